@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// CloneSet keeps a number of identical Pods running, updates them in place
+// where that is possible, and holds each Pod at the gates of its life until the
+// hooks of its lifecycle let it pass.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=clone,categories=all
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.labelSelector
+// +kubebuilder:printcolumn:name="DESIRED",type=integer,JSONPath=`.spec.replicas`,description="The desired number of Pods."
+// +kubebuilder:printcolumn:name="UPDATED",type=integer,JSONPath=`.status.updatedReplicas`,description="The number of Pods of the update revision."
+// +kubebuilder:printcolumn:name="UPDATED_READY",type=integer,JSONPath=`.status.updatedReadyReplicas`,description="The number of those that are ready."
+// +kubebuilder:printcolumn:name="UPDATED_AVAILABLE",type=integer,JSONPath=`.status.updatedAvailableReplicas`,description="The number of those that are available."
+// +kubebuilder:printcolumn:name="READY",type=integer,JSONPath=`.status.readyReplicas`,description="The number of ready Pods."
+// +kubebuilder:printcolumn:name="TOTAL",type=integer,JSONPath=`.status.replicas`,description="The number of Pods."
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="WAITING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Blocked")].message`,description="What the set waits for."
+// +kubebuilder:printcolumn:name="CONTAINERS",type=string,priority=1,JSONPath=`.spec.template.spec.containers[*].name`
+// +kubebuilder:printcolumn:name="IMAGES",type=string,priority=1,JSONPath=`.spec.template.spec.containers[*].image`
+// +kubebuilder:printcolumn:name="SELECTOR",type=string,priority=1,JSONPath=`.status.labelSelector`
+type CloneSet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   CloneSetSpec   `json:"spec"`
+	Status CloneSetStatus `json:"status,omitempty"`
+}
+
+// CloneSetList is a list of CloneSets.
+//
+// +kubebuilder:object:root=true
+type CloneSetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []CloneSet `json:"items"`
+}
+
+// CloneSetSpec is what the user wants.
+//
+// +kubebuilder:validation:XValidation:rule="self.selector == oldSelf.selector",message="selector cannot change once the CloneSet exists: Pods would be orphaned; create a new CloneSet instead",fieldPath=".selector"
+// +kubebuilder:validation:XValidation:rule="!has(self.selector.matchLabels) || (has(self.template.metadata) && has(self.template.metadata.labels) && self.selector.matchLabels.all(k, k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k]))",message="selector.matchLabels must all be among template.metadata.labels: add the missing labels to the template",fieldPath=".selector"
+// +kubebuilder:validation:XValidation:rule="!has(self.selector.matchExpressions) || self.selector.matchExpressions.all(e, has(self.template.metadata) && has(self.template.metadata.labels) && e.key in self.template.metadata.labels ? (e.operator == 'Exists' || (e.operator == 'In' && has(e.values) && self.template.metadata.labels[e.key] in e.values) || (e.operator == 'NotIn' && !(has(e.values) && self.template.metadata.labels[e.key] in e.values))) : e.operator in ['DoesNotExist', 'NotIn'])",message="selector.matchExpressions must match template.metadata.labels: change the template's labels or the expressions",fieldPath=".selector"
+// +kubebuilder:validation:XValidation:rule="!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)",message="progressDeadlineSeconds must be larger than minReadySeconds, else no rollout can ever make its deadline",fieldPath=".progressDeadlineSeconds"
+// +kubebuilder:validation:XValidation:rule="self.replicas == 0 || !((type(self.updateStrategy.maxUnavailable) == int ? self.updateStrategy.maxUnavailable == 0 : self.updateStrategy.maxUnavailable.matches('^0+%$')) && (type(self.updateStrategy.maxSurge) == int ? self.updateStrategy.maxSurge == 0 : self.updateStrategy.maxSurge.matches('^0+%$')))",message="updateStrategy.maxUnavailable and updateStrategy.maxSurge cannot both be 0: no Pod could ever be updated; raise one of them",fieldPath=".updateStrategy"
+type CloneSetSpec struct {
+	// Replicas is the desired number of Pods.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// Selector finds the set's Pods among those of its namespace. It must match
+	// the template's labels and cannot change.
+	Selector LabelSelector `json:"selector"`
+
+	// Template is what Pods are made from. Fields that this version does not
+	// know yet reach the Pods unchanged.
+	Template PodTemplate `json:"template"`
+
+	// VolumeClaimTemplates are claims that every Pod gets of its own. They stay
+	// through an in-place update and go with the Pod that the controller deletes.
+	// +optional
+	VolumeClaimTemplates []ClaimTemplate `json:"volumeClaimTemplates,omitempty"`
+
+	// ScaleStrategy says how Pods are added and removed.
+	// +optional
+	ScaleStrategy CloneSetScaleStrategy `json:"scaleStrategy,omitempty"`
+
+	// UpdateStrategy says how Pods change to a new template.
+	// +kubebuilder:default={type: "ReCreate", partition: 0, maxUnavailable: "20%", maxSurge: 0}
+	// +optional
+	UpdateStrategy CloneSetUpdateStrategy `json:"updateStrategy,omitempty"`
+
+	// RevisionHistoryLimit is how many revisions that nothing uses are kept for
+	// a rollback.
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
+
+	// MinReadySeconds is how long, in seconds, a Pod must have been ready before
+	// it counts as available.
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
+
+	// ProgressDeadlineSeconds is how long, in seconds, a rollout may go without
+	// progress before the condition Progressing turns False. The rollout goes on.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
+
+	// Lifecycle names the hooks that hold Pods at the gates of their life.
+	// +optional
+	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
+}
+
+// LabelSelector is metav1.LabelSelector with bounds, which the validation rules
+// of the CloneSet need.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="selector cannot be empty: it would select every Pod of the namespace; set selector.matchLabels to labels of the template"
+type LabelSelector struct {
+	// MatchLabels are labels that a Pod must carry.
+	// +kubebuilder:validation:MaxProperties=64
+	// +optional
+	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
+	// MatchExpressions are requirements that a Pod's labels must meet.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	MatchExpressions []LabelSelectorRequirement `json:"matchExpressions,omitempty"`
+}
+
+// LabelValue is the value of a label.
+//
+// +kubebuilder:validation:MaxLength=63
+type LabelValue string
+
+// LabelSelectorRequirement is metav1.LabelSelectorRequirement with bounds.
+type LabelSelectorRequirement struct {
+	// Key is the label's key.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	Key string `json:"key"`
+	// Operator relates the key to the values.
+	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
+	Operator metav1.LabelSelectorOperator `json:"operator"`
+	// Values are the values of In and NotIn.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Values []LabelValue `json:"values,omitempty"`
+}
+
+// CloneSetScaleStrategy says how Pods are added and removed.
+type CloneSetScaleStrategy struct {
+	// PodsToDelete names Pods to be deleted first. With replicas unchanged they
+	// are replaced. Names of Pods that are gone are removed from the list.
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=5000
+	// +optional
+	PodsToDelete []string `json:"podsToDelete,omitempty"`
+	// MaxUnavailable bounds how many Pods may be unavailable while Pods are
+	// added: a number, or a percentage of replicas rounded up. Default: no bound.
+	// +optional
+	MaxUnavailable *Count `json:"maxUnavailable,omitempty"`
+	// DisablePVCReuse deletes the claims of a Pod that somebody else deleted,
+	// so that its replacement starts with new ones.
+	// +optional
+	DisablePVCReuse bool `json:"disablePVCReuse,omitempty"`
+}
+
+// Count is a number of Pods (5) or a percentage of them ("20%").
+//
+// +kubebuilder:validation:XIntOrString
+// +kubebuilder:validation:MaxLength=5
+// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^[0-9]{1,4}%$')",message="must be a number of Pods such as 5, without quotes, or a percentage such as \"20%\""
+type Count intstr.IntOrString
+
+// UpdateStrategyType says by which means Pods change to a new template.
+//
+// +kubebuilder:validation:Enum=ReCreate;InPlaceIfPossible;InPlaceOnly;OnDelete
+type UpdateStrategyType string
+
+const (
+	// UpdateReCreate deletes the old Pod and creates a new one.
+	UpdateReCreate UpdateStrategyType = "ReCreate"
+	// UpdateInPlaceIfPossible updates in place what can be, and recreates the rest.
+	UpdateInPlaceIfPossible UpdateStrategyType = "InPlaceIfPossible"
+	// UpdateInPlaceOnly never recreates.
+	UpdateInPlaceOnly UpdateStrategyType = "InPlaceOnly"
+	// UpdateOnDelete waits for somebody to delete the Pod.
+	UpdateOnDelete UpdateStrategyType = "OnDelete"
+)
+
+// CloneSetUpdateStrategy says how Pods change to a new template.
+//
+// +kubebuilder:validation:XValidation:rule="self.type != 'InPlaceOnly' || (type(self.maxSurge) == int ? self.maxSurge == 0 : self.maxSurge.matches('^0+%$'))",message="maxSurge must be 0 with type InPlaceOnly, which never creates a Pod for an update; remove maxSurge or choose InPlaceIfPossible",fieldPath=".maxSurge"
+// +kubebuilder:validation:XValidation:rule="!has(self.MaxSurge)",message="MaxSurge is spelled maxSurge"
+// +kubebuilder:validation:XValidation:rule="!has(self.MaxUnavailable)",message="MaxUnavailable is spelled maxUnavailable"
+type CloneSetUpdateStrategy struct {
+	// Type is the means of update.
+	// +kubebuilder:default=ReCreate
+	// +optional
+	Type UpdateStrategyType `json:"type,omitempty"`
+	// Partition is how many Pods keep the old revision: a number, or a
+	// percentage of replicas rounded up.
+	// +kubebuilder:default=0
+	// +optional
+	Partition *Count `json:"partition,omitempty"`
+	// MaxUnavailable is how many Pods an update may have unavailable: a number,
+	// or a percentage of replicas, rounded up if maxSurge is 0 and down otherwise.
+	// +kubebuilder:default="20%"
+	// +optional
+	MaxUnavailable *Count `json:"maxUnavailable,omitempty"`
+	// MaxSurge is how many Pods there may be above replicas during an update: a
+	// number, or a percentage of replicas rounded up.
+	// +kubebuilder:default=0
+	// +optional
+	MaxSurge *Count `json:"maxSurge,omitempty"`
+	// Paused holds updates. Replicas are still kept.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+	// PriorityStrategy orders the Pods to update.
+	// +optional
+	PriorityStrategy *UpdatePriorityStrategy `json:"priorityStrategy,omitempty"`
+	// ScatterStrategy spreads Pods with these labels evenly over the rollout.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	ScatterStrategy []UpdateScatterTerm `json:"scatterStrategy,omitempty"`
+	// InPlaceUpdateStrategy tunes updates in place.
+	// +optional
+	InPlaceUpdateStrategy *InPlaceUpdateStrategy `json:"inPlaceUpdateStrategy,omitempty"`
+
+	// MisspeltMaxSurge is here to be refused with the right name.
+	// +optional
+	MisspeltMaxSurge *intstr.IntOrString `json:"MaxSurge,omitempty"`
+	// MisspeltMaxUnavailable is here to be refused with the right name.
+	// +optional
+	MisspeltMaxUnavailable *intstr.IntOrString `json:"MaxUnavailable,omitempty"`
+}
+
+// InPlaceUpdateStrategy tunes updates in place.
+type InPlaceUpdateStrategy struct {
+	// GracePeriodSeconds is how long, in seconds, a Pod is out of its endpoints
+	// before its containers change.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	GracePeriodSeconds int32 `json:"gracePeriodSeconds,omitempty"`
+}
+
+// UpdatePriorityStrategy orders the Pods to update, by weight or by a label's
+// trailing number.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.orderPriority) && size(self.orderPriority) > 0 && has(self.weightPriority) && size(self.weightPriority) > 0)",message="orderPriority and weightPriority exclude each other: remove one"
+type UpdatePriorityStrategy struct {
+	// OrderPriority lists label keys; the first one that a Pod carries counts,
+	// and a larger trailing number is updated earlier.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	OrderPriority []UpdatePriorityOrderTerm `json:"orderPriority,omitempty"`
+	// WeightPriority lists selectors with weights; the larger sum is updated earlier.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	WeightPriority []UpdatePriorityWeightTerm `json:"weightPriority,omitempty"`
+}
+
+// UpdatePriorityOrderTerm names a label that orders Pods.
+type UpdatePriorityOrderTerm struct {
+	// OrderedKey is the label's key.
+	// +kubebuilder:validation:MinLength=1
+	OrderedKey string `json:"orderedKey"`
+}
+
+// UpdatePriorityWeightTerm gives Pods a weight.
+type UpdatePriorityWeightTerm struct {
+	// Weight is added to the Pods that match, 0 to 100.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Weight int32 `json:"weight"`
+	// MatchSelector finds the Pods.
+	MatchSelector LabelSelector `json:"matchSelector"`
+}
+
+// UpdateScatterTerm names Pods to spread by a label.
+type UpdateScatterTerm struct {
+	// Key is the label's key.
+	// +kubebuilder:validation:MinLength=1
+	Key string `json:"key"`
+	// Value is the label's value.
+	Value string `json:"value"`
+}
+
+// Lifecycle names the hooks that hold Pods at the gates of their life.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.PreNormal)",message="PreNormal is spelled preNormal"
+// +kubebuilder:validation:XValidation:rule="!has(self.PreDelete)",message="PreDelete is spelled preDelete"
+// +kubebuilder:validation:XValidation:rule="!has(self.InPlaceUpdate)",message="InPlaceUpdate is spelled inPlaceUpdate"
+type Lifecycle struct {
+	// PreNormal holds a new Pod in PreparingNormal until every one of its labels
+	// and finalizers is on the Pod.
+	// +optional
+	PreNormal *LifecycleHook `json:"preNormal,omitempty"`
+	// PreDelete holds a Pod in PreparingDelete while one of its labels or
+	// finalizers is on the Pod.
+	// +optional
+	PreDelete *LifecycleHook `json:"preDelete,omitempty"`
+	// InPlaceUpdate holds a Pod in PreparingUpdate while one of its labels or
+	// finalizers is on the Pod, and in Updated until all of them are back.
+	// +optional
+	InPlaceUpdate *LifecycleHook `json:"inPlaceUpdate,omitempty"`
+
+	// MisspeltPreNormal is here to be refused with the right name.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	MisspeltPreNormal *Misspelt `json:"PreNormal,omitempty"`
+	// MisspeltPreDelete is here to be refused with the right name.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	MisspeltPreDelete *Misspelt `json:"PreDelete,omitempty"`
+	// MisspeltInPlaceUpdate is here to be refused with the right name.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	MisspeltInPlaceUpdate *Misspelt `json:"InPlaceUpdate,omitempty"`
+}
+
+// Misspelt is the value of a field whose name is nearly right. It is never
+// stored: the schema has the field only so that it can be refused with a
+// message that gives the right name.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type Misspelt struct{}
+
+// LifecycleHook is a set of labels and finalizers by which an outside component
+// holds a Pod.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.labelHandlers)",message="labelHandlers is spelled labelsHandler"
+// +kubebuilder:validation:XValidation:rule="!has(self.finalizerHandlers)",message="finalizerHandlers is spelled finalizersHandler"
+type LifecycleHook struct {
+	// LabelsHandler are labels that hold the Pod while it has them with these values.
+	// +optional
+	LabelsHandler map[string]string `json:"labelsHandler,omitempty"`
+	// FinalizersHandler are finalizers that hold the Pod while it has them.
+	// +listType=set
+	// +optional
+	FinalizersHandler []string `json:"finalizersHandler,omitempty"`
+	// MarkPodNotReady makes the Pod not ready while the hook holds it. It has a
+	// meaning for preDelete and inPlaceUpdate only.
+	// +optional
+	MarkPodNotReady bool `json:"markPodNotReady,omitempty"`
+
+	// MisspeltLabelsHandler is here to be refused with the right name.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	MisspeltLabelsHandler *Misspelt `json:"labelHandlers,omitempty"`
+	// MisspeltFinalizersHandler is here to be refused with the right name.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	MisspeltFinalizersHandler []string `json:"finalizerHandlers,omitempty"`
+}
+
+// CloneSetStatus is what the controller last saw.
+type CloneSetStatus struct {
+	// ObservedGeneration is the generation of the spec that the rest speaks of.
+	ObservedGeneration int64 `json:"observedGeneration"`
+	// Replicas is the number of Pods.
+	Replicas int32 `json:"replicas"`
+	// ReadyReplicas is the number of Pods that are ready.
+	ReadyReplicas int32 `json:"readyReplicas"`
+	// AvailableReplicas is the number of Pods that have been ready, in the state
+	// Normal, for minReadySeconds.
+	AvailableReplicas int32 `json:"availableReplicas"`
+	// UpdatedReplicas is the number of Pods of the update revision.
+	UpdatedReplicas int32 `json:"updatedReplicas"`
+	// UpdatedReadyReplicas is the number of those that are ready.
+	UpdatedReadyReplicas int32 `json:"updatedReadyReplicas"`
+	// UpdatedAvailableReplicas is the number of those that are available.
+	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas"`
+	// ExpectedUpdatedReplicas is how many Pods shall have the update revision:
+	// replicas less the partition.
+	ExpectedUpdatedReplicas int32 `json:"expectedUpdatedReplicas"`
+	// UpdateRevision names the ControllerRevision of the template.
+	UpdateRevision string `json:"updateRevision,omitempty"`
+	// CurrentRevision names the ControllerRevision that the last finished
+	// rollout ended at.
+	CurrentRevision string `json:"currentRevision,omitempty"`
+	// CollisionCount counts hash collisions of revisions.
+	CollisionCount *int32 `json:"collisionCount,omitempty"`
+	// Conditions say what the set does, and what it waits for.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []CloneSetCondition `json:"conditions,omitempty"`
+	// LabelSelector is the selector in its text form, for the scale subresource.
+	LabelSelector string `json:"labelSelector,omitempty"`
+}
+
+// CloneSetConditionType names a condition of a CloneSet.
+type CloneSetConditionType string
+
+const (
+	// ConditionFailedScale is True while Pods cannot be created or deleted.
+	ConditionFailedScale CloneSetConditionType = "FailedScale"
+	// ConditionFailedUpdate is True while Pods cannot be updated.
+	ConditionFailedUpdate CloneSetConditionType = "FailedUpdate"
+	// ConditionProgressing says whether the rollout moves.
+	ConditionProgressing CloneSetConditionType = "Progressing"
+	// ConditionBlocked is True while Pods wait for a hook; its message names the
+	// Pod that has waited longest, the gate, the hook and since when.
+	ConditionBlocked CloneSetConditionType = "Blocked"
+)
+
+// CloneSetCondition is one observation about a CloneSet.
+type CloneSetCondition struct {
+	// Type names the condition.
+	Type CloneSetConditionType `json:"type"`
+	// Status is True, False or Unknown.
+	Status corev1.ConditionStatus `json:"status"`
+	// LastTransitionTime is when the status last changed.
+	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
+	// LastUpdateTime is when the condition last changed.
+	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitempty"`
+	// Reason is one word for programs.
+	Reason string `json:"reason,omitempty"`
+	// Message is a sentence for people.
+	Message string `json:"message,omitempty"`
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Registration brings Pods into registries and sees them out again.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:categories=usher
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="SERVICE",type=string,JSONPath=`.spec.instance.service`
+// +kubebuilder:printcolumn:name="PODS",type=integer,JSONPath=`.status.pods`
+// +kubebuilder:printcolumn:name="REGISTERED",type=integer,JSONPath=`.status.registered`
+// +kubebuilder:printcolumn:name="DRAINING",type=integer,JSONPath=`.status.draining`
+// +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="WAITING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Waiting")].message`
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+type Registration struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   RegistrationSpec   `json:"spec"`
+	Status RegistrationStatus `json:"status,omitempty"`
+}
+
+// RegistrationList is a list of Registrations.
+//
+// +kubebuilder:object:root=true
+type RegistrationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Registration `json:"items"`
+}
+
+// RegistrationSpec says which Pods belong where, and which hooks that answers.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",message="selector cannot be empty: it would register every Pod of the namespace; set selector.matchLabels",fieldPath=".selector"
+type RegistrationSpec struct {
+	// Selector finds the Pods in the namespace.
+	Selector metav1.LabelSelector `json:"selector"`
+	// Registries names the Registries; a hook is released when all of them
+	// have confirmed.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	Registries []string `json:"registries"`
+	// Instance is what callers find.
+	Instance Instance `json:"instance"`
+	// Hooks are the label keys or finalizers that this Registration answers.
+	// +optional
+	Hooks Hooks `json:"hooks,omitempty"`
+	// Drain says how a Pod leaves.
+	// +kubebuilder:default={}
+	// +optional
+	Drain Drain `json:"drain,omitempty"`
+}
+
+// Instance is the entry of a Pod.
+type Instance struct {
+	// Service is the name that callers ask for.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
+	Service string `json:"service"`
+	// Port is a number, or the name of a container port.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
+	Port intstr.IntOrString `json:"port"`
+	// Weight is the share of requests that the instance is to get, relative to
+	// others.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	Weight int32 `json:"weight,omitempty"`
+	// Metadata is handed to callers with the entry, where the registry can. The
+	// keys weight and usher are Usher's own.
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="!('weight' in self) && !('usher' in self)",message="the metadata keys weight and usher are written by Usher itself: use instance.weight, or another key"
+	// +optional
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// Hooks names what holds a Pod at each gate: the key of a label, or a finalizer.
+// The values to write are those of the owning CloneSet's spec.lifecycle.
+type Hooks struct {
+	// Created is a label of the Pod template with the value "true". When the
+	// Pod is Normal, Ready and registered, it becomes "false".
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	Created string `json:"created,omitempty"`
+	// PreNormal is set when the new Pod is Ready and registered.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	PreNormal string `json:"preNormal,omitempty"`
+	// InPlaceUpdate is released when the Pod is drained, and set again when the
+	// updated Pod is Ready and registered.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	InPlaceUpdate string `json:"inPlaceUpdate,omitempty"`
+	// PreDelete is released when the Pod is drained.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	PreDelete string `json:"preDelete,omitempty"`
+}
+
+// DeadlinePolicy says what happens when a drain misses its deadline.
+//
+// +kubebuilder:validation:Enum=Block;Proceed
+type DeadlinePolicy string
+
+const (
+	// DeadlineBlock goes on waiting, and says so.
+	DeadlineBlock DeadlinePolicy = "Block"
+	// DeadlineProceed releases the hook with a warning: requests may be lost.
+	DeadlineProceed DeadlinePolicy = "Proceed"
+)
+
+// Drain says how a Pod leaves its registries.
+type Drain struct {
+	// Propagation is how long callers may go on using an entry that is gone
+	// from the registry: their cache time. The hook is released after it.
+	// +kubebuilder:default="5s"
+	// +optional
+	Propagation *metav1.Duration `json:"propagation,omitempty"`
+	// Deadline is how long a drain may take, propagation included.
+	// +kubebuilder:default="5m"
+	// +optional
+	Deadline *metav1.Duration `json:"deadline,omitempty"`
+	// OnDeadline says what happens then.
+	// +kubebuilder:default=Block
+	// +optional
+	OnDeadline DeadlinePolicy `json:"onDeadline,omitempty"`
+}
+
+// RegistrationStatus is what Usher last saw of the Pods.
+type RegistrationStatus struct {
+	// ObservedGeneration is the generation of the spec that the rest speaks of.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Pods is the number of Pods that the selector matches.
+	Pods int32 `json:"pods"`
+	// Registered is the number of Pods that every registry lists.
+	Registered int32 `json:"registered"`
+	// Draining is the number of Pods that are leaving.
+	Draining int32 `json:"draining"`
+	// Targets are where the Registration may have entries. They are written
+	// before the first entry is, so that a changed service, prefix or list of
+	// registries leaves none behind.
+	// +listType=atomic
+	// +optional
+	Targets []Target `json:"targets,omitempty"`
+	// Conditions: Ready says whether the Registration can do its work, Waiting
+	// whom it waits for, HooksMatched whether its hooks fit the CloneSets.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Target is a service in a registry.
+type Target struct {
+	// Registry is the name of the Registry.
+	Registry string `json:"registry"`
+	// Prefix is that of an etcd Registry when the target was recorded.
+	// +optional
+	Prefix string `json:"prefix,omitempty"`
+	// Service is the name that callers ask for.
+	Service string `json:"service"`
+}
+
+// Conditions of a Registration.
+const (
+	// ConditionReady is True while every registry can be used.
+	ConditionReady = "Ready"
+	// ConditionWaiting is True while Pods wait for a registry.
+	ConditionWaiting = "Waiting"
+	// ConditionHooksMatched is False while a hook that the Registration answers
+	// is used by no CloneSet of its Pods, or a hook of theirs is answered by nobody.
+	ConditionHooksMatched = "HooksMatched"
+)
+
+const (
+	// Finalizer keeps a Pod until it has left every registry, a Registration
+	// until its entries are gone, and a Registry until no Registration has
+	// entries there.
+	Finalizer = "usher.dev/registration"
+	// AnnotationDrain holds the progress of a Pod's drain, as JSON.
+	AnnotationDrain = "usher.dev/drain"
+	// ConditionRegistered is True on a Pod while every registry lists it. It can
+	// serve as a readiness gate.
+	ConditionRegistered corev1.PodConditionType = "usher.dev/registered"
+)

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Registry is a place outside Kubernetes where callers find services.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=usher
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="KIND",type=string,JSONPath=`.status.kind`
+// +kubebuilder:printcolumn:name="REACHABLE",type=string,JSONPath=`.status.conditions[?(@.type=="Reachable")].status`
+// +kubebuilder:printcolumn:name="MESSAGE",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Reachable")].message`
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+type Registry struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   RegistrySpec   `json:"spec"`
+	Status RegistryStatus `json:"status,omitempty"`
+}
+
+// RegistryList is a list of Registries.
+//
+// +kubebuilder:object:root=true
+type RegistryList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Registry `json:"items"`
+}
+
+// RegistrySpec says where the registry is and of which kind. Exactly one kind
+// is set.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.etcd) ? 1 : 0) + (has(self.webhook) ? 1 : 0) == 1",message="set exactly one kind of registry: etcd or webhook"
+type RegistrySpec struct {
+	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
+	// +optional
+	Etcd *EtcdRegistry `json:"etcd,omitempty"`
+	// Webhook hands entries to an HTTP service of your own.
+	// +optional
+	Webhook *WebhookRegistry `json:"webhook,omitempty"`
+
+	// Namespaces says whose Registrations may use this registry. Absent: those
+	// of every namespace.
+	// +optional
+	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
+	// Timeout bounds one call to the registry.
+	// +kubebuilder:default="5s"
+	// +optional
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+	// RepairInterval is how often entries are compared with what they should be.
+	// +kubebuilder:default="30s"
+	// +optional
+	RepairInterval *metav1.Duration `json:"repairInterval,omitempty"`
+}
+
+// EtcdRegistry is an etcd cluster with entries under
+// <prefix>/<service>/<instance>, as go.etcd.io/etcd/client/v3/naming/endpoints
+// lays them out.
+type EtcdRegistry struct {
+	// Endpoints are the URLs of the members.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:Pattern=`^https?://[^/]+$`
+	// +listType=set
+	Endpoints []string `json:"endpoints"`
+	// Prefix is where services begin, without slashes at its ends.
+	// +kubebuilder:default=services
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[^/].*[^/]$|^[^/]$`
+	// +optional
+	Prefix string `json:"prefix,omitempty"`
+	// CredentialsSecret names a Secret with the keys username and password, and
+	// ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// WebhookRegistry is an HTTP service that keeps the entries. docs/webhook.md
+// describes the protocol.
+type WebhookRegistry struct {
+	// URL is the base address; operations are paths below it.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#]+[^?#]*$`
+	URL string `json:"url"`
+	// CredentialsSecret names a Secret with the key hmac, which signs each
+	// request, and ca.crt for https with a CA of your own.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// SecretReference names a Secret.
+type SecretReference struct {
+	// Namespace of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	Namespace string `json:"namespace"`
+	// Name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+}
+
+// RegistryStatus is what Usher last saw of the registry.
+type RegistryStatus struct {
+	// ObservedGeneration is the generation of the spec that the rest speaks of.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Kind is the kind that the spec sets, for people to read.
+	Kind string `json:"kind,omitempty"`
+	// Conditions: Reachable says whether the last call succeeded.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ConditionReachable is True while the registry answers.
+const ConditionReachable = "Reachable"

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cloneset keeps CloneSets: it observes a set, has package plan decide,
+// carries the plan out and writes the status. All decisions are package plan's.
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets/status,verbs=patch
+// +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Options tune the controller.
+type Options struct {
+	// Sets is how many CloneSets are worked on at a time. Default: 8.
+	Sets int
+	// Parallel is how many Pods of one set are written at a time, and how many
+	// one pass takes out of service or creates. Default: 32.
+	Parallel int
+	// Clock tells the time. Default: the machine's.
+	Clock clock.PassiveClock
+}
+
+func (o Options) withDefaults() Options {
+	if o.Sets == 0 {
+		o.Sets = 8
+	}
+	if o.Parallel == 0 {
+		o.Parallel = 32
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	return o
+}
+
+// Reconciler keeps CloneSets. Make one with New.
+type Reconciler struct {
+	// Client reads from the cache and writes to the API server.
+	Client client.Client
+	// Strict is Client with strict field validation, for Pods from raw templates.
+	Strict client.Client
+	// Reader reads from the API server.
+	Reader client.Reader
+	// Events records what users are to know.
+	Events  events.EventRecorder
+	Options Options
+	Clock   clock.PassiveClock
+
+	writes   *writes
+	refusals *refusals
+	newID    func() string
+}
+
+// New makes a Reconciler. Reader must not be a cache.
+func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) *Reconciler {
+	options = options.withDefaults()
+	return &Reconciler{
+		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
+		Options: options, Clock: options.Clock,
+		writes: newWrites(), refusals: newRefusals(), newID: func() string { return rand.String(5) },
+	}
+}
+
+// Setup adds the controller to a manager.
+func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	r := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("usher-cloneset"), options)
+	for _, object := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}} {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, object, indexOwner, ownerOf); err != nil {
+			return fmt.Errorf("index %T by owner: %w", object, err)
+		}
+	}
+	pods := &podHandler{reader: mgr.GetClient(), writes: r.writes}
+	err := ctrl.NewControllerManagedBy(mgr).Named("cloneset").
+		For(&apps.CloneSet{}).
+		Owns(&appsv1.ControllerRevision{}).
+		Watches(&corev1.Pod{}, pods.handler()).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Options.Sets}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the CloneSet controller: %w", err)
+	}
+	return nil
+}
+
+// invalidError is a spec that admission should have refused: only the user can
+// mend it, so it is reported and not retried.
+type invalidError struct{ err error }
+
+func (e *invalidError) Error() string { return e.err.Error() }
+func (e *invalidError) Unwrap() error { return e.err }
+func invalid(err error) error         { return &invalidError{err} }
+
+// Reconcile makes one pass over a set.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	set := &apps.CloneSet{}
+	if err := r.Client.Get(ctx, req.NamespacedName, set); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	now := r.Clock.Now()
+	snapshot, known, err := r.observe(ctx, set, now)
+	var bad *invalidError
+	if errors.As(err, &bad) {
+		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	decided := plan.Make(snapshot)
+	outcomes := r.execute(ctx, set, decided.Actions)
+	if err := r.pruneRevisions(ctx, set, known, snapshot.Pods); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.writeStatus(ctx, set, nextStatus(set, snapshot, known, find(&decided, outcomes))); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.tell(set, &decided, outcomes)
+	if snapshot.Deleting {
+		r.refusals.forget(set.UID)
+	}
+	return after(&decided, outcomes, now)
+}
+
+// reportInvalid says what is wrong with the spec, and touches nothing.
+func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad *invalidError, now time.Time) error {
+	next := *set.Status.DeepCopy()
+	next.ObservedGeneration = set.Generation
+	setCondition(&next, apps.ConditionFailedScale, finding{ReasonSpecInvalid, bad.Error()}, now)
+	setCondition(&next, apps.ConditionFailedUpdate, finding{ReasonSpecInvalid, bad.Error()}, now)
+	r.Events.Eventf(set, nil, corev1.EventTypeWarning, ReasonSpecInvalid, "Validate", "%v", bad)
+	return r.writeStatus(ctx, set, next)
+}
+
+// after says when the next pass is due. A write that failed is retried with
+// back-off; one that met a changed Pod is decided anew at once.
+func after(decided *plan.Plan, outcomes []outcome, now time.Time) (reconcile.Result, error) {
+	var failures []error
+	again := decided.More
+	for _, o := range outcomes {
+		switch {
+		case o.err == nil:
+		case o.stale():
+			again = true
+		default:
+			failures = append(failures, o.err)
+		}
+	}
+	if len(failures) > 0 {
+		first := failures[0]
+		if apierrors.IsForbidden(first) || apierrors.IsInvalid(first) {
+			// Told in a condition and an event; only a change elsewhere mends it.
+			return reconcile.Result{RequeueAfter: refusedFor}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
+	}
+	if again {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+	}
+	if decided.RequeueAt.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(decided.RequeueAt.Sub(now), time.Millisecond)}, nil
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// outcome is what became of one action.
+type outcome struct {
+	action plan.Action
+	// pod is the Pod as the last write left it; nil if there was none.
+	pod *corev1.Pod
+	err error
+}
+
+// stale says that the action did not happen because the Pod has changed since
+// it was observed: nothing is wrong, the next pass decides anew.
+func (o outcome) stale() bool {
+	return apierrors.IsConflict(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create) || errors.Is(o.err, errDecisionOutdated)
+}
+
+// errDecisionOutdated says that the Pod is no longer what the plan was made for.
+var errDecisionOutdated = errors.New("the Pod has changed since it was observed")
+
+// execute carries out the actions, in parallel and in their order. Creates
+// start slowly, one, two, four …, and stop at the first refusal: what refused
+// one of them refuses them all.
+func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
+	var outcomes []outcome
+	for len(actions) > 0 {
+		count := 0
+		for count < len(actions) && (actions[count].Verb == plan.Create) == (actions[0].Verb == plan.Create) {
+			count++
+		}
+		part := actions[:count]
+		actions = actions[count:]
+		if part[0].Verb != plan.Create {
+			outcomes = append(outcomes, r.inParallel(ctx, set, part)...)
+			continue
+		}
+		for batch := 1; len(part) > 0; batch *= 2 {
+			size := min(batch, len(part))
+			done := r.inParallel(ctx, set, part[:size])
+			outcomes = append(outcomes, done...)
+			part = part[size:]
+			if failed(done) {
+				break
+			}
+		}
+	}
+	return outcomes
+}
+
+func failed(outcomes []outcome) bool {
+	for _, o := range outcomes {
+		if o.err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
+	outcomes := make([]outcome, len(actions))
+	var group errgroup.Group
+	group.SetLimit(r.Options.Parallel)
+	for i := range actions {
+		group.Go(func() error {
+			outcomes[i] = r.perform(ctx, set, actions[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in the outcomes
+	return outcomes
+}
+
+func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) outcome {
+	switch a.Verb {
+	case plan.Create:
+		pod, err := r.createPod(ctx, set, a)
+		return outcome{action: a, pod: pod, err: err}
+	case plan.Delete:
+		return outcome{action: a, pod: a.Pod, err: r.deletePod(ctx, set, a.Pod)}
+	}
+	pod, err := r.changePod(ctx, set, a)
+	return outcome{action: a, pod: pod, err: err}
+}
+
+// idTries bounds how often a taken name is answered with another one.
+const idTries = 5
+
+func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
+	var err error
+	for range idTries {
+		manifest := podManifest(set, a.Revision, r.newID(), r.Clock.Now())
+		err = r.Strict.Create(ctx, manifest)
+		if apierrors.IsAlreadyExists(err) {
+			continue // perhaps a Pod that is still going: take another name
+		}
+		if err != nil {
+			return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
+		}
+		pod := &corev1.Pod{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, pod); err != nil {
+			return nil, fmt.Errorf("read the created Pod %s: %w", manifest.GetName(), err)
+		}
+		r.writes.note(set.UID, written{pod: pod, created: true, at: r.Clock.Now()})
+		return r.openGates(ctx, set, pod)
+	}
+	return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
+}
+
+// openGates puts a new Pod's own readiness gates to True. If that fails the
+// next pass does it.
+func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) (*corev1.Pod, error) {
+	var conditions []plan.Condition
+	for _, gate := range pod.Spec.ReadinessGates {
+		if gate.ConditionType == apps.ConditionInPlaceUpdateReady || gate.ConditionType == apps.ConditionPodReady {
+			conditions = append(conditions, plan.Condition{Type: gate.ConditionType, Status: corev1.ConditionTrue, Reason: plan.ReasonInService})
+		}
+	}
+	opened, err := r.patchStatus(ctx, set, pod, "", conditions)
+	if err != nil {
+		return pod, client.IgnoreNotFound(fmt.Errorf("open the readiness gates of Pod %s: %w", pod.Name, err))
+	}
+	return opened, nil
+}
+
+func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
+	// The version is a precondition, so that a Pod whose hook has taken hold
+	// again since it was observed is not deleted.
+	return r.retryUnchanged(ctx, pod, func(pod *corev1.Pod) error {
+		err := r.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}},
+			client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+		if err == nil || apierrors.IsNotFound(err) {
+			r.writes.note(set.UID, written{pod: pod, deleted: true, at: r.Clock.Now()})
+			return nil
+		}
+		return err
+	})
+}
+
+// changePod writes the conditions of an action first, and the rest on top of
+// what that write answered: a Pod that was to be drained is out of its endpoints
+// before it changes, whatever the cache shows.
+func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
+	pod := a.Pod
+	if len(a.Conditions) > 0 {
+		err := r.retryUnchanged(ctx, pod, func(observed *corev1.Pod) error {
+			written, err := r.patchStatus(ctx, set, observed, observed.ResourceVersion, a.Conditions)
+			if err == nil {
+				pod = written
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("set conditions of Pod %s: %w", a.Pod.Name, err)
+		}
+		if !sameHooks(a.Pod, pod) {
+			return pod, errDecisionOutdated
+		}
+	}
+	var out *corev1.Pod
+	err := r.retryUnchanged(ctx, pod, func(observed *corev1.Pod) error {
+		var err error
+		out, err = r.patchPod(ctx, set, observed, a)
+		return err
+	})
+	if err != nil {
+		return pod, fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)
+	}
+	return out, nil
+}
+
+// sameHooks says that nobody touched the labels and finalizers that a decision
+// was made on.
+func sameHooks(before, after *corev1.Pod) bool {
+	if after.DeletionTimestamp != nil || len(before.Finalizers) != len(after.Finalizers) || len(before.Labels) != len(after.Labels) {
+		return false
+	}
+	for key, value := range before.Labels {
+		if after.Labels[key] != value {
+			return false
+		}
+	}
+	for i := range before.Finalizers {
+		if before.Finalizers[i] != after.Finalizers[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// retryUnchanged runs a write. If it meets a conflict, the Pod is read from the
+// API server; if nothing that the planner reads has changed (a kubelet writes
+// status all the time) the decision holds, and the write is tried once more.
+func (r *Reconciler) retryUnchanged(ctx context.Context, pod *corev1.Pod, write func(*corev1.Pod) error) error {
+	err := write(pod)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	live := &corev1.Pod{}
+	if getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live); getErr != nil {
+		return getErr
+	}
+	if plan.Digest(live) != plan.Digest(pod) {
+		return err
+	}
+	return write(live)
+}
+
+func (r *Reconciler) patchStatus(
+	ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, version string, conditions []plan.Condition,
+) (*corev1.Pod, error) {
+	data, err := statusPatch(pod, version, conditions, r.Clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	if err := r.Client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+		return nil, err
+	}
+	r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
+	return patched, nil
+}
+
+func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
+	data, err := podPatch(pod, &a, r.Clock.Now())
+	if err != nil || data == nil {
+		return pod, err
+	}
+	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	if err := r.Client.Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+		return nil, err
+	}
+	r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
+	return patched, nil
+}
+
+// refusals remembers which templates the API server refuses, by revision, so
+// that each is asked for once.
+type refusals struct {
+	mu    sync.Mutex
+	known map[types.UID]refusal
+}
+
+type refusal struct {
+	revision, message string
+	at                time.Time
+}
+
+// refusedFor is how long a refusal stands before the API server is asked again:
+// a policy may have changed.
+const refusedFor = 30 * time.Second
+
+func newRefusals() *refusals { return &refusals{known: map[types.UID]refusal{}} }
+
+func (f *refusals) get(set types.UID) (refusal, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found, ok := f.known[set]
+	return found, ok
+}
+
+func (f *refusals) put(set types.UID, found refusal) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known[set] = found
+}
+
+func (f *refusals) forget(set types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.known, set)
+}
+
+// tryTemplate asks the API server, without doing it, whether it would create a
+// Pod of the update revision: a rollout to a template that cannot run must not
+// cost the first Pod. A field that is unknown to the API server is refused here.
+// It returns why it is refused; "" if it is not.
+func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known *revisions) (string, error) {
+	now := r.Clock.Now()
+	last, ok := r.refusals.get(set.UID)
+	if ok && last.revision == known.update.Name && (last.message == "" || now.Sub(last.at) < refusedFor) {
+		return last.message, nil
+	}
+	err := r.Strict.Create(ctx, podManifest(set, known.update, r.newID(), now), client.DryRunAll)
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err):
+		r.refusals.put(set.UID, refusal{revision: known.update.Name, at: now})
+		return "", nil
+	case refuses(err):
+		message := fmt.Sprintf("the API server refuses Pods of spec.template: %v", err)
+		r.refusals.put(set.UID, refusal{revision: known.update.Name, message: message, at: now})
+		return message, nil
+	}
+	return "", fmt.Errorf("try the template: %w", err)
+}
+
+// refuses says that the error is about the template, not about the moment.
+func refuses(err error) bool {
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return true
+	}
+	return apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "exceeded quota")
+}

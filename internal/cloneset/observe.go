@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// indexOwner indexes objects by the UID of their controller, and Pods without
+// one under orphanKey.
+const (
+	indexOwner = "usher.dev/owner"
+	orphanKey  = "orphan"
+)
+
+func ownerOf(object client.Object) []string {
+	if owner := metav1.GetControllerOf(object); owner != nil {
+		return []string{string(owner.UID)}
+	}
+	return []string{orphanKey}
+}
+
+// observe reads all that a plan is made from.
+func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
+	spec, err := specOf(set)
+	if err != nil {
+		return nil, nil, invalid(err)
+	}
+	known, err := r.syncRevisions(ctx, set)
+	if err != nil {
+		return nil, nil, err
+	}
+	refused, err := r.tryTemplate(ctx, set, known)
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, err := r.ownPods(ctx, set, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &plan.Snapshot{
+		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
+		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
+		Spec:                   spec,
+		Current:                known.current, Update: known.update, Revisions: known.byHash,
+		UpdateRefused: refused,
+		Pods:          pods, Starts: r.Options.Parallel,
+	}, known, nil
+}
+
+// ownPods are the set's Pods as the cache shows them, with what this controller
+// wrote last laid over.
+func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
+	if err := r.adoptOrphans(ctx, set); err != nil {
+		return nil, err
+	}
+	var list corev1.PodList
+	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
+		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list Pods: %w", err)
+	}
+	cached := make([]*corev1.Pod, 0, len(list.Items))
+	for i := range list.Items {
+		cached = append(cached, &list.Items[i])
+	}
+	pods, doubtful := r.writes.merge(set.UID, cached, now)
+	for _, entry := range doubtful {
+		if err := r.lookUp(ctx, set, entry, now); err != nil {
+			return nil, err
+		}
+	}
+	return pods, nil
+}
+
+// lookUp settles what the cache has contradicted for too long: a lost watch
+// event must not freeze the set.
+func (r *Reconciler) lookUp(ctx context.Context, set *apps.CloneSet, entry written, now time.Time) error {
+	live := &corev1.Pod{}
+	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.pod), live)
+	switch {
+	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.pod.UID):
+		r.writes.forget(entry.pod.UID)
+	case err != nil:
+		return fmt.Errorf("look up Pod %s: %w", entry.pod.Name, err)
+	default:
+		r.writes.forget(entry.pod.UID)
+		r.writes.note(set.UID, written{pod: live, created: entry.created, at: now})
+	}
+	return nil
+}
+
+// adoptOrphans takes over Pods that match the selector and belong to nobody.
+// Pods of other owners are never touched.
+func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
+	if set.DeletionTimestamp != nil {
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	if err != nil {
+		return invalid(fmt.Errorf("spec.selector: %w", err))
+	}
+	var orphans corev1.PodList
+	err = r.Client.List(ctx, &orphans, client.InNamespace(set.Namespace),
+		client.MatchingFields{indexOwner: orphanKey}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("list orphans: %w", err)
+	}
+	for i := range orphans.Items {
+		pod := &orphans.Items[i]
+		if pod.DeletionTimestamp != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if err := r.adopt(ctx, set, pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
+	// The cache may be old: a set of this name that is being deleted, or is
+	// another one by now, adopts nothing.
+	live := &apps.CloneSet{}
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
+		return fmt.Errorf("get CloneSet before an adoption: %w", err)
+	}
+	if live.UID != set.UID || live.DeletionTimestamp != nil {
+		return nil
+	}
+	patch, err := encode(map[string]any{"metadata": map[string]any{
+		"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
+		"ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+	}})
+	if err != nil {
+		return err
+	}
+	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // changed since; the watch brings the set here again
+	}
+	if err != nil {
+		return fmt.Errorf("adopt Pod %s: %w", pod.Name, err)
+	}
+	r.writes.note(set.UID, written{pod: adopted, created: true, at: r.Clock.Now()})
+	return nil
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// revisions are the revisions of a set.
+type revisions struct {
+	current, update *revision.Revision
+	byHash          map[string]*revision.Revision
+	objects         []*appsv1.ControllerRevision
+	// collisions is the set's new collision count.
+	collisions int32
+}
+
+// labelRevisionHash is the label by which Kubernetes finds a ControllerRevision.
+const labelRevisionHash = "controller.kubernetes.io/hash"
+
+// syncRevisions reads the set's ControllerRevisions and makes sure that one of
+// them holds the template.
+func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
+	var list appsv1.ControllerRevisionList
+	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
+		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list revisions: %w", err)
+	}
+	out := &revisions{byHash: map[string]*revision.Revision{}}
+	if set.Status.CollisionCount != nil {
+		out.collisions = *set.Status.CollisionCount
+	}
+	for i := range list.Items {
+		out.add(&list.Items[i])
+	}
+	template, err := rawTemplate(set)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.findUpdate(ctx, set, out, template); err != nil {
+		return nil, err
+	}
+	out.current = out.byHash[revision.Short(set.Status.CurrentRevision)]
+	if out.current == nil || out.current.Template == nil {
+		out.current = out.update
+	}
+	return out, nil
+}
+
+// add reads a ControllerRevision. One that cannot be read stays known without a
+// template, so that its Pods are not mistaken for Pods of no revision.
+func (v *revisions) add(object *appsv1.ControllerRevision) *revision.Revision {
+	found := &revision.Revision{Name: object.Name, Number: object.Revision}
+	if template, err := revision.Template(object.Data.Raw); err == nil {
+		found.Template = template
+	}
+	v.byHash[revision.Short(object.Name)] = found
+	v.objects = append(v.objects, object)
+	return found
+}
+
+// rawTemplate is the set's template as its author wrote it.
+func rawTemplate(set *apps.CloneSet) (map[string]any, error) {
+	var template map[string]any
+	if err := json.Unmarshal(set.Spec.Template.Raw(), &template); err != nil {
+		return nil, fmt.Errorf("spec.template: %w", err)
+	}
+	return template, nil
+}
+
+func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *revisions, template map[string]any) error {
+	slices.SortFunc(known.objects, func(a, b *appsv1.ControllerRevision) int {
+		if a.Revision != b.Revision {
+			return int(a.Revision - b.Revision)
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	last := int64(0)
+	var same *appsv1.ControllerRevision
+	for _, object := range known.objects {
+		last = max(last, object.Revision)
+		if found := known.byHash[revision.Short(object.Name)]; found.Template != nil && revision.Equal(found.Template, template) {
+			same = object
+		}
+	}
+	if same == nil {
+		return r.createRevision(ctx, set, known, template, last+1)
+	}
+	known.update = known.byHash[revision.Short(same.Name)]
+	if same.Revision == last {
+		return nil
+	}
+	// A rollback: the old revision is the newest again.
+	patch := fmt.Appendf(nil, `{"revision":%d}`, last+1)
+	err := r.Client.Patch(ctx, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: same.Namespace, Name: same.Name}},
+		client.RawPatch(types.MergePatchType, patch))
+	if err != nil {
+		return fmt.Errorf("renumber revision %s: %w", same.Name, err)
+	}
+	return nil
+}
+
+// errCollision says that another template has the name that this one hashes to.
+var errCollision = errors.New("revision name is taken")
+
+func (r *Reconciler) createRevision(ctx context.Context, set *apps.CloneSet, known *revisions, template map[string]any, number int64) error {
+	for range 8 {
+		object, err := r.tryCreateRevision(ctx, set, template, number, known.collisions)
+		if errors.Is(err, errCollision) {
+			known.collisions++
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		known.update = known.add(object)
+		return nil
+	}
+	return fmt.Errorf("create revision: %w eight times in a row", errCollision)
+}
+
+func (r *Reconciler) tryCreateRevision(
+	ctx context.Context, set *apps.CloneSet, template map[string]any, number int64, collisions int32,
+) (*appsv1.ControllerRevision, error) {
+	hash, err := revision.Hash(template, collisions)
+	if err != nil {
+		return nil, err
+	}
+	data, err := revision.Data(template)
+	if err != nil {
+		return nil, fmt.Errorf("encode revision: %w", err)
+	}
+	labels := map[string]string{labelRevisionHash: hash}
+	for key, value := range set.Spec.Selector.MatchLabels {
+		labels[key] = string(value)
+	}
+	object := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: set.Namespace, Name: set.Name + "-" + hash, Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+		},
+		Data: runtime.RawExtension{Raw: data}, Revision: number,
+	}
+	err = r.Client.Create(ctx, object)
+	if err == nil {
+		return object, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create revision %s: %w", object.Name, err)
+	}
+	// Either the cache has not shown our own yet, or the name is taken.
+	existing := &appsv1.ControllerRevision{}
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), existing); err != nil {
+		return nil, fmt.Errorf("get revision %s: %w", object.Name, err)
+	}
+	found, err := revision.Template(existing.Data.Raw)
+	if err == nil && metav1.IsControlledBy(existing, set) && revision.Equal(found, template) {
+		return existing, nil
+	}
+	return nil, errCollision
+}
+
+// pruneRevisions deletes the oldest revisions beyond the limit that nothing uses.
+func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*corev1.Pod) error {
+	limit := 10
+	if set.Spec.RevisionHistoryLimit != nil {
+		limit = int(*set.Spec.RevisionHistoryLimit)
+	}
+	if len(known.objects) <= limit {
+		return nil
+	}
+	used := map[string]bool{revision.Short(known.current.Name): true, revision.Short(known.update.Name): true}
+	for _, pod := range pods {
+		used[revision.Short(pod.Labels[apps.LabelRevision])] = true
+		used[pod.Labels[apps.LabelTemplateHash]] = true
+	}
+	unused := slices.DeleteFunc(slices.Clone(known.objects), func(o *appsv1.ControllerRevision) bool {
+		return used[revision.Short(o.Name)]
+	})
+	for _, object := range unused[:max(len(unused)-limit, 0)] {
+		err := r.Client.Delete(ctx, &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name},
+		}, client.Preconditions{UID: &object.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete revision %s: %w", object.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/lifecycle"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// specOf reads a CloneSet into the planner's terms. Admission refuses what is
+// illegal; an object that is older than those rules is refused here, with an
+// error that names the field, and never read as something else.
+func specOf(set *apps.CloneSet) (plan.Spec, error) {
+	in := &set.Spec
+	spec := plan.Spec{
+		Replicas:     1,
+		PodsToDelete: in.ScaleStrategy.PodsToDelete,
+		Method:       plan.Method(in.UpdateStrategy.Type),
+		Paused:       in.UpdateStrategy.Paused,
+		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
+		Hooks:        lifecycle.FromSpec(in.Lifecycle),
+	}
+	if in.Replicas != nil {
+		spec.Replicas = int(*in.Replicas)
+	}
+	if spec.Method == "" {
+		spec.Method = plan.Recreate
+	}
+	if in.ProgressDeadlineSeconds != nil {
+		spec.ProgressDeadline = time.Duration(*in.ProgressDeadlineSeconds) * time.Second
+	}
+	if in.UpdateStrategy.InPlaceUpdateStrategy != nil {
+		spec.Grace = time.Duration(in.UpdateStrategy.InPlaceUpdateStrategy.GracePeriodSeconds) * time.Second
+	}
+	for _, term := range in.UpdateStrategy.ScatterStrategy {
+		spec.Scatter = append(spec.Scatter, plan.ScatterTerm{Key: term.Key, Value: term.Value})
+	}
+	if err := readCounts(in, &spec); err != nil {
+		return plan.Spec{}, err
+	}
+	return spec, readPriority(in.UpdateStrategy.PriorityStrategy, &spec)
+}
+
+func readCounts(in *apps.CloneSetSpec, spec *plan.Spec) error {
+	for _, field := range []struct {
+		name     string
+		value    *apps.Count
+		fallback plan.Count
+		to       *plan.Count
+	}{
+		{"updateStrategy.partition", in.UpdateStrategy.Partition, plan.Count{}, &spec.Partition},
+		{"updateStrategy.maxUnavailable", in.UpdateStrategy.MaxUnavailable, plan.Count{Value: 20, Percent: true}, &spec.MaxUnavailable},
+		{"updateStrategy.maxSurge", in.UpdateStrategy.MaxSurge, plan.Count{}, &spec.MaxSurge},
+	} {
+		count, err := readCount(field.value, field.fallback)
+		if err != nil {
+			return fmt.Errorf("spec.%s: %w", field.name, err)
+		}
+		*field.to = count
+	}
+	if in.ScaleStrategy.MaxUnavailable != nil {
+		count, err := readCount(in.ScaleStrategy.MaxUnavailable, plan.Count{})
+		if err != nil {
+			return fmt.Errorf("spec.scaleStrategy.maxUnavailable: %w", err)
+		}
+		spec.ScaleMaxUnavailable = &count
+	}
+	return nil
+}
+
+func readCount(value *apps.Count, fallback plan.Count) (plan.Count, error) {
+	switch {
+	case value == nil:
+		return fallback, nil
+	case value.Type == intstr.String:
+		return plan.ParsePercent(value.StrVal)
+	case value.IntVal < 0:
+		return plan.Count{}, fmt.Errorf("%d is negative", value.IntVal)
+	}
+	return plan.Count{Value: int(value.IntVal)}, nil
+}
+
+func readPriority(in *apps.UpdatePriorityStrategy, spec *plan.Spec) error {
+	if in == nil {
+		return nil
+	}
+	for _, term := range in.OrderPriority {
+		spec.Priority.OrderKeys = append(spec.Priority.OrderKeys, term.OrderedKey)
+	}
+	for i := range in.WeightPriority {
+		selector, err := metav1.LabelSelectorAsSelector(in.WeightPriority[i].MatchSelector.AsMeta())
+		if err != nil {
+			return fmt.Errorf("spec.updateStrategy.priorityStrategy.weightPriority[%d].matchSelector: %w", i, err)
+		}
+		spec.Priority.Weights = append(spec.Priority.Weights, plan.WeightTerm{
+			Weight: int(in.WeightPriority[i].Weight), Selector: selector,
+		})
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// Reasons of conditions.
+const (
+	// ReasonSpecInvalid: a field that admission should have refused.
+	ReasonSpecInvalid = "SpecInvalid"
+	// ReasonWriteFailed: the API server refused a write.
+	ReasonWriteFailed = "WriteFailed"
+	// ReasonWaitingForHook: Pods wait at a gate.
+	ReasonWaitingForHook = "WaitingForHook"
+)
+
+// finding is a condition as a pass found it; "" for False.
+type finding struct{ reason, message string }
+
+// findings are the conditions that a pass found.
+type findings struct{ failedScale, failedUpdate, blocked finding }
+
+// find works out the conditions from a plan and what became of it.
+func find(p *plan.Plan, outcomes []outcome) findings {
+	var f findings
+	for _, problem := range p.Problems {
+		f.failedUpdate = finding{problem.Reason, problem.Message}
+		if problem.Reason == plan.ProblemTemplate {
+			f.failedScale = f.failedUpdate
+		}
+	}
+	for _, o := range outcomes {
+		if o.err == nil || o.stale() {
+			continue
+		}
+		failure := finding{ReasonWriteFailed, o.err.Error()}
+		switch {
+		case o.action.Verb == plan.Create || o.action.Verb == plan.Delete:
+			f.failedScale = failure
+		default:
+			f.failedUpdate = failure
+		}
+	}
+	f.blocked = findBlocked(p.Blocked)
+	return f
+}
+
+// findBlocked tells whom the set waits for: the Pod that has waited longest,
+// and how many others wait too.
+func findBlocked(blocked []plan.Blocked) finding {
+	if len(blocked) == 0 {
+		return finding{}
+	}
+	message := blocked[0].String()
+	if others := len(blocked) - 1; others > 0 {
+		message += fmt.Sprintf("; %d other Pods wait at a gate", others)
+	}
+	return finding{ReasonWaitingForHook, message}
+}
+
+// nextStatus is the status that a pass found.
+func nextStatus(set *apps.CloneSet, s *plan.Snapshot, known *revisions, f findings) apps.CloneSetStatus {
+	counts := plan.Tally(s)
+	next := *set.Status.DeepCopy()
+	next.ObservedGeneration = set.Generation
+	next.Replicas, next.ReadyReplicas, next.AvailableReplicas = number(counts.Replicas), number(counts.Ready), number(counts.Available)
+	next.UpdatedReplicas, next.UpdatedReadyReplicas = number(counts.Updated), number(counts.UpdatedReady)
+	next.UpdatedAvailableReplicas, next.ExpectedUpdatedReplicas = number(counts.UpdatedAvailable), number(counts.ExpectedUpdated)
+	next.UpdateRevision = known.update.Name
+	next.CurrentRevision = known.current.Name
+	if counts.RolledOut {
+		next.CurrentRevision = known.update.Name
+	}
+	next.CollisionCount = &known.collisions
+	if selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta()); err == nil {
+		next.LabelSelector = selector.String()
+	}
+	setFindings(&next, f, s.Now)
+	return next
+}
+
+func number(count int) int32 { return int32(count) } //nolint:gosec // no set has that many Pods
+
+func setFindings(status *apps.CloneSetStatus, f findings, now time.Time) {
+	setCondition(status, apps.ConditionFailedScale, f.failedScale, now)
+	setCondition(status, apps.ConditionFailedUpdate, f.failedUpdate, now)
+	setCondition(status, apps.ConditionBlocked, f.blocked, now)
+}
+
+// setCondition is the one place where a condition changes. A condition that was
+// never True is left out; one that was becomes False.
+func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found finding, now time.Time) {
+	value := corev1.ConditionTrue
+	if found.reason == "" {
+		value = corev1.ConditionFalse
+	}
+	i := slices.IndexFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
+	if i < 0 {
+		if value == corev1.ConditionFalse {
+			return
+		}
+		status.Conditions = append(status.Conditions, apps.CloneSetCondition{Type: kind})
+		slices.SortFunc(status.Conditions, func(a, b apps.CloneSetCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
+		i = slices.IndexFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
+	}
+	c := &status.Conditions[i]
+	if c.Status == value && c.Reason == found.reason && c.Message == found.message {
+		return
+	}
+	if c.Status != value {
+		c.LastTransitionTime = metav1.NewTime(now)
+	}
+	c.Status, c.Reason, c.Message, c.LastUpdateTime = value, found.reason, found.message, metav1.NewTime(now)
+}
+
+// writeStatus writes the status if it changed.
+func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next apps.CloneSetStatus) error {
+	if equality.Semantic.DeepEqual(set.Status, next) {
+		return nil
+	}
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID}, "status": next})
+	if err != nil {
+		return fmt.Errorf("encode status: %w", err)
+	}
+	target := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
+	if err := r.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	return nil
+}
+
+func encode(value any) ([]byte, error) { return json.Marshal(value) }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// podHandler leads Pod events to the sets that they matter to.
+type podHandler struct {
+	reader client.Reader
+	writes *writes
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func (h *podHandler) handler() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { h.enqueue(ctx, e.Object, q) },
+		UpdateFunc: h.update,
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			h.writes.forget(e.Object.GetUID())
+			h.enqueue(ctx, e.Object, q)
+		},
+	}
+}
+
+// update passes on what changes something that the planner reads.
+func (h *podHandler) update(ctx context.Context, e event.UpdateEvent, q queue) {
+	before, okBefore := e.ObjectOld.(*corev1.Pod)
+	after, okAfter := e.ObjectNew.(*corev1.Pod)
+	if !okBefore || !okAfter {
+		return
+	}
+	ownerBefore, ownerAfter := metav1.GetControllerOf(before), metav1.GetControllerOf(after)
+	if ownerBefore != nil && (ownerAfter == nil || ownerAfter.UID != ownerBefore.UID) {
+		h.enqueue(ctx, before, q)
+	}
+	if ownerAfter != nil && ownerAfter.Kind != apps.KindCloneSet.Kind {
+		return
+	}
+	if plan.Digest(before) != plan.Digest(after) {
+		h.enqueue(ctx, after, q)
+	}
+}
+
+func (h *podHandler) enqueue(ctx context.Context, pod client.Object, q queue) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		h.enqueueAdopters(ctx, pod, q)
+		return
+	}
+	if owner.Kind == apps.KindCloneSet.Kind && groupOf(owner.APIVersion) == apps.GroupVersion.Group {
+		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.GetNamespace(), Name: owner.Name}})
+	}
+}
+
+func groupOf(apiVersion string) string {
+	for i := range apiVersion {
+		if apiVersion[i] == '/' {
+			return apiVersion[:i]
+		}
+	}
+	return ""
+}
+
+// enqueueAdopters wakes the sets whose selector an ownerless Pod matches.
+func (h *podHandler) enqueueAdopters(ctx context.Context, pod client.Object, q queue) {
+	var sets apps.CloneSetList
+	if err := h.reader.List(ctx, &sets, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "list CloneSets for an ownerless Pod", "pod", client.ObjectKeyFromObject(pod))
+		return
+	}
+	for i := range sets.Items {
+		selector, err := metav1.LabelSelectorAsSelector(sets.Items[i].Spec.Selector.AsMeta())
+		if err == nil && selector.Matches(labels.Set(pod.GetLabels())) {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
+		}
+	}
+}

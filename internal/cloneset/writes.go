@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// writes remembers what the API server answered to this controller's own writes
+// until the cache shows it: each pass sees its Pods at least as new as the pass
+// before it left them. Nothing waits for the cache, and nothing can leak: an
+// entry goes when the cache has caught up, and one that the cache contradicts
+// for longer than doubtAfter is looked up at the API server.
+type writes struct {
+	mu   sync.Mutex
+	sets map[types.UID]map[types.UID]written
+}
+
+// written is the answer to a write.
+type written struct {
+	pod *corev1.Pod
+	// created says that the cache has not shown the Pod yet.
+	created bool
+	// deleted says that the Pod was asked to go.
+	deleted bool
+	at      time.Time
+}
+
+// doubtAfter is how long the cache may lag before an entry is looked up.
+const doubtAfter = 10 * time.Second
+
+func newWrites() *writes { return &writes{sets: map[types.UID]map[types.UID]written{}} }
+
+// note keeps the answer to a write.
+func (w *writes) note(set types.UID, entry written) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pods := w.sets[set]
+	if pods == nil {
+		pods = map[types.UID]written{}
+		w.sets[set] = pods
+	}
+	if known, ok := pods[entry.pod.UID]; ok {
+		entry.created = entry.created || known.created
+		entry.deleted = entry.deleted || known.deleted
+	}
+	pods[entry.pod.UID] = entry
+}
+
+// forget drops a Pod that the watch reported as gone.
+func (w *writes) forget(pod types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for set, pods := range w.sets {
+		delete(pods, pod)
+		if len(pods) == 0 {
+			delete(w.sets, set)
+		}
+	}
+}
+
+// merge lays what was written over what the cache shows. Entries in doubt are
+// the ones to look up: the cache has contradicted them for too long.
+func (w *writes) merge(set types.UID, cached []*corev1.Pod, now time.Time) (pods []*corev1.Pod, doubtful []written) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	entries := w.sets[set]
+	pods = make([]*corev1.Pod, 0, len(cached)+len(entries))
+	seen := make(map[types.UID]bool, len(entries))
+	for _, pod := range cached {
+		entry, ok := entries[pod.UID]
+		if !ok {
+			pods = append(pods, pod)
+			continue
+		}
+		seen[pod.UID] = true
+		switch caughtUp := !newer(entry.pod, pod); {
+		case entry.deleted && pod.DeletionTimestamp == nil:
+			if now.Sub(entry.at) > doubtAfter {
+				doubtful = append(doubtful, entry)
+			}
+		case caughtUp || entry.deleted:
+			delete(entries, pod.UID)
+			pods = append(pods, pod)
+		default:
+			entry.created = false
+			entries[pod.UID] = entry
+			pods = append(pods, entry.pod)
+		}
+	}
+	for uid, entry := range entries {
+		switch {
+		case seen[uid]:
+		case !entry.created || entry.deleted:
+			delete(entries, uid) // the cache has seen it, and seen it go
+		default:
+			pods = append(pods, entry.pod)
+			if now.Sub(entry.at) > doubtAfter {
+				doubtful = append(doubtful, entry)
+			}
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, doubtful
+}
+
+// newer says whether a is a later version of the object than b.
+func newer(a, b *corev1.Pod) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order > 0
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inplace tells how a Pod gets from one revision of its template to
+// another without being recreated, and when the kubelet has done so. It is pure.
+package inplace
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// Change is what an in-place update does to a Pod.
+type Change struct {
+	// Images are the new images by container.
+	Images map[string]string
+	// Labels and Annotations are the new values by key; nil removes the key.
+	Labels, Annotations map[string]*string
+}
+
+// Restarts says whether the change restarts a container.
+func (c *Change) Restarts() bool { return len(c.Images) > 0 }
+
+// Refusal says why two revisions cannot be updated in place.
+type Refusal struct {
+	// Field is the first field, in order, that only a new Pod can have.
+	Field string
+}
+
+// Error names the field and what is possible.
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("%s differs, and only container images, labels and annotations can change in place", r.Field)
+}
+
+// Diff gives the change from one raw template to another, or a *Refusal.
+func Diff(from, to map[string]any) (*Change, error) {
+	change := &Change{
+		Images:      map[string]string{},
+		Labels:      changedKeys(from, to, "labels"),
+		Annotations: changedKeys(from, to, "annotations"),
+	}
+	was, is := images(from), images(to)
+	for name, image := range is {
+		if old, ok := was[name]; ok && old != image {
+			change.Images[name] = image
+		}
+	}
+	if field := firstDifference("spec.template", revision.Normalize(rest(from)), revision.Normalize(rest(to))); field != "" {
+		return nil, &Refusal{Field: field}
+	}
+	return change, nil
+}
+
+// images gives the image of each container.
+func images(template map[string]any) map[string]string {
+	out := map[string]string{}
+	for _, c := range containers(template) {
+		name, _ := c["name"].(string)
+		image, _ := c["image"].(string)
+		if name != "" && image != "" {
+			out[name] = image
+		}
+	}
+	return out
+}
+
+func containers(template map[string]any) []map[string]any {
+	spec, _ := template["spec"].(map[string]any)
+	list, _ := spec["containers"].([]any)
+	out := make([]map[string]any, 0, len(list))
+	for _, item := range list {
+		if c, ok := item.(map[string]any); ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// rest is the template without what can change in place.
+func rest(template map[string]any) map[string]any {
+	out := maps.Clone(template)
+	if metadata, ok := template["metadata"].(map[string]any); ok {
+		metadata = maps.Clone(metadata)
+		for _, key := range []string{"labels", "annotations", "creationTimestamp"} {
+			delete(metadata, key)
+		}
+		out["metadata"] = metadata
+	}
+	spec, ok := template["spec"].(map[string]any)
+	if !ok {
+		return out
+	}
+	spec = maps.Clone(spec)
+	var list []any
+	for _, c := range containers(template) {
+		c = maps.Clone(c)
+		if image, _ := c["image"].(string); image != "" {
+			c["image"] = "" // there, and free to change
+		}
+		list = append(list, c)
+	}
+	spec["containers"] = list
+	out["spec"] = spec
+	return out
+}
+
+// changedKeys compares the string maps metadata.<field>.
+func changedKeys(from, to map[string]any, field string) map[string]*string {
+	was, is := stringMap(from, field), stringMap(to, field)
+	out := map[string]*string{}
+	for key, value := range is {
+		if old, ok := was[key]; !ok || old != value {
+			out[key] = &value
+		}
+	}
+	for key := range was {
+		if _, ok := is[key]; !ok {
+			out[key] = nil
+		}
+	}
+	return out
+}
+
+func stringMap(template map[string]any, field string) map[string]string {
+	metadata, _ := template["metadata"].(map[string]any)
+	values, _ := metadata[field].(map[string]any)
+	out := make(map[string]string, len(values))
+	for key, value := range values {
+		text, _ := value.(string)
+		out[key] = text
+	}
+	return out
+}
+
+// firstDifference names the first path, in order, at which two normalized
+// values differ; "" if they are equal.
+func firstDifference(path string, a, b any) string {
+	if reflect.DeepEqual(a, b) {
+		return ""
+	}
+	mapA, okA := a.(map[string]any)
+	mapB, okB := b.(map[string]any)
+	if okA && okB {
+		keys := slices.Sorted(maps.Keys(mapA))
+		for key := range mapB {
+			if _, ok := mapA[key]; !ok {
+				keys = append(keys, key)
+			}
+		}
+		slices.Sort(keys)
+		for _, key := range keys {
+			if found := firstDifference(path+"."+key, mapA[key], mapB[key]); found != "" {
+				return found
+			}
+		}
+	}
+	listA, okA := a.([]any)
+	listB, okB := b.([]any)
+	if okA && okB && len(listA) == len(listB) {
+		for i := range listA {
+			if found := firstDifference(element(path, i, listB[i]), listA[i], listB[i]); found != "" {
+				return found
+			}
+		}
+	}
+	return path
+}
+
+// element names a member of a list by its name if it has one.
+func element(path string, index int, value any) string {
+	if member, ok := value.(map[string]any); ok {
+		if name, ok := member["name"].(string); ok && !strings.ContainsAny(name, "[]") {
+			return fmt.Sprintf("%s[%s]", path, name)
+		}
+	}
+	return fmt.Sprintf("%s[%d]", path, index)
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lifecycle is the state machine of a CloneSet's Pod: which gates it
+// passes, what holds it there, and where it goes next. It is pure: it reads
+// labels, finalizers and facts, and decides; others write.
+package lifecycle
+
+import (
+	"maps"
+	"slices"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Hook is a set of labels and finalizers by which somebody outside holds a Pod
+// at a gate. The zero Hook holds nothing.
+type Hook struct {
+	// Labels hold the Pod while they have these values.
+	Labels map[string]string
+	// Finalizers hold the Pod while it has them.
+	Finalizers []string
+	// MarkNotReady makes the Pod not ready while the hook holds it.
+	MarkNotReady bool
+}
+
+// Hooks are the hooks of a CloneSet.
+type Hooks struct {
+	PreNormal, InPlaceUpdate, PreDelete Hook
+}
+
+// FromSpec reads the hooks of a CloneSet; nil gives no hooks.
+func FromSpec(spec *apps.Lifecycle) Hooks {
+	if spec == nil {
+		return Hooks{}
+	}
+	return Hooks{
+		PreNormal:     fromSpec(spec.PreNormal),
+		InPlaceUpdate: fromSpec(spec.InPlaceUpdate),
+		PreDelete:     fromSpec(spec.PreDelete),
+	}
+}
+
+func fromSpec(spec *apps.LifecycleHook) Hook {
+	if spec == nil {
+		return Hook{}
+	}
+	return Hook{Labels: spec.LabelsHandler, Finalizers: spec.FinalizersHandler, MarkNotReady: spec.MarkPodNotReady}
+}
+
+// Holds says whether at least one label or finalizer of the hook is on the Pod.
+func (h Hook) Holds(labels map[string]string, finalizers []string) bool {
+	for key, value := range h.Labels {
+		if got, ok := labels[key]; ok && got == value {
+			return true
+		}
+	}
+	for _, finalizer := range h.Finalizers {
+		if slices.Contains(finalizers, finalizer) {
+			return true
+		}
+	}
+	return false
+}
+
+// Complete says whether every label and finalizer of the hook is on the Pod. A
+// hook that names none is complete.
+func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
+	return len(h.Missing(labels, finalizers)) == 0
+}
+
+// Holding lists the keys of the hook that are on the Pod, in order.
+func (h Hook) Holding(labels map[string]string, finalizers []string) []string {
+	return h.keys(labels, finalizers, true)
+}
+
+// Missing lists the keys of the hook that are not on the Pod, in order.
+func (h Hook) Missing(labels map[string]string, finalizers []string) []string {
+	return h.keys(labels, finalizers, false)
+}
+
+func (h Hook) keys(labels map[string]string, finalizers []string, present bool) []string {
+	if len(h.Labels) == 0 && len(h.Finalizers) == 0 {
+		return nil
+	}
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(h.Labels)) {
+		got, ok := labels[key]
+		if (ok && got == h.Labels[key]) == present {
+			out = append(out, key)
+		}
+	}
+	for _, finalizer := range h.Finalizers {
+		if slices.Contains(finalizers, finalizer) == present {
+			out = append(out, finalizer)
+		}
+	}
+	return out
+}

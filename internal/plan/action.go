@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/inplace"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// Plan is what a pass decided.
+type Plan struct {
+	// Actions concern one Pod each and can run in parallel. Those that bring a
+	// Pod back come before those that take one away.
+	Actions []Action
+	// Blocked are the Pods that wait for somebody outside, longest first.
+	Blocked []Blocked
+	// Problems are what keeps Pods from being created or updated as asked.
+	Problems []Problem
+	// RequeueAt is when time alone changes the plan; zero if it does not.
+	RequeueAt time.Time
+	// More says that the pass left starts undone: another one should follow.
+	More bool
+	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from
+	// being created now.
+	ScaleUpLimited int
+}
+
+// Verb is the kind of an action.
+type Verb string
+
+// The verbs, in the order in which a pass carries them out.
+const (
+	// Move changes a Pod's conditions, state, labels and finalizers.
+	Move Verb = "Move"
+	// Update changes a Pod's containers or metadata to another revision in place.
+	Update Verb = "Update"
+	// Create makes a new Pod.
+	Create Verb = "Create"
+	// Delete deletes a Pod.
+	Delete Verb = "Delete"
+)
+
+// Action is one step for one Pod.
+type Action struct {
+	Verb Verb
+	// Reason is one word that says why, see the Reason constants.
+	Reason string
+	// Pod is the Pod as it was observed; nil for Create.
+	Pod *corev1.Pod
+	// Conditions are written first, so that a Pod leaves service before it
+	// changes, and is back in service before others are told.
+	Conditions []Condition
+	// To is the state that the Pod moves to; "" leaves the state alone.
+	To apps.LifecycleState
+	// Labels are put on the Pod; a nil value removes the key.
+	Labels map[string]*string
+	// AddFinalizers and RemoveFinalizers are those of hooks.
+	AddFinalizers, RemoveFinalizers []string
+	// Revision is what Create makes and Update leads to.
+	Revision *revision.Revision
+	// Change is what Update does.
+	Change *inplace.Change
+}
+
+// Condition is the status of a condition that the controller owns.
+type Condition struct {
+	Type   corev1.PodConditionType
+	Status corev1.ConditionStatus
+	// Reason is one word for programs, Message names the revision where an
+	// update makes the condition False.
+	Reason, Message string
+}
+
+// Reasons of actions, beside those of package lifecycle.
+const (
+	ReasonConditions     = "Conditions"
+	ReasonCleanUp        = "PodEnded"
+	ReasonRevived        = "ScaleInCancelled"
+	ReasonScaleOut       = "ScaleOut"
+	ReasonScaleIn        = "ScaleIn"
+	ReasonHookReleased   = "PreDeleteReleased"
+	ReasonSpecified      = "SpecifiedDelete"
+	ReasonRecreate       = "Recreate"
+	ReasonInPlace        = "InPlaceUpdate"
+	ReasonPrepareUpdate  = "PrepareUpdate"
+	ReasonStartInPlace   = "StartInPlaceUpdate"
+	ReasonInPlaceDone    = "InPlaceUpdateDone"
+	ReasonMarkedNotReady = "HeldByHook"
+	ReasonInService      = "InService"
+)
+
+// String tells the action in a line.
+func (a Action) String() string {
+	var b strings.Builder
+	name := "a new Pod"
+	if a.Pod != nil {
+		name = a.Pod.Name
+	}
+	fmt.Fprintf(&b, "%s %s (%s)", strings.ToLower(string(a.Verb)), name, a.Reason)
+	if a.To != "" {
+		fmt.Fprintf(&b, " to %s", a.To)
+	}
+	for _, c := range a.Conditions {
+		fmt.Fprintf(&b, " %s=%s", c.Type, c.Status)
+	}
+	if a.Revision != nil {
+		fmt.Fprintf(&b, " revision %s", a.Revision.Name)
+	}
+	return b.String()
+}
+
+// Blocked is a Pod that waits at a gate for somebody outside.
+type Blocked struct {
+	Pod string
+	// Gate is the hook in spec.lifecycle.
+	Gate string
+	// State is where the Pod is held.
+	State apps.LifecycleState
+	// Keys are the labels and finalizers that hold it, or that are missing.
+	Keys []string
+	// Since is when it came to the gate; zero if unknown.
+	Since time.Time
+}
+
+// String tells whom the Pod waits for, and since when.
+func (b Blocked) String() string {
+	what := "to let go of"
+	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
+		what = "to set"
+	}
+	text := fmt.Sprintf("Pod %s is in %s and waits for the %s hook %s %s", b.Pod, b.State, b.Gate, what, strings.Join(b.Keys, ", "))
+	if !b.Since.IsZero() {
+		text += " since " + b.Since.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+// Problem is something that the user has to change.
+type Problem struct {
+	// Reason is one word for programs.
+	Reason string
+	// Message names the field and the remedy.
+	Message string
+}
+
+// Reasons of problems.
+const (
+	// ProblemNotInPlace: type InPlaceOnly and a change that needs a new Pod.
+	ProblemNotInPlace = "NotPossibleInPlace"
+	// ProblemTemplate: the API server refuses Pods of the template.
+	ProblemTemplate = "TemplateRefused"
+	// ProblemRevision: the ControllerRevision of a Pod cannot be read.
+	ProblemRevision = "RevisionUnreadable"
+)

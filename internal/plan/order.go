@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// byVictim orders Pods by how little is lost when one is deleted.
+func byVictim(a, b *podView) int {
+	return cmp.Or(
+		falseFirst(a.scheduled, b.scheduled),
+		cmp.Compare(phaseRank(a.phase), phaseRank(b.phase)),
+		falseFirst(a.available, b.available),
+		falseFirst(a.ready, b.ready),
+		cmp.Compare(a.cost, b.cost),
+		cmp.Compare(b.spreadRank, a.spreadRank),
+		laterFirst(a.readySince, b.readySince),
+		cmp.Compare(b.restarts, a.restarts),
+		laterFirst(a.created, b.created),
+		cmp.Compare(a.pod.Name, b.pod.Name),
+	)
+}
+
+// byUpdate orders Pods for an update: those that are of the least use first.
+// Priorities and scattering come after it.
+func byUpdate(a, b *podView) int {
+	return cmp.Or(
+		falseFirst(a.scheduled, b.scheduled),
+		cmp.Compare(phaseRank(a.phase), phaseRank(b.phase)),
+		falseFirst(a.ready, b.ready),
+	)
+}
+
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+func laterFirst(a, b time.Time) int { return b.Compare(a) }
+
+func phaseRank(phase corev1.PodPhase) int {
+	switch phase {
+	case corev1.PodPending, "":
+		return 0
+	case corev1.PodUnknown:
+		return 1
+	}
+	return 2
+}
+
+// rankBySpread gives each Pod the number of Pods of the list that share its
+// node: where most are, one is missed least.
+func rankBySpread(pods []*podView) {
+	perNode := map[string]int{}
+	for _, p := range pods {
+		if p.scheduled {
+			perNode[p.node]++
+		}
+	}
+	for _, p := range pods {
+		p.spreadRank = perNode[p.node]
+	}
+}
+
+// orderForUpdate sorts Pods as spec.updateStrategy asks for. Pods whose update
+// has begun stay first whatever else changes: they are out of service already.
+func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
+	weights := map[*podView]int{}
+	for _, p := range pods {
+		weights[p] = s.weight(p)
+	}
+	slices.SortStableFunc(pods, func(a, b *podView) int {
+		return cmp.Or(
+			byUpdate(a, b),
+			cmp.Compare(weights[b], weights[a]),
+			s.compareOrderKeys(a, b),
+			falseFirst(a.state != apps.StatePreparingUpdate, b.state != apps.StatePreparingUpdate),
+			cmp.Compare(a.pod.Name, b.pod.Name),
+		)
+	})
+	for _, term := range s.Spec.Scatter {
+		pods = scatter(pods, term)
+	}
+	slices.SortStableFunc(pods, func(a, b *podView) int { return falseFirst(!a.begun(), !b.begun()) })
+	return pods
+}
+
+// begun says that the Pod's update has begun.
+func (p *podView) begun() bool {
+	return p.state == apps.StatePreparingUpdate || p.state == apps.StateUpdating ||
+		p.inPlaceReady.Status == corev1.ConditionFalse
+}
+
+func (s *Snapshot) weight(p *podView) int {
+	sum := 0
+	for _, term := range s.Spec.Priority.Weights {
+		if term.Selector.Matches(labels.Set(p.pod.Labels)) {
+			sum += term.Weight
+		}
+	}
+	return sum
+}
+
+// compareOrderKeys compares the trailing numbers of the first listed label that
+// either Pod carries; a Pod without it comes last.
+func (s *Snapshot) compareOrderKeys(a, b *podView) int {
+	for _, key := range s.Spec.Priority.OrderKeys {
+		valueA, okA := a.pod.Labels[key]
+		valueB, okB := b.pod.Labels[key]
+		if !okA && !okB {
+			continue
+		}
+		if okA != okB {
+			return falseFirst(okA, okB) * -1
+		}
+		return cmp.Compare(trailingNumber(valueB), trailingNumber(valueA))
+	}
+	return 0
+}
+
+func trailingNumber(text string) int {
+	digits := text[len(strings.TrimRight(text, "0123456789")):]
+	number, err := strconv.Atoi(digits)
+	if err != nil {
+		return -1
+	}
+	return number
+}
+
+// scatter spreads the Pods with a label evenly over the list, from its first
+// place to its last.
+func scatter(pods []*podView, term ScatterTerm) []*podView {
+	var matching, rest []*podView
+	for _, p := range pods {
+		if value, ok := p.pod.Labels[term.Key]; ok && value == term.Value {
+			matching = append(matching, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	if len(matching) == 0 || len(rest) == 0 {
+		return pods
+	}
+	out := make([]*podView, 0, len(pods))
+	last, gaps := len(pods)-1, max(len(matching)-1, 1)
+	for i := range matching {
+		place := (2*i*last + gaps) / (2 * gaps) // i·last/gaps, rounded half up
+		for len(out) < place {
+			out, rest = append(out, rest[0]), rest[1:]
+		}
+		out = append(out, matching[i])
+	}
+	return append(out, rest...)
+}

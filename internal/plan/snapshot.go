@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/usher-dev/usher/internal/lifecycle"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// Snapshot is all that a plan is made from. Nothing in it may change while a
+// plan is made, and a plan shares the Pods with it.
+type Snapshot struct {
+	// Now is the time of the decision.
+	Now time.Time
+	// Set is the name of the CloneSet.
+	Set string
+	// Deleting says that the CloneSet itself is being deleted: nothing is
+	// created or updated any more.
+	Deleting bool
+	// ExcludePreparingDelete leaves Pods in PreparingDelete out of the replica
+	// count, so that their replacements come at once.
+	ExcludePreparingDelete bool
+	// Spec is what the user wants.
+	Spec Spec
+	// Current is the revision of the last finished rollout, Update that of the
+	// template.
+	Current, Update *revision.Revision
+	// UpdateRefused is why the API server refuses Pods of the update revision; ""
+	// if it does not. Then no Pod is created of it or updated to it.
+	UpdateRefused string
+	// Revisions are the known revisions by hash, Current and Update among them.
+	Revisions map[string]*revision.Revision
+	// Pods are the set's own Pods in the order of their names.
+	Pods []*corev1.Pod
+	// Starts bounds how many Pods one pass takes out of service or creates, so
+	// that the Pods that are done never wait behind a long queue of new starts.
+	// 0 is no bound.
+	Starts int
+}
+
+// Method says by which means Pods change to a new revision.
+type Method string
+
+// The methods.
+const (
+	Recreate          Method = "ReCreate"
+	InPlaceIfPossible Method = "InPlaceIfPossible"
+	InPlaceOnly       Method = "InPlaceOnly"
+	OnDelete          Method = "OnDelete"
+)
+
+// Spec is what the user wants, with defaults filled in, percentages still to be
+// computed, and no trace of an API version.
+type Spec struct {
+	Replicas int
+	// ScaleMaxUnavailable bounds unavailable Pods while Pods are added; nil is
+	// no bound.
+	ScaleMaxUnavailable *Count
+	// PodsToDelete names Pods to be deleted first.
+	PodsToDelete []string
+	Method       Method
+	// Partition is how many Pods keep the old revision.
+	Partition      Count
+	MaxUnavailable Count
+	MaxSurge       Count
+	Paused         bool
+	// Priority and Scatter order the update.
+	Priority Priority
+	Scatter  []ScatterTerm
+	// Grace is how long a Pod is not ready before its containers change.
+	Grace time.Duration
+	// MinReady is how long a Pod must be ready to be available.
+	MinReady time.Duration
+	// ProgressDeadline is how long a rollout may stand still; 0 is for ever.
+	ProgressDeadline time.Duration
+	Hooks            lifecycle.Hooks
+}
+
+// Priority orders the update by weights or by a label's trailing number.
+type Priority struct {
+	Weights   []WeightTerm
+	OrderKeys []string
+}
+
+// WeightTerm gives matching Pods a weight.
+type WeightTerm struct {
+	Weight   int
+	Selector labels.Selector
+}
+
+// ScatterTerm names Pods to spread by a label.
+type ScatterTerm struct{ Key, Value string }

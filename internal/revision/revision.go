@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package revision makes and compares the revisions of a Pod template. It is
+// pure. A revision keeps the raw template, so that fields which this program's
+// libraries do not know survive the way through a ControllerRevision to a Pod.
+package revision
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/rand"
+)
+
+// Revision is one version of a set's template.
+type Revision struct {
+	// Name of the ControllerRevision, "<set>-<hash>".
+	Name string
+	// Number orders revisions, larger is newer.
+	Number int64
+	// Template is the raw template. It must not be changed.
+	Template map[string]any
+}
+
+// ErrNoTemplate says that the data of a ControllerRevision holds no template.
+var ErrNoTemplate = errors.New("revision holds no spec.template")
+
+// Data encodes a template as the data of a ControllerRevision.
+func Data(template map[string]any) ([]byte, error) {
+	patch := make(map[string]any, len(template)+1)
+	for key, value := range template {
+		patch[key] = value
+	}
+	patch["$patch"] = "replace"
+	return json.Marshal(map[string]any{"spec": map[string]any{"template": patch}})
+}
+
+// Template decodes the data of a ControllerRevision.
+func Template(data []byte) (map[string]any, error) {
+	var patch struct {
+		Spec struct {
+			Template map[string]any `json:"template"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return nil, fmt.Errorf("decode revision: %w", err)
+	}
+	if len(patch.Spec.Template) == 0 {
+		return nil, ErrNoTemplate
+	}
+	delete(patch.Spec.Template, "$patch")
+	return patch.Spec.Template, nil
+}
+
+// Hash names a template; collisions is the set's count of names that another
+// template had taken.
+func Hash(template map[string]any, collisions int32) (string, error) {
+	data, err := json.Marshal(Normalize(template))
+	if err != nil {
+		return "", fmt.Errorf("encode template: %w", err)
+	}
+	hash := fnv.New32a()
+	hash.Write(data) //nolint:errcheck // a hash never fails
+	if collisions > 0 {
+		hash.Write([]byte(strconv.Itoa(int(collisions)))) //nolint:errcheck // a hash never fails
+	}
+	return rand.SafeEncodeString(strconv.FormatUint(uint64(hash.Sum32()), 10)), nil
+}
+
+// Equal says whether two templates ask for the same Pods: fields that are null
+// or empty count as absent, since clients differ in which of them they write.
+func Equal(a, b map[string]any) bool {
+	return reflect.DeepEqual(Normalize(a), Normalize(b))
+}
+
+// Normalize gives a value without its null and empty members. What stays is
+// shared with the argument.
+func Normalize(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, member := range v {
+			if m := Normalize(member); m != nil {
+				out[key] = m
+			}
+		}
+		if len(out) == 0 {
+			return nil
+		}
+		return out
+	case []any:
+		if len(v) == 0 {
+			return nil
+		}
+		out := make([]any, len(v))
+		for i, member := range v {
+			out[i] = Normalize(member)
+		}
+		return out
+	}
+	return value
+}
+
+// Same compares two revision labels. The long form "<set>-<hash>" and the short
+// form "<hash>" are equal.
+func Same(a, b string) bool { return a != "" && Short(a) == Short(b) }
+
+// Short gives the hash of a revision label.
+func Short(label string) string { return label[strings.LastIndex(label, "-")+1:] }
