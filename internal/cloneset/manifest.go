@@ -136,9 +136,7 @@ func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
 		annotations[apps.AnnotationLifecycleTimestamp] = now.UTC().Format(time.RFC3339)
 	}
 	if a.Verb == plan.Update {
-		if err := addUpdate(pod, a, labels, annotations, patch, now); err != nil {
-			return nil, err
-		}
+		addUpdate(pod, a, labels, annotations, patch, now)
 	}
 	if len(a.AddFinalizers) > 0 {
 		metadata["finalizers"] = a.AddFinalizers
@@ -158,7 +156,7 @@ func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-func addUpdate(pod *corev1.Pod, a *plan.Action, labels, annotations, patch map[string]any, now time.Time) error {
+func addUpdate(pod *corev1.Pod, a *plan.Action, labels, annotations, patch map[string]any, now time.Time) {
 	for key, value := range a.Change.Labels {
 		labels[key] = value
 	}
@@ -171,12 +169,11 @@ func addUpdate(pod *corev1.Pod, a *plan.Action, labels, annotations, patch map[s
 	state := inplace.NewState(a.Change, a.Revision.Name, pod.Status.ContainerStatuses, now)
 	annotations[apps.AnnotationInPlaceUpdateState] = state.String()
 	if len(a.Change.Images) == 0 {
-		return nil
+		return
 	}
 	containers := make([]map[string]any, 0, len(a.Change.Images))
 	for _, name := range slices.Sorted(maps.Keys(a.Change.Images)) {
 		containers = append(containers, map[string]any{"name": name, "image": a.Change.Images[name]})
 	}
 	patch["spec"] = map[string]any{"containers": containers}
-	return nil
 }

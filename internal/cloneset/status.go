@@ -50,10 +50,9 @@ func find(p *plan.Plan, outcomes []outcome) findings {
 			continue
 		}
 		failure := finding{ReasonWriteFailed, o.err.Error()}
-		switch {
-		case o.action.Verb == plan.Create || o.action.Verb == plan.Delete:
+		if o.action.Verb == plan.Create || o.action.Verb == plan.Delete {
 			f.failedScale = failure
-		default:
+		} else {
 			f.failedUpdate = failure
 		}
 	}

@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -73,42 +74,50 @@ func (w *writes) merge(set types.UID, cached []*corev1.Pod, now time.Time) (pods
 	defer w.mu.Unlock()
 	entries := w.sets[set]
 	pods = make([]*corev1.Pod, 0, len(cached)+len(entries))
-	seen := make(map[types.UID]bool, len(entries))
+	unseen := maps.Clone(entries)
 	for _, pod := range cached {
 		entry, ok := entries[pod.UID]
 		if !ok {
 			pods = append(pods, pod)
 			continue
 		}
-		seen[pod.UID] = true
-		switch caughtUp := !newer(entry.pod, pod); {
-		case entry.deleted && pod.DeletionTimestamp == nil:
-			if now.Sub(entry.at) > doubtAfter {
-				doubtful = append(doubtful, entry)
-			}
-		case caughtUp || entry.deleted:
+		delete(unseen, pod.UID)
+		shown, settled := entry.over(pod)
+		if shown != nil {
+			pods = append(pods, shown)
+		}
+		entry.created = false
+		entries[pod.UID] = entry
+		if settled {
 			delete(entries, pod.UID)
-			pods = append(pods, pod)
-		default:
-			entry.created = false
-			entries[pod.UID] = entry
-			pods = append(pods, entry.pod)
+		} else if now.Sub(entry.at) > doubtAfter {
+			doubtful = append(doubtful, entry)
 		}
 	}
-	for uid, entry := range entries {
-		switch {
-		case seen[uid]:
-		case !entry.created || entry.deleted:
+	for uid, entry := range unseen {
+		if !entry.created || entry.deleted {
 			delete(entries, uid) // the cache has seen it, and seen it go
-		default:
-			pods = append(pods, entry.pod)
-			if now.Sub(entry.at) > doubtAfter {
-				doubtful = append(doubtful, entry)
-			}
+			continue
+		}
+		pods = append(pods, entry.pod)
+		if now.Sub(entry.at) > doubtAfter {
+			doubtful = append(doubtful, entry)
 		}
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return pods, doubtful
+}
+
+// over lays an entry over the Pod that the cache shows: what a pass is to see of
+// it, nil if it is gone, and whether the cache has caught up.
+func (e written) over(cached *corev1.Pod) (shown *corev1.Pod, settled bool) {
+	switch {
+	case e.deleted && cached.DeletionTimestamp == nil:
+		return nil, false
+	case e.deleted || !newer(e.pod, cached):
+		return cached, true
+	}
+	return e.pod, false
 }
 
 // newer says whether a is a later version of the object than b.

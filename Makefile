@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make help lists the targets.
+
+SHELL      := /bin/bash
+GO         ?= go
+BIN        := $(CURDIR)/bin
+MODULES    := . devcluster
+GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
+LINT       := $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
+
+export CGO_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Bring up a real API server and take two CloneSets through their lives under traffic.
+	@$(GO) -C devcluster run ./cmd/demo $(ARGS)
+
+.PHONY: test
+test: ## Run all tests with the race detector, on a control plane that is built on the first run.
+	@$(GO) -C devcluster run ./cmd/devcluster build
+	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
+
+.PHONY: build
+build: ## Build usher into bin/.
+	$(GO) build -trimpath -o $(BIN)/usher ./cmd/usher
+
+.PHONY: generate
+generate: ## Make deep copies, CRDs and RBAC anew from the API types and markers.
+	$(GENERATE) object:headerFile=tools/boilerplate.go.txt paths=./api/...
+	$(GENERATE) crd:crdVersions=v1 paths=./api/... output:crd:dir=config/crd
+	$(GENERATE) rbac:roleName=usher-cloneset paths=./internal/cloneset/... output:rbac:dir=config/rbac/cloneset
+	$(GENERATE) rbac:roleName=usher-registration paths=./internal/registration/... output:rbac:dir=config/rbac/registration
+
+.PHONY: check
+check: ## Check that generated files, formatting and modules are up to date, and lint.
+	tools/check-generated
+	$(LINT) run ./...
+	cd devcluster && $(LINT) run --config ../.golangci.yml ./...
+
+.PHONY: up down status
+up: ## Start a development cluster in the background.
+	@$(GO) -C devcluster run ./cmd/devcluster up $(ARGS)
+down: ## Stop it.
+	@$(GO) -C devcluster run ./cmd/devcluster down $(ARGS)
+status: ## Show what runs.
+	@$(GO) -C devcluster run ./cmd/devcluster status $(ARGS)
