@@ -70,10 +70,13 @@ type Reconciler struct {
 	Events  events.EventRecorder
 	Options Options
 	Clock   clock.PassiveClock
+	// Plan decides what a set needs. Default: plan.Make.
+	Plan func(*plan.Snapshot) plan.Plan
+	// NewID names a Pod. Default: five random characters.
+	NewID func() string
 
 	writes   *writes
 	refusals *refusals
-	newID    func() string
 }
 
 // New makes a Reconciler. Reader must not be a cache.
@@ -82,7 +85,8 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	return &Reconciler{
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
-		writes: newWrites(), refusals: newRefusals(), newID: func() string { return rand.String(5) },
+		Plan: plan.Make, NewID: func() string { return rand.String(5) },
+		writes: newWrites(), refusals: newRefusals(),
 	}
 }
 
@@ -94,11 +98,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
 	}
-	pods := &podHandler{reader: mgr.GetClient(), writes: r.writes}
 	err := ctrl.NewControllerManagedBy(mgr).Named("cloneset").
 		For(&apps.CloneSet{}).
 		Owns(&appsv1.ControllerRevision{}).
-		Watches(&corev1.Pod{}, pods.handler()).
+		Watches(&corev1.Pod{}, r.PodEvents()).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Options.Sets}).
 		Complete(r)
 	if err != nil {
@@ -130,7 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	decided := plan.Make(snapshot)
+	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
 	if err := r.pruneRevisions(ctx, set, known, snapshot.Pods); err != nil {
 		return reconcile.Result{}, err
@@ -138,7 +141,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.writeStatus(ctx, set, nextStatus(set, snapshot, known, find(&decided, outcomes))); err != nil {
 		return reconcile.Result{}, err
 	}
-	r.tell(set, &decided, outcomes)
+	r.tell(set, &decided, outcomes, now)
 	if snapshot.Deleting {
 		r.refusals.forget(set.UID)
 	}
@@ -180,8 +183,12 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time) (reconcile.Res
 	if again {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 	}
-	if decided.RequeueAt.IsZero() {
+	at := decided.RequeueAt
+	if long := longWaitAt(decided); long.After(now) && (at.IsZero() || long.Before(at)) {
+		at = long
+	}
+	if at.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: max(decided.RequeueAt.Sub(now), time.Millisecond)}, nil
+	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
 }

@@ -3,6 +3,8 @@
 package cloneset
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -11,7 +13,7 @@ import (
 
 // tell records the events of a pass, after its status. No event carries more of
 // a Pod than its name; the recorder folds repeated events into one.
-func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, outcomes []outcome) {
+func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, outcomes []outcome, now time.Time) {
 	for _, o := range outcomes {
 		r.tellOutcome(set, o)
 	}
@@ -22,19 +24,21 @@ func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, outcomes []out
 		r.warn(set, "ScaleUpLimited", "Create",
 			"scaleStrategy.maxUnavailable keeps %d Pods from being created until others are available", decided.ScaleUpLimited)
 	}
-	if blocked := findBlocked(decided.Blocked); blocked.reason != "" && !sameBlocked(set, blocked) {
-		r.normal(set, string(apps.ConditionBlocked), "Wait", "%s", blocked.message)
+	if at := longWaitAt(decided); !at.IsZero() && !at.After(now) {
+		r.normal(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(decided.Blocked).message)
 	}
 }
 
-// sameBlocked says that the last status told the same already.
-func sameBlocked(set *apps.CloneSet, blocked finding) bool {
-	for _, c := range set.Status.Conditions {
-		if c.Type == apps.ConditionBlocked {
-			return c.Message == blocked.message
-		}
+// longWait is how long a Pod waits at a gate before an event says so. The
+// condition says it at once.
+const longWait = 10 * time.Second
+
+// longWaitAt is when the longest wait becomes a long one; zero if nobody waits.
+func longWaitAt(decided *plan.Plan) time.Time {
+	if len(decided.Blocked) == 0 || decided.Blocked[0].Since.IsZero() {
+		return time.Time{}
 	}
-	return false
+	return decided.Blocked[0].Since.Add(longWait)
 }
 
 // told are the events of an action: if it succeeded, and if it failed.

@@ -109,7 +109,7 @@ const idTries = 5
 func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
 	var err error
 	for range idTries {
-		manifest := podManifest(set, a.Revision, r.newID(), r.Clock.Now())
+		manifest := podManifest(set, a.Revision, r.NewID(), r.Clock.Now())
 		err = r.Strict.Create(ctx, manifest)
 		if apierrors.IsAlreadyExists(err) {
 			continue // perhaps a Pod that is still going: take another name
@@ -301,7 +301,7 @@ func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known 
 	if ok && last.revision == known.update.Name && (last.message == "" || now.Sub(last.at) < refusedFor) {
 		return last.message, nil
 	}
-	err := r.Strict.Create(ctx, podManifest(set, known.update, r.newID(), now), client.DryRunAll)
+	err := r.Strict.Create(ctx, podManifest(set, known.update, r.NewID(), now), client.DryRunAll)
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
 		r.refusals.put(set.UID, refusal{revision: known.update.Name, at: now})

@@ -26,6 +26,12 @@ type podHandler struct {
 	writes *writes
 }
 
+// PodEvents is the handler that leads Pod events to the sets that they matter to.
+func (r *Reconciler) PodEvents() handler.EventHandler {
+	pods := &podHandler{reader: r.Client, writes: r.writes}
+	return pods.handler()
+}
+
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func (h *podHandler) handler() handler.EventHandler {

@@ -149,10 +149,16 @@ type RegistrationStatus struct {
 	// ObservedGeneration is the generation of the spec that the rest speaks of.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Pods is the number of Pods that the selector matches.
+	// +kubebuilder:default=0
+	// +optional
 	Pods int32 `json:"pods"`
 	// Registered is the number of Pods that every registry lists.
+	// +kubebuilder:default=0
+	// +optional
 	Registered int32 `json:"registered"`
 	// Draining is the number of Pods that are leaving.
+	// +kubebuilder:default=0
+	// +optional
 	Draining int32 `json:"draining"`
 	// Targets are where the Registration may have entries. They are written
 	// before the first entry is, so that a changed service, prefix or list of

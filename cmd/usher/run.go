@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/internal/registration"
+)
+
+// halves are the values of --controllers.
+const (
+	halfCloneSet     = "cloneset"
+	halfRegistration = "registration"
+)
+
+// settings are the flags.
+type settings struct {
+	kubeconfig      string
+	controllers     string
+	leaderElect     bool
+	leaderNamespace string
+	metricsAddress  string
+	probeAddress    string
+	qps             float64
+	parallel        int
+	log             zap.Options
+}
+
+func parse(args []string) (*settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("usher", flag.ContinueOnError)
+	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the Pod's service account, then $KUBECONFIG")
+	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "the halves to run: cloneset, registration, or both")
+	flags.BoolVar(&s.leaderElect, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
+	flags.StringVar(&s.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
+	flags.StringVar(&s.metricsAddress, "metrics-bind-address", "0", "`address` that serves /metrics, such as :8080; 0 serves none")
+	flags.StringVar(&s.probeAddress, "health-probe-bind-address", "0", "`address` that serves /healthz and /readyz, such as :8081; 0 serves none")
+	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
+	flags.IntVar(&s.parallel, "parallel", 32, "how many Pods of one set are written at a time")
+	s.log.BindFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q: usher takes flags only, see usher --help", flags.Arg(0))
+	}
+	for _, half := range strings.Split(s.controllers, ",") {
+		if half != halfCloneSet && half != halfRegistration {
+			return nil, fmt.Errorf("--controllers: %q is none of %s, %s", half, halfCloneSet, halfRegistration)
+		}
+	}
+	if s.parallel < 1 {
+		return nil, fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
+	}
+	return &s, nil
+}
+
+func (s *settings) runs(half string) bool {
+	return slices.Contains(strings.Split(s.controllers, ","), half)
+}
+
+func run(ctx context.Context, args []string) error {
+	s, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	logger := zap.New(zap.UseFlagOptions(&s.log))
+	ctrl.SetLogger(logger)
+	config, err := s.restConfig()
+	if err != nil {
+		return err
+	}
+	mgr, err := s.manager(config, logger)
+	if err != nil {
+		return err
+	}
+	if s.runs(halfCloneSet) {
+		if err := cloneset.Setup(ctx, mgr, cloneset.Options{Parallel: s.parallel}); err != nil {
+			return err
+		}
+	}
+	if s.runs(halfRegistration) {
+		if err := registration.Setup(mgr, registration.Options{}); err != nil {
+			return err
+		}
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	return nil
+}
+
+func (s *settings) restConfig() (*rest.Config, error) {
+	path := s.kubeconfig
+	if path == "" {
+		if config, err := rest.InClusterConfig(); err == nil {
+			return s.tune(config), nil
+		}
+		path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or KUBECONFIG, or run in a Pod", err)
+	}
+	return s.tune(config), nil
+}
+
+func (s *settings) tune(config *rest.Config) *rest.Config {
+	config.QPS, config.Burst = float32(s.qps), int(2*s.qps)
+	return rest.AddUserAgent(config, "usher")
+}
+
+func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("register API types: %w", err)
+		}
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme, Logger: logger,
+		LeaderElection: s.leaderElect, LeaderElectionID: "usher.usher.dev", LeaderElectionNamespace: s.leaderNamespace,
+		LeaderElectionReleaseOnCancel: true,
+		Metrics:                       server.Options{BindAddress: s.metricsAddress},
+		HealthProbeBindAddress:        s.probeAddress,
+		Cache: cache.Options{
+			// Nobody here reads managed fields, and they are a third of a Pod.
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
+		Client: client.Options{Cache: &client.CacheOptions{
+			// Secrets are read one by one, so that no permission to list them is needed.
+			DisableFor: []client.Object{&corev1.Secret{}},
+		}},
+	})
+	if err != nil {
+		var address *net.OpError
+		if errors.As(err, &address) && address.Op == "listen" {
+			return nil, fmt.Errorf("%w; choose another --metrics-bind-address or --health-probe-bind-address", err)
+		}
+		return nil, fmt.Errorf("set up: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("set up: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("set up: %w", err)
+	}
+	return mgr, nil
+}

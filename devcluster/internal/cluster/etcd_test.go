@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/usher-dev/usher/devcluster/internal/cluster"
+	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
+)
+
+func startEtcd(t *testing.T) *cluster.Etcd {
+	t.Helper()
+	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Kill(); err != nil {
+			t.Errorf("kill etcd: %v", err)
+		}
+	})
+	return e
+}
+
+func etcdClient(t *testing.T, e *cluster.Etcd) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}, DialTimeout: bound})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// dial says whether something listens at etcd's endpoint.
+func dial(t *testing.T, e *cluster.Etcd) error {
+	t.Helper()
+	at, err := url.Parse(e.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(t.Context(), "tcp", at.Host)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func TestEtcdKeepsItsDataAndPort(t *testing.T) {
+	e := startEtcd(t)
+	endpoint, pid := e.Endpoint(), e.PID()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if _, err := etcdClient(t, e).Put(ctx, "web-1", "127.0.0.1:8080"); err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]func() error{
+		"stop": func() error { return e.Stop(ctx) },
+		"kill": e.Kill,
+		"run":  func() error { return nil }, // Restart of one that runs
+	}
+	for _, how := range []string{"stop", "kill", "run"} {
+		if err := ends[how](); err != nil {
+			t.Fatalf("%s: %v", how, err)
+		}
+		if how != "run" && (dial(t, e) == nil || e.PID() != 0) {
+			t.Errorf("after %s: it still listens, or has a process %d", how, e.PID())
+		}
+		if err := e.Restart(ctx); err != nil {
+			t.Fatalf("restart after %s: %v", how, err)
+		}
+		got, err := etcdClient(t, e).Get(ctx, "web-1")
+		if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "127.0.0.1:8080" {
+			t.Fatalf("after %s and restart: %v, %v; want what was put", how, got, err)
+		}
+		if e.Endpoint() != endpoint || e.PID() == pid || e.PID() == 0 || e.Err() != nil {
+			t.Errorf("after %s: endpoint %s, process %d, error %v", how, e.Endpoint(), e.PID(), e.Err())
+		}
+		pid = e.PID()
+	}
+}
+
+func TestEtcdThatCrashesSaysSo(t *testing.T) {
+	e := startEtcd(t)
+	if err := syscall.Kill(e.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var exit *process.ExitError
+	eventually(t, "the crash is known", func() error {
+		if !errors.As(e.Err(), &exit) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if exit.Status != "signal: killed" {
+		t.Errorf("status is %q", exit.Status)
+	}
+	if err := e.Restart(t.Context()); err != nil || e.Err() != nil {
+		t.Errorf("restart: %v, then %v", err, e.Err())
+	}
+}
+
+func TestTwoEtcdsDoNotMeet(t *testing.T) {
+	first, second := startEtcd(t), startEtcd(t)
+	if first.Endpoint() == second.Endpoint() {
+		t.Errorf("both are at %s", first.Endpoint())
+	}
+	at, err := url.Parse(first.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(at.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_, err = cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{Port: port})
+	var inUse *cluster.PortInUseError
+	if !errors.As(err, &inUse) || inUse.Port != port {
+		t.Errorf("error is %v after %s, want *PortInUseError", err, time.Since(began))
+	}
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"syscall"
+)
+
+const (
+	loopback = "127.0.0.1"
+	// Ports are taken from below the range from which kernels serve outgoing
+	// connections (Linux: 32768 and up), so that no connection of anybody can
+	// take one in the moment between choice and use.
+	firstPort = 20000
+	lastPort  = 32000
+	// portTries bounds the search for one free port.
+	portTries = 200
+)
+
+// PortInUseError says that a port that was asked for is taken.
+type PortInUseError struct {
+	// Port is the port on 127.0.0.1.
+	Port int
+}
+
+// Error names the port and the remedy.
+func (e *PortInUseError) Error() string {
+	return fmt.Sprintf("port %d on %s is in use by another program: stop that one (it is listed by: ss -ltnp 'sport = :%d'), "+
+		"ask for another port, or for none to get a free one", e.Port, loopback, e.Port)
+}
+
+// choosePorts picks n different ports at random that are free now.
+func choosePorts(n int, random func(n int) int, free func(port int) bool) ([]int, error) {
+	chosen := []int{}
+	taken := map[int]bool{}
+	for tries := 0; len(chosen) < n; tries++ {
+		if tries == n*portTries {
+			return nil, fmt.Errorf("found no %d free ports from %d to %d on %s: end programs that listen there", n, firstPort, lastPort, loopback)
+		}
+		port := firstPort + random(lastPort-firstPort)
+		if !taken[port] && free(port) {
+			chosen = append(chosen, port)
+		}
+		taken[port] = true
+	}
+	return chosen, nil
+}
+
+// freePorts picks n free ports on the loopback interface.
+func freePorts(ctx context.Context, n int) ([]int, error) {
+	return choosePorts(n, rand.IntN, func(port int) bool { return tryPort(ctx, port) == nil })
+}
+
+// CheckPort returns nil when a port that was asked for can be listened on, and
+// *PortInUseError when it is taken. The port 0, which asks for none, is fine.
+func CheckPort(ctx context.Context, port int) error {
+	if port == 0 {
+		return nil
+	}
+	return tryPort(ctx, port)
+}
+
+// tryPort returns nil when a port can be listened on, *PortInUseError when it is
+// taken, and another error, for instance a missing permission, otherwise.
+func tryPort(ctx context.Context, port int) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", hostPort(port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return &PortInUseError{Port: port}
+	case err != nil:
+		return fmt.Errorf("port %d on %s cannot be used: %w", port, loopback, err)
+	}
+	return listener.Close()
+}
+
+func hostPort(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// tailLines is how much of its log an ExitError quotes: enough for the last
+// words of a Kubernetes component, little enough for a terminal.
+const tailLines = 12
+
+// Process is one running or ended child.
+type Process struct {
+	spec      Spec
+	proc      *os.Process
+	started   time.Time
+	logOffset int64
+	done      chan struct{}
+
+	mu       sync.Mutex
+	asked    bool // the end was asked for by Stop or Kill
+	exitText string
+}
+
+// ExitError says that a process ended, how, and what it said last.
+type ExitError struct {
+	// Name is the process's name, for instance "kube-apiserver".
+	Name string
+	// Status is how it ended, for instance "exit status 1" or "signal: killed".
+	Status string
+	// Log is the path of its log.
+	Log string
+	// Tail are the last lines of its log, oldest first.
+	Tail []string
+}
+
+// Error gives the whole story in several lines.
+func (e *ExitError) Error() string {
+	said := "; it wrote nothing"
+	if len(e.Tail) > 0 {
+		said = "; its last lines were:\n    " + strings.Join(e.Tail, "\n    ")
+	}
+	return fmt.Sprintf("%s ended (%s)%s\n  whole log: %s", e.Name, e.Status, said, e.Log)
+}
+
+// Name is the name given in the Spec.
+func (p *Process) Name() string { return p.spec.Name }
+
+// PID is the process id.
+func (p *Process) PID() int { return p.proc.Pid }
+
+// Log is the path of the log.
+func (p *Process) Log() string { return p.spec.Log }
+
+// Started is when the process was started.
+func (p *Process) Started() time.Time { return p.started }
+
+// Done is closed when the process has ended and was reaped.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Asked says whether the end was asked for with Stop or Kill.
+func (p *Process) Asked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+// ExitError describes the end of the process; nil while it runs.
+func (p *Process) ExitError() *ExitError {
+	select {
+	case <-p.done:
+	default:
+		return nil
+	}
+	p.mu.Lock()
+	status := p.exitText
+	p.mu.Unlock()
+	return &ExitError{Name: p.spec.Name, Status: status, Log: p.spec.Log, Tail: p.Tail(tailLines)}
+}
+
+// Tail returns the last n lines that this run wrote to its log.
+func (p *Process) Tail(n int) []string {
+	return tailOf(p.spec.Log, p.logOffset, n)
+}
+
+// Stop asks the process to end with SIGTERM and kills it with SIGKILL when it
+// still runs after grace, or when ctx ends before. It returns when the process
+// is gone; stopping an ended process is no error.
+func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return p.Kill()
+}
+
+// Kill ends the process with SIGKILL and returns when it is gone.
+func (p *Process) Kill() error {
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return nil
+}
+
+func (p *Process) signal(sig syscall.Signal) error {
+	p.mu.Lock()
+	p.asked = true
+	p.mu.Unlock()
+	if err := p.proc.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("send %s to %s (pid %d): %w", sig, p.spec.Name, p.proc.Pid, err)
+	}
+	return nil
+}
+
+func (p *Process) reap() {
+	state, err := p.proc.Wait()
+	text := "ended in an unknown way"
+	switch {
+	case err != nil:
+		text = err.Error()
+	case state != nil:
+		text = state.String()
+	}
+	p.mu.Lock()
+	p.exitText = text
+	p.mu.Unlock()
+	close(p.done)
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Runtime runs containers for the Pod state machine. Its methods are called
+// from several goroutines, but never concurrently for one Pod, and return soon:
+// they must not wait for a container.
+type Runtime interface {
+	// Traits says what kind of runtime this is.
+	Traits() Traits
+	// HostIP is the address of the node with the given index.
+	HostIP(node int) string
+	// Delay is how long the given thing is to take for a Pod; 0 in a runtime
+	// where things take the time they take.
+	Delay(kind Delay, pod *corev1.Pod) time.Duration
+	// Address gives the Pod its IP address, the one in its status if that is
+	// still to be had.
+	Address(pod *corev1.Pod) (string, error)
+	// Release takes the Pod's address back.
+	Release(pod types.UID)
+	// Resolve pulls an image and returns its ID. Its error is a *PullError.
+	Resolve(image string) (string, error)
+	// Start starts a container.
+	Start(cfg ContainerConfig) (Instance, error)
+	// Adopt finds a container that a former agent left running, by its ID.
+	Adopt(id string) (Instance, bool)
+	// Close kills all containers and waits until they are gone.
+	Close(ctx context.Context) error
+}
+
+// Traits are the properties of a runtime that the state machine asks for.
+type Traits struct {
+	// Name is the scheme of container IDs.
+	Name string
+	// Real says that there are processes behind the containers: probes and
+	// hooks are run, events recorded, and the end of every Pod reported.
+	Real bool
+}
+
+// Delay is a thing that takes a simulated runtime time.
+type Delay int
+
+const (
+	// DelayReady is the time from the first sight of a Pod to its containers'
+	// start.
+	DelayReady Delay = iota
+	// DelayUpdate is the time from the end of a container whose definition
+	// changed to its restart.
+	DelayUpdate
+	// DelayDelete is the time from the first sight of a deletion to the end
+	// of the Pod's containers.
+	DelayDelete
+)
+
+// ContainerConfig is what a runtime needs to start a container.
+type ContainerConfig struct {
+	Pod       *corev1.Pod
+	Container *corev1.Container
+	IP        string // the Pod's
+	HostIP    string // the node's
+	Attempt   int32  // restarts before this start
+	Init      bool   // it is to run to completion before others start
+	// Exited is called once the instance has ended, from any goroutine, but
+	// not before Start has returned. A runtime whose instances only end when
+	// they are told to, or at once, need not call it.
+	Exited func()
+}
+
+// Instance is a container that runs.
+type Instance interface {
+	// ID is the container ID, "scheme://…".
+	ID() string
+	// Exit tells how the instance ended; false while it runs.
+	Exit() (Exit, bool)
+	// Terminate asks the instance to end (SIGTERM).
+	Terminate()
+	// Kill ends the instance (SIGKILL).
+	Kill()
+	// Exec runs a command beside the instance until it ends or ctx does. Its
+	// error says that the command failed.
+	Exec(ctx context.Context, command []string) error
+	// Describe tells what to show to people.
+	Describe() Description
+}
+
+// Exit is the end of a container.
+type Exit struct {
+	Code    int32 // 128 plus the signal if one ended it
+	At      time.Time
+	Message string
+}
+
+// Description is what there is to show of an instance.
+type Description struct {
+	PID     int    // 0 if there is no process
+	LogFile string // empty if there is none
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"errors"
+	"sort"
+	"sync"
+	"time"
+)
+
+// readyPoll is how often the start of the stream looks whether every caller
+// knows an instance.
+const readyPoll = 10 * time.Millisecond
+
+// Client sends the stream and counts what becomes of it.
+type Client struct {
+	options Options
+	plan    plan
+	lags    []time.Duration
+
+	mu        sync.Mutex
+	directory *directory
+	next      []int // per caller: the round-robin counter
+	gone      []bool
+	ending    bool
+	instances map[string]*instance
+	started   time.Time
+	sections  []*Section
+	losses    []Loss
+	reasons   map[string]int
+	sent      int
+	lost      int
+	inFlight  int
+	meter     meter
+	trouble   error
+}
+
+// New makes a client. What it sends before the first Section has no name.
+func New(options Options) (*Client, error) {
+	o, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	next := make([]int, o.Callers)
+	for i := range next {
+		next[i] = i // else all callers would go round in step, on one instance at a time
+	}
+	return &Client{
+		options: o,
+		plan: plan{
+			seed: o.Seed, every: time.Second / time.Duration(o.Rate), callers: o.Callers,
+			slowShare: o.SlowShare, slowMin: o.SlowMin, slowMax: o.SlowMax,
+		},
+		lags:      lags(o.Callers, o.CacheDelay),
+		directory: newDirectory(o.CacheDelay),
+		next:      next,
+		gone:      make([]bool, o.Callers),
+		instances: map[string]*instance{},
+		sections:  []*Section{{}},
+		reasons:   map[string]int{},
+	}, nil
+}
+
+// Run follows the registry and, once every caller knows an instance, sends the
+// stream until ctx ends or the service is gone after EndWhenGone. It returns
+// when every request has its answer or missed its timeout.
+func (c *Client) Run(ctx context.Context) error {
+	// What is in flight when ctx ends is still to be answered: only the registry
+	// and the sending stop.
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var background sync.WaitGroup
+	background.Go(func() { follow(following, c.options.Source, (*sink)(c), c.complain) })
+	defer func() {
+		stop()
+		background.Wait()
+		c.closeIdle()
+	}()
+
+	if err := c.awaitStart(ctx); err != nil {
+		return err
+	}
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	for n := 0; !c.over(); n++ {
+		r := c.plan.at(n)
+		if !sleepUntil(ctx, c.started.Add(r.due)) {
+			break
+		}
+		c.dispatch(ctx, &requests, r, time.Now())
+	}
+	c.closeSection(time.Now())
+	return nil
+}
+
+// awaitStart returns when every caller knows an instance. Until then the
+// service is not there yet, and no request can be lost.
+func (c *Client) awaitStart(ctx context.Context) error {
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		now := time.Now()
+		if c.begin(now) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), c.Trouble())
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Client) begin(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, lag := range c.lags {
+		if len(c.directory.view(now, lag)) == 0 {
+			return false
+		}
+	}
+	c.started = now
+	return true
+}
+
+// Section begins a new section of the report, named after a phase.
+func (c *Client) Section(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.sinceStart(time.Now())
+	c.sections[len(c.sections)-1].To = now
+	c.sections = append(c.sections, &Section{Name: name, From: now, To: now})
+}
+
+func (c *Client) closeSection(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sections[len(c.sections)-1].To = c.sinceStart(now)
+}
+
+func (c *Client) sinceStart(now time.Time) time.Duration {
+	if c.started.IsZero() {
+		return 0
+	}
+	return now.Sub(c.started)
+}
+
+// EndWhenGone tells the callers that the service is about to end for good: a
+// caller that knows no instance any more then stops, where otherwise its
+// requests are lost. The stream ends when all callers have stopped.
+func (c *Client) EndWhenGone() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ending = true
+}
+
+func (c *Client) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, gone := range c.gone {
+		if !gone {
+			return false
+		}
+	}
+	return true
+}
+
+// Trouble is why the registry could last not be followed; nil while it can.
+func (c *Client) Trouble() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trouble
+}
+
+func (c *Client) complain(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trouble = err
+}
+
+// Report is the outcome so far. Sections without a request are left out.
+func (c *Client) Report() Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	report := Report{Losses: append([]Loss(nil), c.losses...), Reasons: countReasons(c.reasons)}
+	for _, section := range c.sections {
+		if section.Sent > 0 {
+			copied := *section
+			copied.Fast = append(Latencies(nil), section.Fast...)
+			copied.Slow = append(Latencies(nil), section.Slow...)
+			report.Sections = append(report.Sections, copied)
+		}
+	}
+	return report
+}
+
+// InstanceStats is what an instance got to do.
+type InstanceStats struct {
+	// Addr is where it listens.
+	Addr string
+	// Registered says that the registry lists it.
+	Registered bool
+	// Since is when that last changed.
+	Since time.Time
+	// PerSecond is the number of requests that were sent to it in the last second.
+	PerSecond int
+	// Sent, Lost and InFlight count its requests.
+	Sent, Lost, InFlight int
+}
+
+// Stats are the counters of a running stream.
+type Stats struct {
+	// Started is when the first request was due; zero before.
+	Started time.Time
+	// Sent, Lost and InFlight count requests.
+	Sent, Lost, InFlight int
+	// PerSecond is the number of requests sent in the last second.
+	PerSecond int
+	// Instances are all that were ever known, by address.
+	Instances []InstanceStats
+	// Versions counts the answers by the version that gave them.
+	Versions map[string]int
+}
+
+// Stats gives the counters as they are.
+func (c *Client) Stats(now time.Time) Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stats := Stats{
+		Started: c.started, Sent: c.sent, Lost: c.lost, InFlight: c.inFlight,
+		PerSecond: c.meter.perSecond(now), Versions: map[string]int{},
+	}
+	for _, i := range c.instances {
+		for version, count := range i.versions {
+			stats.Versions[version] += count
+		}
+		stats.Instances = append(stats.Instances, InstanceStats{
+			Addr: i.addr, Registered: c.directory.lists(i.addr), Since: i.since,
+			PerSecond: i.meter.perSecond(now), Sent: i.sent, Lost: i.lost, InFlight: i.inFlight,
+		})
+	}
+	sort.Slice(stats.Instances, func(a, b int) bool { return stats.Instances[a].Addr < stats.Instances[b].Addr })
+	return stats
+}
+
+// sink is the client's side that hears of the registry.
+type sink Client
+
+func (s *sink) Replace(entries []Entry) {
+	s.change(func(now time.Time) []Change { return s.directory.replace(now, entries) })
+}
+
+func (s *sink) Put(entry Entry) {
+	s.change(func(now time.Time) []Change { return s.directory.put(now, entry) })
+}
+
+func (s *sink) Remove(key string) {
+	s.change(func(now time.Time) []Change { return s.directory.remove(now, key) })
+}
+
+func (s *sink) change(apply func(time.Time) []Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trouble = nil
+	for _, change := range apply(time.Now()) {
+		(*Client)(s).instance(change.Addr).since = change.At
+		if s.options.OnChange != nil {
+			s.options.OnChange(change)
+		}
+	}
+}
+
+// sleepUntil returns false when ctx ends first.
+func sleepUntil(ctx context.Context, at time.Time) bool {
+	wait := time.Until(at)
+	if wait <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"sort"
+	"time"
+)
+
+// Entry is one instance as the registry lists it.
+type Entry struct {
+	// Key is the entry's key below the service's prefix.
+	Key string
+	// Addr is where the instance listens, host:port.
+	Addr string
+}
+
+// Change is one instance that came to the registry or left it.
+type Change struct {
+	Entry
+	// At is when the client heard of it.
+	At time.Time
+	// Joined says that the instance came; otherwise it left.
+	Joined bool
+}
+
+// directory is the history of a service's entries, as long as the slowest
+// caller needs it. What a caller knows is what the registry knew some time ago,
+// so one history serves callers with any lag, and a registry that cannot be
+// reached leaves everyone with the last list.
+type directory struct {
+	keep     time.Duration
+	versions []version // oldest first; never empty once anything was heard
+}
+
+type version struct {
+	at      time.Time
+	entries []Entry // ordered by key; never changed once stored
+}
+
+// newDirectory makes a directory whose callers lag at most keep behind.
+func newDirectory(keep time.Duration) *directory { return &directory{keep: keep} }
+
+// put adds an entry or changes its address.
+func (d *directory) put(now time.Time, entry Entry) []Change {
+	return d.replace(now, append(without(d.current(), entry.Key), entry))
+}
+
+// remove takes an entry away; a key that is not there is no change.
+func (d *directory) remove(now time.Time, key string) []Change {
+	return d.replace(now, without(d.current(), key))
+}
+
+// replace makes entries the whole list and says what that changed, those that
+// left first.
+func (d *directory) replace(now time.Time, entries []Entry) []Change {
+	next := append([]Entry(nil), entries...)
+	sort.Slice(next, func(i, j int) bool { return next[i].Key < next[j].Key })
+	before := d.current()
+	changes := append(missing(before, next, now, false), missing(next, before, now, true)...)
+	if len(changes) == 0 && len(d.versions) > 0 {
+		return nil
+	}
+	d.versions = append(d.versions, version{at: now, entries: next})
+	d.forget(now)
+	return changes
+}
+
+// current is what the registry lists now, as far as was heard.
+func (d *directory) current() []Entry {
+	if len(d.versions) == 0 {
+		return nil
+	}
+	return d.versions[len(d.versions)-1].entries
+}
+
+// view is what a caller knows that lags behind the registry.
+func (d *directory) view(now time.Time, lag time.Duration) []Entry {
+	seen := now.Add(-lag)
+	for i := len(d.versions) - 1; i >= 0; i-- {
+		if !d.versions[i].at.After(seen) {
+			return d.versions[i].entries
+		}
+	}
+	return nil
+}
+
+// lists says whether the registry lists an address now.
+func (d *directory) lists(addr string) bool {
+	for _, entry := range d.current() {
+		if entry.Addr == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// usable says whether any caller may still know an address.
+func (d *directory) usable(now time.Time, addr string) bool {
+	d.forget(now)
+	for _, v := range d.versions {
+		for _, entry := range v.entries {
+			if entry.Addr == addr {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forget drops the versions that no caller can see any more.
+func (d *directory) forget(now time.Time) {
+	oldest := now.Add(-d.keep)
+	first := 0
+	for first+1 < len(d.versions) && !d.versions[first+1].at.After(oldest) {
+		first++
+	}
+	d.versions = d.versions[first:]
+}
+
+func without(entries []Entry, key string) []Entry {
+	kept := make([]Entry, 0, len(entries)+1)
+	for _, entry := range entries {
+		if entry.Key != key {
+			kept = append(kept, entry)
+		}
+	}
+	return kept
+}
+
+// missing lists the entries of have that other lacks.
+func missing(have, other []Entry, at time.Time, joined bool) []Change {
+	known := make(map[Entry]bool, len(other))
+	for _, entry := range other {
+		known[entry] = true
+	}
+	var changes []Change
+	for _, entry := range have {
+		if !known[entry] {
+			changes = append(changes, Change{Entry: entry, At: at, Joined: joined})
+		}
+	}
+	return changes
+}

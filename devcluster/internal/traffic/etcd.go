@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/naming/endpoints"
+)
+
+const (
+	// listTimeout bounds one listing, which waits for as long as etcd is away.
+	listTimeout = 5 * time.Second
+	// listPause is how long to wait after a failed listing or a broken watch.
+	listPause = 200 * time.Millisecond
+)
+
+// Source tells what a registry lists: all of it once, then what changes. It
+// returns when ctx ends or when it must begin anew.
+type Source interface {
+	Follow(ctx context.Context, sink Sink) error
+}
+
+// Sink takes what a Source tells. Its methods are called one at a time.
+type Sink interface {
+	// Replace makes entries the whole list.
+	Replace(entries []Entry)
+	// Put adds an entry or changes its address.
+	Put(entry Entry)
+	// Remove takes an entry away.
+	Remove(key string)
+}
+
+// Etcd is a service in etcd in the layout of
+// go.etcd.io/etcd/client/v3/naming/endpoints: keys below <prefix>/<service>/.
+type Etcd struct {
+	Client  *clientv3.Client
+	Prefix  string
+	Service string
+}
+
+// Follow implements Source. The etcd client reconnects by itself after an
+// outage and resumes the watch; Follow returns an error when etcd has compacted
+// the history away or cannot be listed.
+func (e Etcd) Follow(ctx context.Context, sink Sink) error {
+	prefix := strings.Trim(e.Prefix, "/") + "/" + e.Service + "/"
+	listCtx, cancel := context.WithTimeout(ctx, listTimeout)
+	listed, err := e.Client.Get(listCtx, prefix, clientv3.WithPrefix())
+	cancel()
+	if err != nil {
+		return fmt.Errorf("list etcd keys below %s: %w", prefix, err)
+	}
+	entries := make([]Entry, 0, len(listed.Kvs))
+	for _, kv := range listed.Kvs {
+		entry, err := decode(prefix, kv.Key, kv.Value)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, entry)
+	}
+	sink.Replace(entries)
+	// The channel is closed only with the context: without one of its own the
+	// watch of an abandoned Follow would live on.
+	watchCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	for response := range e.Client.Watch(watchCtx, prefix, clientv3.WithPrefix(), clientv3.WithRev(listed.Header.Revision+1)) {
+		if err := apply(prefix, response, sink); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func apply(prefix string, response clientv3.WatchResponse, sink Sink) error {
+	if err := response.Err(); err != nil {
+		return fmt.Errorf("watch etcd keys below %s: %w", prefix, err)
+	}
+	for _, event := range response.Events {
+		if event.Type == clientv3.EventTypeDelete {
+			sink.Remove(strings.TrimPrefix(string(event.Kv.Key), prefix))
+			continue
+		}
+		entry, err := decode(prefix, event.Kv.Key, event.Kv.Value)
+		if err != nil {
+			return err
+		}
+		sink.Put(entry)
+	}
+	return nil
+}
+
+// decode reads one entry. The stored form is that of an endpoint: its other
+// fields do not matter to a caller that only wants an address.
+func decode(prefix string, key, value []byte) (Entry, error) {
+	var endpoint endpoints.Endpoint
+	if err := json.Unmarshal(value, &endpoint); err != nil {
+		return Entry{}, fmt.Errorf("etcd key %s: its value is no endpoint: %w", key, err)
+	}
+	if endpoint.Addr == "" {
+		return Entry{}, fmt.Errorf("etcd key %s: its value has no Addr", key)
+	}
+	return Entry{Key: strings.TrimPrefix(string(key), prefix), Addr: endpoint.Addr}, nil
+}
+
+// follow keeps a sink up to date until ctx ends. An error leaves the sink with
+// what it last heard, which is what callers do during an outage.
+func follow(ctx context.Context, source Source, sink Sink, heard func(error)) {
+	for ctx.Err() == nil {
+		err := source.Follow(ctx, sink)
+		if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+			return
+		}
+		heard(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(listPause):
+		}
+	}
+}

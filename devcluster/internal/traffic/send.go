@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Reasons for a loss that no server is asked for.
+const (
+	reasonNoInstance = "the caller knew no instance"
+	reasonOverload   = "the client had too many requests in flight"
+)
+
+const (
+	dialTimeout = 2 * time.Second
+	maxIdle     = 256
+	// maxAnswer bounds how much of an answer is read.
+	maxAnswer = 64 << 10
+)
+
+// instance is one address with its keep-alive connections and counters, which
+// the client's mutex guards.
+type instance struct {
+	addr     string
+	http     *http.Transport
+	since    time.Time
+	sent     int
+	lost     int
+	inFlight int
+	versions map[string]int
+	meter    meter
+}
+
+func (c *Client) instance(addr string) *instance {
+	if known := c.instances[addr]; known != nil {
+		return known
+	}
+	i := &instance{
+		addr:     addr,
+		versions: map[string]int{},
+		http: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			MaxIdleConnsPerHost: maxIdle,
+			DisableCompression:  true,
+		},
+	}
+	c.instances[addr] = i
+	return i
+}
+
+// flight is one request on its way.
+type flight struct {
+	request
+	at       time.Time // when it was due
+	instance *instance
+	section  *Section
+}
+
+// dispatch sends one request, unless its caller has stopped or knows nobody.
+func (c *Client) dispatch(ctx context.Context, wait *sync.WaitGroup, r request, now time.Time) {
+	f, ok := c.launch(r, now)
+	if !ok {
+		return
+	}
+	wait.Go(func() {
+		deadline := f.at.Add(c.options.Timeout)
+		// The end of the stream cuts no request: each has its own deadline.
+		sending, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+		defer cancel()
+		version, err := f.send(sending)
+		c.land(f, version, err, time.Now())
+	})
+}
+
+// launch chooses the instance and counts the request.
+func (c *Client) launch(r request, now time.Time) (*flight, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.directory.view(now, c.lags[r.caller])
+	if len(known) == 0 && c.ending {
+		c.gone[r.caller] = true
+		return nil, false
+	}
+	f := &flight{request: r, at: c.started.Add(r.due), section: c.sections[len(c.sections)-1]}
+	c.sent++
+	f.section.Sent++
+	c.meter.add(now)
+	if len(known) == 0 {
+		c.lose(f, reasonNoInstance, now)
+		return nil, false
+	}
+	if c.inFlight >= c.options.MaxInFlight {
+		c.lose(f, reasonOverload, now)
+		return nil, false
+	}
+	f.instance = c.instance(known[c.next[r.caller]%len(known)].Addr)
+	c.next[r.caller]++
+	c.inFlight++
+	f.instance.inFlight++
+	f.instance.sent++
+	f.instance.meter.add(now)
+	return f, true
+}
+
+// land counts the outcome.
+func (c *Client) land(f *flight, version string, err error, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFlight--
+	f.instance.inFlight--
+	if err != nil {
+		f.instance.lost++
+		c.lose(f, reason(err, c.options.Timeout), now)
+		return
+	}
+	f.instance.versions[version]++
+	latency := now.Sub(f.at)
+	if f.slow > 0 {
+		f.section.Slow = append(f.section.Slow, latency)
+	} else {
+		f.section.Fast = append(f.section.Fast, latency)
+	}
+	if c.directory.lists(f.instance.addr) {
+		return
+	}
+	f.section.Drained++
+	if f.slow > 0 {
+		f.section.DrainedSlow++
+	}
+	if f.instance.inFlight == 0 && !c.directory.usable(now, f.instance.addr) {
+		f.instance.http.CloseIdleConnections()
+	}
+}
+
+func (c *Client) lose(f *flight, why string, now time.Time) {
+	c.lost++
+	f.section.Lost++
+	c.reasons[why]++
+	if len(c.losses) >= c.options.KeepLosses {
+		return
+	}
+	loss := Loss{Due: f.at, At: now, Slow: f.slow > 0, Reason: why, Section: f.section.Name}
+	if f.instance != nil {
+		loss.Addr = f.instance.addr
+	}
+	c.losses = append(c.losses, loss)
+}
+
+func (c *Client) closeIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range c.instances {
+		i.http.CloseIdleConnections()
+	}
+}
+
+// send sends the request once and reads the whole answer.
+func (f *flight) send(ctx context.Context) (version string, err error) {
+	url := "http://" + f.instance.addr + "/"
+	if f.slow > 0 {
+		url += "slow?d=" + f.slow.String()
+	}
+	// Go's transport sends a request again, unasked, when a kept connection turns
+	// out to be dead, and so would hide losses: unless it has a body that cannot
+	// be rewound.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, io.MultiReader(strings.NewReader(".")))
+	if err != nil {
+		return "", err
+	}
+	req.ContentLength = 1
+	answer, err := f.instance.http.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	body, readErr := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	if err := errors.Join(readErr, answer.Body.Close()); err != nil {
+		return "", err
+	}
+	if answer.StatusCode/100 != 2 {
+		return "", statusError(answer.StatusCode)
+	}
+	return versionIn(body), nil
+}
+
+// versionIn is the version in an answer such as {"version":"v1"}; empty if it
+// says none.
+func versionIn(body []byte) string {
+	var who struct {
+		Version string `json:"version"`
+	}
+	if err := json.Unmarshal(body, &who); err != nil {
+		return "" // an answer is an answer, whoever gave it
+	}
+	return who.Version
+}
+
+type statusError int
+
+func (e statusError) Error() string {
+	return fmt.Sprintf("answered with %d %s", int(e), http.StatusText(int(e)))
+}
+
+// reason names the cause of a loss without what differs from one request to the
+// next, so that losses can be counted by it.
+func reason(err error, timeout time.Duration) string {
+	var status statusError
+	var dial *net.OpError
+	switch {
+	case errors.As(err, &status):
+		return status.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("no answer within %s", timeout)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "connection reset"
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return "cannot connect: " + dial.Err.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
+		strings.Contains(err.Error(), "server closed"):
+		return "connection closed before the answer"
+	default:
+		return err.Error()
+	}
+}

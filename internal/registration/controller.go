@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// +kubebuilder:rbac:groups=usher.dev,resources=registrations;registries,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=usher.dev,resources=registrations/status;registries/status,verbs=patch
+// +kubebuilder:rbac:groups=usher.dev,resources=registrations/finalizers;registries/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+const (
+	// batchDelay is how long a namespace's events are gathered before a pass:
+	// one list and one batch serve all Pods that change together.
+	batchDelay = 50 * time.Millisecond
+	// retryMin and retryMax bound the back-off of a pass that failed.
+	retryMin = 200 * time.Millisecond
+	retryMax = 30 * time.Second
+	// clusterNamespace is the namespace whose UID names the cluster.
+	clusterNamespace = "kube-system"
+	// defaultPasses is how many namespaces are looked after at a time.
+	defaultPasses = 4
+)
+
+// Options of Setup. The zero value is for production.
+type Options struct {
+	// Clock tells the time, the real one if nil.
+	Clock clock.PassiveClock
+	// Connect makes connectors, DefaultConnect if nil.
+	Connect Connect
+	// MaxConcurrentPasses is how many namespaces are looked after at a time, 4
+	// if zero.
+	MaxConcurrentPasses int
+	// Registerer takes the metrics, controller-runtime's if nil.
+	Registerer prometheus.Registerer
+}
+
+// reconciler looks after namespaces; the name of a request is a namespace.
+type reconciler struct {
+	client    client.Client
+	reader    client.Reader
+	clock     clock.PassiveClock
+	log       logr.Logger
+	pool      *pool
+	metrics   *metrics
+	announcer *announcer
+	probes    chan event.GenericEvent
+
+	// mu guards what passes share, and a pass's own fields while it has
+	// several calls in flight.
+	mu       sync.Mutex
+	cluster  string
+	memories map[string]*memory
+}
+
+// Setup adds the controllers for Registry and Registration to the manager. The
+// manager's scheme has to know both of Usher's groups. Nothing is written while
+// the manager is not the leader.
+func Setup(mgr ctrl.Manager, options Options) error {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	if options.Connect == nil {
+		options.Connect = DefaultConnect
+	}
+	if options.Registerer == nil {
+		options.Registerer = ctrlmetrics.Registry
+	}
+	if options.MaxConcurrentPasses == 0 {
+		options.MaxConcurrentPasses = defaultPasses
+	}
+	m, err := newMetrics(options.Registerer)
+	if err != nil {
+		return fmt.Errorf("register the metrics of the hook operator: %w", err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: options.Clock,
+		log:       mgr.GetLogger().WithName("registration"),
+		pool:      newPool(mgr.GetAPIReader(), options.Connect, options.Clock),
+		metrics:   m,
+		announcer: newAnnouncer(mgr.GetEventRecorder("usher"), options.Clock),
+		probes:    make(chan event.GenericEvent, probeBacklog),
+		memories:  map[string]*memory{},
+	}
+	if err := mgr.Add(closer{r.pool}); err != nil {
+		return fmt.Errorf("close registries with the manager: %w", err)
+	}
+	if err := r.watchNamespaces(mgr, options); err != nil {
+		return fmt.Errorf("set up the controller of Registrations: %w", err)
+	}
+	if err := (&prober{reconciler: r}).watch(mgr); err != nil {
+		return fmt.Errorf("set up the controller of Registries: %w", err)
+	}
+	return nil
+}
+
+// closer closes connectors when the manager stops.
+type closer struct{ pool *pool }
+
+// Start implements manager.Runnable.
+func (c closer) Start(ctx context.Context) error {
+	<-ctx.Done()
+	c.pool.close()
+	return nil
+}
+
+func rateLimiter() workqueue.TypedRateLimiter[ctrl.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](retryMin, retryMax)
+}
+
+func controllerOptions(passes int) controller.Options {
+	// Names of controllers are unique in a process; a manager that is started
+	// again in the same one is no mistake.
+	again := true
+	return controller.Options{
+		MaxConcurrentReconciles: passes, RateLimiter: rateLimiter(), SkipNameValidation: &again,
+	}
+}
+
+// Reconcile is one pass over a namespace.
+func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	p, err := r.observe(ctx, request.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	p.snapshot.Now = r.clock.Now()
+	sweep := p.sweepDue(p.snapshot.Now)
+	p.list(ctx, Needs(p.snapshot))
+	plan, err := p.execute(ctx, New(p.snapshot))
+	if err != nil {
+		return ctrl.Result{}, ignoreConflict(err, &p.retry, p.clock)
+	}
+	p.patchPods(ctx, plan.Patches)
+	p.settle(plan)
+	if err := p.finish(ctx, plan); err != nil {
+		p.errs = append(p.errs, err)
+	}
+	p.announce(plan)
+	if err := errors.Join(p.errs...); err != nil {
+		return ctrl.Result{}, err
+	}
+	return p.result(plan.RequeueAt, sweep, p.retry), nil
+}
+
+// ignoreConflict leaves an object that changed under the pass to the next one.
+func ignoreConflict(err error, retry *time.Time, clock clock.PassiveClock) error {
+	if apierrors.IsConflict(err) {
+		*retry = earlier(*retry, clock.Now().Add(soon))
+		return nil
+	}
+	return err
+}
+
+// result asks for the next pass at the earliest of the times.
+func (p *pass) result(times ...time.Time) ctrl.Result {
+	var next time.Time
+	for _, t := range times {
+		next = earlier(next, t)
+	}
+	if next.IsZero() {
+		return ctrl.Result{}
+	}
+	return ctrl.Result{RequeueAfter: max(next.Sub(p.clock.Now()), batchDelay)}
+}
+
+// settle forgets places that were written to and are in order.
+func (p *pass) settle(plan Plan) {
+	wrong := map[Place]bool{}
+	for _, c := range plan.Changes {
+		wrong[c.Place] = !c.empty()
+	}
+	for place := range p.memory.dirty {
+		if listing, ok := p.snapshot.Listings[place]; ok && listing.Err == nil && !wrong[place] {
+			delete(p.memory.dirty, place)
+		}
+	}
+}
+
+// finish writes statuses, and lets Registrations go that are done.
+func (p *pass) finish(ctx context.Context, plan Plan) error {
+	// What failed in this pass counts as much as what was known before it.
+	for name, state := range p.snapshot.Registries {
+		state.Err, _ = p.pool.down(name)
+		p.snapshot.Registries[name] = state
+	}
+	names := map[string]bool{}
+	var errs []error
+	for _, o := range plan.Outcomes {
+		names[o.Registration.Name] = true
+		p.metrics.count(p.snapshot.Namespace, o)
+		if err := p.finishOne(ctx, o, plan); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, ignoreConflict(err, &p.retry, p.clock))
+		}
+	}
+	for name := range p.memory.names {
+		if !names[name] {
+			p.metrics.forget(p.snapshot.Namespace, name)
+		}
+	}
+	p.memory.names = names
+	return errors.Join(errs...)
+}
+
+func (p *pass) finishOne(ctx context.Context, o Outcome, plan Plan) error {
+	r := o.Registration
+	if o.Released {
+		at := slices.Index(r.Finalizers, usherv1alpha1.Finalizer)
+		if at < 0 {
+			return nil
+		}
+		next := r.DeepCopy()
+		next.Finalizers = slices.Delete(next.Finalizers, at, at+1)
+		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
+			return fmt.Errorf("let go of Registration %s: %w", r.Name, err)
+		}
+		return nil
+	}
+	status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
+	if equality.Semantic.DeepEqual(status, r.Status) {
+		return nil
+	}
+	next := r.DeepCopy()
+	next.Status = status
+	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
+		return fmt.Errorf("write the status of Registration %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// announce sends the events of a pass whose writes are done.
+func (p *pass) announce(plan Plan) {
+	pods := map[string]*corev1.Pod{}
+	for _, pod := range p.snapshot.Pods {
+		pods[pod.Name] = pod
+	}
+	for _, w := range plan.Waiting {
+		if pod := pods[w.Pod]; w.Overdue && pod != nil {
+			p.announcer.overdue(pod, w)
+		}
+	}
+	for _, f := range plan.Findings {
+		p.announcer.finding(f)
+	}
+}
+
+// answered tells of hooks that a patch has released.
+func (p *pass) answered(patch *PodPatch) {
+	for _, release := range patch.Released {
+		p.metrics.released(release)
+		if len(release.Forced) > 0 {
+			p.announcer.forced(patch.Pod, release)
+		}
+	}
+}
+
+func (r *reconciler) memoryOf(namespace string) *memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.memories[namespace] == nil {
+		r.memories[namespace] = newMemory()
+	}
+	return r.memories[namespace]
+}
+
+// clusterID is the UID of kube-system, which lives as long as the cluster.
+func (r *reconciler) clusterID(ctx context.Context) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cluster != "" {
+		return r.cluster, nil
+	}
+	namespace := metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := r.reader.Get(ctx, types.NamespacedName{Name: clusterNamespace}, &namespace); err != nil {
+		return "", fmt.Errorf("read namespace %s, whose UID names the cluster: %w", clusterNamespace, err)
+	}
+	r.cluster = string(namespace.UID)
+	return r.cluster, nil
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"encoding/json"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Defaults of spec.drain, for objects that were stored without them.
+const (
+	// DefaultPropagation is how long callers may use an entry that is gone.
+	DefaultPropagation = 5 * time.Second
+	// DefaultDeadline is how long a drain may take.
+	DefaultDeadline = 5 * time.Minute
+)
+
+// Record is the annotation usher.dev/drain: how far a Pod's drain has come. It
+// outlives the process, so that the wait for propagation is neither repeated
+// nor cut short.
+type Record struct {
+	// Gate that the drain is for.
+	Gate Gate `json:"gate"`
+	// Began is when the drain was first seen to.
+	Began time.Time `json:"began"`
+	// Gone has, for "registration@registry/prefix/service", when a listing first
+	// showed that the Pod is not there.
+	Gone map[string]time.Time `json:"gone,omitempty"`
+}
+
+// readRecord returns nil if the Pod has no record, or one that cannot be read:
+// a drain that begins anew waits longer, never too short.
+func readRecord(pod *corev1.Pod) *Record {
+	text, ok := pod.Annotations[usherv1alpha1.AnnotationDrain]
+	if !ok {
+		return nil
+	}
+	var record Record
+	if err := json.Unmarshal([]byte(text), &record); err != nil {
+		return nil
+	}
+	return &record
+}
+
+func (r *Record) encode() (string, error) {
+	data, err := json.Marshal(r)
+	return string(data), err
+}
+
+func (r *Record) equal(other *Record) bool {
+	return other != nil && r.Gate == other.Gate && r.Began.Equal(other.Began) &&
+		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal)
+}
+
+// continued returns the record of a drain for the gate: the one on the Pod, or
+// a new one.
+func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record) {
+	stored = readRecord(pod)
+	if stored == nil || stored.Gate != gate {
+		return &Record{Gate: gate, Began: now.UTC(), Gone: map[string]time.Time{}}, stored
+	}
+	next = &Record{Gate: gate, Began: stored.Began, Gone: maps.Clone(stored.Gone)}
+	if next.Gone == nil {
+		next.Gone = map[string]time.Time{}
+	}
+	return next, stored
+}
+
+func propagation(r *usherv1alpha1.Registration) time.Duration {
+	if r.Spec.Drain.Propagation == nil {
+		return DefaultPropagation
+	}
+	return max(r.Spec.Drain.Propagation.Duration, 0)
+}
+
+func deadline(r *usherv1alpha1.Registration) time.Duration {
+	if r.Spec.Drain.Deadline == nil {
+		return DefaultDeadline
+	}
+	return r.Spec.Drain.Deadline.Duration
+}
+
+func proceeds(r *usherv1alpha1.Registration) bool {
+	return r.Spec.Drain.OnDeadline == usherv1alpha1.DeadlineProceed
+}

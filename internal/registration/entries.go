@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+// OrphanFloor is the share of our entries of a service, as a divisor, up to
+// which one sweep removes orphans at once. More than that looks like a view of
+// the cluster that is wrong: they have to be orphans in the next sweep as well.
+const OrphanFloor = 2
+
+// PlaceChanges is what a plan changes in one place.
+type PlaceChanges struct {
+	Place Place
+	// Joins are new or changed entries, sorted by ID.
+	Joins []registry.Change
+	// Leaves are entries whose Pod or Registration is there to say so.
+	Leaves []registry.Change
+	// Orphans are entries of Pods or Registrations that are not known. Whoever
+	// removes them asks the API server first.
+	Orphans []registry.Change
+	// Suspects are all orphans that this sweep found, also those it left.
+	Suspects map[string]bool
+	// Swept says that orphans were looked for.
+	Swept bool
+}
+
+func (c PlaceChanges) empty() bool { return len(c.Joins)+len(c.Leaves)+len(c.Orphans) == 0 }
+
+// changes compares every listed place with what it is to have.
+func (w *world) changes() []PlaceChanges {
+	var all []PlaceChanges
+	for _, place := range w.allPlaces() {
+		idx, err := w.look(place)
+		if err != nil {
+			continue
+		}
+		changes := PlaceChanges{Place: place, Swept: w.Sweep[place], Suspects: map[string]bool{}}
+		claimed := w.joins(place, idx, &changes)
+		w.leaves(place, claimed, &changes)
+		if !changes.empty() || changes.Swept {
+			all = append(all, changes)
+		}
+	}
+	return all
+}
+
+// allPlaces are those of every Registration, sorted.
+func (w *world) allPlaces() []Place {
+	var all []Place
+	for _, m := range w.members {
+		all = append(all, m.places()...)
+	}
+	slices.SortFunc(all, comparePlaces)
+	return slices.Compact(all)
+}
+
+// joins adds what is missing or different, and returns the IDs that belong there.
+func (w *world) joins(place Place, idx *index, changes *PlaceChanges) map[string]bool {
+	claimed := map[string]bool{}
+	for _, m := range w.members {
+		if !slices.Contains(m.current, place) {
+			continue
+		}
+		for _, s := range m.pods {
+			serves, _ := s.serves(m)
+			want, hasPort := w.entry(m, s)
+			// The first Registration by name keeps an entry that two claim.
+			if !serves || !hasPort || claimed[want.ID] {
+				continue
+			}
+			claimed[want.ID] = true
+			have := idx.byID[want.ID]
+			if have != nil && (want.Same(*have) || w.foreign(s.pod.UID, have)) || !s.protected() {
+				continue
+			}
+			if have != nil {
+				want.Version = have.Version
+			}
+			changes.Joins = append(changes.Joins, registry.Change{Op: registry.Put, Entry: want})
+		}
+	}
+	sortChanges(changes.Joins)
+	return claimed
+}
+
+// foreign says whether an entry with a Pod's ID is somebody else's.
+func (w *world) foreign(uid types.UID, e *registry.Entry) bool {
+	return e.Owner.Cluster != w.Cluster || e.Owner.PodUID != string(uid)
+}
+
+// leaves adds our entries that nobody claims.
+func (w *world) leaves(place Place, claimed map[string]bool, changes *PlaceChanges) {
+	var orphans []registry.Change
+	ours := 0
+	for _, e := range w.Listings[place].Entries {
+		if e.Owner.Cluster != w.Cluster {
+			continue
+		}
+		ours++
+		remove := registry.Change{Op: registry.Remove, Entry: e}
+		switch {
+		case claimed[e.ID]:
+		case w.deliberate(place, e):
+			changes.Leaves = append(changes.Leaves, remove)
+		case w.orphaned(e):
+			orphans = append(orphans, remove)
+			changes.Suspects[e.ID] = true
+		}
+	}
+	if !changes.Swept {
+		return
+	}
+	if len(orphans)*OrphanFloor > ours {
+		orphans = slices.DeleteFunc(orphans, func(c registry.Change) bool {
+			return !w.Suspects[place][c.Entry.ID]
+		})
+	}
+	changes.Orphans = orphans
+}
+
+// deliberate says whether an unclaimed entry is one that the cluster's objects
+// themselves ask to remove: a Pod that is there and does not belong, a
+// Registration that is leaving the place.
+func (w *world) deliberate(place Place, e registry.Entry) bool {
+	if e.Owner.Namespace != w.Namespace {
+		return false
+	}
+	at := slices.IndexFunc(w.members, func(m *member) bool { return m.name == e.Owner.Registration })
+	if at < 0 {
+		return false
+	}
+	m := w.members[at]
+	return m.deleting || slices.Contains(m.former, place) || w.byUID[types.UID(e.Owner.PodUID)] != nil
+}
+
+// orphaned says whether the entry's Pod or Registration is not known at all.
+// Pods of other namespaces are their own passes' business.
+func (w *world) orphaned(e registry.Entry) bool {
+	if !w.Known[e.Owner.Namespace+"/"+e.Owner.Registration] {
+		return true
+	}
+	return e.Owner.Namespace == w.Namespace && w.byUID[types.UID(e.Owner.PodUID)] == nil
+}
+
+func sortChanges(changes []registry.Change) {
+	slices.SortFunc(changes, func(a, b registry.Change) int { return strings.Compare(a.Entry.ID, b.Entry.ID) })
+}
+
+// presence is what a place says of a Pod.
+type presence struct {
+	// err says why nothing is known.
+	err error
+	// listed are the member's entries there.
+	listed bool
+	// current says that the one wanted is among them.
+	current bool
+	// reason says what is in the way of an entry that is not current.
+	reason Reason
+	// cause is why a change was refused in this pass; nil if none was.
+	cause error
+}
+
+// presence looks for the member's entries of the Pod.
+func (w *world) presence(m *member, place Place, s *subject) presence {
+	idx, err := w.look(place)
+	if err != nil {
+		return presence{err: err}
+	}
+	want, hasPort := w.entry(m, s)
+	p := presence{reason: ReasonNotListed, cause: cmp.Or(w.Failed[place][want.ID], w.Failed[place][""])}
+	for _, e := range idx.byPod[s.pod.UID] {
+		p.listed = p.listed || e.Owner.Registration == m.name
+		p.current = p.current || hasPort && want.Same(*e)
+	}
+	switch have := idx.byID[want.ID]; {
+	case !hasPort:
+		p.reason = ReasonPortNotFound
+	case have != nil && w.foreign(s.pod.UID, have):
+		p.reason = ReasonForeignEntry
+	case have != nil && have.Owner.Registration != m.name && w.isMember(s, have.Owner.Registration):
+		p.reason = ReasonDuplicate
+	}
+	return p
+}
+
+func (w *world) isMember(s *subject, name string) bool {
+	return slices.ContainsFunc(s.members, func(m *member) bool { return m.name == name })
+}
+
+// settled says whether nothing is left to do for the Pod, as far as the Pod
+// itself tells. Places of settled Pods are only listed when they are due.
+func (w *world) settled(s *subject) bool {
+	registered := conditionStatus(s.pod, usherv1alpha1.ConditionRegistered)
+	for _, h := range hooksAt(s) {
+		if h.leaving() || s.wanted() {
+			return false
+		}
+	}
+	switch {
+	case len(s.members) == 0, s.pod.DeletionTimestamp != nil:
+		return !s.finalized() && len(s.ownFinalizers()) == 0
+	case s.wanted():
+		return registered == "True" && s.protected()
+	}
+	return registered != "True" && (!s.finalized() || registered == "False")
+}
+
+// ownFinalizers are those that we may take off a terminating Pod.
+func (s *subject) ownFinalizers() []string {
+	var own []string
+	if s.finalized() {
+		own = append(own, usherv1alpha1.Finalizer)
+	}
+	for _, m := range slices.Concat(s.members, s.leavers) {
+		for _, key := range hookFinalizers(s.pod, m.registration.Spec.Hooks) {
+			if !slices.Contains(own, key) {
+				own = append(own, key)
+			}
+		}
+	}
+	return own
+}
+
+// Needs returns the places that the plan for the snapshot depends on, sorted.
+func Needs(snapshot Snapshot) []Place {
+	w := newWorld(snapshot)
+	var all []Place
+	add := func(places []Place) { all = append(all, places...) }
+	for _, m := range w.members {
+		add(m.former)
+		if m.registration.Generation != m.registration.Status.ObservedGeneration {
+			add(m.current)
+		}
+		for _, place := range m.current {
+			if w.Due[place] || w.Sweep[place] {
+				add([]Place{place})
+			}
+		}
+	}
+	for _, s := range w.subjects {
+		if !w.settled(s) {
+			for _, m := range w.responsible(s) {
+				add(m.places())
+			}
+		}
+	}
+	slices.SortFunc(all, comparePlaces)
+	return slices.Compact(all)
+}
+
+// responsible are the Registrations that may have entries of the Pod: those
+// that match it; else, for one that has to leave, any of the namespace.
+func (w *world) responsible(s *subject) []*member {
+	if own := slices.Concat(s.members, s.leavers); len(own) > 0 {
+		return own
+	}
+	return w.members
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+const (
+	// maxWorkers bounds the patches of Pods that one pass has in flight.
+	maxWorkers = 32
+	// maxCalls bounds the calls to registries that one pass has in flight.
+	maxCalls = 16
+	// soon is when a pass looks again after somebody else changed a Pod under
+	// it, in case the event that tells of it is the one that it has seen.
+	soon = time.Second
+	// refusedRetry is when a change that a registry refused is tried again.
+	refusedRetry = 10 * time.Second
+)
+
+// noEntries tells "listed, and empty" from "not listed".
+var noEntries = []registry.Entry{}
+
+// execute carries out the plan up to the registries, and plans anew from what
+// they list then. Patches of Pods are left to the caller.
+func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
+	if err := p.prepare(ctx, plan.Outcomes); err != nil {
+		return plan, err
+	}
+	if len(plan.Protect) > 0 {
+		p.protect(ctx, plan.Protect)
+		plan = New(p.snapshot)
+	}
+	changed, err := p.confirm(ctx, plan.Changes)
+	if err != nil {
+		return plan, err
+	}
+	if changed {
+		plan = New(p.snapshot)
+	}
+	p.noteSweeps(plan.Changes)
+	changes := slices.DeleteFunc(slices.Clone(plan.Changes), PlaceChanges.empty)
+	if len(changes) == 0 {
+		return plan, nil
+	}
+	p.apply(ctx, changes)
+	places := make([]Place, 0, len(changes))
+	for _, c := range changes {
+		places = append(places, c.Place)
+	}
+	p.list(ctx, places)
+	return New(p.snapshot), nil
+}
+
+// prepare records where entries will be, before any is there: the Registry
+// and the Registration are held, and the Registration says where.
+func (p *pass) prepare(ctx context.Context, outcomes []Outcome) error {
+	for _, o := range outcomes {
+		r := o.Registration
+		if !o.Protected || r.DeletionTimestamp != nil || sameTargets(o.Targets, r.Status.Targets) {
+			continue
+		}
+		for _, target := range o.Targets {
+			if err := p.holdRegistry(ctx, target.Registry); err != nil {
+				return err
+			}
+		}
+		next := r.DeepCopy()
+		if !slices.Contains(next.Finalizers, usherv1alpha1.Finalizer) {
+			next.Finalizers = append(next.Finalizers, usherv1alpha1.Finalizer)
+			if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
+				return fmt.Errorf("hold Registration %s: %w", r.Name, err)
+			}
+		}
+		base := next.DeepCopy()
+		next.Status.Targets = o.Targets
+		if err := p.client.Status().Patch(ctx, next, lockedPatch(base)); err != nil {
+			return fmt.Errorf("record the targets of Registration %s: %w", r.Name, err)
+		}
+		p.replaceRegistration(next)
+	}
+	return nil
+}
+
+func lockedPatch(base client.Object) client.Patch {
+	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+}
+
+func sameTargets(a, b []usherv1alpha1.Target) bool {
+	return slices.Equal(sortedTargets(a), sortedTargets(b))
+}
+
+func (p *pass) replaceRegistration(next *usherv1alpha1.Registration) {
+	for i, r := range p.snapshot.Registrations {
+		if r.UID == next.UID {
+			p.snapshot.Registrations[i] = next
+		}
+	}
+}
+
+// holdRegistry keeps the Registry object until no Registration has entries there.
+func (p *pass) holdRegistry(ctx context.Context, name string) error {
+	r := p.objects[name]
+	if r == nil || r.DeletionTimestamp != nil || slices.Contains(r.Finalizers, usherv1alpha1.Finalizer) {
+		return nil
+	}
+	next := r.DeepCopy()
+	next.Finalizers = append(next.Finalizers, usherv1alpha1.Finalizer)
+	if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
+		return fmt.Errorf("hold Registry %s: %w", name, err)
+	}
+	p.objects[name] = next
+	return nil
+}
+
+// protect patches Pods before their first entry. One that fails stays
+// unprotected, so that nothing is registered for it in this pass.
+func (p *pass) protect(ctx context.Context, patches []PodPatch) {
+	for _, pod := range p.patchPods(ctx, patches) {
+		p.replacePod(pod)
+		p.fresh[pod.UID] = true
+	}
+}
+
+func (p *pass) replacePod(next *corev1.Pod) {
+	for i, pod := range p.snapshot.Pods {
+		if pod.UID == next.UID {
+			p.snapshot.Pods[i] = next
+			return
+		}
+	}
+}
+
+func (p *pass) dropPod(uid types.UID) {
+	p.snapshot.Pods = slices.DeleteFunc(p.snapshot.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+}
+
+// patchPods sends patches and returns the Pods as they are then.
+func (p *pass) patchPods(ctx context.Context, patches []PodPatch) []*corev1.Pod {
+	answers := make([]*corev1.Pod, len(patches))
+	var group errgroup.Group
+	group.SetLimit(maxWorkers)
+	for i := range patches {
+		group.Go(func() error {
+			answers[i] = p.patchPod(ctx, &patches[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // Each failure asks for another pass itself.
+	answered := slices.DeleteFunc(answers, func(pod *corev1.Pod) bool { return pod == nil })
+	return answered
+}
+
+// patchPod returns nil if the Pod could not be patched as planned.
+func (p *pass) patchPod(ctx context.Context, patch *PodPatch) *corev1.Pod {
+	pod := patch.Pod
+	if patch.ChangesMetadata() {
+		data, err := patch.Metadata()
+		if err == nil {
+			pod, err = p.send(pod, func(pod *corev1.Pod) error {
+				return p.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, data))
+			})
+		}
+		if err != nil {
+			p.podFailed(ctx, patch, err)
+			return nil
+		}
+		p.answered(patch)
+	}
+	gone := pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0
+	if patch.Condition == nil || gone {
+		return pod
+	}
+	data, err := patch.Status(pod)
+	if err == nil {
+		pod, err = p.send(pod, func(pod *corev1.Pod) error {
+			return p.client.Status().Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, data))
+		})
+	}
+	if err != nil {
+		p.podFailed(ctx, patch, err)
+		return nil
+	}
+	return pod
+}
+
+// send patches a copy and remembers the answer.
+func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, error) {
+	next := &corev1.Pod{}
+	next.Namespace, next.Name = old.Namespace, old.Name
+	if err := do(next); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.memory.wrote(old, next)
+	return next, nil
+}
+
+// podFailed asks for another pass. A Pod that is gone or has changed is
+// nobody's error: the next pass sees it as it is.
+func (p *pass) podFailed(ctx context.Context, patch *PodPatch, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if apierrors.IsNotFound(err) {
+		return
+	}
+	p.again(soon)
+	if !apierrors.IsConflict(err) && ctx.Err() == nil {
+		p.errs = append(p.errs, fmt.Errorf("patch Pod %s: %w", patch.Pod.Name, err))
+	}
+}
+
+// confirm asks the API server about Pods that are to be registered although
+// this pass has not written to them, and about orphans. A cache that lags, as
+// one may just after a change of leader, would register Pods that are gone and
+// remove entries of Pods that are new.
+func (p *pass) confirm(ctx context.Context, changes []PlaceChanges) (changed bool, err error) {
+	pods, registrations := p.doubtful(changes)
+	var mu sync.Mutex
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(maxWorkers)
+	for uid, name := range pods {
+		group.Go(func() error {
+			var pod corev1.Pod
+			if err := p.reader.Get(groupCtx, name, &pod); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("read Pod %s before its entry is changed: %w", name.Name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			changed = p.saw(uid, &pod) || changed
+			return nil
+		})
+	}
+	for name := range registrations {
+		group.Go(func() error {
+			var r usherv1alpha1.Registration
+			err := p.reader.Get(groupCtx, name, &r)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("read Registration %s before its entries are removed: %w", name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			changed = true
+			p.snapshot.Known[name.String()] = true
+			return nil
+		})
+	}
+	err = group.Wait()
+	if changed {
+		p.again(soon)
+	}
+	return changed, err
+}
+
+// doubtful returns what changes rest on that only a cache has said.
+func (p *pass) doubtful(changes []PlaceChanges) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
+	pods := map[types.UID]types.NamespacedName{}
+	registrations := map[types.NamespacedName]bool{}
+	for _, c := range changes {
+		for _, change := range slices.Concat(c.Joins, c.Orphans) {
+			owner := change.Entry.Owner
+			if owner.Namespace == p.snapshot.Namespace && !p.fresh[types.UID(owner.PodUID)] {
+				pods[types.UID(owner.PodUID)] = types.NamespacedName{Namespace: owner.Namespace, Name: owner.Pod}
+			}
+			if !p.snapshot.Known[owner.Namespace+"/"+owner.Registration] {
+				registrations[types.NamespacedName{Namespace: owner.Namespace, Name: owner.Registration}] = true
+			}
+		}
+	}
+	return pods, registrations
+}
+
+// saw takes a Pod as the API server has it into the snapshot, and says whether
+// that changed anything.
+func (p *pass) saw(uid types.UID, live *corev1.Pod) bool {
+	at := slices.IndexFunc(p.snapshot.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+	p.fresh[uid] = true
+	switch {
+	case live.UID != uid && at < 0:
+		return false
+	case live.UID != uid:
+		p.dropPod(uid)
+	case at < 0:
+		p.snapshot.Pods = append(p.snapshot.Pods, live)
+		slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
+	case p.snapshot.Pods[at].ResourceVersion == live.ResourceVersion:
+		return false
+	default:
+		p.snapshot.Pods[at] = live
+	}
+	return true
+}
+
+// noteSweeps remembers what sweeps found, for the next one to compare with.
+func (p *pass) noteSweeps(changes []PlaceChanges) {
+	for _, c := range changes {
+		if c.Swept {
+			p.memory.swept[c.Place] = p.snapshot.Now
+			p.memory.suspects[c.Place] = c.Suspects
+		}
+		if n := len(c.Orphans); n > 0 {
+			p.log.Info("Removing entries whose Pod or Registration is no more",
+				"registry", c.Place.Registry, "service", c.Place.Service, "entries", n)
+		}
+	}
+}
+
+// apply sends one batch to each place.
+func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
+	failures := make([]error, len(changes))
+	var group errgroup.Group
+	group.SetLimit(maxCalls)
+	for i, c := range changes {
+		p.memory.dirty[c.Place] = true
+		group.Go(func() error {
+			failures[i] = p.applyOne(ctx, c)
+			return nil
+		})
+	}
+	_ = group.Wait() // Errors are in failures.
+	for i, c := range changes {
+		failed, rest := registry.ChangeErrors(failures[i])
+		if rest != nil {
+			failed[""] = rest
+		} else {
+			p.metrics.orphans.Add(float64(len(c.Orphans)))
+		}
+		if len(failed) > 0 {
+			p.snapshot.Failed[c.Place] = failed
+			p.again(refusedRetry)
+		}
+	}
+}
+
+func (p *pass) applyOne(ctx context.Context, c PlaceChanges) error {
+	object := p.objects[c.Place.Registry]
+	conn, err := p.pool.get(ctx, object, c.Place.Prefix, false)
+	if err != nil {
+		return err
+	}
+	callCtx, cancel := context.WithTimeout(ctx, conn.timeout)
+	defer cancel()
+	err = conn.Apply(callCtx, c.Place.Service, slices.Concat(c.Leaves, c.Orphans, c.Joins))
+	_, rest := registry.ChangeErrors(err)
+	if errors.Is(rest, registry.ErrTransient) {
+		p.registryFailed(ctx, object, rest)
+	}
+	return err
+}
+
+// registryFailed opens an outage: other passes do not wait for the registry,
+// and the probe looks when it is back.
+func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) {
+	if !outside(ctx, err) {
+		return
+	}
+	p.metrics.failures.WithLabelValues(object.Name).Inc()
+	back := p.pool.failed(object.Name, err, timeoutOf(object)+probeSlack)
+	p.probe(object)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.again(back + timeoutOf(object) + probeSlack)
+}

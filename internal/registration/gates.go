@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+// Waiting is one Pod that waits at a gate, for one registry.
+type Waiting struct {
+	// Registration that waits for the registry.
+	Registration string
+	// Pod is the one that waits.
+	Pod string
+	// Gate and Key say what holds it; Key is a label key or a finalizer.
+	Gate Gate
+	Key  string
+	// Registry is the one that has to confirm; empty while the Pod itself is
+	// not ready.
+	Registry string
+	// Reason is one of the constants of this package, Message for people.
+	Reason  Reason
+	Message string
+	// Since is when the wait began; zero if the Pod does not tell.
+	Since time.Time
+	// Overdue says that spec.drain.deadline has gone by and the policy is Block.
+	Overdue bool
+}
+
+// answer is what the Registrations say to a hook.
+type answer struct {
+	// waiting is empty when the hook can be released.
+	waiting []Waiting
+	// next is when the answer may change without an event, zero for never.
+	next time.Time
+	// forced names the registries that were given up at the deadline.
+	forced []string
+	// waits are how long each registry held the hook.
+	waits []RegistryWait
+}
+
+func (a *answer) done() bool { return len(a.waiting) == 0 }
+
+func (a *answer) at(t time.Time) { a.next = earlier(a.next, t) }
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// join answers a hook that opens when every registry lists the Pod.
+func (w *world) join(s *subject, h hook) answer {
+	var a answer
+	since := s.stateSince()
+	if at := readySince(s.pod); at.After(since) {
+		since = at
+	}
+	for _, m := range h.members {
+		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: h.gate, Key: h.hold.key, Since: since}
+		if serves, why := s.serves(m); !serves {
+			a.waiting = append(a.waiting, base.because(ReasonPodNotReady, why))
+			continue
+		}
+		for _, missing := range m.missing {
+			base.Registry = missing.name
+			a.waiting = append(a.waiting, base.because(missing.reason, missing.message(w.Namespace)))
+		}
+		for _, place := range m.current {
+			base.Registry = place.Registry
+			p := w.presence(m, place, s)
+			switch {
+			case p.err != nil:
+				a.waiting = append(a.waiting, base.unknown(p.err))
+			case !p.current && p.cause != nil:
+				a.waiting = append(a.waiting, base.unknown(p.cause))
+			case !p.current:
+				a.waiting = append(a.waiting, base.because(p.reason, joinMessage(p.reason, place, s, m)))
+			default:
+				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
+			}
+		}
+	}
+	return a
+}
+
+func elapsed(since, now time.Time) time.Duration {
+	if since.IsZero() {
+		return 0
+	}
+	return max(now.Sub(since), 0)
+}
+
+// leave answers a hook that opens when no registry lists the Pod any more and
+// callers have had time to hear of it. It notes in the record what it saw.
+func (w *world) leave(s *subject, h hook, record *Record) answer {
+	var a answer
+	for _, m := range h.members {
+		base := Waiting{
+			Registration: m.name, Pod: s.pod.Name, Gate: h.gate, Key: h.hold.key, Since: record.Began,
+		}
+		end := record.Began.Add(deadline(m.registration))
+		late := !w.Now.Before(end)
+		if !late {
+			a.at(end)
+		}
+		for _, place := range m.places() {
+			base.Registry = place.Registry
+			base.Overdue = late
+			wait, free := w.left(m, place, s, record, base)
+			switch {
+			case free == nil:
+				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(record.Began, wait.Since)})
+			case late && proceeds(m.registration):
+				a.forced = append(a.forced, place.Registry)
+			default:
+				a.waiting = append(a.waiting, wait)
+				a.at(*free)
+			}
+		}
+	}
+	return a
+}
+
+// left says whether the member's entries of the Pod have been gone from the
+// place for long enough: free is nil then, and wait.Since when they went. Else
+// free is when they may be, zero if that is not known.
+func (w *world) left(m *member, place Place, s *subject, record *Record, base Waiting) (wait Waiting, free *time.Time) {
+	key := m.name + "@" + place.String()
+	p := w.presence(m, place, s)
+	switch {
+	case p.err != nil:
+		return base.unknown(p.err), &time.Time{}
+	case p.listed:
+		delete(record.Gone, key)
+		return base.stillListed(p), &time.Time{}
+	}
+	gone, seen := record.Gone[key]
+	if !seen && !s.finalized() {
+		// Without the finalizer nothing was ever written for it: nobody can have
+		// it in a cache.
+		base.Since = w.Now
+		return base, nil
+	}
+	if !seen {
+		gone = w.Now.UTC()
+		record.Gone[key] = gone
+	}
+	end := gone.Add(propagation(m.registration))
+	if !w.Now.Before(end) {
+		base.Since = gone
+		return base, nil
+	}
+	return base.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
+		place.Registry, end.Format(time.RFC3339))), &end
+}
+
+// gone says whether none of the places lists the Pod, and if not, what is in
+// the way, per member.
+func (w *world) gone(s *subject, members []*member) answer {
+	var a answer
+	since, gate, terminating := deletionSince(s), GateLeaving, s.pod.DeletionTimestamp != nil
+	if terminating {
+		gate = GateDeletion
+	}
+	for _, m := range members {
+		end := since.Add(deadline(m.registration))
+		late := terminating && !w.Now.Before(end)
+		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: gate, Since: since, Overdue: late}
+		if terminating && !late {
+			a.at(end)
+		}
+		for _, place := range m.places() {
+			base.Registry = place.Registry
+			p := w.presence(m, place, s)
+			switch {
+			case p.err == nil && !p.listed:
+				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
+			case late && proceeds(m.registration):
+				a.forced = append(a.forced, place.Registry)
+			case p.err != nil:
+				a.waiting = append(a.waiting, base.unknown(p.err))
+			default:
+				a.waiting = append(a.waiting, base.stillListed(p))
+			}
+		}
+	}
+	return a
+}
+
+// deletionSince is when somebody asked for the Pod's deletion: its timestamp is
+// when the grace period ends.
+func deletionSince(s *subject) time.Time {
+	if s.pod.DeletionTimestamp == nil {
+		return time.Time{}
+	}
+	grace := int64(0)
+	if s.pod.DeletionGracePeriodSeconds != nil {
+		grace = *s.pod.DeletionGracePeriodSeconds
+	}
+	return s.pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
+}
+
+func (w Waiting) because(reason Reason, message string) Waiting {
+	w.Reason, w.Message = reason, message
+	return w
+}
+
+// unknown explains a registry that could not be listed.
+func (w Waiting) unknown(err error) Waiting {
+	if errors.Is(err, registry.ErrPermanent) {
+		return w.because(ReasonRegistryRefuses, fmt.Sprintf("Registry %s: %v", w.Registry, err))
+	}
+	return w.because(ReasonRegistryUnavailable, fmt.Sprintf("Registry %s: %v", w.Registry, err))
+}
+
+// stillListed explains an entry that has not gone.
+func (w Waiting) stillListed(p presence) Waiting {
+	if p.cause != nil {
+		return w.unknown(p.cause)
+	}
+	return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it", w.Registry))
+}
+
+func (m missingRegistry) message(namespace string) string {
+	if m.reason == ReasonRegistryNotAllowed {
+		return fmt.Sprintf("Registry %s is not for namespace %s: widen its spec.namespaces, or take it out of spec.registries",
+			m.name, namespace)
+	}
+	return fmt.Sprintf("there is no Registry %q: create it, or take it out of spec.registries", m.name)
+}
+
+func joinMessage(reason Reason, place Place, s *subject, m *member) string {
+	switch reason {
+	case ReasonPortNotFound:
+		return fmt.Sprintf("no container of it has a port named %q: correct spec.instance.port", m.registration.Spec.Instance.Port.StrVal)
+	case ReasonForeignEntry:
+		return fmt.Sprintf("Registry %s has an entry %s of somebody else for service %s: remove that one",
+			place.Registry, EntryID(s.pod), place.Service)
+	case ReasonDuplicate:
+		return fmt.Sprintf("another Registration puts it into service %s of Registry %s: give them different services",
+			place.Service, place.Registry)
+	}
+	return fmt.Sprintf("Registry %s does not list it yet", place.Registry)
+}
+
+func compareWaiting(a, b Waiting) int {
+	return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(string(a.Gate), string(b.Gate)),
+		strings.Compare(a.Key, b.Key), strings.Compare(a.Registration, b.Registration),
+		strings.Compare(a.Registry, b.Registry))
+}
+
+func sortWaits(waits []RegistryWait) {
+	slices.SortFunc(waits, func(a, b RegistryWait) int { return compareStrings(a.Registry, b.Registry) })
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Finding is a hook that one side names and the other does not.
+type Finding struct {
+	// Registration that the finding is about.
+	Registration string
+	// CloneSet it is about; nil if there is none to compare with.
+	CloneSet *appsv1alpha1.CloneSet
+	// Reason is ReasonHookUnused or ReasonHookUnanswered.
+	Reason string
+	// Key is the label key or the finalizer.
+	Key string
+	// Message names key, CloneSet and remedy.
+	Message string
+}
+
+// gateKeys are the keys of one hook, on both sides.
+type gateKeys struct {
+	gate  Gate
+	hook  *appsv1alpha1.LifecycleHook
+	named string
+}
+
+func gatesOf(m *member, set *appsv1alpha1.CloneSet) []gateKeys {
+	lifecycle := appsv1alpha1.Lifecycle{}
+	if set.Spec.Lifecycle != nil {
+		lifecycle = *set.Spec.Lifecycle
+	}
+	hooks := m.registration.Spec.Hooks
+	return []gateKeys{
+		{GatePreNormal, lifecycle.PreNormal, hooks.PreNormal},
+		{GateInPlaceUpdate, lifecycle.InPlaceUpdate, hooks.InPlaceUpdate},
+		{GatePreDelete, lifecycle.PreDelete, hooks.PreDelete},
+	}
+}
+
+// findings compares the hooks that Registrations name with those that the
+// CloneSets of their Pods use.
+func (w *world) findings() []Finding {
+	var all []Finding
+	for _, m := range w.members {
+		if m.deleting {
+			continue
+		}
+		sets := w.cloneSetsOf(m)
+		all = append(all, unused(m, sets)...)
+		for _, set := range sets {
+			all = append(all, w.unanswered(m, set)...)
+		}
+	}
+	return all
+}
+
+// cloneSetsOf are those that make Pods for the member, or own some, by name.
+func (w *world) cloneSetsOf(m *member) []*appsv1alpha1.CloneSet {
+	owners := map[types.UID]bool{}
+	for _, s := range m.pods {
+		if owner := metav1.GetControllerOf(s.pod); owner != nil {
+			owners[owner.UID] = true
+		}
+	}
+	var sets []*appsv1alpha1.CloneSet
+	for _, set := range w.CloneSets {
+		if owners[set.UID] || m.selector.Matches(templateLabels(set)) {
+			sets = append(sets, set)
+		}
+	}
+	return sets
+}
+
+func templateLabels(set *appsv1alpha1.CloneSet) labels.Set {
+	out := labels.Set{}
+	for key, value := range set.Spec.Template.Metadata.Labels {
+		out[key] = string(value)
+	}
+	return out
+}
+
+// unused finds the keys that the member names and none of the CloneSets uses.
+func unused(m *member, sets []*appsv1alpha1.CloneSet) []Finding {
+	if len(sets) == 0 {
+		return nil
+	}
+	var found []Finding
+	names := make([]string, 0, len(sets))
+	used := map[Gate]bool{}
+	created := false
+	for _, set := range sets {
+		names = append(names, set.Name)
+		for _, g := range gatesOf(m, set) {
+			used[g.gate] = used[g.gate] || holdOf(g.hook, g.named).used()
+		}
+		_, has := templateLabels(set)[m.registration.Spec.Hooks.Created]
+		created = created || has
+	}
+	add := func(gate Gate, key, remedy string) {
+		found = append(found, Finding{
+			Registration: m.name, CloneSet: sets[0], Reason: ReasonHookUnused, Key: key,
+			Message: fmt.Sprintf("hooks.%s names %s, which CloneSet %s does not use: %s, or take it out of hooks.%s",
+				gate, key, strings.Join(names, ", "), remedy, gate),
+		})
+	}
+	for _, g := range gatesOf(m, sets[0]) {
+		if g.named != "" && !used[g.gate] {
+			add(g.gate, g.named, fmt.Sprintf("add it to spec.lifecycle.%s of the CloneSet", g.gate))
+		}
+	}
+	if key := m.registration.Spec.Hooks.Created; key != "" && !created {
+		add(GateCreated, key, fmt.Sprintf("add the label %s: %q to its Pod template", key, createdHolds))
+	}
+	return found
+}
+
+// unanswered finds the keys of the CloneSet that no Registration of its Pods names.
+func (w *world) unanswered(m *member, set *appsv1alpha1.CloneSet) []Finding {
+	var found []Finding
+	for _, g := range gatesOf(m, set) {
+		for _, key := range keysOf(g.hook) {
+			if w.answeredBy(set, g.gate, key) {
+				continue
+			}
+			found = append(found, Finding{
+				Registration: m.name, CloneSet: set, Reason: ReasonHookUnanswered, Key: key,
+				Message: fmt.Sprintf("no Registration answers %s in spec.lifecycle.%s of CloneSet %s: its Pods wait "+
+					"there unless another operator answers; name it in hooks.%s", key, g.gate, set.Name, g.gate),
+			})
+		}
+	}
+	return found
+}
+
+func keysOf(hook *appsv1alpha1.LifecycleHook) []string {
+	if hook == nil {
+		return nil
+	}
+	keys := slices.Concat(slices.Sorted(maps.Keys(hook.LabelsHandler)), hook.FinalizersHandler)
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func (w *world) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {
+	for _, m := range w.members {
+		if m.deleting || !slices.Contains(w.cloneSetsOf(m), set) {
+			continue
+		}
+		for _, g := range gatesOf(m, set) {
+			if g.gate == gate && g.named == key {
+				return true
+			}
+		}
+	}
+	return false
+}

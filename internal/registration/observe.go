@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// pass is one look after a namespace.
+type pass struct {
+	*reconciler
+	snapshot Snapshot
+	memory   *memory
+	// objects are the Registry objects by name.
+	objects map[string]*usherv1alpha1.Registry
+	// fresh are Pods that the API server itself has shown in this pass.
+	fresh map[types.UID]bool
+	// errs fail the pass once it is over.
+	errs []error
+	// retry is when to look again because something could not be done, zero if
+	// nothing failed.
+	retry time.Time
+}
+
+// again asks for another pass after d.
+func (p *pass) again(d time.Duration) { p.retry = earlier(p.retry, p.clock.Now().Add(d)) }
+
+// memory is what a namespace's passes remember. Only one pass of a namespace
+// runs at a time.
+type memory struct {
+	// dirty are places that were written to and not seen in order since.
+	dirty map[Place]bool
+	// swept is when a place's orphans were last looked for.
+	swept    map[Place]time.Time
+	suspects map[Place]map[string]bool
+	// written are our own last writes that the cache may not show yet.
+	written map[types.UID]written
+	// names are the Registrations that have metrics.
+	names map[string]bool
+}
+
+// written is the answer to our latest patch of a Pod.
+type written struct {
+	pod *corev1.Pod
+	// before are the versions that a cache shows which has not seen it.
+	before map[string]bool
+}
+
+func newMemory() *memory {
+	return &memory{
+		dirty: map[Place]bool{}, swept: map[Place]time.Time{}, suspects: map[Place]map[string]bool{},
+		written: map[types.UID]written{}, names: map[string]bool{},
+	}
+}
+
+// wrote remembers the answer to a patch of old.
+func (m *memory) wrote(old, answer *corev1.Pod) {
+	before := map[string]bool{old.ResourceVersion: true}
+	if earlier, ok := m.written[old.UID]; ok && earlier.pod.ResourceVersion == old.ResourceVersion {
+		for version := range earlier.before {
+			before[version] = true
+		}
+	}
+	m.written[old.UID] = written{pod: answer, before: before}
+}
+
+// overlay replaces Pods that the cache shows as they were before our last
+// write. A version that is neither is newer: another cannot be written between
+// a patch and the version it names.
+func (m *memory) overlay(pods []*corev1.Pod) {
+	seen := map[types.UID]written{}
+	for i, pod := range pods {
+		if w, ok := m.written[pod.UID]; ok && w.before[pod.ResourceVersion] {
+			pods[i] = w.pod
+			seen[pod.UID] = w
+		}
+	}
+	m.written = seen
+}
+
+// observe reads the namespace from the caches.
+func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
+	p := &pass{reconciler: r, memory: r.memoryOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
+		fresh: map[types.UID]bool{}}
+	cluster, err := r.clusterID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.snapshot = Snapshot{
+		Cluster: cluster, Namespace: namespace,
+		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Place]Listing{},
+		Failed: map[Place]map[string]error{}, Due: p.memory.dirty, Sweep: map[Place]bool{},
+		Suspects: p.memory.suspects,
+	}
+	if err := p.readObjects(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.readRegistries(ctx); err != nil {
+		return nil, err
+	}
+	p.memory.overlay(p.snapshot.Pods)
+	return p, nil
+}
+
+func (p *pass) readObjects(ctx context.Context) error {
+	var pods corev1.PodList
+	var sets appsv1alpha1.CloneSetList
+	var registrations usherv1alpha1.RegistrationList
+	here := client.InNamespace(p.snapshot.Namespace)
+	// Nothing of a snapshot is modified, so the caches' own objects will do.
+	if err := p.client.List(ctx, &pods, here, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list Pods: %w", err)
+	}
+	if err := p.client.List(ctx, &sets, here, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list CloneSets: %w", err)
+	}
+	if err := p.client.List(ctx, &registrations, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list Registrations: %w", err)
+	}
+	for i := range pods.Items {
+		p.snapshot.Pods = append(p.snapshot.Pods, &pods.Items[i])
+	}
+	for i := range sets.Items {
+		p.snapshot.CloneSets = append(p.snapshot.CloneSets, &sets.Items[i])
+	}
+	for i := range registrations.Items {
+		r := &registrations.Items[i]
+		p.snapshot.Known[r.Namespace+"/"+r.Name] = true
+		if r.Namespace == p.snapshot.Namespace {
+			p.snapshot.Registrations = append(p.snapshot.Registrations, r)
+		}
+	}
+	slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
+	slices.SortFunc(p.snapshot.CloneSets, byName[*appsv1alpha1.CloneSet])
+	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
+	return nil
+}
+
+func byName[T client.Object](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
+
+func (p *pass) readRegistries(ctx context.Context) error {
+	var list usherv1alpha1.RegistryList
+	if err := p.client.List(ctx, &list); err != nil {
+		return fmt.Errorf("list Registries: %w", err)
+	}
+	for i := range list.Items {
+		r := &list.Items[i]
+		allowed, err := p.allowed(ctx, r)
+		if err != nil {
+			return err
+		}
+		down, until := p.pool.down(r.Name)
+		if down != nil {
+			p.retry = earlier(p.retry, until)
+		}
+		p.objects[r.Name] = r
+		p.snapshot.Registries[r.Name] = RegistryState{
+			Prefix: prefixOf(r), Denied: !allowed, Leaving: r.DeletionTimestamp != nil, Err: down,
+		}
+	}
+	return nil
+}
+
+// allowed says whether the Registry is for this namespace.
+func (p *pass) allowed(ctx context.Context, r *usherv1alpha1.Registry) (bool, error) {
+	if r.Spec.Namespaces == nil {
+		return true, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(r.Spec.Namespaces)
+	if err != nil {
+		return false, nil // The Registry's own condition says so.
+	}
+	namespace := metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err = p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, &namespace)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read namespace %s: %w", p.snapshot.Namespace, err)
+	}
+	return selector.Matches(labels.Set(namespace.Labels)), nil
+}
+
+// dueAt sets which places are to be swept, and returns when the next one is.
+func (p *pass) sweepDue(now time.Time) time.Time {
+	var next time.Time
+	for _, place := range newWorld(p.snapshot).allPlaces() {
+		object := p.objects[place.Registry]
+		if object == nil {
+			continue
+		}
+		at := p.memory.swept[place].Add(repairOf(object))
+		if !now.Before(at) {
+			p.snapshot.Sweep[place] = true
+			at = now.Add(repairOf(object))
+		}
+		next = earlier(next, at)
+	}
+	return next
+}
+
+// list fills the snapshot with what the places have now. Registries that are
+// known to be down are not waited for.
+func (p *pass) list(ctx context.Context, places []Place) {
+	answers := make([]Listing, len(places))
+	var group errgroup.Group
+	group.SetLimit(maxCalls)
+	for i, place := range places {
+		object := p.objects[place.Registry]
+		if object == nil || p.snapshot.Registries[place.Registry].Err != nil {
+			continue
+		}
+		group.Go(func() error {
+			answers[i] = p.listOne(ctx, object, place)
+			return nil
+		})
+	}
+	_ = group.Wait() // Errors are in the answers.
+	for i, place := range places {
+		if answers[i].Entries != nil || answers[i].Err != nil {
+			p.snapshot.Listings[place] = answers[i]
+		}
+	}
+	p.snapshot.Now = p.clock.Now()
+}
+
+func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, place Place) Listing {
+	c, err := p.pool.get(ctx, object, place.Prefix, false)
+	if err != nil {
+		p.registryFailed(ctx, object, err)
+		return Listing{Err: err}
+	}
+	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	entries, err := c.List(callCtx, place.Service)
+	if err != nil {
+		p.registryFailed(ctx, object, err)
+		return Listing{Err: fmt.Errorf("list service %s: %w", place.Service, err)}
+	}
+	if entries == nil {
+		entries = noEntries
+	}
+	return Listing{Entries: entries}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// PodPatch is what one pass changes on one Pod. It applies to the resource
+// version that was planned from and to no other.
+type PodPatch struct {
+	// Pod is the one that was planned from; it is never modified.
+	Pod *corev1.Pod
+	// Labels to set; nil removes the label.
+	Labels map[string]*string
+	// Drain is the record to write. DropDrain removes it.
+	Drain     *Record
+	DropDrain bool
+	// AddFinalizers and RemoveFinalizers change the list; what else is in it stays.
+	AddFinalizers    []string
+	RemoveFinalizers []string
+	// Condition is written through the status subresource.
+	Condition *corev1.PodCondition
+	// Released are the hooks that this patch lets go or sets.
+	Released []Release
+}
+
+// Release is a hook that was answered.
+type Release struct {
+	// Gate and Key say which.
+	Gate Gate
+	Key  string
+	// Forced names the registries that had not confirmed at the deadline.
+	Forced []string
+	// Waits says for how long each registry held the hook, sorted by name.
+	Waits []RegistryWait
+}
+
+// RegistryWait is how long one registry held a hook.
+type RegistryWait struct {
+	Registry string
+	Wait     time.Duration
+}
+
+func (p *PodPatch) setLabel(key, value string) {
+	if p.Labels == nil {
+		p.Labels = map[string]*string{}
+	}
+	p.Labels[key] = &value
+}
+
+func (p *PodPatch) removeLabel(key string) {
+	if p.Labels == nil {
+		p.Labels = map[string]*string{}
+	}
+	p.Labels[key] = nil
+}
+
+// ChangesMetadata says whether Metadata has something to send.
+func (p *PodPatch) ChangesMetadata() bool {
+	return len(p.Labels) > 0 || p.Drain != nil || p.DropDrain ||
+		len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0
+}
+
+// Metadata encodes the patch of the Pod itself, a JSON merge patch. It carries
+// UID and resource version, so that a Pod that changed since is left alone.
+func (p *PodPatch) Metadata() ([]byte, error) {
+	metadata := map[string]any{"uid": p.Pod.UID, "resourceVersion": p.Pod.ResourceVersion}
+	if len(p.Labels) > 0 {
+		metadata["labels"] = p.Labels
+	}
+	if p.DropDrain {
+		metadata["annotations"] = map[string]any{usherv1alpha1.AnnotationDrain: nil}
+	}
+	if p.Drain != nil {
+		text, err := p.Drain.encode()
+		if err != nil {
+			return nil, err
+		}
+		metadata["annotations"] = map[string]any{usherv1alpha1.AnnotationDrain: text}
+	}
+	if len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0 {
+		metadata["finalizers"] = p.finalizers()
+	}
+	return json.Marshal(map[string]any{"metadata": metadata})
+}
+
+func (p *PodPatch) finalizers() []string {
+	next := slices.DeleteFunc(slices.Clone(p.Pod.Finalizers), func(name string) bool {
+		return slices.Contains(p.RemoveFinalizers, name)
+	})
+	for _, name := range p.AddFinalizers {
+		if !slices.Contains(next, name) {
+			next = append(next, name)
+		}
+	}
+	if next == nil {
+		next = []string{}
+	}
+	return next
+}
+
+// Status encodes the patch of the Pod's conditions, a strategic merge patch. It
+// depends on the resource version that pod has now.
+func (p *PodPatch) Status(pod *corev1.Pod) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{*p.Condition}},
+	})
+}
+
+func (p *PodPatch) empty() bool { return !p.ChangesMetadata() && p.Condition == nil }

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Plan is what a pass is to do, in this order.
+type Plan struct {
+	// Protect makes Pods ready for their first entry: our finalizer on, the
+	// drain record off. Nothing is registered for a Pod before it succeeded.
+	Protect []PodPatch
+	// Changes go to the registries, one batch a place, sorted.
+	Changes []PlaceChanges
+	// Patches release hooks and finalizers and keep records. They hold for the
+	// listings that were planned from.
+	Patches []PodPatch
+	// Waiting are the Pods that wait, sorted by Pod, gate, key and registry.
+	Waiting []Waiting
+	// Outcomes has one entry for each Registration, sorted by name.
+	Outcomes []Outcome
+	// Findings are hooks that do not match, sorted.
+	Findings []Finding
+	// RequeueAt is when to plan anew if nothing happens, zero for never.
+	RequeueAt time.Time
+}
+
+// Outcome is what a plan says of one Registration.
+type Outcome struct {
+	Registration *usherv1alpha1.Registration
+	// Counts for the status.
+	Pods, Registered, Draining, NotReady int32
+	// Targets to record before anything is written.
+	Targets []usherv1alpha1.Target
+	// Kept are the targets without those that were found empty.
+	Kept []usherv1alpha1.Target
+	// Protected says that the Registration has to carry our finalizer.
+	Protected bool
+	// Released says that nothing of it is left anywhere.
+	Released bool
+	// HasCloneSet says that there is a CloneSet to compare hooks with.
+	HasCloneSet bool
+	// SelectorErr says why spec.selector cannot be read.
+	SelectorErr error
+	// Missing are problems with the registries that it names.
+	Missing []Waiting
+}
+
+// New plans. It depends on nothing but the snapshot.
+func New(snapshot Snapshot) Plan {
+	w := newWorld(snapshot)
+	p := Plan{Changes: w.changes(), Findings: w.findings()}
+	for _, s := range w.subjects {
+		if s.wanted() && !s.protected() {
+			p.Protect = append(p.Protect, protect(s))
+		}
+		w.planPod(s, &p)
+	}
+	slices.SortStableFunc(p.Waiting, compareWaiting)
+	for _, m := range w.members {
+		p.Outcomes = append(p.Outcomes, w.outcome(m, &p))
+	}
+	return p
+}
+
+func protect(s *subject) PodPatch {
+	patch := PodPatch{Pod: s.pod, DropDrain: s.recorded()}
+	if !s.finalized() {
+		patch.AddFinalizers = []string{usherv1alpha1.Finalizer}
+	}
+	return patch
+}
+
+// planPod decides on one Pod.
+func (w *world) planPod(s *subject, p *Plan) {
+	patch := PodPatch{Pod: s.pod}
+	var next time.Time
+	switch {
+	case s.pod.DeletionTimestamp != nil:
+		next = w.planTerminating(s, &patch, p)
+	case len(s.members) == 0:
+		w.planStray(s, &patch, p)
+	default:
+		next = w.planLiving(s, &patch, p)
+	}
+	p.RequeueAt = earlier(p.RequeueAt, next)
+	if !patch.empty() {
+		p.Patches = append(p.Patches, patch)
+	}
+}
+
+// planTerminating takes our finalizers off a Pod that is on its way out, as
+// soon as no registry lists it: its process may be gone already.
+func (w *world) planTerminating(s *subject, patch *PodPatch, p *Plan) time.Time {
+	own := s.ownFinalizers()
+	if len(own) == 0 {
+		return time.Time{}
+	}
+	a := w.gone(s, w.responsible(s))
+	p.Waiting = append(p.Waiting, a.waiting...)
+	if !a.done() {
+		return a.next
+	}
+	patch.RemoveFinalizers = own
+	sortWaits(a.waits)
+	patch.Released = []Release{{Gate: GateDeletion, Key: own[0], Forced: a.forced, Waits: a.waits}}
+	return time.Time{}
+}
+
+// planStray lets go of a Pod that no Registration matches any more.
+func (w *world) planStray(s *subject, patch *PodPatch, p *Plan) {
+	if !s.finalized() {
+		return
+	}
+	a := w.gone(s, w.responsible(s))
+	if !a.done() {
+		p.Waiting = append(p.Waiting, a.waiting...)
+		return
+	}
+	patch.RemoveFinalizers = []string{usherv1alpha1.Finalizer}
+	patch.DropDrain = s.recorded()
+	w.planCondition(s, patch)
+}
+
+// planLiving answers the hooks of a Pod and keeps its drain record.
+func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
+	var next time.Time
+	hooks := hooksAt(s)
+	leaving := slices.ContainsFunc(hooks, hook.leaving)
+	record, stored := (*Record)(nil), readRecord(s.pod)
+	held := false
+	for _, h := range hooks {
+		var a answer
+		if h.leaving() {
+			if record == nil {
+				record, stored = continued(s.pod, h.gate, w.Now)
+			}
+			a = w.leave(s, h, record)
+			held = held || !a.done()
+		} else {
+			a = w.join(s, h)
+		}
+		next = earlier(next, a.next)
+		p.Waiting = append(p.Waiting, a.waiting...)
+		if a.done() {
+			answerHook(h, a, patch)
+		}
+	}
+	switch {
+	case held && !record.equal(stored):
+		patch.Drain = record
+	case leaving && !held && s.recorded():
+		patch.DropDrain = true
+	}
+	if leaving && !held && hooks[0].gate == GatePreDelete && s.finalized() && w.nowhere(s) {
+		// The Pod is about to be deleted: one write less for each.
+		patch.RemoveFinalizers = append(patch.RemoveFinalizers, usherv1alpha1.Finalizer)
+	}
+	w.planCondition(s, patch)
+	p.Waiting = append(p.Waiting, w.unhooked(s, hooks)...)
+	return next
+}
+
+// unhooked tells of registries that keep a Pod waiting although no hook says so.
+func (w *world) unhooked(s *subject, hooks []hook) []Waiting {
+	if w.settled(s) {
+		return nil
+	}
+	var waiting []Waiting
+	for _, m := range s.members {
+		if slices.ContainsFunc(hooks, func(h hook) bool { return slices.Contains(h.members, m) }) {
+			continue
+		}
+		var a answer
+		if serves, _ := s.serves(m); serves {
+			a = w.join(s, hook{gate: GateJoining, members: []*member{m}})
+		} else {
+			a = w.gone(s, []*member{m})
+		}
+		waiting = append(waiting, a.waiting...)
+	}
+	return waiting
+}
+
+func answerHook(h hook, a answer, patch *PodPatch) {
+	if h.leaving() {
+		h.hold.release(patch)
+	} else {
+		h.hold.set(patch)
+	}
+	sortWaits(a.waits)
+	patch.Released = append(patch.Released, Release{
+		Gate: h.gate, Key: h.hold.key, Forced: a.forced, Waits: a.waits,
+	})
+}
+
+// nowhere says whether every place is known not to list the Pod.
+func (w *world) nowhere(s *subject) bool {
+	a := w.gone(s, w.responsible(s))
+	return a.done()
+}
+
+// planCondition says on the Pod whether every registry lists it. What is not
+// known changes nothing. False is written on a Pod that has left, once, so that
+// the Pod itself tells that nothing is left to do.
+func (w *world) planCondition(s *subject, patch *PodPatch) {
+	listed, known := w.listed(s)
+	if !known {
+		return
+	}
+	now := condition(s.pod, usherv1alpha1.ConditionRegistered)
+	if now == nil && !listed && (s.wanted() || !s.finalized()) {
+		return
+	}
+	if now != nil && (now.Status == corev1.ConditionTrue) == listed {
+		return
+	}
+	patch.Condition = &corev1.PodCondition{
+		Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse,
+		Reason: ReasonDeregistered, Message: "At least one registry does not list the Pod.",
+		LastTransitionTime: metav1.NewTime(w.Now),
+	}
+	if listed {
+		patch.Condition.Status = corev1.ConditionTrue
+		patch.Condition.Reason, patch.Condition.Message = ReasonRegistered, "Every registry lists the Pod."
+	}
+}
+
+// listed says whether every registry lists the Pod. One that surely does not
+// settles the question.
+func (w *world) listed(s *subject) (listed, known bool) {
+	listed, known = len(s.members) > 0, true
+	for _, m := range s.members {
+		serves, _ := s.serves(m)
+		listed = listed && len(m.missing) == 0
+		for _, place := range m.current {
+			p := w.presence(m, place, s)
+			if p.err != nil {
+				known = false
+			} else if !p.current && (serves || !p.listed) {
+				listed = false
+			}
+		}
+	}
+	return listed, known || !listed
+}

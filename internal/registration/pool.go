@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/etcd"
+	"github.com/usher-dev/usher/internal/registry/webhook"
+)
+
+const (
+	// defaultTimeout bounds a call where spec.timeout is absent.
+	defaultTimeout = 5 * time.Second
+	// defaultRepair is how often entries are compared where spec.repairInterval
+	// is absent.
+	defaultRepair = 30 * time.Second
+	// minBackOff and maxBackOff bound how long a registry that failed is left
+	// alone; each failure doubles it.
+	minBackOff = time.Second
+	maxBackOff = 30 * time.Second
+	// calm is how long a registry has to work before its back-off starts over.
+	calm = time.Minute
+)
+
+// Connect makes a connector for a Registry. prefix is the etcd prefix to use,
+// which may be an earlier one; secret is nil if the Registry names none.
+type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
+
+// DefaultConnect knows every kind that the API has.
+func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
+	switch {
+	case r.Spec.Etcd != nil:
+		return etcd.New(etcd.Options{
+			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
+		})
+	case r.Spec.Webhook != nil:
+		return webhook.New(webhook.Options{URL: r.Spec.Webhook.URL, Secret: secret})
+	}
+	return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set spec.etcd or spec.webhook", r.Name))
+}
+
+func prefixOf(r *usherv1alpha1.Registry) string {
+	if r.Spec.Etcd == nil {
+		return ""
+	}
+	return r.Spec.Etcd.Prefix
+}
+
+func kindOf(r *usherv1alpha1.Registry) string {
+	switch {
+	case r.Spec.Etcd != nil:
+		return "etcd"
+	case r.Spec.Webhook != nil:
+		return "webhook"
+	}
+	return ""
+}
+
+func timeoutOf(r *usherv1alpha1.Registry) time.Duration {
+	if r.Spec.Timeout == nil || r.Spec.Timeout.Duration <= 0 {
+		return defaultTimeout
+	}
+	return r.Spec.Timeout.Duration
+}
+
+func repairOf(r *usherv1alpha1.Registry) time.Duration {
+	if r.Spec.RepairInterval == nil || r.Spec.RepairInterval.Duration <= 0 {
+		return defaultRepair
+	}
+	return max(r.Spec.RepairInterval.Duration, time.Second)
+}
+
+func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
+	switch {
+	case r.Spec.Etcd != nil:
+		return r.Spec.Etcd.CredentialsSecret
+	case r.Spec.Webhook != nil:
+		return r.Spec.Webhook.CredentialsSecret
+	}
+	return nil
+}
+
+// pool keeps one connector for each Registry and prefix, and remembers which
+// registries are down, so that a pass does not wait for them.
+type pool struct {
+	reader  client.Reader
+	connect Connect
+	clock   clock.PassiveClock
+
+	mu      sync.Mutex
+	conns   map[connKey]*conn
+	outages map[string]*outage
+}
+
+type connKey struct{ name, prefix string }
+
+type conn struct {
+	registry.Connector
+	version connVersion
+	timeout time.Duration
+}
+
+// connVersion is what a connector was made from.
+type connVersion struct {
+	uid           types.UID
+	generation    int64
+	secretUID     types.UID
+	secretVersion string
+}
+
+// outage is a registry that failed.
+type outage struct {
+	err      error
+	last     time.Time
+	until    time.Time
+	failures int
+}
+
+func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
+	return &pool{reader: reader, connect: connect, clock: clock,
+		conns: map[connKey]*conn{}, outages: map[string]*outage{}}
+}
+
+// get returns the connector, made anew if the Registry changed. With fresh the
+// Secret is read again as well.
+func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*conn, error) {
+	key := connKey{r.Name, prefix}
+	p.mu.Lock()
+	have := p.conns[key]
+	p.mu.Unlock()
+	if have != nil && !fresh && have.version.uid == r.UID && have.version.generation == r.Generation {
+		return have, nil
+	}
+	version := connVersion{uid: r.UID, generation: r.Generation}
+	var data map[string][]byte
+	if ref := secretOf(r); ref != nil {
+		secret, err := p.secret(ctx, *ref)
+		if err != nil {
+			return nil, err
+		}
+		data, version.secretUID, version.secretVersion = secret.Data, secret.UID, secret.ResourceVersion
+	}
+	if have != nil && have.version == version {
+		return have, nil
+	}
+	made, err := p.connect(r, prefix, data)
+	if err != nil {
+		return nil, err
+	}
+	next := &conn{Connector: made, version: version, timeout: timeoutOf(r)}
+	p.mu.Lock()
+	old := p.conns[key]
+	p.conns[key] = next
+	p.mu.Unlock()
+	if old != nil {
+		// Calls in flight fail as transient and are tried with the new one.
+		_ = old.Close()
+	}
+	return next, nil
+}
+
+func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*corev1.Secret, error) {
+	var secret corev1.Secret
+	err := p.reader.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, &secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, registry.Permanent(fmt.Errorf(
+			"there is no Secret %s/%s: create it, or correct credentialsSecret", ref.Namespace, ref.Name))
+	case err != nil:
+		return nil, registry.Transient(fmt.Errorf("read Secret %s/%s: %w", ref.Namespace, ref.Name, err))
+	}
+	return &secret, nil
+}
+
+// forget closes what belongs to a Registry that is no more.
+func (p *pool) forget(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, c := range p.conns {
+		if key.name == name {
+			_ = c.Close()
+			delete(p.conns, key)
+		}
+	}
+	delete(p.outages, name)
+}
+
+// Close closes all connectors.
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, c := range p.conns {
+		_ = c.Close()
+		delete(p.conns, key)
+	}
+}
+
+// down returns why a registry is left alone now, and until when.
+func (p *pool) down(name string) (error, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if o := p.outages[name]; o != nil && p.clock.Now().Before(o.until) {
+		return o.err, o.until
+	}
+	return nil, time.Time{}
+}
+
+// failed opens an outage, or lengthens it, and returns the back-off. slack is
+// how much longer passes stay away than the next probe.
+func (p *pool) failed(name string, err error, slack time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.clock.Now()
+	o := p.outages[name]
+	if o == nil {
+		o = &outage{}
+		p.outages[name] = o
+	}
+	if now.Sub(o.last) > calm+maxBackOff {
+		o.failures = 0
+	}
+	back := min(minBackOff<<min(o.failures, 10), maxBackOff)
+	o.failures++
+	o.err, o.last, o.until = err, now, now.Add(back+slack)
+	return back
+}
+
+// recovered ends an outage. What failed lately keeps its count, so that a
+// registry that fails for one service only is not asked ever faster.
+func (p *pool) recovered(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.outages[name]
+	if o == nil {
+		return
+	}
+	o.until = time.Time{}
+	if p.clock.Now().Sub(o.last) > calm {
+		delete(p.outages, name)
+	}
+}
+
+// outside says whether an error is the registry's as a whole, rather than one
+// change's or the pass's own end.
+func outside(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled)
+}

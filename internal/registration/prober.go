@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+const (
+	// probeSlack is how much longer passes leave a registry alone than the next
+	// probe does: the probe, which nobody waits for, finds out first.
+	probeSlack = time.Second
+	// probeBacklog bounds the probes that passes have asked for.
+	probeBacklog = 64
+)
+
+// Reasons of the condition Reachable.
+const (
+	reasonReachable = "Reachable"
+	reasonInUse     = "InUse"
+)
+
+// prober keeps the status of Registries, and finds out when one is back.
+type prober struct{ *reconciler }
+
+func (r *prober) watch(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("registry").
+		WithOptions(controllerOptions(defaultPasses)).
+		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged())).
+		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
+		WatchesRawSource(source.Channel(r.probes, &handler.EnqueueRequestForObject{})).
+		Complete(r)
+}
+
+// probe asks for a probe of the Registry soon. If too many are asked for
+// already, the regular one has to do.
+func (r *reconciler) probe(object *usherv1alpha1.Registry) {
+	select {
+	case r.probes <- event.GenericEvent{Object: object}:
+	default:
+	}
+}
+
+// leavingRegistries are those that are being deleted and may now be free.
+func (r *prober) leavingRegistries(ctx context.Context, _ client.Object) []ctrl.Request {
+	var list usherv1alpha1.RegistryList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	var requests []ctrl.Request
+	for i := range list.Items {
+		if list.Items[i].DeletionTimestamp != nil {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// Reconcile probes one Registry.
+func (r *prober) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	var object usherv1alpha1.Registry
+	if err := r.client.Get(ctx, request.NamespacedName, &object); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.pool.forget(request.Name)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("read Registry %s: %w", request.Name, err)
+	}
+	if object.DeletionTimestamp != nil {
+		free, err := r.free(ctx, &object)
+		if err != nil || free {
+			return ctrl.Result{}, err
+		}
+	}
+	// The probe comes back after an outage as soon as the back-off is over, and
+	// else when entries are compared.
+	next := repairOf(&object)
+	err := r.ping(ctx, &object)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctrl.Result{}, ctx.Err()
+		}
+		r.metrics.failures.WithLabelValues(object.Name).Inc()
+		next = r.pool.failed(object.Name, err, timeoutOf(&object)+probeSlack)
+	} else {
+		r.pool.recovered(object.Name)
+	}
+	err = r.writeStatus(ctx, &object, err)
+	if apierrors.IsConflict(err) {
+		// The cache has not seen the last write yet, as after one of a pass.
+		return ctrl.Result{RequeueAfter: min(next, soon)}, nil
+	}
+	return ctrl.Result{RequeueAfter: next}, err
+}
+
+func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error {
+	if object.Spec.Namespaces != nil {
+		if _, err := metav1.LabelSelectorAsSelector(object.Spec.Namespaces); err != nil {
+			return fmt.Errorf("spec.namespaces: %w: correct it", err)
+		}
+	}
+	c, err := r.pool.get(ctx, object, prefixOf(object), true)
+	if err != nil {
+		return err
+	}
+	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return c.Ping(callCtx)
+}
+
+func (r *prober) writeStatus(ctx context.Context, object *usherv1alpha1.Registry, failure error) error {
+	next := object.DeepCopy()
+	next.Status.ObservedGeneration = object.Generation
+	next.Status.Kind = kindOf(object)
+	c := metav1.Condition{
+		Type: usherv1alpha1.ConditionReachable, Status: metav1.ConditionTrue, Reason: reasonReachable,
+		Message: "The registry answers.", ObservedGeneration: object.Generation,
+		LastTransitionTime: metav1.NewTime(r.clock.Now()),
+	}
+	if failure != nil {
+		w := Waiting{Registry: object.Name}.unknown(failure)
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(w.Reason), failure.Error()
+	}
+	meta.SetStatusCondition(&next.Status.Conditions, c)
+	if equality.Semantic.DeepEqual(next.Status, object.Status) {
+		return nil
+	}
+	err := r.client.Status().Patch(ctx, next, lockedPatch(object))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status of Registry %s: %w", object.Name, err)
+	}
+	return nil
+}
+
+// free lets go of a Registry that is being deleted, unless a Registration has
+// entries there: nobody could remove them afterwards.
+func (r *prober) free(ctx context.Context, object *usherv1alpha1.Registry) (bool, error) {
+	var list usherv1alpha1.RegistrationList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("list Registrations: %w", err)
+	}
+	var users []string
+	for i := range list.Items {
+		if recordedAt(&list.Items[i], object.Name) {
+			users = append(users, list.Items[i].Namespace+"/"+list.Items[i].Name)
+		}
+	}
+	at := slices.Index(object.Finalizers, usherv1alpha1.Finalizer)
+	switch {
+	case at < 0:
+		return true, nil
+	case len(users) > 0:
+		slices.Sort(users)
+		r.announcer.warn(object, reasonInUse, "Delete", fmt.Sprintf(
+			"Registrations still have entries there: %s. Delete them, or take the Registry out of their spec.registries.",
+			strings.Join(users, ", ")))
+		return false, nil
+	}
+	next := object.DeepCopy()
+	next.Finalizers = slices.Delete(next.Finalizers, at, at+1)
+	if err := r.client.Patch(ctx, next, lockedPatch(object)); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("let go of Registry %s: %w", object.Name, err)
+	}
+	return true, nil
+}

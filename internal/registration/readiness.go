@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// reasonGates is the kubelet's reason for a Pod that waits for readiness gates
+// alone, of which ours may be the last.
+const reasonGates = "ReadinessGatesNotReady"
+
+// ready says whether callers can use the Pod, and if not, why. Our own
+// readiness gate does not count: it waits for us.
+func ready(pod *corev1.Pod) (bool, string) {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return false, "the Pod is terminating"
+	case pod.Status.PodIP == "":
+		return false, "the Pod has no address yet"
+	case conditionStatus(pod, corev1.ContainersReady) != corev1.ConditionTrue:
+		return false, "its containers are not ready"
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if gate.ConditionType == usherv1alpha1.ConditionRegistered {
+			continue
+		}
+		if conditionStatus(pod, gate.ConditionType) != corev1.ConditionTrue {
+			return false, fmt.Sprintf("its readiness gate %s is not True", gate.ConditionType)
+		}
+	}
+	// The node controller sets Ready alone when a node falls silent: containers
+	// and gates still claim that all is well.
+	if c := condition(pod, corev1.PodReady); c != nil && c.Status != corev1.ConditionTrue && c.Reason != reasonGates {
+		return false, "it is not Ready; its node may not answer"
+	}
+	return true, ""
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func conditionStatus(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
+	if c := condition(pod, kind); c != nil {
+		return c.Status
+	}
+	return corev1.ConditionUnknown
+}
+
+// readySince is when the Pod's containers became ready, zero if it is not known.
+func readySince(pod *corev1.Pod) time.Time {
+	if c := condition(pod, corev1.ContainersReady); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+// portOf resolves the name of a container port; 0 if there is none.
+func portOf(pod *corev1.Pod, port intstr.IntOrString) int32 {
+	if port.Type == intstr.Int {
+		return port.IntVal
+	}
+	for _, container := range pod.Spec.Containers {
+		for _, candidate := range container.Ports {
+			if candidate.Name == port.StrVal {
+				return candidate.ContainerPort
+			}
+		}
+	}
+	return 0
+}

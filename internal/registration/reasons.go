@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+// Gate is where a Pod waits.
+type Gate string
+
+// The gates of a Pod's life, in their order.
+const (
+	// GatePreNormal holds a new Pod until it is registered.
+	GatePreNormal Gate = "preNormal"
+	// GateCreated tells that the Pod was registered for the first time.
+	GateCreated Gate = "created"
+	// GateInPlaceUpdate holds a Pod until it is drained for its update.
+	GateInPlaceUpdate Gate = "inPlaceUpdate"
+	// GateUpdated holds an updated Pod until it is registered again.
+	GateUpdated Gate = "updated"
+	// GatePreDelete holds a Pod until it is drained for its deletion.
+	GatePreDelete Gate = "preDelete"
+	// GateJoining is a Pod that no hook holds on its way into a registry.
+	GateJoining Gate = "joining"
+	// GateLeaving is a Pod that no hook holds on its way out of a registry.
+	GateLeaving Gate = "leaving"
+	// GateDeletion holds a terminating Pod's finalizer until it is deregistered.
+	GateDeletion Gate = "deletion"
+)
+
+// Reason is why a Pod waits, in status and events.
+type Reason string
+
+// Reasons for waiting.
+const (
+	// ReasonPodNotReady: the Pod's containers or readiness gates are not ready.
+	ReasonPodNotReady Reason = "PodNotReady"
+	// ReasonPortNotFound: no container of the Pod has a port of that name.
+	ReasonPortNotFound Reason = "PortNotFound"
+	// ReasonRegistryNotFound: there is no Registry of that name.
+	ReasonRegistryNotFound Reason = "RegistryNotFound"
+	// ReasonRegistryNotAllowed: spec.namespaces of the Registry leaves the
+	// namespace out.
+	ReasonRegistryNotAllowed Reason = "RegistryNotAllowed"
+	// ReasonRegistryUnavailable: the registry is down or slow. It is tried again.
+	ReasonRegistryUnavailable Reason = "RegistryUnavailable"
+	// ReasonRegistryRefuses: the registry refuses until somebody changes something.
+	ReasonRegistryRefuses Reason = "RegistryRefuses"
+	// ReasonNotListed: the entry was or will be written, and is not listed yet.
+	ReasonNotListed Reason = "NotListedYet"
+	// ReasonStillListed: the entry was or will be removed, and is listed yet.
+	ReasonStillListed Reason = "StillListed"
+	// ReasonForeignEntry: somebody else's entry has the id of the Pod's.
+	ReasonForeignEntry Reason = "ForeignEntry"
+	// ReasonDuplicate: another Registration registers the Pod there already.
+	ReasonDuplicate Reason = "DuplicateRegistration"
+	// ReasonPropagation: the entry is gone; callers may still use it.
+	ReasonPropagation Reason = "Propagation"
+)
+
+// Reasons of conditions.
+const (
+	// ReasonReady: every registry can be used.
+	ReasonReady = "Ready"
+	// ReasonWaiting: Pods wait.
+	ReasonWaiting = "PodsWait"
+	// ReasonNothingWaits: no Pod waits for a registry.
+	ReasonNothingWaits = "NothingWaits"
+	// ReasonDeadlineExceeded: a drain missed spec.drain.deadline and is blocked.
+	ReasonDeadlineExceeded = "DeadlineExceeded"
+	// ReasonHooksMatched: every hook is used and answered.
+	ReasonHooksMatched = "Matched"
+	// ReasonHookUnused: no CloneSet uses a hook that the Registration names.
+	ReasonHookUnused = "HookUnused"
+	// ReasonHookUnanswered: no Registration names a hook that a CloneSet uses.
+	ReasonHookUnanswered = "HookUnanswered"
+	// ReasonNoCloneSet: there is no CloneSet yet to compare hooks with.
+	ReasonNoCloneSet = "NoCloneSet"
+	// ReasonRegistered: every registry lists the Pod.
+	ReasonRegistered = "Registered"
+	// ReasonDeregistered: at least one registry does not list the Pod.
+	ReasonDeregistered = "Deregistered"
+	// ReasonInvalidSelector: spec.selector cannot be read.
+	ReasonInvalidSelector = "InvalidSelector"
+)

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// maxNamed bounds how many waits or findings one condition's message names.
+const maxNamed = 3
+
+// Status computes the status of one Registration from a plan.
+func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Time) usherv1alpha1.RegistrationStatus {
+	r := o.Registration
+	next := *r.Status.DeepCopy()
+	next.ObservedGeneration = r.Generation
+	next.Pods, next.Registered, next.Draining = o.Pods, o.Registered, o.Draining
+	next.Targets = o.Kept
+	set := func(c metav1.Condition) {
+		c.ObservedGeneration = r.Generation
+		c.LastTransitionTime = metav1.NewTime(now)
+		meta.SetStatusCondition(&next.Conditions, c)
+	}
+	set(readyCondition(o, registries))
+	set(waitingCondition(o, p))
+	set(matchedCondition(o, p))
+	return next
+}
+
+func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condition {
+	c := metav1.Condition{Type: usherv1alpha1.ConditionReady, Status: metav1.ConditionFalse}
+	switch {
+	case o.SelectorErr != nil:
+		c.Reason = ReasonInvalidSelector
+		c.Message = fmt.Sprintf("spec.selector: %v: correct it", o.SelectorErr)
+		return c
+	case len(o.Missing) > 0:
+		c.Reason = string(o.Missing[0].Reason)
+		c.Message = joinMessages(o.Missing, func(w Waiting) string { return w.Message })
+		return c
+	}
+	var down []Waiting
+	for _, name := range o.Registration.Spec.Registries {
+		if err := registries[name].Err; err != nil {
+			down = append(down, Waiting{Registry: name}.unknown(err))
+		}
+	}
+	if len(down) > 0 {
+		c.Reason = string(down[0].Reason)
+		c.Message = joinMessages(down, func(w Waiting) string { return w.Message })
+		return c
+	}
+	c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonReady, "Every registry can be used."
+	return c
+}
+
+// waitingCondition names Pods that wait for a registry. A Pod that waits for
+// its own readiness, or for callers' caches, is on its way.
+func waitingCondition(o Outcome, p Plan) metav1.Condition {
+	var waits []Waiting
+	reason := ReasonWaiting
+	for _, w := range p.Waiting {
+		if w.Registration != o.Registration.Name {
+			continue
+		}
+		if w.Overdue {
+			reason = ReasonDeadlineExceeded
+		} else if w.Reason == ReasonPodNotReady || w.Reason == ReasonPropagation || w.Reason == ReasonNotListed {
+			continue
+		}
+		waits = append(waits, w)
+	}
+	if len(waits) == 0 {
+		return metav1.Condition{
+			Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionFalse,
+			Reason: ReasonNothingWaits, Message: "No Pod waits for a registry.",
+		}
+	}
+	return metav1.Condition{
+		Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionTrue,
+		Reason: reason, Message: joinMessages(waits, Waiting.String),
+	}
+}
+
+// String describes the wait for people.
+func (w Waiting) String() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s at %s", cmp.Or(w.Pod, "the Registration"), w.Gate)
+	if w.Key != "" {
+		fmt.Fprintf(&out, " (%s)", w.Key)
+	}
+	if !w.Since.IsZero() {
+		fmt.Fprintf(&out, " since %s", w.Since.UTC().Format(time.RFC3339))
+	}
+	if w.Overdue {
+		out.WriteString(", past its deadline")
+	}
+	fmt.Fprintf(&out, ": %s", w.Message)
+	return out.String()
+}
+
+func matchedCondition(o Outcome, p Plan) metav1.Condition {
+	var found []Finding
+	for _, f := range p.Findings {
+		if f.Registration == o.Registration.Name {
+			found = append(found, f)
+		}
+	}
+	c := metav1.Condition{Type: usherv1alpha1.ConditionHooksMatched, Status: metav1.ConditionTrue,
+		Reason: ReasonHooksMatched, Message: "Every hook is used and answered."}
+	switch {
+	case len(found) > 0:
+		c.Status, c.Reason = metav1.ConditionFalse, found[0].Reason
+		c.Message = joinMessages(found, func(f Finding) string { return f.Message })
+	case !o.HasCloneSet && o.Registration.Spec.Hooks != usherv1alpha1.Hooks{}:
+		c.Status, c.Reason = metav1.ConditionUnknown, ReasonNoCloneSet
+		c.Message = "No CloneSet makes Pods that spec.selector matches: nothing to compare spec.hooks with."
+	}
+	return c
+}
+
+func joinMessages[T any](all []T, message func(T) string) string {
+	var parts []string
+	for _, one := range all[:min(len(all), maxNamed)] {
+		parts = append(parts, message(one))
+	}
+	if more := len(all) - maxNamed; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
+
+// watchNamespaces maps every event to the namespaces that it may matter to.
+func (r *reconciler) watchNamespaces(mgr ctrl.Manager, options Options) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("registration").
+		WithOptions(controllerOptions(options.MaxConcurrentPasses)).
+		Watches(&usherv1alpha1.Registration{}, inNamespace(), builder.WithPredicates(specChanged())).
+		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged())).
+		Watches(&corev1.Pod{}, r.ofPods()).
+		Watches(&usherv1alpha1.Registry{}, r.ofRegistries(), builder.WithPredicates(reachabilityChanged())).
+		WatchesMetadata(&corev1.Namespace{}, r.ofNamespaces(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Complete(r)
+}
+
+func gather(q queue, namespace string) {
+	q.AddAfter(ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}, batchDelay)
+}
+
+func inNamespace() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { gather(q, e.Object.GetNamespace()) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { gather(q, e.ObjectNew.GetNamespace()) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { gather(q, e.Object.GetNamespace()) },
+	}
+}
+
+// specChanged leaves out status writes, our own among them.
+func specChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+			(e.ObjectOld.GetDeletionTimestamp() == nil) != (e.ObjectNew.GetDeletionTimestamp() == nil)
+	}}
+}
+
+// reachabilityChanged adds to that a registry that came back or went.
+func reachabilityChanged() predicate.Predicate {
+	return predicate.Or(specChanged(), predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return reachable(e.ObjectOld) != reachable(e.ObjectNew)
+	}})
+}
+
+func reachable(object client.Object) metav1.ConditionStatus {
+	r, ok := object.(*usherv1alpha1.Registry)
+	if !ok {
+		return ""
+	}
+	if c := meta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReachable); c != nil {
+		return c.Status
+	}
+	return ""
+}
+
+// ofPods passes on changes of Pods that a Registration matches or that we hold.
+func (r *reconciler) ofPods() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueuePod(ctx, q, e.Object) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { r.enqueuePod(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			older, isPod := e.ObjectOld.(*corev1.Pod)
+			newer, isPodToo := e.ObjectNew.(*corev1.Pod)
+			if isPod && isPodToo && matters(older, newer) {
+				// A Pod whose labels changed matters to those it has left as well.
+				r.enqueuePod(ctx, q, older, newer)
+			}
+		},
+	}
+}
+
+func (r *reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Object) {
+	for _, pod := range pods {
+		if slices.Contains(pod.GetFinalizers(), usherv1alpha1.Finalizer) || r.matched(ctx, pod) {
+			gather(q, pod.GetNamespace())
+			return
+		}
+	}
+}
+
+// matched says whether a Registration matches the Pod.
+func (r *reconciler) matched(ctx context.Context, pod client.Object) bool {
+	var list usherv1alpha1.RegistrationList
+	err := r.client.List(ctx, &list, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return true // A pass too many is harmless.
+	}
+	for i := range list.Items {
+		selector, err := metav1.LabelSelectorAsSelector(&list.Items[i].Spec.Selector)
+		if err == nil && selector.Matches(labels.Set(pod.GetLabels())) {
+			return true
+		}
+	}
+	return false
+}
+
+// matters says whether a plan could differ between the two.
+func matters(a, b *corev1.Pod) bool {
+	if a.UID != b.UID || a.Status.PodIP != b.Status.PodIP ||
+		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+		!maps.Equal(a.Labels, b.Labels) || !slices.Equal(a.Finalizers, b.Finalizers) {
+		return true
+	}
+	for _, key := range []string{usherv1alpha1.AnnotationDrain, appsv1alpha1.AnnotationLifecycleTimestamp} {
+		if a.Annotations[key] != b.Annotations[key] {
+			return true
+		}
+	}
+	aReady, _ := ready(a)
+	bReady, _ := ready(b)
+	registered := usherv1alpha1.ConditionRegistered
+	return aReady != bReady || conditionStatus(a, registered) != conditionStatus(b, registered)
+}
+
+// ofRegistries maps a Registry to the namespaces whose Registrations name it or
+// have entries there.
+func (r *reconciler) ofRegistries() handler.EventHandler {
+	return r.toNamespaces(func(registration *usherv1alpha1.Registration, object client.Object) bool {
+		return uses(registration, object.GetName())
+	})
+}
+
+// ofNamespaces maps a namespace to itself.
+func (r *reconciler) ofNamespaces() handler.EventHandler {
+	return r.toNamespaces(func(registration *usherv1alpha1.Registration, object client.Object) bool {
+		return registration.Namespace == object.GetName()
+	})
+}
+
+func uses(registration *usherv1alpha1.Registration, registry string) bool {
+	return slices.Contains(registration.Spec.Registries, registry) || recordedAt(registration, registry)
+}
+
+func recordedAt(registration *usherv1alpha1.Registration, registry string) bool {
+	return slices.ContainsFunc(registration.Status.Targets, func(t usherv1alpha1.Target) bool {
+		return t.Registry == registry
+	})
+}
+
+func (r *reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool) handler.EventHandler {
+	enqueue := func(ctx context.Context, object client.Object, q queue) {
+		var list usherv1alpha1.RegistrationList
+		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			r.log.Error(err, "Cannot list Registrations; they follow at their next repair")
+			return
+		}
+		for i := range list.Items {
+			if concerns(&list.Items[i], object) {
+				gather(q, list.Items[i].Namespace)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
+	}
+}

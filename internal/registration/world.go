@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+// world is a snapshot with its objects tied together.
+type world struct {
+	Snapshot
+	members  []*member
+	subjects []*subject
+	byUID    map[types.UID]*subject
+	indexes  map[Place]*index
+}
+
+// member is a Registration.
+type member struct {
+	registration *usherv1alpha1.Registration
+	name         string
+	selector     labels.Selector
+	selectorErr  error
+	deleting     bool
+	// current are the places where its Pods belong, former those where it may
+	// have left entries. Both are sorted.
+	current, former []Place
+	// missing are registries that it names and cannot use.
+	missing []missingRegistry
+	pods    []*subject
+}
+
+type missingRegistry struct {
+	name   string
+	reason Reason
+}
+
+// places are all where the member may have entries.
+func (m *member) places() []Place { return slices.Concat(m.current, m.former) }
+
+// subject is a Pod.
+type subject struct {
+	pod *corev1.Pod
+	// members match it, by name; leavers match it and are being deleted.
+	members, leavers []*member
+	lifecycle        appsv1alpha1.Lifecycle
+	state            appsv1alpha1.LifecycleState
+	ready            bool
+	why              string
+}
+
+// index finds the entries of a place.
+type index struct {
+	byID  map[string]*registry.Entry
+	byPod map[types.UID][]*registry.Entry
+}
+
+func compareStrings(a, b string) int { return cmp.Compare(a, b) }
+
+func newWorld(snapshot Snapshot) *world {
+	w := &world{Snapshot: snapshot, byUID: map[types.UID]*subject{}, indexes: map[Place]*index{}}
+	for _, r := range snapshot.Registrations {
+		w.members = append(w.members, w.newMember(r))
+	}
+	cloneSets := map[types.UID]*appsv1alpha1.CloneSet{}
+	for _, set := range snapshot.CloneSets {
+		cloneSets[set.UID] = set
+	}
+	for _, pod := range snapshot.Pods {
+		s := w.newSubject(pod, cloneSets)
+		w.subjects = append(w.subjects, s)
+		w.byUID[pod.UID] = s
+	}
+	return w
+}
+
+func (w *world) newMember(r *usherv1alpha1.Registration) *member {
+	m := &member{registration: r, name: r.Name, deleting: r.DeletionTimestamp != nil}
+	if m.selector, m.selectorErr = metav1.LabelSelectorAsSelector(&r.Spec.Selector); m.selectorErr != nil {
+		m.selector = labels.Nothing()
+	}
+	recorded := map[Place]bool{}
+	for _, t := range r.Status.Targets {
+		recorded[Place(t)] = true
+	}
+	for _, name := range slices.Sorted(slices.Values(r.Spec.Registries)) {
+		state, exists := w.Registries[name]
+		place := Place{Registry: name, Prefix: state.Prefix, Service: r.Spec.Instance.Service}
+		switch {
+		case m.deleting:
+		case !exists, state.Leaving && !recorded[place]:
+			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotFound})
+		case state.Denied:
+			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotAllowed})
+		default:
+			m.current = append(m.current, place)
+		}
+	}
+	for _, t := range r.Status.Targets {
+		// Where the Registry object is gone nobody can say or change what is
+		// there: the place holds nobody, unless the spec still names it.
+		_, exists := w.Registries[t.Registry]
+		named := !m.deleting && slices.Contains(r.Spec.Registries, t.Registry)
+		if (exists || named) && !slices.Contains(m.current, Place(t)) {
+			m.former = append(m.former, Place(t))
+		}
+	}
+	slices.SortFunc(m.former, comparePlaces)
+	return m
+}
+
+func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *subject {
+	s := &subject{pod: pod, state: stateOf(pod)}
+	s.ready, s.why = ready(pod)
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
+			s.lifecycle = *set.Spec.Lifecycle
+		}
+	}
+	for _, m := range w.members {
+		switch {
+		case !m.selector.Matches(labels.Set(pod.Labels)):
+		case m.deleting:
+			s.leavers = append(s.leavers, m)
+		default:
+			s.members = append(s.members, m)
+			m.pods = append(m.pods, s)
+		}
+	}
+	return s
+}
+
+// stateOf is the Pod's lifecycle state. Pods of other controllers have none and
+// are Normal.
+func stateOf(pod *corev1.Pod) appsv1alpha1.LifecycleState {
+	return cmp.Or(appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]),
+		appsv1alpha1.StateNormal)
+}
+
+// serves says whether the member wants the Pod in its registries, and if not, why.
+func (s *subject) serves(m *member) (bool, string) {
+	switch s.state {
+	case appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
+	case appsv1alpha1.StatePreparingNormal:
+		if m.registration.Spec.Hooks.PreNormal == "" {
+			return false, "it is PreparingNormal, and the Registration names no preNormal hook"
+		}
+	default:
+		return false, "it is " + string(s.state)
+	}
+	return s.ready, s.why
+}
+
+// wanted says whether any registry is to list the Pod.
+func (s *subject) wanted() bool {
+	for _, m := range s.members {
+		if serves, _ := s.serves(m); serves && len(m.current) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// finalized says whether our finalizer holds the Pod.
+func (s *subject) finalized() bool {
+	return slices.Contains(s.pod.Finalizers, usherv1alpha1.Finalizer)
+}
+
+func (s *subject) recorded() bool {
+	_, ok := s.pod.Annotations[usherv1alpha1.AnnotationDrain]
+	return ok
+}
+
+// protected says whether an entry may be written for the Pod.
+func (s *subject) protected() bool { return s.finalized() && !s.recorded() }
+
+// EntryID is the id of a Pod's entries: readable, and another one for another
+// Pod of the same name.
+func EntryID(pod *corev1.Pod) string {
+	uid := strings.ReplaceAll(string(pod.UID), "-", "")
+	return fmt.Sprintf("%s.%s.%s", pod.Namespace, pod.Name, uid[:min(8, len(uid))])
+}
+
+// entry is what the member's registries are to list for the Pod; false if the
+// Pod has no port of that name.
+func (w *world) entry(m *member, s *subject) (registry.Entry, bool) {
+	instance := m.registration.Spec.Instance
+	port := portOf(s.pod, instance.Port)
+	return registry.Entry{
+		ID: EntryID(s.pod), Address: s.pod.Status.PodIP, Port: port,
+		Weight: max(instance.Weight, 1), Metadata: instance.Metadata,
+		Owner: registry.Owner{
+			Cluster: w.Cluster, Namespace: s.pod.Namespace, Registration: m.name,
+			Pod: s.pod.Name, PodUID: string(s.pod.UID),
+		},
+	}, port != 0
+}
+
+var errNotListed = errors.New("it was not listed in this pass")
+
+// look returns the index of a place, or why what it has is not known.
+func (w *world) look(p Place) (*index, error) {
+	listing, listed := w.Listings[p]
+	state, exists := w.Registries[p.Registry]
+	switch {
+	case !exists:
+		return nil, fmt.Errorf("there is no Registry %q: create it, or take it out of spec.registries", p.Registry)
+	case !listed && state.Err != nil:
+		return nil, state.Err
+	case !listed:
+		return nil, errNotListed
+	case listing.Err != nil:
+		return nil, listing.Err
+	}
+	if found := w.indexes[p]; found != nil {
+		return found, nil
+	}
+	built := &index{byID: map[string]*registry.Entry{}, byPod: map[types.UID][]*registry.Entry{}}
+	for i := range listing.Entries {
+		e := &listing.Entries[i]
+		built.byID[e.ID] = e
+		if e.Owner.Cluster == w.Cluster {
+			uid := types.UID(e.Owner.PodUID)
+			built.byPod[uid] = append(built.byPod[uid], e)
+		}
+	}
+	w.indexes[p] = built
+	return built, nil
+}
+
+// stateSince is when the Pod entered its lifecycle state, zero if it is not known.
+func (s *subject) stateSince() time.Time {
+	at, err := time.Parse(time.RFC3339, s.pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrTransient marks what may succeed when it is tried again as it is: the
+	// registry is down, slow or overloaded.
+	ErrTransient = errors.New("the registry is not available now")
+	// ErrPermanent marks what fails until somebody changes something: wrong
+	// credentials, a refused value, an address that speaks another protocol.
+	ErrPermanent = errors.New("the registry refuses")
+	// ErrConflict marks a change that was computed from an outdated list: list
+	// again and compute it anew.
+	ErrConflict = errors.New("conflict")
+	// ErrForeign marks a change to an entry of somebody else. It was not made
+	// and must not be forced.
+	ErrForeign = errors.New("foreign entry")
+)
+
+// marked adds a mark that errors.Is finds, without repeating it in the message.
+type marked struct {
+	error
+	mark error
+}
+
+func (m marked) Unwrap() []error { return []error{m.error, m.mark} }
+
+// Transient marks err with ErrTransient.
+func Transient(err error) error { return mark(err, ErrTransient) }
+
+// Permanent marks err with ErrPermanent.
+func Permanent(err error) error { return mark(err, ErrPermanent) }
+
+func mark(err, as error) error {
+	if err == nil {
+		return nil
+	}
+	return marked{error: err, mark: as}
+}
+
+// ChangeError is why one change of a batch was not made.
+type ChangeError struct {
+	// ID of the entry.
+	ID string
+	// Err says why; errors.Is finds one of the four marks in it.
+	Err error
+}
+
+// Error names the entry and the reason.
+func (e *ChangeError) Error() string { return fmt.Sprintf("entry %s: %v", e.ID, e.Err) }
+
+// Unwrap returns the reason.
+func (e *ChangeError) Unwrap() error { return e.Err }
+
+// ChangeErrors returns the reasons by entry ID, and what is left of err when
+// they are taken out: nil if every change was either made or refused alone.
+func ChangeErrors(err error) (byID map[string]error, rest error) {
+	byID = map[string]error{}
+	var others []error
+	for _, one := range flatten(err) {
+		if change, ok := one.(*ChangeError); ok { //nolint:errorlint // flatten has unwrapped the joins.
+			byID[change.ID] = change.Err
+			continue
+		}
+		others = append(others, one)
+	}
+	return byID, errors.Join(others...)
+}
+
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // One level at a time is the point.
+	if _, isMark := err.(marked); !ok || isMark {     //nolint:errorlint // As above.
+		return []error{err}
+	}
+	var all []error
+	for _, one := range joined.Unwrap() {
+		all = append(all, flatten(one)...)
+	}
+	return all
+}

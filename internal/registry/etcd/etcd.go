@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package etcd keeps entries in the layout of
+// go.etcd.io/etcd/client/v3/naming/endpoints, which gRPC's etcd resolver reads:
+// the key is <prefix>/<service>/<id>, the value {"Op":0,"Addr":…,"Metadata":…}.
+//
+// Keys have no lease. Writes compare the modification revision that was listed,
+// in the transaction that makes them.
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+// Keys of the credentials Secret.
+const (
+	// KeyUsername and KeyPassword log in.
+	KeyUsername = "username"
+	KeyPassword = "password"
+	// KeyCA is the PEM bundle that the members' certificates are checked with,
+	// the system's roots if absent.
+	KeyCA = "ca.crt"
+	// KeyCertificate and KeyPrivateKey are the client certificate, in PEM.
+	KeyCertificate = "tls.crt"
+	KeyPrivateKey  = "tls.key"
+)
+
+const (
+	// defaultTimeout bounds the log-in of a new client unless Options say otherwise.
+	defaultTimeout = 5 * time.Second
+	// keepAlive finds a member that vanished without closing its connection.
+	// Servers refuse clients that ask more often than every 5 s.
+	keepAlive        = 10 * time.Second
+	keepAliveTimeout = 3 * time.Second
+)
+
+// Options say where etcd is.
+type Options struct {
+	// Endpoints are URLs of members.
+	Endpoints []string
+	// Prefix is where services begin, without slashes at its ends.
+	Prefix string
+	// Secret holds the credentials by the keys above; it may be nil.
+	Secret map[string][]byte
+	// Timeout bounds the log-in that a user name needs, 5 s if zero. Every other
+	// call is bounded by its context alone.
+	Timeout time.Duration
+}
+
+// Registry implements registry.Connector.
+type Registry struct {
+	prefix string
+	config clientv3.Config
+
+	mu     sync.Mutex
+	client *clientv3.Client
+	closed bool
+}
+
+var _ registry.Connector = (*Registry)(nil)
+
+// New checks the options and connects to nothing: an etcd that is down is told
+// by the first call. Errors are permanent and name the Secret's key.
+func New(options Options) (*Registry, error) {
+	if len(options.Endpoints) == 0 {
+		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: name the URLs of the members"))
+	}
+	config := clientv3.Config{
+		Endpoints:            options.Endpoints,
+		DialTimeout:          cmp.Or(options.Timeout, defaultTimeout),
+		DialKeepAliveTime:    keepAlive,
+		DialKeepAliveTimeout: keepAliveTimeout,
+		Username:             string(options.Secret[KeyUsername]),
+		Password:             string(options.Secret[KeyPassword]),
+		// What goes wrong is returned; the client's own log would repeat it.
+		Logger: zap.NewNop(),
+	}
+	if secure(options.Endpoints) {
+		var err error
+		if config.TLS, err = tlsConfig(options.Secret); err != nil {
+			return nil, registry.Permanent(err)
+		}
+	}
+	return &Registry{prefix: strings.Trim(options.Prefix, "/"), config: config}, nil
+}
+
+func secure(endpoints []string) bool {
+	for _, endpoint := range endpoints {
+		if strings.HasPrefix(endpoint, "https://") {
+			return true
+		}
+	}
+	return false
+}
+
+func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca := secret[KeyCA]; len(ca) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("the credentials Secret's %s holds no certificate: put a PEM bundle there", KeyCA)
+		}
+	}
+	certificate, key := secret[KeyCertificate], secret[KeyPrivateKey]
+	if len(certificate) == 0 && len(key) == 0 {
+		return config, nil
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, fmt.Errorf("the credentials Secret's %s and %s are no pair: %w", KeyCertificate, KeyPrivateKey, err)
+	}
+	config.Certificates = []tls.Certificate{pair}
+	return config, nil
+}
+
+// connected returns the client, made on first use: with a user name, making one
+// needs an etcd that answers.
+func (r *Registry) connected() (*clientv3.Client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, registry.Transient(errors.New("the connection was closed"))
+	}
+	if r.client != nil {
+		return r.client, nil
+	}
+	client, err := clientv3.New(r.config)
+	if err != nil {
+		return nil, typed(err)
+	}
+	r.client = client
+	return client, nil
+}
+
+// Ping implements registry.Connector.
+func (r *Registry) Ping(ctx context.Context) error {
+	client, err := r.connected()
+	if err != nil {
+		return err
+	}
+	_, err = client.Get(ctx, r.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	return typed(err)
+}
+
+// List implements registry.Connector. The read is linearizable.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	client, err := r.connected()
+	if err != nil {
+		return nil, err
+	}
+	root := r.root(service)
+	answer, err := client.Get(ctx, root, clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	if err != nil {
+		return nil, typed(err)
+	}
+	entries := make([]registry.Entry, 0, len(answer.Kvs))
+	for _, kv := range answer.Kvs {
+		entries = append(entries, decode(strings.TrimPrefix(string(kv.Key), root), kv))
+	}
+	return entries, nil
+}
+
+// Close implements registry.Connector.
+func (r *Registry) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	if r.client == nil {
+		return nil
+	}
+	if err := r.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close the etcd client: %w", err)
+	}
+	return nil
+}
+
+func (r *Registry) root(service string) string { return r.prefix + "/" + service + "/" }
+
+// typed marks an error of the etcd client. What is not known to be permanent is
+// transient: trying again later is the safer mistake.
+func typed(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch code(err) {
+	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,
+		codes.Unimplemented, codes.OutOfRange, codes.FailedPrecondition:
+		return registry.Permanent(err)
+	}
+	return registry.Transient(err)
+}
+
+func code(err error) codes.Code {
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return known.Code()
+	}
+	return status.Code(err)
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+func TestErrorsKeepTheirCauseAndMark(t *testing.T) {
+	err := registry.Transient(context.DeadlineExceeded)
+	if !errors.Is(err, registry.ErrTransient) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v has lost its mark or its cause", err)
+	}
+	if err.Error() != context.DeadlineExceeded.Error() {
+		t.Errorf("the message is %q, want the cause's", err)
+	}
+	if registry.Transient(nil) != nil || registry.Permanent(nil) != nil {
+		t.Error("no error became one")
+	}
+}
+
+func TestChangeErrorsSeparatesChangesFromTheRest(t *testing.T) {
+	down := registry.Transient(errors.New("down"))
+	refused := &registry.ChangeError{ID: "a", Err: registry.ErrConflict}
+	byID, rest := registry.ChangeErrors(errors.Join(errors.Join(refused), down))
+	if len(byID) != 1 || !errors.Is(byID["a"], registry.ErrConflict) {
+		t.Errorf("changes are %v, want a's conflict", byID)
+	}
+	if !errors.Is(rest, registry.ErrTransient) || errors.Is(rest, registry.ErrConflict) {
+		t.Errorf("the rest is %v, want the transient error alone", rest)
+	}
+	if byID, rest := registry.ChangeErrors(nil); len(byID) != 0 || rest != nil {
+		t.Errorf("no error became %v and %v", byID, rest)
+	}
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sim simulates a cluster around the real CloneSet controller, in one
+// process and under a virtual clock: an API server in memory, caches that lag,
+// a kubelet, a hook operator, users, and faults. The same seed gives the same
+// run. After every write that the controller makes the invariants are checked;
+// when the faults have stopped the cluster has to come to rest at its goal.
+//
+// The parts, from the inside out:
+//
+//   - server.go, patch.go: the API server, with versions, preconditions,
+//     finalizers and graceful deletion;
+//   - client.go, cache.go, queue.go, process.go: a controller process, that is
+//     the real cloneset.Reconciler on a delayed copy of the server's objects;
+//   - kubelet.go, operator.go, user.go: everybody else who writes;
+//   - known.go, invariants.go, budgets.go, goal.go: what must hold;
+//   - world.go, setup.go, trace.go: time, chance, and the story of a run.
+package sim
