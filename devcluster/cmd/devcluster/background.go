@@ -72,8 +72,8 @@ type background struct {
 	pipe     *os.File
 }
 
-// startBackground runs this program again as a supervisor, in a session of its
-// own: it outlives the terminal.
+// startBackground runs this program again as a supervisor, detached from the
+// terminal, which it outlives.
 func startBackground(s settings) (*background, error) {
 	path, err := os.Executable()
 	if err != nil {

@@ -61,7 +61,7 @@ func up(ctx context.Context, args []string, t terminal) error {
 	// 2. The binaries, then the cluster.
 	ready, err := launch(ctx, s, t)
 	if errors.Is(err, errInterrupted) {
-		t.warnf("Interrupted: nothing is left running. %s\n", resume(s))
+		t.warnf("Interrupted: nothing is left running. %s\n", resume())
 		return errSilent
 	}
 	if err != nil || s.foreground {
@@ -73,7 +73,7 @@ func up(ctx context.Context, args []string, t terminal) error {
 }
 
 // resume says what an interruption has cost.
-func resume(s settings) string {
+func resume() string {
 	if _, missing, err := build.Locate(build.Options{}); err == nil && len(missing) > 0 {
 		return "What is compiled is kept: the next \"up\" goes on from there."
 	}

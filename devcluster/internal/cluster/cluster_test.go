@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -223,35 +222,43 @@ func testScheduling(t *testing.T, w *world) {
 	})
 }
 
-func testAudit(t *testing.T, w *world) {
-	file, err := os.Open(w.audit)
+// auditEvent is what the tests read of a line of the audit log.
+type auditEvent struct {
+	Level, Stage, Verb, UserAgent string
+	RequestObject                 json.RawMessage
+	ObjectRef                     struct{ Resource string }
+}
+
+func readAudit(t *testing.T, path string) []auditEvent {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = file.Close() }()
+	events := []auditEvent{}
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasSuffix(line, "\n") {
+			continue // it is being written
+		}
+		var event auditEvent
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		events = append(events, event)
+	}
+	return events
+}
+
+func testAudit(t *testing.T, w *world) {
 	creates := map[string]int{}
-	scan := bufio.NewScanner(file)
-	scan.Buffer(nil, 1<<20)
-	for scan.Scan() {
-		var event struct {
-			Level, Stage, Verb string
-			UserAgent          string
-			RequestObject      json.RawMessage
-			ObjectRef          struct{ Resource string }
-		}
-		if err := json.Unmarshal(scan.Bytes(), &event); err != nil {
-			t.Fatalf("%q: %v", scan.Text(), err)
-		}
+	for _, event := range readAudit(t, w.audit) {
 		if event.Level != "Metadata" || event.RequestObject != nil || event.Stage == "RequestReceived" {
-			t.Fatalf("want metadata of answered requests only, got %s", scan.Text())
+			t.Fatalf("want metadata of answered requests only, got %+v", event)
 		}
 		if event.Verb == "create" && event.ObjectRef.Resource == "pods" {
 			agent, _, _ := strings.Cut(event.UserAgent, "/")
 			creates[agent]++
 		}
-	}
-	if err := scan.Err(); err != nil {
-		t.Fatal(err)
 	}
 	// The Pod itself, and the scheduler's binding of it.
 	if creates["kube-controller-manager"] != 1 || creates["kube-scheduler"] != 1 {
@@ -325,10 +332,8 @@ func testDeadComponent(t *testing.T, w *world) {
 	if !slices.Equal(names, build.All()) {
 		t.Fatalf("components are %q, want %q", names, build.All())
 	}
-	if err := w.cluster.Err(); err != nil {
-		t.Fatalf("before: %v", err)
-	}
-	if err := syscall.Kill(all[3].Process.PID, syscall.SIGKILL); err != nil {
+	scheduler := all[3]
+	if err := syscall.Kill(scheduler.Process.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -337,9 +342,11 @@ func testDeadComponent(t *testing.T, w *world) {
 		t.Fatal("it is not reported")
 	}
 	var exit *process.ExitError
-	if err := w.cluster.Err(); !errors.As(err, &exit) || exit.Name != build.Scheduler || exit.Status != "signal: killed" ||
-		len(exit.Tail) == 0 || exit.Log != all[3].Log {
-		t.Errorf("reported is %v", err)
+	if !errors.As(w.cluster.Err(), &exit) {
+		t.Fatalf("reported is %v, want *process.ExitError", w.cluster.Err())
+	}
+	if exit.Name != build.Scheduler || exit.Status != "signal: killed" || len(exit.Tail) == 0 || exit.Log != scheduler.Log {
+		t.Errorf("reported is %+v", exit)
 	}
 }
 
@@ -358,30 +365,5 @@ func testEnd(t *testing.T, w *world) {
 	}
 	if err := w.cluster.StartAPIServer(t.Context()); !errors.Is(err, cluster.ErrStopped) {
 		t.Errorf("starting the API server of a stopped cluster: %v, want ErrStopped", err)
-	}
-}
-
-func TestAStartThatFailsNamesTheComponent(t *testing.T) {
-	dir := t.TempDir()
-	_, err := cluster.Start(t.Context(), cluster.Options{
-		Dir: dir, ExtraArgs: cluster.ExtraArgs{APIServer: []string{"--no-such-flag"}},
-	})
-	var exit *process.ExitError
-	if !errors.As(err, &exit) || exit.Name != build.APIServer || !strings.Contains(err.Error(), "no-such-flag") {
-		t.Fatalf("error is %v, want the API server's with its last words", err)
-	}
-	// The folder is free again, and the next start is not disturbed.
-	etcdLog := filepath.Join(dir, "logs", "etcd.log")
-	if _, err := os.Stat(etcdLog); err != nil {
-		t.Errorf("the logs are gone: %v", err)
-	}
-	again, err := cluster.Start(t.Context(), cluster.Options{Dir: dir})
-	if err != nil {
-		t.Fatalf("the next start: %v", err)
-	}
-	stop(t, again)
-	<-again.Done()
-	if err := again.Err(); err != nil {
-		t.Errorf("after a stop: %v", err)
 	}
 }

@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/url"
@@ -58,36 +57,43 @@ func dial(t *testing.T, e *cluster.Etcd) error {
 }
 
 func TestEtcdKeepsItsDataAndPort(t *testing.T) {
-	e := startEtcd(t)
-	endpoint, pid := e.Endpoint(), e.PID()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	if _, err := etcdClient(t, e).Put(ctx, "web-1", "127.0.0.1:8080"); err != nil {
-		t.Fatal(err)
+	cases := map[string]struct {
+		end  func(*testing.T, *cluster.Etcd) error
+		runs bool // after end
+	}{
+		"stopped": {func(t *testing.T, e *cluster.Etcd) error { return e.Stop(t.Context()) }, false},
+		"killed":  {func(_ *testing.T, e *cluster.Etcd) error { return e.Kill() }, false},
+		"running": {func(*testing.T, *cluster.Etcd) error { return nil }, true},
 	}
-	ends := map[string]func() error{
-		"stop": func() error { return e.Stop(ctx) },
-		"kill": e.Kill,
-		"run":  func() error { return nil }, // Restart of one that runs
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			e := startEtcd(t)
+			endpoint, pid := e.Endpoint(), e.PID()
+			if _, err := etcdClient(t, e).Put(t.Context(), "web-1", "127.0.0.1:8080"); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.end(t, e); err != nil {
+				t.Fatal(err)
+			}
+			if runs := dial(t, e) == nil; runs != c.runs || (e.PID() != 0) != c.runs {
+				t.Errorf("it runs: %t, process %d; want %t", runs, e.PID(), c.runs)
+			}
+			if err := e.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if e.Endpoint() != endpoint || e.PID() == pid || e.Err() != nil {
+				t.Errorf("endpoint %s, process %d, error %v after %s, %d", e.Endpoint(), e.PID(), e.Err(), endpoint, pid)
+			}
+			checkValue(t, e, "web-1", "127.0.0.1:8080")
+		})
 	}
-	for _, how := range []string{"stop", "kill", "run"} {
-		if err := ends[how](); err != nil {
-			t.Fatalf("%s: %v", how, err)
-		}
-		if how != "run" && (dial(t, e) == nil || e.PID() != 0) {
-			t.Errorf("after %s: it still listens, or has a process %d", how, e.PID())
-		}
-		if err := e.Restart(ctx); err != nil {
-			t.Fatalf("restart after %s: %v", how, err)
-		}
-		got, err := etcdClient(t, e).Get(ctx, "web-1")
-		if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "127.0.0.1:8080" {
-			t.Fatalf("after %s and restart: %v, %v; want what was put", how, got, err)
-		}
-		if e.Endpoint() != endpoint || e.PID() == pid || e.PID() == 0 || e.Err() != nil {
-			t.Errorf("after %s: endpoint %s, process %d, error %v", how, e.Endpoint(), e.PID(), e.Err())
-		}
-		pid = e.PID()
+}
+
+func checkValue(t *testing.T, e *cluster.Etcd, key, want string) {
+	t.Helper()
+	got, err := etcdClient(t, e).Get(t.Context(), key)
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != want {
+		t.Errorf("%s is %v, %v; want %s", key, got, err, want)
 	}
 }
 

@@ -71,11 +71,14 @@ func IssueKubeconfig(dir, server, user string, now time.Time, groups ...string) 
 	return path, writeKubeconfig(path, server, user, authority.PEM(), client)
 }
 
+// plainRunes are those that a file name keeps of a user's name.
+const plainRunes = "-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
 // userFile is a file name for a user: readable, and different for each user and
 // set of groups although file names allow fewer characters than users do.
 func userFile(user string, groups []string) string {
 	readable := strings.Map(func(r rune) rune {
-		if r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+		if strings.ContainsRune(plainRunes, r) {
 			return r
 		}
 		return '_'

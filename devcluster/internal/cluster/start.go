@@ -160,39 +160,50 @@ func (c *Cluster) start(ctx context.Context) error {
 	for _, name := range build.All() {
 		c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Waiting})
 	}
-	// 1. etcd, which answers within a fraction of a second.
-	etcd, err := c.launch(build.Etcd)
-	if err != nil {
+	// A component that ends while another starts ends the start.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-c.done:
+			cancel(c.Err())
+		case <-ctx.Done():
+		}
+	}()
+	if err := c.startStages(ctx); err != nil {
 		return err
 	}
-	if err := c.ready(ctx, etcd); err != nil {
-		return err
+	return c.Err()
+}
+
+func (c *Cluster) startStages(ctx context.Context) error {
+	// Each stage starts its components at once and waits until all are ready. The
+	// API server's clients start when it is ready, not before: one that is turned
+	// away once, because RBAC is not there yet, backs off for longer than it gains.
+	stages := [][]string{{build.Etcd}, {build.APIServer}, {build.ControllerManager, build.Scheduler}}
+	for _, names := range stages {
+		if err := c.startStage(ctx, names); err != nil {
+			return err
+		}
 	}
-	// 2. The API server. Its clients start when it is ready, not before: a client
-	// that is turned away once, because RBAC is not there yet, backs off for longer
-	// than it gains.
-	api, err := c.launch(build.APIServer)
-	if err != nil {
-		return err
+	return waitFor(ctx, c.process(build.ControllerManager), "the default service account", c.defaultServiceAccount)
+}
+
+func (c *Cluster) startStage(ctx context.Context, names []string) error {
+	started := []*process.Process{}
+	for _, name := range names {
+		p, err := c.launch(name)
+		if err != nil {
+			return err
+		}
+		started = append(started, p)
 	}
-	if err := c.ready(ctx, api); err != nil {
-		return err
-	}
-	// 3. Its clients, both at once.
-	manager, err := c.launch(build.ControllerManager)
-	if err != nil {
-		return err
-	}
-	scheduler, err := c.launch(build.Scheduler)
-	if err != nil {
-		return err
-	}
-	for _, p := range []*process.Process{manager, scheduler} {
+	for _, p := range started {
 		if err := c.ready(ctx, p); err != nil {
 			return err
 		}
 	}
-	return waitFor(ctx, manager, "the default service account", c.defaultServiceAccount)
+	return nil
 }
 
 func (c *Cluster) choosePorts(ctx context.Context) error {

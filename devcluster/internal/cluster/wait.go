@@ -15,7 +15,8 @@ import (
 const pollEvery = 30 * time.Millisecond
 
 // waitFor returns nil as soon as ready does. It fails when the process ends, with
-// its *process.ExitError, and when ctx ends, with the last answer.
+// its *process.ExitError, and when ctx ends: with the last answer, or, when ctx
+// ended because another process has, with the *process.ExitError of that.
 func waitFor(ctx context.Context, p *process.Process, what string, ready func(context.Context) error) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
@@ -39,6 +40,10 @@ func waitFor(ctx context.Context, p *process.Process, what string, ready func(co
 
 func notReady(ctx context.Context, p *process.Process, what string, answer error) error {
 	cause := context.Cause(ctx)
+	var exit *process.ExitError
+	if errors.As(cause, &exit) {
+		return exit
+	}
 	if errors.Is(cause, context.Canceled) {
 		return fmt.Errorf("waiting for %s: %w", what, cause)
 	}

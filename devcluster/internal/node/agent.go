@@ -158,6 +158,7 @@ func newAgent(options Options) (*Agent, error) {
 		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](10*time.Millisecond, 5*time.Second),
 		workqueue.TypedRateLimitingQueueConfig[types.UID]{Clock: a.clock})
 	a.enqueue = a.queue.Add
+	a.silent = a.hasFailed
 	for i := range cmp.Or(options.Nodes, 2) {
 		name := cmp.Or(options.NamePrefix, "node-") + strconv.Itoa(i+1)
 		a.names = append(a.names, name)
@@ -207,9 +208,8 @@ func (a *Agent) serveNext(ctx context.Context) bool {
 	defer a.queue.Done(uid)
 	a.mu.Lock()
 	e := a.entries[uid]
-	silent := e != nil && a.nodes[a.names[e.pod.node]].failed
 	a.mu.Unlock()
-	if e == nil || silent {
+	if e == nil || a.hasFailed(e.pod.node) {
 		return true
 	}
 	next, err := a.sync(ctx, e)

@@ -250,4 +250,3 @@ func waitingFor(reasons ...string) func(*corev1.Pod) bool {
 		return false
 	}
 }
-

@@ -29,8 +29,13 @@ func TestPodServesOnItsOwnAddress(t *testing.T) {
 	if got := b.ask(two, "/"); !strings.Contains(got, two.Name) {
 		t.Errorf("Pod two answers %q", got)
 	}
+}
+
+func TestContainersAndEventsTellOfAPod(t *testing.T) {
+	b := newBench(t, nil)
+	one := b.await(b.create(b.webPod("one")), "the Pod is ready", isReady)
 	containers := b.agent.Containers()
-	if len(containers) != 2 || containers[0].Pod != one.Name || !containers[0].Ready || containers[0].PID == 0 || containers[0].IP != one.Status.PodIP {
+	if len(containers) != 1 || containers[0].Pod != one.Name || !containers[0].Ready || containers[0].PID == 0 || containers[0].IP != one.Status.PodIP {
 		t.Errorf("containers %+v", containers)
 	}
 	eventually(t, "events tell of the start", func() bool {
@@ -72,15 +77,20 @@ func TestInPlaceUpdate(t *testing.T) {
 		main(after).LastTerminationState.Terminated == nil || after.Status.ObservedGeneration != after.Generation {
 		t.Errorf("container status %+v does not tell of the restart", main(after))
 	}
+}
 
+func TestInPlaceUpdateToAMissingImage(t *testing.T) {
+	b := newBench(t, nil)
+	object := b.create(b.webPod("one"))
+	before := b.await(object, "the Pod is ready", isReady)
 	b.setImage(object, "registry.example:5000/shop/web:v9")
 	missing := b.await(object, "the pull is given up for now", waitingFor(ReasonImagePullBackOff))
-	if main(missing).ContainerID != main(after).ContainerID || isReady(missing) || b.ask(missing, "/") != "" {
+	if main(missing).ContainerID != main(before).ContainerID || isReady(missing) || b.ask(missing, "/") != "" {
 		t.Errorf("container status %+v, want that of the killed container", main(missing))
 	}
 	b.setImage(object, "registry.example:5000/shop/web:v1")
 	b.await(object, "the Pod recovers", func(object *corev1.Pod) bool {
-		return isReady(object) && main(object).RestartCount == 2 && main(object).ImageID == main(before).ImageID
+		return isReady(object) && main(object).RestartCount == 1 && main(object).ImageID == main(before).ImageID
 	})
 }
 

@@ -19,13 +19,16 @@
 //
 //   - Volumes, Secrets, ConfigMaps, service account tokens, security contexts
 //     and network policies are ignored, and so are environment variables that
-//     come from ConfigMaps, Secrets or resource fields. A process sees the
-//     files and the network of the machine.
+//     come from ConfigMaps, Secrets or resource fields, working directories and
+//     termination messages. A process sees the files and the network of the
+//     machine.
 //   - Resource requests and limits are reported as actuated at once, never
 //     enforced. There is no eviction, no OOM kill, no activeDeadlineSeconds.
 //   - kubectl logs, exec, attach and port-forward do not work: there is no
 //     kubelet endpoint. Container output is in files, see ProcessOptions.
-//   - Pod addresses are loopback addresses, reachable from this machine only.
+//   - Pod addresses of the process runtime are loopback addresses, reachable
+//     from this machine only. The API server refuses them in EndpointSlices,
+//     so that a Service with a selector stays without endpoints.
 //   - Containers of one Pod that have to be restarted are restarted at the
 //     same time; a kubelet stops one after the other. A kubelet also shows
 //     CrashLoopBackOff for a moment after an in-place change to an image that

@@ -185,8 +185,8 @@ func (a *Agent) renewLease(ctx context.Context, node string, now time.Time) erro
 	return nil
 }
 
-// FailNode makes a node fall silent: no heartbeat, no status write, no
-// reaction to anything. Its containers go on, as those of a node that is cut
+// FailNode makes a node fall silent: no heartbeat, no status write, no event,
+// no reaction to anything. Its containers go on, as those of a node that is cut
 // off do.
 func (a *Agent) FailNode(name string) error {
 	a.mu.Lock()
@@ -197,6 +197,12 @@ func (a *Agent) FailNode(name string) error {
 	}
 	node.failed = true
 	return nil
+}
+
+func (a *Agent) hasFailed(node int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.nodes[a.names[node]].failed
 }
 
 // RecoverNode ends what FailNode began: the node reports itself ready and

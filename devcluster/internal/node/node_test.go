@@ -153,30 +153,3 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
-
-func TestJitter(t *testing.T) {
-	delay := func(seed uint64, name string) time.Duration {
-		t.Helper()
-		r, err := NewSimulatedRuntime(SimulatedOptions{ReadyDelay: time.Second, Jitter: 0.5, Seed: seed})
-		if err != nil {
-			t.Fatal(err)
-		}
-		object := buildPod()
-		object.Name = name
-		if d := r.Delay(DelayUpdate, object); d != 0 {
-			t.Errorf("a delay of 0 became %v", d)
-		}
-		return r.Delay(DelayReady, object)
-	}
-	distinct := map[time.Duration]bool{}
-	for _, name := range strings.Fields("a b c d e f g h") {
-		d := delay(1, name)
-		if d < time.Second || d > 1500*time.Millisecond || d != delay(1, name) {
-			t.Errorf("delay %v of %s: want one between 1 and 1.5 s, always the same", d, name)
-		}
-		distinct[d] = true
-	}
-	if len(distinct) < 6 || delay(1, "a") == delay(2, "a") {
-		t.Errorf("delays %v hardly differ", distinct)
-	}
-}

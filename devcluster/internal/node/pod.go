@@ -20,6 +20,7 @@ type kubelet struct {
 	runtime           Runtime
 	clock             clock.WithTicker
 	recorder          record.EventRecorder // nil: no events
+	silent            func(node int) bool  // the node has failed
 	backoff           backoffLimits
 	readyUntilStopped bool
 	enqueue           func(types.UID)
@@ -159,6 +160,10 @@ func (p *pod) converge(now time.Time) error {
 	if err := p.ensureAddress(); err != nil {
 		return err
 	}
+	if p.completed() {
+		p.stopAll(now, now.Add(p.grace(nil))) // what is left is sidecars: they would be restarted below
+		return nil
+	}
 	for i, c := range p.containers {
 		if c.role == roleInit && p.initialized {
 			continue
@@ -170,7 +175,7 @@ func (p *pod) converge(now time.Time) error {
 	}
 	p.initialized = true
 	if p.completed() {
-		p.stopAll(now, now.Add(p.grace(nil))) // what is left is sidecars
+		p.stopAll(now, now.Add(p.grace(nil)))
 	}
 	return nil
 }
@@ -241,7 +246,7 @@ func (p *pod) update(change func()) {
 
 // event records an event about the Pod, or about one of its containers.
 func (p *pod) event(kind, reason, container, message string) {
-	if p.recorder == nil {
+	if p.recorder == nil || p.silent(p.node) {
 		return
 	}
 	ref := &corev1.ObjectReference{

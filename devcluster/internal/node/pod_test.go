@@ -24,6 +24,11 @@ func TestStartTakesOneWrite(t *testing.T) {
 	if s.writes != 1 || !s.next.IsZero() {
 		t.Errorf("%d writes, next step %v; want 1 write and no step", s.writes, s.next)
 	}
+}
+
+func TestStatusOfARunningPod(t *testing.T) {
+	s := newStage(t, buildPod())
+	s.step()
 	status := s.object.Status
 	if status.PodIP == "" || status.HostIP != "10.254.0.1" || status.ObservedGeneration != 1 || status.StartTime == nil {
 		t.Errorf("status lacks something: %+v", status)
@@ -227,6 +232,36 @@ func TestSidecarEndsWithTheMainContainers(t *testing.T) {
 	s.crash("main", 0)
 	s.expectCalls("term proxy")
 	s.expect("Succeeded proxy=Completed(0) main=Completed(0) +PodReadyToStartContainers +Initialized")
+}
+
+func TestSidecarThatIsSlowToEndIsNotRestarted(t *testing.T) {
+	s := newStage(t, buildPod(withPolicy(corev1.RestartPolicyNever), withInit(buildContainer("proxy", asSidecar))))
+	s.runtime.deaf["proxy"] = true
+	s.step()
+	s.runtime.calls = nil
+	s.crash("main", 0)
+	s.expect("Running proxy=running! main=Completed(0) +PodReadyToStartContainers +Initialized")
+	s.pass(time.Minute)
+	s.expectCalls("term proxy", "kill proxy")
+	s.expect("Succeeded proxy=Error(137) main=Completed(0) +PodReadyToStartContainers +Initialized")
+}
+
+func TestRestartingSidecarDoesNotHoldUpTheOthers(t *testing.T) {
+	s := newStage(t, buildPod(withInit(buildContainer("proxy", asSidecar, withPostStart(60)))))
+	s.step()
+	s.pass(time.Minute)
+	s.setImage("proxy", "web:v2")
+	s.runtime.calls = nil
+	s.setImage("main", "web:v2")
+	s.expectCalls("term main", "start main web:v2")
+}
+
+func TestInitContainersAreNotRunAgain(t *testing.T) {
+	s := newStage(t, buildPod(withInit(buildContainer("first")), func(object *corev1.Pod) {
+		object.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}
+	}))
+	s.step()
+	s.expectCalls("start main web:v1")
 }
 
 func TestReadinessGates(t *testing.T) {

@@ -88,11 +88,15 @@ func (p *pod) startProbes(c *container, spec *corev1.Container) {
 	}
 }
 
-// run probes until the instance ends. An attempt takes place right away, then
-// one each period.
+// firstAttempt is when a probe without initial delay begins. A kubelet too takes
+// a moment to see that a container runs; a program that is up by then is spared
+// a failure.
+const firstAttempt = 100 * time.Millisecond
+
+// run probes until the instance ends.
 func (r prober) run(ctx context.Context) {
 	count := tally{successThreshold: int(r.probe.SuccessThreshold), failureThreshold: int(r.probe.FailureThreshold)}
-	if !r.wait(ctx, seconds(r.probe.InitialDelaySeconds, 0), nil) {
+	if !r.wait(ctx, seconds(r.probe.InitialDelaySeconds, firstAttempt), nil) {
 		return
 	}
 	for r.attempt(ctx, &count) && r.wait(ctx, seconds(r.probe.PeriodSeconds, 10*time.Second), r.turn) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 func TestTally(t *testing.T) {
@@ -153,6 +154,69 @@ func (i *execInstance) Exec(ctx context.Context, _ []string) error {
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+func TestStartupProbeEndsWithItsResult(t *testing.T) {
+	p := &pod{kubelet: &kubelet{enqueue: func(types.UID) {}}}
+	for _, test := range []struct {
+		once     bool
+		attempts string
+		want     string // does the probe go on after each
+	}{
+		{true, "--+", "yyn"}, {true, "---", "yyn"}, {false, "--+", "yyy"},
+	} {
+		var outcome error
+		result := probeUnknown
+		r := prober{pod: p, c: &container{}, probe: &corev1.Probe{}, result: &result, once: test.once,
+			due: func() bool { return true }, check: func(context.Context) error { return outcome }}
+		count := &tally{failureThreshold: 3}
+		var got strings.Builder
+		for _, attempt := range test.attempts {
+			outcome = nil
+			if attempt == '-' {
+				outcome = errors.New("not yet")
+			}
+			got.WriteByte(map[bool]byte{true: 'y', false: 'n'}[r.attempt(t.Context(), count)])
+		}
+		if got.String() != test.want {
+			t.Errorf("once %v, attempts %s: goes on %s, want %s", test.once, test.attempts, got.String(), test.want)
+		}
+	}
+}
+
+// TestTerminatingPodIsNotProbedForLife has a liveness probe of a container that
+// is being stopped.
+func TestTerminatingPodIsNotProbedForLife(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
+	p := &pod{kubelet: &kubelet{clock: clock, base: t.Context(), enqueue: func(types.UID) {}}}
+	instance := &execInstance{results: make(chan error)}
+	c := &container{instance: instance, hooked: true, startup: probeSuccess, liveness: probeSuccess}
+	exec := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
+	turn := func(advance time.Duration) (attempted bool) {
+		t.Helper()
+		clock.Step(advance)
+		eventually(t, "the probe makes its attempt or leaves it", func() bool {
+			select {
+			case instance.results <- nil:
+				attempted = true
+			default:
+			}
+			return attempted || clock.HasWaiters()
+		})
+		return attempted
+	}
+	p.startProbes(c, &corev1.Container{LivenessProbe: &corev1.Probe{ProbeHandler: exec, PeriodSeconds: 1}})
+	eventually(t, "the probe waits for its turn", clock.HasWaiters)
+	if !turn(firstAttempt) {
+		t.Error("a Pod that runs is not probed")
+	}
+	p.mu.Lock()
+	p.termination = &termination{}
+	p.mu.Unlock()
+	eventually(t, "the probe waits for its turn", clock.HasWaiters)
+	if turn(time.Second) {
+		t.Error("a Pod that terminates is probed")
 	}
 }
 

@@ -306,43 +306,60 @@ func TestNoContainerOutlivesTheAgent(t *testing.T) {
 	eventually(t, "the container ends with the agent", func() bool { return !alive(pid) })
 }
 
-func TestProgramDir(t *testing.T) {
+// programDir makes a folder with the program web and the file text.
+func programDir(t *testing.T) string {
+	t.Helper()
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"web": 0o755, "text": 0o644} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, mode); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r := newTestRuntime(t, ProcessOptions{Images: ProgramDir(dir, "v1", "v2"), Aliases: map[string]string{"reg:5000/web:v2": "reg:5000/web:v1"}})
-	resolve := func(image string) (string, string) {
-		id, err := r.Resolve(image)
-		var failure *PullError
-		if errors.As(err, &failure) {
-			return id, failure.Reason
-		}
-		return id, ""
-	}
+	return dir
+}
+
+func TestProgramDir(t *testing.T) {
+	dir := programDir(t)
+	r := newTestRuntime(t, ProcessOptions{Images: ProgramDir(dir, "v1", "v2")})
 	for image, want := range map[string]string{
 		"web:v1": "", "reg:5000/a/web:v2": "",
 		"web": ReasonErrImagePull, "web:v3": ReasonErrImagePull, "other:v1": ReasonErrImagePull, "text:v1": ReasonErrImagePull,
 		"web:": ReasonInvalidImageName, "../web:v1": ReasonInvalidImageName,
 	} {
-		if _, got := resolve(image); got != want {
+		got := ""
+		var failure *PullError
+		if _, err := r.Resolve(image); errors.As(err, &failure) {
+			got = failure.Reason
+		}
+		if got != want {
 			t.Errorf("image %q: reason %q, want %q", image, got, want)
 		}
 	}
-	v1, _ := resolve("reg:5000/web:v1")
-	if alias, _ := resolve("reg:5000/web:v2"); alias != v1 {
-		t.Errorf("ID of the alias is %s, want %s", alias, v1)
-	}
-	if pinned, reason := resolve(v1); pinned != v1 || reason != "" {
-		t.Errorf("by digest: ID %s, reason %q", pinned, reason)
-	}
-	if _, _, env, _ := r.options.Images(v1); len(env) != 1 || env[0] != "APP_VERSION=v1" {
-		t.Errorf("by digest: environment %q, want version v1", env)
-	}
 	if _, _, _, ok := ProgramDir(dir)("web:anything"); !ok {
 		t.Error("a tag is refused though none were named")
+	}
+}
+
+func TestProgramDirByDigest(t *testing.T) {
+	r := newTestRuntime(t, ProcessOptions{
+		Images: ProgramDir(programDir(t), "v1", "v2"), Aliases: map[string]string{"reg:5000/web:v2": "reg:5000/web:v1"},
+	})
+	resolve := func(image string) string {
+		id, err := r.Resolve(image)
+		if err != nil {
+			t.Errorf("image %s: %v", image, err)
+		}
+		return id
+	}
+	v1 := resolve("reg:5000/web:v1")
+	if alias := resolve("reg:5000/web:v2"); alias != v1 {
+		t.Errorf("ID of the alias is %s, want %s", alias, v1)
+	}
+	if pinned := resolve(v1); pinned != v1 {
+		t.Errorf("ID by digest is %s, want %s", pinned, v1)
+	}
+	if _, _, env, _ := r.options.Images(v1); len(env) != 1 || env[0] != "APP_VERSION=v1" {
+		t.Errorf("environment by digest is %q, want version v1", env)
 	}
 }
 

@@ -30,7 +30,7 @@ type stage struct {
 func newStage(t *testing.T, object *corev1.Pod) *stage {
 	t.Helper()
 	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
-	simulated, err := NewSimulatedRuntime(SimulatedOptions{Clock: clock, MissingImages: []string{"missing:v1"}})
+	simulated, err := NewSimulatedRuntime(SimulatedOptions{Clock: clock, MissingImages: []string{"missing:v1"}, CrashImages: []string{"crash:v1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

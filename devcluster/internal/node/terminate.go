@@ -54,7 +54,6 @@ func (p *pod) stopAll(now, deadline time.Time) bool {
 		if c.halt == nil {
 			p.stop(c, p.spec(i), now, haltCause{deadline: deadline, message: "Stopping container " + c.name})
 		}
-		c.halt.fresh = false
 		c.halt.deadline = earlier(c.halt.deadline, later(deadline, c.halt.killFloor))
 		p.advance(c, now, c.role != roleSidecar || down)
 		down = p.reap(c, now) && down

@@ -221,6 +221,8 @@ type Stats struct {
 	Instances []InstanceStats
 	// Versions counts the answers by the version that gave them.
 	Versions map[string]int
+	// Reasons counts the lost requests by reason, the commonest first.
+	Reasons []ReasonCount
 }
 
 // Stats gives the counters as they are.
@@ -229,7 +231,7 @@ func (c *Client) Stats(now time.Time) Stats {
 	defer c.mu.Unlock()
 	stats := Stats{
 		Started: c.started, Sent: c.sent, Lost: c.lost, InFlight: c.inFlight,
-		PerSecond: c.meter.perSecond(now), Versions: map[string]int{},
+		PerSecond: c.meter.perSecond(now), Versions: map[string]int{}, Reasons: countReasons(c.reasons),
 	}
 	for _, i := range c.instances {
 		for version, count := range i.versions {
@@ -251,12 +253,8 @@ func (s *sink) Replace(entries []Entry) {
 	s.change(func(now time.Time) []Change { return s.directory.replace(now, entries) })
 }
 
-func (s *sink) Put(entry Entry) {
-	s.change(func(now time.Time) []Change { return s.directory.put(now, entry) })
-}
-
-func (s *sink) Remove(key string) {
-	s.change(func(now time.Time) []Change { return s.directory.remove(now, key) })
+func (s *sink) Update(put []Entry, removed []string) {
+	s.change(func(now time.Time) []Change { return s.directory.update(now, put, removed) })
 }
 
 func (s *sink) change(apply func(time.Time) []Change) {

@@ -41,14 +41,17 @@ type version struct {
 // newDirectory makes a directory whose callers lag at most keep behind.
 func newDirectory(keep time.Duration) *directory { return &directory{keep: keep} }
 
-// put adds an entry or changes its address.
-func (d *directory) put(now time.Time, entry Entry) []Change {
-	return d.replace(now, append(without(d.current(), entry.Key), entry))
-}
-
-// remove takes an entry away; a key that is not there is no change.
-func (d *directory) remove(now time.Time, key string) []Change {
-	return d.replace(now, without(d.current(), key))
+// update puts and removes entries at once. To put the same entry again, or to
+// remove a key that is not there, is no change.
+func (d *directory) update(now time.Time, put []Entry, removed []string) []Change {
+	next := d.current()
+	for _, key := range removed {
+		next = without(next, key)
+	}
+	for _, entry := range put {
+		next = append(without(next, entry.Key), entry)
+	}
+	return d.replace(now, next)
 }
 
 // replace makes entries the whole list and says what that changed, those that

@@ -24,8 +24,8 @@ func keys(entries []Entry) []string {
 func TestViewLagsBehindTheRegistry(t *testing.T) {
 	d := newDirectory(2 * time.Second)
 	d.replace(at(0), []Entry{{"a", "a:1"}})
-	d.put(at(1), Entry{"b", "b:1"})
-	d.remove(at(2), "a")
+	d.update(at(1), []Entry{{"b", "b:1"}}, nil)
+	d.update(at(2), nil, []string{"a"})
 	for _, c := range []struct {
 		now  float64
 		lag  time.Duration
@@ -50,7 +50,7 @@ func TestBeforeTheFirstListNobodyKnowsAnything(t *testing.T) {
 	if got := d.view(at(0), 0); got != nil {
 		t.Errorf("an empty directory gave %v", got)
 	}
-	d.put(at(5), Entry{"a", "a:1"})
+	d.update(at(5), []Entry{{"a", "a:1"}}, nil)
 	if got := d.view(at(5.5), time.Second); got != nil {
 		t.Errorf("half a second after the first entry a caller one second behind knows %v", got)
 	}
@@ -69,18 +69,18 @@ func TestChangesSayWhatCameAndWhatLeft(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("changes:\n got %v\nwant %v", got, want)
 	}
-	if got := d.put(at(2), Entry{"c", "c:1"}); len(got) != 0 {
+	if got := d.update(at(2), []Entry{{"c", "c:1"}}, nil); len(got) != 0 {
 		t.Errorf("writing the same entry again changed %v", got)
 	}
-	if got := d.remove(at(2), "nobody"); len(got) != 0 {
+	if got := d.update(at(2), nil, []string{"nobody"}); len(got) != 0 {
 		t.Errorf("removing an unknown key changed %v", got)
 	}
 }
 
 func TestUsableUntilTheSlowestCallerHasHeard(t *testing.T) {
 	d := newDirectory(time.Second)
-	d.put(at(0), Entry{"a", "a:1"})
-	d.remove(at(10), "a")
+	d.update(at(0), []Entry{{"a", "a:1"}}, nil)
+	d.update(at(10), nil, []string{"a"})
 	if d.lists("a:1") {
 		t.Error("the entry was removed and is still listed")
 	}
@@ -102,5 +102,21 @@ func TestReplaceKeepsItsOwnCopy(t *testing.T) {
 	given[0] = Entry{"z", "z:1"}
 	if got := keys(d.current()); !reflect.DeepEqual(got, []string{"a", "b"}) {
 		t.Errorf("the caller's slice is shared: %v", got)
+	}
+}
+
+// One instance goes and another comes in one transaction: at no moment does a
+// caller know nobody.
+func TestAnUpdateIsSeenWhole(t *testing.T) {
+	d := newDirectory(time.Second)
+	d.replace(at(0), []Entry{{"old", "a:1"}})
+	changes := d.update(at(1), []Entry{{"new", "b:1"}}, []string{"old"})
+	if len(changes) != 2 || len(d.versions) != 2 {
+		t.Errorf("%d changes in %d versions, want both changes in one new version", len(changes), len(d.versions))
+	}
+	for _, now := range []float64{0.5, 1, 1.5} {
+		if got := d.view(at(now), 0); len(got) != 1 {
+			t.Errorf("at %gs callers know %v, want exactly one", now, got)
+		}
 	}
 }

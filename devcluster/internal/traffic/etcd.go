@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,10 +33,9 @@ type Source interface {
 type Sink interface {
 	// Replace makes entries the whole list.
 	Replace(entries []Entry)
-	// Put adds an entry or changes its address.
-	Put(entry Entry)
-	// Remove takes an entry away.
-	Remove(key string)
+	// Update puts and removes entries at once: callers never see a part of what
+	// the registry has changed in one go. A key is in at most one of the two.
+	Update(put []Entry, removed []string)
 }
 
 // Etcd is a service in etcd in the layout of
@@ -81,17 +82,26 @@ func apply(prefix string, response clientv3.WatchResponse, sink Sink) error {
 	if err := response.Err(); err != nil {
 		return fmt.Errorf("watch etcd keys below %s: %w", prefix, err)
 	}
+	// The last event of a key counts: a response may span several revisions.
+	latest := map[string]*clientv3.Event{}
 	for _, event := range response.Events {
+		latest[string(event.Kv.Key)] = event
+	}
+	var put []Entry
+	var removed []string
+	for _, key := range slices.Sorted(maps.Keys(latest)) {
+		event := latest[key]
 		if event.Type == clientv3.EventTypeDelete {
-			sink.Remove(strings.TrimPrefix(string(event.Kv.Key), prefix))
+			removed = append(removed, strings.TrimPrefix(key, prefix))
 			continue
 		}
 		entry, err := decode(prefix, event.Kv.Key, event.Kv.Value)
 		if err != nil {
 			return err
 		}
-		sink.Put(entry)
+		put = append(put, entry)
 	}
+	sink.Update(put, removed)
 	return nil
 }
 

@@ -11,13 +11,16 @@ import (
 // beside a change of state.
 const recent = time.Minute
 
+// subjectWidth is the width of the log's second column: names of Pods fit.
+const subjectWidth = 26
+
 // Line puts a sentence in the form of the log: when, counted from the start of
 // the run, of whom, and what.
 func Line(elapsed time.Duration, subject, sentence string) string {
 	if subject == "" {
 		return fmt.Sprintf("%6.1fs  %s", elapsed.Seconds(), sentence)
 	}
-	return fmt.Sprintf("%6.1fs  %s  %s", elapsed.Seconds(), subject, sentence)
+	return fmt.Sprintf("%6.1fs  %-*s  %s", elapsed.Seconds(), subjectWidth, subject, sentence)
 }
 
 // Changes says in one sentence each what happened to a Pod between two looks;
@@ -28,12 +31,11 @@ func Changes(before, after *Pod, now time.Time) []string {
 		return nil
 	case after == nil:
 		return []string{"is gone" + since("left etcd", !before.Registered, before.RegisteredSince, now)}
-	case before == nil:
-		before = &Pod{}
 	}
 	sentences := []string{}
-	if before.Name == "" {
-		sentences = append(sentences, "is created")
+	if before == nil {
+		sentences = append(sentences, creation(after))
+		before = &Pod{State: after.State}
 	}
 	for _, change := range []func(before, after *Pod, now time.Time) string{
 		stateChange, addressChange, readyChange, versionChange, restartChange, registryChange, leavingChange, waitChange,
@@ -43,6 +45,13 @@ func Changes(before, after *Pod, now time.Time) []string {
 		}
 	}
 	return sentences
+}
+
+func creation(pod *Pod) string {
+	if pod.State == "" {
+		return "is created"
+	}
+	return "is created in " + pod.State
 }
 
 func stateChange(before, after *Pod, now time.Time) string {

@@ -25,7 +25,9 @@ func TestChanges(t *testing.T) {
 	}{
 		{"nothing", &normal, with(func(*Pod) {}), []string{}},
 		{"neither", nil, nil, nil},
-		{"new", nil, &Pod{Name: "web-a", State: "PreparingNormal"}, []string{"is created", "→ PreparingNormal"}},
+		{"new", nil, &Pod{Name: "web-a", State: "PreparingNormal"}, []string{"is created in PreparingNormal"}},
+		{"new without a state", nil, &Pod{Name: "web-a"}, []string{"is created"}},
+		{"gets a state", &Pod{Name: "web-a"}, &Pod{Name: "web-a", State: "PreparingNormal"}, []string{"→ PreparingNormal"}},
 		{
 			"up", &Pod{Name: "web-a", State: "PreparingNormal"}, with(func(p *Pod) { p.Registered = false; p.State = "PreparingNormal" }),
 			[]string{"has the address 127.9.0.3:8080", "is ready", "runs v1"},
@@ -76,7 +78,7 @@ func TestLine(t *testing.T) {
 		sentence string
 		want     string
 	}{
-		{12_300 * time.Millisecond, "demo/web-x7k2p", "joined etcd", "  12.3s  demo/web-x7k2p  joined etcd"},
+		{12_300 * time.Millisecond, "demo/web-x7k2p", "joined etcd", "  12.3s  demo/web-x7k2p              joined etcd"},
 		{0, "", "begin", "   0.0s  begin"},
 	} {
 		if got := Line(c.elapsed, c.subject, c.sentence); got != c.want {

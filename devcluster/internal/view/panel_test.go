@@ -81,7 +81,7 @@ func TestPanel(t *testing.T) {
 		style Style
 	}{
 		{"wide.txt", rolling(), Style{Width: 120, Height: 30}},
-		{"narrow.txt", rolling(), Style{Width: 72, Height: 30}},
+		{"narrow.txt", rolling(), Style{Width: 76, Height: 30}},
 		{"low.txt", rolling(), Style{Width: 120, Height: 9}},
 		{"lossy.txt", lossy, Style{Width: 120, Height: 30}},
 		{"unbounded.txt", rolling(), Style{}},

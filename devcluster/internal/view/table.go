@@ -85,7 +85,7 @@ func choose(columns []Column, widths []int, limit int) []int {
 
 // lastColumn is what the last column needs at least: it is cut before another
 // column is given up.
-const lastColumn = 12
+const lastColumn = 14
 
 func total(columns []Column, widths []int, dropped map[int]bool) int {
 	sum := 0

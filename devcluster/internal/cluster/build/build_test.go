@@ -99,10 +99,7 @@ func leftovers(t *testing.T, b *bench) []string {
 
 func TestEnsureBuildsWhatIsMissing(t *testing.T) {
 	b := newBench(t, "")
-	bins, err := Ensure(t.Context(), b.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bins := ensure(t, b)
 	want := []string{
 		"go.etcd.io/etcd/server/v3", "k8s.io/kubernetes/cmd/kube-apiserver",
 		"k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler",
@@ -118,9 +115,24 @@ func TestEnsureBuildsWhatIsMissing(t *testing.T) {
 	if left := leftovers(t, b); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
-	// A second call finds all; one that lacks a binary builds that one.
-	if _, err := Ensure(t.Context(), b.opts); err != nil {
+}
+
+func ensure(t *testing.T, b *bench) *Binaries {
+	t.Helper()
+	bins, err := Ensure(t.Context(), b.opts)
+	if err != nil {
 		t.Fatal(err)
+	}
+	return bins
+}
+
+func TestEnsureBuildsNothingTwice(t *testing.T) {
+	b := newBench(t, "")
+	bins := ensure(t, b)
+	before := len(b.built(t))
+	ensure(t, b)
+	if got := b.built(t)[before:]; len(got) > 0 {
+		t.Errorf("built again: %q", got)
 	}
 	if err := os.Remove(bins.Path(Scheduler)); err != nil {
 		t.Fatal(err)
@@ -128,11 +140,9 @@ func TestEnsureBuildsWhatIsMissing(t *testing.T) {
 	if _, missing, err := Locate(b.opts); err != nil || !slices.Equal(missing, []string{Scheduler}) {
 		t.Errorf("missing %q, %v", missing, err)
 	}
-	if _, err := Ensure(t.Context(), b.opts); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.built(t)[len(want):]; !slices.Equal(got, want[3:]) {
-		t.Errorf("then built %q, want %q", got, want[3:])
+	ensure(t, b)
+	if got := b.built(t)[before:]; !slices.Equal(got, []string{"k8s.io/kubernetes/cmd/kube-scheduler"}) {
+		t.Errorf("built %q, want the one that is missing", got)
 	}
 }
 
@@ -224,13 +234,8 @@ func TestAnInterruptedBuildLeavesNothing(t *testing.T) {
 	}()
 	untilHeard(t, b, "compiling 1/3")
 	cancel()
-	select {
-	case err := <-result:
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("error is %v, want context.Canceled", err)
-		}
-	case <-time.After(bound):
-		t.Fatal("the build goes on")
+	if err := within(t, "the build ends", result); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v, want context.Canceled", err)
 	}
 	if left := leftovers(t, b); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
@@ -260,10 +265,7 @@ func TestABuildClearsWhatAKilledOneLeft(t *testing.T) {
 
 func TestTheSecondBuilderWaitsAndBuildsNothing(t *testing.T) {
 	b := newBench(t, "")
-	bins, err := Ensure(t.Context(), b.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bins := ensure(t, b)
 	before := len(b.built(t))
 	hidden := filepath.Join(t.TempDir(), Etcd)
 	if err := os.Rename(bins.Path(Etcd), hidden); err != nil {
@@ -280,29 +282,32 @@ func TestTheSecondBuilderWaitsAndBuildsNothing(t *testing.T) {
 		_, err := Ensure(context.WithoutCancel(t.Context()), b.opts)
 		result <- err
 	}()
-	select {
-	case said := <-waits:
-		if !strings.Contains(said, "process 1, since 12:00:00") {
-			t.Errorf("it says %q, not for whom it waits", said)
-		}
-	case <-time.After(bound):
-		t.Fatal("it does not say that it waits")
+	if said := within(t, "it says that it waits", waits); !strings.Contains(said, "process 1, since 12:00:00") {
+		t.Errorf("it says %q, not for whom it waits", said)
 	}
 	// What the first builder does last.
 	if err := errors.Join(os.Rename(hidden, bins.Path(Etcd)), lock.Release()); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-result:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(bound):
-		t.Fatal("it waits on")
+	if err := within(t, "it goes on", result); err != nil {
+		t.Fatal(err)
 	}
 	if after := len(b.built(t)); after != before {
 		t.Errorf("the second builder built %d binaries that the first had built", after-before)
 	}
+}
+
+// within takes what must come from a channel.
+func within[T any](t *testing.T, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(bound):
+		t.Fatalf("not within %s: %s", bound, what)
+	}
+	var none T
+	return none
 }
 
 func TestTheWaitForAnotherBuilderEnds(t *testing.T) {

@@ -42,11 +42,11 @@ type ExitError struct {
 	Tail []string
 }
 
-// Error gives the whole story in several lines.
+// Error gives the gist in its first line and the whole story below.
 func (e *ExitError) Error() string {
-	said := "; it wrote nothing"
+	said := "\n  it wrote nothing"
 	if len(e.Tail) > 0 {
-		said = "; its last lines were:\n    " + strings.Join(e.Tail, "\n    ")
+		said = "\n  its last lines:\n    " + strings.Join(e.Tail, "\n    ")
 	}
 	return fmt.Sprintf("%s ended (%s)%s\n  whole log: %s", e.Name, e.Status, said, e.Log)
 }

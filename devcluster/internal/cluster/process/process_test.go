@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,31 +63,39 @@ func waitDone(t *testing.T, p *Process) {
 
 func TestAnEndNobodyAskedForIsTold(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "logs", "talker.log")
-	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(log, []byte("of the run before\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	p := start(t, spawner(t), "talker", log)
 	waitDone(t, p)
 	exit := p.ExitError()
 	if exit == nil || p.Asked() {
 		t.Fatalf("exit %v, asked %t; want an end that nobody asked for", exit, p.Asked())
 	}
-	if exit.Name != "talker" || exit.Status != "exit status 3" || exit.Log != log {
-		t.Errorf("exit error is %+v", exit)
+	last := []string{}
+	for i := 30 - tailLines; i < 30; i++ {
+		last = append(last, fmt.Sprint("line ", i))
 	}
-	if len(exit.Tail) != tailLines || exit.Tail[tailLines-1] != "line 29" {
-		t.Errorf("tail is %q; want the last %d lines", exit.Tail, tailLines)
+	want := &ExitError{Name: "talker", Status: "exit status 3", Log: log, Tail: last}
+	if !reflect.DeepEqual(exit, want) {
+		t.Errorf("got %+v, want %+v", exit, want)
 	}
 	for _, part := range []string{"talker ended (exit status 3)", "line 29", "whole log: " + log} {
 		if !strings.Contains(exit.Error(), part) {
 			t.Errorf("the message lacks %q:\n%s", part, exit.Error())
 		}
 	}
-	if all := p.Tail(1000); len(all) != 30 {
-		t.Errorf("the tail has %d lines; want this run's 30, not those of the run before", len(all))
+}
+
+func TestTheTailIsOfThisRun(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "talker.log")
+	if err := os.WriteFile(log, []byte("of the run before\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, spawner(t), "talker", log)
+	waitDone(t, p)
+	if tail := p.Tail(1000); len(tail) != 30 || tail[0] != "line 0" {
+		t.Errorf("the tail is %q; want this run's 30 lines", tail)
+	}
+	if all := TailFile(log, 1000); len(all) != 31 {
+		t.Errorf("the file has %d lines; want those of the run before too", len(all))
 	}
 }
 

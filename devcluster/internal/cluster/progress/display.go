@@ -143,8 +143,9 @@ func (d *Display) settle() {
 func (d *Display) redraw() {
 	text := &strings.Builder{}
 	if d.drawn > 0 {
-		// Up to the first of our lines, then erase all below.
-		_, _ = fmt.Fprintf(text, "\x1b[%dA\x1b[J", d.drawn)
+		// Up to the first of our lines, then erase all below. The terminal may have
+		// echoed a ^C, which moves the cursor to the right.
+		_, _ = fmt.Fprintf(text, "\r\x1b[%dA\x1b[J", d.drawn)
 	}
 	lines := d.board.Lines(d.screen.Now(), d.screen.Width())
 	for _, line := range lines {

@@ -119,7 +119,7 @@ func TestLiveDisplayOverwritesItsOwnLinesOnly(t *testing.T) {
 	take(Event{Detail: "Starting."})
 	take(Event{Task: "etcd", State: Starting, At: at(8)})
 	d.settle()
-	const up1, up2 = "\x1b[1A\x1b[J", "\x1b[2A\x1b[J"
+	const up1, up2 = "\r\x1b[1A\x1b[J", "\r\x1b[2A\x1b[J"
 	want := "Building.\n" +
 		"  etcd  waiting\n" +
 		up1 + "  etcd  waiting\n  api   waiting\n" +
