@@ -92,7 +92,8 @@ func (e *env) newRegistration(propagation time.Duration, hooks usherv1alpha1.Hoo
 // store is what is really in an etcd.
 type store struct {
 	*env
-	client *clientv3.Client
+	client  *clientv3.Client
+	service string
 }
 
 func (e *env) store(endpoint string) *store {
@@ -102,15 +103,15 @@ func (e *env) store(endpoint string) *store {
 		e.Fatal(err)
 	}
 	e.Cleanup(func() { _ = c.Close() })
-	return &store{env: e, client: c}
+	return &store{env: e, client: c, service: e.namespace}
 }
 
-// addresses of the namespace's service, sorted.
+// addresses of the service, sorted.
 func (s *store) addresses() []string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
-	answer, err := s.client.Get(ctx, "services/"+s.namespace+"/", clientv3.WithPrefix())
+	answer, err := s.client.Get(ctx, "services/"+s.service+"/", clientv3.WithPrefix())
 	if err != nil {
 		s.Fatal(err)
 	}

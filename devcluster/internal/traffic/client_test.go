@@ -115,9 +115,8 @@ func (r *running) sendMore(t *testing.T, n int) {
 }
 
 // server answers everything, slow requests after the time they ask for.
-func server(t *testing.T, version string) (*httptest.Server, *atomic.Int64) {
+func server(t *testing.T, version string) *httptest.Server {
 	t.Helper()
-	var answered atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d, err := time.ParseDuration(r.URL.Query().Get("d")); err == nil {
 			select {
@@ -126,10 +125,9 @@ func server(t *testing.T, version string) (*httptest.Server, *atomic.Int64) {
 			}
 		}
 		_, _ = fmt.Fprintf(w, `{"version":%q}`, version)
-		answered.Add(1)
 	}))
 	t.Cleanup(s.Close)
-	return s, &answered
+	return s
 }
 
 func addr(s *httptest.Server) string { return s.Listener.Addr().String() }
@@ -163,14 +161,14 @@ func TestAHealthyServiceLosesNothing(t *testing.T) {
 
 func newPair(t *testing.T) (one, two *httptest.Server) {
 	t.Helper()
-	one, _ = server(t, "v1")
-	two, _ = server(t, "v2")
+	one = server(t, "v1")
+	two = server(t, "v2")
 	return one, two
 }
 
 // Before the service was ever seen, nothing can be lost.
 func TestTheStreamBeginsWithTheFirstInstance(t *testing.T) {
-	s, _ := server(t, "v1")
+	s := server(t, "v1")
 	reg := newRegistry()
 	r := start(t, quick(reg))
 	reg.list()
@@ -223,7 +221,8 @@ func TestReasonsOfLosses(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	defer busy.Close()
-	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else the connection is reset, not closed
 		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 			_ = conn.Close()
 		}
@@ -318,7 +317,7 @@ func TestTooManyInFlightAreLost(t *testing.T) {
 
 // A registry that cannot be reached leaves callers with the last list.
 func TestAnOutageKeepsTheLastList(t *testing.T) {
-	s, _ := server(t, "v1")
+	s := server(t, "v1")
 	reg := newRegistry()
 	r := start(t, quick(reg))
 	reg.list(addr(s))
@@ -332,7 +331,7 @@ func TestAnOutageKeepsTheLastList(t *testing.T) {
 
 // An empty list is a service that is down, unless its end was announced.
 func TestWithoutAnInstanceRequestsAreLost(t *testing.T) {
-	s, _ := server(t, "v1")
+	s := server(t, "v1")
 	reg := newRegistry()
 	r := start(t, quick(reg))
 	reg.list(addr(s))
@@ -345,7 +344,7 @@ func TestWithoutAnInstanceRequestsAreLost(t *testing.T) {
 }
 
 func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
-	s, _ := server(t, "v1")
+	s := server(t, "v1")
 	reg := newRegistry()
 	options := quick(reg)
 	options.CacheDelay = 200 * time.Millisecond
@@ -364,8 +363,8 @@ func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
 // What was in flight when an instance left the registry, and what callers with
 // a cache still sent to it, is answered.
 func TestDrainedRequestsAreCounted(t *testing.T) {
-	leaving, _ := server(t, "v1")
-	staying, _ := server(t, "v1")
+	leaving := server(t, "v1")
+	staying := server(t, "v1")
 	reg := newRegistry()
 	options := quick(reg)
 	options.SlowShare, options.SlowMin, options.SlowMax = 0.5, 100*time.Millisecond, 200*time.Millisecond
@@ -400,7 +399,7 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 }
 
 func TestSectionsSplitTheStream(t *testing.T) {
-	s, _ := server(t, "v1")
+	s := server(t, "v1")
 	reg := newRegistry()
 	r := start(t, quick(reg))
 	r.Section("never begun")

@@ -9,21 +9,31 @@ import (
 	"time"
 )
 
-func TestPlanIsFixedBySeed(t *testing.T) {
-	p := plan{seed: 7, every: 2 * time.Millisecond, callers: 4, slowShare: 0.03, slowMin: time.Second, slowMax: 2 * time.Second}
-	slow := 0
-	const total = 20_000
-	for n := range total {
+// steady is a stream of 500 requests a second from four callers.
+func steady(seed uint64) plan {
+	return plan{seed: seed, every: 2 * time.Millisecond, callers: 4, slowShare: 0.03, slowMin: time.Second, slowMax: 2 * time.Second}
+}
+
+const planned = 20_000
+
+func TestRequestsAreDueAtFixedTimesAndCallersTakeTurns(t *testing.T) {
+	p := steady(7)
+	for n := range planned {
 		r := p.at(n)
+		if want := time.Duration(n) * 2 * time.Millisecond; r.due != want || r.caller != n%4 {
+			t.Fatalf("request %d is due at %s by caller %d, want %s and %d", n, r.due, r.caller, want, n%4)
+		}
 		if r != p.at(n) {
 			t.Fatalf("request %d differs from one call to the next", n)
 		}
-		if want := time.Duration(n) * 2 * time.Millisecond; r.due != want {
-			t.Fatalf("request %d is due at %s, want %s", n, r.due, want)
-		}
-		if r.caller != n%4 {
-			t.Fatalf("request %d is sent by caller %d, want %d", n, r.caller, n%4)
-		}
+	}
+}
+
+func TestSomeRequestsAreSlow(t *testing.T) {
+	p, other := steady(7), steady(8)
+	slow, same := 0, 0
+	for n := range planned {
+		r := p.at(n)
 		if r.slow == 0 {
 			continue
 		}
@@ -31,17 +41,12 @@ func TestPlanIsFixedBySeed(t *testing.T) {
 		if r.slow < time.Second || r.slow > 2*time.Second {
 			t.Fatalf("request %d is slow for %s, want 1 s to 2 s", n, r.slow)
 		}
-	}
-	if slow < total*2/100 || slow > total*4/100 {
-		t.Errorf("%d of %d requests are slow, want about 3 %%", slow, total)
-	}
-	other := p
-	other.seed = 8
-	same := 0
-	for n := range total {
-		if p.at(n).slow != 0 && p.at(n) == other.at(n) {
+		if r == other.at(n) {
 			same++
 		}
+	}
+	if slow < planned*2/100 || slow > planned*4/100 {
+		t.Errorf("%d of %d requests are slow, want about 3 %%", slow, planned)
 	}
 	if same > slow/10 {
 		t.Errorf("%d of %d slow requests are the same under another seed", same, slow)
@@ -56,19 +61,25 @@ func TestLagsReachTheWholeDelay(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
-	valid := Options{Source: Etcd{}}
-	o, err := valid.withDefaults()
+func TestDefaultOptions(t *testing.T) {
+	o, err := Options{Source: Etcd{}}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Rate != 500 || o.CacheDelay != time.Second || o.SlowShare != 0.03 || o.SlowMin != time.Second || o.SlowMax != 2*time.Second {
-		t.Errorf("defaults are %+v", o)
+	want := Options{
+		Source: Etcd{}, Rate: 500, Callers: 8, CacheDelay: time.Second, SlowShare: 0.03, SlowMin: time.Second,
+		SlowMax: 2 * time.Second, Timeout: 10 * time.Second, MaxInFlight: 4096, KeepLosses: 1000,
+	}
+	if !reflect.DeepEqual(o, want) {
+		t.Errorf("defaults are\n%+v, want\n%+v", o, want)
 	}
 	none, err := Options{Source: Etcd{}, CacheDelay: -1, SlowShare: -1}.withDefaults()
 	if err != nil || none.CacheDelay != 0 || none.SlowShare != 0 {
 		t.Errorf("negative means none, got delay %s, share %g, error %v", none.CacheDelay, none.SlowShare, err)
 	}
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		options Options

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// deadTime is how long Usher stays dead.
+	deadTime = time.Second
+	// longestAim is how long after the beginning of something Usher is killed at
+	// the latest.
+	longestAim = time.Second
+)
+
+// stops says whether the registry is stopped in a phase.
+func (r *run) stops(phase string) bool {
+	return r.options.StopRegistry && r.hooks && phase == phaseInPlace
+}
+
+// disturb does what the options ask for while a phase is under way.
+func (r *run) disturb(ctx context.Context, phase string, acting []*actor) error {
+	if r.stops(phase) {
+		if err := r.stopRegistry(ctx, acting[0].name); err != nil {
+			return err
+		}
+	}
+	if r.options.KillUsher && r.hooks {
+		return r.killUsher(ctx, phase, acting)
+	}
+	return nil
+}
+
+// killUsher kills Usher once something is under way, and starts it again.
+func (r *run) killUsher(ctx context.Context, phase string, acting []*actor) error {
+	names := []string{}
+	for _, a := range acting {
+		names = append(names, a.name)
+	}
+	begun := func() bool { return r.board.underWay(names) }
+	if err := r.board.await(ctx, r.options.Bound, "a Pod to be under way", begun); err != nil {
+		return err
+	}
+	random := rand.New(rand.NewPCG(r.options.Seed, uint64(slices.Index(phaseNames(), phase))))
+	if err := pause(ctx, time.Duration(random.Int64N(int64(longestAim)))); err != nil {
+		return err
+	}
+	if err := r.stage.usher.kill(); err != nil {
+		return err
+	}
+	r.board.say("", "✗  Usher is killed (SIGKILL)")
+	if err := pause(ctx, deadTime); err != nil {
+		return err
+	}
+	if err := r.stage.usher.start(); err != nil {
+		return err
+	}
+	r.board.say("", "✓  Usher is started again")
+	return nil
+}
+
+// stopRegistry stops the registry while a Pod of the set drains, and checks that
+// no Pod is updated or deleted as long as nobody can know its registration.
+func (r *run) stopRegistry(ctx context.Context, set string) error {
+	draining := func() bool { return r.board.draining(set) }
+	if err := r.board.await(ctx, r.options.Bound, "a Pod of "+set+" to drain", draining); err != nil {
+		return err
+	}
+	if err := r.stage.registry.Stop(ctx); err != nil {
+		return fmt.Errorf("stop the registry: %w", err)
+	}
+	before := r.board.fingerprint()
+	r.announce(fmt.Sprintf("the registry is stopped for %s: no Pod may be updated or deleted now", seconds(r.options.Outage)))
+	if err := r.watchOutage(ctx); err != nil {
+		return err
+	}
+	after := r.board.fingerprint()
+	if err := r.stage.registry.Restart(ctx); err != nil {
+		return fmt.Errorf("start the registry again: %w", err)
+	}
+	r.announce("")
+	if !slices.Equal(before, after) {
+		return fmt.Errorf("pods have changed while the registry was stopped:\n  before: %s\n  after:  %s",
+			strings.Join(before, "\n          "), strings.Join(after, "\n          "))
+	}
+	r.board.say("", "✓  the registry is back; meanwhile no Pod was updated or deleted")
+	return nil
+}
+
+// watchOutage passes the time of the outage and says what is waited for.
+func (r *run) watchOutage(ctx context.Context) error {
+	end := time.Now().Add(r.options.Outage)
+	for time.Now().Before(end) {
+		if err := pause(ctx, min(time.Second, time.Until(end))); err != nil {
+			return err
+		}
+		for _, line := range r.board.waitingFor() {
+			if !slices.Contains(r.waited, line) {
+				r.waited = append(r.waited, line)
+				r.board.say("", "   %s", line)
+			}
+		}
+	}
+	return nil
+}
+
+// announce shows what is special now, and no more when it is over.
+func (r *run) announce(note string) {
+	r.mu.Lock()
+	r.note = note
+	r.mu.Unlock()
+	if note != "" {
+		r.board.say("", "✗  %s", note)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
