@@ -38,7 +38,7 @@ func findRoot(getenv func(string) string) (string, error) {
 
 // program is one of the checkout's own programs.
 type program struct {
-	name   string
+	name   string // what the progress calls its build
 	module string // folder of its module
 	pkg    string
 	out    string
@@ -53,7 +53,7 @@ func (p program) compile(ctx context.Context, tell progress.Sink) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("build %s: %w\n%s", p.name, err, strings.TrimSpace(output))
+		return fmt.Errorf("%s: %w\n%s", p.name, err, strings.TrimSpace(output))
 	}
 	tell.Tell(progress.Event{Task: p.name, State: progress.Done, Detail: "built"})
 	return nil

@@ -112,6 +112,34 @@ func TestStoppingTheRegistryLosesNothing(t *testing.T) {
 	}
 }
 
+// What does not happen in time is told with the state in which it did not.
+func TestAMissedBoundTellsTheState(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	options := short(t)
+	options.Propagation, options.Bound = time.Minute, 5*time.Second
+	options.Phases = []string{phaseInPlace}
+	_, err := Run(t.Context(), options)
+	var late *WaitError
+	if !errors.As(err, &late) {
+		t.Fatalf("Run: %v, want a *WaitError", err)
+	}
+	for what, said := range map[string]string{
+		"CloneSet web to have 2 Pods, all updated": late.What,
+		"PreparingUpdate":                          strings.Join(late.State, "\n"),
+		"waits for the inPlaceUpdate hook":         strings.Join(late.Waiting, "\n"),
+		"Starting workers":                         strings.Join(late.Log, "\n"),
+		`phase "in-place update"`:                  err.Error(),
+		"All logs are kept in " + os.TempDir():     err.Error(),
+	} {
+		if !strings.Contains(said, what) {
+			t.Errorf("the error does not say %q but\n%s", what, said)
+		}
+	}
+	if len(children(t)) > 0 {
+		t.Errorf("child processes were left behind: %v", children(t))
+	}
+}
+
 // An interruption ends everything and leaves no file.
 func TestInterruptionLeavesNothing(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())

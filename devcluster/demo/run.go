@@ -235,6 +235,11 @@ func (r *run) settle(ctx context.Context, name string, acting []*actor) error {
 			err = poll(ctx, "requests to "+a.name, func() (bool, error) { return r.flows(a) })
 		case phaseDelete:
 			err = r.finish(ctx, a, left())
+		default:
+			// Else what a phase loses would be counted in the next one.
+			err = poll(ctx, "the callers of "+a.name+" to catch up", func() (bool, error) {
+				return a.client.Settled(time.Now()), nil
+			})
 		}
 		if err != nil {
 			return err

@@ -71,8 +71,8 @@ func (s *stage) buildAndStart(ctx context.Context, tell progress.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	programs := []program{
-		{name: "usher", module: s.root, pkg: "./cmd/usher", out: s.path("bin", "usher")},
-		{name: "web", module: filepath.Join(s.root, "devcluster"), pkg: "./cmd/web", out: s.path("images", "web")},
+		{name: "build usher", module: s.root, pkg: "./cmd/usher", out: s.path("bin", "usher")},
+		{name: "build web", module: filepath.Join(s.root, "devcluster"), pkg: "./cmd/web", out: s.path("images", "web")},
 	}
 	var building sync.WaitGroup
 	var builds error

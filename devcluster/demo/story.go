@@ -68,6 +68,7 @@ func stories(hooks bool) []story {
 		about: "preNormal alone, as in the proposal: Pods join behind a hook and leave without",
 	}
 	if !hooks {
+		web.about, joins.about = "the same CloneSet without its lifecycle", "the same CloneSet without its lifecycle"
 		return []story{web, joins}
 	}
 	drained := story{

@@ -215,12 +215,6 @@ func (e *env) patch(object client.Object, body map[string]any) {
 	}
 }
 
-// label sets labels on a Pod; nil removes one.
-func (e *env) label(name string, labels map[string]any) {
-	e.Helper()
-	e.patch(e.pod(name), map[string]any{"metadata": map[string]any{"labels": labels}})
-}
-
 // state does what the CloneSet controller does when a Pod enters a state.
 func (e *env) state(name string, state appsv1alpha1.LifecycleState) {
 	e.Helper()
@@ -288,20 +282,21 @@ func (e *env) podOf(set *appsv1alpha1.CloneSet, id string, state appsv1alpha1.Li
 	return pod
 }
 
-func (e *env) registration(name string) *usherv1alpha1.Registration {
+// registration is the one that newRegistration made.
+func (e *env) registration() *usherv1alpha1.Registration {
 	e.Helper()
 	var r usherv1alpha1.Registration
-	if err := e.Get(e.Context(), client.ObjectKey{Namespace: e.namespace, Name: name}, &r); err != nil {
+	if err := e.Get(e.Context(), client.ObjectKey{Namespace: e.namespace, Name: registrationName}, &r); err != nil {
 		e.Fatal(err)
 	}
 	return &r
 }
 
-// condition waits for a condition of a Registration.
-func (e *env) condition(name, kind string, status metav1.ConditionStatus, reason string, mentions ...string) {
+// condition waits for a condition of the Registration.
+func (e *env) condition(kind string, status metav1.ConditionStatus, reason string, mentions ...string) {
 	e.Helper()
-	e.eventually(fmt.Sprintf("condition %s of Registration %s", kind, name), func() string {
-		c := meta.FindStatusCondition(e.registration(name).Status.Conditions, kind)
+	e.eventually("condition "+kind, func() string {
+		c := meta.FindStatusCondition(e.registration().Status.Conditions, kind)
 		if c == nil || c.Status != status || reason != "" && c.Reason != reason {
 			return fmt.Sprintf("is %+v, want %s %s", c, status, reason)
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +26,9 @@ const (
 	keyDelete    = "example.com/unready-blocker-delete"
 	keyPreNormal = "example.com/traffic-online"
 )
+
+// registrationName is the name of each story's Registration.
+const registrationName = "nginx"
 
 const lifecycleDemo = `
 apiVersion: apps.kruise.io/v1alpha1
@@ -76,7 +81,7 @@ func (e *env) newRegistry(endpoint string) *usherv1alpha1.Registry {
 func (e *env) newRegistration(propagation time.Duration, hooks usherv1alpha1.Hooks, registries ...string) *usherv1alpha1.Registration {
 	e.Helper()
 	r := &usherv1alpha1.Registration{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "nginx"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: registrationName},
 		Spec: usherv1alpha1.RegistrationSpec{
 			Selector:   metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
 			Registries: registries,
@@ -92,8 +97,9 @@ func (e *env) newRegistration(propagation time.Duration, hooks usherv1alpha1.Hoo
 // store is what is really in an etcd.
 type store struct {
 	*env
-	client  *clientv3.Client
-	service string
+	client *clientv3.Client
+	// prefix and service are what addresses reads.
+	prefix, service string
 }
 
 func (e *env) store(endpoint string) *store {
@@ -103,7 +109,7 @@ func (e *env) store(endpoint string) *store {
 		e.Fatal(err)
 	}
 	e.Cleanup(func() { _ = c.Close() })
-	return &store{env: e, client: c, service: e.namespace}
+	return &store{env: e, client: c, prefix: "services", service: e.namespace}
 }
 
 // addresses of the service, sorted.
@@ -111,7 +117,7 @@ func (s *store) addresses() []string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
-	answer, err := s.client.Get(ctx, "services/"+s.service+"/", clientv3.WithPrefix())
+	answer, err := s.client.Get(ctx, s.prefix+"/"+s.service+"/", clientv3.WithPrefix())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -146,14 +152,30 @@ func (e *env) hasLabel(name, key, value string) {
 	})
 }
 
+// finalizer waits until a Pod has a finalizer, or has it no more.
+func (e *env) finalizer(name, finalizer string, has bool) {
+	e.Helper()
+	e.eventually("finalizer "+finalizer+" of "+name, func() string {
+		if have := e.pod(name).Finalizers; slices.Contains(have, finalizer) != has {
+			return fmt.Sprintf("finalizers are %v", have)
+		}
+		return ""
+	})
+}
+
 // vanishes waits until the Pod is gone.
 func (e *env) vanishes(name string) {
 	e.Helper()
 	e.eventually("the end of "+name, func() string {
-		if e.gone(name) {
+		var pod corev1.Pod
+		err := e.Get(e.Context(), client.ObjectKey{Namespace: e.namespace, Name: name}, &pod)
+		switch {
+		case apierrors.IsNotFound(err):
 			return ""
+		case err != nil:
+			return err.Error()
 		}
-		return fmt.Sprintf("it is held by %v", e.pod(name).Finalizers)
+		return fmt.Sprintf("it is held by %v", pod.Finalizers)
 	})
 }
 

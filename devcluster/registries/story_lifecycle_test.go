@@ -30,8 +30,8 @@ func TestStoryLabelHooks(t *testing.T) {
 	e.kubelet(name, "10.0.0.1", true)
 	e.hasLabel(name, keyCreated, "false")
 	store.lists("10.0.0.1:80")
-	e.condition("nginx", usherv1alpha1.ConditionReady, "True", "")
-	e.condition("nginx", usherv1alpha1.ConditionHooksMatched, "True", "")
+	e.condition(usherv1alpha1.ConditionReady, "True", "")
+	e.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
 
 	began := time.Now()
 	e.state(name, appsv1alpha1.StatePreparingUpdate)

@@ -82,7 +82,7 @@ func TestStoryDirectDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.remove(e.pod(name))
-	e.condition("nginx", usherv1alpha1.ConditionWaiting, "True", "", name, "discovery-")
+	e.condition(usherv1alpha1.ConditionWaiting, "True", "", name, "discovery-")
 	e.never("the Pod's object", time.Second, func() string {
 		if e.gone(name) {
 			return "it is gone, and the registry may still list it"
@@ -115,8 +115,8 @@ func TestStoryRegistryDown(t *testing.T) {
 	}
 	e.state(name, appsv1alpha1.StatePreparingUpdate)
 	upStore.lists() // The other registry goes on.
-	e.condition("nginx", usherv1alpha1.ConditionWaiting, "True", "", name, keyInPlace, broken.Name, "since")
-	e.condition("nginx", usherv1alpha1.ConditionReady, "False", "RegistryUnavailable", broken.Name)
+	e.condition(usherv1alpha1.ConditionWaiting, "True", "", name, keyInPlace, broken.Name, "since")
+	e.condition(usherv1alpha1.ConditionReady, "False", "RegistryUnavailable", broken.Name)
 	e.never("the hook", 2*time.Second, func() string {
 		if value := e.pod(name).Labels[keyInPlace]; value != "true" {
 			return "it was released although a registry is down"
@@ -128,8 +128,8 @@ func TestStoryRegistryDown(t *testing.T) {
 	}
 	e.hasLabel(name, keyInPlace, "false")
 	downStore.lists()
-	e.condition("nginx", usherv1alpha1.ConditionWaiting, "False", "")
-	e.condition("nginx", usherv1alpha1.ConditionReady, "True", "")
+	e.condition(usherv1alpha1.ConditionWaiting, "False", "")
+	e.condition(usherv1alpha1.ConditionReady, "True", "")
 }
 
 // TestStoryUnknownRegistry names a Registry before it exists.
@@ -142,7 +142,7 @@ func TestStoryUnknownRegistry(t *testing.T) {
 	e.newRegistration(time.Second, seedHooks(), name)
 	pod := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
 	e.kubelet(pod, "10.0.0.1", true)
-	e.condition("nginx", usherv1alpha1.ConditionReady, "False", "RegistryNotFound", name, "create it")
+	e.condition(usherv1alpha1.ConditionReady, "False", "RegistryNotFound", name, "create it")
 	if finalizers := e.pod(pod).Finalizers; len(finalizers) > 0 {
 		t.Errorf("a Pod that is nowhere is held by %v", finalizers)
 	}
@@ -150,7 +150,7 @@ func TestStoryUnknownRegistry(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       usherv1alpha1.RegistrySpec{Etcd: &usherv1alpha1.EtcdRegistry{Endpoints: []string{etcd.Endpoint()}}},
 	})
-	e.condition("nginx", usherv1alpha1.ConditionReady, "True", "")
+	e.condition(usherv1alpha1.ConditionReady, "True", "")
 	e.hasLabel(pod, keyCreated, "false")
 	store.lists("10.0.0.1:80")
 }
@@ -168,7 +168,7 @@ func TestStoryNotAllowed(t *testing.T) {
 	e.newRegistration(time.Second, seedHooks(), registry.Name)
 	pod := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
 	e.kubelet(pod, "10.0.0.1", true)
-	e.condition("nginx", usherv1alpha1.ConditionReady, "False", "RegistryNotAllowed", e.namespace, registry.Name)
+	e.condition(usherv1alpha1.ConditionReady, "False", "RegistryNotAllowed", e.namespace, registry.Name)
 	store.lists()
 	e.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}}, map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"discovery": "yes"}},
@@ -263,7 +263,7 @@ func TestStoryHooksThatDoNotMatch(t *testing.T) {
 	hooks := seedHooks()
 	hooks.PreDelete = "example.com/misspelt"
 	e.newRegistration(time.Second, hooks, e.newRegistry(etcd.Endpoint()).Name)
-	e.condition("nginx", usherv1alpha1.ConditionHooksMatched, "False", "", "example.com/misspelt", set.Name, keyDelete)
+	e.condition(usherv1alpha1.ConditionHooksMatched, "False", "", "example.com/misspelt", set.Name, keyDelete)
 	e.event(set, "HookUnanswered", keyDelete)
 	e.event(set, "HookUnused", "example.com/misspelt")
 }

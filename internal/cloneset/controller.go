@@ -76,6 +76,7 @@ type Reconciler struct {
 	NewID func() string
 
 	writes   *writes
+	answers  *answers
 	refusals *refusals
 }
 
@@ -86,7 +87,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, NewID: func() string { return rand.String(5) },
-		writes: newWrites(), refusals: newRefusals(),
+		writes: newWrites(), answers: newAnswers(), refusals: newRefusals(),
 	}
 }
 
@@ -120,10 +121,19 @@ func invalid(err error) error         { return &invalidError{err} }
 
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	set := &apps.CloneSet{}
-	if err := r.Client.Get(ctx, req.NamespacedName, set); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+	set, err := r.readSet(ctx, req.NamespacedName)
+	if set == nil {
+		return reconcile.Result{}, err
 	}
+	result, err := r.pass(ctx, set)
+	if unanswered(err) {
+		r.answers.lose(req.NamespacedName)
+	}
+	return result, err
+}
+
+// pass makes one pass over a set as it was read.
+func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
 	now := r.Clock.Now()
 	snapshot, known, err := r.observe(ctx, set, now)
 	var bad *invalidError
@@ -135,6 +145,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
+	if anyUnanswered(outcomes) {
+		r.answers.lose(client.ObjectKeyFromObject(set))
+	}
 	if err := r.pruneRevisions(ctx, set, known, snapshot.Pods); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -172,23 +185,32 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time) (reconcile.Res
 			failures = append(failures, o.err)
 		}
 	}
+	at := decided.RequeueAt
+	if long := longWaitAt(decided); long.After(now) {
+		at = earlier(at, long)
+	}
 	if len(failures) > 0 {
 		first := failures[0]
-		if apierrors.IsForbidden(first) || apierrors.IsInvalid(first) {
-			// Told in a condition and an event; only a change elsewhere mends it.
-			return reconcile.Result{RequeueAfter: refusedFor}, nil
+		if !apierrors.IsForbidden(first) && !apierrors.IsInvalid(first) {
+			return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
 		}
-		return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
+		// Told in a condition and an event; only a change elsewhere mends it. What
+		// was not refused goes on.
+		at = earlier(at, now.Add(refusedFor))
 	}
-	if again {
+	if again && len(failures) == 0 {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
-	}
-	at := decided.RequeueAt
-	if long := longWaitAt(decided); long.After(now) && (at.IsZero() || long.Before(at)) {
-		at = long
 	}
 	if at.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
+}
+
+// earlier is the earlier of two times, of which the first may be unset.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -3,6 +3,9 @@
 package cloneset
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,9 +17,7 @@ import (
 // tell records the events of a pass, after its status. No event carries more of
 // a Pod than its name; the recorder folds repeated events into one.
 func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, outcomes []outcome, now time.Time) {
-	for _, o := range outcomes {
-		r.tellOutcome(set, o)
-	}
+	r.tellOutcomes(set, outcomes)
 	for _, problem := range decided.Problems {
 		r.warn(set, problem.Reason, "Plan", "%s", problem.Message)
 	}
@@ -58,24 +59,65 @@ func toldOf(a plan.Action) (told, bool) {
 	return told{"", "FailedUpdatePod", "change"}, false
 }
 
-func (r *Reconciler) tellOutcome(set *apps.CloneSet, o outcome) {
-	event, worthTelling := toldOf(o.action)
-	name := "a Pod"
-	switch {
-	case o.pod != nil:
-		name = "Pod " + o.pod.Name
-	case o.action.Pod != nil:
-		name = "Pod " + o.action.Pod.Name
+// news are the outcomes of one pass that one event tells of.
+type news struct {
+	told
+	verb   plan.Verb
+	reason string
+	pods   []*corev1.Pod
+}
+
+// tellOutcomes records what became of the actions: an event for each failure,
+// and one for all Pods that something was done to for the same reason, so that a
+// large set does not cost an event a Pod.
+func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
+	var all []*news
+	for _, o := range outcomes {
+		event, worthTelling := toldOf(o.action)
+		switch {
+		case o.err != nil && !o.stale():
+			r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, nameOf(o), o.err)
+		case o.err != nil || !worthTelling || o.pod == nil:
+		default:
+			i := slices.IndexFunc(all, func(n *news) bool { return n.told == event && n.reason == o.action.Reason })
+			if i < 0 {
+				i = len(all)
+				all = append(all, &news{told: event, verb: o.action.Verb, reason: o.action.Reason})
+			}
+			all[i].pods = append(all[i].pods, o.pod)
+		}
 	}
-	switch {
-	case o.err != nil && !o.stale():
-		r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, name, o.err)
-	case o.err == nil && worthTelling:
-		// The Pod is the related object, so that events of two Pods do not fold
+	for _, n := range all {
+		// A Pod is the related object, so that events of two passes do not fold
 		// into one; the event holds a reference to it, not the Pod.
-		r.Events.Eventf(set, o.pod, corev1.EventTypeNormal, event.done, string(o.action.Verb),
-			"%s %s (%s)", event.verb, name, o.action.Reason)
+		r.Events.Eventf(set, n.pods[0], corev1.EventTypeNormal, n.done, string(n.verb), "%s %s (%s)", n.told.verb, names(n.pods), n.reason)
 	}
+}
+
+func nameOf(o outcome) string {
+	if o.pod == nil {
+		return "a Pod"
+	}
+	return "Pod " + o.pod.Name
+}
+
+// namesTold is how many Pods an event names.
+const namesTold = 8
+
+// names lists Pods for people.
+func names(pods []*corev1.Pod) string {
+	if len(pods) == 1 {
+		return "Pod " + pods[0].Name
+	}
+	list := make([]string, 0, namesTold)
+	for _, pod := range pods[:min(namesTold, len(pods))] {
+		list = append(list, pod.Name)
+	}
+	text := fmt.Sprintf("%d Pods: %s", len(pods), strings.Join(list, ", "))
+	if more := len(pods) - len(list); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func (r *Reconciler) normal(set *apps.CloneSet, reason, action, note string, args ...any) {

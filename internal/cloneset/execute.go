@@ -4,8 +4,8 @@ package cloneset
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +20,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/revision"
 )
 
 // outcome is what became of one action.
@@ -33,11 +34,11 @@ type outcome struct {
 // stale says that the action did not happen because the Pod has changed since
 // it was observed: nothing is wrong, the next pass decides anew.
 func (o outcome) stale() bool {
-	return apierrors.IsConflict(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create) || errors.Is(o.err, errDecisionOutdated)
+	return outdated(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
 }
 
-// errDecisionOutdated says that the Pod is no longer what the plan was made for.
-var errDecisionOutdated = errors.New("the Pod has changed since it was observed")
+// outdated says that a write's preconditions did not hold.
+func outdated(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
 // execute carries out the actions, in parallel and in their order. Creates
 // start slowly, one, two, four …, and stop at the first refusal: what refused
@@ -136,7 +137,7 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 			conditions = append(conditions, plan.Condition{Type: gate.ConditionType, Status: corev1.ConditionTrue, Reason: plan.ReasonInService})
 		}
 	}
-	opened, err := r.patchStatus(ctx, set, pod, "", conditions)
+	opened, err := r.patchStatus(ctx, set, pod, plan.Action{Conditions: conditions})
 	if err != nil {
 		return pod, client.IgnoreNotFound(fmt.Errorf("open the readiness gates of Pod %s: %w", pod.Name, err))
 	}
@@ -146,7 +147,7 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
 	// The version is a precondition, so that a Pod whose hook has taken hold
 	// again since it was observed is not deleted.
-	return r.retryUnchanged(ctx, pod, func(pod *corev1.Pod) error {
+	return r.retryUnchanged(ctx, set, pod, func(pod *corev1.Pod) error {
 		err := r.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}},
 			client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 		if err == nil || apierrors.IsNotFound(err) {
@@ -159,82 +160,66 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, pod *cor
 
 // changePod writes the conditions of an action first, and the rest on top of
 // what that write answered: a Pod that was to be drained is out of its endpoints
-// before it changes, whatever the cache shows.
+// before it changes, whatever the cache shows. Where the state goes first, it is
+// the other way round.
 func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
+	steps := []func(context.Context, *apps.CloneSet, *corev1.Pod, plan.Action) (*corev1.Pod, error){r.patchStatus, r.patchPod}
+	if a.StateFirst() {
+		slices.Reverse(steps)
+	}
 	pod := a.Pod
-	if len(a.Conditions) > 0 {
-		err := r.retryUnchanged(ctx, pod, func(observed *corev1.Pod) error {
-			written, err := r.patchStatus(ctx, set, observed, observed.ResourceVersion, a.Conditions)
-			if err == nil {
-				pod = written
-			}
+	for _, step := range steps {
+		var written *corev1.Pod
+		err := r.retryUnchanged(ctx, set, pod, func(observed *corev1.Pod) error {
+			var err error
+			written, err = step(ctx, set, observed, a)
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("set conditions of Pod %s: %w", a.Pod.Name, err)
+			return pod, fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)
 		}
-		if !sameHooks(a.Pod, pod) {
-			return pod, errDecisionOutdated
-		}
+		pod = written
 	}
-	var out *corev1.Pod
-	err := r.retryUnchanged(ctx, pod, func(observed *corev1.Pod) error {
-		var err error
-		out, err = r.patchPod(ctx, set, observed, a)
-		return err
-	})
-	if err != nil {
-		return pod, fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)
-	}
-	return out, nil
-}
-
-// sameHooks says that nobody touched the labels and finalizers that a decision
-// was made on.
-func sameHooks(before, after *corev1.Pod) bool {
-	if after.DeletionTimestamp != nil || len(before.Finalizers) != len(after.Finalizers) || len(before.Labels) != len(after.Labels) {
-		return false
-	}
-	for key, value := range before.Labels {
-		if after.Labels[key] != value {
-			return false
-		}
-	}
-	for i := range before.Finalizers {
-		if before.Finalizers[i] != after.Finalizers[i] {
-			return false
-		}
-	}
-	return true
+	return pod, nil
 }
 
 // retryUnchanged runs a write. If it meets a conflict, the Pod is read from the
 // API server; if nothing that the planner reads has changed (a kubelet writes
 // status all the time) the decision holds, and the write is tried once more.
-func (r *Reconciler) retryUnchanged(ctx context.Context, pod *corev1.Pod, write func(*corev1.Pod) error) error {
+func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, write func(*corev1.Pod) error) error {
 	err := write(pod)
-	if !apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) {
+		r.learnGone(set, pod)
+	}
+	if !outdated(err) {
 		return err
 	}
 	live := &corev1.Pod{}
-	if getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live); getErr != nil {
+	getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	if apierrors.IsNotFound(getErr) || (getErr == nil && live.UID != pod.UID) {
+		r.learnGone(set, pod)
+		return err
+	}
+	if getErr != nil {
 		return getErr
 	}
+	r.learn(set, live)
 	if plan.Digest(live) != plan.Digest(pod) {
 		return err
 	}
 	return write(live)
 }
 
-func (r *Reconciler) patchStatus(
-	ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, version string, conditions []plan.Condition,
-) (*corev1.Pod, error) {
-	data, err := statusPatch(pod, version, conditions, r.Clock.Now())
+func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
+	if len(a.Conditions) == 0 {
+		return pod, nil
+	}
+	kind, data, err := statusPatch(pod, a.Conditions, r.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
 	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	if err := r.Client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+	if err := r.Client.Status().Patch(ctx, patched, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
 	r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
@@ -247,7 +232,7 @@ func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *core
 		return pod, err
 	}
 	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	if err := r.Client.Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+	if err := r.Client.Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data)); err != nil {
 		return nil, err
 	}
 	r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
@@ -263,12 +248,17 @@ type refusals struct {
 
 type refusal struct {
 	revision, message string
-	at                time.Time
+	// until is when the API server is asked again; zero if it is not.
+	until time.Time
 }
 
 // refusedFor is how long a refusal stands before the API server is asked again:
 // a policy may have changed.
 const refusedFor = 30 * time.Second
+
+// unknownFor is how long to wait before the API server is asked again that gave
+// no answer.
+const unknownFor = 5 * time.Second
 
 func newRefusals() *refusals { return &refusals{known: map[types.UID]refusal{}} }
 
@@ -294,30 +284,32 @@ func (f *refusals) forget(set types.UID) {
 // tryTemplate asks the API server, without doing it, whether it would create a
 // Pod of the update revision: a rollout to a template that cannot run must not
 // cost the first Pod. A field that is unknown to the API server is refused here.
-// It returns why it is refused; "" if it is not.
-func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known *revisions) (string, error) {
+func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*corev1.Pod) refusal {
 	now := r.Clock.Now()
 	last, ok := r.refusals.get(set.UID)
-	if ok && last.revision == known.update.Name && (last.message == "" || now.Sub(last.at) < refusedFor) {
-		return last.message, nil
+	if ok && last.revision == known.update.Name && (last.until.IsZero() || now.Before(last.until)) {
+		return last
+	}
+	found := refusal{revision: known.update.Name}
+	if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return revision.Same(podRevision(pod), known.update.Name) }) {
+		r.refusals.put(set.UID, found) // there are such Pods: it does
+		return found
 	}
 	err := r.Strict.Create(ctx, podManifest(set, known.update, r.NewID(), now), client.DryRunAll)
 	switch {
-	case err == nil || apierrors.IsAlreadyExists(err):
-		r.refusals.put(set.UID, refusal{revision: known.update.Name, at: now})
-		return "", nil
-	case refuses(err):
-		message := fmt.Sprintf("the API server refuses Pods of spec.template: %v", err)
-		r.refusals.put(set.UID, refusal{revision: known.update.Name, message: message, at: now})
-		return message, nil
+	case err == nil || apierrors.IsAlreadyExists(err) || quotaExceeded(err):
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
+		found.message, found.until = fmt.Sprintf("the API server refuses Pods of spec.template: %v", err), now.Add(refusedFor)
+	default:
+		// A webhook that is down, or a time-out. The set's other affairs go on.
+		found.message, found.until = fmt.Sprintf("the API server does not say whether it accepts Pods of spec.template: %v", err), now.Add(unknownFor)
 	}
-	return "", fmt.Errorf("try the template: %w", err)
+	r.refusals.put(set.UID, found)
+	return found
 }
 
-// refuses says that the error is about the template, not about the moment.
-func refuses(err error) bool {
-	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-		return true
-	}
-	return apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "exceeded quota")
+// quotaExceeded says that a Pod was refused for its number, not for what it is:
+// quota is the last thing that the API server checks.
+func quotaExceeded(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }

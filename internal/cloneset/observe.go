@@ -42,22 +42,31 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, err
 	}
-	refused, err := r.tryTemplate(ctx, set, known)
-	if err != nil {
-		return nil, nil, err
-	}
 	pods, err := r.ownPods(ctx, set, now)
 	if err != nil {
 		return nil, nil, err
 	}
+	for _, pod := range pods {
+		if err := r.findRevision(ctx, set, known, podRevision(pod)); err != nil {
+			return nil, nil, err
+		}
+	}
+	refused := r.tryTemplate(ctx, set, known, pods)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		UpdateRefused: refused,
-		Pods:          pods, Starts: r.Options.Parallel,
+		UpdateRefused: refused.message, RefusedUntil: refused.until,
+		Pods: pods, Starts: r.Options.Parallel,
 	}, known, nil
+}
+
+func podRevision(pod *corev1.Pod) string {
+	if name := pod.Labels[apps.LabelRevision]; name != "" {
+		return name
+	}
+	return pod.Labels[apps.LabelTemplateHash]
 }
 
 // ownPods are the set's Pods as the cache shows them, with what this controller
@@ -76,6 +85,11 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 	for i := range list.Items {
 		cached = append(cached, &list.Items[i])
 	}
+	if r.answers.lost(client.ObjectKeyFromObject(set)) {
+		if err := r.lookAround(ctx, set, cached, now); err != nil {
+			return nil, err
+		}
+	}
 	pods, doubtful := r.writes.merge(set.UID, cached, now)
 	for _, entry := range doubtful {
 		if err := r.lookUp(ctx, set, entry, now); err != nil {
@@ -93,11 +107,15 @@ func (r *Reconciler) lookUp(ctx context.Context, set *apps.CloneSet, entry writt
 	switch {
 	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.pod.UID):
 		r.writes.forget(entry.pod.UID)
+		if entry.deleted { // gone indeed: not there until the cache has seen it go
+			r.writes.note(set.UID, written{pod: entry.pod, deleted: true, at: now})
+		}
 	case err != nil:
 		return fmt.Errorf("look up Pod %s: %w", entry.pod.Name, err)
 	default:
 		r.writes.forget(entry.pod.UID)
-		r.writes.note(set.UID, written{pod: live, created: entry.created, at: now})
+		ours := metav1.IsControlledBy(live, set)
+		r.writes.note(set.UID, written{pod: live, created: entry.created, deleted: !ours, at: now})
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,14 +46,21 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	if set.Status.CollisionCount != nil {
 		out.collisions = *set.Status.CollisionCount
 	}
+	cached := make([]*appsv1.ControllerRevision, 0, len(list.Items))
 	for i := range list.Items {
-		out.add(&list.Items[i])
+		cached = append(cached, &list.Items[i])
+	}
+	for _, object := range r.answers.revisions(set, cached) {
+		out.add(object)
 	}
 	template, err := rawTemplate(set)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.findUpdate(ctx, set, out, template); err != nil {
+		return nil, err
+	}
+	if err := r.findRevision(ctx, set, out, set.Status.CurrentRevision); err != nil {
 		return nil, err
 	}
 	out.current = out.byHash[revision.Short(set.Status.CurrentRevision)]
@@ -78,8 +84,8 @@ func (v *revisions) add(object *appsv1.ControllerRevision) *revision.Revision {
 
 // rawTemplate is the set's template as its author wrote it.
 func rawTemplate(set *apps.CloneSet) (map[string]any, error) {
-	var template map[string]any
-	if err := json.Unmarshal(set.Spec.Template.Raw(), &template); err != nil {
+	template, err := revision.Decode(set.Spec.Template.Raw())
+	if err != nil {
 		return nil, fmt.Errorf("spec.template: %w", err)
 	}
 	return template, nil
@@ -109,10 +115,29 @@ func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *
 	}
 	// A rollback: the old revision is the newest again.
 	patch := fmt.Appendf(nil, `{"revision":%d}`, last+1)
-	err := r.Client.Patch(ctx, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: same.Namespace, Name: same.Name}},
-		client.RawPatch(types.MergePatchType, patch))
-	if err != nil {
+	renumbered := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: same.Namespace, Name: same.Name}}
+	if err := r.Client.Patch(ctx, renumbered, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("renumber revision %s: %w", same.Name, err)
+	}
+	r.answers.noteRevision(set, renumbered)
+	return nil
+}
+
+// findRevision asks the API server for a revision that is in use and that the
+// cache does not show: a Pod whose revision seems to be gone would be recreated
+// instead of updated in place.
+func (r *Reconciler) findRevision(ctx context.Context, set *apps.CloneSet, known *revisions, name string) error {
+	if name == "" || known.byHash[revision.Short(name)] != nil {
+		return nil
+	}
+	object := &appsv1.ControllerRevision{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: set.Name + "-" + revision.Short(name)}, object)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get revision %s: %w", name, err)
+	}
+	if err == nil && metav1.IsControlledBy(object, set) {
+		r.answers.noteRevision(set, object)
+		known.add(object)
 	}
 	return nil
 }
@@ -130,6 +155,7 @@ func (r *Reconciler) createRevision(ctx context.Context, set *apps.CloneSet, kno
 		if err != nil {
 			return err
 		}
+		r.answers.noteRevision(set, object)
 		known.update = known.add(object)
 		return nil
 	}

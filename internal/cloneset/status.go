@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -133,14 +134,21 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if equality.Semantic.DeepEqual(set.Status, next) {
 		return nil
 	}
-	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID}, "status": next})
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID, "resourceVersion": set.ResourceVersion}, "status": next})
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
 	target := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
-	if err := r.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
+	err = r.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, data))
+	if apierrors.IsConflict(err) {
+		// The set has changed, and its own events bring it here again; until then
+		// the cache is not to be believed.
+		r.answers.lose(client.ObjectKeyFromObject(set))
+	}
+	if err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}
+	r.answers.note(target)
 	return nil
 }
 

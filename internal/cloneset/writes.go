@@ -37,6 +37,10 @@ type written struct {
 // doubtAfter is how long the cache may lag before an entry is looked up.
 const doubtAfter = 10 * time.Second
 
+// forgetAfter is how long a Pod stays hidden that went before the cache showed
+// it; watch events that are brought together may never show it.
+const forgetAfter = 5 * time.Minute
+
 func newWrites() *writes { return &writes{sets: map[types.UID]map[types.UID]written{}} }
 
 // note keeps the answer to a write.
@@ -50,7 +54,8 @@ func (w *writes) note(set types.UID, entry written) {
 	}
 	if known, ok := pods[entry.pod.UID]; ok {
 		entry.created = entry.created || known.created
-		entry.deleted = entry.deleted || known.deleted
+		// What a later version shows counts more than that a deletion was asked for.
+		entry.deleted = entry.deleted || (known.deleted && !newer(entry.pod, known.pod))
 	}
 	pods[entry.pod.UID] = entry
 }
@@ -95,8 +100,14 @@ func (w *writes) merge(set types.UID, cached []*corev1.Pod, now time.Time) (pods
 		}
 	}
 	for uid, entry := range unseen {
-		if !entry.created || entry.deleted {
+		if !entry.created {
 			delete(entries, uid) // the cache has seen it, and seen it go
+			continue
+		}
+		if entry.deleted { // gone before the cache has shown it at all, which it still may
+			if now.Sub(entry.at) > forgetAfter {
+				delete(entries, uid)
+			}
 			continue
 		}
 		pods = append(pods, entry.pod)

@@ -16,7 +16,8 @@ import (
 
 // Change is what an in-place update does to a Pod.
 type Change struct {
-	// Images are the new images by container.
+	// Images are the new images by container; a sidecar among the init containers
+	// is one of them.
 	Images map[string]string
 	// Labels and Annotations are the new values by key; nil removes the key.
 	Labels, Annotations map[string]*string
@@ -55,29 +56,35 @@ func Diff(from, to map[string]any) (*Change, error) {
 	return change, nil
 }
 
-// images gives the image of each container.
+// images gives the image of each container that runs as long as its Pod.
 func images(template map[string]any) map[string]string {
 	out := map[string]string{}
-	for _, c := range containers(template) {
-		name, _ := c["name"].(string)
-		image, _ := c["image"].(string)
-		if name != "" && image != "" {
-			out[name] = image
+	for _, field := range []string{"containers", "initContainers"} {
+		for _, item := range members(template, field) {
+			c, ok := item.(map[string]any)
+			if !ok || !runsOn(field, c) {
+				continue
+			}
+			name, _ := c["name"].(string)
+			image, _ := c["image"].(string)
+			if name != "" && image != "" {
+				out[name] = image
+			}
 		}
 	}
 	return out
 }
 
-func containers(template map[string]any) []map[string]any {
+// runsOn says that the container runs as long as its Pod. An init container
+// that ends would not be run again for a new image.
+func runsOn(field string, container map[string]any) bool {
+	return field == "containers" || container["restartPolicy"] == "Always"
+}
+
+func members(template map[string]any, field string) []any {
 	spec, _ := template["spec"].(map[string]any)
-	list, _ := spec["containers"].([]any)
-	out := make([]map[string]any, 0, len(list))
-	for _, item := range list {
-		if c, ok := item.(map[string]any); ok {
-			out = append(out, c)
-		}
-	}
-	return out
+	list, _ := spec[field].([]any)
+	return list
 }
 
 // rest is the template without what can change in place.
@@ -95,16 +102,29 @@ func rest(template map[string]any) map[string]any {
 		return out
 	}
 	spec = maps.Clone(spec)
-	var list []any
-	for _, c := range containers(template) {
+	for _, field := range []string{"containers", "initContainers"} {
+		if list := members(template, field); len(list) > 0 {
+			spec[field] = withoutImages(field, list)
+		}
+	}
+	out["spec"] = spec
+	return out
+}
+
+func withoutImages(field string, list []any) []any {
+	out := make([]any, len(list))
+	for i, item := range list {
+		out[i] = item
+		c, ok := item.(map[string]any)
+		if !ok || !runsOn(field, c) {
+			continue
+		}
 		c = maps.Clone(c)
 		if image, _ := c["image"].(string); image != "" {
-			c["image"] = "" // there, and free to change
+			c["image"] = "*" // there, and free to change
 		}
-		list = append(list, c)
+		out[i] = c
 	}
-	spec["containers"] = list
-	out["spec"] = spec
 	return out
 }
 
@@ -142,32 +162,45 @@ func firstDifference(path string, a, b any) string {
 	if reflect.DeepEqual(a, b) {
 		return ""
 	}
+	found := ""
 	mapA, okA := a.(map[string]any)
 	mapB, okB := b.(map[string]any)
-	if okA && okB {
-		keys := slices.Sorted(maps.Keys(mapA))
-		for key := range mapB {
-			if _, ok := mapA[key]; !ok {
-				keys = append(keys, key)
-			}
-		}
-		slices.Sort(keys)
-		for _, key := range keys {
-			if found := firstDifference(path+"."+key, mapA[key], mapB[key]); found != "" {
-				return found
-			}
-		}
+	if (okA || a == nil) && (okB || b == nil) {
+		found = firstInMaps(path, mapA, mapB)
 	}
 	listA, okA := a.([]any)
 	listB, okB := b.([]any)
 	if okA && okB && len(listA) == len(listB) {
-		for i := range listA {
-			if found := firstDifference(element(path, i, listB[i]), listA[i], listB[i]); found != "" {
-				return found
-			}
+		found = firstInLists(path, listA, listB)
+	}
+	if found == "" {
+		return path
+	}
+	return found
+}
+
+func firstInMaps(path string, a, b map[string]any) string {
+	for _, key := range keysOf(a, b) {
+		if found := firstDifference(path+"."+key, a[key], b[key]); found != "" {
+			return found
 		}
 	}
-	return path
+	return ""
+}
+
+func firstInLists(path string, a, b []any) string {
+	for i := range a {
+		if found := firstDifference(element(path, i, b[i]), a[i], b[i]); found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+func keysOf(a, b map[string]any) []string {
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // element names a member of a list by its name if it has one.

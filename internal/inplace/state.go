@@ -5,11 +5,12 @@ package inplace
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // State is the record of a Pod's latest in-place update, kept in the annotation
@@ -32,22 +33,52 @@ type ContainerStatus struct {
 	ImageID     string `json:"imageID,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	Image       string `json:"image,omitempty"`
+	// Superseded is the image that the spec asked for until now, if the kubelet
+	// had not got there yet: it may still pass through it, or never get to it.
+	Superseded string `json:"superseded,omitempty"`
 }
 
-// NewState makes the record of an update that starts now.
-func NewState(change *Change, revision string, statuses []corev1.ContainerStatus, now time.Time) State {
+// NewState makes the record of an update that starts now on a Pod as it is.
+// What an update before it has not finished is carried over.
+func NewState(pod *corev1.Pod, change *Change, revision string, now time.Time) State {
 	state := State{
 		Revision: revision, UpdateTimestamp: metav1.NewTime(now),
 		LastContainerStatuses: map[string]ContainerStatus{}, UpdateImages: len(change.Images) > 0,
 	}
-	for i := range statuses {
-		if _, ok := change.Images[statuses[i].Name]; ok {
-			state.LastContainerStatuses[statuses[i].Name] = ContainerStatus{
-				ImageID: statuses[i].ImageID, ContainerID: statuses[i].ContainerID, Image: statuses[i].Image,
-			}
+	unfinished := unfinishedOf(pod, now)
+	for name, last := range unfinished {
+		state.LastContainerStatuses[name] = last
+	}
+	for name, image := range change.Images {
+		spec := imageOf(pod, name)
+		if spec == image {
+			continue // nothing for the kubelet to do, or as before
 		}
+		last := ContainerStatus{}
+		if status := statusOf(pod, name); status != nil {
+			last = ContainerStatus{ImageID: status.ImageID, ContainerID: status.ContainerID, Image: status.Image}
+		}
+		if _, ok := unfinished[name]; ok || last.ImageID == "" {
+			last.Superseded = spec
+		}
+		state.LastContainerStatuses[name] = last
 	}
 	return state
+}
+
+// unfinishedOf are the containers that an earlier update still waits for.
+func unfinishedOf(pod *corev1.Pod, now time.Time) map[string]ContainerStatus {
+	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
+		return nil
+	}
+	before, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil {
+		return nil
+	}
+	if done, _ := before.Done(pod, now); done {
+		return nil
+	}
+	return before.LastContainerStatuses
 }
 
 // ParseState reads the annotation; an absent one gives the zero State.
@@ -57,7 +88,7 @@ func ParseState(annotation string) (State, error) {
 		return state, nil
 	}
 	if err := json.Unmarshal([]byte(annotation), &state); err != nil {
-		return State{}, fmt.Errorf("annotation inplace-update-state: %w", err)
+		return State{}, fmt.Errorf("annotation %s: %w", apps.AnnotationInPlaceUpdateState, err)
 	}
 	return state, nil
 }
@@ -71,74 +102,120 @@ func (s State) String() string {
 	return string(data)
 }
 
-// Done says whether the kubelet runs what the update asked for. It does not ask
-// whether the containers are ready.
-func (s State) Done(pod *corev1.Pod) bool {
+// settling is how long a container has to run on, beside the time that it may
+// take to stop, before it passes for the last one where names cannot tell.
+const settling = 10 * time.Second
+
+// Done says whether the kubelet runs what the update asked for; if time alone
+// will tell, it also gives the time. It does not ask whether the containers are
+// ready.
+func (s State) Done(pod *corev1.Pod, now time.Time) (bool, time.Time) {
+	if pod.Spec.NodeName == "" {
+		return true, time.Time{} // no kubelet has it: it starts as it now is
+	}
+	if tracked(pod) && !seen(pod) {
+		return false, time.Time{}
+	}
+	from := time.Time{}
 	for name, last := range s.LastContainerStatuses {
-		status := statusOf(pod.Status.ContainerStatuses, name)
+		status := statusOf(pod, name)
 		if status == nil || status.ImageID == "" {
-			return false
+			return false, time.Time{}
 		}
-		if status.ImageID == last.ImageID && !doneWithSameImage(pod, status, last) {
+		yes, at := s.runs(pod, status, last)
+		if !yes {
+			return false, time.Time{}
+		}
+		if at.After(from) {
+			from = at
+		}
+	}
+	return !now.Before(from), from
+}
+
+// runs says whether one container is what the update asked for, or will have
+// proved to be from some time on.
+func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
+	wanted := imageOf(pod, status.Name)
+	rightName := SameImage(status.Image, wanted)
+	if status.ImageID != last.ImageID {
+		if last.Superseded == "" || rightName || !SameImage(status.Image, last.Superseded) {
+			return true, time.Time{}
+		}
+		return s.restarted(pod, status) // passing through, or the same image by another name
+	}
+	// The image is the one from before. Either two names mean one image: then the
+	// container has been restarted since. Or the update took back another one
+	// before the kubelet acted on it: then the container just runs on.
+	if last.ContainerID == "" || status.ContainerID != last.ContainerID {
+		if rightName {
+			return true, time.Time{}
+		}
+		return s.restarted(pod, status)
+	}
+	if last.Superseded == "" || !rightName || status.State.Running == nil {
+		return false, time.Time{}
+	}
+	if tracked(pod) {
+		return true, time.Time{}
+	}
+	return true, s.UpdateTimestamp.Add(settling)
+}
+
+// restarted says that the container was started after the spec changed, and from
+// when on that is proof: a kubelet that was at work with the spec before may have
+// started it, and will stop it again.
+func (s State) restarted(pod *corev1.Pod, status *corev1.ContainerStatus) (bool, time.Time) {
+	running := status.State.Running
+	if running == nil || running.StartedAt.Time.Before(s.UpdateTimestamp.Truncate(time.Second)) {
+		return false, time.Time{}
+	}
+	stopping := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		stopping = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return true, running.StartedAt.Add(time.Duration(stopping)*time.Second + settling)
+}
+
+// tracked says that the Pod's kubelet tells which spec it has seen.
+func tracked(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration > 0 }
+
+// seen says that the kubelet has seen the Pod's spec as it is now.
+func seen(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration >= pod.Generation }
+
+// Settled says whether the kubelet runs the Pod's spec as far as one can tell
+// without a record of the update.
+func Settled(pod *corev1.Pod) bool {
+	if tracked(pod) {
+		return seen(pod)
+	}
+	for i := range pod.Spec.Containers {
+		status := statusOf(pod, pod.Spec.Containers[i].Name)
+		if status == nil || !SameImage(status.Image, pod.Spec.Containers[i].Image) {
 			return false
 		}
 	}
 	return true
 }
 
-// doneWithSameImage tells when an update is done that leaves the image ID as it
-// was. Either two names mean one image: then the container has been restarted
-// under the new name. Or the update was taken back before the kubelet acted on
-// it: then the container just runs on, once the kubelet has seen the last spec.
-func doneWithSameImage(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) bool {
-	wanted := imageOf(pod.Spec.Containers, status.Name)
-	if !SameImage(status.Image, wanted) {
-		return false
-	}
-	if last.ContainerID == "" || status.ContainerID != last.ContainerID {
-		return status.ContainerID != ""
-	}
-	return SameImage(last.Image, wanted) && pod.Status.ObservedGeneration >= pod.Generation
-}
-
-func statusOf(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
-	for i := range statuses {
-		if statuses[i].Name == name {
-			return &statuses[i]
+func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
 		}
 	}
 	return nil
 }
 
-func imageOf(containers []corev1.Container, name string) string {
-	for i := range containers {
-		if containers[i].Name == name {
-			return containers[i].Image
+func imageOf(pod *corev1.Pod, name string) string {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return list[i].Image
+			}
 		}
 	}
 	return ""
-}
-
-// SameImage compares two image names. A name without tag and digest means
-// ":latest", a name without a registry means Docker's; the colon of a
-// registry's port is not a tag's.
-func SameImage(a, b string) bool { return a == b || canonicalImage(a) == canonicalImage(b) }
-
-func canonicalImage(name string) string {
-	if name == "" {
-		return ""
-	}
-	if !strings.Contains(name, "@") && strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
-		name += ":latest"
-	}
-	host, rest, found := strings.Cut(name, "/")
-	switch {
-	case !found:
-		return "docker.io/library/" + name
-	case !strings.ContainsAny(host, ".:") && host != "localhost":
-		return "docker.io/" + name
-	case host == "index.docker.io":
-		return "docker.io/" + rest
-	}
-	return name
 }

@@ -65,8 +65,21 @@ func (h Hook) Holds(labels map[string]string, finalizers []string) bool {
 // Complete says whether every label and finalizer of the hook is on the Pod. A
 // hook that names none is complete.
 func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
-	return len(h.Missing(labels, finalizers)) == 0
+	for key, value := range h.Labels {
+		if got, ok := labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	for _, finalizer := range h.Finalizers {
+		if !slices.Contains(finalizers, finalizer) {
+			return false
+		}
+	}
+	return true
 }
+
+// Empty says that the hook names neither a label nor a finalizer.
+func (h Hook) Empty() bool { return len(h.Labels) == 0 && len(h.Finalizers) == 0 }
 
 // Holding lists the keys of the hook that are on the Pod, in order.
 func (h Hook) Holding(labels map[string]string, finalizers []string) []string {
@@ -79,9 +92,6 @@ func (h Hook) Missing(labels map[string]string, finalizers []string) []string {
 }
 
 func (h Hook) keys(labels map[string]string, finalizers []string, present bool) []string {
-	if len(h.Labels) == 0 && len(h.Finalizers) == 0 {
-		return nil
-	}
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(h.Labels)) {
 		got, ok := labels[key]

@@ -12,10 +12,12 @@ const (
 	ReasonPreNormalDone = "PreNormalDone"
 	// ReasonUpdateDone: the kubelet runs what the in-place update asked for.
 	ReasonUpdateDone = "UpdateDone"
-	// ReasonUpdateDropped: the Pod's revision is the wanted one again.
+	// ReasonUpdateDropped: the Pod is no longer to be updated, so it goes back.
 	ReasonUpdateDropped = "UpdateDropped"
 	// ReasonHookRestored: the inPlaceUpdate hook holds the Pod again, or is gone.
 	ReasonHookRestored = "HookRestored"
+	// ReasonUnknownState: nobody knows the state that the Pod was in.
+	ReasonUnknownState = "UnknownState"
 )
 
 // Pod is what the state machine reads of a Pod.
@@ -29,8 +31,8 @@ type Pod struct {
 	Scheduled bool
 	// UpdateDone says that the kubelet runs what the in-place update asked for.
 	UpdateDone bool
-	// UpdateWanted says that the Pod's revision is not the one it should have,
-	// or that its update is under way.
+	// UpdateWanted says that the Pod is to be updated, and its update not under
+	// way yet.
 	UpdateWanted bool
 }
 
@@ -40,26 +42,29 @@ type Pod struct {
 // out of PreparingDelete), are the planner's.
 func Next(p Pod, hooks Hooks) (apps.LifecycleState, string) {
 	switch p.State {
+	case apps.StateNormal, apps.StatePreparingDelete, "":
 	case apps.StatePreparingNormal:
 		return nextOfPreparingNormal(p, hooks.PreNormal)
 	case apps.StatePreparingUpdate:
 		if !p.UpdateWanted {
-			return afterUpdate(p, hooks.InPlaceUpdate), ReasonUpdateDropped
+			return AfterUpdate(p, hooks), ReasonUpdateDropped
 		}
 	case apps.StateUpdating:
 		if p.UpdateDone {
-			return afterUpdate(p, hooks.InPlaceUpdate), ReasonUpdateDone
+			return AfterUpdate(p, hooks), ReasonUpdateDone
 		}
 	case apps.StateUpdated:
 		if hooks.InPlaceUpdate.Complete(p.Labels, p.Finalizers) {
-			return apps.StateNormal, ReasonHookRestored
+			return intoService(p, hooks), ReasonHookRestored
 		}
+	default:
+		return intoService(p, hooks), ReasonUnknownState
 	}
 	return p.State, ""
 }
 
 func nextOfPreparingNormal(p Pod, hook Hook) (apps.LifecycleState, string) {
-	if len(hook.Labels) == 0 && len(hook.Finalizers) == 0 {
+	if hook.Empty() {
 		if p.Scheduled {
 			return apps.StateNormal, ReasonScheduled
 		}
@@ -71,26 +76,56 @@ func nextOfPreparingNormal(p Pod, hook Hook) (apps.LifecycleState, string) {
 	return p.State, ""
 }
 
-// afterUpdate is where a Pod goes that leaves an update, done or dropped: to
-// Updated while the hook has to take hold of it again.
-func afterUpdate(p Pod, hook Hook) apps.LifecycleState {
-	if hook.Complete(p.Labels, p.Finalizers) {
-		return apps.StateNormal
+// AfterUpdate is where a Pod goes that leaves an update, done or dropped: to
+// Updated while the inPlaceUpdate hook has to take hold of it again.
+func AfterUpdate(p Pod, hooks Hooks) apps.LifecycleState {
+	if hooks.InPlaceUpdate.Complete(p.Labels, p.Finalizers) {
+		return intoService(p, hooks)
 	}
 	return apps.StateUpdated
 }
 
-// MarksNotReady says whether a hook with markPodNotReady keeps a Pod in this
-// state out of service. It is asked for every Pod in every pass, so that no way
-// out of a state can forget to lift the mark.
-func MarksNotReady(state apps.LifecycleState, hooks Hooks) bool {
-	switch state {
-	case apps.StatePreparingUpdate, apps.StateUpdating:
-		return hooks.InPlaceUpdate.MarkNotReady
-	case apps.StatePreparingDelete:
-		return hooks.PreDelete.MarkNotReady
+// intoService is Normal, unless the Pod has never passed preNormal, or lost
+// what it got there: an update of a new Pod must not be a way round that gate.
+func intoService(p Pod, hooks Hooks) apps.LifecycleState {
+	if hooks.PreNormal.Complete(p.Labels, p.Finalizers) {
+		return apps.StateNormal
 	}
-	return false
+	return apps.StatePreparingNormal
+}
+
+// Mark is what becomes of the mark by which a hook with markPodNotReady keeps a
+// Pod out of service.
+type Mark int
+
+// The marks.
+const (
+	// MarkLifted: nothing marks the Pod.
+	MarkLifted Mark = iota
+	// MarkKept: the mark stays if there is one.
+	MarkKept
+	// MarkSet: the hook marks the Pod.
+	MarkSet
+)
+
+// MarkOf gives the mark of a Pod in a state. It is asked for every Pod in every
+// pass, so that no way out of a state can forget to lift the mark.
+func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
+	var hook Hook
+	switch state {
+	case apps.StatePreparingUpdate:
+		hook = hooks.InPlaceUpdate
+	case apps.StatePreparingDelete:
+		hook = hooks.PreDelete
+	case apps.StateUpdating:
+		// The update itself keeps the Pod out of service: a mark that is there
+		// waits for the update's end, and a new one would be a wasted write.
+		return MarkKept
+	}
+	if hook.MarkNotReady {
+		return MarkSet
+	}
+	return MarkLifted
 }
 
 // Gate names the hook that holds a Pod in this state, as spec.lifecycle spells
@@ -105,4 +140,20 @@ func Gate(state apps.LifecycleState) string {
 		return "preDelete"
 	}
 	return ""
+}
+
+// Waiting lists, in order, the keys of the hook that keep a Pod in its state:
+// those that have to come, or those that have to go.
+func Waiting(p Pod, hooks Hooks) []string {
+	switch p.State {
+	case apps.StatePreparingNormal:
+		return hooks.PreNormal.Missing(p.Labels, p.Finalizers)
+	case apps.StatePreparingUpdate:
+		return hooks.InPlaceUpdate.Holding(p.Labels, p.Finalizers)
+	case apps.StateUpdated:
+		return hooks.InPlaceUpdate.Missing(p.Labels, p.Finalizers)
+	case apps.StatePreparingDelete:
+		return hooks.PreDelete.Holding(p.Labels, p.Finalizers)
+	}
+	return nil
 }

@@ -54,8 +54,8 @@ type Action struct {
 	Reason string
 	// Pod is the Pod as it was observed; nil for Create.
 	Pod *corev1.Pod
-	// Conditions are written first, so that a Pod leaves service before it
-	// changes, and is back in service before others are told.
+	// Conditions are written before the rest, so that a Pod leaves service before
+	// it changes, and is back in service before others are told; unless StateFirst.
 	Conditions []Condition
 	// To is the state that the Pod moves to; "" leaves the state alone.
 	To apps.LifecycleState
@@ -67,6 +67,14 @@ type Action struct {
 	Revision *revision.Revision
 	// Change is what Update does.
 	Change *inplace.Change
+}
+
+// StateFirst says that the state is to be written before the conditions: on the
+// way to a gate that the Pod leaves service by. There the mark follows from the
+// state, so whoever is interrupted in between finds the rest of the work by the
+// state; a mark without the state would be taken back, and set again, for ever.
+func (a *Action) StateFirst() bool {
+	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
 }
 
 // Condition is the status of a condition that the controller owns.

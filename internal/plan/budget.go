@@ -14,13 +14,19 @@ type Count struct {
 	Percent bool
 }
 
+// maxDigits bounds a percentage's digits, so that no product overflows.
+const maxDigits = 4
+
 // ParsePercent reads a text such as "20%". Anything else is an error: an illegal
 // value must never pass for 0.
 func ParsePercent(text string) (Count, error) {
 	digits, ok := strings.CutSuffix(text, "%")
-	value, err := strconv.Atoi(digits)
-	if !ok || err != nil || value < 0 {
+	if !ok || digits == "" || len(digits) > maxDigits || strings.Trim(digits, "0123456789") != "" {
 		return Count{}, fmt.Errorf("%q is neither a number of Pods nor a percentage such as \"20%%\"", text)
+	}
+	value, err := strconv.Atoi(digits)
+	if err != nil {
+		return Count{}, fmt.Errorf("percentage %q: %w", text, err)
 	}
 	return Count{Value: value, Percent: true}, nil
 }
@@ -61,7 +67,7 @@ func (s *Spec) maxSurge() int {
 
 // maxUnavailable is how many Pods an update may have unavailable.
 func (s *Spec) maxUnavailable() int {
-	if s.MaxSurge.up(s.Replicas) == 0 {
+	if s.maxSurge() == 0 {
 		return s.MaxUnavailable.up(s.Replicas)
 	}
 	return s.MaxUnavailable.down(s.Replicas)
@@ -75,12 +81,13 @@ type ledger struct {
 	pods int
 	// available counts those of them that serve.
 	available int
-	// settling counts the unavailable Pods that are as they should be, or on
-	// their way there. An unavailable Pod that still waits to be replaced or
-	// updated is not among them.
-	settling int
+	// underway counts the unavailable Pods that have the update revision or are
+	// on their way to it. No more than may be unavailable are touched at a time:
+	// else a node that hiccups would have all its Pods updated at once, since
+	// they are unavailable anyway, whatever the new revision is worth.
+	underway int
 	// starts counts how many Pods may still be taken out of service or created
-	// in this pass.
+	// in this pass; below 0 is no bound.
 	starts int
 }
 
@@ -93,48 +100,51 @@ func (l *ledger) start() bool {
 	return true
 }
 
+// spare says whether one more available Pod can go.
+func (l *ledger) spare() bool { return l.available > l.replicas-l.maxUnavailable }
+
+// surplus is how many Pods there are above the replicas; negative if some are
+// missing.
+func (l *ledger) surplus() int { return l.pods - l.replicas }
+
 // takeDown pays for taking a Pod out of service in order to replace or update
-// it. An available Pod can go while enough others serve. One that is
-// unavailable already costs nobody anything, but no more of those are touched
-// at a time than may be unavailable: else a node that hiccups would have all
-// its Pods updated at once, whatever the new revision is worth.
-func (l *ledger) takeDown(p *podView) bool {
-	if p.settled {
-		return l.start() // paid for in an earlier pass
-	}
-	if p.available && l.available <= l.replicas-l.maxUnavailable {
-		return false
-	}
-	if !p.available && l.settling >= max(l.maxUnavailable+l.pods-l.replicas, 0) {
+// it. One that is unavailable already costs nobody anything, but room has to be
+// left: see underway.
+func (l *ledger) takeDown(p *podView, room bool) bool {
+	switch {
+	case p.underway: // paid for in an earlier pass
+	case p.available && !l.spare(), !p.available && !room:
 		return false
 	}
 	if !l.start() {
 		return false
 	}
-	if p.available {
-		l.hold(p)
-	} else {
-		l.settling++
-		p.settled = true
-	}
+	l.hold(p)
 	return true
 }
 
-// hold counts a Pod as out of service that keeps its place.
+// roomForUpdate says whether one more unavailable Pod may be updated.
+func (l *ledger) roomForUpdate() bool { return l.underway < l.maxUnavailable+l.surplus() }
+
+// hold counts a Pod as out of service and under way; it keeps its place.
 func (l *ledger) hold(p *podView) {
 	if p.available {
 		l.available--
-		l.settling++
-		p.available, p.settled = false, true
+		p.available = false
+	}
+	if !p.underway {
+		l.underway++
+		p.underway = true
 	}
 }
 
-// drop takes a Pod out of the count that is deleted in this pass.
+// drop takes a Pod out of the count that leaves its place in this pass.
 func (l *ledger) drop(p *podView) {
 	l.pods--
 	if p.available {
 		l.available--
-	} else if p.settled {
-		l.settling--
+	}
+	if p.underway {
+		l.underway--
 	}
 }

@@ -80,14 +80,13 @@ func rankBySpread(pods []*podView) {
 // orderForUpdate sorts Pods as spec.updateStrategy asks for. Pods whose update
 // has begun stay first whatever else changes: they are out of service already.
 func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
-	weights := map[*podView]int{}
 	for _, p := range pods {
-		weights[p] = s.weight(p)
+		p.weight = s.weight(p)
 	}
 	slices.SortStableFunc(pods, func(a, b *podView) int {
 		return cmp.Or(
 			byUpdate(a, b),
-			cmp.Compare(weights[b], weights[a]),
+			cmp.Compare(b.weight, a.weight),
 			s.compareOrderKeys(a, b),
 			falseFirst(a.state != apps.StatePreparingUpdate, b.state != apps.StatePreparingUpdate),
 			cmp.Compare(a.pod.Name, b.pod.Name),

@@ -9,6 +9,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/lifecycle"
+	"github.com/usher-dev/usher/internal/revision"
 )
 
 // pass is the state of one pass over a snapshot.
@@ -20,6 +21,8 @@ type pass struct {
 	// ended are the Pods that will never run again.
 	ended  []*podView
 	ledger ledger
+	// old and updated count the Pods that are to stay, by revision.
+	old, updated int
 	// queue holds the chosen Pods in the order of their update.
 	queue []*podView
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
@@ -34,34 +37,28 @@ func Make(s *Snapshot) Plan {
 	if s.Deleting {
 		return p.plan
 	}
+	p.revive()
 	p.choose()
 	p.count()
 	p.refresh()
-	p.revive()
 	p.create()
 	p.release()
 	p.replace()
 	p.scaleIn()
 	p.update()
-	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
-	slices.SortStableFunc(p.plan.Blocked, func(a, b Blocked) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Pod, b.Pod))
-	})
-	return p.plan
-}
-
-// rank puts Pods that come back before those that leave.
-func rank(verb Verb) int {
-	return slices.Index([]Verb{Move, Create, Delete, Update}, verb)
+	return p.finish()
 }
 
 func newPass(s *Snapshot) *pass {
-	p := &pass{Snapshot: s, named: map[string]bool{}, changes: map[string]diff{}}
+	p := &pass{Snapshot: s, named: make(map[string]bool, len(s.Spec.PodsToDelete)), changes: map[string]diff{}}
 	for _, name := range s.Spec.PodsToDelete {
 		p.named[name] = true
 	}
-	for _, pod := range s.Pods {
-		v := s.view(pod)
+	views := make([]podView, len(s.Pods)) // one allocation, not one for each Pod
+	p.pods = make([]*podView, 0, len(s.Pods))
+	for i, pod := range s.Pods {
+		v := &views[i]
+		s.read(v, pod)
 		v.specified = v.specified || p.named[pod.Name]
 		switch {
 		case v.terminate:
@@ -76,45 +73,55 @@ func newPass(s *Snapshot) *pass {
 }
 
 // choose says which Pods shall have the update revision: of the old ones as
-// many as the partition leaves, in the order that the user asked for.
+// many as the partition leaves and as new ones are missing, in the order that
+// the user asked for. While paused nobody is chosen, so that a Pod which waits
+// for its update goes back into service.
 func (p *pass) choose() {
+	p.tallyRevisions()
 	if p.UpdateRefused != "" {
-		p.problem(ProblemTemplate, p.UpdateRefused)
+		p.problem(ProblemTemplate, func() string { return p.UpdateRefused })
+		p.wakeAt(p.RefusedUntil)
 		return
 	}
-	if p.Spec.Method == OnDelete {
+	if p.Spec.Method == OnDelete || p.Spec.Paused {
 		return
 	}
-	need := p.oldPods() - p.Spec.partition()
+	need := min(p.old-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
 	if need <= 0 {
 		return
 	}
-	var candidates []*podView
+	candidates := make([]*podView, 0, p.old)
 	for _, v := range p.pods {
 		if !v.isTarget && !v.doomed() && p.updatable(v) {
 			candidates = append(candidates, v)
 		}
 	}
-	p.queue = p.orderForUpdate(candidates)[:min(need, len(candidates))]
+	p.queue = p.orderForUpdate(candidates)
+	p.queue = p.queue[:min(need, len(p.queue))]
 	for _, v := range p.queue {
 		v.chosen = true
 	}
 }
 
-// oldPods counts the Pods of other revisions than the update revision that are
-// to stay.
-func (p *pass) oldPods() int {
-	old := 0
+func (p *pass) tallyRevisions() {
 	for _, v := range p.pods {
-		if !v.isTarget && !v.doomed() {
-			old++
+		switch {
+		case v.doomed():
+		case v.isTarget:
+			p.updated++
+		default:
+			p.old++
 		}
 	}
-	return old
 }
 
 // doomed says that the Pod is to be deleted anyway.
 func (p *podView) doomed() bool { return p.specified || p.state == apps.StatePreparingDelete }
+
+// waits says that the Pod was named for deletion and is not on its way out yet.
+func (p *podView) waits() bool {
+	return p.specified && p.state != apps.StatePreparingDelete && !p.removed
+}
 
 // counted says that the Pod holds a place in the replica count.
 func (p *pass) counted(v *podView) bool {
@@ -128,17 +135,19 @@ func (p *pass) count() {
 		p.ledger.starts = -1
 	}
 	for _, v := range p.pods {
-		waits := (v.specified && v.state != apps.StatePreparingDelete) || (v.chosen && !v.begun())
-		v.settled = !v.available && !waits
-		p.wakeAt(v.availableAt)
+		p.wakeAt(v.wakeAt)
+		leaving := v.state == apps.StatePreparingDelete
+		v.underway = !v.available && !v.waits() && (v.isTarget || leaving || v.begun())
 		if !p.counted(v) {
 			continue
 		}
+		v.leaving = leaving
 		p.ledger.pods++
 		if v.available {
 			p.ledger.available++
-		} else if v.settled {
-			p.ledger.settling++
+		}
+		if v.underway {
+			p.ledger.underway++
 		}
 	}
 }
@@ -150,25 +159,33 @@ func (p *pass) wakeAt(at time.Time) {
 	}
 }
 
-// act notes the Pod's one action of this pass.
+// act notes the Pod's one action of this pass. What refresh has found gives way
+// to a removal, and mere conditions to an update: a condition that is put right
+// and then changed again would be a wasted write, and a flap.
 func (p *pass) act(v *podView, a Action) {
 	a.Pod = v.pod
-	v.acted = true
+	if v.acted {
+		p.plan.Actions[v.action] = a
+		return
+	}
+	v.acted, v.action = true, len(p.plan.Actions)
 	p.plan.Actions = append(p.plan.Actions, a)
 }
 
-// block notes that the Pod waits for somebody outside.
-func (p *pass) block(v *podView, keys []string) {
-	p.plan.Blocked = append(p.plan.Blocked, Blocked{
-		Pod: v.pod.Name, Gate: lifecycle.Gate(v.state), State: v.state, Keys: keys, Since: v.since,
-	})
+// outOfStarts notes that the pass stops for now, if that is why a step failed.
+func (p *pass) outOfStarts() bool {
+	if p.ledger.starts == 0 {
+		p.plan.More = true
+	}
+	return p.ledger.starts == 0
 }
 
 // remove deletes a Pod, or leads it to the gate before its deletion.
 func (p *pass) remove(v *podView, reason string) {
-	hook := p.Spec.Hooks.PreDelete
-	if !v.holds(hook) {
+	v.removed, v.waitsFor = true, nil
+	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
+		v.leaving = false
 		p.act(v, Action{Verb: Delete, Reason: reason})
 		return
 	}
@@ -185,6 +202,43 @@ func (p *pass) remove(v *podView, reason string) {
 		p.ledger.drop(v)
 	} else {
 		p.ledger.hold(v)
+		v.leaving = true
 	}
 	p.act(v, a)
+}
+
+// finish puts the plan in order: Pods that come back before those that leave,
+// and those that have waited longest first.
+func (p *pass) finish() Plan {
+	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
+	for _, list := range [][]*podView{p.pods, p.ended} {
+		for _, v := range list {
+			if len(v.waitsFor) > 0 {
+				p.plan.Blocked = append(p.plan.Blocked, Blocked{
+					Pod: v.pod.Name, Gate: lifecycle.Gate(v.state), State: v.state, Keys: v.waitsFor, Since: since(v.pod),
+				})
+			}
+		}
+	}
+	slices.SortStableFunc(p.plan.Blocked, func(a, b Blocked) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Pod, b.Pod))
+	})
+	return p.plan
+}
+
+func rank(verb Verb) int {
+	switch verb {
+	case Move:
+		return 0
+	case Create:
+		return 1
+	case Delete:
+		return 2
+	}
+	return 3
+}
+
+// refused says that the API server refuses Pods of the revision.
+func (p *pass) refused(r *revision.Revision) bool {
+	return p.UpdateRefused != "" && revision.Same(r.Name, p.Update.Name)
 }

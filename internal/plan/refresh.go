@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"encoding/json"
+
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -14,7 +16,9 @@ import (
 // out of a state can be forgotten.
 func (p *pass) refresh() {
 	for _, v := range p.pods {
-		p.refreshPod(v)
+		if !v.acted {
+			p.refreshPod(v)
+		}
 	}
 	for _, v := range p.ended {
 		p.cleanUp(v)
@@ -22,46 +26,20 @@ func (p *pass) refresh() {
 }
 
 func (p *pass) refreshPod(v *podView) {
-	next, reason := lifecycle.Next(lifecycle.Pod{
-		State: v.state, Labels: v.pod.Labels, Finalizers: v.pod.Finalizers,
-		Scheduled: v.scheduled, UpdateDone: v.updateDone, UpdateWanted: p.updateWanted(v),
-	}, p.Spec.Hooks)
+	pod := v.lifecycle()
+	// A Pod that waits for its deletion is not led back first.
+	pod.UpdateWanted = v.chosen || v.waits()
+	next, reason := lifecycle.Next(pod, p.Spec.Hooks)
 	conditions := p.conditions(v, next)
-	switch {
-	case next != v.state:
+	if next != v.state {
+		v.moved = true
 		p.act(v, Action{Verb: Move, Reason: reason, Conditions: conditions, To: next})
-	case len(conditions) > 0:
+		return
+	}
+	if len(conditions) > 0 {
 		p.act(v, Action{Verb: Move, Reason: ReasonConditions, Conditions: conditions})
 	}
-	if next == v.state {
-		p.blockRefreshed(v)
-	}
-}
-
-// updateWanted says that the Pod's update shall go on: it is chosen, or paused
-// on the way.
-func (p *pass) updateWanted(v *podView) bool {
-	return v.chosen || (p.Spec.Paused && !v.isTarget && p.Spec.Method != OnDelete)
-}
-
-// blockRefreshed notes what a Pod waits for that did not move.
-func (p *pass) blockRefreshed(v *podView) {
-	hooks := p.Spec.Hooks
-	labels, finalizers := v.pod.Labels, v.pod.Finalizers
-	var keys []string
-	switch v.state {
-	case apps.StatePreparingNormal:
-		keys = hooks.PreNormal.Missing(labels, finalizers)
-	case apps.StatePreparingUpdate:
-		keys = hooks.InPlaceUpdate.Holding(labels, finalizers)
-	case apps.StateUpdated:
-		keys = hooks.InPlaceUpdate.Missing(labels, finalizers)
-	case apps.StatePreparingDelete:
-		keys = hooks.PreDelete.Holding(labels, finalizers)
-	}
-	if len(keys) > 0 {
-		p.block(v, keys)
-	}
+	v.waitsFor = lifecycle.Waiting(pod, p.Spec.Hooks)
 }
 
 // conditions lists the conditions of a Pod that are not what they should be in
@@ -70,43 +48,83 @@ func (p *pass) blockRefreshed(v *podView) {
 func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
 	var out []Condition
 	switch {
-	case p.outOfService(v, next): // False already, and stays so
 	case next == apps.StatePreparingDelete: // leaves service, whatever it was
 	case v.inPlaceReady.Status == corev1.ConditionFalse:
-		out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInPlaceDone})
+		if !p.keptOut(v, next) {
+			out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInPlaceDone})
+		}
 	case v.inPlaceReady.Status == "" && hasGate(v.pod, apps.ConditionInPlaceUpdateReady):
 		out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInService})
 	}
-	marked := lifecycle.MarksNotReady(next, p.Spec.Hooks)
-	switch {
-	case marked && v.podReady.Status != corev1.ConditionFalse:
-		out = append(out, Condition{
-			Type: apps.ConditionPodReady, Status: corev1.ConditionFalse, Reason: ReasonMarkedNotReady,
-			Message: "held by the " + lifecycle.Gate(next) + " hook",
-		})
-	case !marked && (v.podReady.Status == corev1.ConditionFalse ||
-		(v.podReady.Status == "" && hasGate(v.pod, apps.ConditionPodReady))):
-		out = append(out, Condition{Type: apps.ConditionPodReady, Status: corev1.ConditionTrue, Reason: ReasonInService})
-	}
-	return out
+	return append(out, p.mark(v, next)...)
 }
 
-// outOfService says that an in-place update keeps the Pod out of its endpoints:
-// its containers are changing, or the grace period before that has begun.
-func (p *pass) outOfService(v *podView, next apps.LifecycleState) bool {
-	if v.inPlaceReady.Status != corev1.ConditionFalse {
+// mark sets or lifts what a hook with markPodNotReady asks for.
+func (p *pass) mark(v *podView, next apps.LifecycleState) []Condition {
+	gated := hasGate(v.pod, apps.ConditionPodReady)
+	mark := lifecycle.MarkOf(next, p.Spec.Hooks)
+	switch {
+	case mark == lifecycle.MarkSet && gated && v.podReady.Status != corev1.ConditionFalse:
+		return []Condition{{
+			Type: apps.ConditionPodReady, Status: corev1.ConditionFalse, Reason: ReasonMarkedNotReady, Message: notReadyMessage(next),
+		}}
+	case mark == lifecycle.MarkLifted && v.podReady.Status == corev1.ConditionFalse && !markedByOthers(v.podReady.Message),
+		mark != lifecycle.MarkSet && gated && v.podReady.Status == "":
+		return []Condition{{Type: apps.ConditionPodReady, Status: corev1.ConditionTrue, Reason: ReasonInService}}
+	}
+	return nil
+}
+
+// notReady is one entry of the condition's message. It is the form in which
+// OpenKruise keeps who marked a Pod, so that its controllers can lift our mark
+// and we can tell theirs.
+type notReady struct {
+	UserAgent string `json:"userAgent"`
+	Key       string `json:"key"`
+}
+
+const ourAgent = "Lifecycle"
+
+func notReadyMessage(state apps.LifecycleState) string {
+	key := "preUpdateHook"
+	if state == apps.StatePreparingDelete {
+		key = "preDeleteHook"
+	}
+	data, err := json.Marshal([]notReady{{UserAgent: ourAgent, Key: key}})
+	if err != nil { // two strings always encode
+		return ""
+	}
+	return string(data)
+}
+
+// markedByOthers says that somebody else keeps the Pod out of service too, such
+// as a request to restart one of its containers.
+func markedByOthers(message string) bool {
+	var marks []notReady
+	if json.Unmarshal([]byte(message), &marks) != nil {
 		return false
 	}
-	if next == apps.StateUpdating {
+	for _, mark := range marks {
+		if mark.UserAgent != ourAgent {
+			return true
+		}
+	}
+	return false
+}
+
+// keptOut says that an in-place update keeps the Pod out of its endpoints in
+// its next state: its containers are changing, or the time before that runs.
+func (p *pass) keptOut(v *podView, next apps.LifecycleState) bool {
+	if next == apps.StateUpdating || v.restarting {
 		return true
 	}
 	_, begun := v.graceOver(p.Update.Name, p.Spec.Grace)
-	return begun && next == v.state && p.updateWanted(v)
+	return begun && v.chosen && next != apps.StateUpdated
 }
 
 func hasGate(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	for _, gate := range pod.Spec.ReadinessGates {
-		if gate.ConditionType == kind {
+	for i := range pod.Spec.ReadinessGates {
+		if pod.Spec.ReadinessGates[i].ConditionType == kind {
 			return true
 		}
 	}
@@ -116,12 +134,11 @@ func hasGate(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 // cleanUp deletes a Pod that will never run again. Its place is free already;
 // its hook is still honoured, since a registry may still list it.
 func (p *pass) cleanUp(v *podView) {
-	hook := p.Spec.Hooks.PreDelete
 	switch {
-	case !v.holds(hook):
+	case !v.holds(p.Spec.Hooks.PreDelete):
 		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp})
 	case v.state == apps.StatePreparingDelete:
-		p.block(v, hook.Holding(v.pod.Labels, v.pod.Finalizers))
+		v.waitsFor = lifecycle.Waiting(v.lifecycle(), p.Spec.Hooks)
 	default:
 		p.act(v, Action{Verb: Move, Reason: ReasonCleanUp, To: apps.StatePreparingDelete})
 	}

@@ -3,98 +3,29 @@
 package plan
 
 import (
-	"cmp"
 	"slices"
-
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/revision"
+	"time"
 )
 
 // desired is how many Pods there shall be now: the replicas, and a surge while
 // Pods are to be updated or replaced.
 func (p *pass) desired() int {
-	doomed := 0
-	for _, v := range p.pods {
-		if v.specified && p.counted(v) {
-			doomed++
-		}
-	}
-	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(len(p.queue), doomed))
+	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(len(p.queue), p.shortfall()))
 }
 
-// revive takes Pods back from PreparingDelete that a scale-in had chosen and
-// that are needed again, the best ones first.
-func (p *pass) revive() {
-	var planned []*podView
-	others := 0
+// shortfall is how many of the Pods that were named for deletion maxUnavailable
+// does not cover.
+func (p *pass) shortfall() int {
+	waiting, unavailable := 0, 0
 	for _, v := range p.pods {
 		switch {
-		case v.state == apps.StatePreparingDelete && !v.specified:
-			planned = append(planned, v)
-		case p.counted(v):
-			others++
+		case v.waits():
+			waiting++
+		case !v.available && p.counted(v) && (v.leaving || !v.removed):
+			unavailable++
 		}
 	}
-	short := min(p.Spec.Replicas-others, len(planned))
-	if short <= 0 {
-		return
-	}
-	slices.SortFunc(planned, func(a, b *podView) int { return cmp.Or(falseFirst(a.isTarget, b.isTarget), byVictim(a, b)) })
-	for _, v := range planned[len(planned)-short:] {
-		p.unblock(v)
-		if p.ExcludePreparingDelete {
-			p.ledger.pods++
-			p.ledger.settling++
-		}
-		p.act(v, p.reviveAction(v))
-		v.state = apps.StatePreparingNormal
-	}
-}
-
-// reviveAction leads a Pod back to the start of its life: the hooks that were
-// released on the way out protect it again, and it has to pass preNormal again,
-// because whoever released preDelete has taken it out of service.
-func (p *pass) reviveAction(v *podView) Action {
-	hooks := p.Spec.Hooks
-	a := Action{
-		Verb: Move, Reason: ReasonRevived, To: apps.StatePreparingNormal,
-		Conditions: p.conditions(v, apps.StatePreparingNormal),
-		Labels:     map[string]*string{},
-	}
-	template := p.templateLabels(v)
-	for key := range hooks.PreNormal.Labels {
-		a.Labels[key] = template[key]
-	}
-	a.RemoveFinalizers = hooks.PreNormal.Finalizers
-	for _, hook := range []map[string]string{hooks.InPlaceUpdate.Labels, hooks.PreDelete.Labels} {
-		for key, value := range hook {
-			a.Labels[key] = &value
-		}
-	}
-	a.AddFinalizers = slices.Concat(hooks.InPlaceUpdate.Finalizers, hooks.PreDelete.Finalizers)
-	return a
-}
-
-// templateLabels are the labels of the template that the Pod was made from.
-func (p *pass) templateLabels(v *podView) map[string]*string {
-	out := map[string]*string{}
-	r := p.Revisions[revision.Short(v.revision)]
-	if r == nil {
-		return out
-	}
-	metadata, _ := r.Template["metadata"].(map[string]any)
-	labels, _ := metadata["labels"].(map[string]any)
-	for key, value := range labels {
-		if text, ok := value.(string); ok {
-			out[key] = &text
-		}
-	}
-	return out
-}
-
-// unblock takes a Pod off the list of those that wait.
-func (p *pass) unblock(v *podView) {
-	p.plan.Blocked = slices.DeleteFunc(p.plan.Blocked, func(b Blocked) bool { return b.Pod == v.pod.Name })
+	return min(max(unavailable+waiting-p.ledger.maxUnavailable, 0), waiting)
 }
 
 // create makes the Pods that are missing, first those that the partition keeps
@@ -109,22 +40,22 @@ func (p *pass) create() {
 		p.plan.ScaleUpLimited = max(missing-room, 0)
 		missing = min(missing, room)
 	}
-	current := p.Spec.partition() - p.oldPods()
+	current := p.Spec.partition() - p.old
 	for range missing {
+		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update}
+		if current > 0 || p.refused(a.Revision) {
+			current--
+			a.Revision = p.Current
+		}
+		if p.refused(a.Revision) {
+			return
+		}
 		if !p.ledger.start() {
 			p.plan.More = true
 			return
 		}
-		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update}
-		if current > 0 {
-			current--
-			a.Revision = p.Current
-		}
-		if a.Revision == p.Update && p.UpdateRefused != "" {
-			return
-		}
 		p.ledger.pods++
-		p.ledger.settling++
+		p.ledger.underway++
 		p.plan.Actions = append(p.plan.Actions, a)
 	}
 }
@@ -132,12 +63,13 @@ func (p *pass) create() {
 // release deletes the Pods whose preDelete hook has let go.
 func (p *pass) release() {
 	for _, v := range p.pods {
-		if v.acted || v.state != apps.StatePreparingDelete || v.holds(p.Spec.Hooks.PreDelete) {
+		if v.fixed || !v.preparesDelete() || v.holds(p.Spec.Hooks.PreDelete) {
 			continue
 		}
 		if p.counted(v) {
 			p.ledger.drop(v)
 		}
+		v.leaving = false
 		p.act(v, Action{Verb: Delete, Reason: ReasonHookReleased})
 	}
 }
@@ -145,48 +77,96 @@ func (p *pass) release() {
 // replace removes the Pods that were named for deletion, the least useful
 // first, as far as the budget goes.
 func (p *pass) replace() {
-	for _, v := range p.waiting() {
-		if v.acted {
+	var waiting []*podView
+	for _, v := range p.pods {
+		if v.waits() {
+			waiting = append(waiting, v)
+		}
+	}
+	if len(waiting) == 0 {
+		return
+	}
+	slices.SortFunc(waiting, byVictim)
+	made := p.beingMade()
+	for _, v := range waiting {
+		if v.fixed {
 			continue
 		}
-		if !p.ledger.takeDown(v) {
-			p.plan.More = p.plan.More || p.ledger.starts == 0
-			return
+		if !p.ledger.takeDown(v, made.roomFor(v, &p.ledger)) {
+			if p.outOfStarts() {
+				return
+			}
+			continue
 		}
 		p.remove(v, ReasonSpecified)
+		if v.leaving {
+			made.taken++ // one that is deleted outright is missing from the surplus instead
+		}
 	}
 }
 
-// waiting are the Pods that were named for deletion and still run.
-func (p *pass) waiting() []*podView {
-	var out []*podView
+// making tells how many Pods are being made or taken out, so that Pods which
+// are unavailable anyway are replaced a few at a time, each batch after the
+// replacements of the one before it. Pods that are merely broken, and older
+// than the one to be replaced, hold nobody up.
+type making struct {
+	// created are the creation times of unavailable Pods, in order.
+	created []time.Time
+	// taken counts those that are at the gate, or were created in this pass.
+	taken int
+}
+
+func (p *pass) beingMade() *making {
+	m := &making{}
 	for _, v := range p.pods {
-		if v.specified && v.state != apps.StatePreparingDelete {
-			out = append(out, v)
+		switch {
+		case v.leaving:
+			m.taken++
+		case v.underway && p.counted(v):
+			m.created = append(m.created, v.created)
 		}
 	}
-	slices.SortFunc(out, byVictim)
-	return out
+	for i := range p.plan.Actions {
+		if p.plan.Actions[i].Verb == Create {
+			m.taken++
+		}
+	}
+	slices.SortFunc(m.created, time.Time.Compare)
+	return m
+}
+
+// roomFor says whether one more Pod that is unavailable may be replaced.
+func (m *making) roomFor(v *podView, l *ledger) bool {
+	notLater, _ := slices.BinarySearchFunc(m.created, v.created, func(at, limit time.Time) int {
+		if at.After(limit) {
+			return 1
+		}
+		return -1
+	})
+	return m.taken+len(m.created)-notLater < max(l.maxUnavailable, 1)+l.surplus()
 }
 
 // scaleIn removes surplus Pods. While a named Pod still waits to go, nobody
 // else has to.
 func (p *pass) scaleIn() {
-	surplus := p.ledger.pods - p.desired()
 	leaving := 0
 	for _, v := range p.pods {
-		if v.specified && !v.acted && v.state != apps.StatePreparingDelete {
+		if v.waits() {
 			return
 		}
-		if p.leaves(v) {
+		if v.leaving {
 			leaving++
 		}
 	}
-	if surplus <= leaving {
+	surplus := p.ledger.pods - p.desired() - leaving
+	if surplus <= 0 {
 		return
 	}
-	for _, v := range p.victims(surplus - leaving) {
-		if v.available && p.ledger.available <= p.ledger.replicas-p.ledger.maxUnavailable {
+	for _, v := range p.victims(surplus) {
+		if v.fixed {
+			continue // its turn comes with the next pass; nobody else goes instead
+		}
+		if v.available && !p.ledger.spare() {
 			return
 		}
 		if !p.ledger.start() {
@@ -197,29 +177,13 @@ func (p *pass) scaleIn() {
 	}
 }
 
-// leaves says that a Pod still holds a place in the ledger, and is on its way out.
-func (p *pass) leaves(v *podView) bool {
-	if !p.counted(v) {
-		return false
-	}
-	if v.acted {
-		last := p.plan.Actions[p.actionOf(v)]
-		return last.To == apps.StatePreparingDelete
-	}
-	return v.state == apps.StatePreparingDelete
-}
-
-func (p *pass) actionOf(v *podView) int {
-	return slices.IndexFunc(p.plan.Actions, func(a Action) bool { return a.Pod == v.pod })
-}
-
 // victims picks the Pods to go: old ones that the partition does not keep, then
 // new ones, then the rest; among these the least useful.
 func (p *pass) victims(count int) []*podView {
-	var old, updated []*podView
+	old, updated := make([]*podView, 0, p.old), make([]*podView, 0, p.updated)
 	for _, v := range p.pods {
 		switch {
-		case v.acted || v.doomed():
+		case v.doomed() || v.leaving:
 		case v.isTarget:
 			updated = append(updated, v)
 		default:

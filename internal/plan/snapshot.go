@@ -33,6 +33,8 @@ type Snapshot struct {
 	// UpdateRefused is why the API server refuses Pods of the update revision; ""
 	// if it does not. Then no Pod is created of it or updated to it.
 	UpdateRefused string
+	// RefusedUntil is when the API server is asked again; zero if it is not.
+	RefusedUntil time.Time
 	// Revisions are the known revisions by hash, Current and Update among them.
 	Revisions map[string]*revision.Revision
 	// Pods are the set's own Pods in the order of their names.

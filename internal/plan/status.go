@@ -16,7 +16,8 @@ type Counts struct {
 func Tally(s *Snapshot) Counts {
 	var c Counts
 	for _, pod := range s.Pods {
-		v := s.view(pod)
+		var v podView
+		s.read(&v, pod)
 		if !v.active() {
 			continue
 		}

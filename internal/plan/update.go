@@ -5,11 +5,13 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/inplace"
+	"github.com/usher-dev/usher/internal/lifecycle"
 	"github.com/usher-dev/usher/internal/revision"
 )
 
@@ -25,29 +27,31 @@ func (p *pass) updatable(v *podView) bool {
 	case err == nil:
 		return true
 	case errors.Is(err, errUnreadable):
-		p.problem(ProblemRevision, fmt.Sprintf(
-			"ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod to have it made anew", v.revision, v.pod.Name))
+		p.problem(ProblemRevision, func() string {
+			return fmt.Sprintf("ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod to have it made anew", v.revision, v.pod.Name)
+		})
 		return false
 	case p.Spec.Method == InPlaceIfPossible:
 		return true
 	case errors.As(err, &refusal):
-		p.problem(ProblemNotInPlace, fmt.Sprintf(
-			"updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", refusal))
+		p.problem(ProblemNotInPlace, func() string {
+			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", refusal)
+		})
 	default:
-		p.problem(ProblemNotInPlace, fmt.Sprintf(
-			"updateStrategy.type is InPlaceOnly, but the ControllerRevision %s of Pod %s is gone: delete the Pod to have it made anew", v.revision, v.pod.Name))
+		p.problem(ProblemNotInPlace, func() string {
+			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but the ControllerRevision %q of Pod %s is gone: delete the Pod to have it made anew",
+				v.revision, v.pod.Name)
+		})
 	}
 	return false
 }
 
 // problem notes a problem once.
-func (p *pass) problem(reason, message string) {
-	for _, known := range p.plan.Problems {
-		if known.Reason == reason {
-			return
-		}
+func (p *pass) problem(reason string, message func() string) {
+	if slices.ContainsFunc(p.plan.Problems, func(known Problem) bool { return known.Reason == reason }) {
+		return
 	}
-	p.plan.Problems = append(p.plan.Problems, Problem{Reason: reason, Message: message})
+	p.plan.Problems = append(p.plan.Problems, Problem{Reason: reason, Message: message()})
 }
 
 var (
@@ -82,11 +86,8 @@ type diff struct {
 // update leads the chosen Pods to the update revision, as far as the budget
 // goes. Those whose update has begun come first.
 func (p *pass) update() {
-	if p.Spec.Paused {
-		return
-	}
 	for _, v := range p.queue {
-		if v.acted || v.state == apps.StatePreparingDelete {
+		if v.fixed || v.moved || v.removed {
 			continue
 		}
 		change, err := p.change(v)
@@ -99,56 +100,74 @@ func (p *pass) update() {
 }
 
 func (p *pass) recreate(v *podView) {
-	if !p.ledger.takeDown(v) {
-		p.plan.More = p.plan.More || p.ledger.starts == 0
-		return
+	if p.takeDown(v) {
+		p.remove(v, ReasonRecreate)
 	}
-	p.remove(v, ReasonRecreate)
+}
+
+// takeDown pays for the update of a Pod.
+func (p *pass) takeDown(v *podView) bool {
+	if p.ledger.takeDown(v, p.ledger.roomForUpdate()) {
+		return true
+	}
+	p.outOfStarts()
+	return false
 }
 
 func (p *pass) updateInPlace(v *podView, change *inplace.Change) {
-	hook := p.Spec.Hooks.InPlaceUpdate
-	gated := v.holds(hook) || v.state == apps.StateUpdated
 	switch {
-	case v.state == apps.StatePreparingUpdate && v.holds(hook): // waits, as refresh has noted
-	case v.state != apps.StatePreparingUpdate && v.state != apps.StateUpdating && gated:
-		p.prepareUpdate(v)
-	case change.Restarts():
+	case p.gated(v):
+		if v.state != apps.StatePreparingUpdate { // there it waits, as refresh has noted
+			p.prepareUpdate(v)
+		}
+	case change.Restarts() && v.scheduled:
 		p.restart(v, change)
-	case !p.ledger.start():
+	case change.Restarts() && !p.takeDown(v):
+	case !change.Restarts() && !p.ledger.start():
 		p.plan.More = true
 	default:
-		// No container restarts: nobody has to leave service for it.
-		p.act(v, Action{
-			Verb: Update, Reason: ReasonInPlace, To: p.afterMetadata(v), Revision: p.Update, Change: change,
-			Conditions: p.conditions(v, apps.StateNormal),
-		})
+		p.relabel(v, change)
 	}
 }
 
-// afterMetadata is the state after a change that takes effect at once.
-func (p *pass) afterMetadata(v *podView) apps.LifecycleState {
-	if v.state == apps.StateNormal || v.state == apps.StatePreparingNormal {
-		return ""
+// gated says that the Pod has to pass the inPlaceUpdate hook first.
+func (p *pass) gated(v *podView) bool {
+	return v.state == apps.StateUpdated || (v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate))
+}
+
+// relabel changes a Pod that no container restarts for: its metadata only, or a
+// Pod that no kubelet has yet. So nobody leaves service; but a restart that an
+// earlier revision asked for still goes on.
+func (p *pass) relabel(v *podView, change *inplace.Change) {
+	if !v.available {
+		p.ledger.hold(v) // one more of the update revision that does not serve
 	}
-	if p.Spec.Hooks.InPlaceUpdate.Complete(v.pod.Labels, v.pod.Finalizers) {
-		return apps.StateNormal
+	next := p.afterRelabel(v)
+	a := Action{Verb: Update, Reason: ReasonInPlace, Revision: p.Update, Change: change, Conditions: p.conditions(v, next)}
+	if next != v.state {
+		a.To = next
 	}
-	return apps.StateUpdated
+	p.act(v, a)
+}
+
+func (p *pass) afterRelabel(v *podView) apps.LifecycleState {
+	if v.state == apps.StatePreparingUpdate {
+		return lifecycle.AfterUpdate(v.lifecycle(), p.Spec.Hooks)
+	}
+	return v.state
 }
 
 // prepareUpdate leads a Pod to the gate before its update. A Pod that comes
 // from an update which its hook has not closed yet gets the hook's labels and
 // finalizers back with the state, else the gate would stand open.
 func (p *pass) prepareUpdate(v *podView) {
-	if !p.ledger.takeDown(v) {
-		p.plan.More = p.plan.More || p.ledger.starts == 0
+	if !p.takeDown(v) {
 		return
 	}
 	hook := p.Spec.Hooks.InPlaceUpdate
 	a := Action{Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate}
 	if v.state == apps.StateUpdated {
-		a.Labels = map[string]*string{}
+		a.Labels = make(map[string]*string, len(hook.Labels))
 		for key, value := range hook.Labels {
 			a.Labels[key] = &value
 		}
@@ -159,25 +178,26 @@ func (p *pass) prepareUpdate(v *podView) {
 }
 
 // restart takes the Pod out of its endpoints, waits for the grace period, and
-// then changes its containers.
+// then changes its containers. One whose containers are changing already is out
+// of its endpoints.
 func (p *pass) restart(v *podView, change *inplace.Change) {
-	at, begun := v.graceOver(p.Update.Name, p.Spec.Grace)
-	if begun && p.Now.Before(at) {
+	at, drained := v.graceOver(p.Update.Name, p.Spec.Grace)
+	if drained && p.Now.Before(at) {
 		p.wakeAt(at)
 		return
 	}
-	if !p.ledger.takeDown(v) {
-		p.plan.More = p.plan.More || p.ledger.starts == 0
+	if !p.takeDown(v) {
 		return
 	}
+	drained = drained || (v.restarting && v.inPlaceReady.Status == corev1.ConditionFalse)
 	var conditions []Condition
-	if !begun && v.state != apps.StateUpdating {
+	if !drained {
 		conditions = []Condition{{
 			Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse,
 			Reason: ReasonStartInPlace, Message: p.Update.Name,
 		}}
 	}
-	if len(conditions) > 0 && p.Spec.Grace > 0 {
+	if !drained && p.Spec.Grace > 0 {
 		p.wakeAt(p.Now.Add(p.Spec.Grace))
 		p.act(v, Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions})
 		return

@@ -3,10 +3,6 @@
 package plan
 
 import (
-	"encoding/binary"
-	"hash/fnv"
-	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -18,12 +14,10 @@ import (
 	"github.com/usher-dev/usher/internal/revision"
 )
 
-// facts are what the planner reads of a Pod, and all that it reads.
+// facts are what the planner reads of a Pod, beside its labels and finalizers.
 type facts struct {
 	state      apps.LifecycleState
-	since      time.Time
 	revision   string
-	instance   string
 	specified  bool
 	cost       int
 	phase      corev1.PodPhase
@@ -31,7 +25,7 @@ type facts struct {
 	scheduled  bool
 	node       string
 	ready      bool
-	readySince time.Time
+	readySince time.Time // zero unless ready
 	restarts   int32
 	created    time.Time
 	// inPlaceReady and podReady are the conditions that the controller owns.
@@ -42,45 +36,49 @@ type facts struct {
 type podView struct {
 	facts
 	pod *corev1.Pod
-	// availableAt is when a ready Pod will have been ready long enough; zero if
-	// it has been, or is not ready.
-	availableAt time.Time
+	// wakeAt is when time alone changes what is true of the Pod; zero if never.
+	wakeAt time.Time
 
-	available  bool
 	isTarget   bool // of the update revision
-	updateDone bool
+	restarting bool // the kubelet does not run yet what an update asked for
+	weight     int  // by spec.updateStrategy.priorityStrategy
 	spreadRank int
 
-	chosen  bool // for an update, by partition and order
-	settled bool // counted in ledger.settling if unavailable
-	acted   bool // has its action in this pass
+	available bool
+	underway  bool     // counted in ledger.underway
+	chosen    bool     // for an update, by partition and order
+	leaving   bool     // on its way out, and still holding a place
+	removed   bool     // has been told to go in this pass
+	acted     bool     // has its action in this pass
+	action    int      // its place in the plan
+	moved     bool     // that action changes its state
+	fixed     bool     // nothing may take that action's place
+	waitsFor  []string // keys of the hook that keeps it where it is
 }
 
-func readFacts(pod *corev1.Pod) facts {
-	f := facts{
-		state:     apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]),
-		revision:  podRevision(pod),
-		instance:  pod.Labels[apps.LabelInstanceID],
-		specified: pod.Labels[apps.LabelSpecifiedDelete] == "true",
-		phase:     pod.Status.Phase,
-		terminate: pod.DeletionTimestamp != nil,
-		scheduled: pod.Spec.NodeName != "",
-		node:      pod.Spec.NodeName,
-		created:   pod.CreationTimestamp.Time,
-	}
+func readFacts(f *facts, pod *corev1.Pod) {
+	f.state = apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
+	f.revision = podRevision(pod)
+	f.specified = pod.Labels[apps.LabelSpecifiedDelete] == "true"
+	f.phase = pod.Status.Phase
+	f.terminate = pod.DeletionTimestamp != nil
+	f.scheduled = pod.Spec.NodeName != ""
+	f.node = pod.Spec.NodeName
+	f.created = pod.CreationTimestamp.Time
 	if f.state == "" {
 		f.state = apps.StateNormal
 	}
-	if at, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]); err == nil {
-		f.since = at
+	if cost, ok := pod.Annotations[corev1.PodDeletionCost]; ok {
+		// An unreadable cost counts as 0, as it does for a ReplicaSet.
+		f.cost, _ = strconv.Atoi(cost)
 	}
-	// An unreadable cost counts as 0, as it does for a ReplicaSet.
-	f.cost, _ = strconv.Atoi(pod.Annotations[corev1.PodDeletionCost])
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]
 		switch c.Type {
 		case corev1.PodReady:
-			f.ready, f.readySince = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
+			if c.Status == corev1.ConditionTrue {
+				f.ready, f.readySince = true, c.LastTransitionTime.Time
+			}
 		case apps.ConditionInPlaceUpdateReady:
 			f.inPlaceReady = *c
 		case apps.ConditionPodReady:
@@ -90,7 +88,15 @@ func readFacts(pod *corev1.Pod) facts {
 	for i := range pod.Status.ContainerStatuses {
 		f.restarts = max(f.restarts, pod.Status.ContainerStatuses[i].RestartCount)
 	}
-	return f
+}
+
+// since is when the Pod came to its state; zero if unknown.
+func since(pod *corev1.Pod) time.Time {
+	at, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
 }
 
 func podRevision(pod *corev1.Pod) string {
@@ -108,15 +114,27 @@ func (f *facts) active() bool { return !f.terminate && !f.ended() }
 // containers finished.
 func (f *facts) ended() bool { return f.phase == corev1.PodFailed || f.phase == corev1.PodSucceeded }
 
-// view reads a Pod for one pass.
-func (s *Snapshot) view(pod *corev1.Pod) *podView {
-	v := &podView{facts: readFacts(pod), pod: pod}
+// preparesDelete says that the Pod is at the gate before its deletion.
+func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDelete }
+
+// read reads a Pod for one pass.
+func (s *Snapshot) read(v *podView, pod *corev1.Pod) {
+	v.pod = pod
+	readFacts(&v.facts, pod)
 	v.isTarget = revision.Same(v.revision, s.Update.Name)
-	v.available, v.availableAt = s.availability(&v.facts)
-	if v.state == apps.StateUpdating {
-		v.updateDone = updateDone(pod)
+	v.available, v.wakeAt = s.availability(&v.facts)
+	if v.inUpdate() {
+		var at time.Time
+		v.restarting, at = restarting(pod, s.Now)
+		if !at.IsZero() {
+			v.wakeAt = at
+		}
 	}
-	return v
+}
+
+// inUpdate says that an update may be changing the Pod's containers.
+func (f *facts) inUpdate() bool {
+	return f.state == apps.StateUpdating || f.inPlaceReady.Status == corev1.ConditionFalse
 }
 
 // availability says whether a Pod serves, and if it is ready but not for long
@@ -133,66 +151,34 @@ func (s *Snapshot) availability(f *facts) (bool, time.Time) {
 	return true, time.Time{}
 }
 
-// updateDone says that the kubelet runs what the Pod's update asked for. A
-// record that cannot be read never passes for done.
-func updateDone(pod *corev1.Pod) bool {
+// restarting says that the kubelet does not run yet what the Pod's update asked
+// for, and when time alone may change that. A record that cannot be read never
+// passes for done; then the Pod's status has to speak for itself.
+func restarting(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	state, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
-	return err == nil && state.Done(pod)
+	if err != nil {
+		return !inplace.Settled(pod), time.Time{}
+	}
+	done, at := state.Done(pod, now)
+	if done {
+		return false, time.Time{}
+	}
+	return true, at
+}
+
+// lifecycle is the Pod as the state machine sees it.
+func (p *podView) lifecycle() lifecycle.Pod {
+	return lifecycle.Pod{
+		State: p.state, Labels: p.pod.Labels, Finalizers: p.pod.Finalizers,
+		Scheduled: p.scheduled, UpdateDone: !p.restarting, UpdateWanted: p.chosen,
+	}
 }
 
 // graceOver says when the grace period of an in-place update to a revision that
 // has begun is over; ok is false if none has begun.
 func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
-	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating &&
-		p.inPlaceReady.Message == to
+	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
 	return p.inPlaceReady.LastTransitionTime.Add(grace), begun
 }
 
 func (p *podView) holds(hook lifecycle.Hook) bool { return hook.Holds(p.pod.Labels, p.pod.Finalizers) }
-
-// Digest is a hash of all that the planner reads of a Pod: an event that leaves
-// it unchanged needs no pass.
-func Digest(pod *corev1.Pod) uint64 {
-	f := readFacts(pod)
-	h := fnv.New64a()
-	text := func(values ...string) {
-		for _, value := range values {
-			h.Write([]byte(value)) //nolint:errcheck // a hash never fails
-			h.Write([]byte{0})     //nolint:errcheck // a hash never fails
-		}
-	}
-	number := func(values ...int64) {
-		for _, value := range values {
-			h.Write(binary.LittleEndian.AppendUint64(nil, uint64(value))) //nolint:errcheck,gosec // a hash never fails, and wraps as it likes
-		}
-	}
-	flag := func(values ...bool) {
-		for _, value := range values {
-			text(strconv.FormatBool(value))
-		}
-	}
-	text(string(pod.UID), string(f.phase), f.node)
-	flag(f.terminate, f.ready)
-	number(f.readySince.Unix(), int64(f.restarts))
-	for _, c := range []corev1.PodCondition{f.inPlaceReady, f.podReady} {
-		text(string(c.Status), c.Message)
-		number(c.LastTransitionTime.Unix())
-	}
-	for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
-		text(key, pod.Labels[key])
-	}
-	text("")
-	for _, key := range []string{
-		apps.AnnotationLifecycleTimestamp, apps.AnnotationInPlaceUpdateState, apps.AnnotationInPlaceUpdateGrace, corev1.PodDeletionCost,
-	} {
-		text(pod.Annotations[key])
-	}
-	text(pod.Finalizers...)
-	for i := range pod.OwnerReferences {
-		text(string(pod.OwnerReferences[i].UID))
-	}
-	if f.state == apps.StateUpdating {
-		flag(updateDone(pod))
-	}
-	return h.Sum64()
-}

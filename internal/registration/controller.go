@@ -60,6 +60,9 @@ type Options struct {
 	// MaxConcurrentPasses is how many namespaces are looked after at a time, 4
 	// if zero.
 	MaxConcurrentPasses int
+	// Workers bounds the requests about Pods that one pass has in flight, 32 if
+	// zero.
+	Workers int
 	// Registerer takes the metrics, controller-runtime's if nil.
 	Registerer prometheus.Registerer
 }
@@ -73,31 +76,23 @@ type reconciler struct {
 	pool      *pool
 	metrics   *metrics
 	announcer *announcer
-	probes    chan event.GenericEvent
+	// probes are Registries that passes want probed; back are those that probes
+	// found to work again.
+	probes, back chan event.GenericEvent
+	workers      int
 
 	// mu guards what passes share, and a pass's own fields while it has
 	// several calls in flight.
-	mu       sync.Mutex
-	cluster  string
-	memories map[string]*memory
+	mu      sync.Mutex
+	cluster string
+	notes   map[string]*notes
 }
 
 // Setup adds the controllers for Registry and Registration to the manager. The
 // manager's scheme has to know both of Usher's groups. Nothing is written while
 // the manager is not the leader.
 func Setup(mgr ctrl.Manager, options Options) error {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-	if options.Connect == nil {
-		options.Connect = DefaultConnect
-	}
-	if options.Registerer == nil {
-		options.Registerer = ctrlmetrics.Registry
-	}
-	if options.MaxConcurrentPasses == 0 {
-		options.MaxConcurrentPasses = defaultPasses
-	}
+	options = options.withDefaults()
 	m, err := newMetrics(options.Registerer)
 	if err != nil {
 		return fmt.Errorf("register the metrics of the hook operator: %w", err)
@@ -109,7 +104,9 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		metrics:   m,
 		announcer: newAnnouncer(mgr.GetEventRecorder("usher"), options.Clock),
 		probes:    make(chan event.GenericEvent, probeBacklog),
-		memories:  map[string]*memory{},
+		back:      make(chan event.GenericEvent, probeBacklog),
+		workers:   options.Workers,
+		notes:     map[string]*notes{},
 	}
 	if err := mgr.Add(closer{r.pool}); err != nil {
 		return fmt.Errorf("close registries with the manager: %w", err)
@@ -121,6 +118,25 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("set up the controller of Registries: %w", err)
 	}
 	return nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Connect == nil {
+		o.Connect = DefaultConnect
+	}
+	if o.Registerer == nil {
+		o.Registerer = ctrlmetrics.Registry
+	}
+	if o.MaxConcurrentPasses == 0 {
+		o.MaxConcurrentPasses = defaultPasses
+	}
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers
+	}
+	return o
 }
 
 // closer closes connectors when the manager stops.
@@ -155,9 +171,12 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	p.snapshot.Now = r.clock.Now()
 	sweep := p.sweepDue(p.snapshot.Now)
 	p.list(ctx, Needs(p.snapshot))
+	// What a listing shows was so when it ended, at the earliest: a wait that is
+	// counted from before it could be cut short.
+	p.snapshot.Now = r.clock.Now()
 	plan, err := p.execute(ctx, New(p.snapshot))
 	if err != nil {
-		return ctrl.Result{}, ignoreConflict(err, &p.retry, p.clock)
+		return ctrl.Result{}, err
 	}
 	p.patchPods(ctx, plan.Patches)
 	p.settle(plan)
@@ -198,9 +217,9 @@ func (p *pass) settle(plan Plan) {
 	for _, c := range plan.Changes {
 		wrong[c.Place] = !c.empty()
 	}
-	for place := range p.memory.dirty {
+	for place := range p.notes.dirty {
 		if listing, ok := p.snapshot.Listings[place]; ok && listing.Err == nil && !wrong[place] {
-			delete(p.memory.dirty, place)
+			delete(p.notes.dirty, place)
 		}
 	}
 }
@@ -209,7 +228,7 @@ func (p *pass) settle(plan Plan) {
 func (p *pass) finish(ctx context.Context, plan Plan) error {
 	// What failed in this pass counts as much as what was known before it.
 	for name, state := range p.snapshot.Registries {
-		state.Err, _ = p.pool.down(name)
+		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state
 	}
 	names := map[string]bool{}
@@ -221,12 +240,12 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 			errs = append(errs, ignoreConflict(err, &p.retry, p.clock))
 		}
 	}
-	for name := range p.memory.names {
+	for name := range p.notes.names {
 		if !names[name] {
 			p.metrics.forget(p.snapshot.Namespace, name)
 		}
 	}
-	p.memory.names = names
+	p.notes.names = names
 	return errors.Join(errs...)
 }
 
@@ -282,13 +301,13 @@ func (p *pass) answered(patch *PodPatch) {
 	}
 }
 
-func (r *reconciler) memoryOf(namespace string) *memory {
+func (r *reconciler) notesOf(namespace string) *notes {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.memories[namespace] == nil {
-		r.memories[namespace] = newMemory()
+	if r.notes[namespace] == nil {
+		r.notes[namespace] = newNotes()
 	}
-	return r.memories[namespace]
+	return r.notes[namespace]
 }
 
 // clusterID is the UID of kube-system, which lives as long as the cluster.

@@ -80,17 +80,21 @@ func (w *world) joins(place Place, idx *index, changes *PlaceChanges) map[string
 			}
 			claimed[want.ID] = true
 			have := idx.byID[want.ID]
-			if have != nil && (want.Same(*have) || w.foreign(s.pod.UID, have)) || !s.protected() {
-				continue
-			}
 			if have != nil {
 				want.Version = have.Version
 			}
-			changes.Joins = append(changes.Joins, registry.Change{Op: registry.Put, Entry: want})
+			if s.protected() && w.mayPut(want, have) {
+				changes.Joins = append(changes.Joins, registry.Change{Op: registry.Put, Entry: want})
+			}
 		}
 	}
 	sortChanges(changes.Joins)
 	return claimed
+}
+
+// mayPut says whether the wanted entry is to take the place of what is there.
+func (w *world) mayPut(want registry.Entry, have *registry.Entry) bool {
+	return have == nil || !want.Same(*have) && !w.foreign(types.UID(want.Owner.PodUID), have)
 }
 
 // foreign says whether an entry with a Pod's ID is somebody else's.
@@ -185,23 +189,25 @@ func (w *world) presence(m *member, place Place, s *subject) presence {
 	switch have := idx.byID[want.ID]; {
 	case !hasPort:
 		p.reason = ReasonPortNotFound
-	case have != nil && w.foreign(s.pod.UID, have):
+	case have == nil:
+	case w.foreign(s.pod.UID, have):
 		p.reason = ReasonForeignEntry
-	case have != nil && have.Owner.Registration != m.name && w.isMember(s, have.Owner.Registration):
+	case s.claimedByAnother(m, have.Owner.Registration):
 		p.reason = ReasonDuplicate
 	}
 	return p
 }
 
-func (w *world) isMember(s *subject, name string) bool {
-	return slices.ContainsFunc(s.members, func(m *member) bool { return m.name == name })
+// claimedByAnother says whether the name is that of another Registration of the Pod.
+func (s *subject) claimedByAnother(m *member, name string) bool {
+	return name != m.name && slices.ContainsFunc(s.members, func(other *member) bool { return other.name == name })
 }
 
 // settled says whether nothing is left to do for the Pod, as far as the Pod
 // itself tells. Places of settled Pods are only listed when they are due.
 func (w *world) settled(s *subject) bool {
 	registered := conditionStatus(s.pod, usherv1alpha1.ConditionRegistered)
-	for _, h := range hooksAt(s) {
+	for _, h := range s.hooks {
 		if h.leaving() || s.wanted() {
 			return false
 		}

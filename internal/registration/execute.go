@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxWorkers bounds the patches of Pods that one pass has in flight.
-	maxWorkers = 32
+	// defaultWorkers bounds the requests about Pods that one pass has in flight.
+	defaultWorkers = 32
 	// maxCalls bounds the calls to registries that one pass has in flight.
 	maxCalls = 16
 	// soon is when a pass looks again after somebody else changed a Pod under
@@ -38,9 +38,7 @@ var noEntries = []registry.Entry{}
 // execute carries out the plan up to the registries, and plans anew from what
 // they list then. Patches of Pods are left to the caller.
 func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
-	if err := p.prepare(ctx, plan.Outcomes); err != nil {
-		return plan, err
-	}
+	unprepared := p.prepare(ctx, plan.Outcomes)
 	if len(plan.Protect) > 0 {
 		p.protect(ctx, plan.Protect)
 		plan = New(p.snapshot)
@@ -53,7 +51,7 @@ func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
 		plan = New(p.snapshot)
 	}
 	p.noteSweeps(plan.Changes)
-	changes := slices.DeleteFunc(slices.Clone(plan.Changes), PlaceChanges.empty)
+	changes := withoutJoins(plan.Changes, unprepared)
 	if len(changes) == 0 {
 		return plan, nil
 	}
@@ -63,36 +61,67 @@ func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
 		places = append(places, c.Place)
 	}
 	p.list(ctx, places)
+	p.snapshot.Now = p.clock.Now()
 	return New(p.snapshot), nil
 }
 
+// withoutJoins leaves out what some Registrations would register, and places
+// where nothing is left to change.
+func withoutJoins(changes []PlaceChanges, registrations map[string]bool) []PlaceChanges {
+	var left []PlaceChanges
+	for _, c := range changes {
+		c.Joins = slices.DeleteFunc(slices.Clone(c.Joins), func(change registry.Change) bool {
+			return registrations[change.Entry.Owner.Registration]
+		})
+		if !c.empty() {
+			left = append(left, c)
+		}
+	}
+	return left
+}
+
 // prepare records where entries will be, before any is there: the Registry
-// and the Registration are held, and the Registration says where.
-func (p *pass) prepare(ctx context.Context, outcomes []Outcome) error {
+// and the Registration are held, and the Registration says where. It returns
+// the Registrations for which that failed: nothing is registered for them.
+func (p *pass) prepare(ctx context.Context, outcomes []Outcome) map[string]bool {
+	failed := map[string]bool{}
 	for _, o := range outcomes {
 		r := o.Registration
 		if !o.Protected || r.DeletionTimestamp != nil || sameTargets(o.Targets, r.Status.Targets) {
 			continue
 		}
-		for _, target := range o.Targets {
-			if err := p.holdRegistry(ctx, target.Registry); err != nil {
-				return err
-			}
+		err := p.prepareOne(ctx, r, o.Targets)
+		if err == nil {
+			continue
 		}
-		next := r.DeepCopy()
-		if !slices.Contains(next.Finalizers, usherv1alpha1.Finalizer) {
-			next.Finalizers = append(next.Finalizers, usherv1alpha1.Finalizer)
-			if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
-				return fmt.Errorf("hold Registration %s: %w", r.Name, err)
-			}
+		failed[r.Name] = true
+		p.again(soon)
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			p.errs = append(p.errs, err)
 		}
-		base := next.DeepCopy()
-		next.Status.Targets = o.Targets
-		if err := p.client.Status().Patch(ctx, next, lockedPatch(base)); err != nil {
-			return fmt.Errorf("record the targets of Registration %s: %w", r.Name, err)
-		}
-		p.replaceRegistration(next)
 	}
+	return failed
+}
+
+func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []usherv1alpha1.Target) error {
+	for _, target := range targets {
+		if err := p.holdRegistry(ctx, target.Registry); err != nil {
+			return err
+		}
+	}
+	next := r.DeepCopy()
+	if !slices.Contains(next.Finalizers, usherv1alpha1.Finalizer) {
+		next.Finalizers = append(next.Finalizers, usherv1alpha1.Finalizer)
+		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
+			return fmt.Errorf("hold Registration %s: %w", r.Name, err)
+		}
+	}
+	base := next.DeepCopy()
+	next.Status.Targets = targets
+	if err := p.client.Status().Patch(ctx, next, lockedPatch(base)); err != nil {
+		return fmt.Errorf("record the targets of Registration %s: %w", r.Name, err)
+	}
+	p.replaceRegistration(next)
 	return nil
 }
 
@@ -136,24 +165,29 @@ func (p *pass) protect(ctx context.Context, patches []PodPatch) {
 	}
 }
 
-func (p *pass) replacePod(next *corev1.Pod) {
-	for i, pod := range p.snapshot.Pods {
-		if pod.UID == next.UID {
-			p.snapshot.Pods[i] = next
-			return
+// find returns where a Pod is in the snapshot.
+func (p *pass) find(uid types.UID) (at int, found bool) {
+	if p.at == nil {
+		p.at = make(map[types.UID]int, len(p.snapshot.Pods))
+		for i, pod := range p.snapshot.Pods {
+			p.at[pod.UID] = i
 		}
 	}
+	at, found = p.at[uid]
+	return at, found
 }
 
-func (p *pass) dropPod(uid types.UID) {
-	p.snapshot.Pods = slices.DeleteFunc(p.snapshot.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+func (p *pass) replacePod(next *corev1.Pod) {
+	if at, found := p.find(next.UID); found {
+		p.snapshot.Pods[at] = next
+	}
 }
 
 // patchPods sends patches and returns the Pods as they are then.
 func (p *pass) patchPods(ctx context.Context, patches []PodPatch) []*corev1.Pod {
 	answers := make([]*corev1.Pod, len(patches))
 	var group errgroup.Group
-	group.SetLimit(maxWorkers)
+	group.SetLimit(p.workers)
 	for i := range patches {
 		group.Go(func() error {
 			answers[i] = p.patchPod(ctx, &patches[i])
@@ -207,7 +241,7 @@ func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, e
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.memory.wrote(old, next)
+	p.notes.wrote(old, next)
 	return next, nil
 }
 
@@ -233,7 +267,7 @@ func (p *pass) confirm(ctx context.Context, changes []PlaceChanges) (changed boo
 	pods, registrations := p.doubtful(changes)
 	var mu sync.Mutex
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(maxWorkers)
+	group.SetLimit(p.workers)
 	for uid, name := range pods {
 		group.Go(func() error {
 			var pod corev1.Pod
@@ -291,16 +325,18 @@ func (p *pass) doubtful(changes []PlaceChanges) (map[types.UID]types.NamespacedN
 // saw takes a Pod as the API server has it into the snapshot, and says whether
 // that changed anything.
 func (p *pass) saw(uid types.UID, live *corev1.Pod) bool {
-	at := slices.IndexFunc(p.snapshot.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+	at, found := p.find(uid)
 	p.fresh[uid] = true
 	switch {
-	case live.UID != uid && at < 0:
+	case live.UID != uid && !found:
 		return false
 	case live.UID != uid:
-		p.dropPod(uid)
-	case at < 0:
+		p.snapshot.Pods = slices.Delete(p.snapshot.Pods, at, at+1)
+		p.at = nil
+	case !found:
 		p.snapshot.Pods = append(p.snapshot.Pods, live)
 		slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
+		p.at = nil
 	case p.snapshot.Pods[at].ResourceVersion == live.ResourceVersion:
 		return false
 	default:
@@ -313,8 +349,8 @@ func (p *pass) saw(uid types.UID, live *corev1.Pod) bool {
 func (p *pass) noteSweeps(changes []PlaceChanges) {
 	for _, c := range changes {
 		if c.Swept {
-			p.memory.swept[c.Place] = p.snapshot.Now
-			p.memory.suspects[c.Place] = c.Suspects
+			p.notes.swept[c.Place] = p.snapshot.Now
+			p.notes.suspects[c.Place] = c.Suspects
 		}
 		if n := len(c.Orphans); n > 0 {
 			p.log.Info("Removing entries whose Pod or Registration is no more",
@@ -329,7 +365,7 @@ func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
 	var group errgroup.Group
 	group.SetLimit(maxCalls)
 	for i, c := range changes {
-		p.memory.dirty[c.Place] = true
+		p.notes.dirty[c.Place] = true
 		group.Go(func() error {
 			failures[i] = p.applyOne(ctx, c)
 			return nil
@@ -374,7 +410,7 @@ func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registr
 	}
 	p.metrics.failures.WithLabelValues(object.Name).Inc()
 	back := p.pool.failed(object.Name, err, timeoutOf(object)+probeSlack)
-	p.probe(object)
+	tell(p.probes, object)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.again(back + timeoutOf(object) + probeSlack)

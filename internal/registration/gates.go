@@ -127,6 +127,9 @@ func (w *world) leave(s *subject, h hook, record *Record) answer {
 			}
 		}
 	}
+	if a.done() {
+		a.next = time.Time{}
+	}
 	return a
 }
 
@@ -136,12 +139,11 @@ func (w *world) leave(s *subject, h hook, record *Record) answer {
 func (w *world) left(m *member, place Place, s *subject, record *Record, base Waiting) (wait Waiting, free *time.Time) {
 	key := m.name + "@" + place.String()
 	p := w.presence(m, place, s)
-	switch {
-	case p.err != nil:
-		return base.unknown(p.err), &time.Time{}
-	case p.listed:
-		delete(record.Gone, key)
-		return base.stillListed(p), &time.Time{}
+	if wait, left := base.unlessLeft(p); !left {
+		if p.err == nil {
+			delete(record.Gone, key)
+		}
+		return wait, &time.Time{}
 	}
 	gone, seen := record.Gone[key]
 	if !seen && !s.finalized() {
@@ -174,26 +176,35 @@ func (w *world) gone(s *subject, members []*member) answer {
 	for _, m := range members {
 		end := since.Add(deadline(m.registration))
 		late := terminating && !w.Now.Before(end)
-		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: gate, Since: since, Overdue: late}
 		if terminating && !late {
 			a.at(end)
 		}
+		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: gate, Since: since, Overdue: late}
 		for _, place := range m.places() {
 			base.Registry = place.Registry
-			p := w.presence(m, place, s)
+			wait, left := base.unlessLeft(w.presence(m, place, s))
 			switch {
-			case p.err == nil && !p.listed:
+			case left:
 				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
 			case late && proceeds(m.registration):
 				a.forced = append(a.forced, place.Registry)
-			case p.err != nil:
-				a.waiting = append(a.waiting, base.unknown(p.err))
 			default:
-				a.waiting = append(a.waiting, base.stillListed(p))
+				a.waiting = append(a.waiting, wait)
 			}
 		}
 	}
 	return a
+}
+
+// unlessLeft explains a place that lists a Pod, or that may.
+func (w Waiting) unlessLeft(p presence) (wait Waiting, left bool) {
+	switch {
+	case p.err != nil:
+		return w.unknown(p.err), false
+	case p.listed:
+		return w.stillListed(p), false
+	}
+	return w, true
 }
 
 // deletionSince is when somebody asked for the Pod's deletion: its timestamp is
@@ -244,7 +255,7 @@ func joinMessage(reason Reason, place Place, s *subject, m *member) string {
 		return fmt.Sprintf("no container of it has a port named %q: correct spec.instance.port", m.registration.Spec.Instance.Port.StrVal)
 	case ReasonForeignEntry:
 		return fmt.Sprintf("Registry %s has an entry %s of somebody else for service %s: remove that one",
-			place.Registry, EntryID(s.pod), place.Service)
+			place.Registry, s.id, place.Service)
 	case ReasonDuplicate:
 		return fmt.Sprintf("another Registration puts it into service %s of Registry %s: give them different services",
 			place.Service, place.Registry)

@@ -57,16 +57,15 @@ func (w *world) findings() []Finding {
 		if m.deleting {
 			continue
 		}
-		sets := w.cloneSetsOf(m)
-		all = append(all, unused(m, sets)...)
-		for _, set := range sets {
+		all = append(all, unused(m, m.sets)...)
+		for _, set := range m.sets {
 			all = append(all, w.unanswered(m, set)...)
 		}
 	}
 	return all
 }
 
-// cloneSetsOf are those that make Pods for the member, or own some, by name.
+// cloneSetsOf finds the CloneSets of a member whose Pods are known.
 func (w *world) cloneSetsOf(m *member) []*appsv1alpha1.CloneSet {
 	owners := map[types.UID]bool{}
 	for _, s := range m.pods {
@@ -155,7 +154,7 @@ func keysOf(hook *appsv1alpha1.LifecycleHook) []string {
 
 func (w *world) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {
 	for _, m := range w.members {
-		if m.deleting || !slices.Contains(w.cloneSetsOf(m), set) {
+		if m.deleting || !slices.Contains(m.sets, set) {
 			continue
 		}
 		for _, g := range gatesOf(m, set) {

@@ -25,11 +25,13 @@ import (
 type pass struct {
 	*reconciler
 	snapshot Snapshot
-	memory   *memory
+	notes    *notes
 	// objects are the Registry objects by name.
 	objects map[string]*usherv1alpha1.Registry
 	// fresh are Pods that the API server itself has shown in this pass.
 	fresh map[types.UID]bool
+	// at finds Pods in the snapshot; nil after one came or went.
+	at map[types.UID]int
 	// errs fail the pass once it is over.
 	errs []error
 	// retry is when to look again because something could not be done, zero if
@@ -40,9 +42,9 @@ type pass struct {
 // again asks for another pass after d.
 func (p *pass) again(d time.Duration) { p.retry = earlier(p.retry, p.clock.Now().Add(d)) }
 
-// memory is what a namespace's passes remember. Only one pass of a namespace
+// notes are what a namespace's passes remember. Only one pass of a namespace
 // runs at a time.
-type memory struct {
+type notes struct {
 	// dirty are places that were written to and not seen in order since.
 	dirty map[Place]bool
 	// swept is when a place's orphans were last looked for.
@@ -61,15 +63,15 @@ type written struct {
 	before map[string]bool
 }
 
-func newMemory() *memory {
-	return &memory{
+func newNotes() *notes {
+	return &notes{
 		dirty: map[Place]bool{}, swept: map[Place]time.Time{}, suspects: map[Place]map[string]bool{},
 		written: map[types.UID]written{}, names: map[string]bool{},
 	}
 }
 
 // wrote remembers the answer to a patch of old.
-func (m *memory) wrote(old, answer *corev1.Pod) {
+func (m *notes) wrote(old, answer *corev1.Pod) {
 	before := map[string]bool{old.ResourceVersion: true}
 	if earlier, ok := m.written[old.UID]; ok && earlier.pod.ResourceVersion == old.ResourceVersion {
 		for version := range earlier.before {
@@ -82,7 +84,7 @@ func (m *memory) wrote(old, answer *corev1.Pod) {
 // overlay replaces Pods that the cache shows as they were before our last
 // write. A version that is neither is newer: another cannot be written between
 // a patch and the version it names.
-func (m *memory) overlay(pods []*corev1.Pod) {
+func (m *notes) overlay(pods []*corev1.Pod) {
 	seen := map[types.UID]written{}
 	for i, pod := range pods {
 		if w, ok := m.written[pod.UID]; ok && w.before[pod.ResourceVersion] {
@@ -95,7 +97,7 @@ func (m *memory) overlay(pods []*corev1.Pod) {
 
 // observe reads the namespace from the caches.
 func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
-	p := &pass{reconciler: r, memory: r.memoryOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
+	p := &pass{reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
 		fresh: map[types.UID]bool{}}
 	cluster, err := r.clusterID(ctx)
 	if err != nil {
@@ -104,8 +106,8 @@ func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	p.snapshot = Snapshot{
 		Cluster: cluster, Namespace: namespace,
 		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Place]Listing{},
-		Failed: map[Place]map[string]error{}, Due: p.memory.dirty, Sweep: map[Place]bool{},
-		Suspects: p.memory.suspects,
+		Failed: map[Place]map[string]error{}, Due: p.notes.dirty, Sweep: map[Place]bool{},
+		Suspects: p.notes.suspects,
 	}
 	if err := p.readObjects(ctx); err != nil {
 		return nil, err
@@ -113,7 +115,7 @@ func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	if err := p.readRegistries(ctx); err != nil {
 		return nil, err
 	}
-	p.memory.overlay(p.snapshot.Pods)
+	p.notes.overlay(p.snapshot.Pods)
 	return p, nil
 }
 
@@ -164,7 +166,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		down, until := p.pool.down(r.Name)
+		until, down := p.pool.down(r.Name)
 		if down != nil {
 			p.retry = earlier(p.retry, until)
 		}
@@ -205,7 +207,7 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 		if object == nil {
 			continue
 		}
-		at := p.memory.swept[place].Add(repairOf(object))
+		at := p.notes.swept[place].Add(repairOf(object))
 		if !now.Before(at) {
 			p.snapshot.Sweep[place] = true
 			at = now.Add(repairOf(object))
@@ -223,7 +225,13 @@ func (p *pass) list(ctx context.Context, places []Place) {
 	group.SetLimit(maxCalls)
 	for i, place := range places {
 		object := p.objects[place.Registry]
-		if object == nil || p.snapshot.Registries[place.Registry].Err != nil {
+		if object == nil {
+			continue
+		}
+		// What failed a moment ago is not asked again, and what it listed
+		// before does not count any more.
+		if _, down := p.pool.down(place.Registry); down != nil {
+			answers[i] = Listing{Err: down}
 			continue
 		}
 		group.Go(func() error {

@@ -13,7 +13,7 @@ import (
 // outcome sums up what the plan says of one Registration.
 func (w *world) outcome(m *member, p *Plan) Outcome {
 	o := Outcome{Registration: m.registration, SelectorErr: m.selectorErr, Pods: int32(len(m.pods)),
-		HasCloneSet: len(w.cloneSetsOf(m)) > 0}
+		HasCloneSet: len(m.sets) > 0}
 	joining := false
 	for _, s := range m.pods {
 		serves, _ := s.serves(m)
@@ -68,7 +68,7 @@ func (w *world) count(m *member, s *subject, o *Outcome) {
 	if !s.ready {
 		o.NotReady++
 	}
-	if s.pod.DeletionTimestamp != nil && len(s.ownFinalizers()) > 0 || slices.ContainsFunc(hooksAt(s), hook.leaving) {
+	if s.pod.DeletionTimestamp != nil && len(s.ownFinalizers()) > 0 || slices.ContainsFunc(s.hooks, hook.leaving) {
 		o.Draining++
 	}
 }

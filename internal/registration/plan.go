@@ -132,50 +132,68 @@ func (w *world) planStray(s *subject, patch *PodPatch, p *Plan) {
 // planLiving answers the hooks of a Pod and keeps its drain record.
 func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 	var next time.Time
-	hooks := hooksAt(s)
-	leaving := slices.ContainsFunc(hooks, hook.leaving)
-	record, stored := (*Record)(nil), readRecord(s.pod)
+	record, stored := w.drainOf(s)
 	held := false
-	for _, h := range hooks {
-		var a answer
-		if h.leaving() {
-			if record == nil {
-				record, stored = continued(s.pod, h.gate, w.Now)
-			}
-			a = w.leave(s, h, record)
-			held = held || !a.done()
-		} else {
-			a = w.join(s, h)
-		}
+	for _, h := range s.hooks {
+		a := w.ask(s, h, record)
 		next = earlier(next, a.next)
 		p.Waiting = append(p.Waiting, a.waiting...)
 		if a.done() {
 			answerHook(h, a, patch)
+		} else if h.leaving() {
+			held = true
 		}
 	}
-	switch {
-	case held && !record.equal(stored):
-		patch.Drain = record
-	case leaving && !held && s.recorded():
-		patch.DropDrain = true
-	}
-	if leaving && !held && hooks[0].gate == GatePreDelete && s.finalized() && w.nowhere(s) {
-		// The Pod is about to be deleted: one write less for each.
-		patch.RemoveFinalizers = append(patch.RemoveFinalizers, usherv1alpha1.Finalizer)
-	}
+	w.planDrain(s, record, stored, held, patch)
 	w.planCondition(s, patch)
-	p.Waiting = append(p.Waiting, w.unhooked(s, hooks)...)
+	p.Waiting = append(p.Waiting, w.unhooked(s)...)
 	return next
 }
 
+// drainOf returns the record of the Pod's present drain, nil if it is at no gate
+// that it has to leave by, and the record that the Pod carries.
+func (w *world) drainOf(s *subject) (record, stored *Record) {
+	for _, h := range s.hooks {
+		if h.leaving() {
+			return continued(s.pod, h.gate, w.Now)
+		}
+	}
+	return nil, readRecord(s.pod)
+}
+
+// ask asks the Registrations that answer the hook.
+func (w *world) ask(s *subject, h hook, record *Record) answer {
+	if h.leaving() {
+		return w.leave(s, h, record)
+	}
+	return w.join(s, h)
+}
+
+// planDrain keeps the drain record while a hook holds the Pod, and clears up
+// when the last one lets go.
+func (w *world) planDrain(s *subject, record, stored *Record, held bool, patch *PodPatch) {
+	switch {
+	case record == nil:
+	case held && !record.equal(stored):
+		patch.Drain = record
+	case held:
+	default:
+		patch.DropDrain = s.recorded()
+		if record.Gate == GatePreDelete && s.finalized() && w.nowhere(s) {
+			// The Pod is about to be deleted: one write less for each.
+			patch.RemoveFinalizers = append(patch.RemoveFinalizers, usherv1alpha1.Finalizer)
+		}
+	}
+}
+
 // unhooked tells of registries that keep a Pod waiting although no hook says so.
-func (w *world) unhooked(s *subject, hooks []hook) []Waiting {
+func (w *world) unhooked(s *subject) []Waiting {
 	if w.settled(s) {
 		return nil
 	}
 	var waiting []Waiting
 	for _, m := range s.members {
-		if slices.ContainsFunc(hooks, func(h hook) bool { return slices.Contains(h.members, m) }) {
+		if slices.ContainsFunc(s.hooks, func(h hook) bool { return slices.Contains(h.members, m) }) {
 			continue
 		}
 		var a answer
@@ -242,9 +260,11 @@ func (w *world) listed(s *subject) (listed, known bool) {
 		listed = listed && len(m.missing) == 0
 		for _, place := range m.current {
 			p := w.presence(m, place, s)
-			if p.err != nil {
+			switch {
+			case p.err != nil, !serves && p.listed:
+				// An entry that is about to go is no news.
 				known = false
-			} else if !p.current && (serves || !p.listed) {
+			case !p.current:
 				listed = false
 			}
 		}

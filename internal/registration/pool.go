@@ -208,14 +208,14 @@ func (p *pool) close() {
 	}
 }
 
-// down returns why a registry is left alone now, and until when.
-func (p *pool) down(name string) (error, time.Time) {
+// down returns until when a registry is left alone, and why; nil if it is not.
+func (p *pool) down(name string) (until time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if o := p.outages[name]; o != nil && p.clock.Now().Before(o.until) {
-		return o.err, o.until
+		return o.until, o.err
 	}
-	return nil, time.Time{}
+	return time.Time{}, nil
 }
 
 // failed opens an outage, or lengthens it, and returns the back-off. slack is
@@ -238,19 +238,21 @@ func (p *pool) failed(name string, err error, slack time.Duration) time.Duration
 	return back
 }
 
-// recovered ends an outage. What failed lately keeps its count, so that a
+// recovered ends an outage, and says whether there was one. What failed lately keeps its count, so that a
 // registry that fails for one service only is not asked ever faster.
-func (p *pool) recovered(name string) {
+func (p *pool) recovered(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.outages[name]
 	if o == nil {
-		return
+		return false
 	}
+	ended := !o.until.IsZero()
 	o.until = time.Time{}
 	if p.clock.Now().Sub(o.last) > calm {
 		delete(p.outages, name)
 	}
+	return ended
 }
 
 // outside says whether an error is the registry's as a whole, rather than one

@@ -27,7 +27,7 @@ const (
 	// probeSlack is how much longer passes leave a registry alone than the next
 	// probe does: the probe, which nobody waits for, finds out first.
 	probeSlack = time.Second
-	// probeBacklog bounds the probes that passes have asked for.
+	// probeBacklog bounds the Registries on their way between passes and probes.
 	probeBacklog = 64
 )
 
@@ -50,11 +50,11 @@ func (r *prober) watch(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// probe asks for a probe of the Registry soon. If too many are asked for
-// already, the regular one has to do.
-func (r *reconciler) probe(object *usherv1alpha1.Registry) {
+// tell passes on a Registry without waiting. If too many are on their way, the
+// regular probes and passes have to do.
+func tell(to chan<- event.GenericEvent, object *usherv1alpha1.Registry) {
 	select {
-	case r.probes <- event.GenericEvent{Object: object}:
+	case to <- event.GenericEvent{Object: object}:
 	default:
 	}
 }
@@ -100,8 +100,8 @@ func (r *prober) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Resu
 		}
 		r.metrics.failures.WithLabelValues(object.Name).Inc()
 		next = r.pool.failed(object.Name, err, timeoutOf(&object)+probeSlack)
-	} else {
-		r.pool.recovered(object.Name)
+	} else if r.pool.recovered(object.Name) {
+		tell(r.back, &object)
 	}
 	err = r.writeStatus(ctx, &object, err)
 	if apierrors.IsConflict(err) {

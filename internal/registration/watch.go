@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -35,6 +36,7 @@ func (r *reconciler) watchNamespaces(mgr ctrl.Manager, options Options) error {
 		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged())).
 		Watches(&corev1.Pod{}, r.ofPods()).
 		Watches(&usherv1alpha1.Registry{}, r.ofRegistries(), builder.WithPredicates(reachabilityChanged())).
+		WatchesRawSource(source.Channel(r.back, r.ofRegistries())).
 		WatchesMetadata(&corev1.Namespace{}, r.ofNamespaces(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(r)
 }
@@ -175,8 +177,9 @@ func (r *reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, cli
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
+		CreateFunc:  func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
+		UpdateFunc:  func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
+		DeleteFunc:  func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { enqueue(ctx, e.Object, q) },
 	}
 }

@@ -42,6 +42,8 @@ type member struct {
 	// missing are registries that it names and cannot use.
 	missing []missingRegistry
 	pods    []*subject
+	// sets are the CloneSets that make Pods for it, or own some, by name.
+	sets []*appsv1alpha1.CloneSet
 }
 
 type missingRegistry struct {
@@ -61,6 +63,9 @@ type subject struct {
 	state            appsv1alpha1.LifecycleState
 	ready            bool
 	why              string
+	// id is that of its entries; hooks are those that its state asks about.
+	id    string
+	hooks []hook
 }
 
 // index finds the entries of a place.
@@ -85,6 +90,9 @@ func newWorld(snapshot Snapshot) *world {
 		w.subjects = append(w.subjects, s)
 		w.byUID[pod.UID] = s
 	}
+	for _, m := range w.members {
+		m.sets = w.cloneSetsOf(m)
+	}
 	return w
 }
 
@@ -93,16 +101,22 @@ func (w *world) newMember(r *usherv1alpha1.Registration) *member {
 	if m.selector, m.selectorErr = metav1.LabelSelectorAsSelector(&r.Spec.Selector); m.selectorErr != nil {
 		m.selector = labels.Nothing()
 	}
-	recorded := map[Place]bool{}
-	for _, t := range r.Status.Targets {
-		recorded[Place(t)] = true
+	if !m.deleting {
+		w.findCurrent(m)
 	}
-	for _, name := range slices.Sorted(slices.Values(r.Spec.Registries)) {
+	w.findFormer(m)
+	return m
+}
+
+// findCurrent sorts the registries that the spec names into those that can be
+// used and those that cannot.
+func (w *world) findCurrent(m *member) {
+	for _, name := range slices.Sorted(slices.Values(m.registration.Spec.Registries)) {
 		state, exists := w.Registries[name]
-		place := Place{Registry: name, Prefix: state.Prefix, Service: r.Spec.Instance.Service}
+		place := Place{Registry: name, Prefix: state.Prefix, Service: m.registration.Spec.Instance.Service}
+		recorded := slices.Contains(m.registration.Status.Targets, usherv1alpha1.Target(place))
 		switch {
-		case m.deleting:
-		case !exists, state.Leaving && !recorded[place]:
+		case !exists, state.Leaving && !recorded:
 			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotFound})
 		case state.Denied:
 			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotAllowed})
@@ -110,21 +124,24 @@ func (w *world) newMember(r *usherv1alpha1.Registration) *member {
 			m.current = append(m.current, place)
 		}
 	}
-	for _, t := range r.Status.Targets {
-		// Where the Registry object is gone nobody can say or change what is
-		// there: the place holds nobody, unless the spec still names it.
+}
+
+// findFormer finds where the member may have left entries. Where the Registry
+// object is gone nobody can say or change what is there: such a place holds
+// nobody, unless the spec still names it.
+func (w *world) findFormer(m *member) {
+	for _, t := range m.registration.Status.Targets {
 		_, exists := w.Registries[t.Registry]
-		named := !m.deleting && slices.Contains(r.Spec.Registries, t.Registry)
+		named := !m.deleting && slices.Contains(m.registration.Spec.Registries, t.Registry)
 		if (exists || named) && !slices.Contains(m.current, Place(t)) {
 			m.former = append(m.former, Place(t))
 		}
 	}
 	slices.SortFunc(m.former, comparePlaces)
-	return m
 }
 
 func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *subject {
-	s := &subject{pod: pod, state: stateOf(pod)}
+	s := &subject{pod: pod, state: stateOf(pod), id: EntryID(pod)}
 	s.ready, s.why = ready(pod)
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
@@ -141,6 +158,7 @@ func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 			m.pods = append(m.pods, s)
 		}
 	}
+	s.hooks = hooksAt(s)
 	return s
 }
 
@@ -192,7 +210,7 @@ func (s *subject) protected() bool { return s.finalized() && !s.recorded() }
 // Pod of the same name.
 func EntryID(pod *corev1.Pod) string {
 	uid := strings.ReplaceAll(string(pod.UID), "-", "")
-	return fmt.Sprintf("%s.%s.%s", pod.Namespace, pod.Name, uid[:min(8, len(uid))])
+	return pod.Namespace + "." + pod.Name + "." + uid[:min(8, len(uid))]
 }
 
 // entry is what the member's registries are to list for the Pod; false if the
@@ -201,7 +219,7 @@ func (w *world) entry(m *member, s *subject) (registry.Entry, bool) {
 	instance := m.registration.Spec.Instance
 	port := portOf(s.pod, instance.Port)
 	return registry.Entry{
-		ID: EntryID(s.pod), Address: s.pod.Status.PodIP, Port: port,
+		ID: s.id, Address: s.pod.Status.PodIP, Port: port,
 		Weight: max(instance.Weight, 1), Metadata: instance.Metadata,
 		Owner: registry.Owner{
 			Cluster: w.Cluster, Namespace: s.pod.Namespace, Registration: m.name,

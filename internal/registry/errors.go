@@ -76,8 +76,8 @@ func flatten(err error) []error {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // One level at a time is the point.
-	if _, isMark := err.(marked); !ok || isMark {     //nolint:errorlint // As above.
+	joined, ok := err.(interface{ Unwrap() []error })
+	if _, isMark := err.(marked); !ok || isMark { //nolint:errorlint // As above.
 		return []error{err}
 	}
 	var all []error

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/rand"
 )
 
@@ -40,11 +41,20 @@ func Data(template map[string]any) ([]byte, error) {
 	return json.Marshal(map[string]any{"spec": map[string]any{"template": patch}})
 }
 
+// Decode reads a raw template. Whole numbers stay whole, however large.
+func Decode(raw []byte) (map[string]any, error) {
+	var template map[string]any
+	if err := utiljson.Unmarshal(raw, &template); err != nil {
+		return nil, fmt.Errorf("decode template: %w", err)
+	}
+	return template, nil
+}
+
 // Template decodes the data of a ControllerRevision.
 func Template(data []byte) (map[string]any, error) {
 	var patch struct {
 		Spec struct {
-			Template map[string]any `json:"template"`
+			Template json.RawMessage `json:"template"`
 		} `json:"spec"`
 	}
 	if err := json.Unmarshal(data, &patch); err != nil {
@@ -53,8 +63,15 @@ func Template(data []byte) (map[string]any, error) {
 	if len(patch.Spec.Template) == 0 {
 		return nil, ErrNoTemplate
 	}
-	delete(patch.Spec.Template, "$patch")
-	return patch.Spec.Template, nil
+	template, err := Decode(patch.Spec.Template)
+	if err != nil {
+		return nil, err
+	}
+	delete(template, "$patch")
+	if len(template) == 0 {
+		return nil, ErrNoTemplate
+	}
+	return template, nil
 }
 
 // Hash names a template; collisions is the set's count of names that another
@@ -65,9 +82,9 @@ func Hash(template map[string]any, collisions int32) (string, error) {
 		return "", fmt.Errorf("encode template: %w", err)
 	}
 	hash := fnv.New32a()
-	hash.Write(data) //nolint:errcheck // a hash never fails
+	hash.Write(data)
 	if collisions > 0 {
-		hash.Write([]byte(strconv.Itoa(int(collisions)))) //nolint:errcheck // a hash never fails
+		hash.Write([]byte(strconv.Itoa(int(collisions))))
 	}
 	return rand.SafeEncodeString(strconv.FormatUint(uint64(hash.Sum32()), 10)), nil
 }

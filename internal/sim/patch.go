@@ -6,11 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"reflect"
 	"slices"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -37,11 +41,16 @@ func applyPatch(kind Kind, object client.Object, patchType types.PatchType, data
 	switch {
 	case patchType == types.MergePatchType:
 		after, err = mergePatch(before, data)
+	case patchType == types.JSONPatchType:
+		after, err = jsonPatch(before, data)
 	case patchType == types.StrategicMergePatchType && kind != Sets:
 		after, err = strategicpatch.StrategicMergePatch(before, data, object)
 	default:
 		return apierrors.NewGenericServerResponse(415, "patch", kind.resource(), object.GetName(),
 			fmt.Sprintf("the body of the request was in an unknown format: %s", patchType), 0, true)
+	}
+	if apierrors.IsInvalid(err) {
+		return err
 	}
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
@@ -63,6 +72,20 @@ func empty(object client.Object) {
 	case *corev1.PersistentVolumeClaim:
 		*o = corev1.PersistentVolumeClaim{}
 	}
+}
+
+// jsonPatch is RFC 6902. Like the real server it answers 422 when a test does
+// not hold or a path does not exist.
+func jsonPatch(document, data []byte) ([]byte, error) {
+	operations, err := jsonpatch.DecodePatch(data)
+	if err != nil {
+		return nil, err
+	}
+	after, err := operations.Apply(document)
+	if err != nil {
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	}
+	return after, nil
 }
 
 // mergePatch is RFC 7386.
@@ -152,9 +175,21 @@ func confineSet(old, next *apps.CloneSet, subresource string) {
 		return
 	}
 	next.Status = *old.Status.DeepCopy()
-	if !equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+	if !reflect.DeepEqual(old.Spec, next.Spec) {
 		next.Generation = old.Generation + 1
 	}
+}
+
+// same says whether two versions of an object are the same to a reader. The
+// template of a CloneSet has members that only reflect can compare.
+func same(a, b client.Object) bool {
+	setA, okA := a.(*apps.CloneSet)
+	setB, okB := b.(*apps.CloneSet)
+	if okA && okB {
+		return reflect.DeepEqual(setA.Spec, setB.Spec) && equality.Semantic.DeepEqual(setA.ObjectMeta, setB.ObjectMeta) &&
+			equality.Semantic.DeepEqual(setA.Status, setB.Status)
+	}
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 func validPod(pod *corev1.Pod) error {

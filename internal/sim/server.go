@@ -11,7 +11,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -169,7 +168,6 @@ func (s *Server) commit(actor string, kind Kind, old, next client.Object) client
 	if gone(next) {
 		delete(s.objects[kind], key)
 		c.New = nil
-		c.Old = next // as etcd had it last, with the version of the removal
 	} else {
 		s.objects[kind][key] = next
 	}
@@ -206,7 +204,7 @@ func (s *Server) update(actor string, kind Kind, key types.NamespacedName, subre
 	if err := confine(old, next, subresource); err != nil {
 		return nil, err
 	}
-	if equality.Semantic.DeepEqual(old, next) {
+	if same(old, next) {
 		return old, nil // a write that changes nothing makes no new version
 	}
 	return s.commit(actor, kind, old, next), nil

@@ -67,7 +67,7 @@ type EtcdRegistry struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=512
-	// +kubebuilder:validation:items:Pattern=`^https?://[^/]+$`
+	// +kubebuilder:validation:items:Pattern=`^https?://[^/@]+$`
 	// +listType=set
 	Endpoints []string `json:"endpoints"`
 	// Prefix is where services begin, without slashes at its ends.
@@ -85,9 +85,10 @@ type EtcdRegistry struct {
 // WebhookRegistry is an HTTP service that keeps the entries. docs/webhook.md
 // describes the protocol.
 type WebhookRegistry struct {
-	// URL is the base address; operations are paths below it.
+	// URL is the base address; operations are paths below it. It holds no
+	// credentials: those belong in the Secret.
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:Pattern=`^https?://[^/?#]+[^?#]*$`
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+[^?#@]*$`
 	URL string `json:"url"`
 	// CredentialsSecret names a Secret with the key hmac, which signs each
 	// request, and ca.crt for https with a CA of your own.

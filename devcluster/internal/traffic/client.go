@@ -166,6 +166,19 @@ func (c *Client) over() bool {
 	return true
 }
 
+// Settled says that the last change of the registry can lose nothing any more:
+// every caller knows of it, and no request is left at an instance that is gone.
+func (c *Client) Settled(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range c.instances {
+		if i.inFlight > 0 && !c.directory.lists(i.addr) {
+			return false
+		}
+	}
+	return c.directory.caughtUp(now)
+}
+
 // Trouble is why the registry could last not be followed; nil while it can.
 func (c *Client) Trouble() error {
 	c.mu.Lock()

@@ -398,6 +398,33 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 	}
 }
 
+// What an instance that left has yet to answer can still be lost.
+func TestRequestsInFlightAreNotSettled(t *testing.T) {
+	release := make(chan struct{})
+	stalled := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer stalled.Close()
+	reg := newRegistry()
+	r := start(t, quick(reg))
+	reg.list(addr(stalled))
+	r.sendMore(t, 10)
+	if !r.Settled(time.Now()) {
+		t.Error("nothing has left, and yet it is not settled")
+	}
+	r.EndWhenGone()
+	reg.list()
+	eventually(t, "the end of the registration to be heard of", func() bool {
+		return !r.Stats(time.Now()).Instances[0].Registered
+	})
+	if r.Settled(time.Now()) {
+		t.Error("settled, although requests are left at the instance that is gone")
+	}
+	close(release)
+	eventually(t, "the answers", func() bool { return r.Settled(time.Now()) })
+	if total := r.await(t); total.Lost != 0 {
+		t.Errorf("lost %d", total.Lost)
+	}
+}
+
 func TestSectionsSplitTheStream(t *testing.T) {
 	s := server(t, "v1")
 	reg := newRegistry()

@@ -98,6 +98,12 @@ func (d *directory) lists(addr string) bool {
 	return false
 }
 
+// caughtUp says whether every caller knows what the registry knows.
+func (d *directory) caughtUp(now time.Time) bool {
+	d.forget(now)
+	return len(d.versions) <= 1
+}
+
 // usable says whether any caller may still know an address.
 func (d *directory) usable(now time.Time, addr string) bool {
 	d.forget(now)

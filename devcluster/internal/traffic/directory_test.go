@@ -87,8 +87,14 @@ func TestUsableUntilTheSlowestCallerHasHeard(t *testing.T) {
 	if !d.usable(at(10.9), "a:1") {
 		t.Error("0.9 s after it left, a caller one second behind still uses the entry")
 	}
+	if d.caughtUp(at(10.9)) {
+		t.Error("0.9 s after it left, a caller one second behind has caught up")
+	}
 	if d.usable(at(11), "a:1") {
 		t.Error("one second after it left, nobody uses the entry any more")
+	}
+	if !d.caughtUp(at(11)) {
+		t.Error("one second after it left, a caller one second behind has not caught up")
 	}
 	if len(d.versions) != 1 {
 		t.Errorf("%d versions are kept, want only the current one", len(d.versions))

@@ -22,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -48,6 +49,9 @@ const (
 	// Servers refuse clients that ask more often than every 5 s.
 	keepAlive        = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
+	// retries and retryPause let a call outlive a change of leader.
+	retries    = 5
+	retryPause = 100 * time.Millisecond
 )
 
 // Options say where etcd is.
@@ -88,6 +92,9 @@ func New(options Options) (*Registry, error) {
 		DialKeepAliveTimeout: keepAliveTimeout,
 		Username:             string(options.Secret[KeyUsername]),
 		Password:             string(options.Secret[KeyPassword]),
+		MaxUnaryRetries:      retries,
+		BackoffWaitBetween:   retryPause,
+		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 		// What goes wrong is returned; the client's own log would repeat it.
 		Logger: zap.NewNop(),
 	}
@@ -98,6 +105,15 @@ func New(options Options) (*Registry, error) {
 		}
 	}
 	return &Registry{prefix: strings.Trim(options.Prefix, "/"), config: config}, nil
+}
+
+// failFast undoes the client's own waiting for a connection: there an etcd that
+// is down looks like a slow one, and the reason is lost when the time runs out.
+func failFast(
+	ctx context.Context, method string, request, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, options ...grpc.CallOption,
+) error {
+	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false))...)
 }
 
 func secure(endpoints []string) bool {
@@ -202,9 +218,26 @@ func typed(err error) error {
 	switch code(err) {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,
 		codes.Unimplemented, codes.OutOfRange, codes.FailedPrecondition:
-		return registry.Permanent(err)
+		return registry.Permanent(plain(err))
 	}
-	return registry.Transient(err)
+	return registry.Transient(plain(err))
+}
+
+// readable is an error with gRPC's frame taken off its message.
+type readable struct {
+	error
+	message string
+}
+
+func (r readable) Error() string { return r.message }
+
+func (r readable) Unwrap() error { return r.error }
+
+func plain(err error) error {
+	if s, ok := status.FromError(err); ok && s.Message() != "" {
+		return readable{error: err, message: s.Message()}
+	}
+	return err
 }
 
 func code(err error) codes.Code {

@@ -19,7 +19,7 @@ import (
 type Fault int
 
 const (
-	// None: all is well.
+	// None is no fault.
 	None Fault = iota
 	// Down fails each call at once, as transient.
 	Down

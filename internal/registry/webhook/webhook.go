@@ -128,6 +128,10 @@ func New(options Options) (*Registry, error) {
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
 		return nil, registry.Permanent(errors.New("webhook.url is no http or https address: write https://host/path"))
 	}
+	if base.User != nil {
+		// Errors repeat the address.
+		return nil, registry.Permanent(errors.New("webhook.url holds credentials: put them into the credentials Secret"))
+	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}

@@ -168,7 +168,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 }
 
 func TestAnswersAreBounded(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"entries":[`)
 		chunk := strings.Repeat(" ", 1<<20)
 		for range 64 {
@@ -198,7 +198,7 @@ func TestSilenceIsTransient(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, options := range []webhook.Options{
-		{URL: "ftp://example.com"}, {URL: "://"}, {URL: ""},
+		{URL: "ftp://example.com"}, {URL: "://"}, {URL: ""}, {URL: "https://user:password@example.com"},
 		{URL: "https://example.com", Secret: map[string][]byte{webhook.KeyCA: []byte("no certificate")}},
 	} {
 		if _, err := webhook.New(options); !errors.Is(err, registry.ErrPermanent) {

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// answers remembers the CloneSets themselves as the API server last answered,
+// and the sets for which an answer was lost: a request that timed out may have
+// made a Pod, or taken one out of service, and the cache may not show it yet.
+type answers struct {
+	mu    sync.Mutex
+	sets  map[types.NamespacedName]*apps.CloneSet
+	doubt map[types.NamespacedName]bool
+	// made are the revisions of each set that the cache may not show yet.
+	made map[types.NamespacedName][]*appsv1.ControllerRevision
+}
+
+func newAnswers() *answers {
+	return &answers{
+		sets: map[types.NamespacedName]*apps.CloneSet{}, doubt: map[types.NamespacedName]bool{},
+		made: map[types.NamespacedName][]*appsv1.ControllerRevision{},
+	}
+}
+
+// note keeps an answer. It must not be changed any more.
+func (a *answers) note(set *apps.CloneSet) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sets[client.ObjectKeyFromObject(set)] = set
+}
+
+// newest gives the later one of what the cache shows and what was answered.
+func (a *answers) newest(cached *apps.CloneSet) *apps.CloneSet {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	name := client.ObjectKeyFromObject(cached)
+	answered, ok := a.sets[name]
+	if !ok {
+		return cached
+	}
+	order, err := resourceversion.CompareResourceVersion(answered.ResourceVersion, cached.ResourceVersion)
+	if err != nil || order <= 0 || answered.UID != cached.UID {
+		delete(a.sets, name)
+		return cached
+	}
+	return answered
+}
+
+// lose notes that an answer was lost, found that the API server has been asked.
+func (a *answers) lose(set types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.doubt[set] = true
+}
+
+func (a *answers) found(set types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.doubt, set)
+}
+
+func (a *answers) lost(set types.NamespacedName) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.doubt[set]
+}
+
+// forget drops a set that is gone.
+func (a *answers) forget(set types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.sets, set)
+	delete(a.doubt, set)
+	delete(a.made, set)
+}
+
+// noteRevision keeps a revision as the API server answered with it.
+func (a *answers) noteRevision(set *apps.CloneSet, object *appsv1.ControllerRevision) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	name := client.ObjectKeyFromObject(set)
+	others := slices.DeleteFunc(a.made[name], func(o *appsv1.ControllerRevision) bool { return o.Name == object.Name })
+	a.made[name] = append(others, object)
+}
+
+// revisions lays what was answered over what the cache shows. What the cache has
+// in the same version, or a later one, is forgotten.
+func (a *answers) revisions(set *apps.CloneSet, cached []*appsv1.ControllerRevision) []*appsv1.ControllerRevision {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	name := client.ObjectKeyFromObject(set)
+	out := slices.Clone(cached)
+	a.made[name] = slices.DeleteFunc(a.made[name], func(made *appsv1.ControllerRevision) bool {
+		i := slices.IndexFunc(out, func(o *appsv1.ControllerRevision) bool { return o.Name == made.Name })
+		switch {
+		case !metav1.IsControlledBy(made, set):
+			return true
+		case i < 0:
+			out = append(out, made)
+			return false
+		}
+		order, err := resourceversion.CompareResourceVersion(made.ResourceVersion, out[i].ResourceVersion)
+		if err != nil || order <= 0 {
+			return true
+		}
+		out[i] = made
+		return false
+	})
+	return out
+}
+
+// unanswered says that nobody knows whether a request was carried out: there is
+// an error, and it is not the API server's refusal.
+func unanswered(err error) bool {
+	if err == nil || outdated(err) {
+		return false
+	}
+	refusals := []func(error) bool{
+		apierrors.IsConflict, apierrors.IsNotFound, apierrors.IsAlreadyExists, apierrors.IsInvalid, apierrors.IsForbidden,
+		apierrors.IsBadRequest, apierrors.IsTooManyRequests, apierrors.IsUnauthorized,
+	}
+	return !slices.ContainsFunc(refusals, func(refused func(error) bool) bool { return refused(err) })
+}
+
+// anyUnanswered says that the answer to a write of the pass was lost.
+func anyUnanswered(outcomes []outcome) bool {
+	return slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
+}
+
+// readSet reads the CloneSet at least as new as the pass before it left it; nil
+// if there is none.
+func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*apps.CloneSet, error) {
+	set := &apps.CloneSet{}
+	var reader client.Reader = r.Client
+	lost := r.answers.lost(name)
+	if lost {
+		reader = r.Reader
+	}
+	if err := reader.Get(ctx, name, set); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.answers.forget(name)
+			return nil, nil
+		}
+		return nil, fmt.Errorf("get CloneSet: %w", err)
+	}
+	if lost {
+		r.answers.note(set) // the cache may still show an older one in the next pass
+		return set, nil
+	}
+	return r.answers.newest(set), nil
+}
+
+// lookAround asks the API server for the set's Pods after an answer was lost, so
+// that what the lost request did is known before anything else is decided.
+func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached []*corev1.Pod, now time.Time) error {
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	if err != nil {
+		return invalid(fmt.Errorf("spec.selector: %w", err))
+	}
+	var live corev1.PodList
+	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return fmt.Errorf("list Pods after a lost answer: %w", err)
+	}
+	there := map[types.UID]bool{}
+	for i := range live.Items {
+		pod := &live.Items[i]
+		if metav1.IsControlledBy(pod, set) {
+			there[pod.UID] = true
+			r.writes.note(set.UID, written{pod: pod, created: true, at: now})
+		}
+	}
+	for _, pod := range cached {
+		if !there[pod.UID] {
+			r.writes.note(set.UID, written{pod: pod, deleted: true, at: now})
+		}
+	}
+	r.answers.found(client.ObjectKeyFromObject(set))
+	return nil
+}
+
+// learn keeps what the API server shows of a Pod that a write met changed, so
+// that the next pass does not decide on what the cache still shows.
+func (r *Reconciler) learn(set *apps.CloneSet, live *corev1.Pod) {
+	r.writes.note(set.UID, written{pod: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
+}
+
+// learnGone keeps that the API server does not have a Pod any more.
+func (r *Reconciler) learnGone(set *apps.CloneSet, pod *corev1.Pod) {
+	r.writes.note(set.UID, written{pod: pod, deleted: true, at: r.Clock.Now()})
+}

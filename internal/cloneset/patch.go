@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/inplace"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// jsonPatch is an RFC 6902 patch. Patches of Pods are written so, because their
+// tests say exactly what a decision rests on: a kubelet that writes the Pod's
+// status at the same moment is no conflict, a hook that takes hold is one.
+type jsonPatch []operation
+
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+func (p *jsonPatch) test(path string, value any) { *p = append(*p, operation{"test", path, value}) }
+func (p *jsonPatch) add(path string, value any)  { *p = append(*p, operation{"add", path, value}) }
+func (p *jsonPatch) replace(path string, value any) {
+	*p = append(*p, operation{"replace", path, value})
+}
+func (p *jsonPatch) remove(path string)      { *p = append(*p, operation{Op: "remove", Path: path}) }
+func (p *jsonPatch) encode() ([]byte, error) { return json.Marshal(*p) }
+
+// pointer is the RFC 6901 path of its parts.
+func pointer(parts ...string) string {
+	escape := strings.NewReplacer("~", "~0", "/", "~1")
+	var b strings.Builder
+	for _, part := range parts {
+		b.WriteByte('/')
+		b.WriteString(escape.Replace(part))
+	}
+	return b.String()
+}
+
+// failedTest says that a test of a jsonPatch did not hold. The API server
+// answers with the code of an invalid object, but names no field.
+func failedTest(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details == nil || len(details.Causes) == 0
+}
+
+// basis begins a patch with what every decision about a Pod rests on: that it is
+// this Pod and still the set's, that its labels and finalizers say what they
+// said, that nobody has deleted it, and that no other update of it has begun.
+func basis(pod *corev1.Pod) jsonPatch {
+	var p jsonPatch
+	p.test("/metadata/uid", pod.UID)
+	if len(pod.OwnerReferences) > 0 {
+		p.test("/metadata/ownerReferences", pod.OwnerReferences)
+	}
+	p.test("/metadata/labels", orNull(pod.Labels))
+	p.test("/metadata/finalizers", listOrNull(pod.Finalizers))
+	p.test("/metadata/deletionTimestamp", nil)
+	if pod.Annotations != nil {
+		p.test(pointer("metadata", "annotations", apps.AnnotationInPlaceUpdateState), valueOrNull(pod.Annotations, apps.AnnotationInPlaceUpdateState))
+	}
+	return p
+}
+
+func orNull(m map[string]string) any {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+func listOrNull(list []string) any {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+func valueOrNull(m map[string]string, key string) any {
+	if value, ok := m[key]; ok {
+		return value
+	}
+	return nil
+}
+
+// statusPatch sets conditions of a Pod. One that takes the Pod out of service
+// has the observed version as its precondition besides: a drain is never decided
+// on anything but the Pod as it is.
+func statusPatch(pod *corev1.Pod, conditions []plan.Condition, now time.Time) (types.PatchType, []byte, error) {
+	p := basis(pod)
+	for _, c := range conditions {
+		i := indexOf(pod, c.Type)
+		if i < 0 {
+			data, err := mergeConditions(pod, conditions, now)
+			return types.StrategicMergePatchType, data, err
+		}
+		if c.Status == corev1.ConditionFalse {
+			p.add("/metadata/resourceVersion", pod.ResourceVersion)
+		}
+		p.testCondition(i, pod)
+		p.replace(fmt.Sprintf("/status/conditions/%d", i), condition(c, now))
+	}
+	data, err := p.encode()
+	return types.JSONPatchType, data, err
+}
+
+func condition(c plan.Condition, now time.Time) corev1.PodCondition {
+	return corev1.PodCondition{
+		Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: metav1.NewTime(now),
+	}
+}
+
+// mergeConditions sets conditions of which the Pod lacks one. It merges by type:
+// another process may have added it since, and a list cannot be tested for what
+// it does not hold.
+func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) ([]byte, error) {
+	metadata := map[string]any{"uid": pod.UID}
+	list := make([]corev1.PodCondition, 0, len(conditions))
+	for _, c := range conditions {
+		if c.Status == corev1.ConditionFalse {
+			metadata["resourceVersion"] = pod.ResourceVersion
+		}
+		list = append(list, condition(c, now))
+	}
+	return json.Marshal(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": list}})
+}
+
+func indexOf(pod *corev1.Pod, kind corev1.PodConditionType) int {
+	return slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+}
+
+// testCondition says that a condition is at its place with its status.
+func (p *jsonPatch) testCondition(i int, pod *corev1.Pod) {
+	p.test(fmt.Sprintf("/status/conditions/%d/type", i), pod.Status.Conditions[i].Type)
+	p.test(fmt.Sprintf("/status/conditions/%d/status", i), pod.Status.Conditions[i].Status)
+}
+
+// podPatch is the patch of an action without its conditions; nil if it changes
+// nothing else. It touches only fields of its own.
+func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
+	p := basis(pod)
+	tests := len(p)
+	if a.StateFirst() {
+		p.testReady(pod)
+		tests = len(p)
+	}
+	labels, annotations := maps.Clone(a.Labels), map[string]*string{}
+	if labels == nil {
+		labels = map[string]*string{}
+	}
+	if a.To != "" {
+		state, at := string(a.To), now.UTC().Format(time.RFC3339)
+		labels[apps.LabelLifecycleState], annotations[apps.AnnotationLifecycleTimestamp] = &state, &at
+	}
+	if a.Verb == plan.Update {
+		p.update(pod, a, labels, annotations, now)
+		tests = -1
+	}
+	p.merge("labels", pod.Labels, labels)
+	p.merge("annotations", pod.Annotations, annotations)
+	p.finalizers(pod, a)
+	if len(p) == tests {
+		return nil, nil
+	}
+	return p.encode()
+}
+
+// testReady rests the patch on the Pod being as ready as it was observed to be:
+// one that seemed to be unavailable went for free, and may serve by now.
+func (p *jsonPatch) testReady(pod *corev1.Pod) {
+	if i := indexOf(pod, corev1.PodReady); i >= 0 {
+		p.testCondition(i, pod)
+		return
+	}
+	p.add("/metadata/resourceVersion", pod.ResourceVersion)
+}
+
+// merge sets and removes members of a string map in the metadata.
+func (p *jsonPatch) merge(field string, have map[string]string, change map[string]*string) {
+	if have == nil && len(change) > 0 {
+		p.test("/metadata/"+field, nil)
+		p.add("/metadata/"+field, map[string]string{})
+	}
+	for _, key := range slices.Sorted(maps.Keys(change)) {
+		old, there := have[key]
+		switch value := change[key]; {
+		case value == nil && there:
+			p.remove(pointer("metadata", field, key))
+		case value != nil && (!there || old != *value):
+			p.add(pointer("metadata", field, key), *value)
+		}
+	}
+}
+
+// finalizers writes the list anew; the basis has tested the old one.
+func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
+	next := slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return slices.Contains(a.RemoveFinalizers, f) })
+	for _, f := range a.AddFinalizers {
+		if !slices.Contains(next, f) {
+			next = append(next, f)
+		}
+	}
+	if slices.Equal(next, pod.Finalizers) {
+		return
+	}
+	if len(next) == 0 {
+		p.remove("/metadata/finalizers")
+		return
+	}
+	p.add("/metadata/finalizers", next)
+}
+
+// update changes containers and metadata to another revision. It rests on the
+// Pod being out of service, where a container restarts.
+func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string, now time.Time) {
+	maps.Copy(labels, a.Change.Labels)
+	maps.Copy(annotations, a.Change.Annotations)
+	for key, value := range revisionLabels(a.Revision) {
+		labels[key] = &value
+	}
+	state := inplace.NewState(pod, a.Change, a.Revision.Name, now).String()
+	annotations[apps.AnnotationInPlaceUpdateState] = &state
+	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or overtaken
+	if len(a.Change.Images) > 0 {
+		p.testDrained(pod, a)
+	}
+	p.images("containers", pod.Spec.Containers, a.Change.Images)
+	p.images("initContainers", pod.Spec.InitContainers, a.Change.Images)
+}
+
+// testDrained rests the patch on the Pod being out of its endpoints, or still
+// without a kubelet, if it had none when that was decided: the write of its
+// conditions may have answered with a Pod that has one by now.
+func (p *jsonPatch) testDrained(pod *corev1.Pod, a *plan.Action) {
+	if a.Pod.Spec.NodeName == "" {
+		p.test("/spec/nodeName", nil)
+		return
+	}
+	if i := indexOf(pod, apps.ConditionInPlaceUpdateReady); i >= 0 {
+		p.test(fmt.Sprintf("/status/conditions/%d/type", i), apps.ConditionInPlaceUpdateReady)
+		p.test(fmt.Sprintf("/status/conditions/%d/status", i), corev1.ConditionFalse)
+	}
+}
+
+func (p *jsonPatch) images(field string, containers []corev1.Container, images map[string]string) {
+	for i := range containers {
+		if image, ok := images[containers[i].Name]; ok {
+			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
+			p.replace(fmt.Sprintf("/spec/%s/%d/image", field, i), image)
+		}
+	}
+}

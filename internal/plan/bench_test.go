@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// crowd is a set in the middle of everything: a rollout with priorities and
+// scattering, Pods at every gate, and some to be replaced.
+func crowd(n int, options ...option) *Snapshot {
+	list := make([]*corev1.Pod, n)
+	for i := range list {
+		name := fmt.Sprintf("web-%05d", i)
+		options := []podOption{registered, on(fmt.Sprintf("node-%d", i%500)), label("zone", fmt.Sprintf("z-%d", i%3))}
+		revision := 1 + i%2
+		switch i % 20 {
+		case 1:
+			options = append(options, state(apps.StatePreparingNormal), notReady0)
+		case 2:
+			options = append(options, state(apps.StatePreparingUpdate))
+			revision = 1
+		case 3:
+			options = append(options, updating(2))
+			revision = 1
+		case 4:
+			options = append(options, state(apps.StatePreparingDelete))
+		case 5:
+			options = append(options, label(apps.LabelSpecifiedDelete, "true"))
+		}
+		list[i] = pod(name, revision, options...)
+	}
+	all := append([]option{
+		method(InPlaceIfPossible), toRevision(rev(2)), hooks(gates(true)), with(list...), func(s *Snapshot) {
+			s.Spec.Priority.Weights = []WeightTerm{{Weight: 5, Selector: labels.SelectorFromSet(labels.Set{"zone": "z-1"})}}
+			s.Spec.Scatter = []ScatterTerm{{Key: "zone", Value: "z-2"}}
+		},
+	}, options...)
+	return snap(n, all...)
+}
+
+var sizes = []int{100, 1_000, 5_000, 20_000}
+
+// BenchmarkMake plans one pass of a set in the middle of a rollout.
+func BenchmarkMake(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
+			s := crowd(n, starts(32))
+			b.ReportAllocs()
+			for b.Loop() {
+				Make(s)
+			}
+		})
+	}
+}
+
+// BenchmarkMakeUnbounded starts as much as the budgets allow, and scales in half.
+func BenchmarkMakeUnbounded(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
+			s := crowd(n, func(s *Snapshot) { s.Spec.Replicas = n / 2 })
+			b.ReportAllocs()
+			for b.Loop() {
+				Make(s)
+			}
+		})
+	}
+}
+
+// BenchmarkTally counts for the status.
+func BenchmarkTally(b *testing.B) {
+	s := crowd(5_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		Tally(s)
+	}
+}
+
+// BenchmarkDigest is what every Pod event costs.
+func BenchmarkDigest(b *testing.B) {
+	p := pod("a", 1, registered)
+	b.ReportAllocs()
+	for b.Loop() {
+		Digest(p)
+	}
+}

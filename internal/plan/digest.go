@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Digest is a hash of all that the planner reads of a Pod: an event that leaves
+// it unchanged needs no pass. What cannot change in the life of a Pod is left
+// out.
+func Digest(pod *corev1.Pod) uint64 {
+	var f facts
+	readFacts(&f, pod)
+	d := newDigest()
+	d.text(string(pod.UID), string(f.phase), f.node)
+	d.flag(f.terminate, f.ready)
+	d.number(f.readySince.Unix(), int64(f.restarts))
+	for _, c := range []*corev1.PodCondition{&f.inPlaceReady, &f.podReady} {
+		d.text(string(c.Status), c.Message)
+		d.number(c.LastTransitionTime.Unix())
+	}
+	labels := uint64(0) // a sum, so that the order of the map does not matter
+	for key, value := range pod.Labels {
+		one := newDigest()
+		one.text(key, value)
+		labels += uint64(one)
+	}
+	d.number(int64(labels), int64(len(pod.Labels))) //nolint:gosec // a hash wraps as it likes
+	for _, key := range []string{
+		apps.AnnotationLifecycleTimestamp, apps.AnnotationInPlaceUpdateState, apps.AnnotationInPlaceUpdateGrace, corev1.PodDeletionCost,
+	} {
+		d.text(pod.Annotations[key])
+	}
+	d.number(int64(len(pod.Finalizers)))
+	d.text(pod.Finalizers...)
+	for i := range pod.OwnerReferences {
+		d.text(string(pod.OwnerReferences[i].UID))
+	}
+	if f.inUpdate() {
+		d.progress(pod)
+	}
+	return uint64(d)
+}
+
+// progress is what tells how far the kubelet is with an update.
+func (d *digest) progress(pod *corev1.Pod) {
+	d.number(pod.Generation, pod.Status.ObservedGeneration)
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		d.number(int64(len(list)))
+		for i := range list {
+			c := &list[i]
+			d.text(c.Name, c.ImageID, c.ContainerID, c.Image)
+			d.flag(c.Ready, c.State.Running != nil)
+		}
+	}
+}
+
+// digest is an FNV-1a hash.
+type digest uint64
+
+const (
+	fnvOffset digest = 14695981039346656037
+	fnvPrime  digest = 1099511628211
+)
+
+func newDigest() digest { return fnvOffset }
+
+func (d *digest) octet(b byte) { *d = (*d ^ digest(b)) * fnvPrime }
+
+// text ends each value with a byte that no UTF-8 text has.
+func (d *digest) text(values ...string) {
+	for _, value := range values {
+		for i := range len(value) {
+			d.octet(value[i])
+		}
+		d.octet(0xff)
+	}
+}
+
+func (d *digest) number(values ...int64) {
+	for _, value := range values {
+		for shift := 0; shift < 64; shift += 8 {
+			d.octet(byte(value >> shift)) //nolint:gosec // one octet of eight
+		}
+	}
+}
+
+func (d *digest) flag(values ...bool) {
+	for _, value := range values {
+		d.octet(byte(one(value)))
+	}
+}

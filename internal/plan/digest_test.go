@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// TestDigest: what the planner reads changes the digest, what it does not read
+// does not.
+func TestDigest(t *testing.T) {
+	status := func(edit func(*corev1.ContainerStatus)) podOption {
+		return func(p *corev1.Pod) { edit(&p.Status.ContainerStatuses[0]) }
+	}
+	matters := map[string]podOption{
+		"label added":           label("x", "y"),
+		"label changed":         label("app", "db"),
+		"state":                 state(apps.StatePreparingUpdate),
+		"state's time":          annotation(apps.AnnotationLifecycleTimestamp, "now"),
+		"cost":                  annotation(corev1.PodDeletionCost, "7"),
+		"record":                annotation(apps.AnnotationInPlaceUpdateState, "{}"),
+		"grace":                 annotation(apps.AnnotationInPlaceUpdateGrace, "{}"),
+		"finalizer":             finalizers("a/b"),
+		"phase":                 phase(corev1.PodFailed),
+		"node":                  on("n2"),
+		"terminating":           terminating,
+		"not ready":             notReady0,
+		"ready for less":        readyFor(time.Second),
+		"restarts":              restarts(1),
+		"in-place condition":    condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse, ""),
+		"its message":           condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, "web-r9"),
+		"mark":                  condition(apps.ConditionPodReady, corev1.ConditionFalse, ""),
+		"released by its owner": func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{UID: "u"}} },
+	}
+	idle := map[string]podOption{
+		"another annotation": annotation("x", "y"),
+		"another condition":  condition("Other", corev1.ConditionTrue, ""),
+		"version":            func(p *corev1.Pod) { p.ResourceVersion = "2" },
+		"managed fields":     func(p *corev1.Pod) { p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}} },
+		"a status message":   func(p *corev1.Pod) { p.Status.Message = "m" },
+		"container ID":       status(func(c *corev1.ContainerStatus) { c.ContainerID = "c9" }),
+		"observed generation": func(p *corev1.Pod) {
+			p.Status.ObservedGeneration++
+		},
+	}
+	mattersInUpdate := map[string]podOption{
+		"container ID":        idle["container ID"],
+		"image ID":            status(func(c *corev1.ContainerStatus) { c.ImageID = "i9" }),
+		"image":               status(func(c *corev1.ContainerStatus) { c.Image = "i9" }),
+		"stopped":             status(func(c *corev1.ContainerStatus) { c.State.Running = nil }),
+		"observed generation": idle["observed generation"],
+		"sidecar": func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses = append(p.Status.InitContainerStatuses, corev1.ContainerStatus{Name: "s"})
+		},
+	}
+	compare := func(name string, before podOption, edit podOption, changes bool) {
+		if got := Digest(pod("a", 1, before)) != Digest(pod("a", 1, before, edit)); got != changes {
+			t.Errorf("%s: changes the digest = %v", name, got)
+		}
+	}
+	nothing := func(*corev1.Pod) {}
+	for name, edit := range matters {
+		compare(name, nothing, edit, true)
+	}
+	for name, edit := range idle {
+		compare(name, nothing, edit, false)
+	}
+	for name, edit := range mattersInUpdate {
+		compare("updating: "+name, updating(2), edit, true)
+	}
+}

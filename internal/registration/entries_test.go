@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+// orphan is an entry of ours whose Pod is not known.
+func orphan(n int) registry.Entry {
+	name := fmt.Sprintf("lost-%d", n)
+	return registry.Entry{ID: namespace + "." + name, Address: "10.9.9.9", Port: 80, Weight: 10, Version: "3",
+		Owner: registry.Owner{Cluster: here, Namespace: namespace, Registration: "nginx", Pod: name, PodUID: "uid-" + name}}
+}
+
+// sweeping is a fixture with registered Pods and orphans, in a sweep.
+func sweeping(pods, orphans int) *fixture {
+	f := newFixture()
+	f.Sweep[place("discovery")] = true
+	for n := range pods {
+		f.add(fmt.Sprintf("nginx-%d", n), appsv1alpha1.StateNormal).registered("discovery")
+	}
+	for n := range orphans {
+		f.seed("discovery", orphan(n))
+	}
+	return f
+}
+
+func swept(f *fixture) (removed []string, suspects int) {
+	for _, c := range New(f.Snapshot).Changes {
+		for _, change := range c.Orphans {
+			removed = append(removed, change.Entry.Owner.Pod)
+		}
+		suspects += len(c.Suspects)
+	}
+	return removed, suspects
+}
+
+func TestOrphansUpToTheFloorGoAtOnce(t *testing.T) {
+	removed, _ := swept(sweeping(3, 3))
+	if want := []string{"lost-0", "lost-1", "lost-2"}; !slices.Equal(removed, want) {
+		t.Errorf("removed %v, want %v", removed, want)
+	}
+}
+
+func TestMoreOrphansThanThatAreSeenTwice(t *testing.T) {
+	f := sweeping(2, 3)
+	removed, suspects := swept(f)
+	if len(removed) != 0 || suspects != 3 {
+		t.Errorf("the first sweep removed %v and suspects %d, want none and 3", removed, suspects)
+	}
+	f.Suspects[place("discovery")] = map[string]bool{orphan(0).ID: true, orphan(2).ID: true}
+	removed, _ = swept(f)
+	if want := []string{"lost-0", "lost-2"}; !slices.Equal(removed, want) {
+		t.Errorf("the second sweep removed %v, want %v", removed, want)
+	}
+}
+
+func TestOrphansAreOnlyLookedForInSweeps(t *testing.T) {
+	f := sweeping(3, 1)
+	f.Sweep = nil
+	if removed, _ := swept(f); len(removed) != 0 {
+		t.Errorf("removed %v, want none", removed)
+	}
+}
+
+func TestSweepsLeaveWhatIsNotOurs(t *testing.T) {
+	for name, change := range map[string]func(*fixture, *registry.Entry){
+		"of another cluster": func(_ *fixture, e *registry.Entry) { e.Owner.Cluster = "elsewhere" },
+		"of nobody":          func(_ *fixture, e *registry.Entry) { e.Owner = registry.Owner{} },
+		"of another namespace's Registration": func(f *fixture, e *registry.Entry) {
+			e.Owner.Namespace = "other"
+			f.Known["other/nginx"] = true
+		},
+		"in a registry that cannot be listed": func(f *fixture, _ *registry.Entry) { f.down("discovery") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := sweeping(3, 0)
+			e := orphan(0)
+			change(f, &e)
+			if f.Listings[place("discovery")].Err == nil {
+				f.seed("discovery", e)
+			}
+			if lines := render(New(f.Snapshot)); len(lines) != 0 {
+				t.Errorf("the plan is %v, want nothing", lines)
+			}
+		})
+	}
+}
+
+func TestEntriesOfRegistrationsThatAreNoMoreAreOrphans(t *testing.T) {
+	f := sweeping(3, 0)
+	e := orphan(0)
+	e.Owner.Namespace, e.Owner.Registration = "other", "gone"
+	f.seed("discovery", e)
+	if removed, _ := swept(f); !slices.Equal(removed, []string{"lost-0"}) {
+		t.Errorf("removed %v, want lost-0", removed)
+	}
+}
+
+func TestAPodOfTheSameNameIsAnother(t *testing.T) {
+	f := sweeping(2, 0)
+	old := f.Pods[0].DeepCopy()
+	old.UID = "older"
+	e := (&podBuilder{f, old}).entry("nginx")
+	f.seed("discovery", e)
+	removed, _ := swept(f)
+	if !slices.Equal(removed, []string{"nginx-0"}) {
+		t.Errorf("removed %v, want the entry of the earlier nginx-0", removed)
+	}
+	if EntryID(old) == EntryID(f.Pods[0]) {
+		t.Error("both have the same id")
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	settled := func(f *fixture) *podBuilder {
+		return f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "false").registered("discovery")
+	}
+	discovery := []Place{place("discovery")}
+	for _, c := range []struct {
+		name  string
+		given func(*fixture)
+		want  []Place
+	}{
+		{"nothing for settled Pods", func(f *fixture) { settled(f) }, nil},
+		{"nothing for Pods that are not ready and nowhere", func(f *fixture) {
+			f.add("a", appsv1alpha1.StateNormal).ready(false)
+		}, nil},
+		{"nothing for Pods that have left", func(f *fixture) {
+			settled(f).ready(false).condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
+		}, nil},
+		{"nothing for Pods that nobody matches", func(f *fixture) {
+			f.add("a", appsv1alpha1.StateNormal).label("app", "other")
+		}, nil},
+		{"Pods that join", func(f *fixture) { f.add("a", appsv1alpha1.StateNormal) }, discovery},
+		{"Pods that leave", func(f *fixture) { settled(f).ready(false) }, discovery},
+		{"Pods that may have an entry, after a crash", func(f *fixture) {
+			f.add("a", appsv1alpha1.StateNormal).finalizers(ours).ready(false)
+		}, discovery},
+		{"Pods at a gate", func(f *fixture) { settled(f).label(keyCreated, "true") }, discovery},
+		{"Pods that are deleted", func(f *fixture) { settled(f).terminating(0) }, discovery},
+		{"Pods that left the selector", func(f *fixture) { settled(f).label("app", "other") }, discovery},
+		{"what is dirty", func(f *fixture) { f.Due = map[Place]bool{place("discovery"): true} }, discovery},
+		{"what is to be swept", func(f *fixture) { f.Sweep = map[Place]bool{place("discovery"): true} }, discovery},
+		{"a spec that is new", func(f *fixture) { f.Registrations[0].Generation = 2 }, discovery},
+		{"a place that was left", func(f *fixture) {
+			f.registry("backup")
+			f.Registrations[0].Spec.Registries = []string{"backup"}
+		}, discovery},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture()
+			c.given(f)
+			if diff := cmp.Diff(c.want, Needs(f.Snapshot)); diff != "" {
+				t.Errorf("the places differ (-want +have):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTargets(t *testing.T) {
+	discovery, backup := usherv1alpha1.Target(place("discovery")), usherv1alpha1.Target(place("backup"))
+	f := newFixture()
+	f.registry("backup")
+	r := f.Registrations[0]
+	r.Spec.Registries = []string{"backup"}
+	check := func(what string, have, want []usherv1alpha1.Target) {
+		t.Helper()
+		if diff := cmp.Diff(want, have); diff != "" {
+			t.Errorf("%s differs (-want +have):\n%s", what, diff)
+		}
+	}
+
+	b := f.add("a", appsv1alpha1.StateNormal).registered("discovery")
+	o := New(f.Snapshot).Outcomes[0]
+	check("what is recorded before the new place is used", o.Targets, []usherv1alpha1.Target{backup, discovery})
+	check("what is kept while the old one lists something", o.Kept, []usherv1alpha1.Target{backup, discovery})
+
+	f.Listings[place("discovery")] = Listing{Entries: []registry.Entry{}}
+	check("what is kept when it is empty", New(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})
+
+	f.down("discovery")
+	check("what is kept when that is not known", New(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup, discovery})
+
+	delete(f.Registries, "discovery")
+	check("what is kept when nobody can say", New(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})
+
+	b.ready(false)
+	r.Status.Targets = nil
+	if o := New(f.Snapshot).Outcomes[0]; o.Protected || len(o.Targets) > 0 {
+		t.Errorf("a Registration without a Pod to register records %v", o.Targets)
+	}
+}
+
+func TestADeletedRegistrationGoesLast(t *testing.T) {
+	f := newFixture()
+	b := f.add("a", appsv1alpha1.StateNormal).registered("discovery")
+	f.Registrations[0].DeletionTimestamp = &metav1.Time{Time: epoch}
+	released := func() bool { return New(f.Snapshot).Outcomes[0].Released }
+	if released() {
+		t.Error("it went before its entries")
+	}
+	f.Listings[place("discovery")] = Listing{Entries: []registry.Entry{}}
+	if released() {
+		t.Error("it went before its Pods were let go")
+	}
+	b.pod.Finalizers = nil
+	if !released() {
+		t.Error("it is held by nothing")
+	}
+	f.down("discovery")
+	p := New(f.Snapshot)
+	if p.Outcomes[0].Released || len(p.Waiting) != 1 || p.Waiting[0].Reason != ReasonRegistryUnavailable {
+		t.Errorf("while the registry is down: released %t, waiting %v", p.Outcomes[0].Released, p.Waiting)
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/memory"
+)
+
+// process can crash: after its last write nothing it does succeeds, and it
+// does not hear what became of that write.
+type process struct {
+	*simulation
+	left int
+}
+
+func (p *process) write(what string, do func() error) error {
+	if p.left <= 0 {
+		return errCrashed
+	}
+	err := do()
+	p.current = nil
+	p.log("  operator: %s: %v", what, err)
+	p.left--
+	p.check()
+	if p.left == 0 {
+		p.log("  operator crashes")
+		return errCrashed
+	}
+	return err
+}
+
+// simClient reads Pods from a cache that lags.
+type simClient struct {
+	client.Client
+	process *process
+}
+
+func (c *simClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	pods, ok := list.(*corev1.PodList)
+	if !ok {
+		return c.Client.List(ctx, list, options...)
+	}
+	for i := range c.process.cached {
+		pods.Items = append(pods.Items, *c.process.cached[i].DeepCopy())
+	}
+	return nil
+}
+
+func (c *simClient) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+	data, err := patch.Data(o)
+	if err != nil {
+		return err
+	}
+	before := c.process.lookup(o.GetName())
+	return c.process.write(fmt.Sprintf("patch %s %s", o.GetName(), data), func() error {
+		if err := c.Client.Patch(ctx, o, patch, options...); err != nil {
+			return err
+		}
+		c.process.judge(before, o)
+		return nil
+	})
+}
+
+func (c *simClient) Status() client.SubResourceWriter {
+	return &simStatus{SubResourceWriter: c.Client.Status(), process: c.process}
+}
+
+type simStatus struct {
+	client.SubResourceWriter
+	process *process
+}
+
+func (c *simStatus) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	return c.process.write("status of "+o.GetName(), func() error {
+		return c.SubResourceWriter.Patch(ctx, o, patch, options...)
+	})
+}
+
+// simConnector counts writes to a registry.
+type simConnector struct {
+	*memory.Registry
+	process *process
+}
+
+func (c *simConnector) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	return c.process.write(fmt.Sprintf("apply %v", changes), func() error {
+		return c.Registry.Apply(ctx, service, changes)
+	})
+}

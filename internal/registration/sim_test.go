@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/memory"
+)
+
+// simPropagation is what the simulation's Registration asks for.
+const simPropagation = 5 * time.Second
+
+// simulation runs the real passes against registries in memory and a fake API
+// server. Its caches lag, its processes crash after any write, its registries
+// fail, and its CloneSet controller and kubelets do whatever they may.
+type simulation struct {
+	*testing.T
+	random *rand.Rand
+	clock  *clocktesting.FakePassiveClock
+	live   client.Client
+	stores map[string]*memory.Registry
+	trace  []string
+
+	// The operator's process: what it sees, and what it may still write.
+	operator *reconciler
+	process  *process
+	cached   []corev1.Pod
+	// views are what caches have shown; a new process may begin with an old one.
+	views [][]corev1.Pod
+	// current are the API server's Pods, nil after a write.
+	current []corev1.Pod
+	// list reads the API server's Pods.
+	list func() []corev1.Pod
+
+	// What the invariants need to know.
+	serial   int
+	lastSeen map[types.UID]time.Time
+	released map[string]int
+	foreign  registry.Entry
+}
+
+// crashed ends every call of a process that is no more.
+var errCrashed = errors.New("the process has crashed")
+
+// unlimited is a number of writes that no process reaches.
+const unlimited = 1 << 30
+
+func newSimulation(t *testing.T, seed uint64) *simulation {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := newFixture()
+	r := f.Registrations[0]
+	r.Spec.Registries = []string{"discovery", "backup"}
+	r.Status, r.Finalizers = usherv1alpha1.RegistrationStatus{}, nil
+	registries := []client.Object{}
+	for _, name := range r.Spec.Registries {
+		registries = append(registries, &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}})
+	}
+	s := &simulation{
+		T: t, random: rand.New(rand.NewPCG(seed, 1)), clock: clocktesting.NewFakePassiveClock(epoch),
+		live: fake.NewClientBuilder().WithScheme(scheme).
+			WithStatusSubresource(&corev1.Pod{}, &usherv1alpha1.Registration{}, &usherv1alpha1.Registry{}).
+			WithObjects(r, f.CloneSets[0]).WithObjects(registries...).
+			WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterNamespace, UID: here}},
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, UID: "ns"}}).Build(),
+		stores:   map[string]*memory.Registry{"discovery": memory.New(), "backup": memory.New()},
+		lastSeen: map[types.UID]time.Time{}, released: map[string]int{},
+		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
+	}
+	for _, name := range []string{"discovery", "backup"} {
+		s.stores[name].Seed(service, s.foreign)
+		s.foreign = s.stores[name].Entries(service)[0]
+	}
+	s.list = func() []corev1.Pod {
+		var list corev1.PodList
+		if err := s.live.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		return list.Items
+	}
+	s.restart()
+	return s
+}
+
+func (s *simulation) log(format string, args ...any) {
+	s.trace = append(s.trace, s.clock.Now().Format("04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+func (s *simulation) fail(format string, args ...any) {
+	s.Helper()
+	s.Fatalf("%s\ntrace:\n%s", fmt.Sprintf(format, args...), strings.Join(s.trace, "\n"))
+}
+
+// restart begins a new process; the old one never writes again.
+func (s *simulation) restart() {
+	metrics, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		s.Fatal(err)
+	}
+	p := &process{simulation: s, left: unlimited}
+	s.process = p
+	s.operator = &reconciler{
+		client: &simClient{Client: s.live, process: p}, reader: s.live,
+		clock: s.clock, log: logr.Discard(), metrics: metrics, workers: 1,
+		announcer: newAnnouncer(events.NewFakeRecorder(1000), s.clock),
+		probes:    make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog), notes: map[string]*notes{},
+	}
+	s.operator.pool = newPool(s.live, func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
+		return &simConnector{Registry: s.stores[r.Name], process: p}, nil
+	}, s.clock)
+}
+
+// pods are copies of those of the API server, by name.
+func (s *simulation) pods() []corev1.Pod {
+	if s.current == nil {
+		s.current = s.list()
+	}
+	out := make([]corev1.Pod, len(s.current))
+	for i := range s.current {
+		s.current[i].DeepCopyInto(&out[i])
+	}
+	return out
+}
+
+func (s *simulation) lookup(name string) *corev1.Pod {
+	for _, pod := range s.pods() {
+		if pod.Name == name {
+			return &pod
+		}
+	}
+	return nil
+}
+
+// listed says whether any registry really lists the Pod.
+func (s *simulation) listed(uid types.UID) bool {
+	for _, name := range []string{"discovery", "backup"} {
+		for _, e := range s.stores[name].Entries(service) {
+			if e.Owner.PodUID == string(uid) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// quiesce ends all faults and lets everything come to rest.
+func (s *simulation) quiesce() {
+	s.Helper()
+	s.log("all is well")
+	for _, name := range []string{"discovery", "backup"} {
+		s.stores[name].Break(memory.None)
+	}
+	for round := range 40 {
+		for _, pod := range s.pods() {
+			if round == 0 {
+				s.kubelet(&pod, true)
+			}
+			if round > 0 {
+				s.lead(&pod, true)
+			}
+		}
+		s.refresh()
+		s.probe()
+		s.process.left = unlimited
+		s.pass()
+		s.check()
+		s.clock.SetTime(s.clock.Now().Add(3 * time.Second))
+	}
+}
+
+// TestSimulation runs many lives of many Pods. A failure prints its seed and
+// all that happened.
+func TestSimulation(t *testing.T) {
+	seeds, steps := uint64(12), 300
+	if testing.Short() {
+		seeds = 3
+	}
+	released := 0
+	for seed := range seeds {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			s := newSimulation(t, seed)
+			for range steps {
+				s.step()
+			}
+			s.quiesce()
+			s.atRest()
+			released += len(s.released)
+		})
+	}
+	t.Logf("%d hooks were released", released)
+	if !t.Failed() && released < int(seeds) {
+		t.Errorf("%d seeds released %d hooks: the simulation proves too little", seeds, released)
+	}
+}

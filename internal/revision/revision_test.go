@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package revision
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func decode(t testing.TB, text string) map[string]any {
+	t.Helper()
+	out, err := Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+const plain = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`
+
+// TestEqual: null and empty fields count as absent, all else counts.
+func TestEqual(t *testing.T) {
+	tests := []struct {
+		name, other string
+		want        bool
+	}{
+		{"itself", plain, true},
+		{"other order", `{"spec":{"containers":[{"image":"app:1","name":"main"}]},"metadata":{"labels":{"app":"web"}}}`, true},
+		{"null and empty", `{"metadata":{"creationTimestamp":null,"annotations":{},"labels":{"app":"web"}},"spec":{"volumes":[],"containers":[{"name":"main","image":"app:1","resources":{},"securityContext":{"a":{}}}]}}`, true},
+		{"false is a value", `{"metadata":{"labels":{"app":"web"}},"spec":{"hostNetwork":false,"containers":[{"name":"main","image":"app:1"}]}}`, false},
+		{"an empty text is a value", `{"metadata":{"labels":{"app":"web","x":""}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`, false},
+		{"image", strings.ReplaceAll(plain, "app:1", "app:2"), false},
+		{"unknown field", strings.ReplaceAll(plain, `"spec":{`, `"spec":{"fromTheFuture":1,`), false},
+		{"one more container", strings.ReplaceAll(plain, `}]}}`, `},{"name":"b"}]}}`), false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			a, b := decode(t, plain), decode(t, test.other)
+			if got := Equal(a, b); got != test.want {
+				t.Errorf("Equal = %v", got)
+			}
+			hashA, errA := Hash(a, 0)
+			hashB, errB := Hash(b, 0)
+			if errA != nil || errB != nil || (hashA == hashB) != test.want {
+				t.Errorf("hashes %q %v and %q %v", hashA, errA, hashB, errB)
+			}
+		})
+	}
+}
+
+// TestHash: the name of a template never changes from one version of this
+// program to the next, else every set would roll out at an upgrade.
+func TestHash(t *testing.T) {
+	for collisions, want := range map[int32]string{0: "7c89647b54", 1: "79c8cc869", 2: "74c5889bd"} {
+		got, err := Hash(decode(t, plain), collisions)
+		if err != nil || got != want {
+			t.Errorf("Hash with %d collisions = %q, %v; want %q", collisions, got, err, want)
+		}
+	}
+}
+
+// TestRoundTrip: what this program does not know survives a revision, whole
+// numbers stay whole, and the data has the form that OpenKruise reads.
+func TestRoundTrip(t *testing.T) {
+	template := decode(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"fromTheFuture":{"deep":[1,{"x":null}]},"runAsUser":9007199254740993,"share":0.5,`+
+		`"containers":[{"name":"main","image":"app:1","unknown":true}]}}`)
+	data, err := Data(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data), "9007199254740993") {
+		t.Errorf("a large number lost digits: %s", data)
+	}
+	var form struct {
+		Spec struct {
+			Template map[string]any `json:"template"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(data, &form); err != nil || form.Spec.Template["$patch"] != "replace" {
+		t.Errorf("data = %s, %v", data, err)
+	}
+	back, err := Template(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(template, back); diff != "" {
+		t.Errorf("the template changed on the way:\n%s", diff)
+	}
+	if _, ok := template["$patch"]; ok {
+		t.Error("Data wrote to its argument")
+	}
+}
+
+// TestTemplateErrors: data that is broken or empty is told apart from a template.
+func TestTemplateErrors(t *testing.T) {
+	for _, data := range []string{``, `{`, `[]`, `{"spec":{"template":[]}}`, `{"spec":{"template":"x"}}`} {
+		if _, err := Template([]byte(data)); err == nil {
+			t.Errorf("%q was read as a revision", data)
+		}
+	}
+	for _, data := range []string{`{}`, `{"spec":{}}`, `{"spec":{"template":null}}`, `{"spec":{"template":{}}}`, `{"spec":{"template":{"$patch":"replace"}}}`} {
+		if _, err := Template([]byte(data)); !errors.Is(err, ErrNoTemplate) {
+			t.Errorf("%q: err = %v, want ErrNoTemplate", data, err)
+		}
+	}
+}
+
+// TestSame: the long and the short form of a revision label are one.
+func TestSame(t *testing.T) {
+	tests := []struct {
+		a, b string
+		want bool
+	}{
+		{"web-6f4", "web-6f4", true},
+		{"web-6f4", "6f4", true},
+		{"6f4", "6f4", true},
+		{"my-web-6f4", "web-6f4", true},
+		{"web-6f4", "web-6f5", false},
+		{"", "", false},
+		{"", "6f4", false},
+	}
+	for _, test := range tests {
+		if got := Same(test.a, test.b); got != test.want {
+			t.Errorf("Same(%q, %q) = %v", test.a, test.b, got)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+func (d *deed) uid() types.UID {
+	if d.new != nil {
+		return d.new.UID
+	}
+	return d.old.UID
+}
+
+func (d *deed) serves(pod *corev1.Pod) bool { return available(pod, d.set, d.now) }
+
+// counted says that a Pod holds a place in the replica count.
+func (d *deed) counted(pod *corev1.Pod) bool {
+	excluded := d.set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" && state(pod) == apps.StatePreparingDelete
+	return active(pod) && !excluded
+}
+
+// rivals says that another process has written what this one cannot know yet:
+// two leaders cannot keep one budget.
+func (d *deed) rivals() bool {
+	p := d.process
+	for _, c := range p.server.log[Pods][p.pass.upTo:] {
+		if c.Actor != p.name && isProcess(c.Actor) {
+			return true
+		}
+	}
+	return false
+}
+
+// tooManyUnavailable: a Pod that serves is taken down only if enough others do.
+// Whether it serves itself is no matter of what the process knew: the write can
+// carry that as a precondition. Of the others the process cannot be sure.
+func tooManyUnavailable(d *deed) string {
+	if d.old == nil || !d.serves(d.old) || (d.new != nil && d.serves(d.new)) || d.rivals() {
+		return ""
+	}
+	left, floor := d.after.count(d.serves), replicas(d.set)-unavailableOf(d.set)
+	if left < floor {
+		return fmt.Sprintf("Pod %s is taken out of service and leaves %d available Pods of %d replicas, with maxUnavailable %d",
+			d.name(), left, replicas(d.set), unavailableOf(d.set))
+	}
+	return ""
+}
+
+// tooManyTouched: Pods that do not serve are updated or replaced only a few at a
+// time as well. Surplus ones that do not serve can always go.
+func tooManyTouched(d *deed) string {
+	was, is := d.old, d.new
+	if was == nil || !active(was) || d.serves(was) || d.underWay(was) || d.rivals() {
+		return ""
+	}
+	if is != nil && active(is) && !d.underWay(is) {
+		return ""
+	}
+	stay := d.after.count(func(pod *corev1.Pod) bool { return active(pod) && state(pod) != apps.StatePreparingDelete })
+	if (is == nil || !active(is) || state(is) == apps.StatePreparingDelete) && stay >= replicas(d.set) {
+		return ""
+	}
+	if doomed(was, d.set) {
+		return d.tooManyNamed(was)
+	}
+	settled := d.after.count(func(pod *corev1.Pod) bool {
+		return d.counted(pod) && !d.serves(pod) && (d.underWay(pod) || (of(pod, d.update) && !doomed(pod, d.set)))
+	})
+	room := unavailableOf(d.set) + d.after.count(d.counted) - replicas(d.set)
+	if settled > room {
+		return fmt.Sprintf("Pod %s does not serve and is touched; now %d such Pods are being updated, replaced or started, and there is room for %d",
+			d.name(), settled, room)
+	}
+	return ""
+}
+
+// tooManyNamed: Pods that were named for deletion and do not serve go while the
+// Pods that follow on them are being made, but only so many. Pods that are older
+// than the named one, and broken, hold it up no more than they always did.
+func (d *deed) tooManyNamed(was *corev1.Pod) string {
+	made := d.after.count(func(pod *corev1.Pod) bool {
+		return d.counted(pod) && !d.serves(pod) &&
+			(state(pod) == apps.StatePreparingDelete || (of(pod, d.update) && !doomed(pod, d.set) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
+	})
+	room := max(unavailableOf(d.set), 1) + d.after.count(d.counted) - replicas(d.set)
+	if made > room {
+		return fmt.Sprintf("Pod %s was named for deletion and goes; now %d Pods are being replaced, and there is room for %d", d.name(), made, room)
+	}
+	return ""
+}
+
+// underWay says that the update or the deletion of a Pod has begun.
+func (d *deed) underWay(pod *corev1.Pod) bool {
+	return begun(pod) || state(pod) == apps.StatePreparingDelete
+}
+
+// tooManyPods: a Pod is created only for a free place; surge only while there is
+// something to surge for.
+func tooManyPods(d *deed) string {
+	if d.old != nil || d.rivals() {
+		return ""
+	}
+	surge := surgeOf(d.set)
+	need := d.after.count(func(pod *corev1.Pod) bool {
+		return active(pod) && (!of(pod, d.update) || doomed(pod, d.set))
+	})
+	most := replicas(d.set) + min(surge, need)
+	if n := d.after.count(d.counted); n > most {
+		return fmt.Sprintf("Pod %s is created and makes %d, with %d replicas and a surge of %d for %d Pods",
+			d.name(), n, replicas(d.set), surge, need)
+	}
+	return ""
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+var update = flag.Bool("update", false, "write the golden stories anew; read every line that changes before you commit it")
+
+// TestGolden plays the classic rollouts and compares their stories with those
+// that somebody has read and found right.
+func TestGolden(t *testing.T) {
+	for _, c := range scenarios() {
+		t.Run(c.name, func(t *testing.T) {
+			s, v := c.play(steady())
+			story := s.goldenStory()
+			if v != nil {
+				t.Fatalf("%v\n%s", v, story)
+			}
+			path := filepath.Join("testdata", strings.ReplaceAll(c.name, " ", "-")+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(story), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), story); diff != "" {
+				t.Errorf("the story has changed (-want +got); if it is right, write it anew with -update:\n%s", diff)
+			}
+		})
+	}
+}
+
+// goldenStory is the story without events and plans, with revisions numbered in
+// the order in which they were made.
+func (s *Simulation) goldenStory() string {
+	story := s.World.Story()
+	for i, c := range s.Server.log[Revisions] {
+		if r, ok := c.New.(*appsv1.ControllerRevision); ok && c.Old == nil {
+			story = strings.ReplaceAll(story, revision.Short(r.Name), fmt.Sprintf("r%d", i+1))
+		}
+	}
+	var out strings.Builder
+	for line := range strings.Lines(story) {
+		if !strings.Contains(line, " event ") && !strings.Contains(line, " decides to ") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}

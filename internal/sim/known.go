@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// knowledge is what a process can know of its Pods at a moment of a pass: what
+// its cache showed when the pass looked, what it read from the server, and what
+// it wrote itself, also if the answer to a write was lost. Budgets are judged by
+// it: what others did in the meantime is not the process's doing.
+type knowledge struct {
+	pods []*corev1.Pod
+}
+
+// known gives the process's knowledge, without its latest commit if asked.
+func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
+	newest := map[types.UID]*corev1.Pod{}
+	learn := func(pod *corev1.Pod) {
+		if old := newest[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
+			newest[pod.UID] = pod
+		}
+	}
+	for _, object := range p.pass.base {
+		if pod, ok := object.(*corev1.Pod); ok {
+			learn(pod)
+		}
+	}
+	for _, pod := range p.learned {
+		learn(pod)
+	}
+	gone := map[types.UID]bool{}
+	log := p.server.log[Pods]
+	for _, c := range log[p.pass.upTo:] {
+		pod, ok := c.object().(*corev1.Pod)
+		if !ok || c.Actor != p.name || c == without {
+			continue
+		}
+		gone[pod.UID] = c.New == nil
+		learn(pod)
+	}
+	var k knowledge
+	for uid, pod := range newest {
+		if !gone[uid] && !p.absent[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(pod) {
+			k.pods = append(k.pods, pod)
+		}
+	}
+	slices.SortFunc(k.pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return k
+}
+
+// vanished says that a Pod which the process read or wrote is gone from its cache
+// again: the cache has seen it go.
+func (p *Process) vanished(pod *corev1.Pod) bool {
+	if _, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok {
+		return false
+	}
+	for _, c := range p.server.log[Pods][:p.pass.upTo] {
+		if c.New == nil && c.Old.GetUID() == pod.UID {
+			return true
+		}
+	}
+	return false
+}
+
+func versionOf(object client.Object) int64 {
+	number, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
+// active says that a Pod holds a place in its set.
+func active(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded
+}
+
+// available says that a Pod serves.
+func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
+	ready := condition(pod, corev1.PodReady)
+	return active(pod) && ready.Status == corev1.ConditionTrue && state(pod) == apps.StateNormal &&
+		condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
+		condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
+		!ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now)
+}
+
+// doomed says that a Pod is to be deleted.
+func doomed(pod *corev1.Pod, set *apps.CloneSet) bool {
+	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || state(pod) == apps.StatePreparingDelete ||
+		slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)
+}
+
+// begun says that the in-place update of a Pod has begun.
+func begun(pod *corev1.Pod) bool {
+	return state(pod) == apps.StatePreparingUpdate || state(pod) == apps.StateUpdating ||
+		condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+}
+
+func of(pod *corev1.Pod, name string) bool {
+	return revision.Same(pod.Labels[apps.LabelRevision], name)
+}
+
+// count counts the Pods with a property.
+func (k knowledge) count(has func(*corev1.Pod) bool) int {
+	n := 0
+	for _, pod := range k.pods {
+		if has(pod) {
+			n++
+		}
+	}
+	return n
+}
+
+func (k knowledge) find(uid types.UID) *corev1.Pod {
+	for _, pod := range k.pods {
+		if pod.UID == uid {
+			return pod
+		}
+	}
+	return nil
+}
+
+// counts of a CloneSet's spec, by the rules of the CloneSet.
+func replicas(set *apps.CloneSet) int {
+	if set.Spec.Replicas == nil {
+		return 1
+	}
+	return int(*set.Spec.Replicas)
+}
+
+func countOf(c *apps.Count, fallback string, whole int, up bool) int {
+	text := fallback
+	if c != nil {
+		if c.IntOrString().Type == 0 {
+			return int(c.IntVal)
+		}
+		text = c.StrVal
+	}
+	value, err := strconv.Atoi(strings.TrimSuffix(text, "%"))
+	switch {
+	case err != nil:
+		return 0
+	case !strings.HasSuffix(text, "%"):
+		return value
+	case up:
+		return (value*whole + 99) / 100
+	}
+	return value * whole / 100
+}
+
+func surgeOf(set *apps.CloneSet) int {
+	if set.Spec.UpdateStrategy.Paused {
+		return 0
+	}
+	return countOf(set.Spec.UpdateStrategy.MaxSurge, "0", replicas(set), true)
+}
+
+func unavailableOf(set *apps.CloneSet) int {
+	return countOf(set.Spec.UpdateStrategy.MaxUnavailable, "20%", replicas(set), surgeOf(set) == 0)
+}
+
+func partitionOf(set *apps.CloneSet) int {
+	value := set.Spec.UpdateStrategy.Partition
+	n := min(countOf(value, "0", replicas(set), true), replicas(set))
+	if value != nil && strings.HasSuffix(value.StrVal, "%") && value.StrVal != "100%" && replicas(set) > 1 {
+		n = min(n, replicas(set)-1)
+	}
+	return n
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// scenario is a classic rollout: a set, and what its user does and when.
+type scenario struct {
+	name string
+	set  func() *apps.CloneSet
+	// steps happen in a cluster in which nothing goes wrong.
+	steps []step
+	// mostWrites is how many writes the controller may make for each Pod from
+	// the first step on; 0 is not checked.
+	mostWrites int
+}
+
+type step struct {
+	// after is the time since the step before.
+	after time.Duration
+	do    func(*Simulation)
+}
+
+func edit(what string, change func(*apps.CloneSet)) func(*Simulation) {
+	return func(s *Simulation) { s.Edit(what, change) }
+}
+
+func scaleTo(n int32) func(*Simulation) {
+	return edit("scales", func(set *apps.CloneSet) { set.Spec.Replicas = &n })
+}
+
+func partitionAt(n int) func(*Simulation) {
+	return edit("moves the partition", func(set *apps.CloneSet) {
+		value := intstr.FromInt(n)
+		set.Spec.UpdateStrategy.Partition = (*apps.Count)(&value)
+	})
+}
+
+// crash ends the controller process; another one takes over.
+func crash(s *Simulation) { s.processes[0].crash() }
+
+func inPlace(replicas int32) *Builder {
+	return Demo(replicas).Type(apps.UpdateInPlaceIfPossible).Unavailable(intstr.FromInt32(1))
+}
+
+var one, zero = intstr.FromInt32(1), intstr.FromInt32(0)
+
+func scenarios() []scenario {
+	hooked := func() *apps.CloneSet { return inPlace(3).Hooks(LabelHooks()).Build() }
+	marked := LabelHooks()
+	marked.InPlaceUpdate.MarkPodNotReady, marked.PreDelete.MarkPodNotReady = true, true
+	return []scenario{
+		{name: "create with a preNormal hook", set: hooked},
+		{name: "update in place with hooks", set: hooked, mostWrites: 6,
+			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "update in place without hooks", set: func() *apps.CloneSet { return inPlace(3).Build() }, mostWrites: 4,
+			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "update in place with a grace period", set: func() *apps.CloneSet { return inPlace(2).Grace(5).Build() }, mostWrites: 4,
+			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "update in place with hooks that mark not ready", set: func() *apps.CloneSet { return inPlace(2).Hooks(marked).Build() },
+			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "recreate with surge", set: func() *apps.CloneSet { return Demo(3).Unavailable(zero).Surge(one).Build() }, mostWrites: 5,
+			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "recreate with a preDelete hook", set: func() *apps.CloneSet { return Demo(2).Unavailable(one).Hooks(LabelHooks()).Build() },
+			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "scale in with a preDelete hook", set: hooked, steps: []step{{time.Minute, scaleTo(1)}}},
+		{name: "scale in and take it back", set: hooked, steps: []step{{time.Minute, scaleTo(1)}, {200 * time.Millisecond, scaleTo(3)}}},
+		{name: "roll back in mid-update", set: hooked, steps: []step{
+			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {2 * time.Second, edit("rolls back to app:1", Image("app:1"))}}},
+		{name: "roll back while a Pod waits at its gate", set: hooked, steps: []step{
+			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {200 * time.Millisecond, edit("rolls back to app:1", Image("app:1"))}}},
+		{name: "canary by partition", set: func() *apps.CloneSet { return inPlace(3).Build() }, steps: []step{
+			{time.Minute, edit("rolls out app:2 to one Pod", func(set *apps.CloneSet) { Image("app:2")(set); set.Spec.UpdateStrategy.Partition = countPointer(2) })},
+			{time.Minute, scaleTo(4)}, {time.Minute, partitionAt(0)}}},
+		{name: "crash in mid-update", set: hooked, steps: []step{
+			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {1300 * time.Millisecond, crash}}},
+	}
+}
+
+func countPointer(n int) *apps.Count {
+	value := intstr.FromInt(n)
+	return (*apps.Count)(&value)
+}
+
+// steady is a cluster in which nothing goes wrong and everything always takes
+// the same time, so that a story changes only if somebody's behaviour does.
+func steady() Config {
+	config := Calm()
+	config.Steady = true
+	return config
+}
+
+// play runs a scenario to its end.
+func (c scenario) play(config Config) (*Simulation, *Violation) {
+	s := New(config, c.set())
+	at := epoch
+	for _, step := range c.steps {
+		at = at.Add(step.after)
+		s.World.runUntil(at)
+		if s.World.failure == nil {
+			step.do(s)
+		}
+	}
+	return s, s.Rest()
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Random makes a run in which everything is drawn from the seed: the set, the
+// cluster, the faults and what the user does. change may alter the config.
+func Random(seed uint64, change func(*Config)) *Simulation {
+	w := newWorld(seed ^ 0x5eed)
+	config := randomConfig(w)
+	config.Seed = seed
+	if change != nil {
+		change(&config)
+	}
+	s := New(config, randomSet(w))
+	s.randomSchedule()
+	return s
+}
+
+func randomConfig(w *World) Config {
+	lag := pick(w,
+		Lag{Least: time.Millisecond, Most: 20 * time.Millisecond},
+		Lag{Least: time.Millisecond, Most: 3 * time.Second},
+		Lag{Least: time.Millisecond, Most: 100 * time.Millisecond, Stall: 0.05, StallFor: 30 * time.Second},
+	)
+	config := Config{
+		Process: ProcessConfig{Lag: lag, Speed: pick(w, time.Millisecond, 20*time.Millisecond, 300*time.Millisecond), Starts: pick(w, 0, 1, 2, 32)},
+		Nodes: NodeConfig{
+			Nodes: 1 + w.chance.IntN(3), Notice: pick(w, 50*time.Millisecond, 5*time.Second),
+			Start: pick(w, 100*time.Millisecond, 5*time.Second, time.Minute), Stop: pick(w, 100*time.Millisecond, 20*time.Second),
+			Report: pick(w, 20*time.Millisecond, 2*time.Second), Schedule: pick(w, 50*time.Millisecond, 10*time.Second),
+		},
+		Operator: OperatorConfig{
+			Notice: pick(w, 50*time.Millisecond, 5*time.Second), Answer: pick(w, 100*time.Millisecond, 20*time.Second),
+			Silent: pick(w, 0, 0, 0.2), Twice: pick(w, 0, 0.3), Careless: w.roll(0.3),
+		},
+		Restart: pick(w, 100*time.Millisecond, 15*time.Second),
+	}
+	if w.roll(0.3) {
+		config.Process.Lags = map[Kind]Lag{pick(w, kinds...): {Least: 0, Most: 20 * time.Second}}
+	}
+	if w.roll(0.7) {
+		config.Process.Faults = Faults{
+			Lost: pick(w, 0, 0.05), Blind: pick(w, 0, 0.05), Conflict: pick(w, 0, 0.05), Busy: pick(w, 0, 0.05), Crash: pick(w, 0, 0.03),
+		}
+	}
+	return config
+}
+
+func randomSet(w *World) *apps.CloneSet {
+	b := Demo(1 + int32(w.chance.IntN(5))). //nolint:gosec // at most 5
+						Type(pick(w, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)).
+						Hooks(someHooks(w)).
+						Grace(pick(w, int32(0), 0, 5)).
+						MinReady(pick(w, int32(0), 0, 10))
+	set := b.Build()
+	budgets(w, set)
+	return set
+}
+
+// randomSchedule draws when the user acts, and when a second process starts
+// that believes it leads.
+func (s *Simulation) randomSchedule() {
+	w := s.World
+	at := time.Duration(0)
+	for range w.chance.IntN(9) {
+		at += w.between(0, pick(w, 500*time.Millisecond, 10*time.Second, 2*time.Minute))
+		w.after(at, s.act)
+	}
+	if w.roll(0.15) {
+		from := w.between(0, at+time.Second)
+		w.after(from, func() {
+			w.say("story", "a second process believes that it leads")
+			second := s.launch(s.config.Process)
+			second.onCrash = nil
+			w.after(w.between(0, 2*time.Minute), second.stop)
+		})
+	}
+	s.plannedEnd = at + w.between(0, time.Minute)
+}
+
+// Run runs to the end, rest included.
+func (s *Simulation) Run() *Violation {
+	s.World.runUntil(epoch.Add(s.plannedEnd))
+	if s.World.failure != nil {
+		return s.World.failure
+	}
+	return s.Rest()
+}
+
+// settleUser takes back what no set can come to rest with.
+func (s *Simulation) settleUser() {
+	if u := s.Set().Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(s.Set().Spec.ScaleStrategy.PodsToDelete) > 0 {
+		s.letGoOn()
+	}
+	for _, object := range s.Server.list(Pods) {
+		pod, ok := object.(*corev1.Pod)
+		if ok && contains(pod.Finalizers, "other/finalizer") {
+			s.changePod(pod, func(pod *corev1.Pod) {
+				pod.Finalizers = deleteString(pod.Finalizers, "other/finalizer")
+			})
+		}
+	}
+}
+
+func (s *Simulation) letGoOn() {
+	s.Edit("lets the rollout go on", func(set *apps.CloneSet) {
+		set.Spec.UpdateStrategy.Paused = false
+		set.Spec.ScaleStrategy.PodsToDelete = nil
+		if set.Spec.UpdateStrategy.Type == apps.UpdateInPlaceOnly {
+			set.Spec.UpdateStrategy.Type = apps.UpdateInPlaceIfPossible
+		}
+	})
+}
+
+func deleteString(list []string, item string) []string {
+	var out []string
+	for _, other := range list {
+		if other != item {
+			out = append(out, other)
+		}
+	}
+	return out
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+var (
+	seeds = flag.Int("seeds", 2000, "how many random schedules TestSeeds runs")
+	first = flag.Uint64("first", 1, "the first seed of TestSeeds")
+)
+
+// TestSeeds runs random schedules with faults. To see one again:
+//
+//	go test ./internal/sim -run TestSeeds -first SEED -seeds 1
+func TestSeeds(t *testing.T) {
+	failures := runSeeds(*first, *seeds, nil)
+	for i, f := range failures {
+		if i < 3 {
+			t.Errorf("seed %d: %v\n%s", f.seed, f.violation, Random2(f.seed))
+			continue
+		}
+		t.Errorf("seed %d: %v", f.seed, f.violation)
+	}
+}
+
+type failure struct {
+	seed      uint64
+	violation *Violation
+}
+
+// Random2 tells the story of a seed.
+func Random2(seed uint64) string {
+	s := Random(seed, nil)
+	s.Run()
+	return s.World.Story()
+}
+
+// runSeeds runs random schedules on all processors.
+func runSeeds(first uint64, count int, change func(*Config)) []failure {
+	var (
+		mu       sync.Mutex
+		failures []failure
+		next     atomic.Uint64
+		workers  sync.WaitGroup
+	)
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				n := next.Add(1) - 1
+				if n >= uint64(count) { //nolint:gosec // a count is not negative
+					return
+				}
+				if v := Random(first+n, change).Run(); v != nil {
+					mu.Lock()
+					failures = append(failures, failure{first + n, v})
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	workers.Wait()
+	slices.SortFunc(failures, func(a, b failure) int { return int(a.seed) - int(b.seed) }) //nolint:gosec // small
+	return failures
+}
+
+// byRule counts failures by rule.
+func byRule(failures []failure) string {
+	counts := map[string]int{}
+	for _, f := range failures {
+		counts[f.violation.Rule]++
+	}
+	return fmt.Sprint(counts)
+}

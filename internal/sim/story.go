@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// story is what happened, told only if somebody asks: runs that go well are
+// never put into words.
+type story struct{ lines []line }
+
+type line struct {
+	at     time.Time
+	actor  string
+	format string
+	args   []any
+	commit *Commit
+}
+
+// say notes something that is no commit.
+func (w *World) say(actor, format string, args ...any) {
+	w.story.lines = append(w.story.lines, line{at: w.now(), actor: actor, format: format, args: args})
+}
+
+// tell notes a commit.
+func (w *World) tell(c *Commit) {
+	w.story.lines = append(w.story.lines, line{at: c.At, actor: c.Actor, commit: c})
+}
+
+// Story tells the run, one line for each thing that happened.
+func (w *World) Story() string {
+	var b strings.Builder
+	for _, l := range w.story.lines {
+		text := ""
+		if l.commit != nil {
+			text = describe(l.commit)
+		} else {
+			text = fmt.Sprintf(l.format, l.args...)
+		}
+		if text != "" {
+			fmt.Fprintf(&b, "%9.3fs %-10s %s\n", l.at.Sub(epoch).Seconds(), l.actor, text)
+		}
+	}
+	return b.String()
+}
+
+// describe puts a commit into words; "" if nobody needs to know.
+func describe(c *Commit) string {
+	name := c.object().GetName()
+	switch c.Kind {
+	case Pods:
+		return describePod(c)
+	case Sets:
+		return describeSet(c)
+	}
+	switch {
+	case c.Old == nil:
+		return fmt.Sprintf("creates %s %s", c.Kind, name)
+	case c.New == nil:
+		return fmt.Sprintf("removes %s %s", c.Kind, name)
+	}
+	return fmt.Sprintf("changes %s %s", c.Kind, name)
+}
+
+func describePod(c *Commit) string {
+	pod, ok := c.object().(*corev1.Pod)
+	if !ok {
+		return ""
+	}
+	switch {
+	case c.Old == nil:
+		return fmt.Sprintf("creates Pod %s of revision %s with %s", pod.Name, pod.Labels[apps.LabelTemplateHash], imagesOf(pod))
+	case c.New == nil:
+		return fmt.Sprintf("removes Pod %s for good", pod.Name)
+	}
+	old, ok := c.Old.(*corev1.Pod)
+	if !ok {
+		return ""
+	}
+	changes := podChanges(old, pod)
+	if len(changes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("changes Pod %s: %s", pod.Name, strings.Join(changes, ", "))
+}
+
+func podChanges(old, pod *corev1.Pod) []string {
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
+		add("to be deleted")
+	}
+	if a, b := imagesOf(old), imagesOf(pod); a != b {
+		add("%s instead of %s", b, a)
+	}
+	if old.Spec.NodeName != pod.Spec.NodeName {
+		add("on %s", pod.Spec.NodeName)
+	}
+	if old.Status.Phase != pod.Status.Phase {
+		add("%s", pod.Status.Phase)
+	}
+	out = append(out, labelChanges(old.Labels, pod.Labels)...)
+	for _, f := range pod.Finalizers {
+		if !slices.Contains(old.Finalizers, f) {
+			add("finalizer %s added", f)
+		}
+	}
+	for _, f := range old.Finalizers {
+		if !slices.Contains(pod.Finalizers, f) {
+			add("finalizer %s removed", f)
+		}
+	}
+	if a, b := len(old.OwnerReferences), len(pod.OwnerReferences); a != b {
+		add("%d owners instead of %d", b, a)
+	}
+	return append(out, statusChanges(old, pod)...)
+}
+
+func labelChanges(old, labels map[string]string) []string {
+	var out []string
+	for _, key := range sortedKeys(old, labels) {
+		was, had := old[key]
+		is, has := labels[key]
+		name := key[strings.LastIndex(key, "/")+1:]
+		switch {
+		case key == apps.LabelRevision: // told by pod-template-hash
+		case had && !has:
+			out = append(out, fmt.Sprintf("label %s removed", name))
+		case was != is && key == apps.LabelLifecycleState:
+			out = append(out, fmt.Sprintf("%s → %s", orNone(was), is))
+		case was != is || had != has:
+			out = append(out, fmt.Sprintf("label %s=%s", name, is))
+		}
+	}
+	return out
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "(no state)"
+	}
+	return text
+}
+
+func sortedKeys(a, b map[string]string) []string {
+	var keys []string
+	for key := range a {
+		keys = append(keys, key)
+	}
+	for key := range b {
+		if _, ok := a[key]; !ok {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func statusChanges(old, pod *corev1.Pod) []string {
+	var out []string
+	for _, c := range pod.Status.Conditions {
+		if before := condition(old, c.Type); before.Status != c.Status && c.Type != corev1.ContainersReady {
+			out = append(out, fmt.Sprintf("%s=%s", c.Type, c.Status))
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		before := containerStatus(old, c.Name)
+		if before.ContainerID != c.ContainerID && c.ContainerID != "" {
+			out = append(out, fmt.Sprintf("container %s runs %s", c.Name, c.Image))
+		}
+		if before.State.Waiting == nil && c.State.Waiting != nil {
+			out = append(out, fmt.Sprintf("container %s waits: %s", c.Name, c.State.Waiting.Reason))
+		}
+	}
+	return out
+}
+
+func describeSet(c *Commit) string {
+	set, ok := c.object().(*apps.CloneSet)
+	if !ok {
+		return ""
+	}
+	old, _ := c.Old.(*apps.CloneSet)
+	switch {
+	case old == nil:
+		return fmt.Sprintf("creates CloneSet %s: %s", set.Name, describeSpec(set))
+	case c.New == nil:
+		return fmt.Sprintf("removes CloneSet %s", set.Name)
+	case old.Generation != set.Generation || len(old.Labels) != len(set.Labels):
+		return fmt.Sprintf("changes CloneSet %s: %s", set.Name, describeSpec(set))
+	}
+	s := &set.Status
+	text := fmt.Sprintf("notes in the status: %d Pods, %d ready, %d available; updated %d, %d ready, %d available of %d; current %s, update %s",
+		s.Replicas, s.ReadyReplicas, s.AvailableReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas,
+		s.UpdatedAvailableReplicas, s.ExpectedUpdatedReplicas, hash(s.CurrentRevision), hash(s.UpdateRevision))
+	for _, condition := range s.Conditions {
+		if condition.Status == corev1.ConditionTrue {
+			text += fmt.Sprintf("; %s: %s", condition.Type, condition.Message)
+		}
+	}
+	return text
+}
+
+func hash(revision string) string { return revision[strings.LastIndex(revision, "-")+1:] }
+
+func imagesOf(pod *corev1.Pod) string {
+	images := make([]string, 0, len(pod.Spec.Containers))
+	for i := range pod.Spec.Containers {
+		images = append(images, pod.Spec.Containers[i].Image)
+	}
+	return strings.Join(images, "+")
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return pod.Status.Conditions[i]
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+func containerStatus(pod *corev1.Pod, name string) corev1.ContainerStatus {
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].Name == name {
+			return pod.Status.ContainerStatuses[i]
+		}
+	}
+	return corev1.ContainerStatus{}
+}
+
+func state(object client.Object) apps.LifecycleState {
+	s := apps.LifecycleState(object.GetLabels()[apps.LabelLifecycleState])
+	if s == "" {
+		return apps.StateNormal
+	}
+	return s
+}

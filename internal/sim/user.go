@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// deeds of the user that a random schedule draws from, with how often each of
+// them is drawn.
+var userDeeds = []struct {
+	weight int
+	do     func(*Simulation)
+}{
+	{10, func(s *Simulation) { s.roll() }},
+	{4, func(s *Simulation) { s.rollBack() }},
+	{2, func(s *Simulation) { s.relabel() }},
+	{2, func(s *Simulation) { s.recreate() }},
+	{8, func(s *Simulation) { s.scale() }},
+	{4, func(s *Simulation) { s.move("partition") }},
+	{2, func(s *Simulation) { s.move("budget") }},
+	{2, func(s *Simulation) { s.pause() }},
+	{2, func(s *Simulation) { s.retype() }},
+	{3, func(s *Simulation) { s.rehook() }},
+	{1, func(s *Simulation) { s.retime() }},
+	{4, func(s *Simulation) { s.nameForDeletion() }},
+	{3, func(s *Simulation) { s.listForDeletion() }},
+	{3, func(s *Simulation) { s.deleteByHand() }},
+	{2, func(s *Simulation) { s.touchByHand() }},
+	{1, func(s *Simulation) { s.exclude() }},
+	{2, func(s *Simulation) { s.eachOf(1, s.nodes.restart) }},
+	{2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }},
+	{3, func(s *Simulation) { s.losesNode() }},
+	{1, func(s *Simulation) { s.orphanByHand() }},
+	{2, func(s *Simulation) { s.breakImage() }},
+}
+
+// act has the user, or fate, do something.
+func (s *Simulation) act() {
+	if s.closing {
+		return
+	}
+	total := 0
+	for _, d := range userDeeds {
+		total += d.weight
+	}
+	n := s.World.chance.IntN(total)
+	for _, d := range userDeeds {
+		if n -= d.weight; n < 0 {
+			d.do(s)
+			return
+		}
+	}
+}
+
+func (s *Simulation) roll() {
+	image := pick(s.World, "app:1", "app:2", "app:2-alias", "app:3", "app:4")
+	s.Edit("rolls out "+image, Image(image))
+}
+
+func (s *Simulation) breakImage() {
+	image := pick(s.World, "app:3", "app:4")
+	s.World.say("story", "%s does not start", image)
+	s.nodes.broken[image] = true
+}
+
+// rollBack goes back to a template of earlier.
+func (s *Simulation) rollBack() {
+	if len(s.templates) == 0 {
+		return
+	}
+	template := s.templates[s.World.chance.IntN(len(s.templates))]
+	s.Edit("rolls back", func(set *apps.CloneSet) { set.Spec.Template = template })
+}
+
+func (s *Simulation) relabel() {
+	tier := pick(s.World, "a", "b")
+	s.Edit("changes a label of the template", Retemplate(func(t *corev1.PodTemplateSpec) { t.Labels["tier"] = tier }))
+}
+
+// recreate changes what no Pod can change in place.
+func (s *Simulation) recreate() {
+	value := pick(s.World, "x", "y")
+	s.Edit("changes the environment of the container", Retemplate(func(t *corev1.PodTemplateSpec) {
+		t.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "VALUE", Value: value}}
+	}))
+}
+
+func (s *Simulation) scale() {
+	n := int32(s.World.chance.IntN(6)) //nolint:gosec // less than 6
+	s.Edit(fmt.Sprintf("scales to %d", n), func(set *apps.CloneSet) { set.Spec.Replicas = &n })
+}
+
+func (s *Simulation) move(what string) {
+	s.Edit("moves the "+what, func(set *apps.CloneSet) {
+		if what == "partition" {
+			set.Spec.UpdateStrategy.Partition = s.count(intstr.FromInt32(0), intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromString("100%"))
+			return
+		}
+		budgets(s.World, set)
+	})
+}
+
+func (s *Simulation) count(from ...intstr.IntOrString) *apps.Count {
+	value := pick(s.World, from...)
+	return (*apps.Count)(&value)
+}
+
+// budgets draws maxUnavailable and maxSurge, which cannot both be 0.
+func budgets(w *World, set *apps.CloneSet) {
+	unavailable := pick(w, intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromInt32(0))
+	surge := pick(w, intstr.FromInt32(0), intstr.FromInt32(0), intstr.FromInt32(1), intstr.FromString("30%"))
+	if set.Spec.UpdateStrategy.Type == apps.UpdateInPlaceOnly {
+		surge = intstr.FromInt32(0)
+	}
+	if surge == intstr.FromInt32(0) && unavailable == intstr.FromInt32(0) {
+		unavailable = intstr.FromInt32(1)
+	}
+	set.Spec.UpdateStrategy.MaxUnavailable = (*apps.Count)(&unavailable)
+	set.Spec.UpdateStrategy.MaxSurge = (*apps.Count)(&surge)
+}
+
+func (s *Simulation) pause() {
+	s.Edit("pauses or goes on", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.Paused = !set.Spec.UpdateStrategy.Paused })
+}
+
+func (s *Simulation) retype() {
+	kind := pick(s.World, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)
+	s.Edit("sets the type to "+string(kind), func(set *apps.CloneSet) {
+		set.Spec.UpdateStrategy.Type = kind
+		budgets(s.World, set)
+	})
+}
+
+// rehook changes the lifecycle, now and then without telling the template.
+func (s *Simulation) rehook() {
+	hooks := someHooks(s.World)
+	s.unprotected = true
+	if s.World.roll(0.3) {
+		s.Edit("changes the hooks and the template's labels for them", func(set *apps.CloneSet) {
+			set.Spec.Lifecycle = hooks
+			if hooks != nil {
+				Retemplate(func(t *corev1.PodTemplateSpec) { addHooks(t, hooks) })(set)
+			}
+		})
+		return
+	}
+	s.Edit("changes the hooks", func(set *apps.CloneSet) { set.Spec.Lifecycle = hooks })
+}
+
+func (s *Simulation) retime() {
+	grace, ready := pick(s.World, int32(0), 3, 20), pick(s.World, int32(0), 5, 30)
+	s.Edit("changes the grace period and minReadySeconds", func(set *apps.CloneSet) {
+		set.Spec.UpdateStrategy.InPlaceUpdateStrategy = &apps.InPlaceUpdateStrategy{GracePeriodSeconds: grace}
+		set.Spec.MinReadySeconds = ready
+	})
+}
+
+// eachOf does something to that many of the set's Pods.
+func (s *Simulation) eachOf(n int, do func(*corev1.Pod)) {
+	pods := s.Pods()
+	for range min(n, len(pods)) {
+		do(pods[s.World.chance.IntN(len(pods))])
+	}
+}
+
+func (s *Simulation) changePod(pod *corev1.Pod, change func(*corev1.Pod)) {
+	s.nodes.write("user", client.ObjectKeyFromObject(pod), "", change)
+}
+
+func (s *Simulation) nameForDeletion() {
+	s.eachOf(1+s.World.chance.IntN(2), func(pod *corev1.Pod) {
+		s.changePod(pod, func(pod *corev1.Pod) { pod.Labels[apps.LabelSpecifiedDelete] = pick(s.World, "true", "true", "false") })
+	})
+}
+
+func (s *Simulation) listForDeletion() {
+	var names []string
+	s.eachOf(1+s.World.chance.IntN(2), func(pod *corev1.Pod) {
+		if !slices.Contains(names, pod.Name) {
+			names = append(names, pod.Name)
+		}
+	})
+	s.Edit("lists Pods to delete", func(set *apps.CloneSet) {
+		set.Spec.ScaleStrategy.PodsToDelete = names
+		if s.World.roll(0.5) && *set.Spec.Replicas > 0 {
+			n := *set.Spec.Replicas - 1
+			set.Spec.Replicas = &n
+		}
+	})
+}
+
+func (s *Simulation) deleteByHand() {
+	s.eachOf(1, func(pod *corev1.Pod) {
+		_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+	})
+}
+
+// touchByHand writes what is no business of the controller's.
+func (s *Simulation) touchByHand() {
+	s.eachOf(2, func(pod *corev1.Pod) {
+		s.changePod(pod, func(pod *corev1.Pod) {
+			pod.Labels["other/label"] = fmt.Sprint(s.World.chance.IntN(100))
+			if s.World.roll(0.2) && pod.DeletionTimestamp == nil && !slices.Contains(pod.Finalizers, "other/finalizer") {
+				pod.Finalizers = append(pod.Finalizers, "other/finalizer")
+			}
+		})
+	})
+}
+
+func (s *Simulation) exclude() {
+	s.Edit("changes whether PreparingDelete counts", func(set *apps.CloneSet) {
+		value := pick(s.World, "true", "false")
+		set.Labels = map[string]string{apps.LabelScalingExcludePreparingDelete: value}
+	})
+}
+
+func (s *Simulation) losesNode() {
+	node := s.World.chance.IntN(max(s.config.Nodes.Nodes, 1))
+	s.nodes.nodeDown(node)
+	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.nodes.nodeUp(node) })
+}
+
+// orphanByHand takes a Pod from its set; the set may take it back.
+func (s *Simulation) orphanByHand() {
+	s.eachOf(1, func(pod *corev1.Pod) {
+		s.changePod(pod, func(pod *corev1.Pod) { pod.OwnerReferences = nil })
+	})
+}
+
+// someHooks draws a lifecycle.
+func someHooks(w *World) *apps.Lifecycle {
+	labels := func(key string) *apps.LifecycleHook {
+		return &apps.LifecycleHook{LabelsHandler: map[string]string{key: "true"}}
+	}
+	finalizer := func(key string) *apps.LifecycleHook { return &apps.LifecycleHook{FinalizersHandler: []string{key}} }
+	mark := func(h *apps.LifecycleHook) *apps.LifecycleHook {
+		h.MarkPodNotReady = w.roll(0.4)
+		return h
+	}
+	switch w.chance.IntN(7) {
+	case 0:
+		return nil
+	case 1:
+		return &apps.Lifecycle{PreDelete: mark(labels("hook/block-delete"))}
+	case 2:
+		return &apps.Lifecycle{InPlaceUpdate: mark(labels("hook/block-update"))}
+	case 3: // one finalizer for both ways out of service
+		return &apps.Lifecycle{InPlaceUpdate: mark(finalizer("hook/registered")), PreDelete: mark(finalizer("hook/registered"))}
+	case 4: // one label for being in service
+		return &apps.Lifecycle{
+			PreNormal: labels("hook/online"), InPlaceUpdate: mark(labels("hook/online")), PreDelete: mark(labels("hook/online")),
+		}
+	case 5:
+		both := labels("hook/block-delete")
+		both.FinalizersHandler = []string{"hook/registered"}
+		return &apps.Lifecycle{PreNormal: labels("hook/online"), PreDelete: mark(both)}
+	}
+	hooks := LabelHooks()
+	hooks.InPlaceUpdate, hooks.PreDelete = mark(hooks.InPlaceUpdate), mark(hooks.PreDelete)
+	return hooks
+}
