@@ -72,7 +72,8 @@ func (r *run) stopRegistry(ctx context.Context, set string) error {
 	if err := r.board.await(ctx, r.options.Bound, "a Pod of "+set+" to drain", draining); err != nil {
 		return err
 	}
-	if err := r.stage.registry.Stop(ctx); err != nil {
+	// A graceful stop would take as long as the whole drain: its clients watch.
+	if err := r.stage.registry.Kill(); err != nil {
 		return fmt.Errorf("stop the registry: %w", err)
 	}
 	before := r.board.fingerprint()

@@ -20,6 +20,9 @@ import (
 // drawEvery is how often the panel gets a new state.
 const drawEvery = 200 * time.Millisecond
 
+// tellEvery is how often the log speaks of a CloneSet's lost requests.
+const tellEvery = time.Second
+
 // run is one run through all phases.
 type run struct {
 	options Options
@@ -30,7 +33,7 @@ type run struct {
 	actors  []*actor
 	waited  []string // what was waited for during the registry's outage
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards what follows, and what the log has told of the actors
 	phase string
 	note  string
 }
@@ -42,7 +45,8 @@ type actor struct {
 	client            *traffic.Client
 	ended             chan error // gets the result of client.Run
 	generation        int64
-	told              int // lost requests that the log speaks of
+	told              int       // lost requests that the log speaks of
+	toldAt            time.Time // when it last did
 }
 
 func newRun(o Options, s *stage, screen *view.Screen, hooks bool) (*run, error) {
@@ -86,6 +90,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 			return nil, fmt.Errorf("%s, phase %q: %w", title(result), phaseTitle(name), err)
 		}
 		took := time.Since(began)
+		r.tellLosses(time.Now(), 0)
 		r.board.say("", "%s done in %s", phaseTitle(name), seconds(took))
 		result.Phases = append(result.Phases, PhaseTime{Name: name, Took: took})
 	}
@@ -308,20 +313,24 @@ func (r *run) draw(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			r.tellLosses(time.Now(), 0)
 			return
 		case <-tick.C:
-			r.tellLosses()
+			r.tellLosses(time.Now(), tellEvery)
 			r.board.tellLongWaits()
 			r.screen.Show(r.state(time.Now()))
 		}
 	}
 }
 
-// tellLosses logs requests that were lost since the last look.
-func (r *run) tellLosses() {
+// tellLosses logs requests that were lost since the log last spoke of them,
+// which is at least some time ago.
+func (r *run) tellLosses(now time.Time, ago time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, a := range r.actors {
-		stats := a.client.Stats(time.Now())
-		if stats.Lost == a.told {
+		stats := a.client.Stats(now)
+		if stats.Lost == a.told || now.Sub(a.toldAt) < ago {
 			continue
 		}
 		lost := fmt.Sprintf("LOST %d requests, %d in all", stats.Lost-a.told, stats.Lost)
@@ -332,7 +341,7 @@ func (r *run) tellLosses() {
 			lost += " (" + stats.Reasons[0].Reason + ")"
 		}
 		r.board.say(namespace+"/"+a.name, "%s", lost)
-		a.told = stats.Lost
+		a.told, a.toldAt = stats.Lost, now
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/plan"
 )
 
-// +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets/status,verbs=patch
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
@@ -151,8 +151,15 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if err := r.pruneRevisions(ctx, set, known, snapshot.Pods); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.writeStatus(ctx, set, nextStatus(set, snapshot, known, find(&decided, outcomes))); err != nil {
+	next, due := nextStatus(set, snapshot, known, find(&decided, outcomes))
+	if err := r.writeStatus(ctx, set, next); err != nil {
 		return reconcile.Result{}, err
+	}
+	if err := r.trim(ctx, set, &decided, outcomes); err != nil {
+		return reconcile.Result{}, err
+	}
+	if !due.IsZero() {
+		decided.RequeueAt = earlier(decided.RequeueAt, due)
 	}
 	r.tell(set, &decided, outcomes, now)
 	if snapshot.Deleting {

@@ -296,16 +296,22 @@ func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known 
 		return found
 	}
 	err := r.Strict.Create(ctx, podManifest(set, known.update, r.NewID(), now), client.DryRunAll)
+	found.message, found.until = refusalOf(err, now)
+	r.refusals.put(set.UID, found)
+	return found
+}
+
+// refusalOf tells from the answer whether a template is refused, and until when.
+func refusalOf(err error, now time.Time) (string, time.Time) {
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err) || quotaExceeded(err):
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
-		found.message, found.until = fmt.Sprintf("the API server refuses Pods of spec.template: %v", err), now.Add(refusedFor)
+		return fmt.Sprintf("the API server refuses Pods of spec.template: %v", err), now.Add(refusedFor)
 	default:
 		// A webhook that is down, or a time-out. The set's other affairs go on.
-		found.message, found.until = fmt.Sprintf("the API server does not say whether it accepts Pods of spec.template: %v", err), now.Add(unknownFor)
+		return fmt.Sprintf("the API server does not say whether it accepts Pods of spec.template: %v", err), now.Add(unknownFor)
 	}
-	r.refusals.put(set.UID, found)
-	return found
+	return "", time.Time{}
 }
 
 // quotaExceeded says that a Pod was refused for its number, not for what it is:

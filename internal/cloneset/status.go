@@ -41,9 +41,13 @@ type findings struct{ failedScale, failedUpdate, blocked finding }
 func find(p *plan.Plan, outcomes []outcome) findings {
 	var f findings
 	for _, problem := range p.Problems {
+		before := f.failedUpdate
 		f.failedUpdate = finding{problem.Reason, problem.Message}
-		if problem.Reason == plan.ProblemTemplate {
+		switch problem.Reason {
+		case plan.ProblemTemplate:
 			f.failedScale = f.failedUpdate
+		case plan.ProblemNoSuchPod:
+			f.failedScale, f.failedUpdate = f.failedUpdate, before
 		}
 	}
 	for _, o := range outcomes {
@@ -75,7 +79,9 @@ func findBlocked(blocked []plan.Blocked) finding {
 }
 
 // nextStatus is the status that a pass found.
-func nextStatus(set *apps.CloneSet, s *plan.Snapshot, known *revisions, f findings) apps.CloneSetStatus {
+//
+// It also says when time alone changes the status; zero if it does not.
+func nextStatus(set *apps.CloneSet, s *plan.Snapshot, known *revisions, f findings) (apps.CloneSetStatus, time.Time) {
 	counts := plan.Tally(s)
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
@@ -92,7 +98,8 @@ func nextStatus(set *apps.CloneSet, s *plan.Snapshot, known *revisions, f findin
 		next.LabelSelector = selector.String()
 	}
 	setFindings(&next, f, s.Now)
-	return next
+	due := setProgress(set, s, counts, &next)
+	return next, due
 }
 
 func number(count int) int32 { return int32(count) } //nolint:gosec // no set has that many Pods
@@ -110,16 +117,11 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 	if found.reason == "" {
 		value = corev1.ConditionFalse
 	}
-	i := slices.IndexFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
-	if i < 0 {
-		if value == corev1.ConditionFalse {
-			return
-		}
-		status.Conditions = append(status.Conditions, apps.CloneSetCondition{Type: kind})
-		slices.SortFunc(status.Conditions, func(a, b apps.CloneSetCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
-		i = slices.IndexFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
+	there := slices.ContainsFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
+	if !there && value == corev1.ConditionFalse {
+		return
 	}
-	c := &status.Conditions[i]
+	c := conditionOf(status, kind)
 	if c.Status == value && c.Reason == found.reason && c.Message == found.message {
 		return
 	}
@@ -127,6 +129,20 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 		c.LastTransitionTime = metav1.NewTime(now)
 	}
 	c.Status, c.Reason, c.Message, c.LastUpdateTime = value, found.reason, found.message, metav1.NewTime(now)
+}
+
+// conditionOf gives the condition to write to; a new one if there was none.
+func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *apps.CloneSetCondition {
+	find := func() int {
+		return slices.IndexFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
+	}
+	i := find()
+	if i < 0 {
+		status.Conditions = append(status.Conditions, apps.CloneSetCondition{Type: kind})
+		slices.SortFunc(status.Conditions, func(a, b apps.CloneSetCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
+		i = find()
+	}
+	return &status.Conditions[i]
 }
 
 // writeStatus writes the status if it changed.

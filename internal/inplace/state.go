@@ -153,13 +153,11 @@ func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last Contai
 		}
 		return s.restarted(pod, status)
 	}
-	if last.Superseded == "" || !rightName || status.State.Running == nil {
-		return false, time.Time{}
-	}
+	runsOn := last.Superseded != "" && rightName && status.State.Running != nil
 	if tracked(pod) {
-		return true, time.Time{}
+		return runsOn, time.Time{}
 	}
-	return true, s.UpdateTimestamp.Add(settling)
+	return runsOn, s.UpdateTimestamp.Add(settling)
 }
 
 // restarted says that the container was started after the spec changed, and from

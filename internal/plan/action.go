@@ -27,6 +27,10 @@ type Plan struct {
 	RequeueAt time.Time
 	// More says that the pass left starts undone: another one should follow.
 	More bool
+	// Trim are names in spec.scaleStrategy.podsToDelete that are done with: their
+	// Pods are going, or gone. Those with a Delete in Actions are so only if that
+	// succeeds.
+	Trim []string
 	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from
 	// being created now.
 	ScaleUpLimited int
@@ -164,6 +168,8 @@ const (
 	ProblemNotInPlace = "NotPossibleInPlace"
 	// ProblemTemplate: the API server refuses Pods of the template.
 	ProblemTemplate = "TemplateRefused"
+	// ProblemNoSuchPod: podsToDelete has a name that is no Pod of the set.
+	ProblemNoSuchPod = "PodsToDeleteUnknown"
 	// ProblemRevision: the ControllerRevision of a Pod cannot be read.
 	ProblemRevision = "RevisionUnreadable"
 )

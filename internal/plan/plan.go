@@ -16,8 +16,9 @@ import (
 type pass struct {
 	*Snapshot
 	plan Plan
-	// pods are the active Pods.
-	pods []*podView
+	// views are all Pods in the order of their names, pods are the active ones.
+	views []podView
+	pods  []*podView
 	// ended are the Pods that will never run again.
 	ended  []*podView
 	ledger ledger
@@ -46,6 +47,7 @@ func Make(s *Snapshot) Plan {
 	p.replace()
 	p.scaleIn()
 	p.update()
+	p.trim()
 	return p.finish()
 }
 
@@ -54,10 +56,10 @@ func newPass(s *Snapshot) *pass {
 	for _, name := range s.Spec.PodsToDelete {
 		p.named[name] = true
 	}
-	views := make([]podView, len(s.Pods)) // one allocation, not one for each Pod
+	p.views = make([]podView, len(s.Pods)) // one allocation, not one for each Pod
 	p.pods = make([]*podView, 0, len(s.Pods))
 	for i, pod := range s.Pods {
-		v := &views[i]
+		v := &p.views[i]
 		s.read(v, pod)
 		v.specified = v.specified || p.named[pod.Name]
 		switch {

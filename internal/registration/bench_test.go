@@ -29,12 +29,12 @@ func BenchmarkPlan(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("%d settled", pods), func(b *testing.B) {
 			for b.Loop() {
-				New(settled.Snapshot)
+				MakePlan(settled.Snapshot)
 			}
 		})
 		b.Run(fmt.Sprintf("%d draining", pods), func(b *testing.B) {
 			for b.Loop() {
-				New(draining.Snapshot)
+				MakePlan(draining.Snapshot)
 			}
 		})
 	}

@@ -30,7 +30,6 @@ import (
 
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations;registries,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations/status;registries/status,verbs=patch
-// +kubebuilder:rbac:groups=usher.dev,resources=registrations/finalizers;registries/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
@@ -174,7 +173,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	// What a listing shows was so when it ended, at the earliest: a wait that is
 	// counted from before it could be cut short.
 	p.snapshot.Now = r.clock.Now()
-	plan, err := p.execute(ctx, New(p.snapshot))
+	plan, err := p.execute(ctx, MakePlan(p.snapshot))
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -211,11 +210,18 @@ func (p *pass) result(times ...time.Time) ctrl.Result {
 	return ctrl.Result{RequeueAfter: max(next.Sub(p.clock.Now()), batchDelay)}
 }
 
-// settle forgets places that were written to and are in order.
+// settle forgets places that were written to and are in order. It forgets none
+// while a Pod has not been told: the next pass has to list them again.
 func (p *pass) settle(plan Plan) {
 	wrong := map[Place]bool{}
 	for _, c := range plan.Changes {
 		wrong[c.Place] = !c.empty()
+	}
+	if p.unsaid {
+		for place := range p.snapshot.Listings {
+			p.notes.dirty[place] = true
+		}
+		return
 	}
 	for place := range p.notes.dirty {
 		if listing, ok := p.snapshot.Listings[place]; ok && listing.Err == nil && !wrong[place] {

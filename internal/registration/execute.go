@@ -41,14 +41,14 @@ func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
 	unprepared := p.prepare(ctx, plan.Outcomes)
 	if len(plan.Protect) > 0 {
 		p.protect(ctx, plan.Protect)
-		plan = New(p.snapshot)
+		plan = MakePlan(p.snapshot)
 	}
 	changed, err := p.confirm(ctx, plan.Changes)
 	if err != nil {
 		return plan, err
 	}
 	if changed {
-		plan = New(p.snapshot)
+		plan = MakePlan(p.snapshot)
 	}
 	p.noteSweeps(plan.Changes)
 	changes := withoutJoins(plan.Changes, unprepared)
@@ -62,7 +62,7 @@ func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
 	}
 	p.list(ctx, places)
 	p.snapshot.Now = p.clock.Now()
-	return New(p.snapshot), nil
+	return MakePlan(p.snapshot), nil
 }
 
 // withoutJoins leaves out what some Registrations would register, and places
@@ -254,6 +254,7 @@ func (p *pass) podFailed(ctx context.Context, patch *PodPatch, err error) {
 		return
 	}
 	p.again(soon)
+	p.unsaid = true
 	if !apierrors.IsConflict(err) && ctx.Err() == nil {
 		p.errs = append(p.errs, fmt.Errorf("patch Pod %s: %w", patch.Pod.Name, err))
 	}
@@ -363,7 +364,7 @@ func (p *pass) noteSweeps(changes []PlaceChanges) {
 func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
 	failures := make([]error, len(changes))
 	var group errgroup.Group
-	group.SetLimit(maxCalls)
+	group.SetLimit(min(p.workers, maxCalls))
 	for i, c := range changes {
 		p.notes.dirty[c.Place] = true
 		group.Go(func() error {

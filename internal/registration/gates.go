@@ -246,6 +246,9 @@ func (m missingRegistry) message(namespace string) string {
 		return fmt.Sprintf("Registry %s is not for namespace %s: widen its spec.namespaces, or take it out of spec.registries",
 			m.name, namespace)
 	}
+	if m.leaving {
+		return fmt.Sprintf("Registry %s is being deleted: take it out of spec.registries", m.name)
+	}
 	return fmt.Sprintf("there is no Registry %q: create it, or take it out of spec.registries", m.name)
 }
 

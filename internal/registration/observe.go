@@ -34,6 +34,9 @@ type pass struct {
 	at map[types.UID]int
 	// errs fail the pass once it is over.
 	errs []error
+	// unsaid says that a Pod could not be told what this pass did, so that its
+	// condition may say that all is in order when it is not.
+	unsaid bool
 	// retry is when to look again because something could not be done, zero if
 	// nothing failed.
 	retry time.Time
@@ -222,7 +225,7 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 func (p *pass) list(ctx context.Context, places []Place) {
 	answers := make([]Listing, len(places))
 	var group errgroup.Group
-	group.SetLimit(maxCalls)
+	group.SetLimit(min(p.workers, maxCalls))
 	for i, place := range places {
 		object := p.objects[place.Registry]
 		if object == nil {

@@ -214,3 +214,25 @@ func TestSecretsAreFollowed(t *testing.T) {
 		t.Errorf("connectors were made with %v, want one with each password", seen)
 	}
 }
+
+// A Pod whose patch met a conflict after its entry was removed still says that
+// it is registered: the next pass must not believe it.
+func TestAPodThatWasNotToldIsListedAgain(t *testing.T) {
+	s := newSimulation(t, 1)
+	s.populate(1)
+	s.passes(2)
+	pod := s.pods()[0]
+	s.kubelet(&pod, false)
+	s.refresh()
+	s.change(&pod, "is changed by somebody", func(pod *corev1.Pod) { pod.Annotations = map[string]string{"somebody": "else"} })
+	s.pass() // the cache has not seen that: the patch of the Pod meets a conflict
+	if s.listedIn("discovery") != 0 {
+		t.Fatal("the Pod that is not ready is still listed")
+	}
+	pod = s.pods()[0]
+	s.kubelet(&pod, true)
+	s.passes(2)
+	if s.listedIn("discovery") != 1 {
+		t.Error("the Pod is ready again, and not listed")
+	}
+}

@@ -53,8 +53,8 @@ type Outcome struct {
 	Missing []Waiting
 }
 
-// New plans. It depends on nothing but the snapshot.
-func New(snapshot Snapshot) Plan {
+// MakePlan plans. It depends on nothing but the snapshot.
+func MakePlan(snapshot Snapshot) Plan {
 	w := newWorld(snapshot)
 	p := Plan{Changes: w.changes(), Findings: w.findings()}
 	for _, s := range w.subjects {

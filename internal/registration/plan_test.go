@@ -33,7 +33,7 @@ func run(t *testing.T, cases []planCase) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture()
 			c.given(f)
-			if diff := cmp.Diff(c.want, render(New(f.Snapshot))); diff != "" {
+			if diff := cmp.Diff(c.want, render(MakePlan(f.Snapshot))); diff != "" {
 				t.Errorf("the plan differs (-want +have):\n%s", diff)
 			}
 		})
@@ -141,6 +141,15 @@ func TestTrouble(t *testing.T) {
 			f.Registrations[0].Spec.Registries = []string{"discovery", "nowhere"}
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours).in("discovery")
 		}, []string{"wait a created nowhere RegistryNotFound"}},
+		{"a registry that is being deleted takes nobody new", func(f *fixture) {
+			f.Registries["discovery"] = RegistryState{Prefix: "services", Leaving: true}
+			f.Registrations[0].Status.Targets = nil
+			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true")
+		}, []string{"wait a created discovery RegistryNotFound"}},
+		{"but keeps those that it has", func(f *fixture) {
+			f.Registries["discovery"] = RegistryState{Prefix: "services", Leaving: true}
+			f.add("a", appsv1alpha1.StateNormal).registered("discovery")
+		}, nil},
 		{"it does not hold a Pod that leaves", func(f *fixture) {
 			f.Registrations[0].Spec.Registries = []string{"discovery", "nowhere"}
 			f.add("a", appsv1alpha1.StatePreparingDelete).finalizers(ours).
@@ -404,7 +413,7 @@ func TestNothingIsAssumedOfWhatWasNotListed(t *testing.T) {
 		"wait c deletion discovery RegistryUnavailable",
 		"again in 1m0s",
 	}
-	if diff := cmp.Diff(want, render(New(f.Snapshot))); diff != "" {
+	if diff := cmp.Diff(want, render(MakePlan(f.Snapshot))); diff != "" {
 		t.Errorf("the plan differs (-want +have):\n%s", diff)
 	}
 }

@@ -49,6 +49,8 @@ type member struct {
 type missingRegistry struct {
 	name   string
 	reason Reason
+	// leaving says that there is one, which is being deleted.
+	leaving bool
 }
 
 // places are all where the member may have entries.
@@ -117,9 +119,9 @@ func (w *world) findCurrent(m *member) {
 		recorded := slices.Contains(m.registration.Status.Targets, usherv1alpha1.Target(place))
 		switch {
 		case !exists, state.Leaving && !recorded:
-			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotFound})
+			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotFound, state.Leaving})
 		case state.Denied:
-			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotAllowed})
+			m.missing = append(m.missing, missingRegistry{name, ReasonRegistryNotAllowed, false})
 		default:
 			m.current = append(m.current, place)
 		}

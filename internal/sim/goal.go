@@ -54,10 +54,11 @@ func (s *Simulation) Rest() *Violation {
 	if patience == 0 {
 		patience = time.Hour
 	}
-	deadline := s.World.now().Add(patience)
+	deadline, most := s.World.now().Add(patience), s.World.steps+mostSteps
 	for !s.World.idle() && s.World.failure == nil {
-		if s.World.now().After(deadline) {
-			s.World.fail("it comes to rest", "something still happens %s after the last fault; %s", patience, s.missing())
+		if s.World.now().After(deadline) || s.World.steps > most {
+			s.World.fail("it comes to rest", "something still happens %s and %d steps after the last fault; %s",
+				s.World.now().Sub(deadline.Add(-patience)), s.World.steps-most+mostSteps, s.missing())
 			break
 		}
 		s.World.step()
@@ -81,6 +82,9 @@ func (s *Simulation) settle() {
 		}
 	}
 }
+
+// mostSteps is in how many steps a set comes to rest; a run takes some hundreds.
+const mostSteps = 20000
 
 func (s *Simulation) checkRest() {
 	if what := s.missing(); what != "" {

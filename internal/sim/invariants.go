@@ -68,6 +68,7 @@ var rules = []rule{
 	{"never more Pods than replicas and surge", tooManyPods},
 	{"the partition is never overrun", partitionOverrun},
 	{"new Pods keep to the partition", wrongRevision},
+	{"nothing is updated that the strategy leaves alone", updatedAgainstWill},
 }
 
 // judge checks a commit of a controller process.

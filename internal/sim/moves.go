@@ -141,3 +141,17 @@ func partitionOverrun(d *deed) string {
 	}
 	return ""
 }
+
+// updatedAgainstWill: while paused no update begins, and with OnDelete never.
+func updatedAgainstWill(d *deed) string {
+	u := &d.set.Spec.UpdateStrategy
+	begins := d.updates() || (d.moves() && state(d.new) == apps.StatePreparingUpdate)
+	switch {
+	case !begins:
+	case u.Paused:
+		return fmt.Sprintf("Pod %s is updated while the set is paused", d.name())
+	case u.Type == apps.UpdateOnDelete:
+		return fmt.Sprintf("Pod %s is updated, and the type is OnDelete", d.name())
+	}
+	return ""
+}

@@ -69,8 +69,8 @@ type Process struct {
 	requests  int
 	loseAt    int
 	loseBlind bool
-	onCrash         func()
-	passes          int
+	onCrash   func()
+	passes    int
 
 	pass pass
 	// learned are the Pods as the process read them from the server.

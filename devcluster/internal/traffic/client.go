@@ -192,13 +192,13 @@ func (c *Client) complain(err error) {
 	c.trouble = err
 }
 
-// Report is the outcome so far. Sections without a request are left out.
+// Report is the outcome so far. Sections in which nothing happened are left out.
 func (c *Client) Report() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	report := Report{Losses: append([]Loss(nil), c.losses...), Reasons: countReasons(c.reasons)}
 	for _, section := range c.sections {
-		if section.Sent > 0 {
+		if section.Sent > 0 || section.Lost > 0 {
 			copied := *section
 			copied.Fast = append(Latencies(nil), section.Fast...)
 			copied.Slow = append(Latencies(nil), section.Slow...)

@@ -448,6 +448,40 @@ func TestSectionsSplitTheStream(t *testing.T) {
 	}
 }
 
+// A loss belongs to what was going on when it happened.
+func TestALossCountsWhereItWasFound(t *testing.T) {
+	cut := make(chan struct{})
+	stalled := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-cut
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	}))
+	defer stalled.Close()
+	reg := newRegistry()
+	options := quick(reg)
+	options.Rate = 20
+	r := start(t, options)
+	r.Section("before")
+	reg.list(addr(stalled))
+	r.sendMore(t, 3)
+	r.Section("deed")
+	close(cut)
+	eventually(t, "three losses", func() bool { return r.lost() >= 3 })
+	r.finish(t)
+	for _, section := range r.Report().Sections {
+		if want := 0; section.Name == "before" && (section.Lost != want || section.Sent < 3) {
+			t.Errorf("before the deed %d of %d were lost, want %d", section.Lost, section.Sent, want)
+		}
+	}
+	for _, loss := range r.Report().Losses {
+		if loss.Section != "deed" {
+			t.Errorf("a loss in section %q, want all in the deed's", loss.Section)
+		}
+	}
+}
+
 func TestRunEndsBeforeAnyInstanceWasSeen(t *testing.T) {
 	reg := newRegistry()
 	r := start(t, quick(reg))

@@ -143,14 +143,17 @@ func (c *Client) land(f *flight, version string, err error, now time.Time) {
 	}
 }
 
+// lose counts a lost request where it was found lost: a slow one may have been
+// sent long before what cut it.
 func (c *Client) lose(f *flight, why string, now time.Time) {
+	section := c.sections[len(c.sections)-1]
 	c.lost++
-	f.section.Lost++
+	section.Lost++
 	c.reasons[why]++
 	if len(c.losses) >= c.options.KeepLosses {
 		return
 	}
-	loss := Loss{Due: f.at, At: now, Slow: f.slow > 0, Reason: why, Section: f.section.Name}
+	loss := Loss{Due: f.at, At: now, Slow: f.slow > 0, Reason: why, Section: section.Name}
 	if f.instance != nil {
 		loss.Addr = f.instance.addr
 	}

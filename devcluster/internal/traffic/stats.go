@@ -25,16 +25,16 @@ func (l Latencies) Percentile(p float64) time.Duration {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Section is what happened to the requests that were due while one phase of the
-// demonstration ran.
+// Section is what happened while one phase of the demonstration ran.
 type Section struct {
 	// Name is the phase's name.
 	Name string
 	// From and To are the section's bounds, counted from the start of the stream.
 	From, To time.Duration
-	// Sent is the number of requests that were due, lost ones included.
+	// Sent is the number of requests that were due in it, lost ones included.
 	Sent int
-	// Lost is the number of those that failed.
+	// Lost is the number of requests that were found lost in it, whenever they
+	// were due.
 	Lost int
 	// Drained counts the requests that were answered in full although their
 	// instance had left the registry meanwhile or before.
@@ -67,7 +67,7 @@ type Loss struct {
 	Slow bool
 	// Reason is why, in a few words: the same cause gives the same words.
 	Reason string
-	// Section is the phase in which it was due.
+	// Section is the phase in which it was found lost.
 	Section string
 }
 

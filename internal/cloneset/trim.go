@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// trim takes names of Pods that are gone off spec.scaleStrategy.podsToDelete. A
+// user who edits the set at the same moment goes first; the next pass trims then.
+func (r *Reconciler) trim(ctx context.Context, set *apps.CloneSet, decided *plan.Plan, outcomes []outcome) error {
+	done, err := r.doneWith(ctx, set, decided.Trim, outcomes)
+	if err != nil || len(done) == 0 {
+		return err
+	}
+	set = r.answers.newest(set)
+	left := slices.DeleteFunc(slices.Clone(set.Spec.ScaleStrategy.PodsToDelete), func(name string) bool { return slices.Contains(done, name) })
+	data, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": set.UID, "resourceVersion": set.ResourceVersion},
+		"spec":     map[string]any{"scaleStrategy": map[string]any{"podsToDelete": left}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode podsToDelete: %w", err)
+	}
+	trimmed := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
+	if err := r.Client.Patch(ctx, trimmed, client.RawPatch(types.MergePatchType, data)); err != nil {
+		return fmt.Errorf("trim podsToDelete: %w", err)
+	}
+	r.answers.note(trimmed)
+	r.normal(set, "PodsToDeleteTrimmed", "Trim", "took Pods off scaleStrategy.podsToDelete that are gone: %s", strings.Join(done, ", "))
+	return nil
+}
+
+// doneWith are the names whose Pods are gone for sure: a delete may have failed,
+// and the cache may not show a new Pod yet.
+func (r *Reconciler) doneWith(ctx context.Context, set *apps.CloneSet, names []string, outcomes []outcome) ([]string, error) {
+	var done []string
+	for _, name := range names {
+		i := slices.IndexFunc(outcomes, func(o outcome) bool { return o.action.Pod != nil && o.action.Pod.Name == name })
+		if i >= 0 {
+			if outcomes[i].err == nil {
+				done = append(done, name)
+			}
+			continue
+		}
+		pod := &corev1.Pod{}
+		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, pod)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("look up Pod %s of podsToDelete: %w", name, err)
+		}
+		if err != nil || pod.DeletionTimestamp != nil || !metav1.IsControlledBy(pod, set) {
+			done = append(done, name)
+		}
+	}
+	return done, nil
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import "time"
+
+// Reasons of the condition Progressing, as OpenKruise spells them.
+const (
+	// ProgressUpdated: the rollout is under way.
+	ProgressUpdated = "CloneSetUpdated"
+	// ProgressAvailable: every Pod has the update revision and serves.
+	ProgressAvailable = "CloneSetAvailable"
+	// ProgressPaused: updates are held, and the clock with them.
+	ProgressPaused = "CloneSetPaused"
+	// ProgressPartitionAvailable: as many Pods as the partition leaves have the
+	// update revision and serve.
+	ProgressPartitionAvailable = "ProgressPartitionAvailable"
+	// ProgressDeadlineExceeded: nothing has moved for spec.progressDeadlineSeconds.
+	ProgressDeadlineExceeded = "ProgressDeadlineExceeded"
+)
+
+// Progress is how a rollout gets on. The zero Progress is not tracked.
+type Progress struct {
+	// Reason is one of the reasons above.
+	Reason string
+	// Since is when the rollout last moved.
+	Since time.Time
+	// Deadline is when it will have stood still for too long; zero if no clock runs.
+	Deadline time.Time
+}
+
+// Mark is what a status keeps of a rollout, to tell later whether it has moved.
+type Mark struct {
+	Counts
+	// Revision names the update revision.
+	Revision string
+}
+
+// Assess tells how a rollout gets on, from what the last status said and what is
+// true now. The rollout goes on whatever the answer.
+func Assess(s *Snapshot, last Progress, before, after Mark) Progress {
+	if s.Spec.ProgressDeadline == 0 {
+		return Progress{}
+	}
+	anew := before.Revision != after.Revision || before.ExpectedUpdated != after.ExpectedUpdated
+	switch reason := s.standing(after.Counts); {
+	case reason == "":
+	case reason == last.Reason:
+		return Progress{Reason: reason, Since: last.Since}
+	default:
+		return Progress{Reason: reason, Since: s.Now}
+	}
+	switch {
+	case anew || last.Reason == "" || last.Reason == ProgressPaused || after.beyond(before.Counts):
+		last = Progress{Reason: ProgressUpdated, Since: s.Now}
+	case last.Reason == ProgressAvailable || last.Reason == ProgressPartitionAvailable:
+		return last // what fails after a rollout is no part of it
+	}
+	deadline := last.Since.Add(s.Spec.ProgressDeadline)
+	if last.Reason == ProgressDeadlineExceeded {
+		return Progress{Reason: last.Reason, Since: last.Since}
+	}
+	if !s.Now.Before(deadline) {
+		return Progress{Reason: ProgressDeadlineExceeded, Since: last.Since}
+	}
+	return Progress{Reason: ProgressUpdated, Since: last.Since, Deadline: deadline}
+}
+
+// standing is the reason that the set's Pods and its spec give by themselves.
+func (s *Snapshot) standing(c Counts) string {
+	whole := c.Replicas == s.Spec.Replicas
+	switch {
+	case whole && c.UpdatedAvailable == c.Replicas:
+		return ProgressAvailable
+	case s.Spec.Paused:
+		return ProgressPaused
+	case whole && s.Spec.partition() > 0 && c.UpdatedAvailable >= c.ExpectedUpdated:
+		return ProgressPartitionAvailable
+	}
+	return ""
+}
+
+// beyond says that the rollout has moved.
+func (c Counts) beyond(before Counts) bool {
+	return c.Updated > before.Updated || c.UpdatedReady > before.UpdatedReady || c.UpdatedAvailable > before.UpdatedAvailable ||
+		c.Replicas-c.Updated < before.Replicas-before.Updated
+}

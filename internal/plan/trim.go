@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// instanceIDLength is the length of the random part of a Pod's name.
+const instanceIDLength = 5
+
+// trim sorts the names in podsToDelete: some are done with, some wait, and some
+// are of no Pod that there has ever been.
+func (p *pass) trim() {
+	if len(p.named) == 0 {
+		return
+	}
+	var unknown []string
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(p.Spec.PodsToDelete))) {
+		switch v := p.byName(name); {
+		case v != nil:
+			if v.terminate || p.deletes(v) {
+				p.plan.Trim = append(p.plan.Trim, name)
+			}
+		case p.madeHere(name):
+			p.plan.Trim = append(p.plan.Trim, name)
+		default:
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		p.problem(ProblemNoSuchPod, func() string {
+			return fmt.Sprintf("scaleStrategy.podsToDelete names %s, which is no Pod of this CloneSet: remove the name, or correct it", strings.Join(unknown, ", "))
+		})
+	}
+}
+
+// byName finds a Pod of the snapshot, which is sorted by name; nil if there is none.
+func (p *pass) byName(name string) *podView {
+	i, found := slices.BinarySearchFunc(p.views, name, func(v podView, name string) int { return strings.Compare(v.pod.Name, name) })
+	if !found {
+		return nil
+	}
+	return &p.views[i]
+}
+
+func (p *pass) deletes(v *podView) bool {
+	return v.acted && p.plan.Actions[v.action].Verb == Delete
+}
+
+// madeHere says that a name has the form of those that this set gives: then it
+// is taken for a Pod that is gone.
+func (p *pass) madeHere(name string) bool {
+	id, ok := strings.CutPrefix(name, p.Set+"-")
+	return ok && len(id) == instanceIDLength && !strings.Contains(id, "-")
+}

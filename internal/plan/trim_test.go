@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestTrim: names of Pods that go or are gone are done with, those of Pods that
+// wait are not, and a name that was never a Pod's is told.
+func TestTrim(t *testing.T) {
+	hooked := hooks(preDelete())
+	tests := []struct {
+		name    string
+		s       *Snapshot
+		trim    []string
+		unknown string
+	}{
+		{"nothing named", snap(1, with(pod("a", 1))), nil, ""},
+		{"deleted in this pass", snap(1, named("a"), with(pod("a", 1))), []string{"a"}, ""},
+		{"on its way out", snap(1, named("a"), with(pod("a", 1, terminating))), []string{"a"}, ""},
+		{"held by its hook", snap(1, named("a"), hooked, with(pod("a", 1, finalizers(keyDelete)))), nil, ""},
+		{"waits for the budget", snap(2, named("a", "b"), maxUnavailable(1), with(pods(1, "a", "b")...)), []string{"a"}, ""},
+		{"gone", snap(1, named("web-abcde", "web-abcde"), with(pod("a", 1))), []string{"web-abcde"}, ""},
+		{"never there", snap(1, named("db-abcde", "web-abc", "web-ab-de", "web-abcde"), with(pod("a", 1))), []string{"web-abcde"}, "db-abcde, web-ab-de, web-abc"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			p := decide(t, test.s)
+			if !slices.Equal(p.Trim, test.trim) {
+				t.Errorf("Trim = %v, want %v", p.Trim, test.trim)
+			}
+			told := len(p.Problems) == 1 && p.Problems[0].Reason == ProblemNoSuchPod && strings.Contains(p.Problems[0].Message, test.unknown)
+			if told != (test.unknown != "") {
+				t.Errorf("problems = %v, want %q to be told", p.Problems, test.unknown)
+			}
+		})
+	}
+}
