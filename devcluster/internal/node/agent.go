@@ -237,7 +237,7 @@ func (a *Agent) sync(ctx context.Context, e *entry) (time.Time, error) {
 		return time.Time{}, nil // the cache lags our own write; its event is to come
 	}
 	p.mu.Lock()
-	next, err := p.step(object, gone, now)
+	next, err := p.step(object, gone, now) //nolint:contextcheck // a hook outlives the step that starts it, and has the agent's context
 	status := computeStatus(object, &p.podState, now)
 	down := p.down
 	p.mu.Unlock()
