@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/usher-dev/usher/internal/revision"
 )
 
@@ -54,6 +56,25 @@ func Diff(from, to map[string]any) (*Change, error) {
 		return nil, &Refusal{Field: field}
 	}
 	return change, nil
+}
+
+// Pending gives the change that leads a Pod to a template by what the Pod is,
+// not by what its labels say: OpenKruise labels a Pod with the new revision
+// before its grace period, and changes its containers only after it.
+func Pending(pod *corev1.Pod, to map[string]any) *Change {
+	change := &Change{Images: map[string]string{}, Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	for name, image := range images(to) {
+		if have := imageOf(pod, name); have != "" && have != image {
+			change.Images[name] = image
+		}
+	}
+	for key, value := range stringMap(to, "labels") {
+		change.Labels[key] = &value
+	}
+	for key, value := range stringMap(to, "annotations") {
+		change.Annotations[key] = &value
+	}
+	return change
 }
 
 // images gives the image of each container that runs as long as its Pod.

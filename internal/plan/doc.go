@@ -5,14 +5,15 @@
 //
 // A pass goes through these steps, in this order, over one ledger of budgets:
 //
-//  1. refresh: Pods whose gate is open move on by themselves; conditions are
+//  1. revive: a scale-in that was taken back revives Pods in PreparingDelete.
+//  2. choose: the Pods that shall have the update revision, by partition and order.
+//  3. refresh: Pods whose gate is open move on by themselves; conditions are
 //     put right; Pods that ended are cleaned up.
-//  2. revive: a scale-in that was taken back revives Pods in PreparingDelete.
-//  3. create: missing Pods, and surge, are created.
-//  4. release: Pods in PreparingDelete that no hook holds any more are deleted.
-//  5. replace: Pods that were named for deletion go, within maxUnavailable.
-//  6. scale in: surplus Pods go, unless a replacement is under way.
-//  7. update: Pods of an old revision change, within maxUnavailable.
+//  4. create: missing Pods, and surge, are created.
+//  5. release: Pods in PreparingDelete that no hook holds any more are deleted.
+//  6. replace: Pods that were named for deletion go, within maxUnavailable.
+//  7. scale in: surplus Pods go, unless a replacement is under way.
+//  8. update: Pods of an old revision change, within maxUnavailable.
 //
 // What always holds, whatever the snapshot:
 //   - a Pod gets at most one action in a pass;

@@ -42,24 +42,19 @@ func Assess(s *Snapshot, last Progress, before, after Mark) Progress {
 	if s.Spec.ProgressDeadline == 0 {
 		return Progress{}
 	}
-	anew := before.Revision != after.Revision || before.ExpectedUpdated != after.ExpectedUpdated
-	switch reason := s.standing(after.Counts); {
-	case reason == "":
-	case reason == last.Reason:
-		return Progress{Reason: reason, Since: last.Since}
-	default:
+	if reason := s.standing(after.Counts); reason != "" {
+		if reason == last.Reason {
+			return Progress{Reason: reason, Since: last.Since}
+		}
 		return Progress{Reason: reason, Since: s.Now}
 	}
-	switch {
-	case anew || last.Reason == "" || last.Reason == ProgressPaused || after.beyond(before.Counts):
-		last = Progress{Reason: ProgressUpdated, Since: s.Now}
-	case last.Reason == ProgressAvailable || last.Reason == ProgressPartitionAvailable:
-		return last // what fails after a rollout is no part of it
+	if last.Reason == "" || last.Reason == ProgressPaused || after.beyond(before) {
+		return Progress{Reason: ProgressUpdated, Since: s.Now, Deadline: s.Now.Add(s.Spec.ProgressDeadline)}
+	}
+	if last.Reason != ProgressUpdated {
+		return Progress{Reason: last.Reason, Since: last.Since} // what fails after a rollout is no part of it
 	}
 	deadline := last.Since.Add(s.Spec.ProgressDeadline)
-	if last.Reason == ProgressDeadlineExceeded {
-		return Progress{Reason: last.Reason, Since: last.Since}
-	}
 	if !s.Now.Before(deadline) {
 		return Progress{Reason: ProgressDeadlineExceeded, Since: last.Since}
 	}
@@ -80,8 +75,9 @@ func (s *Snapshot) standing(c Counts) string {
 	return ""
 }
 
-// beyond says that the rollout has moved.
-func (c Counts) beyond(before Counts) bool {
-	return c.Updated > before.Updated || c.UpdatedReady > before.UpdatedReady || c.UpdatedAvailable > before.UpdatedAvailable ||
-		c.Replicas-c.Updated < before.Replicas-before.Updated
+// beyond says that the rollout has moved, or is another one.
+func (m Mark) beyond(before Mark) bool {
+	return m.Revision != before.Revision || m.ExpectedUpdated != before.ExpectedUpdated || m.Updated > before.Updated ||
+		m.UpdatedReady > before.UpdatedReady || m.UpdatedAvailable > before.UpdatedAvailable ||
+		m.Replicas-m.Updated < before.Replicas-before.Updated
 }

@@ -61,6 +61,9 @@ var (
 
 // change is how the Pod gets to the update revision in place.
 func (p *pass) change(v *podView) (*inplace.Change, error) {
+	if v.pending {
+		return inplace.Pending(v.pod, p.Update.Template), nil
+	}
 	hash := revision.Short(v.revision)
 	if known, ok := p.changes[hash]; ok {
 		return known.change, known.err
@@ -182,6 +185,7 @@ func (p *pass) prepareUpdate(v *podView) {
 // of its endpoints.
 func (p *pass) restart(v *podView, change *inplace.Change) {
 	at, drained := v.graceOver(p.Update.Name, p.Spec.Grace)
+	drained = drained || (v.pending && v.inPlaceReady.Status == corev1.ConditionFalse)
 	if drained && p.Now.Before(at) {
 		p.wakeAt(at)
 		return

@@ -226,6 +226,30 @@ func TestInPlaceSteps(t *testing.T) {
 	}
 }
 
+// TestGraceOfOpenKruise: it labels the Pod first and changes its containers after
+// the grace period; whoever takes the set over in between does the rest.
+func TestGraceOfOpenKruise(t *testing.T) {
+	inGrace := func(n int, ago time.Duration) *corev1.Pod {
+		return pod("a", 1, label(apps.LabelRevision, rev(n).Name), state(apps.StateUpdating), out(0, ago),
+			annotation(apps.AnnotationInPlaceUpdateState, `{"revision":"web-r2","updateTimestamp":"2026-01-02T03:04:00Z","lastContainerStatuses":null,"updateImages":true}`),
+			annotation(apps.AnnotationInPlaceUpdateGrace, `{"revision":"web-r2","containerImages":{"main":"app:2"},"graceSeconds":30}`))
+	}
+	on2 := []option{method(InPlaceIfPossible), grace(30 * time.Second), toRevision(rev(2))}
+	p := expect(t, snap(1, append(on2, with(inGrace(2, 10*time.Second)))...))
+	if !p.RequeueAt.Equal(now.Add(20 * time.Second)) {
+		t.Errorf("RequeueAt = %v, want the end of the grace period", p.RequeueAt)
+	}
+	p = expect(t, snap(1, append(on2, with(inGrace(2, 30*time.Second)))...), "update a (InPlaceUpdate) to Updating revision web-r2")
+	if got := p.Actions[0].Change.Images["main"]; got != "app:2" {
+		t.Errorf("image = %q", got)
+	}
+	// Rolled back meanwhile: no container has to change.
+	p = expect(t, snap(1, method(InPlaceIfPossible), toRevision(rev(2)), toRevision(rev(1)), with(inGrace(2, time.Second))), "update a (InPlaceUpdate) revision web-r1")
+	if p.Actions[0].Change.Restarts() {
+		t.Error("the rollback restarts a container")
+	}
+}
+
 // TestRollbackAtEachStep: the template is r1 again while the Pod is on its way to r2.
 func TestRollbackAtEachStep(t *testing.T) {
 	hooked := hooks(lifecycle.Hooks{InPlaceUpdate: gates(true).InPlaceUpdate})

@@ -40,6 +40,7 @@ type podView struct {
 	wakeAt time.Time
 
 	isTarget   bool // of the update revision
+	pending    bool // its revision's label came before its containers, as OpenKruise does it
 	restarting bool // the kubelet does not run yet what an update asked for
 	weight     int  // by spec.updateStrategy.priorityStrategy
 	spreadRank int
@@ -121,11 +122,13 @@ func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDel
 func (s *Snapshot) read(v *podView, pod *corev1.Pod) {
 	v.pod = pod
 	readFacts(&v.facts, pod)
-	v.isTarget = revision.Same(v.revision, s.Update.Name)
+	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
+	v.isTarget = revision.Same(v.revision, s.Update.Name) && !v.pending
 	v.available, v.wakeAt = s.availability(&v.facts)
 	if v.inUpdate() {
 		var at time.Time
 		v.restarting, at = restarting(pod, s.Now)
+		v.restarting = v.restarting || v.pending
 		if !at.IsZero() {
 			v.wakeAt = at
 		}

@@ -67,8 +67,10 @@ type CloneSetSpec struct {
 	// know yet reach the Pods unchanged.
 	Template PodTemplate `json:"template"`
 
-	// VolumeClaimTemplates are claims that every Pod gets of its own. They stay
-	// through an in-place update and go with the Pod that the controller deletes.
+	// VolumeClaimTemplates are claims that every Pod gets of its own. This version
+	// does not make them yet, and refuses a set that has some.
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="volumeClaimTemplates are not supported by this version of Usher: no claim would be made for the Pods; remove them, or use a claim that all Pods share"
+	// +kubebuilder:validation:MaxItems=64
 	// +optional
 	VolumeClaimTemplates []ClaimTemplate `json:"volumeClaimTemplates,omitempty"`
 

@@ -84,6 +84,10 @@ func TestAdmissionRefuses(t *testing.T) {
 					"weight": int64(1), "matchSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
 			"orderPriority and weightPriority exclude each other",
 		},
+		"claims": {
+			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "data"}}}},
+			"volumeClaimTemplates are not supported by this version of Usher",
+		},
 		"misspelt hook":       {[]any{"spec.lifecycle.PreNormal", map[string]any{}}, "PreNormal is spelled preNormal"},
 		"misspelt handler":    {[]any{"spec.lifecycle.preNormal.labelHandlers", map[string]any{"a": "b"}}, "labelHandlers is spelled labelsHandler"},
 		"misspelt surge":      {[]any{"spec.updateStrategy.MaxSurge", 1}, "MaxSurge is spelled maxSurge"},

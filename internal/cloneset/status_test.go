@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func conditionOfType(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *apps.CloneSetCondition {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == kind {
+			return &status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// TestProgressingCondition follows the condition from pass to pass, each of which
+// has no more to go by than the status that the one before it wrote.
+func TestProgressingCondition(t *testing.T) {
+	r := &revision.Revision{Name: "web-r1"}
+	known := &revisions{current: r, update: r}
+	set := &apps.CloneSet{}
+	s := &plan.Snapshot{Spec: plan.Spec{Replicas: 1, ProgressDeadline: time.Minute}, Current: r, Update: r}
+	steps := []struct {
+		after  time.Duration
+		edit   func()
+		status corev1.ConditionStatus
+		reason string
+		due    time.Duration
+	}{
+		{0, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, time.Minute},
+		{59 * time.Second, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, time.Minute},
+		{time.Minute, func() {}, corev1.ConditionFalse, plan.ProgressDeadlineExceeded, 0},
+		{2 * time.Minute, func() { s.Spec.Paused = true }, corev1.ConditionTrue, plan.ProgressPaused, 0},
+		{time.Hour, func() {}, corev1.ConditionTrue, plan.ProgressPaused, 0},
+		{2 * time.Hour, func() { s.Spec.Paused = false }, corev1.ConditionTrue, plan.ProgressUpdated, 2*time.Hour + time.Minute},
+	}
+	for _, step := range steps {
+		step.edit()
+		s.Now = now.Add(step.after)
+		next, due := nextStatus(set, s, known, findings{})
+		c := conditionOfType(&next, apps.ConditionProgressing)
+		if c == nil || c.Status != step.status || c.Reason != step.reason || c.Message == "" {
+			t.Fatalf("after %v: %+v, want %s %s", step.after, c, step.status, step.reason)
+		}
+		if want := step.due; (want == 0) != due.IsZero() || (want != 0 && !due.Equal(now.Add(want))) {
+			t.Errorf("after %v: due at %v, want %v", step.after, due, want)
+		}
+		set.Status = next
+	}
+	s.Spec.ProgressDeadline = 0
+	if next, _ := nextStatus(set, s, known, findings{}); conditionOfType(&next, apps.ConditionProgressing) != nil {
+		t.Error("the condition outlives its deadline")
+	}
+}
+
+// TestFailureConditionsClear: what is no longer wrong becomes False.
+func TestFailureConditionsClear(t *testing.T) {
+	r := &revision.Revision{Name: "web-r1"}
+	known := &revisions{current: r, update: r}
+	set := &apps.CloneSet{}
+	s := &plan.Snapshot{Now: now, Current: r, Update: r}
+	unknown := &plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "no Pod x"}}}
+	set.Status, _ = nextStatus(set, s, known, find(unknown, nil))
+	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionTrue || c.Message != "no Pod x" {
+		t.Errorf("FailedScale = %+v", c)
+	}
+	if c := conditionOfType(&set.Status, apps.ConditionFailedUpdate); c != nil {
+		t.Errorf("FailedUpdate = %+v, but nothing fails to update", c)
+	}
+	set.Status, _ = nextStatus(set, s, known, find(&plan.Plan{}, nil))
+	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionFalse || c.Message != "" {
+		t.Errorf("FailedScale = %+v, want it cleared", c)
+	}
+}
