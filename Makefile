@@ -19,6 +19,7 @@ help: ## Show this list.
 
 .PHONY: demo
 demo: ## Bring up a real API server and take two CloneSets through their lives under traffic.
+	@echo "Compiling the demo: a minute the first time."
 	@$(GO) -C devcluster run ./cmd/demo $(ARGS)
 
 .PHONY: test
@@ -26,6 +27,15 @@ test: ## Run all tests with the race detector, on a control plane that is built 
 	@$(GO) -C devcluster run ./cmd/devcluster build
 	CGO_ENABLED=1 $(GO) test -race ./...
 	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
+
+.PHONY: sim
+SEEDS ?= 10000
+sim: ## Run SEEDS simulated schedules with faults (10,000 take about three minutes).
+	$(GO) test ./internal/sim -run TestSeeds -seeds $(SEEDS) -timeout 12h -v
+
+.PHONY: bench
+bench: ## Run the benchmarks of the planners.
+	$(GO) test ./internal/plan ./internal/registration -run '^$$' -bench . -benchmem
 
 .PHONY: build
 build: ## Build usher into bin/.

@@ -56,19 +56,11 @@ func tooManyUnavailable(d *deed) string {
 // tooManyTouched: Pods that do not serve are updated or replaced only a few at a
 // time as well. Surplus ones that do not serve can always go.
 func tooManyTouched(d *deed) string {
-	was, is := d.old, d.new
-	if was == nil || !active(was) || d.serves(was) || d.underWay(was) || d.rivals() {
+	if !d.touchesIdle() || d.rivals() || (d.leaves() && d.staying() >= replicas(d.set)) {
 		return ""
 	}
-	if is != nil && active(is) && !d.underWay(is) {
-		return ""
-	}
-	stay := d.after.count(func(pod *corev1.Pod) bool { return active(pod) && state(pod) != apps.StatePreparingDelete })
-	if (is == nil || !active(is) || state(is) == apps.StatePreparingDelete) && stay >= replicas(d.set) {
-		return ""
-	}
-	if doomed(was, d.set) {
-		return d.tooManyNamed(was)
+	if doomed(d.old, d.set) {
+		return d.tooManyNamed(d.old)
 	}
 	settled := d.after.count(func(pod *corev1.Pod) bool {
 		return d.counted(pod) && !d.serves(pod) && (d.underWay(pod) || (of(pod, d.update) && !doomed(pod, d.set)))
@@ -79,6 +71,25 @@ func tooManyTouched(d *deed) string {
 			d.name(), settled, room)
 	}
 	return ""
+}
+
+// touchesIdle says that the deed begins the update or the deletion of a Pod that
+// does not serve.
+func (d *deed) touchesIdle() bool {
+	if d.old == nil || !active(d.old) || d.serves(d.old) || d.underWay(d.old) {
+		return false
+	}
+	return d.new == nil || !active(d.new) || d.underWay(d.new)
+}
+
+// leaves says that the Pod goes, or is led to the gate before that.
+func (d *deed) leaves() bool {
+	return d.new == nil || !active(d.new) || state(d.new) == apps.StatePreparingDelete
+}
+
+// staying counts the Pods that are not on their way out.
+func (d *deed) staying() int {
+	return d.after.count(func(pod *corev1.Pod) bool { return active(pod) && state(pod) != apps.StatePreparingDelete })
 }
 
 // tooManyNamed: Pods that were named for deletion and do not serve go while the

@@ -119,6 +119,3 @@ func (c *cache) jump() {
 		}
 	}
 }
-
-// current says that the copy has all that the server has.
-func (c *cache) current() bool { return c.applied == len(c.server.log[c.kind]) }

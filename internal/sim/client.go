@@ -180,17 +180,48 @@ func (p *Process) patch(object client.Object, subresource string, patch client.P
 // write takes a write to the server and back, through whatever goes wrong.
 func (p *Process) write(dryRun bool, do func() error) error {
 	p.answered = nil
-	if p.dead {
-		return errDead
-	}
-	p.world.pass(p.latency())
-	if p.dead {
+	if p.travel(); p.dead {
 		return errDead
 	}
 	p.requests++
 	lose := p.requests == p.loseAt
+	if err := p.refused(lose && !p.loseBlind); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		p.world.say(p.name, "a write is refused: %v", err)
+		return err
+	}
+	if dryRun {
+		return nil
+	}
+	return p.answer(lose)
+}
+
+// answer takes the answer to a write that took effect back to the process.
+func (p *Process) answer(lose bool) error {
+	p.writes++
+	if p.crashAt == p.writes || p.world.roll(p.faults.Crash) {
+		p.crash()
+		return errDead
+	}
+	if p.world.roll(p.faults.Blind) || lose {
+		p.world.say(p.name, "that write times out, although it took effect")
+		return pick(p.world, error(apierrors.NewTimeoutError("request timed out", 1)), context.DeadlineExceeded)
+	}
+	if p.travel(); p.dead {
+		return errDead
+	}
+	if p.answered != nil {
+		p.learnedSet, p.answered = p.answered, nil
+	}
+	return nil
+}
+
+// refused draws whether a request fails before it does anything.
+func (p *Process) refused(lose bool) error {
 	switch {
-	case p.world.roll(p.faults.Lost), lose && !p.loseBlind:
+	case p.world.roll(p.faults.Lost), lose:
 		p.world.say(p.name, "a write times out and does nothing")
 		return apierrors.NewServerTimeout(Pods.resource(), "write", 1)
 	case p.world.roll(p.faults.Busy):
@@ -200,30 +231,14 @@ func (p *Process) write(dryRun bool, do func() error) error {
 		p.world.say(p.name, "a write meets a conflict")
 		return apierrors.NewConflict(Pods.resource(), "", errors.New("the object has been modified"))
 	}
-	if err := do(); err != nil {
-		p.world.say(p.name, "a write is refused: %v", err)
-		return err
-	}
-	if dryRun {
-		return nil
-	}
-	p.writes++
-	if p.crashAt == p.writes || p.world.roll(p.faults.Crash) {
-		p.crash()
-		return errDead
-	}
-	if p.world.roll(p.faults.Blind) || (lose && p.loseBlind) {
-		p.world.say(p.name, "that write times out, although it took effect")
-		return pick(p.world, error(apierrors.NewTimeoutError("request timed out", 1)), context.DeadlineExceeded)
-	}
-	p.world.pass(p.latency())
-	if p.dead {
-		return errDead
-	}
-	if p.answered != nil {
-		p.learnedSet, p.answered = p.answered, nil
-	}
 	return nil
+}
+
+// travel lets the time go by that a request or its answer is under way.
+func (p *Process) travel() {
+	if !p.dead {
+		p.world.pass(p.latency())
+	}
 }
 
 // latency is how long a request or its answer is under way.

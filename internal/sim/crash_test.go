@@ -19,6 +19,7 @@ import (
 func TestCrashAnywhere(t *testing.T) {
 	for _, c := range scenarios() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s, v := c.play(steady())
 			if v != nil {
 				t.Fatalf("%v\n%s", v, s.World.Story())
@@ -45,6 +46,7 @@ func TestCrashAnywhere(t *testing.T) {
 func TestLostAnswerAnywhere(t *testing.T) {
 	for _, c := range scenarios() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s, v := c.play(steady())
 			if v != nil {
 				t.Fatalf("%v\n%s", v, s.World.Story())

@@ -145,7 +145,6 @@ func (s *Simulation) missing() string {
 
 // missingOf says what keeps a Pod from being as it should be for good.
 func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
-	hooks := lifecycle.FromSpec(set.Spec.Lifecycle)
 	switch {
 	case state(pod) != apps.StateNormal:
 		return "is in " + string(state(pod))
@@ -159,12 +158,24 @@ func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 		return "was to be deleted"
 	case s.nodes.truth(pod) != "":
 		return "is not what runs: " + s.nodes.truth(pod)
-	case !s.lossy() && !hooks.PreDelete.Complete(pod.Labels, pod.Finalizers):
-		return "is not protected by its preDelete hook"
-	case !s.lossy() && !hooks.InPlaceUpdate.Complete(pod.Labels, pod.Finalizers):
-		return "is not protected by its inPlaceUpdate hook"
+	}
+	if what := s.unprotectedBy(pod, set); what != "" {
+		return what
 	}
 	return s.torn(pod)
+}
+
+// unprotectedBy names the hook that a Pod has lost.
+func (s *Simulation) unprotectedBy(pod *corev1.Pod, set *apps.CloneSet) string {
+	hooks := lifecycle.FromSpec(set.Spec.Lifecycle)
+	switch {
+	case s.lossy():
+	case !hooks.PreDelete.Complete(pod.Labels, pod.Finalizers):
+		return "is not protected by its preDelete hook"
+	case !hooks.InPlaceUpdate.Complete(pod.Labels, pod.Finalizers):
+		return "is not protected by its inPlaceUpdate hook"
+	}
+	return ""
 }
 
 // lossy says that Pods may have lost a hook by nobody's fault but the

@@ -62,3 +62,31 @@ func (s *Simulation) goldenStory() string {
 	}
 	return out.String()
 }
+
+// TestFrugal counts what a rollout costs where nothing goes wrong: no write is
+// refused, none changes nothing, and each Pod costs no more than it has to.
+func TestFrugal(t *testing.T) {
+	for _, c := range scenarios() {
+		if c.mostWrites == 0 {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			s, v := c.play(steady())
+			if v != nil {
+				t.Fatalf("%v\n%s", v, s.World.Story())
+			}
+			from, writes := epoch.Add(c.steps[0].after), 0
+			for _, commit := range s.Server.log[Pods] {
+				if isProcess(commit.Actor) && !commit.At.Before(from) {
+					writes++
+				}
+			}
+			if pods := len(s.Pods()); writes > c.mostWrites*pods {
+				t.Errorf("%d writes for %d Pods, at most %d for each are allowed\n%s", writes, pods, c.mostWrites, s.World.Story())
+			}
+			if story := s.World.Story(); strings.Contains(story, "a write is refused") {
+				t.Errorf("writes were refused although nothing goes wrong:\n%s", story)
+			}
+		})
+	}
+}

@@ -24,7 +24,7 @@ type knowledge struct {
 	pods []*corev1.Pod
 }
 
-// known gives the process's knowledge, without its latest commit if asked.
+// known gives the process's knowledge, without one commit if asked.
 func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 	newest := map[types.UID]*corev1.Pod{}
 	learn := func(pod *corev1.Pod) {
@@ -37,22 +37,24 @@ func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 			learn(pod)
 		}
 	}
-	for _, pod := range p.learned {
+	for _, pod := range p.pass.learned {
 		learn(pod)
 	}
 	gone := map[types.UID]bool{}
-	log := p.server.log[Pods]
-	for _, c := range log[p.pass.upTo:] {
-		pod, ok := c.object().(*corev1.Pod)
-		if !ok || c.Actor != p.name || c == without {
-			continue
+	for _, c := range p.server.log[Pods][p.pass.upTo:] {
+		if pod, ok := c.object().(*corev1.Pod); ok && c.Actor == p.name && c != without {
+			gone[pod.UID] = c.New == nil
+			learn(pod)
 		}
-		gone[pod.UID] = c.New == nil
-		learn(pod)
 	}
+	return p.own(set, newest, gone)
+}
+
+// own gives those of the Pods that are the set's and there, by name.
+func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
 	var k knowledge
 	for uid, pod := range newest {
-		if !gone[uid] && !p.absent[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(pod) {
+		if !gone[uid] && !p.pass.absent[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(pod) {
 			k.pods = append(k.pods, pod)
 		}
 	}

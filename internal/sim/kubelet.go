@@ -220,10 +220,7 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 	started, generation := r.started, r.generation
 	r.reports++
 	order := r.reports
-	gates := up
-	for _, gate := range pod.Spec.ReadinessGates {
-		gates = gates && condition(pod, gate.ConditionType).Status == corev1.ConditionTrue
-	}
+	ready := up && gatesOpen(pod)
 	at, uid, node := client.ObjectKeyFromObject(pod), pod.UID, pod.Spec.NodeName
 	n.world.after(n.span(n.config.Report), func() {
 		if n.down[node] || order < r.reported {
@@ -240,9 +237,19 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 			pod.Status.ContainerStatuses = statuses
 			pod.Status.ObservedGeneration = generation
 			setPodCondition(pod, corev1.ContainersReady, up, n.world.now())
-			setPodCondition(pod, corev1.PodReady, gates && pod.DeletionTimestamp == nil, n.world.now())
+			setPodCondition(pod, corev1.PodReady, ready && pod.DeletionTimestamp == nil, n.world.now())
 		})
 	})
+}
+
+// gatesOpen says that all readiness gates of a Pod are True.
+func gatesOpen(pod *corev1.Pod) bool {
+	for _, gate := range pod.Spec.ReadinessGates {
+		if condition(pod, gate.ConditionType).Status != corev1.ConditionTrue {
+			return false
+		}
+	}
+	return true
 }
 
 func (n *nodes) status(c *container, want *corev1.Container) corev1.ContainerStatus {

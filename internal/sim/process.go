@@ -5,6 +5,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,7 +71,9 @@ type Process struct {
 	loseAt    int
 	loseBlind bool
 	onCrash   func()
-	passes    int
+	// vain counts the passes since anything changed, of which lastSeen is the
+	// number.
+	vain, lastSeen int
 
 	pass pass
 	// learned are the Pods as the process read them from the server.
@@ -91,6 +94,10 @@ type pass struct {
 	// server's log that was.
 	base map[types.NamespacedName]client.Object
 	upTo int
+	// learned and absent are what the process had read from the server when it
+	// decided.
+	learned map[types.UID]*corev1.Pod
+	absent  map[types.UID]bool
 	// plan is what was decided.
 	plan plan.Plan
 }
@@ -112,6 +119,7 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 	}
 	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
 		s.Starts = config.Starts
+		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
 		p.pass.plan = planner(p, s)
 		w.decided(p, &p.pass.plan)
 		return p.pass.plan
@@ -176,9 +184,17 @@ func (p *Process) handle(kind Kind, before, after client.Object) {
 	}
 }
 
+// mostVain is how many passes may follow one another while nothing changes.
+const mostVain = 300
+
 // work makes one pass.
 func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
-	p.passes++
+	if len(p.server.log[Pods])+len(p.server.log[Sets]) != p.lastSeen {
+		p.lastSeen, p.vain = len(p.server.log[Pods])+len(p.server.log[Sets]), 0
+	}
+	if p.vain++; p.vain > mostVain {
+		p.world.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
+	}
 	p.pass = pass{}
 	result, err := p.reconciler.Reconcile(context.Background(), request)
 	if err != nil && !p.dead {

@@ -25,6 +25,8 @@ var userDeeds = []struct {
 	{2, func(s *Simulation) { s.relabel() }},
 	{2, func(s *Simulation) { s.recreate() }},
 	{8, func(s *Simulation) { s.scale() }},
+	{3, func(s *Simulation) { s.thinkAgain(s.scale, s.scaleBack) }},
+	{3, func(s *Simulation) { s.thinkAgain(s.roll, s.roll) }},
 	{4, func(s *Simulation) { s.move("partition") }},
 	{2, func(s *Simulation) { s.move("budget") }},
 	{2, func(s *Simulation) { s.pause() }},
@@ -64,6 +66,22 @@ func (s *Simulation) act() {
 func (s *Simulation) roll() {
 	image := pick(s.World, "app:1", "app:2", "app:2-alias", "app:3", "app:4")
 	s.Edit("rolls out "+image, Image(image))
+}
+
+// thinkAgain does something, and soon something else.
+func (s *Simulation) thinkAgain(first, then func()) {
+	first()
+	s.World.after(s.World.between(0, pick(s.World, time.Second, 20*time.Second, time.Minute)), func() {
+		if !s.closing {
+			then()
+		}
+	})
+}
+
+// scaleBack scales to as many Pods as there are, or to some more.
+func (s *Simulation) scaleBack() {
+	n := int32(min(len(s.Pods()), 6)) //nolint:gosec // at most 6
+	s.Edit(fmt.Sprintf("scales back to %d", n), func(set *apps.CloneSet) { set.Spec.Replicas = &n })
 }
 
 func (s *Simulation) breakImage() {
