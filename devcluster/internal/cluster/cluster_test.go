@@ -195,6 +195,7 @@ func testScheduling(t *testing.T, w *world) {
 	node.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(),
 	}}
+	node.ResourceVersion = "" // the controller manager writes to a new node too
 	if _, err := w.admin.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
