@@ -140,9 +140,7 @@ func (e *env) start() {
 	go func() { done <- mgr.Start(ctx) }()
 	e.stop = sync.OnceFunc(func() {
 		cancel()
-		// A manager that is stopped while it is busy sometimes needs longer than
-		// its grace period to end; what the story claims has been seen by then.
-		if err := <-done; err != nil && !strings.Contains(err.Error(), "failed waiting for all runnables to end") {
+		if err := <-done; err != nil {
 			e.Errorf("the operator ended with: %v", err)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,6 +34,12 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// retryMin and retryMax bound the back-off of a set whose pass failed.
+const (
+	retryMin = 5 * time.Millisecond
+	retryMax = 30 * time.Second
+)
 
 // Options tune the controller.
 type Options struct {
@@ -103,12 +110,22 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		For(&apps.CloneSet{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Options.Sets}).
+		WithOptions(controllerOptions(r.Options.Sets)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the CloneSet controller: %w", err)
 	}
 	return nil
+}
+
+func controllerOptions(sets int) controller.Options {
+	// controller-runtime's priority queue can block for ever when it is shut down
+	// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
+	priorities := false
+	return controller.Options{
+		MaxConcurrentReconciles: sets, UsePriorityQueue: &priorities,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
+	}
 }
 
 // invalidError is a spec that admission should have refused: only the user can

@@ -156,8 +156,12 @@ func controllerOptions(passes int) controller.Options {
 	// Names of controllers are unique in a process; a manager that is started
 	// again in the same one is no mistake.
 	again := true
+	// controller-runtime's priority queue can block for ever when it is shut down
+	// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
+	priorities := false
 	return controller.Options{
 		MaxConcurrentReconciles: passes, RateLimiter: rateLimiter(), SkipNameValidation: &again,
+		UsePriorityQueue: &priorities,
 	}
 }
 

@@ -185,7 +185,10 @@ func TestTargets(t *testing.T) {
 	b := f.add("a", appsv1alpha1.StateNormal).registered("discovery")
 	o := MakePlan(f.Snapshot).Outcomes[0]
 	check("what is recorded before the new place is used", o.Targets, []usherv1alpha1.Target{backup, discovery})
-	check("what is kept while the old one lists something", o.Kept, []usherv1alpha1.Target{backup, discovery})
+	check("what is kept before that is recorded", o.Kept, []usherv1alpha1.Target{discovery})
+
+	r.Status.Targets = o.Targets
+	check("what is kept while the old one lists something", MakePlan(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup, discovery})
 
 	f.Listings[place("discovery")] = Listing{Entries: []registry.Entry{}}
 	check("what is kept when it is empty", MakePlan(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})

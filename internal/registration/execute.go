@@ -38,9 +38,9 @@ var noEntries = []registry.Entry{}
 // execute carries out the plan up to the registries, and plans anew from what
 // they list then. Patches of Pods are left to the caller.
 func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
-	unprepared := p.prepare(ctx, plan.Outcomes)
-	if len(plan.Protect) > 0 {
-		p.protect(ctx, plan.Protect)
+	unprepared, prepared := p.prepare(ctx, plan.Outcomes)
+	p.protect(ctx, plan.Protect)
+	if prepared || len(plan.Protect) > 0 {
 		plan = MakePlan(p.snapshot)
 	}
 	changed, err := p.confirm(ctx, plan.Changes)
@@ -83,13 +83,14 @@ func withoutJoins(changes []PlaceChanges, registrations map[string]bool) []Place
 // prepare records where entries will be, before any is there: the Registry
 // and the Registration are held, and the Registration says where. It returns
 // the Registrations for which that failed: nothing is registered for them.
-func (p *pass) prepare(ctx context.Context, outcomes []Outcome) map[string]bool {
-	failed := map[string]bool{}
+func (p *pass) prepare(ctx context.Context, outcomes []Outcome) (failed map[string]bool, changed bool) {
+	failed = map[string]bool{}
 	for _, o := range outcomes {
 		r := o.Registration
-		if !o.Protected || r.DeletionTimestamp != nil || sameTargets(o.Targets, r.Status.Targets) {
+		if !o.Protected || r.DeletionTimestamp != nil || p.prepared(o) {
 			continue
 		}
+		changed = true
 		err := p.prepareOne(ctx, r, o.Targets)
 		if err == nil {
 			continue
@@ -100,8 +101,21 @@ func (p *pass) prepare(ctx context.Context, outcomes []Outcome) map[string]bool 
 			p.errs = append(p.errs, err)
 		}
 	}
-	return failed
+	return failed, changed
 }
+
+// prepared looks at everything that prepareOne writes: an attempt that failed
+// has left only a part of it behind.
+func (p *pass) prepared(o Outcome) bool {
+	for _, target := range o.Targets {
+		if r := p.objects[target.Registry]; r != nil && r.DeletionTimestamp == nil && !held(r) {
+			return false
+		}
+	}
+	return held(o.Registration) && sameTargets(o.Targets, o.Registration.Status.Targets)
+}
+
+func held(o client.Object) bool { return slices.Contains(o.GetFinalizers(), usherv1alpha1.Finalizer) }
 
 func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []usherv1alpha1.Target) error {
 	for _, target := range targets {
@@ -110,11 +124,15 @@ func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, ta
 		}
 	}
 	next := r.DeepCopy()
-	if !slices.Contains(next.Finalizers, usherv1alpha1.Finalizer) {
+	if !held(next) {
 		next.Finalizers = append(next.Finalizers, usherv1alpha1.Finalizer)
 		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 			return fmt.Errorf("hold Registration %s: %w", r.Name, err)
 		}
+	}
+	if sameTargets(targets, next.Status.Targets) {
+		p.replaceRegistration(next)
+		return nil
 	}
 	base := next.DeepCopy()
 	next.Status.Targets = targets
@@ -144,7 +162,7 @@ func (p *pass) replaceRegistration(next *usherv1alpha1.Registration) {
 // holdRegistry keeps the Registry object until no Registration has entries there.
 func (p *pass) holdRegistry(ctx context.Context, name string) error {
 	r := p.objects[name]
-	if r == nil || r.DeletionTimestamp != nil || slices.Contains(r.Finalizers, usherv1alpha1.Finalizer) {
+	if r == nil || r.DeletionTimestamp != nil || held(r) {
 		return nil
 	}
 	next := r.DeepCopy()

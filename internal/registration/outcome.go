@@ -33,7 +33,7 @@ func (w *world) outcome(m *member, p *Plan) Outcome {
 	}
 	o.Targets = sortedTargets(o.Targets)
 	o.Protected = len(o.Targets) > 0
-	for _, target := range o.Targets {
+	for _, target := range sortedTargets(recorded) {
 		if !w.vacated(m, Place(target)) {
 			o.Kept = append(o.Kept, target)
 		}

@@ -67,6 +67,24 @@ func TestManyPodsCostOneBatch(t *testing.T) {
 	}
 }
 
+// TestNothingIsRegisteredUnheld meets a Registry that somebody else, such as
+// the probe, has written to since the cache saw it.
+func TestNothingIsRegisteredUnheld(t *testing.T) {
+	s := newSimulation(t, 1)
+	s.populate(1)
+	s.refresh()
+	s.probe()
+	s.pass()
+	if have := s.listedIn("discovery"); have != 0 {
+		t.Fatalf("%d entries were made from a cache that lags", have)
+	}
+	// Every write checks that entries are held.
+	s.passes(2)
+	if have := s.listedIn("discovery"); have != 1 {
+		t.Errorf("discovery lists %d Pods, want 1", have)
+	}
+}
+
 func TestSettledPodsCostNothing(t *testing.T) {
 	s := newSimulation(t, 1)
 	s.populate(5)

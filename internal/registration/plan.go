@@ -39,7 +39,7 @@ type Outcome struct {
 	Pods, Registered, Draining, NotReady int32
 	// Targets to record before anything is written.
 	Targets []usherv1alpha1.Target
-	// Kept are the targets without those that were found empty.
+	// Kept are the recorded targets without those that were found empty.
 	Kept []usherv1alpha1.Target
 	// Protected says that the Registration has to carry our finalizer.
 	Protected bool

@@ -204,9 +204,14 @@ func (s *simulation) look() {
 	s.pass()
 }
 
-// refresh brings the cache up to date.
+// refresh brings the caches up to date.
 func (s *simulation) refresh() {
-	s.cached = s.pods()
+	s.cached = view{pods: s.pods()}
+	for _, list := range []client.ObjectList{&s.cached.registries, &s.cached.registrations} {
+		if err := s.live.List(s.Context(), list); err != nil {
+			s.Fatal(err)
+		}
+	}
 	s.views = append(s.views, s.cached)
 	if len(s.views) > 5 {
 		s.views = s.views[1:]

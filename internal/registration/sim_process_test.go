@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/memory"
 )
@@ -36,19 +37,25 @@ func (p *process) write(what string, do func() error) error {
 	return err
 }
 
-// simClient reads Pods from a cache that lags.
+// simClient reads from caches that lag.
 type simClient struct {
 	client.Client
 	process *process
 }
 
 func (c *simClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	pods, ok := list.(*corev1.PodList)
-	if !ok {
+	cached := &c.process.cached
+	switch list := list.(type) {
+	case *corev1.PodList:
+		for i := range cached.pods {
+			list.Items = append(list.Items, *cached.pods[i].DeepCopy())
+		}
+	case *usherv1alpha1.RegistryList:
+		cached.registries.DeepCopyInto(list)
+	case *usherv1alpha1.RegistrationList:
+		cached.registrations.DeepCopyInto(list)
+	default:
 		return c.Client.List(ctx, list, options...)
-	}
-	for i := range c.process.cached {
-		pods.Items = append(pods.Items, *c.process.cached[i].DeepCopy())
 	}
 	return nil
 }

@@ -46,19 +46,28 @@ type simulation struct {
 	// The operator's process: what it sees, and what it may still write.
 	operator *reconciler
 	process  *process
-	cached   []corev1.Pod
+	cached   view
 	// views are what caches have shown; a new process may begin with an old one.
-	views [][]corev1.Pod
+	views []view
 	// current are the API server's Pods, nil after a write.
 	current []corev1.Pod
 	// list reads the API server's Pods.
 	list func() []corev1.Pod
+	// holds says whether our finalizer keeps an object from vanishing.
+	holds func(namespace, name string, o client.Object) bool
 
 	// What the invariants need to know.
 	serial   int
 	lastSeen map[types.UID]time.Time
 	released map[string]int
 	foreign  registry.Entry
+}
+
+// view is what the operator's caches show at a moment.
+type view struct {
+	pods          []corev1.Pod
+	registries    usherv1alpha1.RegistryList
+	registrations usherv1alpha1.RegistrationList
 }
 
 // crashed ends every call of a process that is no more.
@@ -107,6 +116,13 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		}
 		return list.Items
 	}
+	s.holds = func(namespace, name string, o client.Object) bool {
+		if err := s.live.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, o); err != nil {
+			t.Fatal(err)
+		}
+		return held(o)
+	}
+	s.refresh()
 	s.restart()
 	return s
 }

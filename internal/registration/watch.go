@@ -97,7 +97,7 @@ func (r *reconciler) ofPods() handler.EventHandler {
 
 func (r *reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Object) {
 	for _, pod := range pods {
-		if slices.Contains(pod.GetFinalizers(), usherv1alpha1.Finalizer) || r.matched(ctx, pod) {
+		if held(pod) || r.matched(ctx, pod) {
 			gather(q, pod.GetNamespace())
 			return
 		}

@@ -197,7 +197,7 @@ func (s *subject) wanted() bool {
 
 // finalized says whether our finalizer holds the Pod.
 func (s *subject) finalized() bool {
-	return slices.Contains(s.pod.Finalizers, usherv1alpha1.Finalizer)
+	return held(s.pod)
 }
 
 func (s *subject) recorded() bool {
