@@ -129,6 +129,9 @@ func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
 	report := &Report{Taken: began, Machine: s.machine()}
 	for _, n := range o.Sizes {
 		size, err := session.size(ctx, n)
+		if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w (during %w)", cause, err)
+		}
 		if err != nil {
 			report.Verdicts = judge(report.Sizes)
 			return report, err

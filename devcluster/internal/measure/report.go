@@ -68,6 +68,9 @@ type Phase struct {
 	Usher *Requests `json:"usher"`
 	// WritesPerPod is the number of its writes over that of the Pods.
 	WritesPerPod float64 `json:"writesPerPod"`
+	// OtherWrites is the number of writes of all others meanwhile: mostly those of
+	// the nodes, and the answers to hooks.
+	OtherWrites int `json:"otherWrites"`
 	// HookAnswers is the number of hooks that the harness has answered.
 	HookAnswers int `json:"hookAnswers,omitempty"`
 	// OutOfService is how long Pods that had been ready were not, until they were

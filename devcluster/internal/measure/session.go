@@ -125,7 +125,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err := s.word.await(ctx, set.GetGeneration(), 0); err != nil {
 		return err
 	}
-	_, err = s.untilQuiet(ctx)
+	_, _, err = s.untilQuiet(ctx)
 	return err
 }
 
@@ -182,7 +182,7 @@ func (s *session) phase(ctx context.Context, p phase, n int) (Phase, error) {
 // account adds what is known only afterwards.
 func (s *session) account(ctx context.Context, done *Phase, n int) error {
 	var err error
-	if done.Usher, err = s.untilQuiet(ctx); err != nil {
+	if done.Usher, done.OtherWrites, err = s.untilQuiet(ctx); err != nil {
 		return err
 	}
 	done.WritesPerPod = float64(done.Usher.Total()) / float64(n)
@@ -193,27 +193,31 @@ func (s *session) account(ctx context.Context, done *Phase, n int) error {
 	return err
 }
 
-// untilQuiet counts Usher's requests until it has written nothing for a while.
-func (s *session) untilQuiet(ctx context.Context) (*Requests, error) {
-	counted := newRequests()
+// untilQuiet counts Usher's requests, and the writes of others, until Usher has
+// written nothing for a while.
+func (s *session) untilQuiet(ctx context.Context) (own *Requests, others int, err error) {
+	own, theirs := newRequests(), newRequests()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	last := time.Now()
 	for {
 		err := s.audit.next(func(one request) {
-			if one.user == usherUser && counted.add(one) {
+			switch {
+			case one.user != usherUser:
+				theirs.add(one)
+			case own.add(one):
 				last = time.Now()
 			}
 		})
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if time.Since(last) > quietFor {
-			return counted, nil
+			return own, theirs.Total(), nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("Usher goes on writing: %w", context.Cause(ctx))
+			return nil, 0, fmt.Errorf("wait until Usher writes no more: %w", context.Cause(ctx))
 		case <-look.C:
 		}
 	}

@@ -82,11 +82,11 @@ func shownWrites() []string {
 }
 
 func (r *Report) writes() grid {
-	g := grid{title: "Usher's writes per Pod", columns: []view.Column{number("Pods"), text("phase")}}
+	g := grid{title: "Requests per Pod", columns: []view.Column{number("Pods"), text("phase")}}
 	for _, what := range shownWrites() {
 		g.columns = append(g.columns, number(what))
 	}
-	g.columns = append(g.columns, number("other"), number("reads"), text("rejected"))
+	g.columns = append(g.columns, number("other"), number("all of Usher's"), number("reads"), number("writes of others"), text("rejected"))
 	for _, size := range r.Sizes {
 		for _, p := range size.Phases {
 			row, rest := []string{group(size.Pods), p.Name}, p.Usher.Total()
@@ -94,7 +94,9 @@ func (r *Report) writes() grid {
 				row = append(row, perPod(p.Usher.Writes[what], size.Pods))
 				rest -= p.Usher.Writes[what]
 			}
-			g.rows = append(g.rows, append(row, perPod(rest, size.Pods), perPod(p.Usher.Reads, size.Pods), list(p.Usher.Rejected)))
+			g.rows = append(g.rows, append(row,
+				perPod(rest, size.Pods), decimal(p.WritesPerPod, 2), perPod(p.Usher.Reads, size.Pods),
+				perPod(p.OtherWrites, size.Pods), list(p.Usher.Rejected)))
 		}
 	}
 	return g
