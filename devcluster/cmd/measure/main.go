@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,6 +50,9 @@ func main() {
 
 func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer, getenv func(string) string) int {
 	s, err := parse(args, stderr)
+	if err == nil {
+		err = s.checkFolders()
+	}
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -98,6 +102,21 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		s.sizes = append(s.sizes, n)
 	}
 	return s, nil
+}
+
+// checkFolders refuses a file that could not be written: after the measurement
+// it would be too late to say so.
+func (s settings) checkFolders() error {
+	for _, file := range []string{s.out, s.markdown} {
+		if file == "" {
+			continue
+		}
+		folder := filepath.Dir(file)
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			return fmt.Errorf("%w: %s cannot be written: there is no folder %s: make it, or name another file with --out or --markdown", errUsage, file, folder)
+		}
+	}
+	return nil
 }
 
 // write writes the files that were asked for.

@@ -40,6 +40,7 @@ func TestRefusals(t *testing.T) {
 		{[]string{"-sizes="}, exitUsage, "no number"},
 		{[]string{"now"}, exitUsage, `unexpected argument "now"`},
 		{[]string{"-phase-limit=long"}, exitUsage, "phase-limit"},
+		{[]string{"-out=no/such/folder/r.json"}, exitUsage, "there is no folder no/such/folder"},
 		{[]string{"-sizes=0"}, exitFailed, "size 0: give numbers of Pods from 1 to"},
 		{[]string{"-sizes=10,1000000"}, exitFailed, "size 1000000"},
 		{[]string{"-phase-limit=-1s"}, exitFailed, "give a positive duration"},

@@ -109,8 +109,8 @@ func (s *session) ceiling(ctx context.Context, a ask, n int) (Ceiling, error) {
 		return Ceiling{}, err
 	}
 	return Ceiling{
-		Name: a.name, Seconds: took.Seconds(), PerSecond: float64(len(latencies)) / took.Seconds(),
-		Latency: distribute(latencies), CPU: after.since(before),
+		Name: a.name, Seconds: took.Seconds(), SettledSeconds: time.Since(began).Seconds(),
+		PerSecond: float64(len(latencies)) / took.Seconds(), Latency: distribute(latencies), CPU: after.since(before),
 	}, nil
 }
 

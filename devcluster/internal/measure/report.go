@@ -44,7 +44,10 @@ type Ceiling struct {
 	Name string `json:"name"`
 	// Seconds is the time from the first request to the last answer.
 	Seconds float64 `json:"seconds"`
-	// PerSecond is the number of answers per second.
+	// SettledSeconds is the time until the nodes have done too what it asks of
+	// them, and a watch shows it.
+	SettledSeconds float64 `json:"settledSeconds"`
+	// PerSecond is the number of answers per second, over Seconds.
 	PerSecond float64 `json:"perSecond"`
 	// Latency is the time from a request to its answer.
 	Latency *Distribution `json:"latency"`

@@ -30,13 +30,13 @@ func (r *Report) grids() []grid {
 func (r *Report) ceilings() grid {
 	g := grid{
 		title:   fmt.Sprintf("The API server alone: a plain client with %d workers, no controller", rawWorkers),
-		columns: []view.Column{number("Pods"), text("request"), number("wall"), number("per second"), number("p50"), number("p99")},
+		columns: []view.Column{number("Pods"), text("request"), number("wall"), number("per second"), number("p50"), number("p99"), number("nodes done")},
 	}
 	for _, size := range r.Sizes {
 		for _, c := range size.Ceilings {
 			p50, p99 := percentiles(c.Latency)
 			g.rows = append(g.rows, []string{
-				group(size.Pods), c.Name, seconds(c.Seconds), strconv.FormatFloat(c.PerSecond, 'f', 0, 64), p50, p99,
+				group(size.Pods), c.Name, seconds(c.Seconds), decimal(c.PerSecond, 0), p50, p99, seconds(c.SettledSeconds),
 			})
 		}
 	}
