@@ -77,11 +77,16 @@ func judgeRate(size *Size) []Verdict {
 	}
 	limit := ceiling.PerSecond / writesInPlace
 	share := phase.PodsPerSecond / limit
+	// The nodes write too, for every update as often as Usher does. How much of
+	// that falls into the time of the ceiling is for chance to say, so the rate
+	// that they keep up with is told beside it.
+	kept := float64(size.Pods) / ceiling.SettledSeconds
 	return []Verdict{{
 		OK:   share >= ceilingShare,
 		What: fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*ceilingShare, writesInPlace),
-		Found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f",
-			100*share, group(size.Pods), phase.PodsPerSecond, ceiling.PerSecond, writesInPlace, limit),
+		Found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f; of the %.0f/s that the nodes keep up with, ÷ %d: %.0f %%",
+			100*share, group(size.Pods), phase.PodsPerSecond, ceiling.PerSecond, writesInPlace, limit,
+			kept, writesInPlace, 100*phase.PodsPerSecond*writesInPlace/kept),
 	}}
 }
 
