@@ -37,6 +37,10 @@ sim: ## Run SEEDS simulated schedules with faults (10,000 take about three minut
 bench: ## Run the benchmarks of the planners.
 	$(GO) test ./internal/plan ./internal/registration -run '^$$' -bench . -benchmem
 
+.PHONY: measure
+measure: ## Measure Usher with simulated containers, 100 and 2,000 Pods (docs/performance.md).
+	@$(GO) -C devcluster run ./cmd/measure $(ARGS)
+
 .PHONY: build
 build: ## Build usher into bin/.
 	$(GO) build -trimpath -o $(BIN)/usher ./cmd/usher
