@@ -216,7 +216,7 @@ func out(n int, ago time.Duration) podOption {
 func updating(n int) podOption {
 	return func(p *corev1.Pod) {
 		change := &inplace.Change{Images: map[string]string{"main": fmt.Sprintf("app:%d", n)}}
-		record := inplace.NewState(p, change, rev(n).Name, now.Add(-time.Minute))
+		record := inplace.Begin(p, change, rev(n).Name, now.Add(-time.Minute)).State
 		p.Annotations[apps.AnnotationInPlaceUpdateState] = record.String()
 		label(apps.LabelRevision, rev(n).Name)(p)
 		label(apps.LabelTemplateHash, revision.Short(rev(n).Name))(p)

@@ -114,7 +114,7 @@ func takesDown(a Action) bool {
 	case Delete:
 		return true
 	case Update:
-		return a.Change.Restarts()
+		return a.Change.Drains()
 	}
 	return a.Reason == ReasonPrepareUpdate || a.Reason == ReasonStartInPlace || a.StateFirst()
 }

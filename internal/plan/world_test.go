@@ -25,7 +25,7 @@ func apply(p *corev1.Pod, a Action, now time.Time) {
 		conditionSince(c.Type, c.Status, c.Message, now)(p)
 	}
 	if a.Verb == Update {
-		record := inplace.NewState(p, a.Change, a.Revision.Name, now)
+		record := inplace.Begin(p, a.Change, a.Revision.Name, now).State
 		p.Annotations[apps.AnnotationInPlaceUpdateState] = record.String()
 		p.Labels[apps.LabelRevision], p.Labels[apps.LabelTemplateHash] = a.Revision.Name, revision.Short(a.Revision.Name)
 		setLabels(p, a.Change.Labels)
