@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,13 +34,19 @@ func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, labels, annotations ma
 	for key, value := range step.Annotations {
 		annotations[key] = &value
 	}
-	for i := range pod.Status.ContainerStatuses {
-		if c := &pod.Status.ContainerStatuses[i]; c.Ready {
-			p.test(fmt.Sprintf("/status/containerStatuses/%d/name", i), c.Name)
-			p.test(fmt.Sprintf("/status/containerStatuses/%d/ready", i), true)
+	p.testContainersReady("containerStatuses", pod.Status.ContainerStatuses)
+	p.testContainersReady("initContainerStatuses", pod.Status.InitContainerStatuses)
+	p.step(pod, a, step, annotations)
+}
+
+// testContainersReady says that the containers are ready which were observed to be.
+func (p *jsonPatch) testContainersReady(field string, statuses []corev1.ContainerStatus) {
+	for i := range statuses {
+		if statuses[i].Ready {
+			p.test(fmt.Sprintf("/status/%s/%d/name", field, i), statuses[i].Name)
+			p.test(fmt.Sprintf("/status/%s/%d/ready", field, i), true)
 		}
 	}
-	p.step(pod, a, step, annotations)
 }
 
 // resizePatch is the patch of a Pod's subresource resize; nil if its containers
@@ -115,8 +120,12 @@ func refusedForGood(err error) bool { return apierrors.IsInvalid(err) || apierro
 func (r *Reconciler) unresizable(ctx context.Context, pod *corev1.Pod, err error) error {
 	if apierrors.IsNotFound(err) {
 		live := &corev1.Pod{}
-		if getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live); getErr != nil || live.UID != pod.UID {
-			return errors.Join(getErr, err)
+		getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
+		switch {
+		case getErr != nil:
+			return getErr
+		case live.UID != pod.UID:
+			return err
 		}
 	} else if !apierrors.IsMethodNotSupported(err) {
 		return err

@@ -44,8 +44,8 @@ type podView struct {
 	restarting bool // the kubelet does not run yet what an update asked for
 	// record is that of an update which may be under way; nil if there is none, or
 	// it cannot be read.
-	record *inplace.State
-	weight     int  // by spec.updateStrategy.priorityStrategy
+	record     *inplace.State
+	weight     int // by spec.updateStrategy.priorityStrategy
 	spreadRank int
 
 	available bool
