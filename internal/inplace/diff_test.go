@@ -195,6 +195,8 @@ func FuzzDiff(f *testing.F) {
 	}
 	f.Add(seed(base), seed(strings.ReplaceAll(base, "app:1", "app:2")))
 	f.Add(seed(base), seed(`spec: {containers: [{name: main}, 1, null, {image: x}]}`))
+	f.Add(seed(sized), seed(strings.ReplaceAll(sized, "100m", "200m")))
+	f.Add(seed(sized), seed(strings.ReplaceAll(sized, "{cpu: 50m}", "[1]")))
 	f.Add([]byte(`{"spec":{"containers":{"name":"x"}}}`), []byte(`{"metadata":{"labels":[1],"annotations":{"a":1}}}`))
 	f.Add([]byte(`{"metadata":3,"spec":null}`), []byte(`{}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
