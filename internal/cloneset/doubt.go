@@ -185,7 +185,8 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 			r.writes.note(set.UID, written{pod: pod, created: true, at: now})
 		}
 	}
-	for _, pod := range cached {
+	// Also what was created and the cache has not shown: it may never do so.
+	for _, pod := range append(r.writes.pods(set.UID), cached...) {
 		if !there[pod.UID] {
 			r.writes.note(set.UID, written{pod: pod, deleted: true, at: now})
 		}

@@ -53,7 +53,7 @@ func toldOf(a plan.Action) (told, bool) {
 		return told{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}, true
 	case a.Verb == plan.Delete:
 		return told{"SuccessfulDelete", "FailedDelete", "delete"}, true
-	case a.Verb == plan.Update:
+	case a.Verb == plan.Update || a.Verb == plan.Continue:
 		return told{"SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "update in place"}, true
 	}
 	return told{"", "FailedUpdatePod", "change"}, false

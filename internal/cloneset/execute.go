@@ -161,12 +161,13 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, pod *cor
 // changePod writes the conditions of an action first, and the rest on top of
 // what that write answered: a Pod that was to be drained is out of its endpoints
 // before it changes, whatever the cache shows. Where the state goes first, it is
-// the other way round.
+// the other way round. What only a resize can change comes last.
 func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
 	steps := []func(context.Context, *apps.CloneSet, *corev1.Pod, plan.Action) (*corev1.Pod, error){r.patchStatus, r.patchPod}
 	if a.StateFirst() {
 		slices.Reverse(steps)
 	}
+	steps = append(steps, r.patchResize)
 	pod := a.Pod
 	for _, step := range steps {
 		var written *corev1.Pod

@@ -5,6 +5,7 @@ package cloneset
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,6 +56,10 @@ func find(p *plan.Plan, outcomes []outcome) findings {
 			continue
 		}
 		failure := finding{ReasonWriteFailed, o.err.Error()}
+		var resize *resizeRefusal
+		if errors.As(o.err, &resize) {
+			failure = finding{plan.ProblemResize, resize.Error()}
+		}
 		if o.action.Verb == plan.Create || o.action.Verb == plan.Delete {
 			f.failedScale = failure
 		} else {

@@ -60,6 +60,18 @@ func (w *writes) note(set types.UID, entry written) {
 	pods[entry.pod.UID] = entry
 }
 
+// pods are those that there is an answer about, by name.
+func (w *writes) pods(set types.UID) []*corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pods := make([]*corev1.Pod, 0, len(w.sets[set]))
+	for _, entry := range w.sets[set] {
+		pods = append(pods, entry.pod)
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods
+}
+
 // forget drops a Pod that the watch reported as gone.
 func (w *writes) forget(pod types.UID) {
 	w.mu.Lock()

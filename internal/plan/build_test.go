@@ -216,7 +216,7 @@ func out(n int, ago time.Duration) podOption {
 func updating(n int) podOption {
 	return func(p *corev1.Pod) {
 		change := &inplace.Change{Images: map[string]string{"main": fmt.Sprintf("app:%d", n)}}
-		record := inplace.NewState(p, change, rev(n).Name, now.Add(-time.Minute))
+		record := inplace.Begin(p, change, rev(n).Name, now.Add(-time.Minute)).State
 		p.Annotations[apps.AnnotationInPlaceUpdateState] = record.String()
 		label(apps.LabelRevision, rev(n).Name)(p)
 		label(apps.LabelTemplateHash, revision.Short(rev(n).Name))(p)
@@ -230,8 +230,13 @@ func updating(n int) podOption {
 // restarted is what the kubelet makes of updating.
 func restarted(p *corev1.Pod) {
 	p.Status.ObservedGeneration = p.Generation
-	c := &p.Status.ContainerStatuses[0]
-	c.Image, c.ImageID, c.ContainerID = p.Spec.Containers[0].Image, "id-"+p.Spec.Containers[0].Image, c.ContainerID+"+"
+	for i := range p.Spec.Containers {
+		spec, c := &p.Spec.Containers[i], &p.Status.ContainerStatuses[i]
+		c.Resources = spec.Resources.DeepCopy()
+		if i == 0 || c.Image != spec.Image {
+			c.Image, c.ImageID, c.ContainerID, c.Ready = spec.Image, "id-"+spec.Image, c.ContainerID+"+", true
+		}
+	}
 }
 
 // told lists the actions of a plan as text, in their order.
@@ -302,7 +307,9 @@ func held(s *Snapshot, a Action) error {
 		return fmt.Errorf("%v: preDelete holds the Pod", a)
 	case a.Verb == Update && at != apps.StateUpdating && hooked(s.Spec.Hooks.InPlaceUpdate):
 		return fmt.Errorf("%v: inPlaceUpdate holds the Pod", a)
-	case a.Verb == Update && at == apps.StatePreparingDelete:
+	case a.Verb == Continue && at != apps.StateUpdating && at != apps.StateNormal && at != "" && hooked(s.Spec.Hooks.InPlaceUpdate):
+		return fmt.Errorf("%v: inPlaceUpdate holds the Pod", a)
+	case (a.Verb == Update || a.Verb == Continue) && at == apps.StatePreparingDelete:
 		return fmt.Errorf("%v: the Pod is about to be deleted", a)
 	}
 	return nil

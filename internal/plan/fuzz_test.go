@@ -34,7 +34,7 @@ func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))]
 // anySnapshot makes a snapshot of anything that may be found in a cluster.
 func anySnapshot(d *dice) *Snapshot {
 	s := snap(d.roll(8))
-	toRevision(pick(d, rev(1), rev(2), rev(2, newEnv), rev(2, onlyLabel), rev(3)))(s)
+	toRevision(pick(d, rev(1), rev(2), rev(2, newEnv), rev(2, onlyLabel), rev(3), rev(2, withCPU("200m")), rev(2, withBase(2))))(s)
 	if d.flip() {
 		s.Revisions["r2"] = rev(2)
 	}
@@ -69,13 +69,19 @@ func anySnapshot(d *dice) *Snapshot {
 
 func anyPod(d *dice, name string) *corev1.Pod {
 	p := pod(name, 1+d.roll(3))
+	none := func(*corev1.Pod) {}
+	pick(d, none, hasCPU("100m"), hasBase(1))(p)
+	if len(p.Spec.Containers) > 1 && d.flip() {
+		inBatch(p)
+	} else {
+		pick(d, none, none, resizing(false), resizing(true))(p)
+	}
 	if d.roll(3) == 2 {
 		updating(1 + d.roll(3))(p)
 	}
 	if d.flip() {
 		restarted(p)
 	}
-	none := func(*corev1.Pod) {}
 	for _, o := range []podOption{
 		pick(d, none, notReady0, readyFor(time.Second), pending, fresh),
 		pick(d, none, state(pick(d, append(everyState, "Nonsense")...))),

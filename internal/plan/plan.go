@@ -215,6 +215,9 @@ func (p *pass) finish() Plan {
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
 	for _, list := range [][]*podView{p.pods, p.ended} {
 		for _, v := range list {
+			if v.batch != nil && !v.removed {
+				p.plan.Blocked = append(p.plan.Blocked, Blocked{Pod: v.pod.Name, State: v.state, Since: v.batch.Since, Batch: v.batch})
+			}
 			if len(v.waitsFor) > 0 {
 				p.plan.Blocked = append(p.plan.Blocked, Blocked{
 					Pod: v.pod.Name, Gate: lifecycle.Gate(v.state), State: v.state, Keys: v.waitsFor, Since: since(v.pod),
@@ -230,7 +233,7 @@ func (p *pass) finish() Plan {
 
 func rank(verb Verb) int {
 	switch verb {
-	case Move:
+	case Move, Continue:
 		return 0
 	case Create:
 		return 1

@@ -36,6 +36,9 @@ func (p *pass) refreshPod(v *podView) {
 		p.act(v, Action{Verb: Move, Reason: reason, Conditions: conditions, To: next})
 		return
 	}
+	if p.advance(v, conditions) {
+		return
+	}
 	if len(conditions) > 0 {
 		p.act(v, Action{Verb: Move, Reason: ReasonConditions, Conditions: conditions})
 	}

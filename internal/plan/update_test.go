@@ -245,7 +245,7 @@ func TestGraceOfOpenKruise(t *testing.T) {
 	}
 	// Rolled back meanwhile: no container has to change.
 	p = expect(t, snap(1, method(InPlaceIfPossible), toRevision(rev(2)), toRevision(rev(1)), with(inGrace(2, time.Second))), "update a (InPlaceUpdate) revision web-r1")
-	if p.Actions[0].Change.Restarts() {
+	if p.Actions[0].Change.Drains() {
 		t.Error("the rollback restarts a container")
 	}
 }

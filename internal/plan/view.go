@@ -42,7 +42,10 @@ type podView struct {
 	isTarget   bool // of the update revision
 	pending    bool // its revision's label came before its containers, as OpenKruise does it
 	restarting bool // the kubelet does not run yet what an update asked for
-	weight     int  // by spec.updateStrategy.priorityStrategy
+	// record is that of an update which may be under way; nil if there is none, or
+	// it cannot be read.
+	record     *inplace.State
+	weight     int // by spec.updateStrategy.priorityStrategy
 	spreadRank int
 
 	available bool
@@ -55,6 +58,7 @@ type podView struct {
 	moved     bool     // that action changes its state
 	fixed     bool     // nothing may take that action's place
 	waitsFor  []string // keys of the hook that keeps it where it is
+	batch     *Batch   // what its update waits for
 }
 
 func readFacts(f *facts, pod *corev1.Pod) {
@@ -127,7 +131,7 @@ func (s *Snapshot) read(v *podView, pod *corev1.Pod) {
 	v.available, v.wakeAt = s.availability(&v.facts)
 	if v.inUpdate() {
 		var at time.Time
-		v.restarting, at = restarting(pod, s.Now)
+		v.record, v.restarting, at = restarting(pod, s.Now)
 		v.restarting = v.restarting || v.pending
 		if !at.IsZero() {
 			v.wakeAt = at
@@ -157,16 +161,16 @@ func (s *Snapshot) availability(f *facts) (bool, time.Time) {
 // restarting says that the kubelet does not run yet what the Pod's update asked
 // for, and when time alone may change that. A record that cannot be read never
 // passes for done; then the Pod's status has to speak for itself.
-func restarting(pod *corev1.Pod, now time.Time) (bool, time.Time) {
+func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time) {
 	state, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
-		return !inplace.Settled(pod), time.Time{}
+		return nil, !inplace.Settled(pod), time.Time{}
 	}
 	done, at := state.Done(pod, now)
 	if done {
-		return false, time.Time{}
+		return &state, false, time.Time{}
 	}
-	return true, at
+	return &state, true, at
 }
 
 // lifecycle is the Pod as the state machine sees it.

@@ -27,9 +27,26 @@ func (n *nodes) truth(pod *corev1.Pod) string {
 	}
 	for i := range pod.Spec.Containers {
 		want := &pod.Spec.Containers[i]
-		if c := r.containers[want.Name]; c != nil && c.id != "" && c.image != want.Image {
-			return fmt.Sprintf("container %s does not run %s yet", want.Name, want.Image)
+		if what := n.truthOf(pod, want); what != "" {
+			return fmt.Sprintf("container %s %s", want.Name, what)
 		}
+	}
+	return ""
+}
+
+// truthOf says in what a container differs from what really runs of it.
+func (n *nodes) truthOf(pod *corev1.Pod, want *corev1.Container) string {
+	r := n.pods[pod.UID]
+	if r == nil {
+		return ""
+	}
+	c := r.containers[want.Name]
+	switch {
+	case c == nil || c.id == "":
+	case c.image != want.Image:
+		return fmt.Sprintf("does not run %s yet", want.Image)
+	case !n.broken[c.starting] && !sameResources(c.resources, want.Resources):
+		return fmt.Sprintf("does not have %s yet", resourcesText(want.Resources))
 	}
 	return ""
 }
@@ -199,6 +216,9 @@ func (s *Simulation) torn(pod *corev1.Pod) string {
 		want, _ := list[i].(map[string]any)
 		if i >= len(pod.Spec.Containers) || pod.Spec.Containers[i].Image != want["image"] {
 			return fmt.Sprintf("is of revision %s and runs %s", object.GetName(), imagesOf(pod))
+		}
+		if have := pod.Spec.Containers[i].Resources; !sameResources(have, wantedResources(want)) {
+			return fmt.Sprintf("is of revision %s and has %s", object.GetName(), resourcesText(have))
 		}
 	}
 	metadata, _ := template["metadata"].(map[string]any)

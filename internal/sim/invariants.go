@@ -56,6 +56,7 @@ var rules = []rule{
 	{"no Pod is updated while its hook holds it", heldUpdate},
 	{"no Pod is deleted while its hook holds it", heldDelete},
 	{"no drain is skipped", drainSkipped},
+	{"containers are updated by their priority", orderBroken},
 	{"no Pod of another owner is touched", foreignTouched},
 	{"no Pod in PreparingDelete or on its way out is updated", leavingUpdated},
 	{"a Pod comes back with its hooks", hooksLost},
@@ -149,15 +150,21 @@ func (d *deed) name() string {
 // updates says that the deed changes a Pod to another revision.
 func (d *deed) updates() bool {
 	return d.old != nil && d.new != nil &&
-		(d.old.Labels[apps.LabelRevision] != d.new.Labels[apps.LabelRevision] || imagesOf(d.old) != imagesOf(d.new))
+		(d.old.Labels[apps.LabelRevision] != d.new.Labels[apps.LabelRevision] || d.changesContainers())
+}
+
+// goesOn says that the deed is a later part of an update that has begun.
+func (d *deed) goesOn() bool {
+	return d.updates() && state(d.old) == apps.StateUpdating && d.old.Labels[apps.LabelRevision] == d.new.Labels[apps.LabelRevision]
 }
 
 func (d *deed) deletes() bool {
 	return d.old != nil && d.old.DeletionTimestamp == nil && (d.new == nil || d.new.DeletionTimestamp != nil)
 }
 
-func (d *deed) restarts() bool {
-	return d.old != nil && d.new != nil && imagesOf(d.old) != imagesOf(d.new)
+// changesContainers says that the deed changes what the kubelet is to run.
+func (d *deed) changesContainers() bool {
+	return d.old != nil && d.new != nil && (imagesOf(d.old) != imagesOf(d.new) || resourcesOf(d.old) != resourcesOf(d.new))
 }
 
 // moves says that the deed changes the state of a Pod.
@@ -181,7 +188,7 @@ func heldDelete(d *deed) string {
 // drainSkipped: before a container changes the Pod is out of its endpoints, for
 // the whole of the grace period. A Pod without a node serves nobody.
 func drainSkipped(d *deed) string {
-	if !d.restarts() || d.old.Spec.NodeName == "" {
+	if !d.changesContainers() || d.old.Spec.NodeName == "" {
 		return "" // nothing runs yet that could restart
 	}
 	drained := condition(d.old, apps.ConditionInPlaceUpdateReady)

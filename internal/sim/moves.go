@@ -145,7 +145,7 @@ func partitionOverrun(d *deed) string {
 // updatedAgainstWill: while paused no update begins, and with OnDelete never.
 func updatedAgainstWill(d *deed) string {
 	u := &d.set.Spec.UpdateStrategy
-	begins := d.updates() || (d.moves() && state(d.new) == apps.StatePreparingUpdate)
+	begins := (d.updates() && !d.goesOn()) || (d.moves() && state(d.new) == apps.StatePreparingUpdate)
 	switch {
 	case !begins:
 	case u.Paused:

@@ -48,10 +48,11 @@ const (
 	ruleMoves       = "states follow the table"
 	rulePaused      = "nothing is updated that the strategy leaves alone"
 	ruleSpins       = "it does not spin"
+	ruleOrder       = "containers are updated by their priority"
 )
 
 func mutants() []mutant {
-	return append(planMutants(), snapshotMutants()...)
+	return slices.Concat(planMutants(), snapshotMutants(), containerMutants())
 }
 
 // snapshotMutants read the world wrongly.

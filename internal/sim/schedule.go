@@ -36,6 +36,7 @@ func randomConfig(w *World) Config {
 			Nodes: 1 + w.chance.IntN(3), Notice: pick(w, 50*time.Millisecond, 5*time.Second),
 			Start: pick(w, 100*time.Millisecond, 5*time.Second, time.Minute), Stop: pick(w, 100*time.Millisecond, 20*time.Second),
 			Report: pick(w, 20*time.Millisecond, 2*time.Second), Schedule: pick(w, 50*time.Millisecond, 10*time.Second),
+			Resize: pick(w, 100*time.Millisecond, 5*time.Second, time.Minute),
 		},
 		Operator: OperatorConfig{
 			Notice: pick(w, 50*time.Millisecond, 5*time.Second), Answer: pick(w, 100*time.Millisecond, 20*time.Second),
@@ -60,6 +61,12 @@ func randomSet(w *World) *apps.CloneSet {
 						Hooks(someHooks(w)).
 						Grace(pick(w, int32(0), 0, 5)).
 						MinReady(pick(w, int32(0), 0, 10))
+	if w.roll(0.5) {
+		b.CPU(pick(w, "100m", "200m"), w.roll(0.3))
+	}
+	if w.roll(0.4) {
+		b.Ordered()
+	}
 	set := b.Build()
 	budgets(w, set)
 	return set

@@ -40,7 +40,7 @@ func Calm() Config {
 		Process: ProcessConfig{Lag: Lag{Least: time.Millisecond, Most: 20 * time.Millisecond}, Speed: 4 * time.Millisecond, Starts: 32},
 		Nodes: NodeConfig{
 			Nodes: 2, Notice: 50 * time.Millisecond, Start: 2 * time.Second, Stop: time.Second,
-			Report: 20 * time.Millisecond, Schedule: 50 * time.Millisecond,
+			Report: 20 * time.Millisecond, Schedule: 50 * time.Millisecond, Resize: time.Second,
 		},
 		Operator: OperatorConfig{Notice: 50 * time.Millisecond, Answer: time.Second},
 		Restart:  5 * time.Second,

@@ -102,6 +102,9 @@ func podChanges(old, pod *corev1.Pod) []string {
 	if a, b := imagesOf(old), imagesOf(pod); a != b {
 		add("%s instead of %s", b, a)
 	}
+	if a, b := resourcesOf(old), resourcesOf(pod); a != b {
+		add("%s instead of %s", b, a)
+	}
 	if old.Spec.NodeName != pod.Spec.NodeName {
 		add("on %s", pod.Spec.NodeName)
 	}
@@ -176,6 +179,9 @@ func statusChanges(old, pod *corev1.Pod) []string {
 		before := containerStatus(old, c.Name)
 		if before.ContainerID != c.ContainerID && c.ContainerID != "" {
 			out = append(out, fmt.Sprintf("container %s runs %s", c.Name, c.Image))
+		}
+		if before.Resources != nil && c.Resources != nil && !sameResources(*before.Resources, *c.Resources) {
+			out = append(out, fmt.Sprintf("container %s has %s", c.Name, resourcesText(*c.Resources)))
 		}
 		if before.State.Waiting == nil && c.State.Waiting != nil {
 			out = append(out, fmt.Sprintf("container %s waits: %s", c.Name, c.State.Waiting.Reason))

@@ -43,6 +43,10 @@ var userDeeds = []struct {
 	{3, func(s *Simulation) { s.losesNode() }},
 	{1, func(s *Simulation) { s.orphanByHand() }},
 	{2, func(s *Simulation) { s.breakImage() }},
+	{5, func(s *Simulation) { s.rollResources() }},
+	{4, func(s *Simulation) { s.rollAll() }},
+	{3, func(s *Simulation) { s.thinkAgain(s.rollAll, pick(s.World, s.rollAll, s.rollBack, s.rollResources)) }},
+	{1, func(s *Simulation) { s.forbidResizes() }},
 }
 
 // act has the user, or fate, do something.

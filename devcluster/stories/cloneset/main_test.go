@@ -76,6 +76,7 @@ func newWorld(ctx context.Context, config *rest.Config) (*world, error) {
 	}
 	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{
 		UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond, MissingImages: []string{"example.test/missing:v1"},
+		MostCPU: "4",
 	})
 	if err != nil {
 		return nil, err
