@@ -47,6 +47,7 @@ func TestHandingBack(t *testing.T) {
 		t.Helper()
 		stop := s.startController()
 		s.until(what, wanted)
+		s.observed()
 		stop()
 		s.documented(what)
 	}
@@ -57,8 +58,7 @@ func TestHandingBack(t *testing.T) {
 		return conditionOf(&s.pods()[0], kind) == want
 	}
 	leg("PreparingNormal", in(apps.StatePreparingNormal))
-	s.operate()
-	leg("Normal", in(apps.StateNormal))
+	leg("Normal", func() bool { s.operate(); return in(apps.StateNormal)() })
 	s.image("example.test/missing:v1")
 	leg("PreparingUpdate", func() bool {
 		return in(apps.StatePreparingUpdate)() && gate(apps.ConditionPodReady, corev1.ConditionFalse)
