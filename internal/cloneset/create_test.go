@@ -104,23 +104,10 @@ func TestNewPod(t *testing.T) {
 			set := web()
 			set.Spec.UpdateStrategy.Type, set.Spec.Lifecycle = test.kind, test.lifecycle
 			pod := podManifest(set, &revision.Revision{Name: "web-r1", Template: raw}, "abcde", now)
-			var gates []string
-			for _, gate := range pod.Object["spec"].(map[string]any)["readinessGates"].([]any) {
-				gates = append(gates, gate.(map[string]any)["conditionType"].(string))
-			}
-			if !slices.Equal(gates, test.gates) {
+			if gates := gatesOf(pod); !slices.Equal(gates, test.gates) {
 				t.Errorf("gates %v, want %v", gates, test.gates)
 			}
-			for key, want := range map[string]string{
-				apps.LabelInstanceID: "abcde", apps.LabelRevision: "web-r1", apps.LabelTemplateHash: "r1", apps.LabelLifecycleState: "PreparingNormal",
-			} {
-				if got := pod.GetLabels()[key]; got != want {
-					t.Errorf("label %s = %q, want %q", key, got, want)
-				}
-			}
-			if at := pod.GetAnnotations()[apps.AnnotationLifecycleTimestamp]; pod.GetName() != "web-abcde" || at != "2026-01-02T03:04:05Z" || !metav1.IsControlledBy(pod, set) {
-				t.Errorf("Pod %s since %s of %v", pod.GetName(), at, pod.GetOwnerReferences())
-			}
+			isNewPod(t, pod, set)
 			if test.template != template {
 				return
 			}
@@ -129,6 +116,30 @@ func TestNewPod(t *testing.T) {
 				t.Errorf("lost on the way: %v", pod.Object)
 			}
 		})
+	}
+}
+
+func gatesOf(pod *unstructured.Unstructured) []string {
+	var out []string
+	list, _, _ := unstructured.NestedSlice(pod.Object, "spec", "readinessGates")
+	for _, gate := range list {
+		out = append(out, gate.(map[string]any)["conditionType"].(string))
+	}
+	return out
+}
+
+// isNewPod checks what every new Pod web-abcde of revision web-r1 carries.
+func isNewPod(t *testing.T, pod *unstructured.Unstructured, set *apps.CloneSet) {
+	t.Helper()
+	for key, want := range map[string]string{
+		apps.LabelInstanceID: "abcde", apps.LabelRevision: "web-r1", apps.LabelTemplateHash: "r1", apps.LabelLifecycleState: "PreparingNormal",
+	} {
+		if got := pod.GetLabels()[key]; got != want {
+			t.Errorf("label %s = %q, want %q", key, got, want)
+		}
+	}
+	if at := pod.GetAnnotations()[apps.AnnotationLifecycleTimestamp]; pod.GetName() != "web-abcde" || at != "2026-01-02T03:04:05Z" || !metav1.IsControlledBy(pod, set) {
+		t.Errorf("Pod %s since %s of %v", pod.GetName(), at, pod.GetOwnerReferences())
 	}
 }
 

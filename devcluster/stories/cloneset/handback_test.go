@@ -90,7 +90,7 @@ func (s *story) written(object client.Object) []string {
 			continue
 		}
 		var fields map[string]any
-		if err := json.Unmarshal(entry.FieldsV1.Raw, &fields); err != nil {
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields); err != nil {
 			s.Fatal(err)
 		}
 		out = append(out, leaves("", fields)...)

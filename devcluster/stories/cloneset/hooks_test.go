@@ -127,49 +127,52 @@ func TestDrainComesFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer watch.Stop()
 	s.image("example.test/web:v2")
-	var left, changed corev1.Pod
-	for event := range watch.ResultChan() {
-		pod, ok := event.Object.(*corev1.Pod)
-		if !ok {
-			t.Fatalf("watch: %v", event.Object)
-		}
-		out := conditionOf(pod, apps.ConditionInPlaceUpdateReady) == corev1.ConditionFalse
-		isNew := pod.Spec.Containers[0].Image == "example.test/web:v2"
-		if out && left.Name == "" {
-			left = *pod
-		}
-		if isNew && changed.Name == "" {
-			changed = *pod
-		}
-		if isNew && !out && pod.Status.ContainerStatuses[0].Image != "example.test/web:v2" {
-			t.Errorf("in service before the kubelet runs the new image: %v", pod.Status.Conditions)
-		}
-		if isNew && !out {
-			watch.Stop()
-			break
-		}
+	out := func(pod *corev1.Pod) bool {
+		return conditionOf(pod, apps.ConditionInPlaceUpdateReady) == corev1.ConditionFalse
 	}
-	if left.Name == "" || left.Spec.Containers[0].Image != "example.test/web:v1" {
-		t.Fatalf("left the endpoints with %v", left.Spec.Containers)
+	next := func(wanted func(pod *corev1.Pod) bool) *corev1.Pod {
+		t.Helper()
+		for event := range watch.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok {
+				t.Fatalf("watch: %v", event.Object)
+			}
+			if wanted(pod) {
+				return pod
+			}
+		}
+		t.Fatal("the watch has ended")
+		return nil
 	}
-	if conditionOf(&changed, apps.ConditionInPlaceUpdateReady) != corev1.ConditionFalse {
-		t.Errorf("changed while in service: %v", changed.Status.Conditions)
+	changed := func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == "example.test/web:v2" }
+	left := next(func(pod *corev1.Pod) bool { return out(pod) || changed(pod) })
+	if changed(left) {
+		t.Fatal("changed before it left its endpoints")
 	}
-	i := slices.IndexFunc(left.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == apps.ConditionInPlaceUpdateReady })
-	drained := left.Status.Conditions[i].LastTransitionTime
-	record := changed.Annotations[apps.AnnotationLifecycleTimestamp]
-	if since := s.since(record).Sub(drained.Time).Seconds(); since < 2 {
-		t.Errorf("changed %v s after the Pod left its endpoints, want 2 or more", since)
+	drained := transition(left, apps.ConditionInPlaceUpdateReady)
+	second := next(func(pod *corev1.Pod) bool { return changed(pod) || !out(pod) })
+	if !out(second) {
+		t.Fatal("in service again before it is changed")
+	}
+	at, err := time.Parse(time.RFC3339, second.Annotations[apps.AnnotationLifecycleTimestamp])
+	if err != nil || at.Sub(drained) < 2*time.Second {
+		t.Errorf("left at %v, changed at %v: %v", drained, at, err)
+	}
+	back := next(func(pod *corev1.Pod) bool { return !out(pod) })
+	if running := back.Status.ContainerStatuses[0]; running.Image != "example.test/web:v2" || running.RestartCount != 1 {
+		t.Errorf("in service again with %s, %d restarts", running.Image, running.RestartCount)
 	}
 	s.settled(1)
 }
 
-func (s *story) since(timestamp string) time.Time {
-	s.Helper()
-	at, err := time.Parse(time.RFC3339, timestamp)
-	if err != nil {
-		s.Fatal(err)
+// transition is when a condition of a Pod last changed.
+func transition(pod *corev1.Pod, kind corev1.PodConditionType) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind {
+			return c.LastTransitionTime.Time
+		}
 	}
-	return at
+	return time.Time{}
 }

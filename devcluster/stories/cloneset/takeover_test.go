@@ -271,12 +271,17 @@ func (s *story) ends(pods map[string]types.UID, restarts int32) {
 		s.operate()
 		set := s.set()
 		status, want := &set.Status, *set.Spec.Replicas
-		return status.ObservedGeneration == set.Generation && status.UpdatedAvailableReplicas == want && status.Replicas == want &&
-			len(s.pods()) == int(want) && (restarts >= 0 || !maps.Equal(pods, s.identities()))
+		done := status.ObservedGeneration == set.Generation && status.UpdatedAvailableReplicas == want && status.Replicas == want
+		return done && len(s.pods()) == int(want) && (restarts >= 0 || !maps.Equal(pods, s.identities()))
 	})
-	if restarts < 0 {
-		return
+	if restarts >= 0 {
+		s.kept(pods, restarts)
 	}
+}
+
+// kept checks that the one Pod is the same, protected, and up to date.
+func (s *story) kept(pods map[string]types.UID, restarts int32) {
+	s.Helper()
 	if now := s.identities(); !maps.Equal(pods, now) {
 		s.Fatalf("Pods %v became %v", pods, now)
 	}
@@ -289,5 +294,53 @@ func (s *story) ends(pods map[string]types.UID, restarts int32) {
 	}
 	if image := pod.Spec.Containers[0].Image; image != "example.test/web:v2" {
 		s.Errorf("image %s", image)
+	}
+}
+
+// A set that is deleted without its Pods, and made anew, takes them back with
+// their revisions: nothing restarts.
+func TestASetMadeAnewTakesItsPodsBack(t *testing.T) {
+	t.Parallel()
+	s := without(t)
+	stop := s.startController()
+	s.create(plain)
+	s.settled(3)
+	stop()
+	pods, revisions := s.identities(), s.revisionNames()
+	s.orphan()
+	if err := s.client.Delete(t.Context(), s.set()); err != nil {
+		t.Fatal(err)
+	}
+	s.create(plain)
+	s.startController()
+	s.settled(3)
+	if now := s.identities(); !maps.Equal(pods, now) {
+		t.Errorf("Pods %v became %v", pods, now)
+	}
+	if names := s.revisionNames(); !slices.Equal(names, revisions) {
+		t.Errorf("revisions %v became %v", revisions, names)
+	}
+	s.image("example.test/web:v2")
+	s.settled(3)
+	if now := s.identities(); !maps.Equal(pods, now) {
+		t.Errorf("an update in place made %v of %v", now, pods)
+	}
+}
+
+// orphan does what the garbage collector does when a set is deleted with the
+// policy Orphan: nothing belongs to the set any more.
+func (s *story) orphan() {
+	s.Helper()
+	var objects []client.Object
+	for _, pod := range s.pods() {
+		objects = append(objects, &pod)
+	}
+	for _, r := range s.revisions() {
+		objects = append(objects, &r)
+	}
+	for _, object := range objects {
+		if err := s.client.Patch(s.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`))); err != nil {
+			s.Fatal(err)
+		}
 	}
 }
