@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -83,28 +84,45 @@ func memberOf(as reflect.Type, key string) member {
 	case as.Kind() == reflect.Map:
 		return member{as: as.Elem()}
 	case as.Kind() == reflect.Struct:
-		found, _ := fieldOf(as, key)
-		return found
+		return fields()[as][key]
 	}
 	return member{}
 }
 
-// fieldOf finds a field of a struct by its name in JSON.
-func fieldOf(as reflect.Type, key string) (member, bool) {
+// fields are the members of every struct of a Pod template, by their names in
+// JSON. They are looked up for each revision in each pass of each set.
+var fields = sync.OnceValue(func() map[reflect.Type]map[string]member {
+	table := map[reflect.Type]map[string]member{}
+	collect(table, reflect.TypeFor[corev1.PodTemplateSpec]())
+	return table
+})
+
+// collect adds a type, and those that it is made of, to the table.
+func collect(table map[reflect.Type]map[string]member, as reflect.Type) {
+	switch as.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		collect(table, as.Elem())
+	case reflect.Struct:
+		if table[as] == nil {
+			table[as] = map[string]member{}
+			collectFields(table, table[as], as)
+		}
+	}
+}
+
+func collectFields(table map[reflect.Type]map[string]member, into map[string]member, as reflect.Type) {
 	for i := range as.NumField() {
 		field := as.Field(i)
 		name, flags, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name == key {
+		switch {
+		case name != "":
 			optional := strings.Contains(flags, "omitempty") || strings.Contains(flags, "omitzero")
-			return member{as: field.Type, omitted: optional && field.Type.Kind() != reflect.Pointer}, true
-		}
-		if name == "" && field.Anonymous && field.Type.Kind() == reflect.Struct {
-			if found, ok := fieldOf(field.Type, key); ok {
-				return found, true
-			}
+			into[name] = member{as: field.Type, omitted: optional && field.Type.Kind() != reflect.Pointer}
+			collect(table, field.Type)
+		case field.Anonymous && field.Type.Kind() == reflect.Struct:
+			collectFields(table, into, field.Type)
 		}
 	}
-	return member{}, false
 }
 
 // isZero says that a normalized value is its type's zero.

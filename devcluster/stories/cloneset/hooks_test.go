@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -123,28 +124,18 @@ func TestDrainComesFirst(t *testing.T) {
 	s := begin(t)
 	s.create(plain, "spec.replicas", 1, "spec.updateStrategy.inPlaceUpdateStrategy.gracePeriodSeconds", 2)
 	s.settled(1)
-	watch, err := s.client.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.namespace))
+	pods, err := s.client.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer watch.Stop()
+	defer pods.Stop()
 	s.image("example.test/web:v2")
 	out := func(pod *corev1.Pod) bool {
 		return conditionOf(pod, apps.ConditionInPlaceUpdateReady) == corev1.ConditionFalse
 	}
 	next := func(wanted func(pod *corev1.Pod) bool) *corev1.Pod {
 		t.Helper()
-		for event := range watch.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			if !ok {
-				t.Fatalf("watch: %v", event.Object)
-			}
-			if wanted(pod) {
-				return pod
-			}
-		}
-		t.Fatal("the watch has ended")
-		return nil
+		return s.next(pods.ResultChan(), wanted)
 	}
 	changed := func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == "example.test/web:v2" }
 	left := next(func(pod *corev1.Pod) bool { return out(pod) || changed(pod) })
@@ -165,6 +156,22 @@ func TestDrainComesFirst(t *testing.T) {
 		t.Errorf("in service again with %s, %d restarts", running.Image, running.RestartCount)
 	}
 	s.settled(1)
+}
+
+// next follows a watch of Pods to the first version that is wanted.
+func (s *story) next(events <-chan watch.Event, wanted func(pod *corev1.Pod) bool) *corev1.Pod {
+	s.Helper()
+	for event := range events {
+		pod, ok := event.Object.(*corev1.Pod)
+		if !ok {
+			s.Fatalf("watch: %v", event.Object)
+		}
+		if wanted(pod) {
+			return pod
+		}
+	}
+	s.Fatal("the watch has ended")
+	return nil
 }
 
 // transition is when a condition of a Pod last changed.
