@@ -235,8 +235,12 @@ func TestMinReadySeconds(t *testing.T) {
 	s.longEnough()
 	s.patch(`spec: {updateStrategy: {type: ReCreate}}`)
 	s.image("example.test/web:v2")
-	s.until("the first one to be updated", func() bool { return s.set().Status.UpdatedReadyReplicas == 1 })
-	if status := s.set().Status; status.UpdatedAvailableReplicas != 0 || status.UpdatedReplicas != 1 {
+	var status apps.CloneSetStatus
+	s.until("the first one to be updated", func() bool {
+		status = s.set().Status
+		return status.UpdatedReadyReplicas == 1
+	})
+	if status.UpdatedAvailableReplicas != 0 || status.UpdatedReplicas != 1 {
 		t.Errorf("the rollout goes on before its first Pod is available: %+v", status)
 	}
 	s.settled(2)
