@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
 // What admission refuses, each with words that say what to do.
@@ -144,5 +146,26 @@ func TestSelectorCannotChange(t *testing.T) {
 	err := s.client.Patch(t.Context(), set, client.MergeFrom(before), client.DryRunAll)
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "selector cannot change once the CloneSet exists") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What may change once the set exists.
+func TestMutableFields(t *testing.T) {
+	s := without(t)
+	s.create(plain)
+	for _, change := range []string{
+		`{replicas: 5}`, `{minReadySeconds: 5}`, `{progressDeadlineSeconds: 60}`, `{revisionHistoryLimit: 0}`,
+		`{template: {spec: {containers: [{name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/web:v1"}]}}}`,
+		`{lifecycle: {preDelete: {finalizersHandler: [example.com/hold]}}}`,
+		`{scaleStrategy: {maxUnavailable: 1, podsToDelete: [web-aaaaa]}}`,
+		`{updateStrategy: {type: ReCreate, partition: 10%, maxSurge: 1, maxUnavailable: 0, paused: true}}`,
+	} {
+		data, err := yaml.YAMLToJSON([]byte("spec: " + change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.client.Patch(t.Context(), s.set(), client.RawPatch(types.MergePatchType, data), client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
 	}
 }
