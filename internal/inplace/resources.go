@@ -138,7 +138,7 @@ func missing(was, is corev1.ResourceList, name corev1.ResourceName) bool {
 // other; "" if it does.
 func unresizable(from, to map[string]any) string {
 	spec, _ := to["spec"].(map[string]any)
-	if revision.Normalize(spec["resources"]) != nil {
+	if revision.Normalize(map[string]any{"spec": map[string]any{"resources": spec["resources"]}}) != nil {
 		return "Pods with resources of their own (spec.template.spec.resources) cannot be resized"
 	}
 	if was, is := qos(from), qos(to); was != is {
