@@ -51,6 +51,10 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 			return nil, nil, err
 		}
 	}
+	nodes, err := r.nodeLabels(ctx, spec.Spread, pods)
+	if err != nil {
+		return nil, nil, err
+	}
 	refused := r.tryTemplate(ctx, set, known, pods)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
@@ -58,7 +62,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Starts: r.Options.Parallel,
+		Pods: pods, Nodes: nodes, Starts: r.Options.Parallel,
 	}, known, nil
 }
 

@@ -15,15 +15,22 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// byVictim orders Pods by how little is lost when one is deleted.
-func byVictim(a, b *podView) int {
+// byUse orders Pods by how little is lost when one is deleted. What it leaves
+// even is ordered by how crowded their domains are, see crowding, and then byAge.
+func byUse(a, b *podView) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),
 		cmp.Compare(phaseRank(a.phase), phaseRank(b.phase)),
 		falseFirst(a.available, b.available),
 		falseFirst(a.ready, b.ready),
 		cmp.Compare(a.cost, b.cost),
-		cmp.Compare(b.spreadRank, a.spreadRank),
+	)
+}
+
+// byAge orders victims that are of the same use: those go first that have
+// served for the shortest time.
+func byAge(a, b *podView) int {
+	return cmp.Or(
 		laterFirst(a.readySince, b.readySince),
 		cmp.Compare(b.restarts, a.restarts),
 		laterFirst(a.created, b.created),
@@ -61,20 +68,6 @@ func phaseRank(phase corev1.PodPhase) int {
 		return 1
 	}
 	return 2
-}
-
-// rankBySpread gives each Pod the number of Pods of the list that share its
-// node: where most are, one is missed least.
-func rankBySpread(pods []*podView) {
-	perNode := map[string]int{}
-	for _, p := range pods {
-		if p.scheduled {
-			perNode[p.node]++
-		}
-	}
-	for _, p := range pods {
-		p.spreadRank = perNode[p.node]
-	}
 }
 
 // orderForUpdate sorts Pods as spec.updateStrategy asks for. Pods whose update

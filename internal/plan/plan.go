@@ -70,7 +70,6 @@ func newPass(s *Snapshot) *pass {
 			p.pods = append(p.pods, v)
 		}
 	}
-	rankBySpread(p.pods)
 	return p
 }
 

@@ -43,7 +43,6 @@ type podView struct {
 	pending    bool // its revision's label came before its containers, as OpenKruise does it
 	restarting bool // the kubelet does not run yet what an update asked for
 	weight     int  // by spec.updateStrategy.priorityStrategy
-	spreadRank int
 
 	available bool
 	underway  bool     // counted in ledger.underway
