@@ -199,7 +199,8 @@ func TestInPlaceSteps(t *testing.T) {
 			[]string{"move a (HookRestored) to Normal"}},
 		{"grace begins", one(pod("a", 1), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
 		{"in grace", one(pod("a", 1, out(2, 59*time.Second)), grace(time.Minute)), nil},
-		{"grace over", one(pod("a", 1, out(2, time.Minute)), grace(time.Minute)), []string{"update a (InPlaceUpdate) to Updating revision web-r2"}},
+		{"perhaps still in grace", one(pod("a", 1, out(2, time.Minute)), grace(time.Minute)), nil},
+		{"grace over", one(pod("a", 1, out(2, time.Minute+time.Second)), grace(time.Minute)), []string{"update a (InPlaceUpdate) to Updating revision web-r2"}},
 		{"grace of another revision begins anew", one(pod("a", 1, out(3, time.Minute)), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
 		{"no node yet", one(pod("a", 1, fresh)), []string{"update a (InPlaceUpdate) InPlaceUpdateReady=True KruisePodReady=True revision web-r2"}},
 		{"conditions give way to the update", one(pod("a", 1, condition(apps.ConditionPodReady, corev1.ConditionFalse, "")), hooked),
@@ -221,8 +222,32 @@ func TestInPlaceSteps(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
 	}
 	p := Make(one(pod("a", 1, out(2, 40*time.Second)), grace(time.Minute)))
-	if !p.RequeueAt.Equal(now.Add(20 * time.Second)) {
+	if !p.RequeueAt.Equal(now.Add(21 * time.Second)) {
 		t.Errorf("RequeueAt = %v, want the end of the grace period", p.RequeueAt)
+	}
+}
+
+// TestGraceIsWhole: a condition records the second in which a drain began, and
+// the grace period lasts from the end of that second on.
+func TestGraceIsWhole(t *testing.T) {
+	for _, test := range []struct {
+		begun       time.Time
+		grace, want time.Duration
+	}{
+		{now, 5 * time.Second, 6 * time.Second},
+		{now.Add(time.Millisecond), 5 * time.Second, 6 * time.Second},
+		{now.Add(999 * time.Millisecond), 5 * time.Second, 6 * time.Second},
+		{now.Add(time.Second), 5 * time.Second, 7 * time.Second},
+		{now, 0, 0},
+	} {
+		if got := graceEnd(test.begun, test.grace); !got.Equal(now.Add(test.want)) {
+			t.Errorf("graceEnd(%v, %v) = %v, want %v", test.begun, test.grace, got, now.Add(test.want))
+		}
+	}
+	s := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), grace(5*time.Second), with(pod("a", 1)))
+	s.Now = now.Add(700 * time.Millisecond)
+	if p := Make(s); !p.RequeueAt.Equal(now.Add(6 * time.Second)) {
+		t.Errorf("RequeueAt = %v, want the whole grace period and the rest of the second", p.RequeueAt)
 	}
 }
 
@@ -236,10 +261,10 @@ func TestGraceOfOpenKruise(t *testing.T) {
 	}
 	on2 := []option{method(InPlaceIfPossible), grace(30 * time.Second), toRevision(rev(2))}
 	p := expect(t, snap(1, append(on2, with(inGrace(2, 10*time.Second)))...))
-	if !p.RequeueAt.Equal(now.Add(20 * time.Second)) {
+	if !p.RequeueAt.Equal(now.Add(21 * time.Second)) {
 		t.Errorf("RequeueAt = %v, want the end of the grace period", p.RequeueAt)
 	}
-	p = expect(t, snap(1, append(on2, with(inGrace(2, 30*time.Second)))...), "update a (InPlaceUpdate) to Updating revision web-r2")
+	p = expect(t, snap(1, append(on2, with(inGrace(2, 31*time.Second)))...), "update a (InPlaceUpdate) to Updating revision web-r2")
 	if got := p.Actions[0].Change.Images["main"]; got != "app:2" {
 		t.Errorf("image = %q", got)
 	}

@@ -194,11 +194,30 @@ func drainSkipped(d *deed) string {
 		return ""
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
-	// Times on the wire are whole seconds.
-	if gone := d.process.world.now().Sub(drained.LastTransitionTime.Time); gone < grace {
+	if gone := d.process.world.now().Sub(d.process.server.drainedAt(d.old)); gone < grace {
 		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", d.name(), gone, grace)
 	}
 	return ""
+}
+
+// drainedAt is when a Pod last left its endpoints for an update, exactly: its
+// condition has whole seconds only.
+func (s *Server) drainedAt(pod *corev1.Pod) time.Time {
+	var at time.Time
+	for _, c := range s.log[Pods] {
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		if old == nil || next == nil || next.UID != pod.UID {
+			continue
+		}
+		out := func(pod *corev1.Pod) bool {
+			return condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+		}
+		if out(next) && !out(old) {
+			at = c.At
+		}
+	}
+	return at
 }
 
 // anyRunning says that there is a container to drain.
