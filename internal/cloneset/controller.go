@@ -168,7 +168,9 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if err := r.pruneRevisions(ctx, set, known, snapshot.Pods); err != nil {
 		return reconcile.Result{}, err
 	}
-	next, due := nextStatus(set, snapshot, known, find(&decided, outcomes))
+	left := afterwards(snapshot, outcomes)
+	decided.Blocked = plan.Held(left)
+	next, due := nextStatus(set, left, known, find(&decided, outcomes))
 	if err := r.writeStatus(ctx, set, next); err != nil {
 		return reconcile.Result{}, err
 	}
