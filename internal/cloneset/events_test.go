@@ -23,7 +23,7 @@ import (
 // heard is what a pass with these outcomes records, without the notes.
 func heard(decided *plan.Plan, outcomes ...outcome) (reasons, notes []string) {
 	recorder := events.NewFakeRecorder(100)
-	r := &Reconciler{Events: recorder}
+	r := &Reconciler{Events: recorder, told: newTold()}
 	r.tell(&apps.CloneSet{}, decided, outcomes, now)
 	close(recorder.Events)
 	for line := range recorder.Events {

@@ -58,6 +58,9 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []
 		}
 		for batch := 1; len(part) > 0; batch *= 2 {
 			size := min(batch, len(part))
+			for part[size-1].Revision != part[0].Revision {
+				size-- // those that the partition keeps come first, and have to succeed first
+			}
 			done := r.inParallel(ctx, set, part[:size])
 			outcomes = append(outcomes, done...)
 			part = part[size:]

@@ -51,6 +51,10 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 			return nil, nil, err
 		}
 	}
+	nodes, err := r.nodeLabels(ctx, spec.Spread, pods)
+	if err != nil {
+		return nil, nil, err
+	}
 	refused := r.tryTemplate(ctx, set, known, pods)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
@@ -58,7 +62,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Starts: r.Options.Parallel,
+		Pods: pods, Nodes: nodes, Starts: r.Options.Parallel,
 	}, known, nil
 }
 
@@ -96,7 +100,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 			return nil, err
 		}
 	}
-	return pods, nil
+	return r.releaseStrays(ctx, set, pods)
 }
 
 // lookUp settles what the cache has contradicted for too long: a lost watch
@@ -106,10 +110,10 @@ func (r *Reconciler) lookUp(ctx context.Context, set *apps.CloneSet, entry writt
 	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.pod), live)
 	switch {
 	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.pod.UID):
+		// Gone: not there until the cache has seen it go, whatever older version
+		// the cache still shows.
 		r.writes.forget(entry.pod.UID)
-		if entry.deleted { // gone indeed: not there until the cache has seen it go
-			r.writes.note(set.UID, written{pod: entry.pod, deleted: true, at: now})
-		}
+		r.writes.note(set.UID, written{pod: entry.pod, created: entry.created, deleted: true, at: now})
 	case err != nil:
 		return fmt.Errorf("look up Pod %s: %w", entry.pod.Name, err)
 	default:

@@ -26,6 +26,7 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 		Paused:       in.UpdateStrategy.Paused,
 		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
+		Spread:       readSpread(&in.Template),
 	}
 	if in.Replicas != nil {
 		spec.Replicas = int(*in.Replicas)

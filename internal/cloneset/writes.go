@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
@@ -135,12 +136,19 @@ func (w *writes) merge(set types.UID, cached []*corev1.Pod, now time.Time) (pods
 // it, nil if it is gone, and whether the cache has caught up.
 func (e written) over(cached *corev1.Pod) (shown *corev1.Pod, settled bool) {
 	switch {
-	case e.deleted && cached.DeletionTimestamp == nil:
+	case e.deleted && cached.DeletionTimestamp == nil && !e.cameBack(cached):
 		return nil, false
 	case e.deleted || !newer(e.pod, cached):
 		return cached, true
 	}
 	return e.pod, false
+}
+
+// cameBack says that the Pod was seen to belong to somebody else, or to nobody,
+// and that the set has it again by now.
+func (e written) cameBack(cached *corev1.Pod) bool {
+	was, is := metav1.GetControllerOfNoCopy(e.pod), metav1.GetControllerOfNoCopy(cached)
+	return is != nil && (was == nil || was.UID != is.UID) && newer(cached, e.pod)
 }
 
 // newer says whether a is a later version of the object than b.

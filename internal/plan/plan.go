@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/lifecycle"
 	"github.com/usher-dev/usher/internal/revision"
 )
 
@@ -70,7 +69,6 @@ func newPass(s *Snapshot) *pass {
 			p.pods = append(p.pods, v)
 		}
 	}
-	rankBySpread(p.pods)
 	return p
 }
 
@@ -219,15 +217,11 @@ func (p *pass) finish() Plan {
 				p.plan.Blocked = append(p.plan.Blocked, Blocked{Pod: v.pod.Name, State: v.state, Since: v.batch.Since, Batch: v.batch})
 			}
 			if len(v.waitsFor) > 0 {
-				p.plan.Blocked = append(p.plan.Blocked, Blocked{
-					Pod: v.pod.Name, Gate: lifecycle.Gate(v.state), State: v.state, Keys: v.waitsFor, Since: since(v.pod),
-				})
+				p.plan.Blocked = append(p.plan.Blocked, v.blocked(v.waitsFor))
 			}
 		}
 	}
-	slices.SortStableFunc(p.plan.Blocked, func(a, b Blocked) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Pod, b.Pod))
-	})
+	slices.SortStableFunc(p.plan.Blocked, byWait)
 	return p.plan
 }
 

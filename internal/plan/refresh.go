@@ -26,6 +26,9 @@ func (p *pass) refresh() {
 }
 
 func (p *pass) refreshPod(v *podView) {
+	if p.turnBack(v) {
+		return
+	}
 	pod := v.lifecycle()
 	// A Pod that waits for its deletion is not led back first.
 	pod.UpdateWanted = v.chosen || v.waits()

@@ -86,9 +86,9 @@ func (p *pass) replace() {
 	if len(waiting) == 0 {
 		return
 	}
-	slices.SortFunc(waiting, byVictim)
 	made := p.beingMade()
-	for _, v := range waiting {
+	stays := func(v *podView) bool { return !v.leaving && !v.removed }
+	for _, v := range p.crowding(stays).take(waiting, len(waiting)) {
 		if v.fixed {
 			continue
 		}
@@ -190,10 +190,14 @@ func (p *pass) victims(count int) []*podView {
 			old = append(old, v)
 		}
 	}
-	slices.SortFunc(old, byVictim)
-	slices.SortFunc(updated, byVictim)
+	crowd := p.crowding(func(v *podView) bool { return !v.doomed() && !v.leaving })
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
-	out := old[:surplusOld:surplusOld]
-	out = append(out, updated[:min(count-len(out), len(updated))]...)
-	return append(out, old[surplusOld:min(surplusOld+count-len(out), len(old))]...)
+	out := crowd.take(old, surplusOld)
+	out = append(out, crowd.take(updated, count-len(out))...)
+	gone := make(map[*podView]bool, len(out))
+	for _, v := range out {
+		gone[v] = true
+	}
+	kept := slices.DeleteFunc(old, func(v *podView) bool { return gone[v] })
+	return append(out, crowd.take(kept, count-len(out))...)
 }

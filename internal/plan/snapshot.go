@@ -39,6 +39,8 @@ type Snapshot struct {
 	Revisions map[string]*revision.Revision
 	// Pods are the set's own Pods in the order of their names.
 	Pods []*corev1.Pod
+	// Nodes are the labels of the Pods' nodes that Spec.Spread names, by node.
+	Nodes map[string]map[string]string
 	// Starts bounds how many Pods one pass takes out of service or creates, so
 	// that the Pods that are done never wait behind a long queue of new starts.
 	// 0 is no bound.
@@ -80,7 +82,9 @@ type Spec struct {
 	MinReady time.Duration
 	// ProgressDeadline is how long a rollout may stand still; 0 is for ever.
 	ProgressDeadline time.Duration
-	Hooks            lifecycle.Hooks
+	// Spread says which Pods are crowded; without it, those that share a node.
+	Spread []SpreadTerm
+	Hooks  lifecycle.Hooks
 }
 
 // Priority orders the update by weights or by a label's trailing number.

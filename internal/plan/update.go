@@ -214,7 +214,7 @@ func (p *pass) restart(v *podView, change *inplace.Change) {
 		conditions = []Condition{outOfService(p.Update.Name)}
 	}
 	if !drained && p.Spec.Grace > 0 {
-		p.wakeAt(p.Now.Add(p.Spec.Grace))
+		p.wakeAt(graceEnd(p.Now, p.Spec.Grace))
 		p.act(v, Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions})
 		return
 	}

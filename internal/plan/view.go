@@ -44,9 +44,8 @@ type podView struct {
 	restarting bool // the kubelet does not run yet what an update asked for
 	// record is that of an update which may be under way; nil if there is none, or
 	// it cannot be read.
-	record     *inplace.State
-	weight     int // by spec.updateStrategy.priorityStrategy
-	spreadRank int
+	record *inplace.State
+	weight int // by spec.updateStrategy.priorityStrategy
 
 	available bool
 	underway  bool     // counted in ledger.underway
@@ -185,7 +184,17 @@ func (p *podView) lifecycle() lifecycle.Pod {
 // has begun is over; ok is false if none has begun.
 func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
 	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
-	return p.inPlaceReady.LastTransitionTime.Add(grace), begun
+	return graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace), begun
+}
+
+// graceEnd is when a grace period is over that began in the second that is
+// recorded: times on the wire have whole seconds, so it may have begun at that
+// second's end, and callers are promised the whole of it.
+func graceEnd(begun time.Time, grace time.Duration) time.Time {
+	if grace <= 0 {
+		return begun
+	}
+	return begun.Truncate(time.Second).Add(time.Second + grace)
 }
 
 func (p *podView) holds(hook lifecycle.Hook) bool { return hook.Holds(p.pod.Labels, p.pod.Finalizers) }

@@ -163,6 +163,8 @@ func (s *Simulation) missing() string {
 // missingOf says what keeps a Pod from being as it should be for good.
 func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 	switch {
+	case stray(pod, set):
+		return "does not match the selector and is the set's all the same"
 	case state(pod) != apps.StateNormal:
 		return "is in " + string(state(pod))
 	case condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse:

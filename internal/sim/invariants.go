@@ -58,6 +58,7 @@ var rules = []rule{
 	{"no drain is skipped", drainSkipped},
 	{"containers are updated by their priority", orderBroken},
 	{"no Pod of another owner is touched", foreignTouched},
+	{"a Pod that is not the set's any more is let go as it is", strayTouched},
 	{"no Pod in PreparingDelete or on its way out is updated", leavingUpdated},
 	{"a Pod comes back with its hooks", hooksLost},
 	{"nothing of others is wiped from a Pod", othersWiped},
@@ -134,7 +135,7 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 	// another revision if all were of this one.
 	k := p.known(p.pass.set, nil)
 	behind := k.count(func(pod *corev1.Pod) bool { return active(pod) && !of(pod, set.Status.CurrentRevision) })
-	if behind > 0 {
+	if behind > 0 && !(&deed{process: p}).rivals() {
 		s.World.fail("the current revision does not advance early", "%s becomes current while %d Pods are not of it",
 			set.Status.CurrentRevision, behind)
 	}
@@ -200,11 +201,30 @@ func drainSkipped(d *deed) string {
 		return ""
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
-	// Times on the wire are whole seconds.
-	if gone := d.process.world.now().Sub(drained.LastTransitionTime.Time); gone < grace {
+	if gone := d.process.world.now().Sub(d.process.server.drainedAt(d.old)); gone < grace {
 		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", d.name(), gone, grace)
 	}
 	return ""
+}
+
+// drainedAt is when a Pod last left its endpoints for an update, exactly: its
+// condition has whole seconds only.
+func (s *Server) drainedAt(pod *corev1.Pod) time.Time {
+	var at time.Time
+	for _, c := range s.log[Pods] {
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		if old == nil || next == nil || next.UID != pod.UID {
+			continue
+		}
+		out := func(pod *corev1.Pod) bool {
+			return condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+		}
+		if out(next) && !out(old) {
+			at = c.At
+		}
+	}
+	return at
 }
 
 // anyRunning says that there is a container to drain.

@@ -132,7 +132,7 @@ func (d *deed) keepsOld(pod *corev1.Pod) bool {
 func partitionOverrun(d *deed) string {
 	pod := d.after.find(d.uid())
 	was := d.before.find(d.uid())
-	if was == nil || !d.keepsOld(was) || (pod != nil && d.keepsOld(pod)) {
+	if was == nil || !d.keepsOld(was) || (pod != nil && d.keepsOld(pod)) || d.frees() {
 		return ""
 	}
 	if old := d.after.count(d.keepsOld); old < partitionOf(d.set) {

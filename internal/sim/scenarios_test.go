@@ -5,6 +5,7 @@ package sim
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -88,6 +89,9 @@ func scenarios() []scenario {
 		{name: "canary by partition", set: func() *apps.CloneSet { return inPlace(3).Build() }, steps: []step{
 			{time.Minute, edit("rolls out app:2 to one Pod", func(set *apps.CloneSet) { Image("app:2")(set); set.Spec.UpdateStrategy.Partition = countPointer(2) })},
 			{time.Minute, scaleTo(4)}, {time.Minute, partitionAt(0)}}},
+		{name: "take a Pod out by its labels", set: hooked, steps: []step{{time.Minute, func(s *Simulation) {
+			s.changePod(s.Pods()[0], func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
+		}}}},
 		{name: "crash in mid-update", set: hooked, steps: []step{
 			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {1300 * time.Millisecond, crash}}},
 	}

@@ -42,6 +42,7 @@ var userDeeds = []struct {
 	{2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }},
 	{3, func(s *Simulation) { s.losesNode() }},
 	{1, func(s *Simulation) { s.orphanByHand() }},
+	{2, func(s *Simulation) { s.takeOutByHand() }},
 	{2, func(s *Simulation) { s.breakImage() }},
 	{5, func(s *Simulation) { s.rollResources() }},
 	{4, func(s *Simulation) { s.rollAll() }},

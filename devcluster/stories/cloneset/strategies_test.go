@@ -191,6 +191,10 @@ func TestOrderOfUpdates(t *testing.T) {
 			[]any{"spec.updateStrategy.priorityStrategy.weightPriority", []any{weight(30, "canary", "true"), weight(20, "zone", "b")}},
 			[4]map[string]string{{}, {"zone": "b"}, {"canary": "true"}, {"canary": "true", "zone": "b"}}, "3 2 1 0",
 		},
+		{
+			"scattered", []any{"spec.updateStrategy.scatterStrategy", []any{map[string]any{"key": "group", "value": "a"}}},
+			[4]map[string]string{{"group": "a"}, {"group": "a"}, {}, {}}, "0 2 3 1",
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
