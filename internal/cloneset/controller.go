@@ -95,6 +95,7 @@ type Reconciler struct {
 	refusals *refusals
 	metrics  *metrics
 	told     *told
+	drains   *drains
 }
 
 // New makes a Reconciler, whose metrics Setup registers. Reader must not be a
@@ -108,7 +109,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, NewID: func() string { return rand.String(5) },
 		writes: newWrites(), answers: newAnswers(), refusals: newRefusals(),
-		metrics: m, told: newTold(),
+		metrics: m, told: newTold(), drains: newDrains(),
 	}
 }
 

@@ -226,6 +226,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 	if err := r.Client.Status().Patch(ctx, patched, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
+	r.drains.note(patched, r.Clock.Now())
 	r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
 	return patched, nil
 }

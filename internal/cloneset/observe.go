@@ -56,13 +56,17 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		return nil, nil, err
 	}
 	refused := r.tryTemplate(ctx, set, known, pods)
+	var drained map[types.UID]time.Time
+	if spec.Grace > 0 {
+		drained = r.drains.of(pods, now)
+	}
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Nodes: nodes, Starts: r.Options.Parallel,
+		Pods: pods, Drained: drained, Nodes: nodes, Starts: r.Options.Parallel,
 	}, known, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/usher-dev/usher/internal/lifecycle"
 	"github.com/usher-dev/usher/internal/revision"
@@ -37,6 +38,10 @@ type Snapshot struct {
 	RefusedUntil time.Time
 	// Revisions are the known revisions by hash, Current and Update among them.
 	Revisions map[string]*revision.Revision
+	// Drained says since when Pods are known to be out of service for an update:
+	// later than their conditions say, if the API server was slow. A Pod that is
+	// missing here is taken at its word.
+	Drained map[types.UID]time.Time
 	// Pods are the set's own Pods in the order of their names.
 	Pods []*corev1.Pod
 	// Nodes are the labels of the Pods' nodes that Spec.Spread names, by node.

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/inplace"
@@ -249,6 +250,11 @@ func TestGraceIsWhole(t *testing.T) {
 		if got := graceEnd(test.begun, test.grace); !got.Equal(now.Add(test.want)) {
 			t.Errorf("graceEnd(%v, %v) = %v, want %v", test.begun, test.grace, got, now.Add(test.want))
 		}
+	}
+	slow := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), grace(5*time.Second), with(pod("a", 1, out(2, 9*time.Second))))
+	slow.Drained = map[types.UID]time.Time{slow.Pods[0].UID: now.Add(-2 * time.Second)}
+	if p := expect(t, slow); !p.RequeueAt.Equal(now.Add(3 * time.Second)) {
+		t.Errorf("RequeueAt = %v, want the grace period from when the drain was known of", p.RequeueAt)
 	}
 	s := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), grace(5*time.Second), with(pod("a", 1)))
 	s.Now = now.Add(700 * time.Millisecond)

@@ -45,7 +45,10 @@ type podView struct {
 	// record is that of an update which may be under way; nil if there is none, or
 	// it cannot be read.
 	record *inplace.State
-	weight int // by spec.updateStrategy.priorityStrategy
+	// drained is since when the Pod is known to be out of service for an update;
+	// zero if its condition is all there is.
+	drained time.Time
+	weight  int // by spec.updateStrategy.priorityStrategy
 
 	available bool
 	underway  bool     // counted in ledger.underway
@@ -123,7 +126,7 @@ func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDel
 
 // read reads a Pod for one pass.
 func (s *Snapshot) read(v *podView, pod *corev1.Pod) {
-	v.pod = pod
+	v.pod, v.drained = pod, s.Drained[pod.UID]
 	readFacts(&v.facts, pod)
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
 	v.isTarget = revision.Same(v.revision, s.Update.Name) && !v.pending
@@ -184,7 +187,11 @@ func (p *podView) lifecycle() lifecycle.Pod {
 // has begun is over; ok is false if none has begun.
 func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
 	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
-	return graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace), begun
+	at = graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace)
+	if known := p.drained.Add(grace); known.After(at) {
+		at = known
+	}
+	return at, begun
 }
 
 // graceEnd is when a grace period is over that began in the second that is
