@@ -229,8 +229,7 @@ func (r *Reconciler) findStrays(ctx context.Context, cached []*corev1.Pod, found
 // learn keeps what the API server shows of a Pod that a write met changed, so
 // that the next pass does not decide on what the cache still shows.
 func (r *Reconciler) learn(set *apps.CloneSet, live *corev1.Pod) {
-	ours := metav1.IsControlledBy(live, set)
-	r.writes.note(set.UID, written{pod: live, created: ours, deleted: !ours, at: r.Clock.Now()})
+	r.writes.note(set.UID, written{pod: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
 }
 
 // learnGone keeps that the API server does not have a Pod any more.
