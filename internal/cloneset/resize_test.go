@@ -105,7 +105,9 @@ type answeringClient struct {
 }
 
 // SubResource gives a client of any subresource.
-func (c answeringClient) SubResource(string) client.SubResourceClient { return resizeClient{err: c.err} }
+func (c answeringClient) SubResource(string) client.SubResourceClient {
+	return resizeClient{err: c.err}
+}
 
 type resizeClient struct {
 	client.SubResourceClient

@@ -18,8 +18,7 @@ import (
 // service and paid for, so it goes on while the set is paused too. A Pod that is
 // to have another revision is left to its update.
 func (p *pass) advance(v *podView, conditions []Condition) bool {
-	preparing := v.state == apps.StatePreparingUpdate || v.state == apps.StatePreparingDelete
-	if !v.unfinished() || v.chosen || v.pending || preparing {
+	if !v.unfinished() || v.chosen || v.atGate() {
 		return false
 	}
 	waits := v.record.Waits(v.pod, p.Now)
@@ -40,6 +39,11 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 	}
 	p.act(v, a)
 	return true
+}
+
+// atGate says that a hook, or OpenKruise's grace period, comes before the update.
+func (p *podView) atGate() bool {
+	return p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete || p.pending
 }
 
 // unfinished says that the record of an update asks for more than its kubelet has
