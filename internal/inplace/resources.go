@@ -238,11 +238,11 @@ func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	if err != nil {
 		return nil
 	}
-	return state.unwritten(pod)
+	return state.Resizes(pod)
 }
 
-// unwritten are the resources of the record that the Pod's spec does not have.
-func (s State) unwritten(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
+// Resizes are the resources of the record that the Pod's spec does not have.
+func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
 	for name, want := range s.Resources {
 		if c := containerOf(pod, name); c != nil && differs(c.Resources, want) {

@@ -22,7 +22,7 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 		return false
 	}
 	waits := v.record.Waits(v.pod, p.Now)
-	missing := len(inplace.Resizes(v.pod)) > 0
+	missing := len(v.record.Resizes(v.pod)) > 0
 	if !missing && (len(waits) > 0 || len(v.record.Pending(v.pod)) == 0) {
 		p.noteWait(v, waits)
 		return false
@@ -52,7 +52,7 @@ func (p *podView) unfinished() bool { return p.inUpdate() && p.restarting && p.r
 
 // more says that the record asks for more than the kubelet has been told.
 func (p *podView) more() bool {
-	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(inplace.Resizes(p.pod)) > 0)
+	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
 }
 
 // outOfService is the condition of a Pod whose containers are about to change.
