@@ -131,5 +131,5 @@ func (r *Reconciler) unresizable(ctx context.Context, pod *corev1.Pod, err error
 		return err
 	}
 	return apierrors.NewForbidden(corev1.Resource("pods/resize"), pod.Name,
-		fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %v", err))
+		fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %w", err))
 }

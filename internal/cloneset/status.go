@@ -30,6 +30,9 @@ const (
 	ReasonWriteFailed = "WriteFailed"
 	// ReasonWaitingForHook: Pods wait at a gate.
 	ReasonWaitingForHook = "WaitingForHook"
+	// ReasonWaitingForContainer: containers wait for others of a higher launch
+	// priority.
+	ReasonWaitingForContainer = "WaitingForContainer"
 )
 
 // finding is a condition as a pass found it; "" for False.
@@ -79,6 +82,9 @@ func findBlocked(blocked []plan.Blocked) finding {
 	message := blocked[0].String()
 	if others := len(blocked) - 1; others > 0 {
 		message += fmt.Sprintf("; %d other Pods wait at a gate", others)
+	}
+	if blocked[0].Batch != nil {
+		return finding{ReasonWaitingForContainer, message}
 	}
 	return finding{ReasonWaitingForHook, message}
 }

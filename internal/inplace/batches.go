@@ -263,14 +263,30 @@ func unranked(to map[string]any, change *Change) string {
 	return ""
 }
 
+// UnderWay says that the record is that of an update which the Pod is in: by its
+// state, or where somebody took that away, by what it is out of service for. The
+// record of an update long past asks for nothing: whoever changed containers since
+// then, such as an autoscaler, did so on purpose.
+func (s State) UnderWay(pod *corev1.Pod) bool {
+	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StateUpdating {
+		return true
+	}
+	return s.Revision != "" && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse && c.Message == s.Revision
+	})
+}
+
+// ImagesOnly is the record without what asks for further writes.
+func (s State) ImagesOnly() State {
+	s.Resources, s.NextContainerImages, s.NextContainerResources = nil, nil, nil
+	return s
+}
+
 // unfinished is the record of an earlier update that is not done; else it holds
 // nothing.
 func unfinished(pod *corev1.Pod, now time.Time) State {
-	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
-		return State{}
-	}
 	before, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
-	if err != nil {
+	if err != nil || !before.UnderWay(pod) {
 		return State{}
 	}
 	if done, _ := before.Done(pod, now); done {

@@ -3,6 +3,7 @@
 package inplace
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 
@@ -80,39 +81,39 @@ func resizes(from, to map[string]any) (map[string]corev1.ResourceRequirements, *
 	for _, field := range containerFields() {
 		old := members(from, field)
 		for i, item := range members(to, field) {
-			before, ok := containerAt(old, i)
-			after, okAfter := item.(map[string]any)
-			if !ok || !okAfter || !runsOn(field, after) || nameOf(after) == "" {
+			before, after := containerAt(old, i), containerOrNil(item)
+			if !runsOn(field, after) || nameOf(after) == "" {
 				continue
 			}
 			was, is := cpuMemory(before), cpuMemory(after)
-			if !differs(was, is) && !differs(is, was) {
-				continue
-			}
 			path := element("spec.template.spec."+field, i, item) + ".resources"
 			if gone := removed(was, is); gone != "" {
 				return nil, &Refusal{Field: path + gone, Why: "it cannot be taken from a running container"}
 			}
-			out[nameOf(after)] = is
-			if first == "" {
-				first = path
+			if differs(was, is) {
+				out[nameOf(after)], first = is, cmp.Or(first, path)
 			}
 		}
 	}
-	if len(out) > 0 {
-		if why := unresizable(from, to); why != "" {
-			return nil, &Refusal{Field: first, Why: why}
-		}
+	if len(out) == 0 {
+		return out, nil
+	}
+	if why := unresizable(from, to); why != "" {
+		return nil, &Refusal{Field: first, Why: why}
 	}
 	return out, nil
 }
 
-func containerAt(list []any, i int) (map[string]any, bool) {
+func containerAt(list []any, i int) map[string]any {
 	if i >= len(list) {
-		return nil, false
+		return nil
 	}
-	c, ok := list[i].(map[string]any)
-	return c, ok
+	return containerOrNil(list[i])
+}
+
+func containerOrNil(item any) map[string]any {
+	c, _ := item.(map[string]any)
+	return c
 }
 
 // removed names the first request or limit that is there no more.
@@ -237,11 +238,11 @@ func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	if err != nil {
 		return nil
 	}
-	return state.unwritten(pod)
+	return state.Resizes(pod)
 }
 
-// unwritten are the resources of the record that the Pod's spec does not have.
-func (s State) unwritten(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
+// Resizes are the resources of the record that the Pod's spec does not have.
+func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
 	for name, want := range s.Resources {
 		if c := containerOf(pod, name); c != nil && differs(c.Resources, want) {

@@ -133,7 +133,7 @@ const settling = 10 * time.Second
 // ready.
 func (s State) Done(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	done, at := s.begunDone(pod, now)
-	if s.next(pod).empty() && len(s.unwritten(pod)) == 0 {
+	if s.next(pod).empty() && len(s.Resizes(pod)) == 0 {
 		return done, at
 	}
 	if done {

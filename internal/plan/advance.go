@@ -18,12 +18,11 @@ import (
 // service and paid for, so it goes on while the set is paused too. A Pod that is
 // to have another revision is left to its update.
 func (p *pass) advance(v *podView, conditions []Condition) bool {
-	preparing := v.state == apps.StatePreparingUpdate || v.state == apps.StatePreparingDelete
-	if !v.unfinished() || v.chosen || v.pending || preparing {
+	if !v.unfinished() || v.chosen || v.atGate() {
 		return false
 	}
 	waits := v.record.Waits(v.pod, p.Now)
-	missing := len(inplace.Resizes(v.pod)) > 0
+	missing := len(v.record.Resizes(v.pod)) > 0
 	if !missing && (len(waits) > 0 || len(v.record.Pending(v.pod)) == 0) {
 		p.noteWait(v, waits)
 		return false
@@ -42,13 +41,18 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 	return true
 }
 
+// atGate says that a hook, or OpenKruise's grace period, comes before the update.
+func (p *podView) atGate() bool {
+	return p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete || p.pending
+}
+
 // unfinished says that the record of an update asks for more than its kubelet has
 // been told, or has done.
 func (p *podView) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
 
 // more says that the record asks for more than the kubelet has been told.
 func (p *podView) more() bool {
-	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(inplace.Resizes(p.pod)) > 0)
+	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
 }
 
 // outOfService is the condition of a Pod whose containers are about to change.

@@ -49,18 +49,16 @@ func hasCPU(amount string) podOption {
 	}
 }
 
-// hasBase is the second container of withBase.
-func hasBase(n int) podOption {
-	return func(p *corev1.Pod) {
-		image := fmt.Sprintf("base:%d", n)
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
-			Name: "base", Image: image, Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},
-		})
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
-			Name: "base", Image: image, ImageID: "id-" + image, ContainerID: "b1", Ready: true,
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
-		})
-	}
+// hasBase is the second container of withBase(1).
+func hasBase(p *corev1.Pod) {
+	const image = "base:1"
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
+		Name: "base", Image: image, Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},
+	})
+	p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+		Name: "base", Image: image, ImageID: "id-" + image, ContainerID: "b1", Ready: true,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	})
 }
 
 // each gives all Pods of a snapshot an option, and the first revision its change.
@@ -75,7 +73,7 @@ func each(o podOption, change func(map[string]any)) option {
 }
 
 func withSized(s *Snapshot)  { each(hasCPU("100m"), withCPU("100m"))(s) }
-func withRanked(s *Snapshot) { each(hasBase(1), withBase(1))(s) }
+func withRanked(s *Snapshot) { each(hasBase, withBase(1))(s) }
 
 // sizedSet is one Pod of r1 with cpu 100m in a set that goes to r2 with 200m.
 func sizedSet(p *corev1.Pod, options ...option) *Snapshot {
@@ -133,6 +131,9 @@ func TestResizeSteps(t *testing.T) {
 		{"… and somebody put the Pod back into service",
 			sizedSet(pod("a", 1, small, resizing(false), condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, ""))), []string{resizesA + readyFalse}},
 		{"… and somebody took the state away", sizedSet(pod("a", 1, small, resizing(false), state(""))), []string{resizesA + " to Updating"}},
+		{"an autoscaler resized the Pod after its update, and another one was called off",
+			sizedSet(pod("a", 1, resizing(true), resized, hasCPU("500m"), state(apps.StateNormal), out(3, time.Second)), paused),
+			[]string{"move a (Conditions) InPlaceUpdateReady=True"}},
 		{"… while paused: what has begun goes on", sizedSet(pod("a", 1, small, resizing(false)), paused), []string{resizesA}},
 		{"… on its way out", sizedSet(pod("a", 1, small, resizing(false), state(apps.StatePreparingDelete), label(apps.LabelSpecifiedDelete, "true"), finalizers(keyDelete)),
 			hooks(preDelete())), nil},
@@ -229,7 +230,7 @@ const nextA = "continue a (NextContainers)"
 
 // TestPrioritySteps leads one Pod from the first containers to the next.
 func TestPrioritySteps(t *testing.T) {
-	two := hasBase(1)
+	two := hasBase
 	tests := []struct {
 		name string
 		s    *Snapshot
@@ -257,7 +258,7 @@ func TestPrioritySteps(t *testing.T) {
 
 // TestPriorityWaitIsTold: which Pod, which container, what waits for it, since when.
 func TestPriorityWaitIsTold(t *testing.T) {
-	p := Make(rankedSet(pod("a", 1, hasBase(1), inBatch, baseRuns(false))))
+	p := Make(rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false))))
 	if len(p.Blocked) != 1 {
 		t.Fatalf("blocked = %v", p.Blocked)
 	}
@@ -266,7 +267,7 @@ func TestPriorityWaitIsTold(t *testing.T) {
 	if got := p.Blocked[0].String(); got != want {
 		t.Errorf("told: %q, want %q", got, want)
 	}
-	if p := Make(rankedSet(pod("a", 1, hasBase(1), inBatch, baseRuns(true)))); len(p.Blocked) > 0 {
+	if p := Make(rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(true)))); len(p.Blocked) > 0 {
 		t.Errorf("blocked = %v", p.Blocked)
 	}
 }
@@ -279,7 +280,7 @@ func TestPriorityUnreadable(t *testing.T) {
 			base["env"].([]any)[0].(map[string]any)["value"] = "first"
 		}))
 	}
-	p := expect(t, snap(1, odd(1), odd(2), method(InPlaceIfPossible), with(pod("a", 1, hasBase(1)))), updatesA(2))
+	p := expect(t, snap(1, odd(1), odd(2), method(InPlaceIfPossible), with(pod("a", 1, hasBase))), updatesA(2))
 	if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemPriority || !strings.Contains(p.Problems[0].Message, "of container base in spec.template is not a whole number") {
 		t.Errorf("problems = %v", p.Problems)
 	}

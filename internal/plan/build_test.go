@@ -302,14 +302,15 @@ func soundness(s *Snapshot, p Plan) error {
 func held(s *Snapshot, a Action) error {
 	at := apps.LifecycleState(a.Pod.Labels[apps.LabelLifecycleState])
 	hooked := func(hook lifecycle.Hook) bool { return hook.Holds(a.Pod.Labels, a.Pod.Finalizers) }
+	if a.Verb == Continue && (at == apps.StatePreparingUpdate || at == apps.StatePreparingDelete) {
+		return fmt.Errorf("%v: the Pod is at a gate", a)
+	}
 	switch {
 	case a.Verb == Delete && hooked(s.Spec.Hooks.PreDelete):
 		return fmt.Errorf("%v: preDelete holds the Pod", a)
 	case a.Verb == Update && at != apps.StateUpdating && hooked(s.Spec.Hooks.InPlaceUpdate):
 		return fmt.Errorf("%v: inPlaceUpdate holds the Pod", a)
-	case a.Verb == Continue && at != apps.StateUpdating && at != apps.StateNormal && at != "" && hooked(s.Spec.Hooks.InPlaceUpdate):
-		return fmt.Errorf("%v: inPlaceUpdate holds the Pod", a)
-	case (a.Verb == Update || a.Verb == Continue) && at == apps.StatePreparingDelete:
+	case a.Verb == Update && at == apps.StatePreparingDelete:
 		return fmt.Errorf("%v: the Pod is about to be deleted", a)
 	}
 	return nil

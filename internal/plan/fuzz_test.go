@@ -70,7 +70,7 @@ func anySnapshot(d *dice) *Snapshot {
 func anyPod(d *dice, name string) *corev1.Pod {
 	p := pod(name, 1+d.roll(3))
 	none := func(*corev1.Pod) {}
-	pick(d, none, hasCPU("100m"), hasBase(1))(p)
+	pick(d, none, hasCPU("100m"), hasBase)(p)
 	if len(p.Spec.Containers) > 1 && d.flip() {
 		inBatch(p)
 	} else {

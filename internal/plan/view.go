@@ -168,6 +168,9 @@ func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time
 	if err != nil {
 		return nil, !inplace.Settled(pod), time.Time{}
 	}
+	if !state.UnderWay(pod) {
+		state = state.ImagesOnly()
+	}
 	done, at := state.Done(pod, now)
 	if done {
 		return &state, false, time.Time{}

@@ -5,7 +5,6 @@ package sim
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/inplace"
 	"github.com/usher-dev/usher/internal/revision"
 )
 
@@ -113,7 +113,7 @@ func orderBroken(d *deed) string {
 			if priorityOf(first) <= priorityOf(changed) {
 				continue
 			}
-			if what := d.notYet(first, j); what != "" {
+			if what := d.notYet(first, j, changed.Name); what != "" {
 				return fmt.Sprintf("container %s of Pod %s changes, but %s, which goes before it, %s", changed.Name, d.name(), first.Name, what)
 			}
 		}
@@ -121,18 +121,29 @@ func orderBroken(d *deed) string {
 	return ""
 }
 
-// notYet says what a container lacks that goes before others; "" if nothing.
-func (d *deed) notYet(c *corev1.Container, index int) string {
+// notYet says what a container lacks that goes before another one; "" if nothing.
+func (d *deed) notYet(c *corev1.Container, index int, other string) string {
 	if image, resources, ok := d.target(index); ok && (c.Image != image || !sameResources(c.Resources, resources)) {
 		return "is not of the revision yet"
 	}
 	if what := d.process.nodes.truthOf(d.old, c); what != "" {
 		return what
 	}
-	if d.goesOn() && strings.Contains(d.old.Annotations[apps.AnnotationInPlaceUpdateState], `"`+c.Name+`"`) && !containerStatus(d.old, c.Name).Ready {
+	if d.goesOn() && d.begun(c.Name) && !d.begun(other) && !containerStatus(d.old, c.Name).Ready {
 		return "is not ready"
 	}
 	return ""
+}
+
+// begun says that the turn of a container has come by the record of the update.
+func (d *deed) begun(name string) bool {
+	state, err := inplace.ParseState(d.old.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil {
+		return false
+	}
+	_, image := state.LastContainerStatuses[name]
+	_, resources := state.Resources[name]
+	return image || resources
 }
 
 // target is what the revision that the Pod has now says of a container.

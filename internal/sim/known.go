@@ -95,7 +95,8 @@ func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
 	return active(pod) && ready.Status == corev1.ConditionTrue && state(pod) == apps.StateNormal &&
 		condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
 		condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
-		!ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now)
+		// What a pass reads may be younger than the moment that it decides by.
+		(set.Spec.MinReadySeconds == 0 || !ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now))
 }
 
 // doomed says that a Pod is to be deleted.

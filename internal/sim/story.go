@@ -99,11 +99,10 @@ func podChanges(old, pod *corev1.Pod) []string {
 	if old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
 		add("to be deleted")
 	}
-	if a, b := imagesOf(old), imagesOf(pod); a != b {
-		add("%s instead of %s", b, a)
-	}
-	if a, b := resourcesOf(old), resourcesOf(pod); a != b {
-		add("%s instead of %s", b, a)
+	for _, of := range []func(*corev1.Pod) string{imagesOf, resourcesOf} {
+		if a, b := of(old), of(pod); a != b {
+			add("%s instead of %s", b, a)
+		}
 	}
 	if old.Spec.NodeName != pod.Spec.NodeName {
 		add("on %s", pod.Spec.NodeName)
@@ -112,20 +111,26 @@ func podChanges(old, pod *corev1.Pod) []string {
 		add("%s", pod.Status.Phase)
 	}
 	out = append(out, labelChanges(old.Labels, pod.Labels)...)
-	for _, f := range pod.Finalizers {
-		if !slices.Contains(old.Finalizers, f) {
-			add("finalizer %s added", f)
-		}
-	}
-	for _, f := range old.Finalizers {
-		if !slices.Contains(pod.Finalizers, f) {
-			add("finalizer %s removed", f)
-		}
-	}
+	out = append(out, finalizerChanges(old.Finalizers, pod.Finalizers)...)
 	if a, b := len(old.OwnerReferences), len(pod.OwnerReferences); a != b {
 		add("%d owners instead of %d", b, a)
 	}
 	return append(out, statusChanges(old, pod)...)
+}
+
+func finalizerChanges(old, finalizers []string) []string {
+	var out []string
+	for _, f := range finalizers {
+		if !slices.Contains(old, f) {
+			out = append(out, fmt.Sprintf("finalizer %s added", f))
+		}
+	}
+	for _, f := range old {
+		if !slices.Contains(finalizers, f) {
+			out = append(out, fmt.Sprintf("finalizer %s removed", f))
+		}
+	}
+	return out
 }
 
 func labelChanges(old, labels map[string]string) []string {
@@ -175,6 +180,11 @@ func statusChanges(old, pod *corev1.Pod) []string {
 			out = append(out, fmt.Sprintf("%s=%s", c.Type, c.Status))
 		}
 	}
+	return append(out, containerChanges(old, pod)...)
+}
+
+func containerChanges(old, pod *corev1.Pod) []string {
+	var out []string
 	for _, c := range pod.Status.ContainerStatuses {
 		before := containerStatus(old, c.Name)
 		if before.ContainerID != c.ContainerID && c.ContainerID != "" {

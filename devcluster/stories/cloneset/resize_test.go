@@ -300,7 +300,7 @@ func TestPriorityHoldsAndRollsBack(t *testing.T) {
 	s.both("web:v2", "missing:v1")
 	s.until("the condition Blocked to name the container", func() bool {
 		c := s.condition(apps.ConditionBlocked)
-		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "waits for its containers base to be ready before it updates main")
+		return c.Status == corev1.ConditionTrue && c.Reason == "WaitingForContainer" && strings.Contains(c.Message, "waits for its containers base to be ready before it updates main")
 	})
 	pod := s.one(apps.StateUpdating)
 	if image := pod.Spec.Containers[0].Image; image != "example.test/web:v1" {
