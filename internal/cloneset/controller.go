@@ -32,6 +32,7 @@ import (
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -82,9 +83,13 @@ type Reconciler struct {
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
-	writes   *writes
-	answers  *answers
-	refusals *refusals
+	writes     *writes
+	claims     *claimWrites
+	departures *departures
+	answers    *answers
+	refusals   *refusals
+	// claimRefusals are those of claim templates.
+	claimRefusals *refusals
 }
 
 // New makes a Reconciler. Reader must not be a cache.
@@ -94,14 +99,15 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, NewID: func() string { return rand.String(5) },
-		writes: newWrites(), answers: newAnswers(), refusals: newRefusals(),
+		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
+		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
 	}
 }
 
 // Setup adds the controller to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	r := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("usher-cloneset"), options)
-	for _, object := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}} {
+	for _, object := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &appsv1.ControllerRevision{}} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, indexOwner, ownerOf); err != nil {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
@@ -110,6 +116,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		For(&apps.CloneSet{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
+		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
 		WithOptions(controllerOptions(r.Options.Sets)).
 		Complete(r)
 	if err != nil {
@@ -181,6 +188,8 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	r.tell(set, &decided, outcomes, now)
 	if snapshot.Deleting {
 		r.refusals.forget(set.UID)
+		r.claimRefusals.forget(set.UID)
+		r.departures.drop(set.UID)
 	}
 	return after(&decided, outcomes, now)
 }

@@ -182,13 +182,16 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 		pod := &live.Items[i]
 		if metav1.IsControlledBy(pod, set) {
 			there[pod.UID] = true
-			r.writes.note(set.UID, written{pod: pod, created: true, at: now})
+			r.writes.note(set.UID, written{object: pod, created: true, at: now})
 		}
 	}
 	for _, pod := range cached {
 		if !there[pod.UID] {
-			r.writes.note(set.UID, written{pod: pod, deleted: true, at: now})
+			r.writes.note(set.UID, written{object: pod, deleted: true, at: now})
 		}
+	}
+	if err := r.lookAroundClaims(ctx, set, now); err != nil {
+		return err
 	}
 	r.answers.found(client.ObjectKeyFromObject(set))
 	return nil
@@ -197,10 +200,10 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 // learn keeps what the API server shows of a Pod that a write met changed, so
 // that the next pass does not decide on what the cache still shows.
 func (r *Reconciler) learn(set *apps.CloneSet, live *corev1.Pod) {
-	r.writes.note(set.UID, written{pod: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
 }
 
 // learnGone keeps that the API server does not have a Pod any more.
 func (r *Reconciler) learnGone(set *apps.CloneSet, pod *corev1.Pod) {
-	r.writes.note(set.UID, written{pod: pod, deleted: true, at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
 }

@@ -51,6 +51,10 @@ func toldOf(a plan.Action) (told, bool) {
 		return told{"SuccessfulCreate", "FailedCreate", "create"}, true
 	case a.Reason == plan.ReasonRecreate:
 		return told{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}, true
+	case a.Verb == plan.Discard:
+		return told{"", "FailedDelete", "delete"}, false
+	case a.Verb == plan.Provide:
+		return told{"", "FailedCreate", "create"}, false
 	case a.Verb == plan.Delete:
 		return told{"SuccessfulDelete", "FailedDelete", "delete"}, true
 	case a.Verb == plan.Update:
@@ -95,7 +99,10 @@ func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
 }
 
 func nameOf(o outcome) string {
-	if o.pod == nil {
+	switch {
+	case o.action.Verb == plan.Discard || o.action.Verb == plan.Provide:
+		return "the claims of instance " + o.action.Instance
+	case o.pod == nil:
 		return "a Pod"
 	}
 	return "Pod " + o.pod.Name

@@ -27,6 +27,10 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
 	}
+	spec.DisableClaimReuse = in.ScaleStrategy.DisablePVCReuse
+	for i := range in.VolumeClaimTemplates {
+		spec.ClaimTemplates = append(spec.ClaimTemplates, in.VolumeClaimTemplates[i].Metadata.Name)
+	}
 	if in.Replicas != nil {
 		spec.Replicas = int(*in.Replicas)
 	}

@@ -276,6 +276,12 @@ func soundness(s *Snapshot, p Plan) error {
 			}
 			continue
 		}
+		if err := sparing(s, a); err != nil {
+			return err
+		}
+		if a.Verb == Discard || a.Verb == Provide {
+			continue
+		}
 		if a.Pod == nil {
 			return fmt.Errorf("%v: no Pod", a)
 		}

@@ -28,6 +28,9 @@ type pass struct {
 	queue []*podView
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named map[string]bool
+	// instances are those that have claims, in the order of their ids.
+	instances []*instance
+	byID      map[string]*instance
 	// changes are the ways to the update revision, by the hash of the old one.
 	changes map[string]diff
 }
@@ -38,6 +41,7 @@ func Make(s *Snapshot) Plan {
 	if s.Deleting {
 		return p.plan
 	}
+	p.claimsProblem()
 	p.revive()
 	p.choose()
 	p.count()
@@ -47,6 +51,7 @@ func Make(s *Snapshot) Plan {
 	p.replace()
 	p.scaleIn()
 	p.update()
+	p.settleClaims()
 	p.trim()
 	return p.finish()
 }
@@ -71,6 +76,7 @@ func newPass(s *Snapshot) *pass {
 		}
 	}
 	rankBySpread(p.pods)
+	p.readInstances()
 	return p
 }
 
@@ -188,7 +194,7 @@ func (p *pass) remove(v *podView, reason string) {
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: reason})
+		p.act(v, Action{Verb: Delete, Reason: reason, Claims: p.claimsOf(v)})
 		return
 	}
 	a := Action{

@@ -103,7 +103,7 @@ func (p *pass) update() {
 }
 
 func (p *pass) recreate(v *podView) {
-	if p.takeDown(v) {
+	if p.ClaimsRefused == "" && p.takeDown(v) {
 		p.remove(v, ReasonRecreate)
 	}
 }
