@@ -26,6 +26,9 @@ import (
 // somebody else's, or the claim of that name is on its way out.
 var errClaimTaken = errors.New("the claim cannot be used")
 
+// errClaimBusy says that a claim changes all the time.
+var errClaimBusy = errors.New("the claim is being written to")
+
 // claimManifest makes a claim from its raw template, so that fields which this
 // program's libraries do not know reach the API server.
 func claimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) (*unstructured.Unstructured, error) {
@@ -133,6 +136,33 @@ func (r *Reconciler) provideClaim(
 	return claim, nil
 }
 
+// takeBack deletes the claims that were made for an instance whose name turned
+// out to be taken; unless it was taken by a Pod or a claim of this very set:
+// another process that believes it leads may have found the claims waiting, and
+// have made the Pod for them.
+func (r *Reconciler) takeBack(ctx context.Context, set *apps.CloneSet, id string, made []*corev1.PersistentVolumeClaim) error {
+	if len(made) == 0 {
+		return nil
+	}
+	objects := map[string]client.Object{plan.PodName(set.Name, id): &corev1.Pod{}}
+	for i := range set.Spec.VolumeClaimTemplates {
+		objects[plan.ClaimName(set.Spec.VolumeClaimTemplates[i].Metadata.Name, set.Name, id)] = &corev1.PersistentVolumeClaim{}
+	}
+	for _, claim := range made {
+		delete(objects, claim.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, objects[name])
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("look up %s, whose name is taken: %w", name, err)
+		}
+		if err == nil && metav1.IsControlledBy(objects[name], set) {
+			return nil
+		}
+	}
+	return r.deleteClaims(ctx, set, id, made)
+}
+
 // hasClaim asks the API server whether the set has a claim of that name that can
 // be used.
 func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
@@ -197,16 +227,45 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 
 func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id string, claims []*corev1.PersistentVolumeClaim) error {
 	for _, claim := range claims {
-		err := r.Client.Delete(ctx, &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name},
-		}, client.Preconditions{UID: &claim.UID})
-		if client.IgnoreNotFound(err) != nil {
+		if err := r.deleteClaim(ctx, set, claim); err != nil {
 			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 		}
-		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()})
 	}
 	r.departures.forget(set.UID, id)
 	return nil
+}
+
+// deleteClaim deletes a claim in the version in which it was seen: one that the
+// user has set free since, to keep it, is not the set's to delete.
+func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
+	for range 2 {
+		err := r.Client.Delete(ctx, &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name},
+		}, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+		if err == nil || apierrors.IsNotFound(err) {
+			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()})
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		live := &corev1.PersistentVolumeClaim{}
+		getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(claim), live)
+		if client.IgnoreNotFound(getErr) != nil {
+			return getErr
+		}
+		if getErr != nil || live.UID != claim.UID {
+			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()})
+			return nil
+		}
+		ours := metav1.IsControlledBy(live, set)
+		r.claims.note(set.UID, claimWritten{object: live, deleted: !ours, at: r.Clock.Now()})
+		if !ours || live.DeletionTimestamp != nil {
+			return nil
+		}
+		claim = live // bound, or labelled: it goes all the same
+	}
+	return fmt.Errorf("it has changed twice: %w", errClaimBusy)
 }
 
 // claimRevision tells claim templates apart, so that each is tried once.

@@ -188,8 +188,8 @@ func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *
 	}
 	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
 	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // changed since; the watch brings the set here again
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("adopt claim %s: %w", claim.Name, err)
@@ -237,7 +237,9 @@ func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1
 		if !d.sets[set.UID][id] || claim.DeletionTimestamp != nil {
 			continue
 		}
-		lives := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id) })
+		lives := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
+		})
 		if !lives {
 			out[id] = true
 		}

@@ -92,7 +92,7 @@ func (s *Simulation) checkRest() {
 		return
 	}
 	s.World.say("story", "the set rests at its goal; another pass and a new process have nothing to do")
-	s.launch(quiet(s.config.Process))
+	s.launch(s.successor())
 	writes := 0
 	for _, p := range s.processes {
 		writes += p.writes
@@ -139,6 +139,9 @@ func (s *Simulation) missing() string {
 	}
 	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
+	}
+	if what := s.missingClaims(set); what != "" {
+		return what
 	}
 	return s.missingStatus(set, len(live), old, update)
 }

@@ -19,7 +19,12 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 	if change != nil {
 		change(&config)
 	}
-	s := New(config, randomSet(w))
+	set := randomSet(w)
+	randomClaims(seed, set)
+	s := New(config, set)
+	if len(set.Spec.VolumeClaimTemplates) > 0 {
+		s.strangers()
+	}
 	s.randomSchedule()
 	return s
 }
