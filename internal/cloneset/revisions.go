@@ -197,10 +197,30 @@ func (r *Reconciler) tryCreateRevision(
 		return nil, fmt.Errorf("get revision %s: %w", object.Name, err)
 	}
 	found, err := revision.Template(existing.Data.Raw)
-	if err == nil && metav1.IsControlledBy(existing, set) && revision.Equal(found, template) {
+	switch same := err == nil && revision.Equal(found, template); {
+	case same && metav1.IsControlledBy(existing, set):
 		return existing, nil
+	case same && metav1.GetControllerOf(existing) == nil:
+		return r.adoptRevision(ctx, set, existing)
 	}
 	return nil, errCollision
+}
+
+// adoptRevision takes over a revision that a set of this name left behind, with
+// its Pods: under another name they would all be Pods of an old revision.
+func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, orphan *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
+	patch, err := r.adoption(ctx, set, orphan)
+	if err != nil {
+		return nil, err
+	}
+	if patch == nil {
+		return nil, fmt.Errorf("adopt revision %s: CloneSet %s is gone or going", orphan.Name, set.Name)
+	}
+	adopted := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: orphan.Namespace, Name: orphan.Name}}
+	if err := r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		return nil, fmt.Errorf("adopt revision %s: %w", orphan.Name, err)
+	}
+	return adopted, nil
 }
 
 // pruneRevisions deletes the oldest revisions beyond the limit that nothing uses.
