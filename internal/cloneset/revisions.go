@@ -191,7 +191,14 @@ func (r *Reconciler) tryCreateRevision(
 	if !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create revision %s: %w", object.Name, err)
 	}
-	// Either the cache has not shown our own yet, or the name is taken.
+	return r.takeRevision(ctx, set, template, object)
+}
+
+// takeRevision settles that there is an object of a revision's name: either the
+// cache has not shown our own yet, or nobody owns it, or the name is taken.
+func (r *Reconciler) takeRevision(
+	ctx context.Context, set *apps.CloneSet, template map[string]any, object *appsv1.ControllerRevision,
+) (*appsv1.ControllerRevision, error) {
 	existing := &appsv1.ControllerRevision{}
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), existing); err != nil {
 		return nil, fmt.Errorf("get revision %s: %w", object.Name, err)

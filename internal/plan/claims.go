@@ -104,8 +104,8 @@ func (p *pass) claimsOf(v *podView) []*corev1.PersistentVolumeClaim {
 // gone, so that its claims go too. It is the evidence that outlives a crash
 // between the deletion of a Pod and that of its claims. A Pod that ended may
 // have been led to the gate for that reason alone: its claims stay.
-func (v *podView) takesClaims() bool {
-	return v.specified || (v.preparesDelete() && !v.ended())
+func (p *podView) takesClaims() bool {
+	return p.specified || (p.preparesDelete() && !p.ended())
 }
 
 // reusable says that the next Pod can take over an instance: its Pod is gone by
@@ -151,14 +151,14 @@ func (p *pass) returning() int {
 
 // endsBy says whether a Pod is ending, and until when it is waited for; zero is
 // without a bound, where the controller itself deletes the Pod in this pass.
-func (v *podView) endsBy() (time.Time, bool) {
+func (p *podView) endsBy() (time.Time, bool) {
 	switch {
-	case v.terminate:
-		return v.pod.DeletionTimestamp.Add(endPatience), true
-	case !v.ended():
+	case p.terminate:
+		return p.pod.DeletionTimestamp.Add(endPatience), true
+	case !p.ended():
 		return time.Time{}, false
-	case v.preparesDelete():
-		return since(v.pod).Add(endPatience), true
+	case p.preparesDelete():
+		return since(p.pod).Add(endPatience), true
 	}
 	return time.Time{}, true
 }
@@ -210,7 +210,10 @@ func (p *pass) taken() map[string]bool {
 // that a Pod lacks.
 func (p *pass) settleClaims() {
 	for _, i := range p.instances {
-		if claims := i.staying(); len(claims) > 0 && p.unwanted(i) {
+		if !p.unwanted(i) {
+			continue
+		}
+		if claims := i.staying(); len(claims) > 0 {
 			p.plan.Actions = append(p.plan.Actions, Action{Verb: Discard, Reason: ReasonInstanceGone, Instance: i.id, Claims: claims})
 		}
 	}

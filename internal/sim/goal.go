@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -140,10 +141,7 @@ func (s *Simulation) missing() string {
 	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
-	if what := s.missingClaims(set); what != "" {
-		return what
-	}
-	return s.missingStatus(set, len(live), old, update)
+	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 
 // missingOf says what keeps a Pod from being as it should be for good.
