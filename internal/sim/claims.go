@@ -214,3 +214,20 @@ func randomClaims(seed uint64, set *apps.CloneSet) {
 	set.Spec.VolumeClaimTemplates = claimTemplates(pick(w, []string{"data"}, []string{"data", "log"})...)
 	set.Spec.ScaleStrategy.DisablePVCReuse = w.roll(0.3)
 }
+
+// settleClaims deletes the Pods that wait for a claim of a template that the
+// user has taken away since: nobody can make it.
+func (s *Simulation) settleClaims() {
+	set := s.Set()
+	for _, pod := range s.Pods() {
+		waits := slices.ContainsFunc(claimsOf(pod), func(name string) bool {
+			_, err := s.Server.get(Claims, key(pod.Namespace, name))
+			template := strings.TrimSuffix(name, "-"+pod.Name)
+			return err != nil && !slices.Contains(templateNames(set), template)
+		})
+		if !scheduled(pod) && waits {
+			s.World.say("user", "gives Pod %s up", pod.Name)
+			_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+		}
+	}
+}

@@ -105,6 +105,7 @@ func (s *Simulation) settleUser() {
 	if u := s.Set().Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(s.Set().Spec.ScaleStrategy.PodsToDelete) > 0 {
 		s.letGoOn()
 	}
+	s.settleClaims()
 	for _, object := range s.Server.list(Pods) {
 		pod, ok := object.(*corev1.Pod)
 		if ok && contains(pod.Finalizers, "other/finalizer") {
