@@ -156,7 +156,10 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		Cache: cache.Options{
 			// Nobody here reads managed fields, and they are a third of a Pod.
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: onlyLabels}},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}:                  {Transform: onlyLabels},
+				&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
+			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{
 			// Secrets are read one by one, so that no permission to list them is needed.

@@ -71,7 +71,7 @@ func TestAdoption(t *testing.T) {
 			if test.live != nil {
 				test.live(c.live)
 			}
-			r := &Reconciler{Client: c, Reader: c, Clock: testclock.NewFakePassiveClock(now), writes: newWrites()}
+			r := &Reconciler{Client: c, Reader: c, Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod]()}
 			if err := r.adoptOrphans(t.Context(), set); err != nil {
 				t.Fatal(err)
 			}

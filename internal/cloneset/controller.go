@@ -35,6 +35,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods/resize,verbs=patch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -90,12 +91,16 @@ type Reconciler struct {
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
-	writes   *writes
-	answers  *answers
-	refusals *refusals
-	metrics  *metrics
-	told     *told
-	drains   *drains
+	writes     *writes
+	claims     *claimWrites
+	departures *departures
+	answers    *answers
+	refusals   *refusals
+	// claimRefusals are those of claim templates.
+	claimRefusals *refusals
+	metrics       *metrics
+	told          *told
+	drains        *drains
 }
 
 // New makes a Reconciler, whose metrics Setup registers. Reader must not be a
@@ -108,7 +113,8 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, NewID: func() string { return rand.String(5) },
-		writes: newWrites(), answers: newAnswers(), refusals: newRefusals(),
+		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
+		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
 		metrics: m, told: newTold(), drains: newDrains(),
 	}
 }
@@ -119,7 +125,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := r.metrics.register(r.Options.Registerer); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	for _, object := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}} {
+	for _, object := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &appsv1.ControllerRevision{}} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, indexOwner, ownerOf); err != nil {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
@@ -128,6 +134,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		For(&apps.CloneSet{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
+		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
 		WithOptions(controllerOptions(r.Options.Sets)).
 		Complete(r)
 	if err != nil {
@@ -208,6 +215,8 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	r.tell(set, &decided, outcomes, now)
 	if snapshot.Deleting {
 		r.refusals.forget(set.UID)
+		r.claimRefusals.forget(set.UID)
+		r.departures.drop(set.UID)
 	}
 	return after(&decided, outcomes, now)
 }

@@ -184,7 +184,7 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 		found[live.Items[i].UID] = &live.Items[i]
 	}
 	// Also what was created and the cache has not shown: it may never do so.
-	seen := append(r.writes.pods(set.UID), cached...)
+	seen := append(r.writes.all(set.UID), cached...)
 	if err := r.findStrays(ctx, seen, found); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 	// would be forgotten again, and the list from the cache still shows it.
 	for _, pod := range found {
 		if metav1.IsControlledBy(pod, set) {
-			r.writes.note(set.UID, written{pod: pod, created: true, at: now})
+			r.writes.note(set.UID, written{object: pod, created: true, at: now})
 		}
 	}
 	for _, pod := range seen {
@@ -202,6 +202,9 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 		case !metav1.IsControlledBy(live, set):
 			r.learn(set, live)
 		}
+	}
+	if err := r.lookAroundClaims(ctx, set, now); err != nil {
+		return err
 	}
 	r.answers.found(client.ObjectKeyFromObject(set))
 	return nil
@@ -229,10 +232,10 @@ func (r *Reconciler) findStrays(ctx context.Context, cached []*corev1.Pod, found
 // learn keeps what the API server shows of a Pod that a write met changed, so
 // that the next pass does not decide on what the cache still shows.
 func (r *Reconciler) learn(set *apps.CloneSet, live *corev1.Pod) {
-	r.writes.note(set.UID, written{pod: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
 }
 
 // learnGone keeps that the API server does not have a Pod any more.
 func (r *Reconciler) learnGone(set *apps.CloneSet, pod *corev1.Pod) {
-	r.writes.note(set.UID, written{pod: pod, deleted: true, at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
 }

@@ -88,6 +88,10 @@ func eventOf(a plan.Action) (eventNames, bool) {
 		return eventNames{"SuccessfulCreate", "FailedCreate", "create"}, true
 	case a.Reason == plan.ReasonRecreate:
 		return eventNames{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}, true
+	case a.Verb == plan.Discard:
+		return eventNames{"", "FailedDelete", "delete"}, false
+	case a.Verb == plan.Provide:
+		return eventNames{"", "FailedCreate", "create"}, false
 	case a.Verb == plan.Delete:
 		return eventNames{"SuccessfulDelete", "FailedDelete", "delete"}, true
 	case a.Verb == plan.Update || a.Verb == plan.Continue:
@@ -132,7 +136,10 @@ func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
 }
 
 func nameOf(o outcome) string {
-	if o.pod == nil {
+	switch {
+	case o.action.Verb == plan.Discard || o.action.Verb == plan.Provide:
+		return "the claims of instance " + o.action.Instance
+	case o.pod == nil:
 		return "a Pod"
 	}
 	return "Pod " + o.pod.Name

@@ -40,38 +40,28 @@ func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) err
 		if !named || strings.Contains(hash, "-") || object.DeletionTimestamp != nil || !selector.Matches(labels.Set(object.Labels)) {
 			continue
 		}
-		if err := r.adoptRevision(ctx, set, object); err != nil {
+		if _, err := r.adoptRevision(ctx, set, object); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision) error {
-	// The cache may be old: a set that is being deleted would take back what is
-	// just being taken from it.
-	live := &apps.CloneSet{}
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
-		return fmt.Errorf("get CloneSet before an adoption: %w", err)
-	}
-	if live.UID != set.UID || live.DeletionTimestamp != nil {
-		return nil
-	}
-	patch, err := encode(map[string]any{"metadata": map[string]any{
-		"uid": object.UID, "resourceVersion": object.ResourceVersion,
-		"ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
-	}})
-	if err != nil {
-		return fmt.Errorf("encode the owner of revision %s: %w", object.Name, err)
+// adoptRevision returns nil if the set is gone or going, or the revision has
+// changed since it was seen.
+func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
+	patch, err := r.adoption(ctx, set, object)
+	if err != nil || patch == nil {
+		return nil, err
 	}
 	adopted := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
 	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // changed since; findRevision and the next pass ask for it again
+		return nil, nil // findRevision and the next pass ask for it again
 	}
 	if err != nil {
-		return fmt.Errorf("adopt revision %s: %w", object.Name, err)
+		return nil, fmt.Errorf("adopt revision %s: %w", object.Name, err)
 	}
 	r.answers.noteRevision(set, adopted)
-	return nil
+	return adopted, nil
 }

@@ -55,7 +55,7 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 		if err := r.Client.Patch(ctx, released, client.RawPatch(types.JSONPatchType, data)); err != nil {
 			return err
 		}
-		r.writes.note(set.UID, written{pod: released, deleted: true, at: r.Clock.Now()})
+		r.writes.note(set.UID, written{object: released, deleted: true, at: r.Clock.Now()})
 		return nil
 	})
 	if apierrors.IsNotFound(err) {

@@ -102,8 +102,8 @@ func TestLetGoAndBack(t *testing.T) {
 		{"a later one of the set's", at("8", owner("set", true)), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWrites()
-			w.note("set", written{pod: at("7"), deleted: true, at: now})
+			w := newOverlay[*corev1.Pod]()
+			w.note("set", written{object: at("7"), deleted: true, at: now})
 			pods, doubtful := w.merge("set", []*corev1.Pod{test.cached}, now)
 			if got := len(pods) == 1; got != test.shown || len(doubtful) > 0 {
 				t.Errorf("shown: %t, want %t; in doubt: %v", got, test.shown, doubtful)
@@ -111,8 +111,8 @@ func TestLetGoAndBack(t *testing.T) {
 		})
 	}
 	t.Run("one that was deleted never comes back", func(t *testing.T) {
-		w := newWrites()
-		w.note("set", written{pod: at("7", owner("set", true)), deleted: true, at: now})
+		w := newOverlay[*corev1.Pod]()
+		w.note("set", written{object: at("7", owner("set", true)), deleted: true, at: now})
 		if pods, _ := w.merge("set", []*corev1.Pod{at("8", owner("set", true))}, now); len(pods) != 0 {
 			t.Errorf("shown: %v", pods)
 		}

@@ -104,7 +104,7 @@ func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *c
 	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	err = r.Client.SubResource("resize").Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data))
 	if err == nil {
-		r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
+		r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
 		return patched, nil
 	}
 	if err = r.unresizable(ctx, pod, err); outdated(err) || !refusedForGood(err) {

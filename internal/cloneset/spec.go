@@ -28,6 +28,10 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
 		Spread:       readSpread(&in.Template),
 	}
+	spec.DisableClaimReuse = in.ScaleStrategy.DisablePVCReuse
+	for i := range in.VolumeClaimTemplates {
+		spec.ClaimTemplates = append(spec.ClaimTemplates, in.VolumeClaimTemplates[i].Metadata.Name)
+	}
 	if in.Replicas != nil {
 		spec.Replicas = int(*in.Replicas)
 	}

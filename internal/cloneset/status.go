@@ -48,7 +48,7 @@ func find(p *plan.Plan, outcomes []outcome) findings {
 		before := f.failedUpdate
 		f.failedUpdate = finding{problem.Reason, problem.Message}
 		switch problem.Reason {
-		case plan.ProblemTemplate:
+		case plan.ProblemTemplate, plan.ProblemClaims:
 			f.failedScale = f.failedUpdate
 		case plan.ProblemNoSuchPod:
 			f.failedScale, f.failedUpdate = f.failedUpdate, before
@@ -63,7 +63,7 @@ func find(p *plan.Plan, outcomes []outcome) findings {
 		if errors.As(o.err, &resize) {
 			failure = finding{plan.ProblemResize, resize.Error()}
 		}
-		if o.action.Verb == plan.Create || o.action.Verb == plan.Delete {
+		if slices.Contains([]plan.Verb{plan.Create, plan.Delete, plan.Discard, plan.Provide}, o.action.Verb) {
 			f.failedScale = failure
 		} else {
 			f.failedUpdate = failure

@@ -49,8 +49,12 @@ const (
 	Continue Verb = "Continue"
 	// Create makes a new Pod.
 	Create Verb = "Create"
-	// Delete deletes a Pod.
+	// Delete deletes a Pod, and after it the claims that go with it.
 	Delete Verb = "Delete"
+	// Discard deletes claims whose Pod is gone or going.
+	Discard Verb = "Discard"
+	// Provide makes the claims that a Pod lacks.
+	Provide Verb = "Provide"
 )
 
 // Action is one step for one Pod.
@@ -73,6 +77,13 @@ type Action struct {
 	Revision *revision.Revision
 	// Change is what Update does.
 	Change *inplace.Change
+	// Instance is the id that Create takes over, and whose claims Discard and
+	// Provide are about; "" has Create take a new one.
+	Instance string
+	// Taken are the ids that a new one has to differ from. Do not change it.
+	Taken map[string]bool
+	// Claims are those that Delete and Discard delete.
+	Claims []*corev1.PersistentVolumeClaim
 }
 
 // StateFirst says that the state is to be written before the conditions: on the
@@ -111,19 +122,29 @@ const (
 	// ReasonNextContainers: the containers of a higher launch priority are ready.
 	ReasonNextContainers = "NextContainers"
 	// ReasonResize: the containers' resources have not been written yet.
-	ReasonResize = "ResizeContainers"
+	ReasonResize       = "ResizeContainers"
+	ReasonInstanceGone = "InstanceGone"
+	ReasonClaimMissing = "ClaimMissing"
 )
 
 // String tells the action in a line.
 func (a Action) String() string {
 	var b strings.Builder
 	name := "a new Pod"
-	if a.Pod != nil {
+	switch {
+	case a.Pod != nil:
 		name = a.Pod.Name
+	case a.Instance != "" && a.Verb == Create:
+		name += " for the claims of " + a.Instance
+	case a.Instance != "":
+		name = "claims of " + a.Instance
 	}
 	fmt.Fprintf(&b, "%s %s (%s)", strings.ToLower(string(a.Verb)), name, a.Reason)
 	if a.To != "" {
 		fmt.Fprintf(&b, " to %s", a.To)
+	}
+	for _, claim := range a.Claims {
+		fmt.Fprintf(&b, " claim %s", claim.Name)
 	}
 	for _, c := range a.Conditions {
 		fmt.Fprintf(&b, " %s=%s", c.Type, c.Status)
@@ -201,6 +222,8 @@ const (
 	ProblemTemplate = "TemplateRefused"
 	// ProblemNoSuchPod: podsToDelete has a name that is no Pod of the set.
 	ProblemNoSuchPod = "PodsToDeleteUnknown"
+	// ProblemClaims: the API server refuses claims of volumeClaimTemplates.
+	ProblemClaims = "ClaimTemplateRefused"
 	// ProblemRevision: the ControllerRevision of a Pod cannot be read.
 	ProblemRevision = "RevisionUnreadable"
 	// ProblemResize: cpu and memory of a Pod's containers cannot be changed.

@@ -275,10 +275,13 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 func soundness(s *Snapshot, p Plan) error {
 	seen := map[string]bool{}
 	for _, a := range p.Actions {
-		if a.Verb == Create {
-			if a.Pod != nil || a.Revision == nil {
-				return fmt.Errorf("%v: a new Pod has a revision and no Pod", a)
-			}
+		if err := sparing(s, a); err != nil {
+			return err
+		}
+		if a.Verb == Create && (a.Pod != nil || a.Revision == nil) {
+			return fmt.Errorf("%v: a new Pod has a revision and no Pod", a)
+		}
+		if slices.Contains([]Verb{Create, Discard, Provide}, a.Verb) {
 			continue
 		}
 		if a.Pod == nil {

@@ -4,6 +4,8 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +66,40 @@ func anySnapshot(d *dice) *Snapshot {
 			spec.PodsToDelete = append(spec.PodsToDelete, name)
 		}
 	}
+	anyClaims(d, s)
 	return s
+}
+
+// anyClaims gives the set claims with Pods, without, and with the wrong labels.
+func anyClaims(d *dice, s *Snapshot) {
+	if d.flip() {
+		templates("data", "log")(s)
+	}
+	s.Spec.DisableClaimReuse = d.roll(4) == 3
+	if d.roll(8) == 7 {
+		claimsRefused(s)
+	}
+	for i := range d.roll(5) {
+		id := fmt.Sprintf("i%d", i)
+		c := claim(pick(d, "data", "log", "other"), id)
+		if d.roll(4) == 3 {
+			going(c)
+		}
+		if d.roll(5) == 4 {
+			c.Labels[apps.LabelInstanceID] = "i0"
+		}
+		withClaims(c)(s)
+		if d.roll(6) == 5 {
+			departed(id)(s)
+		}
+		if d.flip() {
+			p := anyPod(d, "web-"+id)
+			label(apps.LabelInstanceID, pick(d, id, id, "", "i0"))(p)
+			mounting("data", id)(p)
+			with(p)(s)
+		}
+	}
+	slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func anyPod(d *dice, name string) *corev1.Pod {

@@ -27,6 +27,9 @@ type pass struct {
 	queue []*podView
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named map[string]bool
+	// instances are those that have claims, in the order of their ids.
+	instances []*instance
+	byID      map[string]*instance
 	// changes are the ways to the update revision, by the hash of the old one.
 	changes map[string]diff
 }
@@ -37,6 +40,7 @@ func Make(s *Snapshot) Plan {
 	if s.Deleting {
 		return p.plan
 	}
+	p.claimsProblem()
 	p.revive()
 	p.choose()
 	p.count()
@@ -46,6 +50,7 @@ func Make(s *Snapshot) Plan {
 	p.replace()
 	p.scaleIn()
 	p.update()
+	p.settleClaims()
 	p.trim()
 	return p.finish()
 }
@@ -69,6 +74,7 @@ func newPass(s *Snapshot) *pass {
 			p.pods = append(p.pods, v)
 		}
 	}
+	p.readInstances()
 	return p
 }
 
@@ -186,7 +192,7 @@ func (p *pass) remove(v *podView, reason string) {
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: reason})
+		p.act(v, Action{Verb: Delete, Reason: reason, Claims: p.claimsOf(v)})
 		return
 	}
 	a := Action{

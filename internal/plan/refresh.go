@@ -142,7 +142,12 @@ func hasGate(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 func (p *pass) cleanUp(v *podView) {
 	switch {
 	case !v.holds(p.Spec.Hooks.PreDelete):
-		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp})
+		// The claims stay for its replacement, unless nobody wants them.
+		var claims []*corev1.PersistentVolumeClaim
+		if p.Spec.DisableClaimReuse || v.specified {
+			claims = p.claimsOf(v)
+		}
+		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp, Claims: claims})
 	case v.state == apps.StatePreparingDelete:
 		v.waitsFor = lifecycle.Waiting(v.lifecycle(), p.Spec.Hooks)
 	default:

@@ -41,8 +41,13 @@ func (p *pass) create() {
 		missing = min(missing, room)
 	}
 	current := p.Spec.partition() - p.old
-	for range missing {
-		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update}
+	ids, missing := p.instancesFor(missing)
+	taken := p.taken()
+	for n := range missing {
+		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update, Taken: taken}
+		if n < len(ids) {
+			a.Instance = ids[n]
+		}
 		if current > 0 || p.refused(a.Revision) {
 			current--
 			a.Revision = p.Current
@@ -70,7 +75,7 @@ func (p *pass) release() {
 			p.ledger.drop(v)
 		}
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: ReasonHookReleased})
+		p.act(v, Action{Verb: Delete, Reason: ReasonHookReleased, Claims: p.claimsOf(v)})
 	}
 }
 

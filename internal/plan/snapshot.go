@@ -46,6 +46,16 @@ type Snapshot struct {
 	Pods []*corev1.Pod
 	// Nodes are the labels of the Pods' nodes that Spec.Spread names, by node.
 	Nodes map[string]map[string]string
+	// Claims are the set's own claims in the order of their names.
+	Claims []*corev1.PersistentVolumeClaim
+	// Departed are the ids of instances whose Pod this controller has deleted, or
+	// may have if the answer was lost, and whose claims are still to go.
+	Departed map[string]bool
+	// ClaimsRefused is why the API server refuses claims of the templates; "" if it
+	// does not. Then no Pod is made that needs one, and none is recreated.
+	ClaimsRefused string
+	// ClaimsRefusedUntil is when the API server is asked again; zero if it is not.
+	ClaimsRefusedUntil time.Time
 	// Starts bounds how many Pods one pass takes out of service or creates, so
 	// that the Pods that are done never wait behind a long queue of new starts.
 	// 0 is no bound.
@@ -72,7 +82,11 @@ type Spec struct {
 	ScaleMaxUnavailable *Count
 	// PodsToDelete names Pods to be deleted first.
 	PodsToDelete []string
-	Method       Method
+	// ClaimTemplates are the names of the claims that each Pod gets.
+	ClaimTemplates []string
+	// DisableClaimReuse has the claims go with their Pod, whoever deleted it.
+	DisableClaimReuse bool
+	Method            Method
 	// Partition is how many Pods keep the old revision.
 	Partition      Count
 	MaxUnavailable Count

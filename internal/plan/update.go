@@ -116,7 +116,7 @@ func (p *pass) update() {
 }
 
 func (p *pass) recreate(v *podView) {
-	if p.takeDown(v) {
+	if p.ClaimsRefused == "" && p.takeDown(v) {
 		p.remove(v, ReasonRecreate)
 	}
 }

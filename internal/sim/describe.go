@@ -40,6 +40,9 @@ func describeSpec(set *apps.CloneSet) string {
 	if set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" {
 		parts = append(parts, "PreparingDelete not counted")
 	}
+	if text := claimsText(set); text != "" {
+		parts = append(parts, text)
+	}
 	return strings.Join(append(parts, hooksText(set.Spec.Lifecycle)), ", ")
 }
 

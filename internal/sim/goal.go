@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -109,7 +110,7 @@ func (s *Simulation) checkRest() {
 		return
 	}
 	s.World.say("story", "the set rests at its goal; another pass and a new process have nothing to do")
-	s.launch(quiet(s.config.Process))
+	s.launch(s.successor())
 	writes := 0
 	for _, p := range s.processes {
 		writes += p.writes
@@ -157,7 +158,7 @@ func (s *Simulation) missing() string {
 	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
-	return s.missingStatus(set, len(live), old, update)
+	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 
 // missingOf says what keeps a Pod from being as it should be for good.

@@ -71,6 +71,8 @@ var rules = []rule{
 	{"the partition is never overrun", partitionOverrun},
 	{"new Pods keep to the partition", wrongRevision},
 	{"nothing is updated that the strategy leaves alone", updatedAgainstWill},
+	{"a Pod is made after its claims", withoutClaims},
+	{"claims that wait are used first", claimsLeft},
 }
 
 // judge checks a commit of a controller process.
@@ -81,6 +83,10 @@ func (s *Simulation) judge(p *Process, c *Commit) {
 	}
 	if c.Kind == Sets {
 		s.judgeStatus(p, c)
+		return
+	}
+	if c.Kind == Claims {
+		s.judgeClaim(p, c)
 		return
 	}
 	if c.Kind != Pods {

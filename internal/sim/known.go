@@ -65,7 +65,7 @@ func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone
 // vanished says that a Pod which the process read or wrote is gone from its cache
 // again: the cache has seen it go.
 func (p *Process) vanished(pod *corev1.Pod) bool {
-	if _, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok {
+	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
 	}
 	for _, c := range p.server.log[Pods][:p.pass.upTo] {

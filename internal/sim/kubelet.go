@@ -106,6 +106,13 @@ func (n *nodes) hear(c *Commit) {
 
 // schedule gives a Pod a node.
 func (n *nodes) schedule(at types.NamespacedName) {
+	object, err := n.server.get(Pods, at)
+	if pod, ok := object.(*corev1.Pod); err == nil && ok && !mountable(n.server, pod) {
+		if pod.DeletionTimestamp == nil {
+			n.world.after(n.span(max(n.config.Schedule, time.Second)), func() { n.schedule(at) })
+		}
+		return
+	}
 	n.placed++
 	node := fmt.Sprintf("node-%d", n.placed%max(n.config.Nodes, 1))
 	n.write("scheduler", at, "", func(pod *corev1.Pod) {

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -46,6 +47,15 @@ func partitionAt(n int) func(*Simulation) {
 // crash ends the controller process; another one takes over.
 func crash(s *Simulation) { s.processes[0].crash() }
 
+// removeByHand deletes the first Pod as kubectl does.
+func removeByHand(s *Simulation) {
+	pod := s.Pods()[0]
+	s.World.say("user", "deletes Pod %s", pod.Name)
+	_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+}
+
+func evictOne(s *Simulation) { s.nodes.evict(s.Pods()[0]) }
+
 func inPlace(replicas int32) *Builder {
 	return Demo(replicas).Type(apps.UpdateInPlaceIfPossible).Unavailable(intstr.FromInt32(1))
 }
@@ -54,6 +64,7 @@ var one, zero = intstr.FromInt32(1), intstr.FromInt32(0)
 
 func scenarios() []scenario {
 	hooked := func() *apps.CloneSet { return inPlace(3).Hooks(LabelHooks()).Build() }
+	claimed := func() *apps.CloneSet { return Demo(2).Unavailable(one).Claims("data").Build() }
 	marked := LabelHooks()
 	marked.InPlaceUpdate.MarkPodNotReady, marked.PreDelete.MarkPodNotReady = true, true
 	return []scenario{
@@ -92,6 +103,9 @@ func scenarios() []scenario {
 		{name: "take a Pod out by its labels", set: hooked, steps: []step{{time.Minute, func(s *Simulation) {
 			s.changePod(s.Pods()[0], func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
 		}}}},
+		{name: "claims that are reused and claims that go", set: claimed, steps: []step{
+			{time.Minute, removeByHand}, {time.Minute, scaleTo(1)}, {time.Minute, scaleTo(2)}, {time.Minute, evictOne}}},
+		{name: "claims and a recreate", set: claimed, steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
 		{name: "crash in mid-update", set: hooked, steps: []step{
 			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {1300 * time.Millisecond, crash}}},
 	}

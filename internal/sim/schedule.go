@@ -19,7 +19,12 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 	if change != nil {
 		change(&config)
 	}
-	s := New(config, randomSet(w))
+	set := randomSet(w)
+	randomClaims(seed, set)
+	s := New(config, set)
+	if len(set.Spec.VolumeClaimTemplates) > 0 {
+		s.strangers()
+	}
 	s.randomSchedule()
 	return s
 }
@@ -107,6 +112,7 @@ func (s *Simulation) settleUser() {
 	if u := s.Set().Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(s.Set().Spec.ScaleStrategy.PodsToDelete) > 0 {
 		s.letGoOn()
 	}
+	s.settleClaims()
 	for _, object := range s.Server.list(Pods) {
 		pod, ok := object.(*corev1.Pod)
 		if ok && contains(pod.Finalizers, "other/finalizer") {

@@ -147,6 +147,9 @@ func (s *Server) create(actor string, kind Kind, object client.Object, dryRun bo
 	if pod, ok := fresh.(*corev1.Pod); ok {
 		defaultPod(pod)
 	}
+	if kind == Claims {
+		fresh.SetFinalizers([]string{protection})
+	}
 	if dryRun {
 		return fresh, nil
 	}

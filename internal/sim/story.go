@@ -67,6 +67,8 @@ func describe(c *Commit) string {
 		return fmt.Sprintf("creates %s %s", c.Kind, name)
 	case c.New == nil:
 		return fmt.Sprintf("removes %s %s", c.Kind, name)
+	case c.Old.GetDeletionTimestamp() == nil && c.New.GetDeletionTimestamp() != nil:
+		return fmt.Sprintf("changes %s %s: to be deleted", c.Kind, name)
 	}
 	return fmt.Sprintf("changes %s %s", c.Kind, name)
 }

@@ -55,6 +55,10 @@ func (s *Simulation) act() {
 	if s.closing {
 		return
 	}
+	if len(s.Set().Spec.VolumeClaimTemplates) > 0 && s.World.roll(0.3) {
+		pick(s.World, claimDeeds...)(s)
+		return
+	}
 	total := 0
 	for _, d := range userDeeds {
 		total += d.weight

@@ -86,9 +86,17 @@ func TestAdmissionRefuses(t *testing.T) {
 					"weight": int64(1), "matchSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
 			"orderPriority and weightPriority exclude each other",
 		},
-		"claims": {
-			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "data"}}}},
-			"volumeClaimTemplates are not supported by this version of Usher",
+		"claims without a name": {
+			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"spec": map[string]any{}}}},
+			"each of volumeClaimTemplates needs a metadata.name of its own",
+		},
+		"claims of one name": {
+			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "data"}}, map[string]any{"metadata": map[string]any{"name": "data"}}}},
+			"each of volumeClaimTemplates needs a metadata.name of its own",
+		},
+		"claims of a name that no volume can have": {
+			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "Data"}}}},
+			"spec.volumeClaimTemplates[0].metadata.name",
 		},
 		"misspelt hook":       {[]any{"spec.lifecycle.PreNormal", map[string]any{}}, "PreNormal is spelled preNormal"},
 		"misspelt handler":    {[]any{"spec.lifecycle.preNormal.labelHandlers", map[string]any{"a": "b"}}, "labelHandlers is spelled labelsHandler"},
