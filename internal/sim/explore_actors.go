@@ -45,8 +45,8 @@ var (
 	DeletedByHand = Fault{"somebody deletes a Pod", (*explorer).deletedByHand}
 	// Orphaned: somebody takes the Pod from its CloneSet.
 	Orphaned = Fault{"somebody takes a Pod from its set", (*explorer).orphaned}
-	// Touched: somebody writes a label that is nobody's business.
-	Touched = Fault{"somebody labels a Pod", (*explorer).touched}
+	// Touched: somebody writes an annotation that is nobody's business.
+	Touched = Fault{"somebody annotates a Pod", (*explorer).touched}
 )
 
 // actor says who makes a transition.
@@ -111,10 +111,10 @@ func (x *explorer) tellEvent() []string {
 	}
 	for _, c := range x.commits {
 		if text := describe(c); text != "" {
-			out = append(out, c.Actor+" "+text)
+			out = append(out, text)
 		}
 	}
-	if len(out) == 0 {
+	if len(out) == 0 && x.note != "" {
 		out = append(out, x.note)
 	}
 	return out
@@ -374,5 +374,5 @@ func (x *explorer) orphaned(pod *corev1.Pod) {
 }
 
 func (x *explorer) touched(pod *corev1.Pod) {
-	x.sim.nodes.write("user", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Labels["other/label"] = "x" })
+	x.sim.nodes.write("user", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Annotations["other/note"] = "x" })
 }

@@ -11,6 +11,7 @@ import (
 // The rules about all states together.
 const (
 	ruleConverge = "it converges"
+	ruleSame     = "the same answers lead to the same requests"
 	ruleNothing  = "a pass at the goal does nothing"
 	ruleStuck    = "from every state the goal can be reached without the user"
 	ruleEnds     = "passes come to an end"

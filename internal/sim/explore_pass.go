@@ -144,7 +144,7 @@ func (r *passRun) request(kind Kind, at types.NamespacedName, out any, do func()
 	commits := len(r.x.commits)
 	err := do()
 	r.touched = r.touched || kind != Sets
-	answer := result{err: err}
+	answer := result{kind: kind, err: err}
 	if err == nil {
 		answer.seen = r.seen(kind, at, out)
 	}
@@ -204,7 +204,11 @@ func (r *passRun) seen(kind Kind, at types.NamespacedName, out any) []client.Obj
 // from it.
 func (r *passRun) again(answer *result, kind Kind, at types.NamespacedName, out any) error {
 	p := r.process
-	list, isList := out.(client.ObjectList)
+	if kind != answer.kind || (answer.written != nil && answer.written.GetName() != at.Name) {
+		p.world.fail(ruleSame, "request %d is about %s %s now, and was about %s", r.requests, kind, at.Name, answer.kind)
+		return errDead
+	}
+	list, isList := out.(*corev1.PodList)
 	switch {
 	case isList && answer.err == nil:
 		r.missing(kind, func(object client.Object) bool { return !slices.ContainsFunc(answer.seen, sameUID(object)) })
@@ -244,7 +248,7 @@ func sameUID(a client.Object) func(client.Object) bool {
 	return func(b client.Object) bool { return a.GetUID() == b.GetUID() }
 }
 
-func (r *passRun) give(out any, list client.ObjectList, object client.Object) error {
+func (r *passRun) give(out any, list *corev1.PodList, object client.Object) error {
 	if list != nil {
 		return appendTo(list, object)
 	}

@@ -83,7 +83,9 @@ type flight struct {
 
 // result is the answer to one request.
 type result struct {
-	err error
+	// kind is what the request was about.
+	kind Kind
+	err  error
 	// seen are the objects that it brought.
 	seen []client.Object
 	// written is the object that it changed; nil if none.
@@ -314,7 +316,7 @@ func (w *writer) flight(f *flight) {
 		if r.gone {
 			flags |= 2
 		}
-		w.out = append(w.out, flags, byte(len(r.seen)))
+		w.out = append(w.out, flags, byte(slices.Index(kinds, r.kind)), byte(len(r.seen)))
 		for _, object := range r.all() {
 			w.object(object)
 		}
@@ -379,6 +381,7 @@ func (r *reader) flight() *flight {
 		answer := result{err: r.library.errors[r.short()]}
 		flags := r.byte()
 		answer.gone = flags&2 != 0
+		answer.kind = kinds[r.byte()]
 		for range int(r.byte()) {
 			answer.seen = append(answer.seen, r.object())
 		}
