@@ -5,6 +5,7 @@ package sim
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -364,13 +365,7 @@ func (x *explorer) beginPass(id int32, c *cluster) {
 func (x *explorer) follow(id int32, r *passRun) {
 	failure := x.sim.World.failure
 	depth := x.nodes[id].depth
-	steps := r.chain
-	if r.end != nil {
-		if len(steps) > 0 {
-			steps = steps[:len(steps)-1]
-		}
-		steps = append(steps[:len(steps):len(steps)], r.end)
-	}
+	steps := r.steps()
 	for i, c := range steps {
 		depth++
 		if failure != nil && i == len(steps)-1 {
@@ -387,12 +382,21 @@ func (x *explorer) follow(id int32, r *passRun) {
 			return
 		}
 	}
-	if x.model.Stale && r.end != nil && !r.start.flight.second && len(r.results) > 0 {
+	if x.model.Stale && r.end != nil && !r.start.flight.second {
 		f := *r.start.flight
 		f.results, f.second = r.results, true
 		again := &cluster{objects: r.end.objects, running: r.end.running, wishes: r.end.wishes, faults: r.end.faults, flight: &f}
 		x.join(id, x.add(again, id, depth), byPass, false)
 	}
+}
+
+// steps are the states after each new request; the last one is that after the
+// pass, if the pass came to its end.
+func (r *passRun) steps() []*cluster {
+	if r.end == nil {
+		return r.chain
+	}
+	return append(slices.Clone(r.chain[:max(len(r.chain)-1, 0)]), r.end)
 }
 
 // violate notes a violation by the step after a state.

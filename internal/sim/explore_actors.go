@@ -151,7 +151,6 @@ func (x *explorer) events(c *cluster) []doing {
 // kubeletEvents are the next steps of a Pod's kubelet, and of the scheduler.
 func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 	step := func(do func(*corev1.Pod)) []doing { return []doing{{byKubelet, func() { do(pod) }}} }
-	run := x.running[pod.UID]
 	switch {
 	case pod.DeletionTimestamp != nil:
 		if pod.Spec.NodeName == "" || *pod.DeletionGracePeriodSeconds == 0 {
@@ -162,20 +161,29 @@ func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 		return step(x.scheduled)
 	case pod.Status.Phase == corev1.PodFailed:
 		return nil
-	case !x.model.Slow:
-		if run.generation == pod.Generation && run.up && x.reported(pod) {
-			return nil
-		}
-		return step(func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
+	case x.model.Slow:
+		return x.slowEvents(pod, step)
 	}
+	if run := x.running[pod.UID]; run.generation == pod.Generation && run.up && x.reported(pod) {
+		return nil
+	}
+	return step(func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
+}
+
+// slowEvents are those of a kubelet that does one thing at a time.
+func (x *explorer) slowEvents(pod *corev1.Pod, step func(func(*corev1.Pod)) []doing) []doing {
 	var out []doing
+	run := x.running[pod.UID]
 	if run.generation != pod.Generation {
 		out = append(out, step(x.syncs)...)
 	}
-	if !run.up && run.generation != 0 {
+	if run.generation == 0 {
+		return out
+	}
+	if !run.up {
 		out = append(out, step(x.starts)...)
 	}
-	if run.generation != 0 && !x.reported(pod) {
+	if !x.reported(pod) {
 		out = append(out, step(x.reports)...)
 	}
 	return out
