@@ -38,6 +38,12 @@ type Model struct {
 	Stale bool
 	// Lossy says that Pods may end without their hooks, by the user's doing.
 	Lossy bool
+	// NamesFirst gives new Pods names that sort before those of the others, not
+	// after them.
+	NamesFirst bool
+	// Reverse has a pass carry out its actions the other way round: the real one
+	// carries them out in parallel.
+	Reverse bool
 	// Change alters the controller.
 	Change func(*Config)
 }
@@ -122,6 +128,9 @@ func newExplorer(model Model) *explorer {
 	x.config.Process.Planner = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
 	if model.Change != nil {
 		model.Change(&x.config)
+	}
+	if model.NamesFirst {
+		x.offset = downFrom
 	}
 	x.sim = &Simulation{
 		World: w, Server: x.server, config: x.config, key: client.ObjectKeyFromObject(set), unprotected: model.Lossy,

@@ -123,6 +123,8 @@ func smallModels() []Model {
 		{Name: "scale out with a partition", Set: Demo(1).Partition(two).Build, Interfere: 1, Wishes: []Wish{rollout("app:2"), replicasTo(2)}},
 		{Name: "recreate", Set: Demo(1).Unavailable(one).Build, Interfere: 1, Wishes: []Wish{rollout("app:2")}},
 		{Name: "recreate with surge", Set: surging(1).Build, Interfere: 1, Wishes: []Wish{rollout("app:2")}},
+		{Name: "recreate with surge, new names first, writes reversed", Set: surging(1).Build, Interfere: 1, NamesFirst: true, Reverse: true,
+			Wishes: []Wish{rollout("app:2")}},
 		{Name: "metadata only", Set: hooked(2).Build, Interfere: unbounded, Wishes: []Wish{relabels()}},
 		{Name: "OnDelete", Set: Demo(2).Type(apps.UpdateOnDelete).Hooks(LabelHooks()).Build, Interfere: 1, Wishes: []Wish{rollout("app:2"), named()}},
 		{Name: "type changed mid-way", Set: hooked(1).Build, Interfere: 1, Wishes: []Wish{rollout("app:2"), typeTo(apps.UpdateReCreate)}},
@@ -139,7 +141,7 @@ func smallModels() []Model {
 
 // largeModels are visited besides when asked to.
 func largeModels() []Model {
-	return slices.Concat(largeHookModels(), largeUpdateModels(), largeScaleModels(), largeFaultModels())
+	return slices.Concat(largeHookModels(), largeUpdateModels(), largeScaleModels(), largeFaultModels(), largeOrderModels())
 }
 
 func largeHookModels() []Model {
@@ -214,6 +216,24 @@ func largeFaultModels() []Model {
 		{Name: "stale caches, three in place", Set: inPlace(3).Unavailable(two).Build, Interfere: 1, Stale: true, Wishes: update},
 		{Name: "stale caches, recreate", Set: Demo(2).Unavailable(one).Build, Interfere: 1, Stale: true, Wishes: update},
 		{Name: "stale caches, roll back", Set: hooked(1).Build, Interfere: 2, Stale: true, Wishes: []Wish{rollout("app:2"), rollout("app:1")}},
+	}
+}
+
+// largeOrderModels are models in which names sort, or writes follow, the other way.
+func largeOrderModels() []Model {
+	hooked := func(n int32) *Builder { return inPlace(n).Hooks(LabelHooks()) }
+	return []Model{
+		{Name: "new names first, recreate two with surge", Set: surging(2).Build, Interfere: 1, NamesFirst: true, Wishes: []Wish{rollout("app:2")}},
+		{Name: "new names first, scale out and in during an update", Set: inPlace(1).Build, Interfere: 1, NamesFirst: true,
+			Wishes: []Wish{rollout("app:2"), replicasTo(2), replicasTo(1)}},
+		{Name: "new names first, a Pod is listed for deletion", Set: Demo(2).Unavailable(one).Build, Interfere: 1, NamesFirst: true,
+			Wishes: []Wish{listed(false), replicasTo(1)}},
+		{Name: "writes reversed, update two at once", Set: hooked(3).Unavailable(two).Build, Interfere: 1, Reverse: true, Wishes: []Wish{rollout("app:2")}},
+		{Name: "writes reversed, partition moved and replicas with it", Set: inPlace(2).Partition(one).Build, Interfere: 1, Reverse: true,
+			Wishes: []Wish{rollout("app:2"), replicasTo(3), partitionTo(0)}},
+		{Name: "writes reversed, scale three in and take it back", Set: hooked(3).Build, Interfere: 1, Reverse: true,
+			Wishes: []Wish{replicasTo(1), replicasTo(3)}},
+		{Name: "writes reversed, recreate two with surge", Set: surging(2).Build, Interfere: 1, Reverse: true, Wishes: []Wish{rollout("app:2")}},
 	}
 }
 

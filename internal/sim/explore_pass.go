@@ -89,9 +89,12 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 	live := &apiClient{process: p}
 	c := &passClient{Client: live, run: r}
 	out := cloneset.New(c, &passReader{run: r, live: &liveReader{p}}, silent{}, cloneset.Options{Parallel: 1, Clock: x.sim.World.Clock})
-	used, last := r.taken(), 0
+	used, step, last := r.taken(), 1, 0
+	if x.model.NamesFirst {
+		step, last = -1, x.offset+1
+	}
 	out.NewID = func() string {
-		for last++; used[last]; last++ {
+		for last += step; used[last]; last += step {
 		}
 		return podID(last)
 	}
@@ -99,6 +102,9 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 		s.Starts = x.config.Process.Starts
 		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
 		p.pass.plan = x.config.Process.Planner(p, s)
+		if x.model.Reverse {
+			reverse(p.pass.plan.Actions)
+		}
 		if x.telling {
 			for i := range p.pass.plan.Actions {
 				r.told = append(r.told, decides+p.pass.plan.Actions[i].String())
@@ -107,6 +113,19 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 		return p.pass.plan
 	}
 	return out
+}
+
+// reverse turns round what a pass carries out in parallel: creates among
+// themselves, and the rest before and after them.
+func reverse(actions []plan.Action) {
+	for len(actions) > 0 {
+		part := 1
+		for part < len(actions) && (actions[part].Verb == plan.Create) == (actions[0].Verb == plan.Create) {
+			part++
+		}
+		slices.Reverse(actions[:part])
+		actions = actions[part:]
+	}
 }
 
 // taken are the numbers that no new Pod gets: those of Pods that the pass began

@@ -123,7 +123,12 @@ type library struct {
 	errorIDs map[string]uint16
 	runs     []runs
 	runIDs   map[runs]uint16
+	// offset is the number before that of the first Pod of a state without a pass.
+	offset int
 }
+
+// downFrom is from where names are given downwards.
+const downFrom = 100
 
 func newLibrary() *library {
 	return &library{
@@ -399,7 +404,7 @@ func (r *reader) flight() *flight {
 // the current revision.
 func (l *library) settle(c *cluster) *cluster {
 	out := &cluster{objects: objects{}.clone(), running: map[types.UID]runs{}, wishes: c.wishes, faults: c.faults}
-	renaming, replacer := renaming(c.objects[Pods])
+	renaming, replacer := l.renaming(c.objects[Pods])
 	for _, kind := range kinds {
 		for _, object := range sorted(c.objects[kind]) {
 			run := c.running[object.GetUID()]
@@ -451,10 +456,10 @@ func places(numbers ...int64) []int64 {
 // renaming closes the gaps in the names of the Pods; nil if there are none. The
 // planner compares names and looks for them, and does nothing else with them, so
 // their order is all that matters.
-func renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
+func (l *library) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
 	var pairs []string
 	for i, pod := range sorted(pods) {
-		is, shall := numberOf(pod.GetName()), i+1
+		is, shall := numberOf(pod.GetName()), l.offset+i+1
 		if is != shall {
 			pairs = append(pairs, podID(is), podID(shall), string(podUID(is)), string(podUID(shall)))
 		}
