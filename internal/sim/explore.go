@@ -210,7 +210,9 @@ func (x *explorer) number(kind Kind, name string) {
 	switch kind {
 	case Pods:
 		x.server.uids = numberOf(name) - 1
-	case Revisions:
+	case Claims:
+		x.server.uids = 6000 + numberOf(name)
+	default:
 		x.server.uids = 5000
 	}
 }
@@ -375,6 +377,10 @@ func (x *explorer) follow(id int32, r *passRun) {
 	failure := x.sim.World.failure
 	depth := x.nodes[id].depth
 	steps := r.steps()
+	if failure != nil && len(steps) == 0 {
+		x.violate(failure, id, depth)
+		return
+	}
 	for i, c := range steps {
 		depth++
 		if failure != nil && i == len(steps)-1 {

@@ -71,6 +71,7 @@ var found = []struct{ mutant, model string }{
 	{"forgets what it wrote", "stale caches, scale in and out"},
 	{"goes to and fro", "roll back, label hooks"},
 	{"acts on what it is not told of", "somebody annotates a Pod"},
+	{"acts on its own status", "metadata only"},
 }
 
 // graphMutants are broken as only all states together can show.
@@ -80,6 +81,11 @@ func graphMutants() []mutant {
 			label(s, p, func(pod *corev1.Pod) bool {
 				return state(pod) == apps.StatePreparingUpdate && pod.Labels["hook/flag"] == ""
 			})
+		}},
+		{name: "acts on its own status", caught: []string{ruleNothing}, before: func(p *Process, s *plan.Snapshot) {
+			if p.pass.set.Status.ObservedGeneration > 0 {
+				s.Spec.Replicas++
+			}
 		}},
 		{name: "acts on what it is not told of", caught: []string{ruleUnheard}, after: func(s *plan.Snapshot, p *plan.Plan) {
 			label(s, p, func(pod *corev1.Pod) bool { return pod.Annotations["other/note"] != "" })
