@@ -35,7 +35,7 @@ sim: ## Run SEEDS simulated schedules with faults (10,000 take about three minut
 
 .PHONY: explore
 STATES ?= 1000000
-explore: ## Visit every state of all the explorer's models, at most STATES of each (takes about ten minutes).
+explore: ## Visit every state of all the explorer's models, at most STATES of each (takes some minutes).
 	$(GO) test ./internal/sim -run TestExplore -deep -states $(STATES) -timeout 12h -v
 
 .PHONY: fuzz
