@@ -206,8 +206,9 @@ func stringMap(template map[string]any, field string) map[string]string {
 	values, _ := metadata[field].(map[string]any)
 	out := make(map[string]string, len(values))
 	for key, value := range values {
-		text, _ := value.(string)
-		out[key] = text
+		if text, ok := value.(string); ok { // null is absent: no new Pod gets it either
+			out[key] = text
+		}
 	}
 	return out
 }

@@ -14,5 +14,6 @@
 //     the real cloneset.Reconciler on a delayed copy of the server's objects;
 //   - kubelet.go, operator.go, user.go, claims.go: everybody else who writes;
 //   - known.go, invariants.go, budgets.go, claimrules.go, goal.go: what must hold;
+//   - explore*.go: all schedules of a small cluster instead of random ones;
 //   - world.go, setup.go, trace.go: time, chance, and the story of a run.
 package sim
