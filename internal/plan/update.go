@@ -121,6 +121,20 @@ func (p *pass) recreate(v *podView) {
 	}
 }
 
+// crowded says that a Pod which serves has to stay until those that left before
+// it are back, or are slow: the budget is a bound, and no target to fill at once.
+func (p *pass) crowded(v *podView) bool {
+	if p.Starts == 0 || !v.available {
+		return false
+	}
+	if p.ledger.settling >= p.Starts {
+		p.wakeAt(p.ledger.settled)
+		return true
+	}
+	p.ledger.settling++
+	return false
+}
+
 // takeDown pays for the update of a Pod.
 func (p *pass) takeDown(v *podView) bool {
 	if p.ledger.takeDown(v, p.ledger.roomForUpdate()) {
@@ -205,7 +219,7 @@ func (p *pass) restart(v *podView, change *inplace.Change) {
 		p.wakeAt(at)
 		return
 	}
-	if !p.takeDown(v) {
+	if p.crowded(v) || !p.takeDown(v) {
 		return
 	}
 	drained = drained || (v.restarting && v.inPlaceReady.Status == corev1.ConditionFalse)
