@@ -55,6 +55,10 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, err
 	}
+	elsewhere, err := r.elsewhere(ctx, set, pods, claims)
+	if err != nil {
+		return nil, nil, err
+	}
 	nodes, err := r.nodeLabels(ctx, spec.Spread, pods)
 	if err != nil {
 		return nil, nil, err
@@ -67,7 +71,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
 		Pods: pods, Drained: r.drains.of(pods, now), Nodes: nodes,
-		Claims: claims, Departed: r.departures.of(set, pods, claims),
+		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
 		Starts: r.Options.Parallel,
 	}, known, nil

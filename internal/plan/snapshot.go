@@ -51,6 +51,9 @@ type Snapshot struct {
 	// Departed are the ids of instances whose Pod this controller has deleted, or
 	// may have if the answer was lost, and whose claims are still to go.
 	Departed map[string]bool
+	// Elsewhere are the ids of instances whose Pod is there and is not the set's:
+	// it was let go, and its claims are in use for as long as it runs.
+	Elsewhere map[string]bool
 	// ClaimsRefused is why the API server refuses claims of the templates; "" if it
 	// does not. Then no Pod is made that needs one, and none is recreated.
 	ClaimsRefused string

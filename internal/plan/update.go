@@ -223,16 +223,21 @@ func (p *pass) restart(v *podView, change *inplace.Change) {
 		return
 	}
 	drained = drained || (v.restarting && v.inPlaceReady.Status == corev1.ConditionFalse)
+	p.act(v, p.restartOf(change, drained))
+}
+
+// restartOf is the next step of a restart: out of the endpoints, or, in the same
+// action where no grace period has to go by, the change of the containers.
+func (p *pass) restartOf(change *inplace.Change, drained bool) Action {
 	var conditions []Condition
 	if !drained {
 		conditions = []Condition{outOfService(p.Update.Name)}
 	}
 	if !drained && p.Spec.Grace > 0 {
 		p.wakeAt(graceEnd(p.Now, p.Spec.Grace))
-		p.act(v, Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions})
-		return
+		return Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions}
 	}
-	p.act(v, Action{
+	return Action{
 		Verb: Update, Reason: ReasonInPlace, To: apps.StateUpdating, Revision: p.Update, Change: change, Conditions: conditions,
-	})
+	}
 }
