@@ -1,0 +1,9 @@
+module github.com/usher-dev/usher/conformance
+
+go 1.26.0
+
+replace github.com/usher-dev/usher => ..
+
+require github.com/usher-dev/usher v0.0.0-00010101000000-000000000000
+
+require github.com/google/go-cmp v0.7.0 // indirect
