@@ -4,6 +4,12 @@ go 1.26.0
 
 replace github.com/usher-dev/usher => ..
 
-require github.com/usher-dev/usher v0.0.0-00010101000000-000000000000
+require (
+	github.com/go-zookeeper/zk v1.0.4
+	github.com/usher-dev/usher v0.0.0-00010101000000-000000000000
+)
 
-require github.com/google/go-cmp v0.7.0 // indirect
+require (
+	github.com/google/go-cmp v0.7.0 // indirect
+	golang.org/x/sync v0.19.0 // indirect
+)

@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,10 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/consul"
 	"github.com/usher-dev/usher/internal/registry/etcd"
 	"github.com/usher-dev/usher/internal/registry/webhook"
+	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
 
 const (
@@ -35,36 +38,62 @@ const (
 	calm = time.Minute
 )
 
-// Connect makes a connector for a Registry. prefix is the etcd prefix to use,
-// which may be an earlier one; secret is nil if the Registry names none.
+// Connect makes a connector for a Registry. prefix is where its services are, as
+// rootOf says, which may be an earlier one; secret is nil if the Registry names none.
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
 
 // DefaultConnect knows every kind that the API has.
 func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
 	switch {
+	case r.Spec.Consul != nil:
+		return consul.New(consul.Options{Address: r.Spec.Consul.Address, Datacenter: prefix, Secret: secret})
 	case r.Spec.Etcd != nil:
 		return etcd.New(etcd.Options{
 			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
 		})
 	case r.Spec.Webhook != nil:
 		return webhook.New(webhook.Options{URL: r.Spec.Webhook.URL, Secret: secret})
+	case r.Spec.ZooKeeper != nil:
+		return zookeeper.New(zookeeper.Options{
+			Servers: r.Spec.ZooKeeper.Servers, Layout: layoutOf(r), Path: prefix, Secret: secret,
+		})
 	}
-	return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set spec.etcd or spec.webhook", r.Name))
+	return nil, registry.Permanent(fmt.Errorf(
+		"registry %s sets no kind: set spec.consul, spec.etcd, spec.webhook or spec.zookeeper", r.Name))
 }
 
-func prefixOf(r *usherv1alpha1.Registry) string {
-	if r.Spec.Etcd == nil {
-		return ""
+// rootOf is where a Registry keeps its services, for kinds where that can change
+// while the Registry stays: what was written under the old one is then removed.
+func rootOf(r *usherv1alpha1.Registry) string {
+	switch {
+	case r.Spec.Consul != nil:
+		return r.Spec.Consul.Datacenter
+	case r.Spec.Etcd != nil:
+		return r.Spec.Etcd.Prefix
+	case r.Spec.ZooKeeper != nil:
+		return cmp.Or(r.Spec.ZooKeeper.Path, zookeeper.DefaultPath(layoutOf(r)))
 	}
-	return r.Spec.Etcd.Prefix
+	return ""
+}
+
+// layoutOf is the layout of a ZooKeeper Registry, Curator's where none is set.
+func layoutOf(r *usherv1alpha1.Registry) zookeeper.Layout {
+	if r.Spec.ZooKeeper.Layout == usherv1alpha1.LayoutDubbo {
+		return zookeeper.Dubbo
+	}
+	return zookeeper.Curator
 }
 
 func kindOf(r *usherv1alpha1.Registry) string {
 	switch {
+	case r.Spec.Consul != nil:
+		return "consul"
 	case r.Spec.Etcd != nil:
 		return "etcd"
 	case r.Spec.Webhook != nil:
 		return "webhook"
+	case r.Spec.ZooKeeper != nil:
+		return "zookeeper"
 	}
 	return ""
 }
@@ -85,10 +114,14 @@ func repairOf(r *usherv1alpha1.Registry) time.Duration {
 
 func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 	switch {
+	case r.Spec.Consul != nil:
+		return r.Spec.Consul.CredentialsSecret
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.CredentialsSecret
 	case r.Spec.Webhook != nil:
 		return r.Spec.Webhook.CredentialsSecret
+	case r.Spec.ZooKeeper != nil:
+		return r.Spec.ZooKeeper.CredentialsSecret
 	}
 	return nil
 }

@@ -36,14 +36,20 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.etcd) ? 1 : 0) + (has(self.webhook) ? 1 : 0) == 1",message="set exactly one kind of registry: etcd or webhook"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.etcd), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, etcd, webhook or zookeeper"
 type RegistrySpec struct {
+	// Consul keeps entries in Consul's catalog.
+	// +optional
+	Consul *ConsulRegistry `json:"consul,omitempty"`
 	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
 	// Webhook hands entries to an HTTP service of your own.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
+	// ZooKeeper keeps entries in the layout of Curator or of Dubbo.
+	// +optional
+	ZooKeeper *ZooKeeperRegistry `json:"zookeeper,omitempty"`
 
 	// Namespaces says whose Registrations may use this registry. Absent: those
 	// of every namespace.
@@ -92,6 +98,65 @@ type WebhookRegistry struct {
 	URL string `json:"url"`
 	// CredentialsSecret names a Secret with the key hmac, which signs each
 	// request, and ca.crt for https with a CA of your own.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// ConsulRegistry is a Consul datacenter. Each entry is a service with a passing
+// check on a node of its own.
+type ConsulRegistry struct {
+	// Address is the URL of an agent or server, without a path.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+$`
+	Address string `json:"address"`
+	// Datacenter is where entries go. Absent: that of the agent.
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
+	// +optional
+	Datacenter string `json:"datacenter,omitempty"`
+	// CredentialsSecret names a Secret with the key token, an ACL token, and
+	// ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// ZooKeeperLayout is how entries are laid out in ZooKeeper.
+// +kubebuilder:validation:Enum=Curator;Dubbo
+type ZooKeeperLayout string
+
+const (
+	// LayoutCurator is <path>/<service>/<instance> with the JSON of Curator's
+	// service discovery.
+	LayoutCurator ZooKeeperLayout = "Curator"
+	// LayoutDubbo is <path>/<interface>/providers/<URL of the provider>.
+	LayoutDubbo ZooKeeperLayout = "Dubbo"
+)
+
+// ZooKeeperRegistry is a ZooKeeper ensemble.
+//
+// +kubebuilder:validation:XValidation:rule="self.layout == oldSelf.layout",message="the layout cannot change, as entries of the old one would stay: make another Registry"
+type ZooKeeperRegistry struct {
+	// Servers are the members, each a host and a port.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=260
+	// +kubebuilder:validation:items:Pattern=`^[^/@,\s]+:[0-9]{1,5}$`
+	// +listType=set
+	Servers []string `json:"servers"`
+	// Layout is that of Curator's service discovery, or that of Dubbo's
+	// providers. It cannot change.
+	// +kubebuilder:default=Curator
+	// +optional
+	Layout ZooKeeperLayout `json:"layout,omitempty"`
+	// Path is where services begin, without slashes at its ends. Absent:
+	// services in the layout of Curator, dubbo in that of Dubbo.
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$`
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(part, part == '.' || part == '..' || part == 'zookeeper')",message="the path cannot have the parts . and .. nor zookeeper, which is ZooKeeper's own"
+	// +optional
+	Path string `json:"path,omitempty"`
+	// CredentialsSecret names a Secret with the keys username and password, for
+	// the scheme digest.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }

@@ -104,11 +104,20 @@ func Maven(ctx context.Context, name, project string) (string, error) {
 	})
 }
 
-// run returns the command's stdout. Its error holds the end of what it wrote.
-func run(ctx context.Context, dir, name string, args ...string) (string, error) {
+// Program finds a program that is installed.
+func Program(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", fmt.Errorf("%s is needed: install it: %w", name, err)
+	}
+	return path, nil
+}
+
+// run returns the command's stdout. Its error holds the end of what it wrote.
+func run(ctx context.Context, dir, name string, args ...string) (string, error) {
+	path, err := Program(name)
+	if err != nil {
+		return "", err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir

@@ -110,12 +110,12 @@ func TestOptions(t *testing.T) {
 	for name, options := range map[string]Options{
 		"no address":       {},
 		"no scheme":        {Address: "localhost:8500"},
-		"user in address":  {Address: "http://me:secret@localhost:8500"},
-		"token with break": {Address: "http://localhost", Secret: map[string][]byte{KeyToken: []byte("secret\nX: y")}},
-		"no certificate":   {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("secret")}},
+		"user in address":  {Address: "http://me:s3cret@localhost:8500"},
+		"token with break": {Address: "http://localhost", Secret: map[string][]byte{KeyToken: []byte("s3cret\nX: y")}},
+		"no certificate":   {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
 	} {
 		_, err := New(options)
-		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "secret") {
+		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
 		}
 	}
