@@ -5,7 +5,6 @@ package zookeeper_test
 import (
 	"bufio"
 	"context"
-	"net/url"
 	"os/exec"
 	"strings"
 	"sync"
@@ -19,21 +18,26 @@ import (
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
 
-// curator runs a caller with Curator's own library, and returns the instances
-// that it knows, each as address|payload.
-func (s *server) curator(t *testing.T, service, payload string) func() []string {
+// dubboDelay is how long Dubbo's client may hold back what it heard, once it has
+// heard of several changes.
+const dubboDelay = 5 * time.Second
+
+// caller runs the Consumer.java of the folder, which finds instances with the
+// library that the folder's pom.xml names, and returns what it knows: for each
+// instance its address, and more after a bar.
+func caller(t *testing.T, folder string, args ...string) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
-	t.Cleanup(cancel)
-	jars, err := servers.Maven(ctx, "curator", "curator")
+	defer cancel()
+	jars, err := servers.Maven(ctx, folder, folder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// It outlives the test's context, in order to end by itself.
 	running, kill := context.WithTimeout(context.WithoutCancel(t.Context()), fetchTime)
 	t.Cleanup(kill)
-	cmd := exec.CommandContext(running, java(t), "-Xmx128m", "-cp", jars+"/*",
-		"curator/Consumer.java", s.address, "/services", service, payload)
+	command := append([]string{"-Xmx128m", "-cp", jars + "/*", folder + "/Consumer.java"}, args...)
+	cmd := exec.CommandContext(running, java(t), command...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +72,7 @@ func (s *server) curator(t *testing.T, service, payload string) func() []string 
 	return func() []string { return *known.Load() }
 }
 
-// addresses leaves the payloads out.
+// addresses leaves out what comes after the bar.
 func addresses(instances func() []string) func() []string {
 	return func() []string {
 		var all []string
@@ -88,12 +92,25 @@ func TestCuratorTraffic(t *testing.T) {
 		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Curator}), Name: "web", Propagation: time.Second,
 	}
 	traffic.Roll(t, service, func(t *testing.T) func() []string {
-		return addresses(s.curator(t, "web", "java.lang.Void"))
+		return addresses(caller(t, "curator", s.address, "/services", "web", "java.lang.Void"))
 	})
 }
 
-// TestCuratorPayload reads metadata as the payload.
-func TestCuratorPayload(t *testing.T) {
+// TestDubboTraffic rolls instances under a caller that uses Dubbo's own client
+// of ZooKeeper. Requests are HTTP: what is tested is who is asked.
+func TestDubboTraffic(t *testing.T) {
+	s := start(t)
+	service := traffic.Service{
+		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo}), Name: "org.example.Web",
+		Propagation: dubboDelay + time.Second, Metadata: map[string]string{"version": "1.0.0"},
+	}
+	traffic.Roll(t, service, func(t *testing.T) func() []string {
+		return addresses(caller(t, "dubbo", s.address, "org.example.Web", "1.0.0"))
+	})
+}
+
+// TestPayload reads metadata as Curator's payload.
+func TestPayload(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
 	for class, want := range map[string]struct {
@@ -109,58 +126,36 @@ func TestCuratorPayload(t *testing.T) {
 			e.Version = have[0].Version
 		}
 		apply(t, r, registry.Put, e)
-		instances := s.curator(t, "web", class)
-		end := time.Now().Add(patience)
-		for len(instances()) == 0 && time.Now().Before(end) {
-			<-time.After(20 * time.Millisecond)
-		}
-		if have := instances(); len(have) != 1 || have[0] != want.says {
-			t.Errorf("a caller with payloads of %s knows %v, want %s", class, have, want.says)
-		}
+		knows(t, caller(t, "curator", s.address, "/services", "web", class), want.says)
 	}
 }
 
-// TestDubboTraffic rolls instances under a reader that follows Dubbo's layout
-// with a watch: Dubbo's own consumer is not run.
-func TestDubboTraffic(t *testing.T) {
+// TestDubboWeight changes the weight of a provider: a caller has one of it all the time.
+func TestDubboWeight(t *testing.T) {
 	s := start(t)
-	service := traffic.Service{
-		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo}), Name: "org.example.Web",
-		Propagation: time.Second, Metadata: map[string]string{"version": "1.0.0"},
-	}
-	traffic.Roll(t, service, func(t *testing.T) func() []string {
-		var known atomic.Pointer[[]string]
-		known.Store(&[]string{})
-		conn := s.raw(t)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			for {
-				names, _, changed, err := conn.ChildrenW("/dubbo/org.example.Web/providers")
-				if err != nil {
-					return // The test closes the connection.
-				}
-				found := providers(names)
-				known.Store(&found)
-				if e := <-changed; e.Err != nil {
-					return
-				}
-			}
-		}()
-		t.Cleanup(func() { conn.Close(); <-ended })
-		return func() []string { return *known.Load() }
-	})
+	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
+	e := instance("a")
+	e.Metadata = map[string]string{"version": "1.0.0"}
+	apply(t, r, registry.Put, e)
+	instances := caller(t, "dubbo", s.address, "web", "1.0.0")
+	knows(t, instances, "10.0.0.1:8080|10")
+	e.Version, e.Weight = list(t, r)[0].Version, 20
+	apply(t, r, registry.Put, e)
+	knows(t, instances, "10.0.0.1:8080|20")
 }
 
-// providers are the addresses in the names of nodes.
-func providers(names []string) []string {
-	var all []string
-	for _, name := range names {
-		if plain, err := url.QueryUnescape(name); err == nil {
-			if provider, err := url.Parse(plain); err == nil {
-				all = append(all, provider.Host)
-			}
+// knows waits until the caller knows that one instance.
+func knows(t *testing.T, instances func() []string, want string) {
+	t.Helper()
+	for ctx := bounded(t); ; {
+		have := instances()
+		if len(have) == 1 && have[0] == want {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("a caller knows %v, want %s", have, want)
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return all
 }
