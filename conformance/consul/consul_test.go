@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/conformance/internal/certs"
+	"github.com/usher-dev/usher/conformance/internal/hung"
 	"github.com/usher-dev/usher/conformance/internal/traffic"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/consul"
@@ -204,4 +205,10 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: ping: %v, want %v", name, err, test.want)
 		}
 	}
+}
+
+// TestHung stops the server's process for a while.
+func TestHung(t *testing.T) {
+	s := start(t, nil)
+	hung.Test(t, s.Process, s.connect(t, consul.Options{}), registry.Change{Op: registry.Put, Entry: instance("a")})
 }

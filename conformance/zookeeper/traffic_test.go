@@ -119,6 +119,8 @@ func TestPayload(t *testing.T) {
 	}{
 		"java.lang.Void": {nil, "10.0.0.1:8080|null"},
 		"java.util.Map":  {map[string]string{"zone": "a"}, "10.0.0.1:8080|{zone=a}"},
+		// The key @class chooses the class, as Curator's own payloads do.
+		"java.util.TreeMap": {map[string]string{"@class": "java.util.TreeMap", "zone": "a"}, "10.0.0.1:8080|{zone=a}"},
 	} {
 		e := instance("a")
 		e.Metadata = want.metadata

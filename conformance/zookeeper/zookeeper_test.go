@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/usher-dev/usher/conformance/internal/hung"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
@@ -221,4 +222,11 @@ func TestFolderThatVanishes(t *testing.T) {
 	if have := list(t, r); len(have) != 0 {
 		t.Errorf("listed without a folder: %+v", have)
 	}
+}
+
+// TestHung stops the server's process for a while.
+func TestHung(t *testing.T) {
+	s := start(t)
+	hung.Test(t, s.Process, s.connect(t, zookeeper.Options{Layout: zookeeper.Curator}),
+		registry.Change{Op: registry.Put, Entry: instance("a")})
 }

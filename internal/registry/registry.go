@@ -69,7 +69,8 @@ type Entry struct {
 	Address string `json:"address"`
 	// Port is from 1 to 65535.
 	Port int32 `json:"port"`
-	// Weight is the share of requests relative to other instances, at least 1.
+	// Weight is the share of requests relative to other instances, at least 1. A
+	// listed one of 0 says that the registry holds the entry back from callers.
 	Weight int32 `json:"weight"`
 	// Metadata is for callers.
 	Metadata map[string]string `json:"metadata,omitempty"`

@@ -93,7 +93,7 @@ func Start(t *testing.T, addresses func() []string) (load *Load, stop func()) {
 			tick := time.NewTicker(pause)
 			defer tick.Stop()
 			for ctx.Err() == nil {
-				load.one(client, addresses(), int(turn.Add(1)))
+				load.one(context.WithoutCancel(ctx), client, addresses(), int(turn.Add(1)))
 				select {
 				case <-ctx.Done():
 				case <-tick.C:
@@ -111,9 +111,9 @@ func Start(t *testing.T, addresses func() []string) (load *Load, stop func()) {
 }
 
 // one sends a request. Its time is its own: the end of the test loses none.
-func (l *Load) one(client *http.Client, addresses []string, turn int) {
+func (l *Load) one(ctx context.Context, client *http.Client, addresses []string, turn int) {
 	l.Sent.Add(1)
-	if err := request(client, addresses, turn); err != nil {
+	if err := request(ctx, client, addresses, turn); err != nil {
 		l.Lost.Add(1)
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -123,17 +123,17 @@ func (l *Load) one(client *http.Client, addresses []string, turn int) {
 	}
 }
 
-func request(client *http.Client, addresses []string, turn int) error {
+func request(ctx context.Context, client *http.Client, addresses []string, turn int) error {
 	if len(addresses) == 0 {
 		return fmt.Errorf("the registry lists no instance")
 	}
 	url := "http://" + addresses[turn%len(addresses)] + "/"
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	// Without GetBody or a key the transport retries nothing that was begun; with
-	// a connection of its own it retries nothing at all.
+	// On a connection of its own the client tries nothing twice, which would hide
+	// a lost request.
 	request.Close = true
 	response, err := client.Do(request)
 	if err != nil {

@@ -200,30 +200,42 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 	if answer.code != http.StatusConflict {
 		return nil, nil, r.failure(answer)
 	}
+	reasons, err := r.reasons(answer, owner)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, s := range batch {
+		if why := reasons[i]; why != nil {
+			refused = append(refused, &registry.ChangeError{ID: s.change.Entry.ID, Err: why})
+			continue
+		}
+		again = append(again, s.change)
+	}
+	return again, refused, nil
+}
+
+// reasons are why steps can never be made, by step; those that were outdated, or
+// that failed with the others, have none.
+func (r *Registry) reasons(a *answer, owner []int) (map[int]error, error) {
 	var said struct {
 		Errors []struct {
 			OpIndex int
 			What    string
 		}
 	}
-	if err := decode(answer, &said); err != nil {
-		return nil, nil, err
+	if err := decode(a, &said); err != nil {
+		return nil, err
 	}
-	reasons := map[int]string{}
+	reasons := map[int]error{}
 	for _, e := range said.Errors {
-		if e.OpIndex >= 0 && e.OpIndex < len(owner) && reasons[owner[e.OpIndex]] == "" && !stale(e.What) {
-			reasons[owner[e.OpIndex]] = e.What
-		}
-	}
-	for i, s := range batch {
-		if why := reasons[i]; why != "" {
-			err := registry.Permanent(fmt.Errorf("Consul refuses: %s", r.shorten(why)))
-			refused = append(refused, &registry.ChangeError{ID: s.change.Entry.ID, Err: err})
+		if e.OpIndex < 0 || e.OpIndex >= len(owner) || stale(e.What) {
 			continue
 		}
-		again = append(again, s.change)
+		if step := owner[e.OpIndex]; reasons[step] == nil {
+			reasons[step] = registry.Permanent(fmt.Errorf("it is refused: %s", r.shorten(e.What)))
+		}
 	}
-	return again, refused, nil
+	return reasons, nil
 }
 
 // stale says whether an operation failed because of what others did meanwhile.

@@ -171,7 +171,7 @@ func (r *Registry) mayBeFiltered(ctx context.Context) error {
 		return nil
 	case answer.code == http.StatusOK, answer.code == http.StatusForbidden:
 		return registry.Permanent(fmt.Errorf(
-			"Consul has ACLs, which hide entries: put a token into the key %s of the credentials Secret", KeyToken))
+			"there are ACLs, which hide entries: put a token into the key %s of the credentials Secret", KeyToken))
 	}
 	return r.failure(answer)
 }

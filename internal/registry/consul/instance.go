@@ -169,7 +169,7 @@ func checkMeta(key, value string) error {
 	case strings.HasPrefix(key, metaPrefix):
 		return fmt.Errorf("the key %q begins as Usher's own do: use another", key)
 	case !metaKey.MatchString(key) || len(key) > maxMetaKey || strings.HasPrefix(key, "consul-"):
-		return fmt.Errorf("Consul does not take the key %q: use up to %d letters, digits, dashes and underscores, "+
+		return fmt.Errorf("the key %q is none that Consul takes: use up to %d letters, digits, dashes and underscores, "+
 			"not beginning with consul-", key, maxMetaKey)
 	case len(value) > maxMetaValue:
 		return fmt.Errorf("the value of %q has %s bytes: Consul takes %d", key, strconv.Itoa(len(value)), maxMetaValue)

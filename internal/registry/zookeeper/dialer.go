@@ -195,7 +195,7 @@ func (l *link) dial(network, address string, timeout time.Duration) (net.Conn, e
 	if isClosed(l.ready) {
 		return nil, errClosed
 	}
-	conn, err := net.DialTimeout(network, address, timeout)
+	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(context.Background(), network, address)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {

@@ -78,17 +78,19 @@ func (dubbo) encode(service string, e registry.Entry) (string, []byte, error) {
 
 func checkParam(key, value string) error {
 	switch {
-	case key == paramInterface || key == paramSide || key == paramWeight || key == paramID:
+	case slices.Contains([]string{paramInterface, paramSide, paramWeight, paramID}, key):
 		return fmt.Errorf("the key %q is written by Usher itself: use another", key)
 	case !paramKey.MatchString(key):
 		return fmt.Errorf("the key %q cannot be a parameter of a Dubbo URL: use letters, digits, dots, dashes and underscores", key)
 	case key == paramProtocol && !protocol.MatchString(value):
 		return fmt.Errorf("the %s %q is none: write dubbo, tri or another one", paramProtocol, value)
-	case strings.ContainsFunc(value, func(c rune) bool { return c == '&' || c == '#' || c < ' ' || c == 0x7f }):
+	case strings.ContainsFunc(value, endsValue):
 		return fmt.Errorf("the value of %q holds a character that ends it in a Dubbo URL: &, # or a control character", key)
 	}
 	return nil
 }
+
+func endsValue(c rune) bool { return c == '&' || c == '#' || c < ' ' || c == 0x7f }
 
 func (dubbo) decode(name string, data []byte) registry.Entry {
 	e := registry.Entry{ID: name, Weight: defaultWeight}
