@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package haproxy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/conformance/internal/child"
+	"github.com/usher-dev/usher/conformance/internal/servers"
+	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/haproxy"
+)
+
+// patience bounds one call and one wait.
+const patience = 20 * time.Second
+
+// proxy is a real HAProxy, master and worker.
+type proxy struct {
+	root, folder string
+	// front is the port of the frontend for service web, api the one of the
+	// runtime API; socket is the same API as a file, observer a third one
+	// without the level admin, and secure one with TLS, if there are certificates.
+	front, api, observer, secure int
+	socket                       string
+	tls                          string
+	process                      *child.Process
+}
+
+const config = `
+global
+  stats socket %[1]s mode 600 level admin
+  stats socket ipv4@127.0.0.1:%[2]d level admin
+  stats socket ipv4@127.0.0.1:%[3]d level operator
+  %[5]s
+defaults
+  mode http
+  timeout connect 2s
+  timeout client 30s
+  timeout server 30s
+  timeout queue 2s
+frontend callers
+  bind 127.0.0.1:%[4]d
+  default_backend web
+backend web
+backend web-2
+backend we
+backend sticky
+  balance static-rr
+`
+
+// newProxy prepares one that is not started.
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	root, err := servers.FetchDebian(t.Context(), "haproxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// HAProxy takes a comma in the name of a socket for the end of it, and t.TempDir
+	// has those of the test's name.
+	folder, err := os.MkdirTemp("", "usher-haproxy-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	p := &proxy{root: root, folder: folder}
+	p.front, p.api, p.observer = child.FreePort(t), child.FreePort(t), child.FreePort(t)
+	p.socket = filepath.Join(p.folder, "api.sock")
+	return p
+}
+
+func startProxy(t *testing.T) *proxy {
+	t.Helper()
+	p := newProxy(t)
+	p.start(t)
+	return p
+}
+
+func (p *proxy) start(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(p.folder, "haproxy.cfg")
+	text := fmt.Sprintf(config, p.socket, p.api, p.observer, p.front, p.tls)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.process = child.Start(t, []string{servers.LibraryPath(p.root)},
+		filepath.Join(p.root, "usr/sbin/haproxy"), "-W", "-db", "-f", file)
+	child.Await(t, "HAProxy", func() string {
+		if !p.process.Running() {
+			t.Fatal("HAProxy ended")
+		}
+		_, err := p.ask("show info")
+		return message(err)
+	})
+}
+
+// reload lets a new worker take over, as systemctl reload does.
+func (p *proxy) reload(t *testing.T) {
+	t.Helper()
+	before := p.pid(t)
+	p.process.Signal(t, syscall.SIGUSR2)
+	child.Await(t, "the new worker", func() string {
+		if now, err := p.ask("show info"); err != nil || pidOf(now) == before {
+			return "the old one still answers " + message(err)
+		}
+		return ""
+	})
+}
+
+func (p *proxy) pid(t *testing.T) string {
+	t.Helper()
+	info, err := p.ask("show info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pidOf(info)
+}
+
+func pidOf(info string) string {
+	for line := range strings.Lines(info) {
+		if pid, ok := strings.CutPrefix(line, "Pid: "); ok {
+			return strings.TrimSpace(pid)
+		}
+	}
+	return ""
+}
+
+// ask sends a command without the connector's help.
+func (p *proxy) ask(command string) (string, error) {
+	conn, err := (&net.Dialer{Timeout: patience}).Dial("unix", p.socket)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprintln(conn, command); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	if err == nil && len(answer) == 0 {
+		err = errors.New("the connection was closed without an answer")
+	}
+	return strings.TrimSpace(string(answer)), err
+}
+
+func (p *proxy) tcp() string  { return fmt.Sprintf("tcp://127.0.0.1:%d", p.api) }
+func (p *proxy) unix() string { return "unix://" + p.socket }
+
+func connect(t *testing.T, options haproxy.Options) registry.Connector {
+	t.Helper()
+	c, err := haproxy.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
