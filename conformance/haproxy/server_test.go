@@ -28,12 +28,13 @@ const patience = 20 * time.Second
 type proxy struct {
 	root, folder string
 	// front is the port of the frontend for service web, api the one of the
-	// runtime API; socket is the same API as a file, observer a third one
-	// without the level admin, and secure one with TLS, if there are certificates.
-	front, api, observer, secure int
-	socket                       string
-	tls                          string
-	process                      *child.Process
+	// runtime API; socket is the same API as a file, and observer a third one
+	// without the level admin.
+	front, api, observer int
+	socket               string
+	// more is added to the configuration.
+	more    string
+	process *child.Process
 }
 
 const config = `
@@ -41,7 +42,6 @@ global
   stats socket %[1]s mode 600 level admin
   stats socket ipv4@127.0.0.1:%[2]d level admin
   stats socket ipv4@127.0.0.1:%[3]d level operator
-  %[5]s
 defaults
   mode http
   timeout connect 2s
@@ -56,6 +56,7 @@ backend web-2
 backend we
 backend sticky
   balance static-rr
+%[5]s
 `
 
 // newProxy prepares one that is not started.
@@ -88,7 +89,7 @@ func startProxy(t *testing.T) *proxy {
 func (p *proxy) start(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(p.folder, "haproxy.cfg")
-	text := fmt.Sprintf(config, p.socket, p.api, p.observer, p.front, p.tls)
+	text := fmt.Sprintf(config, p.socket, p.api, p.observer, p.front, p.more)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -107,8 +108,13 @@ func (p *proxy) start(t *testing.T) {
 func (p *proxy) reload(t *testing.T) {
 	t.Helper()
 	before := p.pid(t)
-	p.process.Signal(t, syscall.SIGUSR2)
+	var sent time.Time
 	child.Await(t, "the new worker", func() string {
+		// A master that has only just started its worker may miss the signal.
+		if time.Since(sent) > 2*time.Second {
+			p.process.Signal(t, syscall.SIGUSR2)
+			sent = time.Now()
+		}
 		if now, err := p.ask("show info"); err != nil || pidOf(now) == before {
 			return "the old one still answers " + message(err)
 		}

@@ -17,7 +17,9 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/dns"
 	"github.com/usher-dev/usher/internal/registry/etcd"
+	"github.com/usher-dev/usher/internal/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registry/webhook"
 )
 
@@ -31,12 +33,14 @@ const (
 	// alone; each failure doubles it.
 	minBackOff = time.Second
 	maxBackOff = 30 * time.Second
+	// maxTTL bounds spec.dns.ttl, in seconds: a day.
+	maxTTL = 24 * 60 * 60
 	// calm is how long a registry has to work before its back-off starts over.
 	calm = time.Minute
 )
 
-// Connect makes a connector for a Registry. prefix is the etcd prefix to use,
-// which may be an earlier one; secret is nil if the Registry names none.
+// Connect makes a connector for a Registry. prefix is the etcd prefix or the DNS
+// zone to use, which may be an earlier one; secret is nil if the Registry names none.
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
 
 // DefaultConnect knows every kind that the API has.
@@ -46,27 +50,52 @@ func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		return etcd.New(etcd.Options{
 			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
 		})
+	case r.Spec.DNS != nil:
+		return dns.New(dns.Options{
+			Server: r.Spec.DNS.Server, Zone: prefix, TTL: ttlOf(r.Spec.DNS), Secret: secret,
+		})
+	case r.Spec.HAProxy != nil:
+		return haproxy.New(haproxy.Options{
+			Addresses: r.Spec.HAProxy.Addresses, ServerOptions: r.Spec.HAProxy.ServerOptions, Secret: secret,
+		})
 	case r.Spec.Webhook != nil:
 		return webhook.New(webhook.Options{URL: r.Spec.Webhook.URL, Secret: secret})
 	}
-	return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set spec.etcd or spec.webhook", r.Name))
+	return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set one of spec.dns, spec.etcd, spec.haproxy and spec.webhook", r.Name))
 }
 
+// prefixOf is where services begin in registries that have such a place: entries
+// under an earlier one are still to be found and removed.
 func prefixOf(r *usherv1alpha1.Registry) string {
-	if r.Spec.Etcd == nil {
-		return ""
+	switch {
+	case r.Spec.Etcd != nil:
+		return r.Spec.Etcd.Prefix
+	case r.Spec.DNS != nil:
+		return r.Spec.DNS.Zone
 	}
-	return r.Spec.Etcd.Prefix
+	return ""
 }
 
 func kindOf(r *usherv1alpha1.Registry) string {
 	switch {
 	case r.Spec.Etcd != nil:
 		return "etcd"
+	case r.Spec.DNS != nil:
+		return "dns"
+	case r.Spec.HAProxy != nil:
+		return "haproxy"
 	case r.Spec.Webhook != nil:
 		return "webhook"
 	}
 	return ""
+}
+
+// ttlOf is in whole seconds, as DNS has it; zero stands for the connector's default.
+func ttlOf(d *usherv1alpha1.DNSRegistry) uint32 {
+	if d.TTL == nil || d.TTL.Duration <= 0 {
+		return 0
+	}
+	return uint32(min(max(int64(d.TTL.Duration/time.Second), 1), maxTTL))
 }
 
 func timeoutOf(r *usherv1alpha1.Registry) time.Duration {
@@ -87,6 +116,10 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 	switch {
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.CredentialsSecret
+	case r.Spec.DNS != nil:
+		return r.Spec.DNS.CredentialsSecret
+	case r.Spec.HAProxy != nil:
+		return r.Spec.HAProxy.CredentialsSecret
 	case r.Spec.Webhook != nil:
 		return r.Spec.Webhook.CredentialsSecret
 	}

@@ -18,7 +18,7 @@ import (
 type Place struct {
 	// Registry is the name of the Registry object.
 	Registry string
-	// Prefix is that of an etcd Registry, else empty.
+	// Prefix is that of an etcd Registry or the zone of a dns one, else empty.
 	Prefix string
 	// Service is the name that callers ask for.
 	Service string
@@ -34,7 +34,7 @@ func comparePlaces(a, b Place) int {
 
 // RegistryState is what a pass knows of a Registry object.
 type RegistryState struct {
-	// Prefix is the etcd prefix that new entries go to.
+	// Prefix is the etcd prefix or the DNS zone that new entries go to.
 	Prefix string
 	// Denied says that spec.namespaces leaves this namespace out.
 	Denied bool

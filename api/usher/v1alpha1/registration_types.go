@@ -177,7 +177,8 @@ type RegistrationStatus struct {
 type Target struct {
 	// Registry is the name of the Registry.
 	Registry string `json:"registry"`
-	// Prefix is that of an etcd Registry when the target was recorded.
+	// Prefix is that of an etcd Registry, or the zone of a dns one, when the
+	// target was recorded.
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// Service is the name that callers ask for.

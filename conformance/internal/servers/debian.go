@@ -156,7 +156,9 @@ func missing(ctx context.Context, dir string, packages []string) ([]string, erro
 }
 
 // library leaves out what only an installation needs.
-func library(name string) bool { return strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs") }
+func library(name string) bool {
+	return strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs")
+}
 
 func run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	command := exec.CommandContext(ctx, name, args...)

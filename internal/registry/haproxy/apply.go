@@ -147,12 +147,14 @@ func (w *worker) put(j job) []command {
 	at := slices.IndexFunc(j.servers[w.at], func(s server) bool { return s.name == j.name })
 	if at < 0 {
 		address := net.JoinHostPort(e.Address, strconv.Itoa(int(e.Port)))
-		words := []string{"add server", full, address, "weight", strconv.Itoa(int(e.Weight)), "enabled"}
+		words := []string{"add server", full, address, "weight", strconv.Itoa(int(e.Weight))}
 		commands := []command{do(isAdded, append(words, strings.Fields(w.options)...)...)}
 		if slices.Contains(strings.Fields(w.options), "check") {
 			commands = append(commands, do(silent, "enable health", full))
 		}
-		return commands
+		// Not with the keyword "enabled": HAProxy 2.6 shows such a server as up and
+		// gives it no requests.
+		return append(commands, do(silent, "set server", full, "state ready"))
 	}
 	have := j.servers[w.at][at]
 	var commands []command

@@ -46,7 +46,7 @@ func (r *Registry) merge(found [][]server) []view {
 // settle makes the entry of one ID. Its version is a digest of all that can
 // change; numbers of sessions come and go without one.
 func (r *Registry) settle(processes [][]server) registry.Entry {
-	digest := sha256.New()
+	var all strings.Builder
 	var entry registry.Entry
 	var leaving, unequal []string
 	missing := make([]bool, len(processes))
@@ -54,7 +54,7 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 		slices.SortFunc(servers, preferred)
 		missing[at] = len(servers) == 0
 		for i, s := range servers {
-			fmt.Fprintln(digest, at, s.name, s.entry.Address, s.entry.Port, s.entry.Weight, s.admin)
+			fmt.Fprintln(&all, at, s.name, s.entry.Address, s.entry.Port, s.entry.Weight, s.admin)
 			switch {
 			case entry.ID == "":
 				entry = s.entry
@@ -66,7 +66,8 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 			}
 		}
 	}
-	entry.Version = hex.EncodeToString(digest.Sum(nil)[:8])
+	digest := sha256.Sum256([]byte(all.String()))
+	entry.Version = hex.EncodeToString(digest[:8])
 	if slices.ContainsFunc(processes, hasForeign) {
 		// What others do with theirs is their business.
 		return entry

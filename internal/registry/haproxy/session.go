@@ -69,11 +69,15 @@ func (t target) try(ctx context.Context, call func(*session) error) error {
 
 // refuses says whether a connection failed for a reason that stays.
 func refuses(err error) bool {
-	var alert tls.AlertError
+	// An alert of the other side, such as "certificate required", has no type.
+	var alert *net.OpError
+	if errors.As(err, &alert) && alert.Op == "remote error" {
+		return true
+	}
 	var verification *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
-	return errors.As(err, &alert) || errors.As(err, &verification) || errors.As(err, &record) ||
+	return errors.As(err, &verification) || errors.As(err, &record) ||
 		errors.As(err, &authority) || errors.Is(err, fs.ErrPermission)
 }
 

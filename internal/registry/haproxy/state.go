@@ -119,26 +119,34 @@ func parseServers(text string) ([]server, error) {
 	}
 	var servers []server
 	for _, line := range lines[2:] {
-		fields := strings.Fields(line)
-		value := func(name string) string {
-			if at, ok := column[name]; ok && at < len(fields) {
-				return fields[at]
-			}
-			return ""
+		one, err := parseServer(column, line)
+		if err != nil {
+			return nil, err
 		}
-		one := server{name: value("srv_name")}
-		one.entry = identify(one.name)
-		one.entry.Address = value("srv_addr")
-		admin, err1 := strconv.Atoi(value("srv_admin_state"))
-		weight, err2 := strconv.ParseInt(value("srv_uweight"), 10, 32)
-		port, err3 := strconv.ParseInt(value("srv_port"), 10, 32)
-		if one.name == "" || err1 != nil || err2 != nil || err3 != nil {
-			return nil, notUnderstood("show servers state", line)
-		}
-		one.admin, one.entry.Weight, one.entry.Port = admin, int32(weight), int32(port)
 		servers = append(servers, one)
 	}
 	return servers, nil
+}
+
+func parseServer(column map[string]int, line string) (server, error) {
+	fields := strings.Fields(line)
+	value := func(name string) string {
+		if at, ok := column[name]; ok && at < len(fields) {
+			return fields[at]
+		}
+		return ""
+	}
+	one := server{name: value("srv_name")}
+	one.entry = identify(one.name)
+	one.entry.Address = value("srv_addr")
+	admin, err1 := strconv.Atoi(value("srv_admin_state"))
+	weight, err2 := strconv.ParseInt(value("srv_uweight"), 10, 32)
+	port, err3 := strconv.ParseInt(value("srv_port"), 10, 32)
+	if one.name == "" || err1 != nil || err2 != nil || err3 != nil {
+		return server{}, notUnderstood("show servers state", line)
+	}
+	one.admin, one.entry.Weight, one.entry.Port = admin, int32(weight), int32(port)
+	return one, nil
 }
 
 // sessions counts, by server, the sessions that a backend has now.

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package haproxy_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/conformance/internal/backend"
+	"github.com/usher-dev/usher/conformance/internal/child"
+	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/haproxy"
+)
+
+const web = "web"
+
+// where is the address of a proxy's frontend.
+func (p *proxy) where(query string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		return fmt.Sprintf("http://127.0.0.1:%d/%s", p.front, query), nil
+	}
+}
+
+// client opens a connection of its own for each request.
+func (p *proxy) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+// slow sends n requests that take some time, and returns where their ends are
+// reported. They are in flight when it returns.
+func (p *proxy) slow(t *testing.T, n int, takes time.Duration) <-chan error {
+	t.Helper()
+	ends := make(chan error, n)
+	for range n {
+		go func() { ends <- backend.One(p.client(), p.where("?slow="+takes.String())) }()
+	}
+	child.Await(t, "slow requests", func() string {
+		stat, err := p.ask("show stat web 2 -1")
+		if err != nil {
+			return err.Error()
+		}
+		fields := strings.Split(stat[strings.LastIndex(stat, "\n")+1:], ",")
+		if len(fields) < 5 || fields[4] < fmt.Sprint(n) {
+			return "not all are in flight: " + strings.Join(fields[:min(len(fields), 5)], ",")
+		}
+		return ""
+	})
+	return ends
+}
+
+// leave removes an instance as passes do, until it is not listed, and kills it
+// in that moment. It returns what the entry said on the way.
+func leave(t *testing.T, c registry.Connector, i *backend.Instance) (said []string) {
+	t.Helper()
+	child.Await(t, "the end of "+i.Entry.ID, func() string {
+		have := backend.Find(backend.Change(t, c, web, registry.Remove, i.Entry), i.Entry.ID)
+		if have == nil {
+			i.Kill()
+			return ""
+		}
+		said = append(said, have.Unsettled)
+		return have.Unsettled
+	})
+	return said
+}
+
+// TestTraffic lets instances join and leave under traffic, slow requests among it.
+func TestTraffic(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, haproxy.Options{Addresses: []string{p.unix()}})
+	first := backend.Start(t, "first")
+	backend.Change(t, c, web, registry.Put, first.Entry)
+	callers := backend.Call(t, 8, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}, p.where(""))
+	old := first
+	for round := range 10 {
+		next := backend.Start(t, fmt.Sprintf("round-%d", round))
+		backend.Change(t, c, web, registry.Put, next.Entry)
+		child.Await(t, "requests at the new instance", func() string {
+			if next.Served() < 20 {
+				return "there are not enough"
+			}
+			return ""
+		})
+		leave(t, c, old)
+		old = next
+	}
+	if losses := callers.Stop(); len(losses) > 0 || callers.Answers() < 400 {
+		t.Errorf("%d answers, %d lost: %.5s", callers.Answers(), len(losses), losses)
+	}
+	t.Logf("%d answers, none lost", callers.Answers())
+}
+
+// TestDrainWaitsForSessions keeps an entry listed while requests are in flight,
+// gives it no new ones, and lets it come back.
+func TestDrainWaitsForSessions(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, haproxy.Options{Addresses: []string{p.tcp()}})
+	leaver, other := backend.Start(t, "leaver"), backend.Start(t, "other")
+	backend.Change(t, c, web, registry.Put, leaver.Entry)
+	ends := p.slow(t, 2, 1500*time.Millisecond)
+	backend.Change(t, c, web, registry.Put, other.Entry)
+
+	have := backend.Find(backend.Change(t, c, web, registry.Remove, leaver.Entry), leaver.Entry.ID)
+	want := fmt.Sprintf("it waits for 2 sessions on HAProxy 127.0.0.1:%d", p.api)
+	if have == nil || have.Unsettled != want {
+		t.Fatalf("the entry is %+v, want it listed: %s", have, want)
+	}
+	// It comes back, and is drained anew.
+	have = backend.Find(backend.Change(t, c, web, registry.Put, leaver.Entry), leaver.Entry.ID)
+	if have == nil || have.Unsettled != "" {
+		t.Fatalf("the entry that was put back is %+v", have)
+	}
+	backend.Change(t, c, web, registry.Remove, leaver.Entry)
+	for range 20 {
+		if err := backend.One(p.client(), p.where("")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if leaver.Served() != 0 {
+		t.Errorf("an instance that drains was given %d requests", leaver.Served())
+	}
+	said := leave(t, c, leaver)
+	if len(said) == 0 {
+		t.Error("the entry went while its requests were in flight")
+	}
+	for range 2 {
+		if err := <-ends; err != nil {
+			t.Errorf("a request that was in flight was lost: %v", err)
+		}
+	}
+	t.Logf("%d requests finished; on the way it said: %s", leaver.Served(), said[len(said)-1])
+}
+
+// TestReload loses the servers, and has them back with the next comparison.
+func TestReload(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, haproxy.Options{Addresses: []string{p.unix()}})
+	one := backend.Start(t, "one")
+	backend.Change(t, c, web, registry.Put, one.Entry)
+	ends := p.slow(t, 1, time.Second)
+	p.reload(t)
+	if err := backend.One(p.client(), p.where("")); err == nil {
+		t.Fatal("a reload has kept the servers: this test shows nothing")
+	}
+	listed, err := c.List(bounded(t), web)
+	if err != nil || len(listed) != 0 {
+		t.Fatalf("after a reload %v is listed, %v", listed, err)
+	}
+	listed = backend.Change(t, c, web, registry.Put, one.Entry)
+	if have := backend.Find(listed, one.Entry.ID); have == nil || have.Unsettled != "" {
+		t.Errorf("after the repair the entry is %+v", have)
+	}
+	if err := backend.One(p.client(), p.where("")); err != nil {
+		t.Errorf("after the repair a request failed: %v", err)
+	}
+	if err := <-ends; err != nil {
+		t.Errorf("the request that the old process had in flight was lost: %v", err)
+	}
+}
+
+// TestTwoProcesses takes an entry for in service when both have it, and for gone
+// when none has.
+func TestTwoProcesses(t *testing.T) {
+	a, b := startProxy(t), startProxy(t)
+	c := connect(t, haproxy.Options{Addresses: []string{a.tcp(), b.tcp()}})
+	one := backend.Start(t, "one")
+	listed := backend.Change(t, c, web, registry.Put, one.Entry)
+	if have := backend.Find(listed, one.Entry.ID); have == nil || have.Unsettled != "" {
+		t.Fatalf("the entry is %+v", have)
+	}
+	b.reload(t)
+	listed, err := c.List(bounded(t), web)
+	want := fmt.Sprintf("HAProxy 127.0.0.1:%d does not have it", b.api)
+	if have := backend.Find(listed, one.Entry.ID); err != nil || have == nil || have.Unsettled != want {
+		t.Fatalf("the entry is %+v, want it unsettled: %s", have, want)
+	}
+	backend.Change(t, c, web, registry.Put, one.Entry)
+	for _, p := range []*proxy{a, b} {
+		if err := backend.One(p.client(), p.where("")); err != nil {
+			t.Errorf("a request through port %d failed: %v", p.front, err)
+		}
+	}
+	ends := b.slow(t, 1, 700*time.Millisecond)
+	said := leave(t, c, one)
+	if want := fmt.Sprintf("it waits for 1 session on HAProxy 127.0.0.1:%d", b.api); len(said) == 0 || said[0] != want {
+		t.Errorf("while one process drains the entry says %q, want %q", said, want)
+	}
+	if err := <-ends; err != nil {
+		t.Errorf("the request in flight was lost: %v", err)
+	}
+}
