@@ -108,7 +108,7 @@ func (b *bind) start(t *testing.T) {
 		if !b.process.Running() {
 			t.Fatal("named ended")
 		}
-		answer, err := b.query("z0.test.", mdns.TypeSOA)
+		answer, err := b.query(context.Background(), "z0.test.", mdns.TypeSOA)
 		if err != nil {
 			return err.Error()
 		}
@@ -122,10 +122,10 @@ func (b *bind) start(t *testing.T) {
 func (b *bind) address() string { return fmt.Sprintf("127.0.0.1:%d", b.port) }
 
 // query asks as any caller would, without a key.
-func (b *bind) query(name string, kind uint16) (*mdns.Msg, error) {
+func (b *bind) query(ctx context.Context, name string, kind uint16) (*mdns.Msg, error) {
 	request := new(mdns.Msg)
 	request.SetQuestion(name, kind)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	answer, _, err := (&mdns.Client{Net: "tcp"}).ExchangeContext(ctx, request, b.address())
 	return answer, err
@@ -176,4 +176,6 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-func contains(err error, words string) bool { return err != nil && strings.Contains(err.Error(), words) }
+func contains(err error, words string) bool {
+	return err != nil && strings.Contains(err.Error(), words)
+}

@@ -139,6 +139,10 @@ func (r *Registry) code(request, answer *dns.Msg) error {
 		return registry.Permanent(fmt.Errorf("%s answers %s for zone %s: name its primary, which takes updates",
 			r.server, name, r.zone))
 	}
+	if update && answer.Rcode == dns.RcodeServerFailure {
+		return registry.Transient(fmt.Errorf("%s answers %s to an update and its log says why: BIND takes 100 instances "+
+			"unless max-records-per-type allows more", r.server, name))
+	}
 	return registry.Transient(fmt.Errorf("%s answers %s", r.server, name))
 }
 
