@@ -6,6 +6,7 @@ SHELL      := /bin/bash
 GO         ?= go
 BIN        := $(CURDIR)/bin
 MODULES    := . devcluster
+CONFORMANCE := conformance
 GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
 LINT       := $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 
@@ -27,6 +28,10 @@ test: ## Run all tests with the race detector, on a control plane that is built 
 	@$(GO) -C devcluster run ./cmd/devcluster build
 	CGO_ENABLED=1 $(GO) test -race ./...
 	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
+
+.PHONY: registries
+registries: ## Run the connectors against real servers, which come from Debian packages.
+	$(GO) -C $(CONFORMANCE) test -timeout 20m ./...
 
 .PHONY: sim
 SEEDS ?= 10000
@@ -53,6 +58,7 @@ check: ## Check that generated files, formatting and modules are up to date, and
 	tools/check-generated
 	$(LINT) run ./...
 	cd devcluster && $(LINT) run --config ../.golangci.yml ./...
+	cd $(CONFORMANCE) && $(LINT) run --config ../.golangci.yml ./...
 
 .PHONY: up down status
 up: ## Start a development cluster in the background.

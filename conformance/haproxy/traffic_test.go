@@ -75,6 +75,8 @@ func TestTraffic(t *testing.T) {
 	first := backend.Start(t, "first")
 	backend.Change(t, c, web, registry.Put, first.Entry)
 	callers := backend.Call(t, 8, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}, p.where(""))
+	slow := backend.Call(t, 8, p.client(), p.where("?slow=150ms"))
+	waited := 0
 	old := first
 	for round := range 10 {
 		next := backend.Start(t, fmt.Sprintf("round-%d", round))
@@ -85,13 +87,15 @@ func TestTraffic(t *testing.T) {
 			}
 			return ""
 		})
-		leave(t, c, old)
+		waited += len(leave(t, c, old))
 		old = next
 	}
-	if losses := callers.Stop(); len(losses) > 0 || callers.Answers() < 400 {
-		t.Errorf("%d answers, %d lost: %.5s", callers.Answers(), len(losses), losses)
+	losses := append(callers.Stop(), slow.Stop()...)
+	answers := callers.Answers() + slow.Answers()
+	if len(losses) > 0 || answers < 400 || waited == 0 {
+		t.Errorf("%d answers, %d lost, %d times a drain had to wait: %.5s", answers, len(losses), waited, losses)
 	}
-	t.Logf("%d answers, none lost", callers.Answers())
+	t.Logf("%d answers, %d of them slow, none lost", answers, slow.Answers())
 }
 
 // TestDrainWaitsForSessions keeps an entry listed while requests are in flight,
