@@ -111,7 +111,7 @@ func (p *proxy) reload(t *testing.T) {
 	var sent time.Time
 	child.Await(t, "the new worker", func() string {
 		// A master that has only just started its worker may miss the signal.
-		if time.Since(sent) > 2*time.Second {
+		if time.Since(sent) > patience/4 {
 			p.process.Signal(t, syscall.SIGUSR2)
 			sent = time.Now()
 		}
