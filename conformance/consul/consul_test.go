@@ -30,16 +30,8 @@ func TestConformance(t *testing.T) {
 			Seed: func(t *testing.T, service, id string) {
 				s.put(t, "/v1/catalog/register", catalog(consul.NodeName(service, id), service, id, "passing"))
 			},
-			Break: func(t *testing.T) {
-				if err := s.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			},
-			Mend: func(t *testing.T) {
-				if err := s.Restart(bounded(t)); err != nil {
-					t.Fatal(err)
-				}
-			},
+			Break: s.Break,
+			Mend:  s.Mend,
 		}
 	})
 }

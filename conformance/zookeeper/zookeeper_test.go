@@ -35,16 +35,8 @@ func TestConformance(t *testing.T) {
 				return registrytest.Subject{
 					Connector: s.connect(t, zookeeper.Options{Layout: layout}),
 					Seed:      seed,
-					Break: func(t *testing.T) {
-						if err := s.Kill(); err != nil {
-							t.Fatal(err)
-						}
-					},
-					Mend: func(t *testing.T) {
-						if err := s.Restart(bounded(t)); err != nil {
-							t.Fatal(err)
-						}
-					},
+					Break:     s.Break,
+					Mend:      s.Mend,
 				}
 			})
 		})

@@ -19,8 +19,12 @@ func TestKinds(t *testing.T) {
 	}{
 		"consul": {usherv1alpha1.RegistrySpec{Consul: &usherv1alpha1.ConsulRegistry{
 			Address: "http://localhost:8500", Datacenter: "east", CredentialsSecret: secret}}, "consul", "east"},
+		"dns": {usherv1alpha1.RegistrySpec{DNS: &usherv1alpha1.DNSRegistry{
+			Server: "localhost:53", Zone: "svc.example.com", CredentialsSecret: secret}}, "dns", "svc.example.com"},
 		"etcd": {usherv1alpha1.RegistrySpec{Etcd: &usherv1alpha1.EtcdRegistry{
 			Endpoints: []string{"http://localhost:2379"}, Prefix: "mine", CredentialsSecret: secret}}, "etcd", "mine"},
+		"haproxy": {usherv1alpha1.RegistrySpec{HAProxy: &usherv1alpha1.HAProxyRegistry{
+			Addresses: []string{"unix:///run/haproxy.sock"}, CredentialsSecret: secret}}, "haproxy", ""},
 		"webhook": {usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
 			URL: "http://localhost", CredentialsSecret: secret}}, "webhook", ""},
 		"zookeeper": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{

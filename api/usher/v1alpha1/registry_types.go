@@ -36,14 +36,20 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.etcd), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, etcd, webhook or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.etcd), has(self.haproxy), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, etcd, haproxy, webhook or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
 	Consul *ConsulRegistry `json:"consul,omitempty"`
+	// DNS keeps entries as records of a zone, through dynamic updates (RFC 2136).
+	// +optional
+	DNS *DNSRegistry `json:"dns,omitempty"`
 	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
+	// HAProxy keeps entries as servers of HAProxy, through its runtime API.
+	// +optional
+	HAProxy *HAProxyRegistry `json:"haproxy,omitempty"`
 	// Webhook hands entries to an HTTP service of your own.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
@@ -84,6 +90,53 @@ type EtcdRegistry struct {
 	Prefix string `json:"prefix,omitempty"`
 	// CredentialsSecret names a Secret with the keys username and password, and
 	// ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// DNSRegistry is the primary server of a zone. An instance is an SRV record of
+// _<service>._tcp.<zone> with an address and a TXT record at its target,
+// <instance>.<service>.<zone>. Services are names of one label.
+type DNSRegistry struct {
+	// Server is host:port of the primary, reached over TCP.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^([^\s/@:\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$`
+	Server string `json:"server"`
+	// Zone that the records are in, for instance svc.example.com.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=200
+	// +kubebuilder:validation:Pattern=`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?$`
+	Zone string `json:"zone"`
+	// TTL is how long callers may keep what they were told, in whole seconds.
+	// spec.drain.propagation of the Registrations has to be longer.
+	// +kubebuilder:default="5s"
+	// +optional
+	TTL *metav1.Duration `json:"ttl,omitempty"`
+	// CredentialsSecret names a Secret with the keys tsig.name, tsig.secret
+	// (base64) and tsig.algorithm (hmac-sha256 if absent), which sign requests.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// HAProxyRegistry is one HAProxy process or several that callers go through. A
+// service is the backend of that name in their configuration.
+type HAProxyRegistry struct {
+	// Addresses are the runtime APIs of all processes: tcp://host:port,
+	// tls://host:port or unix:///path. Their level is admin.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:Pattern=`^((tcp|tls)://[^/@\s]+:[0-9]{1,5}|unix:///[^\s]+)$`
+	// +listType=set
+	Addresses []string `json:"addresses"`
+	// ServerOptions follow the address when a server is added, for instance
+	// "check inter 2s". Servers that are there already keep theirs.
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_./:@=, -]*$`
+	// +optional
+	ServerOptions string `json:"serverOptions,omitempty"`
+	// CredentialsSecret names a Secret with the keys ca.crt, tls.crt and tls.key
+	// for tls:// addresses.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }

@@ -4,7 +4,6 @@ package servers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,41 +16,6 @@ import (
 
 // stopGrace is how long an interrupted command may take to end.
 const stopGrace = 5 * time.Second
-
-// Debian unpacks Debian packages into one folder below the cache, without
-// installing them, and returns the folder. What they depend on is not fetched:
-// name it where it is needed. It needs apt-get, dpkg and the lists of packages.
-func Debian(ctx context.Context, name string, packages ...string) (string, error) {
-	uris, err := run(ctx, "", "apt-get", append([]string{"download", "--print-uris", "-qq"}, packages...)...)
-	if err != nil {
-		return "", fmt.Errorf("%w; if apt-get knows no such package, run apt-get update", err)
-	}
-	folder, err := Cache(name, "debian-"+digest(uris))
-	if err != nil {
-		return "", err
-	}
-	what := "Fetching " + name + " from Debian"
-	return folder, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
-		// Held back by apt-get if its own user cannot write here.
-		args := append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, packages...)
-		if _, err := run(ctx, folder, "apt-get", args...); err != nil {
-			return err
-		}
-		files, err := filepath.Glob(filepath.Join(folder, "*.deb"))
-		if err != nil || len(files) < len(packages) {
-			return errors.Join(err, fmt.Errorf("apt-get fetched %d of %d packages", len(files), len(packages)))
-		}
-		for _, file := range files {
-			if _, err := run(ctx, folder, "dpkg", "-x", file, folder); err != nil {
-				return err
-			}
-			if err := os.Remove(file); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
 
 // GoProgram builds a program that the Go module in the folder pins, and returns
 // its path. pkg is the program's package, estimate how long a first build takes.

@@ -190,18 +190,44 @@ func (p *Process) Output() string {
 	return lastLines(string(data), shownLines)
 }
 
-// FreePorts returns n ports of 127.0.0.1 that nobody listens on. They are held
-// until all are known, so that no two are the same.
+// Break kills the process, as registrytest.Subject has it.
+func (p *Process) Break(t *testing.T) {
+	t.Helper()
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Mend starts the process anew, as registrytest.Subject has it. The process lives
+// as long as the test that it was first started for.
+func (p *Process) Mend(t *testing.T) {
+	t.Helper()
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FreePorts returns n ports of 127.0.0.1 that nobody listens on, with TCP nor
+// with UDP. They are held until all are known, so that no two are the same.
 func FreePorts(t *testing.T, n int) []int {
 	t.Helper()
 	var ports []int
-	for range n {
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	for range 100 {
+		if len(ports) == n {
+			return ports
+		}
+		tcp, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = listener.Close() }()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+		defer func() { _ = tcp.Close() }()
+		udp, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", tcp.Addr().String())
+		if err != nil {
+			continue // Taken for UDP: another one.
+		}
+		defer func() { _ = udp.Close() }()
+		ports = append(ports, tcp.Addr().(*net.TCPAddr).Port)
 	}
-	return ports
+	t.Fatalf("%d of %d ports are free for both TCP and UDP", len(ports), n)
+	return nil
 }

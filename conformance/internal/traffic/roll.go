@@ -4,15 +4,17 @@ package traffic
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registry"
 )
 
-// Service is what the instances are registered as.
+// Service is what the instances of Roll are registered as.
 type Service struct {
 	Connector registry.Connector
 	Name      string
@@ -31,70 +33,58 @@ type Service struct {
 // sees at the moment of each request.
 func Roll(t *testing.T, s Service, consumer func(t *testing.T) func() []string) {
 	t.Helper()
-	instances := []*Backend{}
+	var instances []*Instance
 	for n := range 3 {
-		b := NewBackend(t, fmt.Sprintf("first-%d", n))
-		s.Change(t, registry.Put, b)
-		instances = append(instances, b)
+		instances = append(instances, s.join(t, fmt.Sprintf("first-%d", n)))
 	}
 	addresses := consumer(t)
-	eventually(t, "three instances", func() bool { return len(addresses()) == 3 })
-	load, stop := Start(t, addresses)
+	AwaitCount(t, "three instances", 3, func() int64 { return int64(len(addresses())) })
+	// On a connection of its own a client tries nothing twice, which would hide a
+	// lost request.
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	callers := Call(t, Load{Callers: 4, Pause: 5 * time.Millisecond, Client: client, Where: inTurn(addresses)})
 	for n, old := range instances {
-		eventually(t, "requests to "+old.Entry.ID, func() bool { return old.Hits.Load() > 0 })
-		next := NewBackend(t, fmt.Sprintf("second-%d", n))
-		s.Change(t, registry.Put, next)
-		eventually(t, "requests to "+next.Entry.ID, func() bool { return next.Hits.Load() > 0 })
-		s.Change(t, registry.Remove, old)
-		// This is the time that is under test, not a wait for something.
-		<-time.After(s.Propagation)
-		before := old.Hits.Load()
-		old.Close()
-		if before != old.Hits.Load() {
-			t.Errorf("%s was asked after the propagation time", old.Entry.ID)
-		}
-		instances[n] = next
+		AwaitCount(t, "requests to "+old.Entry.ID, 1, old.Served)
+		instances[n] = s.join(t, fmt.Sprintf("second-%d", n))
+		AwaitCount(t, "requests to "+instances[n].Entry.ID, 1, instances[n].Served)
+		s.leave(t, old)
 	}
-	if lost := load.Lost.Load(); lost > 0 {
-		t.Errorf("%d of %d requests were lost, the first by: %v", lost, load.Sent.Load(), load.FirstLoss())
+	if losses := callers.Losses(); len(losses) > 0 {
+		t.Errorf("%d requests were lost beside %d answers: %.5s", len(losses), callers.Answers(), losses)
 	}
-	t.Logf("%d requests while each of three instances was replaced, %d lost", load.Sent.Load(), load.Lost.Load())
-	instances[0].Close()
-	eventually(t, "a lost request", func() bool { return load.Lost.Load() > 0 })
-	stop()
+	t.Logf("%d answers while each of three instances was replaced", callers.Answers())
+	instances[0].Kill()
+	AwaitCount(t, "a lost request", 1, func() int64 { return int64(len(callers.Losses())) })
 }
 
-// Change makes one change, based on what is listed, and reads it back.
-func (s Service) Change(t *testing.T, op registry.Op, b *Backend) {
+func (s Service) join(t *testing.T, name string) *Instance {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	entry := b.Entry
-	entry.Metadata = s.Metadata
-	same := func(e registry.Entry) bool { return e.ID == entry.ID }
-	listed, err := s.Connector.List(ctx, s.Name)
-	if err != nil {
-		t.Fatal(err)
+	i := Start(t, name)
+	i.Entry.Metadata = s.Metadata
+	if Find(Change(t, s.Connector, s.Name, registry.Put, i.Entry), i.Entry.ID) == nil {
+		t.Fatalf("%s is not listed", i.Entry.ID)
 	}
-	if at := slices.IndexFunc(listed, same); at >= 0 {
-		entry.Version = listed[at].Version
-	}
-	if err := s.Connector.Apply(ctx, s.Name, []registry.Change{{Op: op, Entry: entry}}); err != nil {
-		t.Fatal(err)
-	}
-	if listed, err = s.Connector.List(ctx, s.Name); err != nil {
-		t.Fatal(err)
-	}
-	if slices.ContainsFunc(listed, same) != (op == registry.Put) {
-		t.Fatalf("after %s %s the registry lists %+v", op, entry.ID, listed)
-	}
+	return i
 }
 
-func eventually(t *testing.T, what string, true func() bool) {
+func (s Service) leave(t *testing.T, i *Instance) {
 	t.Helper()
-	for end := time.Now().Add(patience); !true(); <-time.After(poll) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %s for %s", patience, what)
+	if Find(Change(t, s.Connector, s.Name, registry.Remove, i.Entry), i.Entry.ID) != nil {
+		t.Fatalf("%s is still listed", i.Entry.ID)
+	}
+	// This is the time that is under test, not a wait for something.
+	<-time.After(s.Propagation)
+	i.Kill()
+}
+
+// inTurn sends requests to the addresses, each a host and port, one after another.
+func inTurn(addresses func() []string) func(context.Context) (string, error) {
+	var turn atomic.Int64
+	return func(context.Context) (string, error) {
+		known := addresses()
+		if len(known) == 0 {
+			return "", errors.New("the registry lists no instance")
 		}
+		return "http://" + known[int(turn.Add(1))%len(known)] + "/", nil
 	}
 }
