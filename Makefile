@@ -39,9 +39,27 @@ SEEDS ?= 10000
 sim: ## Run SEEDS simulated schedules with faults (10,000 take about three minutes).
 	$(GO) test ./internal/sim -run TestSeeds -seeds $(SEEDS) -timeout 12h -v
 
+.PHONY: explore
+STATES ?= 1000000
+explore: ## Visit every state of all the explorer's models, at most STATES of each (takes some minutes).
+	$(GO) test ./internal/sim -run TestExplore -deep -states $(STATES) -timeout 12h -v
+
+.PHONY: fuzz
+FUZZTIME ?= 30s
+fuzz: ## Run each fuzz target for FUZZTIME.
+	$(GO) test ./internal/plan -run '^$$' -fuzz '^FuzzMake$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzDiff$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzChange$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzChangeRaw$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzCloneSet$$' -fuzztime $(FUZZTIME)
+
 .PHONY: bench
 bench: ## Run the benchmarks of the planners.
 	$(GO) test ./internal/plan ./internal/registration -run '^$$' -bench . -benchmem
+
+.PHONY: measure
+measure: ## Measure Usher with simulated containers, 100 and 2,000 Pods (docs/performance.md).
+	@$(GO) -C devcluster run ./cmd/measure $(ARGS)
 
 .PHONY: build
 build: ## Build usher into bin/.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -155,6 +156,10 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		Cache: cache.Options{
 			// Nobody here reads managed fields, and they are a third of a Pod.
 			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}:                  {Transform: onlyLabels},
+				&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
+			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{
 			// Secrets are read one by one, so that no permission to list them is needed.
@@ -175,4 +180,12 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		return nil, fmt.Errorf("set up: %w", err)
 	}
 	return mgr, nil
+}
+
+// onlyLabels keeps of a node's metadata what is read of it.
+func onlyLabels(object any) (any, error) {
+	if node, ok := object.(*metav1.PartialObjectMetadata); ok {
+		node.Annotations, node.ManagedFields, node.OwnerReferences, node.Finalizers = nil, nil, nil, nil
+	}
+	return object, nil
 }

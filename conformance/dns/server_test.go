@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +30,14 @@ const (
 	ttl    = 1
 	web    = "web"
 )
+
+// fetched returns the folder of the programs. It is asked for once, because apt
+// takes seconds to say what a package needs.
+var fetched = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
+	defer cancel()
+	return servers.DebianProgram(ctx, "bind9")
+})
 
 // bind is a real named.
 type bind struct {
@@ -74,7 +83,7 @@ const zoneFile = `$TTL 1
 // takes no more than three records of a type and name.
 func startBind(t *testing.T, zones int) *bind {
 	t.Helper()
-	root, err := servers.DebianProgram(fetching(t), "bind9")
+	root, err := fetched()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,14 +175,6 @@ func (b *bind) connect(t *testing.T, zone string) registry.Connector {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// fetching bounds a first download.
-func fetching(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func bounded(t *testing.T) context.Context {

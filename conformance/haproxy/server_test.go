@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +28,14 @@ const (
 	// fetchTime bounds a first download.
 	fetchTime = 15 * time.Minute
 )
+
+// fetched returns the folder of the programs. It is asked for once, because apt
+// takes seconds to say what a package needs.
+var fetched = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
+	defer cancel()
+	return servers.DebianProgram(ctx, "haproxy")
+})
 
 // proxy is a real HAProxy, master and worker.
 type proxy struct {
@@ -66,7 +75,7 @@ backend sticky
 // newProxy prepares one that is not started.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	root, err := servers.DebianProgram(fetching(t), "haproxy")
+	root, err := fetched()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,14 +185,6 @@ func connect(t *testing.T, options haproxy.Options) registry.Connector {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// fetching bounds a first download.
-func fetching(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func bounded(t *testing.T) context.Context {

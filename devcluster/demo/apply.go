@@ -5,14 +5,10 @@ package demo
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -69,110 +65,6 @@ func (k *kube) apply(ctx context.Context, object *unstructured.Unstructured) (in
 		return 0, fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	return applied.GetGeneration(), nil
-}
-
-// readFolder reads all objects of a kind from the YAML files below a folder.
-func readFolder(folder, kind string) ([]*unstructured.Unstructured, error) {
-	found := []*unstructured.Unstructured{}
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
-			return err
-		}
-		objects, err := readObjects(path)
-		for _, object := range objects {
-			if object.GetKind() == kind {
-				found = append(found, object)
-			}
-		}
-		return err
-	})
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("there is no %s in %s", kind, folder)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: is the checkout complete?", err)
-	}
-	return found, nil
-}
-
-func readObjects(name string) ([]*unstructured.Unstructured, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	objects, err := decodeAll(file)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return objects, nil
-}
-
-// installAPI installs the CRDs and waits until their objects can be made.
-func (k *kube) installAPI(ctx context.Context, root string) error {
-	crds, err := readFolder(filepath.Join(root, "config", "crd"), "CustomResourceDefinition")
-	if err != nil {
-		return err
-	}
-	for _, crd := range crds {
-		if _, err := k.apply(ctx, crd); err != nil {
-			return err
-		}
-	}
-	for _, crd := range crds {
-		err := poll(ctx, "the API of "+crd.GetName(), func() (bool, error) {
-			return k.established(ctx, crd)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (k *kube) established(ctx context.Context, crd *unstructured.Unstructured) (bool, error) {
-	now := &unstructured.Unstructured{}
-	now.SetGroupVersionKind(crd.GroupVersionKind())
-	if err := k.client.Get(ctx, client.ObjectKeyFromObject(crd), now); err != nil {
-		return false, err
-	}
-	// At first they are null, which is no error here.
-	conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
-	for _, c := range conditions {
-		if condition, ok := c.(map[string]any); ok && condition["type"] == "Established" {
-			return condition["status"] == "True", nil
-		}
-	}
-	return false, nil
-}
-
-// grant gives Usher's user the cluster roles of config/rbac, and nothing else.
-func (k *kube) grant(ctx context.Context, root string) error {
-	roles, err := readFolder(filepath.Join(root, "config", "rbac"), "ClusterRole")
-	if err != nil {
-		return err
-	}
-	for _, role := range roles {
-		if err := k.bind(ctx, role); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (k *kube) bind(ctx context.Context, role *unstructured.Unstructured) error {
-	if _, err := k.apply(ctx, role); err != nil {
-		return err
-	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "demo-" + role.GetName()},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.GetName()},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: usherUser}},
-	}
-	if err := k.client.Create(ctx, binding); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("bind role %s to Usher: %w", role.GetName(), err)
-	}
-	return nil
 }
 
 // openNamespace makes the namespace and waits until Pods can be made there.

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/usher-dev/usher/devcluster/internal/checkout"
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/node"
@@ -42,7 +43,7 @@ type stage struct {
 
 // openStage builds and starts everything. On an error nothing is left running.
 func openStage(ctx context.Context, getenv func(string) string, tell progress.Sink) (*stage, error) {
-	root, err := findRoot(getenv)
+	root, err := checkout.Find(getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -70,15 +71,15 @@ func (s *stage) path(parts ...string) string {
 func (s *stage) buildAndStart(ctx context.Context, tell progress.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	programs := []program{
-		{name: "build usher", module: s.root, pkg: "./cmd/usher", out: s.path("bin", "usher")},
-		{name: "build web", module: filepath.Join(s.root, "devcluster"), pkg: "./cmd/web", out: s.path("images", "web")},
+	programs := []checkout.Program{
+		{Name: "build usher", Module: s.root, Pkg: "./cmd/usher", Out: s.path("bin", "usher")},
+		{Name: "build web", Module: filepath.Join(s.root, "devcluster"), Pkg: "./cmd/web", Out: s.path("images", "web")},
 	}
 	var building sync.WaitGroup
 	var builds error
 	building.Go(func() {
 		for _, p := range programs {
-			if builds = p.compile(ctx, tell); builds != nil {
+			if builds = p.Compile(ctx, tell); builds != nil {
 				cancel()
 				return
 			}
@@ -144,10 +145,7 @@ func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 	if s.kube, err = newKube(s.cluster.RESTConfig()); err != nil {
 		return err
 	}
-	if err := s.kube.installAPI(ctx, s.root); err != nil {
-		return err
-	}
-	if err := s.kube.grant(ctx, s.root); err != nil {
+	if err := checkout.Install(ctx, s.kube.client, s.root, usherUser); err != nil {
 		return err
 	}
 	if err := s.kube.openNamespace(ctx); err != nil {

@@ -3,17 +3,14 @@
 package demo
 
 import (
-	"bytes"
 	"embed"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/usher-dev/usher/devcluster/internal/checkout"
 )
 
 const (
@@ -111,7 +108,7 @@ func readManifest(name string) (*unstructured.Unstructured, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	objects, err := decodeAll(file)
+	objects, err := checkout.ReadObjects(file)
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w", name, err)
 	}
@@ -119,28 +116,4 @@ func readManifest(name string) (*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("manifest %s: it has %d objects, want one", name, len(objects))
 	}
 	return objects[0], nil
-}
-
-// decodeAll reads the objects of a YAML stream.
-func decodeAll(r io.Reader) ([]*unstructured.Unstructured, error) {
-	decoder := yaml.NewYAMLOrJSONDecoder(r, 4096)
-	objects := []*unstructured.Unstructured{}
-	for {
-		var raw json.RawMessage
-		err := decoder.Decode(&raw)
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-			continue // a document of comments only
-		}
-		object := &unstructured.Unstructured{}
-		if err := object.UnmarshalJSON(raw); err != nil {
-			return nil, err
-		}
-		objects = append(objects, object)
-	}
 }

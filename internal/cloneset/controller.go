@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +22,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -32,6 +34,8 @@ import (
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=pods/resize,verbs=patch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -50,6 +54,8 @@ type Options struct {
 	Parallel int
 	// Clock tells the time. Default: the machine's.
 	Clock clock.PassiveClock
+	// Registerer takes the metrics. Default: controller-runtime's.
+	Registerer prometheus.Registerer
 }
 
 func (o Options) withDefaults() Options {
@@ -61,6 +67,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
+	}
+	if o.Registerer == nil {
+		o.Registerer = ctrlmetrics.Registry
 	}
 	return o
 }
@@ -82,26 +91,41 @@ type Reconciler struct {
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
-	writes   *writes
-	answers  *answers
-	refusals *refusals
+	writes     *writes
+	claims     *claimWrites
+	departures *departures
+	answers    *answers
+	refusals   *refusals
+	// claimRefusals are those of claim templates.
+	claimRefusals *refusals
+	metrics       *metrics
+	told          *told
+	drains        *drains
 }
 
-// New makes a Reconciler. Reader must not be a cache.
+// New makes a Reconciler, whose metrics Setup registers. Reader must not be a
+// cache.
 func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) *Reconciler {
 	options = options.withDefaults()
+	m := newMetrics(options.Clock.Now)
+	c = &countingClient{Client: c, writes: func() *prometheus.CounterVec { return m.writes }}
 	return &Reconciler{
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, NewID: func() string { return rand.String(5) },
-		writes: newWrites(), answers: newAnswers(), refusals: newRefusals(),
+		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
+		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
+		metrics: m, told: newTold(), drains: newDrains(),
 	}
 }
 
 // Setup adds the controller to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	r := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("usher-cloneset"), options)
-	for _, object := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}} {
+	if err := r.metrics.register(r.Options.Registerer); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	for _, object := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &appsv1.ControllerRevision{}} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, indexOwner, ownerOf); err != nil {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
@@ -110,6 +134,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		For(&apps.CloneSet{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
+		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
 		WithOptions(controllerOptions(r.Options.Sets)).
 		Complete(r)
 	if err != nil {
@@ -138,11 +163,17 @@ func invalid(err error) error         { return &invalidError{err} }
 
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	start := r.Clock.Now()
 	set, err := r.readSet(ctx, req.NamespacedName)
 	if set == nil {
+		if err == nil {
+			r.metrics.sets.forget(req.NamespacedName)
+			r.told.forget(req.NamespacedName)
+		}
 		return reconcile.Result{}, err
 	}
 	result, err := r.pass(ctx, set)
+	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
 	if unanswered(err) {
 		r.answers.lose(req.NamespacedName)
 	}
@@ -168,7 +199,10 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if err := r.pruneRevisions(ctx, set, known, snapshot.Pods); err != nil {
 		return reconcile.Result{}, err
 	}
-	next, due := nextStatus(set, snapshot, known, find(&decided, outcomes))
+	left := afterwards(snapshot, outcomes)
+	decided.Blocked = plan.Held(left)
+	r.metrics.passed(set, &decided, outcomes, left)
+	next, due := nextStatus(set, left, known, find(&decided, outcomes))
 	if err := r.writeStatus(ctx, set, next); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -181,6 +215,8 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	r.tell(set, &decided, outcomes, now)
 	if snapshot.Deleting {
 		r.refusals.forget(set.UID)
+		r.claimRefusals.forget(set.UID)
+		r.departures.drop(set.UID)
 	}
 	return after(&decided, outcomes, now)
 }

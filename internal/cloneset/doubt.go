@@ -45,7 +45,9 @@ func (a *answers) note(set *apps.CloneSet) {
 	a.sets[client.ObjectKeyFromObject(set)] = set
 }
 
-// newest gives the later one of what the cache shows and what was answered.
+// newest gives the later one of what the cache shows and what was answered. An
+// answer is kept until something later is shown: who asks with the answer itself
+// must not make the next pass believe an older cache.
 func (a *answers) newest(cached *apps.CloneSet) *apps.CloneSet {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -55,7 +57,7 @@ func (a *answers) newest(cached *apps.CloneSet) *apps.CloneSet {
 		return cached
 	}
 	order, err := resourceversion.CompareResourceVersion(answered.ResourceVersion, cached.ResourceVersion)
-	if err != nil || order <= 0 || answered.UID != cached.UID {
+	if err != nil || order < 0 || answered.UID != cached.UID {
 		delete(a.sets, name)
 		return cached
 	}
@@ -177,30 +179,63 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return fmt.Errorf("list Pods after a lost answer: %w", err)
 	}
-	there := map[types.UID]bool{}
+	found := map[types.UID]*corev1.Pod{}
 	for i := range live.Items {
-		pod := &live.Items[i]
+		found[live.Items[i].UID] = &live.Items[i]
+	}
+	// Also what was created and the cache has not shown: it may never do so.
+	seen := append(r.writes.all(set.UID), cached...)
+	if err := r.findStrays(ctx, seen, found); err != nil {
+		return err
+	}
+	// Noted all at once: a Pod whose removal the watch reports in the meantime
+	// would be forgotten again, and the list from the cache still shows it.
+	for _, pod := range found {
 		if metav1.IsControlledBy(pod, set) {
-			there[pod.UID] = true
-			r.writes.note(set.UID, written{pod: pod, created: true, at: now})
+			r.writes.note(set.UID, written{object: pod, created: true, at: now})
 		}
 	}
-	for _, pod := range cached {
-		if !there[pod.UID] {
-			r.writes.note(set.UID, written{pod: pod, deleted: true, at: now})
+	for _, pod := range seen {
+		switch live := found[pod.UID]; {
+		case live == nil:
+			r.learnGone(set, pod)
+		case !metav1.IsControlledBy(live, set):
+			r.learn(set, live)
 		}
+	}
+	if err := r.lookAroundClaims(ctx, set, now); err != nil {
+		return err
 	}
 	r.answers.found(client.ObjectKeyFromObject(set))
+	return nil
+}
+
+// findStrays asks for each Pod that the selector did not find: it is gone, or its
+// labels have changed, and it may be the set's all the same.
+func (r *Reconciler) findStrays(ctx context.Context, cached []*corev1.Pod, found map[types.UID]*corev1.Pod) error {
+	for _, pod := range cached {
+		if found[pod.UID] != nil {
+			continue
+		}
+		live := &corev1.Pod{}
+		err := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
+		switch {
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("look up Pod %s after a lost answer: %w", pod.Name, err)
+		case err == nil && live.UID == pod.UID:
+			found[pod.UID] = live
+		}
+	}
 	return nil
 }
 
 // learn keeps what the API server shows of a Pod that a write met changed, so
 // that the next pass does not decide on what the cache still shows.
 func (r *Reconciler) learn(set *apps.CloneSet, live *corev1.Pod) {
-	r.writes.note(set.UID, written{pod: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
 }
 
 // learnGone keeps that the API server does not have a Pod any more.
 func (r *Reconciler) learnGone(set *apps.CloneSet, pod *corev1.Pod) {
-	r.writes.note(set.UID, written{pod: pod, deleted: true, at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/plan"
@@ -25,9 +27,44 @@ func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, outcomes []out
 		r.warn(set, "ScaleUpLimited", "Create",
 			"scaleStrategy.maxUnavailable keeps %d Pods from being created until others are available", decided.ScaleUpLimited)
 	}
-	if at := longWaitAt(decided); !at.IsZero() && !at.After(now) {
+	r.tellBlocked(set, decided, now)
+}
+
+// tellBlocked says once for each Pod that it waits, and has waited long: the Pod
+// that has waited longest is the one that is told of.
+func (r *Reconciler) tellBlocked(set *apps.CloneSet, decided *plan.Plan, now time.Time) {
+	at := longWaitAt(decided)
+	if at.IsZero() || at.After(now) {
+		return
+	}
+	first := &decided.Blocked[0]
+	if r.told.first(keyOf(set), first.String()) {
 		r.normal(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(decided.Blocked).message)
 	}
+}
+
+// told remembers of each set which wait its last event told of.
+type told struct {
+	mu    sync.Mutex
+	waits map[types.NamespacedName]string
+}
+
+func newTold() *told { return &told{waits: map[types.NamespacedName]string{}} }
+
+// first says whether the wait has not been told of yet, and notes it.
+func (t *told) first(set types.NamespacedName, wait string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := t.waits[set] == wait
+	t.waits[set] = wait
+	return !known
+}
+
+// forget drops a set that is gone.
+func (t *told) forget(set types.NamespacedName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.waits, set)
 }
 
 // longWait is how long a Pod waits at a gate before an event says so. The
@@ -42,26 +79,30 @@ func longWaitAt(decided *plan.Plan) time.Time {
 	return decided.Blocked[0].Since.Add(longWait)
 }
 
-// told are the events of an action: if it succeeded, and if it failed.
-type told struct{ done, failed, verb string }
+// eventNames are the events of an action: if it succeeded, and if it failed.
+type eventNames struct{ done, failed, verb string }
 
-func toldOf(a plan.Action) (told, bool) {
+func eventOf(a plan.Action) (eventNames, bool) {
 	switch {
 	case a.Verb == plan.Create:
-		return told{"SuccessfulCreate", "FailedCreate", "create"}, true
+		return eventNames{"SuccessfulCreate", "FailedCreate", "create"}, true
 	case a.Reason == plan.ReasonRecreate:
-		return told{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}, true
+		return eventNames{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}, true
+	case a.Verb == plan.Discard:
+		return eventNames{"", "FailedDelete", "delete"}, false
+	case a.Verb == plan.Provide:
+		return eventNames{"", "FailedCreate", "create"}, false
 	case a.Verb == plan.Delete:
-		return told{"SuccessfulDelete", "FailedDelete", "delete"}, true
-	case a.Verb == plan.Update:
-		return told{"SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "update in place"}, true
+		return eventNames{"SuccessfulDelete", "FailedDelete", "delete"}, true
+	case a.Verb == plan.Update || a.Verb == plan.Continue:
+		return eventNames{"SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "update in place"}, true
 	}
-	return told{"", "FailedUpdatePod", "change"}, false
+	return eventNames{"", "FailedUpdatePod", "change"}, false
 }
 
 // news are the outcomes of one pass that one event tells of.
 type news struct {
-	told
+	eventNames
 	verb   plan.Verb
 	reason string
 	pods   []*corev1.Pod
@@ -73,16 +114,16 @@ type news struct {
 func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
 	var all []*news
 	for _, o := range outcomes {
-		event, worthTelling := toldOf(o.action)
+		event, worthTelling := eventOf(o.action)
 		switch {
 		case o.err != nil && !o.stale():
 			r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, nameOf(o), o.err)
 		case o.err != nil || !worthTelling || o.pod == nil:
 		default:
-			i := slices.IndexFunc(all, func(n *news) bool { return n.told == event && n.reason == o.action.Reason })
+			i := slices.IndexFunc(all, func(n *news) bool { return n.eventNames == event && n.reason == o.action.Reason })
 			if i < 0 {
 				i = len(all)
-				all = append(all, &news{told: event, verb: o.action.Verb, reason: o.action.Reason})
+				all = append(all, &news{eventNames: event, verb: o.action.Verb, reason: o.action.Reason})
 			}
 			all[i].pods = append(all[i].pods, o.pod)
 		}
@@ -90,12 +131,15 @@ func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
 	for _, n := range all {
 		// A Pod is the related object, so that events of two passes do not fold
 		// into one; the event holds a reference to it, not the Pod.
-		r.Events.Eventf(set, n.pods[0], corev1.EventTypeNormal, n.done, string(n.verb), "%s %s (%s)", n.told.verb, names(n.pods), n.reason)
+		r.Events.Eventf(set, n.pods[0], corev1.EventTypeNormal, n.done, string(n.verb), "%s %s (%s)", n.eventNames.verb, names(n.pods), n.reason)
 	}
 }
 
 func nameOf(o outcome) string {
-	if o.pod == nil {
+	switch {
+	case o.action.Verb == plan.Discard || o.action.Verb == plan.Provide:
+		return "the claims of instance " + o.action.Instance
+	case o.pod == nil:
 		return "a Pod"
 	}
 	return "Pod " + o.pod.Name

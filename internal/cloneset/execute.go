@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -58,6 +59,9 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []
 		}
 		for batch := 1; len(part) > 0; batch *= 2 {
 			size := min(batch, len(part))
+			for part[size-1].Revision != part[0].Revision {
+				size-- // those that the partition keeps come first, and have to succeed first
+			}
 			done := r.inParallel(ctx, set, part[:size])
 			outcomes = append(outcomes, done...)
 			part = part[size:]
@@ -98,7 +102,12 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 		pod, err := r.createPod(ctx, set, a)
 		return outcome{action: a, pod: pod, err: err}
 	case plan.Delete:
-		return outcome{action: a, pod: a.Pod, err: r.deletePod(ctx, set, a.Pod)}
+		return outcome{action: a, pod: a.Pod, err: r.deleteInstance(ctx, set, a)}
+	case plan.Discard:
+		return outcome{action: a, err: r.discard(ctx, set, a)}
+	case plan.Provide:
+		_, err := r.provide(ctx, set, a.Instance, true)
+		return outcome{action: a, err: err}
 	}
 	pod, err := r.changePod(ctx, set, a)
 	return outcome{action: a, pod: pod, err: err}
@@ -107,25 +116,49 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 // idTries bounds how often a taken name is answered with another one.
 const idTries = 5
 
+// createPod makes a Pod, and its claims before it. A name that is taken, of the
+// Pod or of a claim, is answered with another instance id; what was made for the
+// one before is taken back then. After any other failure the claims that were
+// made stay, and the next Pod takes them over.
 func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
 	var err error
+	id := a.Instance
 	for range idTries {
-		manifest := podManifest(set, a.Revision, r.NewID(), r.Clock.Now())
-		err = r.Strict.Create(ctx, manifest)
-		if apierrors.IsAlreadyExists(err) {
-			continue // perhaps a Pod that is still going: take another name
+		again := id != ""
+		if !again {
+			id = r.newID(a.Taken)
 		}
-		if err != nil {
+		var pod *corev1.Pod
+		made, failure := r.provide(ctx, set, id, again)
+		if err = failure; err == nil {
+			pod, err = r.createNamed(ctx, set, a, id)
+		}
+		switch {
+		case err == nil:
+			return r.openGates(ctx, set, pod)
+		case !apierrors.IsAlreadyExists(err) && !errors.Is(err, errClaimTaken):
 			return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
+		case !again:
+			if err := r.takeBack(ctx, set, id, made); err != nil {
+				return nil, err
+			}
 		}
-		pod := &corev1.Pod{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, pod); err != nil {
-			return nil, fmt.Errorf("read the created Pod %s: %w", manifest.GetName(), err)
-		}
-		r.writes.note(set.UID, written{pod: pod, created: true, at: r.Clock.Now()})
-		return r.openGates(ctx, set, pod)
+		id = "" // perhaps a Pod that is still going: take another name
 	}
 	return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
+}
+
+func (r *Reconciler) createNamed(ctx context.Context, set *apps.CloneSet, a plan.Action, id string) (*corev1.Pod, error) {
+	manifest := podManifest(set, a.Revision, id, r.Clock.Now())
+	if err := r.Strict.Create(ctx, manifest); err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, pod); err != nil {
+		return nil, fmt.Errorf("read the created Pod %s: %w", manifest.GetName(), err)
+	}
+	r.writes.note(set.UID, written{object: pod, created: true, at: r.Clock.Now()})
+	return pod, nil
 }
 
 // openGates puts a new Pod's own readiness gates to True. If that fails the
@@ -144,14 +177,15 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 	return opened, nil
 }
 
-func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
+func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.Action) error {
 	// The version is a precondition, so that a Pod whose hook has taken hold
 	// again since it was observed is not deleted.
-	return r.retryUnchanged(ctx, set, pod, func(pod *corev1.Pod) error {
+	return r.retryUnchanged(ctx, set, a.Pod, func(pod *corev1.Pod) error {
 		err := r.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}},
 			client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
-		if err == nil || apierrors.IsNotFound(err) {
-			r.writes.note(set.UID, written{pod: pod, deleted: true, at: r.Clock.Now()})
+		// A Pod that is gone by somebody else's hand leaves its claims behind.
+		if err == nil || (apierrors.IsNotFound(err) && len(a.Claims) == 0) {
+			r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
 			return nil
 		}
 		return err
@@ -161,12 +195,13 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, pod *cor
 // changePod writes the conditions of an action first, and the rest on top of
 // what that write answered: a Pod that was to be drained is out of its endpoints
 // before it changes, whatever the cache shows. Where the state goes first, it is
-// the other way round.
+// the other way round. What only a resize can change comes last.
 func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
 	steps := []func(context.Context, *apps.CloneSet, *corev1.Pod, plan.Action) (*corev1.Pod, error){r.patchStatus, r.patchPod}
 	if a.StateFirst() {
 		slices.Reverse(steps)
 	}
+	steps = append(steps, r.patchResize)
 	pod := a.Pod
 	for _, step := range steps {
 		var written *corev1.Pod
@@ -222,7 +257,8 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 	if err := r.Client.Status().Patch(ctx, patched, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
-	r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
+	r.drains.note(patched, r.Clock.Now())
+	r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
 	return patched, nil
 }
 
@@ -235,7 +271,7 @@ func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *core
 	if err := r.Client.Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data)); err != nil {
 		return nil, err
 	}
-	r.writes.note(set.UID, written{pod: patched, at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
 	return patched, nil
 }
 
@@ -296,20 +332,20 @@ func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known 
 		return found
 	}
 	err := r.Strict.Create(ctx, podManifest(set, known.update, r.NewID(), now), client.DryRunAll)
-	found.message, found.until = refusalOf(err, now)
+	found.message, found.until = refusalOf(err, "Pods of spec.template", now)
 	r.refusals.put(set.UID, found)
 	return found
 }
 
 // refusalOf tells from the answer whether a template is refused, and until when.
-func refusalOf(err error, now time.Time) (string, time.Time) {
+func refusalOf(err error, what string, now time.Time) (string, time.Time) {
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err) || quotaExceeded(err):
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
-		return fmt.Sprintf("the API server refuses Pods of spec.template: %v", err), now.Add(refusedFor)
+		return fmt.Sprintf("the API server refuses %s: %v", what, err), now.Add(refusedFor)
 	default:
 		// A webhook that is down, or a time-out. The set's other affairs go on.
-		return fmt.Sprintf("the API server does not say whether it accepts Pods of spec.template: %v", err), now.Add(unknownFor)
+		return fmt.Sprintf("the API server does not say whether it accepts %s: %v", what, err), now.Add(unknownFor)
 	}
 	return "", time.Time{}
 }

@@ -48,6 +48,7 @@ func podManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 		}
 	}
 	spec["readinessGates"] = gates
+	mountClaims(spec, set, id)
 
 	pod := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": spec}}
 	labels, annotations := stringsOf(metadata, "labels"), stringsOf(metadata, "annotations")

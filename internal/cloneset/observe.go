@@ -51,14 +51,29 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 			return nil, nil, err
 		}
 	}
-	refused := r.tryTemplate(ctx, set, known, pods)
+	claims, err := r.ownClaims(ctx, set, pods, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	nodes, err := r.nodeLabels(ctx, spec.Spread, pods)
+	if err != nil {
+		return nil, nil, err
+	}
+	refused, claimsRefused := r.tryTemplate(ctx, set, known, pods), r.tryClaims(ctx, set)
+	var drained map[types.UID]time.Time
+	if spec.Grace > 0 {
+		drained = r.drains.of(pods, now)
+	}
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Starts: r.Options.Parallel,
+		Pods: pods, Drained: drained, Nodes: nodes,
+		Claims: claims, Departed: r.departures.of(set, pods, claims),
+		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
+		Starts: r.Options.Parallel,
 	}, known, nil
 }
 
@@ -96,26 +111,26 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 			return nil, err
 		}
 	}
-	return pods, nil
+	return r.releaseStrays(ctx, set, pods)
 }
 
 // lookUp settles what the cache has contradicted for too long: a lost watch
 // event must not freeze the set.
 func (r *Reconciler) lookUp(ctx context.Context, set *apps.CloneSet, entry written, now time.Time) error {
 	live := &corev1.Pod{}
-	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.pod), live)
+	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.object), live)
 	switch {
-	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.pod.UID):
-		r.writes.forget(entry.pod.UID)
-		if entry.deleted { // gone indeed: not there until the cache has seen it go
-			r.writes.note(set.UID, written{pod: entry.pod, deleted: true, at: now})
-		}
+	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.object.UID):
+		// Gone: not there until the cache has seen it go, whatever older version
+		// the cache still shows.
+		r.writes.forget(entry.object.UID)
+		r.writes.note(set.UID, written{object: entry.object, created: entry.created, deleted: true, at: now})
 	case err != nil:
-		return fmt.Errorf("look up Pod %s: %w", entry.pod.Name, err)
+		return fmt.Errorf("look up Pod %s: %w", entry.object.Name, err)
 	default:
-		r.writes.forget(entry.pod.UID)
+		r.writes.forget(entry.object.UID)
 		ours := metav1.IsControlledBy(live, set)
-		r.writes.note(set.UID, written{pod: live, created: entry.created, deleted: !ours, at: now})
+		r.writes.note(set.UID, written{object: live, created: entry.created, deleted: !ours, at: now})
 	}
 	return nil
 }
@@ -149,20 +164,8 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 }
 
 func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
-	// The cache may be old: a set of this name that is being deleted, or is
-	// another one by now, adopts nothing.
-	live := &apps.CloneSet{}
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
-		return fmt.Errorf("get CloneSet before an adoption: %w", err)
-	}
-	if live.UID != set.UID || live.DeletionTimestamp != nil {
-		return nil
-	}
-	patch, err := encode(map[string]any{"metadata": map[string]any{
-		"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
-		"ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
-	}})
-	if err != nil {
+	patch, err := r.adoption(ctx, set, pod)
+	if patch == nil || err != nil {
 		return err
 	}
 	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
@@ -173,6 +176,24 @@ func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, pod *corev1.
 	if err != nil {
 		return fmt.Errorf("adopt Pod %s: %w", pod.Name, err)
 	}
-	r.writes.note(set.UID, written{pod: adopted, created: true, at: r.Clock.Now()})
+	r.writes.note(set.UID, written{object: adopted, created: true, at: r.Clock.Now()})
 	return nil
+}
+
+// adoption is the patch that makes an object the set's; nil if the set must not
+// adopt it.
+func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object client.Object) ([]byte, error) {
+	// The cache may be old: a set of this name that is being deleted, or is
+	// another one by now, adopts nothing.
+	live := &apps.CloneSet{}
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
+		return nil, fmt.Errorf("get CloneSet before an adoption: %w", err)
+	}
+	if live.UID != set.UID || live.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	return encode(map[string]any{"metadata": map[string]any{
+		"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(),
+		"ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+	}})
 }

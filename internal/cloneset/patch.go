@@ -170,9 +170,12 @@ func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
 		state, at := string(a.To), now.UTC().Format(time.RFC3339)
 		labels[apps.LabelLifecycleState], annotations[apps.AnnotationLifecycleTimestamp] = &state, &at
 	}
-	if a.Verb == plan.Update {
+	switch a.Verb {
+	case plan.Update:
 		p.update(pod, a, labels, annotations, now)
 		tests = -1
+	case plan.Continue:
+		p.goOn(pod, a, labels, annotations, now)
 	}
 	p.merge("labels", pod.Labels, labels)
 	p.merge("annotations", pod.Annotations, annotations)
@@ -236,14 +239,28 @@ func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, labels, annotations 
 	for key, value := range revisionLabels(a.Revision) {
 		labels[key] = &value
 	}
-	state := inplace.NewState(pod, a.Change, a.Revision.Name, now).String()
-	annotations[apps.AnnotationInPlaceUpdateState] = &state
 	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or overtaken
-	if len(a.Change.Images) > 0 {
+	p.step(pod, a, inplace.Begin(pod, a.Change, a.Revision.Name, now), annotations)
+}
+
+// step writes the record of an update and the images that are due with it.
+func (p *jsonPatch) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, annotations map[string]*string) {
+	state := step.State.String()
+	annotations[apps.AnnotationInPlaceUpdateState] = &state
+	if len(step.Images)+len(step.State.Resources) > 0 {
 		p.testDrained(pod, a)
 	}
-	p.images("containers", pod.Spec.Containers, a.Change.Images)
-	p.images("initContainers", pod.Spec.InitContainers, a.Change.Images)
+	p.testSpec(pod)
+	p.images("containers", pod.Spec.Containers, step.Images)
+	p.images("initContainers", pod.Spec.InitContainers, step.Images)
+}
+
+// testSpec rests the patch on the Pod's spec being as observed: what an update
+// leaves out, because the spec has it, must not be missing in the end.
+func (p *jsonPatch) testSpec(pod *corev1.Pod) {
+	if pod.Generation > 0 { // API servers before Kubernetes 1.33 count none for Pods
+		p.test("/metadata/generation", pod.Generation)
+	}
 }
 
 // testDrained rests the patch on the Pod being out of its endpoints, or still

@@ -36,6 +36,9 @@ const labelRevisionHash = "controller.kubernetes.io/hash"
 // syncRevisions reads the set's ControllerRevisions and makes sure that one of
 // them holds the template.
 func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
+	if err := r.adoptRevisions(ctx, set); err != nil {
+		return nil, err
+	}
 	var list appsv1.ControllerRevisionList
 	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
 		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)
@@ -191,14 +194,28 @@ func (r *Reconciler) tryCreateRevision(
 	if !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create revision %s: %w", object.Name, err)
 	}
-	// Either the cache has not shown our own yet, or the name is taken.
+	return r.takeRevision(ctx, set, template, object)
+}
+
+// takeRevision settles that there is an object of a revision's name: either the
+// cache has not shown our own yet, or nobody owns it, or the name is taken.
+func (r *Reconciler) takeRevision(
+	ctx context.Context, set *apps.CloneSet, template map[string]any, object *appsv1.ControllerRevision,
+) (*appsv1.ControllerRevision, error) {
 	existing := &appsv1.ControllerRevision{}
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), existing); err != nil {
 		return nil, fmt.Errorf("get revision %s: %w", object.Name, err)
 	}
 	found, err := revision.Template(existing.Data.Raw)
-	if err == nil && metav1.IsControlledBy(existing, set) && revision.Equal(found, template) {
+	switch same := err == nil && revision.Equal(found, template); {
+	case same && metav1.IsControlledBy(existing, set):
 		return existing, nil
+	case same && metav1.GetControllerOf(existing) == nil:
+		adopted, err := r.adoptRevision(ctx, set, existing)
+		if err == nil && adopted == nil {
+			err = fmt.Errorf("adopt revision %s: it has changed, or CloneSet %s is going", existing.Name, set.Name)
+		}
+		return adopted, err
 	}
 	return nil, errCollision
 }

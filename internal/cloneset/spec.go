@@ -26,6 +26,11 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 		Paused:       in.UpdateStrategy.Paused,
 		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
+		Spread:       readSpread(&in.Template),
+	}
+	spec.DisableClaimReuse = in.ScaleStrategy.DisablePVCReuse
+	for i := range in.VolumeClaimTemplates {
+		spec.ClaimTemplates = append(spec.ClaimTemplates, in.VolumeClaimTemplates[i].Metadata.Name)
 	}
 	if in.Replicas != nil {
 		spec.Replicas = int(*in.Replicas)

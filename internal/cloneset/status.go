@@ -5,6 +5,7 @@ package cloneset
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +30,9 @@ const (
 	ReasonWriteFailed = "WriteFailed"
 	// ReasonWaitingForHook: Pods wait at a gate.
 	ReasonWaitingForHook = "WaitingForHook"
+	// ReasonWaitingForContainer: containers wait for others of a higher launch
+	// priority.
+	ReasonWaitingForContainer = "WaitingForContainer"
 )
 
 // finding is a condition as a pass found it; "" for False.
@@ -44,7 +48,7 @@ func find(p *plan.Plan, outcomes []outcome) findings {
 		before := f.failedUpdate
 		f.failedUpdate = finding{problem.Reason, problem.Message}
 		switch problem.Reason {
-		case plan.ProblemTemplate:
+		case plan.ProblemTemplate, plan.ProblemClaims:
 			f.failedScale = f.failedUpdate
 		case plan.ProblemNoSuchPod:
 			f.failedScale, f.failedUpdate = f.failedUpdate, before
@@ -55,7 +59,11 @@ func find(p *plan.Plan, outcomes []outcome) findings {
 			continue
 		}
 		failure := finding{ReasonWriteFailed, o.err.Error()}
-		if o.action.Verb == plan.Create || o.action.Verb == plan.Delete {
+		var resize *resizeRefusal
+		if errors.As(o.err, &resize) {
+			failure = finding{plan.ProblemResize, resize.Error()}
+		}
+		if slices.Contains([]plan.Verb{plan.Create, plan.Delete, plan.Discard, plan.Provide}, o.action.Verb) {
 			f.failedScale = failure
 		} else {
 			f.failedUpdate = failure
@@ -74,6 +82,9 @@ func findBlocked(blocked []plan.Blocked) finding {
 	message := blocked[0].String()
 	if others := len(blocked) - 1; others > 0 {
 		message += fmt.Sprintf("; %d other Pods wait at a gate", others)
+	}
+	if blocked[0].Batch != nil {
+		return finding{ReasonWaitingForContainer, message}
 	}
 	return finding{ReasonWaitingForHook, message}
 }

@@ -24,11 +24,12 @@ import (
 type podHandler struct {
 	reader client.Reader
 	writes *writes
+	drains *drains
 }
 
 // PodEvents is the handler that leads Pod events to the sets that they matter to.
 func (r *Reconciler) PodEvents() handler.EventHandler {
-	pods := &podHandler{reader: r.Client, writes: r.writes}
+	pods := &podHandler{reader: r.Client, writes: r.writes, drains: r.drains}
 	return pods.handler()
 }
 
@@ -40,6 +41,7 @@ func (h *podHandler) handler() handler.EventHandler {
 		UpdateFunc: h.update,
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			h.writes.forget(e.Object.GetUID())
+			h.drains.forget(e.Object.GetUID())
 			h.enqueue(ctx, e.Object, q)
 		},
 	}

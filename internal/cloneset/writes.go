@@ -10,63 +10,88 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// writes remembers what the API server answered to this controller's own writes
-// until the cache shows it: each pass sees its Pods at least as new as the pass
-// before it left them. Nothing waits for the cache, and nothing can leak: an
+// overlay remembers what the API server answered to this controller's own writes
+// until the cache shows it: each pass sees its objects at least as new as the
+// pass before it left them. Nothing waits for the cache, and nothing can leak: an
 // entry goes when the cache has caught up, and one that the cache contradicts
 // for longer than doubtAfter is looked up at the API server.
-type writes struct {
+type overlay[T client.Object] struct {
 	mu   sync.Mutex
-	sets map[types.UID]map[types.UID]written
+	sets map[types.UID]map[types.UID]answer[T]
 }
 
-// written is the answer to a write.
-type written struct {
-	pod *corev1.Pod
-	// created says that the cache has not shown the Pod yet.
+// answer is the answer to a write.
+type answer[T client.Object] struct {
+	object T
+	// created says that the cache has not shown the object yet.
 	created bool
-	// deleted says that the Pod was asked to go.
+	// deleted says that the object was asked to go.
 	deleted bool
 	at      time.Time
 }
 
+// The overlays of Pods and of claims, and what they hold.
+type (
+	writes       = overlay[*corev1.Pod]
+	written      = answer[*corev1.Pod]
+	claimWrites  = overlay[*corev1.PersistentVolumeClaim]
+	claimWritten = answer[*corev1.PersistentVolumeClaim]
+)
+
 // doubtAfter is how long the cache may lag before an entry is looked up.
 const doubtAfter = 10 * time.Second
 
-// forgetAfter is how long a Pod stays hidden that went before the cache showed
+// forgetAfter is how long an object stays hidden that went before the cache showed
 // it; watch events that are brought together may never show it.
 const forgetAfter = 5 * time.Minute
 
-func newWrites() *writes { return &writes{sets: map[types.UID]map[types.UID]written{}} }
-
-// note keeps the answer to a write.
-func (w *writes) note(set types.UID, entry written) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	pods := w.sets[set]
-	if pods == nil {
-		pods = map[types.UID]written{}
-		w.sets[set] = pods
-	}
-	if known, ok := pods[entry.pod.UID]; ok {
-		entry.created = entry.created || known.created
-		// What a later version shows counts more than that a deletion was asked for.
-		entry.deleted = entry.deleted || (known.deleted && !newer(entry.pod, known.pod))
-	}
-	pods[entry.pod.UID] = entry
+func newOverlay[T client.Object]() *overlay[T] {
+	return &overlay[T]{sets: map[types.UID]map[types.UID]answer[T]{}}
 }
 
-// forget drops a Pod that the watch reported as gone.
-func (w *writes) forget(pod types.UID) {
+// all are those that there is an answer about, by name.
+func (w *overlay[T]) all(set types.UID) []T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for set, pods := range w.sets {
-		delete(pods, pod)
-		if len(pods) == 0 {
+	objects := make([]T, 0, len(w.sets[set]))
+	for _, entry := range w.sets[set] {
+		objects = append(objects, entry.object)
+	}
+	slices.SortFunc(objects, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return objects
+}
+
+// note keeps the answer to a write.
+func (w *overlay[T]) note(set types.UID, entry answer[T]) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	objects := w.sets[set]
+	if objects == nil {
+		objects = map[types.UID]answer[T]{}
+		w.sets[set] = objects
+	}
+	uid := entry.object.GetUID()
+	if known, ok := objects[uid]; ok {
+		entry.created = entry.created || known.created
+		// What a later version shows counts more than that a deletion was asked for.
+		entry.deleted = entry.deleted || (known.deleted && !newer(entry.object, known.object))
+	}
+	objects[uid] = entry
+}
+
+// forget drops an object that the watch reported as gone.
+func (w *overlay[T]) forget(object types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for set, objects := range w.sets {
+		delete(objects, object)
+		if len(objects) == 0 {
 			delete(w.sets, set)
 		}
 	}
@@ -74,27 +99,26 @@ func (w *writes) forget(pod types.UID) {
 
 // merge lays what was written over what the cache shows. Entries in doubt are
 // the ones to look up: the cache has contradicted them for too long.
-func (w *writes) merge(set types.UID, cached []*corev1.Pod, now time.Time) (pods []*corev1.Pod, doubtful []written) {
+func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, doubtful []answer[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	entries := w.sets[set]
-	pods = make([]*corev1.Pod, 0, len(cached)+len(entries))
+	objects = make([]T, 0, len(cached)+len(entries))
 	unseen := maps.Clone(entries)
-	for _, pod := range cached {
-		entry, ok := entries[pod.UID]
+	for _, object := range cached {
+		uid := object.GetUID()
+		entry, ok := entries[uid]
 		if !ok {
-			pods = append(pods, pod)
+			objects = append(objects, object)
 			continue
 		}
-		delete(unseen, pod.UID)
-		shown, settled := entry.over(pod)
-		if shown != nil {
-			pods = append(pods, shown)
-		}
+		delete(unseen, uid)
+		shown, settled := entry.over(object)
+		objects = append(objects, shown...)
 		entry.created = false
-		entries[pod.UID] = entry
+		entries[uid] = entry
 		if settled {
-			delete(entries, pod.UID)
+			delete(entries, uid)
 		} else if now.Sub(entry.at) > doubtAfter {
 			doubtful = append(doubtful, entry)
 		}
@@ -110,29 +134,36 @@ func (w *writes) merge(set types.UID, cached []*corev1.Pod, now time.Time) (pods
 			}
 			continue
 		}
-		pods = append(pods, entry.pod)
+		objects = append(objects, entry.object)
 		if now.Sub(entry.at) > doubtAfter {
 			doubtful = append(doubtful, entry)
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return pods, doubtful
+	slices.SortFunc(objects, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return objects, doubtful
 }
 
-// over lays an entry over the Pod that the cache shows: what a pass is to see of
-// it, nil if it is gone, and whether the cache has caught up.
-func (e written) over(cached *corev1.Pod) (shown *corev1.Pod, settled bool) {
+// over lays an entry over the object that the cache shows: what a pass is to see
+// of it, nothing if it is gone, and whether the cache has caught up.
+func (e answer[T]) over(cached T) (shown []T, settled bool) {
 	switch {
-	case e.deleted && cached.DeletionTimestamp == nil:
+	case e.deleted && cached.GetDeletionTimestamp() == nil && !e.cameBack(cached):
 		return nil, false
-	case e.deleted || !newer(e.pod, cached):
-		return cached, true
+	case e.deleted || !newer(e.object, cached):
+		return []T{cached}, true
 	}
-	return e.pod, false
+	return []T{e.object}, false
+}
+
+// cameBack says that the object was seen to belong to somebody else, or to nobody,
+// and that the set has it again by now.
+func (e answer[T]) cameBack(cached T) bool {
+	was, is := metav1.GetControllerOfNoCopy(e.object), metav1.GetControllerOfNoCopy(cached)
+	return is != nil && (was == nil || was.UID != is.UID) && newer(cached, e.object)
 }
 
 // newer says whether a is a later version of the object than b.
-func newer(a, b *corev1.Pod) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+func newer(a, b client.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0
 }

@@ -21,22 +21,33 @@ type Change struct {
 	// Images are the new images by container; a sidecar among the init containers
 	// is one of them.
 	Images map[string]string
+	// Resources are the new cpu and memory by container, all that it has of them.
+	Resources map[string]corev1.ResourceRequirements
 	// Labels and Annotations are the new values by key; nil removes the key.
 	Labels, Annotations map[string]*string
+	// Unranked names the first container that changes together with others and
+	// whose launch priority cannot be read; "" if there is none.
+	Unranked string
 }
 
-// Restarts says whether the change restarts a container.
-func (c *Change) Restarts() bool { return len(c.Images) > 0 }
+// Drains says whether the change touches a container: then the Pod has to be out
+// of its endpoints.
+func (c *Change) Drains() bool { return len(c.Images)+len(c.Resources) > 0 }
 
 // Refusal says why two revisions cannot be updated in place.
 type Refusal struct {
 	// Field is the first field, in order, that only a new Pod can have.
 	Field string
+	// Why it cannot change; "" if it is none of those that can.
+	Why string
 }
 
 // Error names the field and what is possible.
 func (r *Refusal) Error() string {
-	return fmt.Sprintf("%s differs, and only container images, labels and annotations can change in place", r.Field)
+	if r.Why != "" {
+		return fmt.Sprintf("%s cannot change in place: %s", r.Field, r.Why)
+	}
+	return fmt.Sprintf("%s differs, and only the images, cpu and memory of containers, labels and annotations can change in place", r.Field)
 }
 
 // Diff gives the change from one raw template to another, or a *Refusal.
@@ -55,6 +66,11 @@ func Diff(from, to map[string]any) (*Change, error) {
 	if field := firstDifference("spec.template", revision.Normalize(rest(from)), revision.Normalize(rest(to))); field != "" {
 		return nil, &Refusal{Field: field}
 	}
+	var refusal *Refusal
+	if change.Resources, refusal = resizes(from, to); refusal != nil {
+		return nil, refusal
+	}
+	change.Unranked = unranked(to, change)
 	return change, nil
 }
 
@@ -62,10 +78,18 @@ func Diff(from, to map[string]any) (*Change, error) {
 // not by what its labels say: OpenKruise labels a Pod with the new revision
 // before its grace period, and changes its containers only after it.
 func Pending(pod *corev1.Pod, to map[string]any) *Change {
-	change := &Change{Images: map[string]string{}, Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	change := &Change{
+		Images: map[string]string{}, Resources: map[string]corev1.ResourceRequirements{},
+		Labels: map[string]*string{}, Annotations: map[string]*string{},
+	}
 	for name, image := range images(to) {
 		if have := imageOf(pod, name); have != "" && have != image {
 			change.Images[name] = image
+		}
+	}
+	for name, want := range wantedResources(to) {
+		if c := containerOf(pod, name); c != nil && differs(c.Resources, want) {
+			change.Resources[name] = want
 		}
 	}
 	for key, value := range stringMap(to, "labels") {
@@ -80,13 +104,13 @@ func Pending(pod *corev1.Pod, to map[string]any) *Change {
 // images gives the image of each container that runs as long as its Pod.
 func images(template map[string]any) map[string]string {
 	out := map[string]string{}
-	for _, field := range []string{"containers", "initContainers"} {
+	for _, field := range containerFields() {
 		for _, item := range members(template, field) {
 			c, ok := item.(map[string]any)
 			if !ok || !runsOn(field, c) {
 				continue
 			}
-			name, _ := c["name"].(string)
+			name := nameOf(c)
 			image, _ := c["image"].(string)
 			if name != "" && image != "" {
 				out[name] = image
@@ -94,6 +118,14 @@ func images(template map[string]any) map[string]string {
 		}
 	}
 	return out
+}
+
+// containerFields are where a Pod's spec lists containers.
+func containerFields() []string { return []string{"containers", "initContainers"} }
+
+func nameOf(container map[string]any) string {
+	name, _ := container["name"].(string)
+	return name
 }
 
 // runsOn says that the container runs as long as its Pod. An init container
@@ -123,16 +155,16 @@ func rest(template map[string]any) map[string]any {
 		return out
 	}
 	spec = maps.Clone(spec)
-	for _, field := range []string{"containers", "initContainers"} {
+	for _, field := range containerFields() {
 		if list := members(template, field); len(list) > 0 {
-			spec[field] = withoutImages(field, list)
+			spec[field] = withoutChangeable(field, list)
 		}
 	}
 	out["spec"] = spec
 	return out
 }
 
-func withoutImages(field string, list []any) []any {
+func withoutChangeable(field string, list []any) []any {
 	out := make([]any, len(list))
 	for i, item := range list {
 		out[i] = item
@@ -143,6 +175,9 @@ func withoutImages(field string, list []any) []any {
 		c = maps.Clone(c)
 		if image, _ := c["image"].(string); image != "" {
 			c["image"] = "*" // there, and free to change
+		}
+		if resources, ok := c["resources"].(map[string]any); ok {
+			c["resources"] = withoutResizable(resources)
 		}
 		out[i] = c
 	}
@@ -171,8 +206,9 @@ func stringMap(template map[string]any, field string) map[string]string {
 	values, _ := metadata[field].(map[string]any)
 	out := make(map[string]string, len(values))
 	for key, value := range values {
-		text, _ := value.(string)
-		out[key] = text
+		if text, ok := value.(string); ok { // null is absent: no new Pod gets it either
+			out[key] = text
+		}
 	}
 	return out
 }

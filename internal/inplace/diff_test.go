@@ -66,7 +66,7 @@ func TestDiffPossible(t *testing.T) {
 		name                        string
 		to                          map[string]any
 		images, labels, annotations map[string]string
-		restarts                    bool
+		drains                      bool
 	}{
 		{"nothing", template(t, base), nil, nil, nil, false},
 		{"one image", edit(t, "app:1", "app:2"), map[string]string{"main": "app:2"}, nil, nil, true},
@@ -96,8 +96,8 @@ func TestDiffPossible(t *testing.T) {
 			if got := text(change.Annotations); !maps.Equal(got, test.annotations) {
 				t.Errorf("annotations = %v, want %v", got, test.annotations)
 			}
-			if change.Restarts() != test.restarts {
-				t.Errorf("Restarts = %v", change.Restarts())
+			if change.Drains() != test.drains {
+				t.Errorf("Drains = %v", change.Drains())
 			}
 		})
 	}
@@ -195,6 +195,8 @@ func FuzzDiff(f *testing.F) {
 	}
 	f.Add(seed(base), seed(strings.ReplaceAll(base, "app:1", "app:2")))
 	f.Add(seed(base), seed(`spec: {containers: [{name: main}, 1, null, {image: x}]}`))
+	f.Add(seed(sized), seed(strings.ReplaceAll(sized, "100m", "200m")))
+	f.Add(seed(sized), seed(strings.ReplaceAll(sized, "{cpu: 50m}", "[1]")))
 	f.Add([]byte(`{"spec":{"containers":{"name":"x"}}}`), []byte(`{"metadata":{"labels":[1],"annotations":{"a":1}}}`))
 	f.Add([]byte(`{"metadata":3,"spec":null}`), []byte(`{}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
@@ -202,7 +204,7 @@ func FuzzDiff(f *testing.F) {
 		if err := errors.Join(json.Unmarshal(a, &from), json.Unmarshal(b, &to)); err != nil {
 			return
 		}
-		if change, err := Diff(from, from); err != nil || change.Restarts() || len(change.Labels)+len(change.Annotations) > 0 {
+		if change, err := Diff(from, from); err != nil || change.Drains() || len(change.Labels)+len(change.Annotations) > 0 {
 			t.Errorf("a template differs from itself: %+v, %v", change, err)
 		}
 		change, err := Diff(from, to)

@@ -67,7 +67,7 @@ func setStatus(pod *corev1.Pod, status corev1.ContainerStatus) {
 
 // begin writes a change to the Pod as the controller does.
 func begin(pod *corev1.Pod, change *Change, revision string, now time.Time) {
-	state := NewState(pod, change, revision, now)
+	state := Begin(pod, change, revision, now).State
 	pod.Annotations[apps.AnnotationInPlaceUpdateState] = state.String()
 	pod.Labels[apps.LabelLifecycleState] = string(apps.StateUpdating)
 	for name, image := range change.Images {
@@ -349,7 +349,7 @@ func TestParseState(t *testing.T) {
 	if _, err := ParseState("{"); err == nil {
 		t.Error("half a record was read")
 	}
-	want := NewState(runningPod(), to, "r2", t0)
+	want := Begin(runningPod(), to, "r2", t0).State
 	got, err := ParseState(want.String())
 	if err != nil || got.String() != want.String() || got.Revision != "r2" || got.LastContainerStatuses["main"].ContainerID != "c-main1" {
 		t.Errorf("round trip: %+v, %v", got, err)

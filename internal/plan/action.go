@@ -45,10 +45,16 @@ const (
 	Move Verb = "Move"
 	// Update changes a Pod's containers or metadata to another revision in place.
 	Update Verb = "Update"
+	// Continue goes on with an update in place that takes more than one write.
+	Continue Verb = "Continue"
 	// Create makes a new Pod.
 	Create Verb = "Create"
-	// Delete deletes a Pod.
+	// Delete deletes a Pod, and after it the claims that go with it.
 	Delete Verb = "Delete"
+	// Discard deletes claims whose Pod is gone or going.
+	Discard Verb = "Discard"
+	// Provide makes the claims that a Pod lacks.
+	Provide Verb = "Provide"
 )
 
 // Action is one step for one Pod.
@@ -71,6 +77,13 @@ type Action struct {
 	Revision *revision.Revision
 	// Change is what Update does.
 	Change *inplace.Change
+	// Instance is the id that Create takes over, and whose claims Discard and
+	// Provide are about; "" has Create take a new one.
+	Instance string
+	// Taken are the ids that a new one has to differ from. Do not change it.
+	Taken map[string]bool
+	// Claims are those that Delete and Discard delete.
+	Claims []*corev1.PersistentVolumeClaim
 }
 
 // StateFirst says that the state is to be written before the conditions: on the
@@ -106,18 +119,32 @@ const (
 	ReasonInPlaceDone    = "InPlaceUpdateDone"
 	ReasonMarkedNotReady = "HeldByHook"
 	ReasonInService      = "InService"
+	// ReasonNextContainers: the containers of a higher launch priority are ready.
+	ReasonNextContainers = "NextContainers"
+	// ReasonResize: the containers' resources have not been written yet.
+	ReasonResize       = "ResizeContainers"
+	ReasonInstanceGone = "InstanceGone"
+	ReasonClaimMissing = "ClaimMissing"
 )
 
 // String tells the action in a line.
 func (a Action) String() string {
 	var b strings.Builder
 	name := "a new Pod"
-	if a.Pod != nil {
+	switch {
+	case a.Pod != nil:
 		name = a.Pod.Name
+	case a.Instance != "" && a.Verb == Create:
+		name += " for the claims of " + a.Instance
+	case a.Instance != "":
+		name = "claims of " + a.Instance
 	}
 	fmt.Fprintf(&b, "%s %s (%s)", strings.ToLower(string(a.Verb)), name, a.Reason)
 	if a.To != "" {
 		fmt.Fprintf(&b, " to %s", a.To)
+	}
+	for _, claim := range a.Claims {
+		fmt.Fprintf(&b, " claim %s", claim.Name)
 	}
 	for _, c := range a.Conditions {
 		fmt.Fprintf(&b, " %s=%s", c.Type, c.Status)
@@ -128,7 +155,8 @@ func (a Action) String() string {
 	return b.String()
 }
 
-// Blocked is a Pod that waits at a gate for somebody outside.
+// Blocked is a Pod that waits at a gate for somebody outside, or in an update for
+// its containers.
 type Blocked struct {
 	Pod string
 	// Gate is the hook in spec.lifecycle.
@@ -139,10 +167,25 @@ type Blocked struct {
 	Keys []string
 	// Since is when it came to the gate; zero if unknown.
 	Since time.Time
+	// Batch is what an update in place waits for; nil if the Pod is at a gate.
+	Batch *Batch
+}
+
+// Batch are containers of a Pod that are updated together, and those after them.
+type Batch struct {
+	// Containers are those that are not ready yet.
+	Containers []string
+	// Next are the containers that wait for them.
+	Next []string
+	// Since is when they were updated; zero if unknown.
+	Since time.Time
 }
 
 // String tells whom the Pod waits for, and since when.
 func (b Blocked) String() string {
+	if b.Batch != nil {
+		return b.Batch.text(b.Pod, b.State)
+	}
 	what := "to let go of"
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
 		what = "to set"
@@ -150,6 +193,15 @@ func (b Blocked) String() string {
 	text := fmt.Sprintf("Pod %s is in %s and waits for the %s hook %s %s", b.Pod, b.State, b.Gate, what, strings.Join(b.Keys, ", "))
 	if !b.Since.IsZero() {
 		text += " since " + b.Since.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+func (b *Batch) text(pod string, state apps.LifecycleState) string {
+	text := fmt.Sprintf("Pod %s is in %s and waits for its containers %s to be ready before it updates %s, which have a lower %s",
+		pod, state, strings.Join(b.Containers, ", "), strings.Join(b.Next, ", "), apps.EnvContainerPriority)
+	if !b.Since.IsZero() {
+		text += ", since " + b.Since.UTC().Format(time.RFC3339)
 	}
 	return text
 }
@@ -170,6 +222,12 @@ const (
 	ProblemTemplate = "TemplateRefused"
 	// ProblemNoSuchPod: podsToDelete has a name that is no Pod of the set.
 	ProblemNoSuchPod = "PodsToDeleteUnknown"
+	// ProblemClaims: the API server refuses claims of volumeClaimTemplates.
+	ProblemClaims = "ClaimTemplateRefused"
 	// ProblemRevision: the ControllerRevision of a Pod cannot be read.
 	ProblemRevision = "RevisionUnreadable"
+	// ProblemResize: cpu and memory of a Pod's containers cannot be changed.
+	ProblemResize = "ResizeRefused"
+	// ProblemPriority: a container's launch priority is no number.
+	ProblemPriority = "PriorityUnreadable"
 )

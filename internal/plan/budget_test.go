@@ -2,7 +2,13 @@
 
 package plan
 
-import "testing"
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
 
 // TestParsePercent: an illegal value is an error, and never 0.
 func TestParsePercent(t *testing.T) {
@@ -65,5 +71,30 @@ func TestBudgets(t *testing.T) {
 				t.Errorf("maxUnavailable = %d, want %d", got, test.unavailable)
 			}
 		})
+	}
+}
+
+// TestNamedPodsCountAsUnavailable: where the budget is stricter than that of
+// OpenKruise. A Pod that was named for deletion and does not serve is as missing
+// as any other, and of those that do not serve only so many go at a time.
+func TestNamedPodsCountAsUnavailable(t *testing.T) {
+	marked := label(apps.LabelSpecifiedDelete, "true")
+	broken := func(name string) *corev1.Pod { return pod(name, 1, marked, notReady0) }
+	leaving := pod("a", 1, marked, state(apps.StatePreparingDelete), finalizers(keyDelete))
+	goes := func(name string) string { return "delete " + name + " (SpecifiedDelete)" }
+	tests := []struct {
+		name string
+		s    *Snapshot
+		want []string
+	}{
+		{"one is not ready, and the other waits", snap(3, maxUnavailable(1), with(broken("a"), pod("b", 1, marked), pod("c", 1))), []string{goes("a")}},
+		{"room for both", snap(3, maxUnavailable(2), with(broken("a"), pod("b", 1, marked), pod("c", 1))), []string{goes("a"), goes("b")}},
+		{"one is at its gate, and the other waits", snap(3, maxUnavailable(1), hooks(preDelete()), with(leaving, pod("b", 1, marked), pod("c", 1))), nil},
+		{"not ready ones go as far as replacements come", snap(4, maxUnavailable(1), with(broken("a"), broken("b"), broken("c"), pod("d", 1))), []string{goes("a")}},
+		{"surplus ones that are not ready all go", snap(1, maxUnavailable(1), with(pod("a", 1, notReady0), pod("b", 1, notReady0), pod("d", 1))),
+			[]string{"delete a (ScaleIn)", "delete b (ScaleIn)"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
 	}
 }

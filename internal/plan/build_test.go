@@ -216,7 +216,7 @@ func out(n int, ago time.Duration) podOption {
 func updating(n int) podOption {
 	return func(p *corev1.Pod) {
 		change := &inplace.Change{Images: map[string]string{"main": fmt.Sprintf("app:%d", n)}}
-		record := inplace.NewState(p, change, rev(n).Name, now.Add(-time.Minute))
+		record := inplace.Begin(p, change, rev(n).Name, now.Add(-time.Minute)).State
 		p.Annotations[apps.AnnotationInPlaceUpdateState] = record.String()
 		label(apps.LabelRevision, rev(n).Name)(p)
 		label(apps.LabelTemplateHash, revision.Short(rev(n).Name))(p)
@@ -230,8 +230,13 @@ func updating(n int) podOption {
 // restarted is what the kubelet makes of updating.
 func restarted(p *corev1.Pod) {
 	p.Status.ObservedGeneration = p.Generation
-	c := &p.Status.ContainerStatuses[0]
-	c.Image, c.ImageID, c.ContainerID = p.Spec.Containers[0].Image, "id-"+p.Spec.Containers[0].Image, c.ContainerID+"+"
+	for i := range p.Spec.Containers {
+		spec, c := &p.Spec.Containers[i], &p.Status.ContainerStatuses[i]
+		c.Resources = spec.Resources.DeepCopy()
+		if i == 0 || c.Image != spec.Image {
+			c.Image, c.ImageID, c.ContainerID, c.Ready = spec.Image, "id-"+spec.Image, c.ContainerID+"+", true
+		}
+	}
 }
 
 // told lists the actions of a plan as text, in their order.
@@ -270,10 +275,13 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 func soundness(s *Snapshot, p Plan) error {
 	seen := map[string]bool{}
 	for _, a := range p.Actions {
-		if a.Verb == Create {
-			if a.Pod != nil || a.Revision == nil {
-				return fmt.Errorf("%v: a new Pod has a revision and no Pod", a)
-			}
+		if err := sparing(s, a); err != nil {
+			return err
+		}
+		if a.Verb == Create && (a.Pod != nil || a.Revision == nil) {
+			return fmt.Errorf("%v: a new Pod has a revision and no Pod", a)
+		}
+		if slices.Contains([]Verb{Create, Discard, Provide}, a.Verb) {
 			continue
 		}
 		if a.Pod == nil {
@@ -297,6 +305,9 @@ func soundness(s *Snapshot, p Plan) error {
 func held(s *Snapshot, a Action) error {
 	at := apps.LifecycleState(a.Pod.Labels[apps.LabelLifecycleState])
 	hooked := func(hook lifecycle.Hook) bool { return hook.Holds(a.Pod.Labels, a.Pod.Finalizers) }
+	if a.Verb == Continue && (at == apps.StatePreparingUpdate || at == apps.StatePreparingDelete) {
+		return fmt.Errorf("%v: the Pod is at a gate", a)
+	}
 	switch {
 	case a.Verb == Delete && hooked(s.Spec.Hooks.PreDelete):
 		return fmt.Errorf("%v: preDelete holds the Pod", a)

@@ -53,7 +53,30 @@ func (d *digest) progress(pod *corev1.Pod) {
 		for i := range list {
 			c := &list[i]
 			d.text(c.Name, c.ImageID, c.ContainerID, c.Image)
-			d.flag(c.Ready, c.State.Running != nil)
+			d.flag(c.Ready, c.State.Running != nil, c.State.Waiting != nil, c.Resources != nil)
+			if c.State.Waiting != nil {
+				d.text(c.State.Waiting.Reason)
+			}
+			d.resources(c)
+		}
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
+			d.text(string(c.Type), string(c.Status), c.Reason, c.Message)
+		}
+	}
+}
+
+// resources are the cpu and memory that the kubelet reports of a container.
+func (d *digest) resources(c *corev1.ContainerStatus) {
+	lists := []corev1.ResourceList{c.AllocatedResources}
+	if c.Resources != nil {
+		lists = append(lists, c.Resources.Requests, c.Resources.Limits)
+	}
+	for _, list := range lists {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			q := list[name]
+			d.number(q.MilliValue())
 		}
 	}
 }

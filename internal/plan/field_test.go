@@ -151,7 +151,7 @@ func TestField_DrainIsNeverSkipped(t *testing.T) {
 // changesUndrained says that an action restarts containers of a Pod that has not
 // been out of its endpoints for the grace period, and takes it out not even now.
 func changesUndrained(a Action, wait time.Duration) bool {
-	if a.Verb != Update || !a.Change.Restarts() {
+	if a.Verb != Update || !a.Change.Drains() {
 		return false
 	}
 	drains := slices.ContainsFunc(a.Conditions, func(c Condition) bool {

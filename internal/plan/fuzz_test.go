@@ -4,6 +4,8 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,7 +36,7 @@ func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))]
 // anySnapshot makes a snapshot of anything that may be found in a cluster.
 func anySnapshot(d *dice) *Snapshot {
 	s := snap(d.roll(8))
-	toRevision(pick(d, rev(1), rev(2), rev(2, newEnv), rev(2, onlyLabel), rev(3)))(s)
+	toRevision(pick(d, rev(1), rev(2), rev(2, newEnv), rev(2, onlyLabel), rev(3), rev(2, withCPU("200m")), rev(2, withBase(2))))(s)
 	if d.flip() {
 		s.Revisions["r2"] = rev(2)
 	}
@@ -64,18 +66,57 @@ func anySnapshot(d *dice) *Snapshot {
 			spec.PodsToDelete = append(spec.PodsToDelete, name)
 		}
 	}
+	anyClaims(d, s)
 	return s
+}
+
+// anyClaims gives the set claims with Pods, without, and with the wrong labels.
+func anyClaims(d *dice, s *Snapshot) {
+	if d.flip() {
+		templates("data", "log")(s)
+	}
+	s.Spec.DisableClaimReuse = d.roll(4) == 3
+	if d.roll(8) == 7 {
+		claimsRefused(s)
+	}
+	for i := range d.roll(5) {
+		id := fmt.Sprintf("i%d", i)
+		c := claim(pick(d, "data", "log", "other"), id)
+		if d.roll(4) == 3 {
+			going(c)
+		}
+		if d.roll(5) == 4 {
+			c.Labels[apps.LabelInstanceID] = "i0"
+		}
+		withClaims(c)(s)
+		if d.roll(6) == 5 {
+			departed(id)(s)
+		}
+		if d.flip() {
+			p := anyPod(d, "web-"+id)
+			label(apps.LabelInstanceID, pick(d, id, id, "", "i0"))(p)
+			mounting("data", id)(p)
+			with(p)(s)
+		}
+	}
+	slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func anyPod(d *dice, name string) *corev1.Pod {
 	p := pod(name, 1+d.roll(3))
+	none := func(*corev1.Pod) {}
+	pick(d, none, hasCPU("100m"), hasBase)(p)
+	if len(p.Spec.Containers) > 1 && d.flip() {
+		inBatch(p)
+	} else {
+		pick(d, none, none, resizing(false), resizing(true))(p)
+	}
 	if d.roll(3) == 2 {
 		updating(1 + d.roll(3))(p)
 	}
 	if d.flip() {
 		restarted(p)
 	}
-	none := func(*corev1.Pod) {}
 	for _, o := range []podOption{
 		pick(d, none, notReady0, readyFor(time.Second), pending, fresh),
 		pick(d, none, state(pick(d, append(everyState, "Nonsense")...))),

@@ -15,15 +15,22 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// byVictim orders Pods by how little is lost when one is deleted.
-func byVictim(a, b *podView) int {
+// byUse orders Pods by how little is lost when one is deleted. What it leaves
+// even is ordered by how crowded their domains are, see crowding, and then byAge.
+func byUse(a, b *podView) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),
 		cmp.Compare(phaseRank(a.phase), phaseRank(b.phase)),
 		falseFirst(a.available, b.available),
 		falseFirst(a.ready, b.ready),
 		cmp.Compare(a.cost, b.cost),
-		cmp.Compare(b.spreadRank, a.spreadRank),
+	)
+}
+
+// byAge orders victims that are of the same use: those go first that have
+// served for the shortest time.
+func byAge(a, b *podView) int {
+	return cmp.Or(
 		laterFirst(a.readySince, b.readySince),
 		cmp.Compare(b.restarts, a.restarts),
 		laterFirst(a.created, b.created),
@@ -63,20 +70,6 @@ func phaseRank(phase corev1.PodPhase) int {
 	return 2
 }
 
-// rankBySpread gives each Pod the number of Pods of the list that share its
-// node: where most are, one is missed least.
-func rankBySpread(pods []*podView) {
-	perNode := map[string]int{}
-	for _, p := range pods {
-		if p.scheduled {
-			perNode[p.node]++
-		}
-	}
-	for _, p := range pods {
-		p.spreadRank = perNode[p.node]
-	}
-}
-
 // orderForUpdate sorts Pods as spec.updateStrategy asks for. Pods whose update
 // has begun stay first whatever else changes: they are out of service already.
 func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
@@ -93,7 +86,7 @@ func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
 		)
 	})
 	for _, term := range s.Spec.Scatter {
-		pods = scatter(pods, term)
+		pods = s.scatter(pods, term)
 	}
 	slices.SortStableFunc(pods, func(a, b *podView) int { return falseFirst(!a.begun(), !b.begun()) })
 	return pods
@@ -139,30 +132,4 @@ func trailingNumber(text string) int {
 		return -1
 	}
 	return number
-}
-
-// scatter spreads the Pods with a label evenly over the list, from its first
-// place to its last.
-func scatter(pods []*podView, term ScatterTerm) []*podView {
-	var matching, rest []*podView
-	for _, p := range pods {
-		if value, ok := p.pod.Labels[term.Key]; ok && value == term.Value {
-			matching = append(matching, p)
-		} else {
-			rest = append(rest, p)
-		}
-	}
-	if len(matching) == 0 || len(rest) == 0 {
-		return pods
-	}
-	out := make([]*podView, 0, len(pods))
-	last, gaps := len(pods)-1, max(len(matching)-1, 1)
-	for i := range matching {
-		place := (2*i*last + gaps) / (2 * gaps) // i·last/gaps, rounded half up
-		for len(out) < place {
-			out, rest = append(out, rest[0]), rest[1:]
-		}
-		out = append(out, matching[i])
-	}
-	return append(out, rest...)
 }

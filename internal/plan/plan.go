@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/lifecycle"
 	"github.com/usher-dev/usher/internal/revision"
 )
 
@@ -28,6 +27,9 @@ type pass struct {
 	queue []*podView
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named map[string]bool
+	// instances are those that have claims, in the order of their ids.
+	instances []*instance
+	byID      map[string]*instance
 	// changes are the ways to the update revision, by the hash of the old one.
 	changes map[string]diff
 }
@@ -38,6 +40,7 @@ func Make(s *Snapshot) Plan {
 	if s.Deleting {
 		return p.plan
 	}
+	p.claimsProblem()
 	p.revive()
 	p.choose()
 	p.count()
@@ -47,6 +50,7 @@ func Make(s *Snapshot) Plan {
 	p.replace()
 	p.scaleIn()
 	p.update()
+	p.settleClaims()
 	p.trim()
 	return p.finish()
 }
@@ -70,7 +74,7 @@ func newPass(s *Snapshot) *pass {
 			p.pods = append(p.pods, v)
 		}
 	}
-	rankBySpread(p.pods)
+	p.readInstances()
 	return p
 }
 
@@ -188,7 +192,7 @@ func (p *pass) remove(v *podView, reason string) {
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: reason})
+		p.act(v, Action{Verb: Delete, Reason: reason, Claims: p.claimsOf(v)})
 		return
 	}
 	a := Action{
@@ -215,22 +219,21 @@ func (p *pass) finish() Plan {
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
 	for _, list := range [][]*podView{p.pods, p.ended} {
 		for _, v := range list {
+			if v.batch != nil && !v.removed {
+				p.plan.Blocked = append(p.plan.Blocked, Blocked{Pod: v.pod.Name, State: v.state, Since: v.batch.Since, Batch: v.batch})
+			}
 			if len(v.waitsFor) > 0 {
-				p.plan.Blocked = append(p.plan.Blocked, Blocked{
-					Pod: v.pod.Name, Gate: lifecycle.Gate(v.state), State: v.state, Keys: v.waitsFor, Since: since(v.pod),
-				})
+				p.plan.Blocked = append(p.plan.Blocked, v.blocked(v.waitsFor))
 			}
 		}
 	}
-	slices.SortStableFunc(p.plan.Blocked, func(a, b Blocked) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Pod, b.Pod))
-	})
+	slices.SortStableFunc(p.plan.Blocked, byWait)
 	return p.plan
 }
 
 func rank(verb Verb) int {
 	switch verb {
-	case Move:
+	case Move, Continue:
 		return 0
 	case Create:
 		return 1

@@ -26,6 +26,9 @@ func (p *pass) refresh() {
 }
 
 func (p *pass) refreshPod(v *podView) {
+	if p.turnBack(v) {
+		return
+	}
 	pod := v.lifecycle()
 	// A Pod that waits for its deletion is not led back first.
 	pod.UpdateWanted = v.chosen || v.waits()
@@ -34,6 +37,9 @@ func (p *pass) refreshPod(v *podView) {
 	if next != v.state {
 		v.moved = true
 		p.act(v, Action{Verb: Move, Reason: reason, Conditions: conditions, To: next})
+		return
+	}
+	if p.advance(v, conditions) {
 		return
 	}
 	if len(conditions) > 0 {
@@ -136,7 +142,12 @@ func hasGate(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 func (p *pass) cleanUp(v *podView) {
 	switch {
 	case !v.holds(p.Spec.Hooks.PreDelete):
-		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp})
+		// The claims stay for its replacement, unless nobody wants them.
+		var claims []*corev1.PersistentVolumeClaim
+		if p.Spec.DisableClaimReuse || v.specified {
+			claims = p.claimsOf(v)
+		}
+		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp, Claims: claims})
 	case v.state == apps.StatePreparingDelete:
 		v.waitsFor = lifecycle.Waiting(v.lifecycle(), p.Spec.Hooks)
 	default:

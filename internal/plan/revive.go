@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"cmp"
 	"slices"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -27,11 +26,26 @@ func (p *pass) revive() {
 	if short <= 0 {
 		return
 	}
-	slices.SortFunc(planned, func(a, b *podView) int { return cmp.Or(falseFirst(a.isTarget, b.isTarget), byVictim(a, b)) })
-	for _, v := range planned[len(planned)-short:] {
+	for _, v := range p.bestOf(planned, short) {
 		p.act(v, p.reviveAction(v))
 		v.state, v.fixed = apps.StatePreparingNormal, true
 	}
+}
+
+// bestOf gives that many of the Pods, those that would be the last to go: new
+// ones before old ones.
+func (p *pass) bestOf(planned []*podView, count int) []*podView {
+	var old, updated []*podView
+	for _, v := range planned {
+		if v.isTarget {
+			updated = append(updated, v)
+		} else {
+			old = append(old, v)
+		}
+	}
+	crowd := p.crowding(func(v *podView) bool { return !v.specified })
+	order := append(crowd.take(old, len(old)), crowd.take(updated, len(updated))...)
+	return order[len(order)-count:]
 }
 
 // reviveAction leads a Pod back to the start of its life: the hooks that were

@@ -41,8 +41,13 @@ func (p *pass) create() {
 		missing = min(missing, room)
 	}
 	current := p.Spec.partition() - p.old
-	for range missing {
-		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update}
+	ids, missing := p.instancesFor(missing)
+	taken := p.taken()
+	for n := range missing {
+		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update, Taken: taken}
+		if n < len(ids) {
+			a.Instance = ids[n]
+		}
 		if current > 0 || p.refused(a.Revision) {
 			current--
 			a.Revision = p.Current
@@ -70,7 +75,7 @@ func (p *pass) release() {
 			p.ledger.drop(v)
 		}
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: ReasonHookReleased})
+		p.act(v, Action{Verb: Delete, Reason: ReasonHookReleased, Claims: p.claimsOf(v)})
 	}
 }
 
@@ -86,9 +91,9 @@ func (p *pass) replace() {
 	if len(waiting) == 0 {
 		return
 	}
-	slices.SortFunc(waiting, byVictim)
 	made := p.beingMade()
-	for _, v := range waiting {
+	stays := func(v *podView) bool { return !v.leaving && !v.removed }
+	for _, v := range p.crowding(stays).take(waiting, len(waiting)) {
 		if v.fixed {
 			continue
 		}
@@ -190,10 +195,14 @@ func (p *pass) victims(count int) []*podView {
 			old = append(old, v)
 		}
 	}
-	slices.SortFunc(old, byVictim)
-	slices.SortFunc(updated, byVictim)
+	crowd := p.crowding(func(v *podView) bool { return !v.doomed() && !v.leaving })
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
-	out := old[:surplusOld:surplusOld]
-	out = append(out, updated[:min(count-len(out), len(updated))]...)
-	return append(out, old[surplusOld:min(surplusOld+count-len(out), len(old))]...)
+	out := crowd.take(old, surplusOld)
+	out = append(out, crowd.take(updated, count-len(out))...)
+	gone := make(map[*podView]bool, len(out))
+	for _, v := range out {
+		gone[v] = true
+	}
+	kept := slices.DeleteFunc(old, func(v *podView) bool { return gone[v] })
+	return append(out, crowd.take(kept, count-len(out))...)
 }

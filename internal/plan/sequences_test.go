@@ -54,6 +54,14 @@ func rollouts() []rollout {
 		{"in place, hooks, surge, partition", 6, []option{inPlace, hooked, maxUnavailable(0), maxSurge(2), partition(2)}, nil, map[string]int{"web-r1": 2, "web-r2": 4}},
 		{"in place only", 6, []option{method(InPlaceOnly), hooked, maxUnavailable(2)}, nil, allNew},
 		{"in place, metadata only", 6, []option{inPlace, hooked, toRevision(rev(2, onlyLabel))}, nil, allNew},
+		{"in place, cpu", 6, []option{inPlace, hooked, withSized, toRevision(rev(2, withCPU("200m")))}, nil, allNew},
+		{"in place, cpu, rolled back on the way", 6, []option{inPlace, hooked, maxUnavailable(2), withSized, toRevision(rev(2, withCPU("200m")))},
+			func(s *Snapshot) { toRevision(s.Revisions["r1"])(s) }, map[string]int{"web-r1": 6}},
+		{"in place, by priority", 6, []option{inPlace, hooked, withRanked, toRevision(rev(2, withBase(2)))}, nil, allNew},
+		{"in place, by priority, rolled back on the way", 6, []option{inPlace, maxUnavailable(2), withRanked, toRevision(rev(2, withBase(2)))},
+			func(s *Snapshot) { toRevision(s.Revisions["r1"])(s) }, map[string]int{"web-r1": 6}},
+		{"in place, by priority, paused on the way", 6, []option{inPlace, hooked, partition(2), withRanked, toRevision(rev(2, withBase(2)))},
+			func(s *Snapshot) { s.Spec.Paused = true }, nil},
 		{"in place where it cannot be", 6, []option{inPlace, hooked, toRevision(rev(2, newEnv))}, nil, allNew},
 		{"on delete", 6, []option{method(OnDelete)}, nil, map[string]int{"web-r1": 6}},
 		{"paused", 6, []option{paused, maxSurge(2)}, nil, map[string]int{"web-r1": 6}},
@@ -114,7 +122,7 @@ func takesDown(a Action) bool {
 	case Delete:
 		return true
 	case Update:
-		return a.Change.Restarts()
+		return a.Change.Drains()
 	}
 	return a.Reason == ReasonPrepareUpdate || a.Reason == ReasonStartInPlace || a.StateFirst()
 }

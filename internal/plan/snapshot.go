@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/usher-dev/usher/internal/lifecycle"
 	"github.com/usher-dev/usher/internal/revision"
@@ -37,8 +38,24 @@ type Snapshot struct {
 	RefusedUntil time.Time
 	// Revisions are the known revisions by hash, Current and Update among them.
 	Revisions map[string]*revision.Revision
+	// Drained says since when Pods are known to be out of service for an update:
+	// later than their conditions say, if the API server was slow. A Pod that is
+	// missing here is taken at its word.
+	Drained map[types.UID]time.Time
 	// Pods are the set's own Pods in the order of their names.
 	Pods []*corev1.Pod
+	// Nodes are the labels of the Pods' nodes that Spec.Spread names, by node.
+	Nodes map[string]map[string]string
+	// Claims are the set's own claims in the order of their names.
+	Claims []*corev1.PersistentVolumeClaim
+	// Departed are the ids of instances whose Pod this controller has deleted, or
+	// may have if the answer was lost, and whose claims are still to go.
+	Departed map[string]bool
+	// ClaimsRefused is why the API server refuses claims of the templates; "" if it
+	// does not. Then no Pod is made that needs one, and none is recreated.
+	ClaimsRefused string
+	// ClaimsRefusedUntil is when the API server is asked again; zero if it is not.
+	ClaimsRefusedUntil time.Time
 	// Starts bounds how many Pods one pass takes out of service or creates, so
 	// that the Pods that are done never wait behind a long queue of new starts.
 	// 0 is no bound.
@@ -65,7 +82,11 @@ type Spec struct {
 	ScaleMaxUnavailable *Count
 	// PodsToDelete names Pods to be deleted first.
 	PodsToDelete []string
-	Method       Method
+	// ClaimTemplates are the names of the claims that each Pod gets.
+	ClaimTemplates []string
+	// DisableClaimReuse has the claims go with their Pod, whoever deleted it.
+	DisableClaimReuse bool
+	Method            Method
 	// Partition is how many Pods keep the old revision.
 	Partition      Count
 	MaxUnavailable Count
@@ -80,7 +101,9 @@ type Spec struct {
 	MinReady time.Duration
 	// ProgressDeadline is how long a rollout may stand still; 0 is for ever.
 	ProgressDeadline time.Duration
-	Hooks            lifecycle.Hooks
+	// Spread says which Pods are crowded; without it, those that share a node.
+	Spread []SpreadTerm
+	Hooks  lifecycle.Hooks
 }
 
 // Priority orders the update by weights or by a label's trailing number.

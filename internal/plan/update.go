@@ -21,10 +21,11 @@ func (p *pass) updatable(v *podView) bool {
 	if p.Spec.Method == Recreate {
 		return true
 	}
-	_, err := p.change(v)
+	change, err := p.change(v)
 	var refusal *inplace.Refusal
 	switch {
 	case err == nil:
+		p.checkPriority(change)
 		return true
 	case errors.Is(err, errUnreadable):
 		p.problem(ProblemRevision, func() string {
@@ -44,6 +45,18 @@ func (p *pass) updatable(v *podView) bool {
 		})
 	}
 	return false
+}
+
+// checkPriority tells of a launch priority that cannot be read. It holds nothing
+// up: to mend it takes new Pods.
+func (p *pass) checkPriority(change *inplace.Change) {
+	if change.Unranked == "" {
+		return
+	}
+	p.problem(ProblemPriority, func() string {
+		return fmt.Sprintf("%s of container %s in spec.template is not a whole number and counts as 0: give it a value such as \"10\" with the next change that recreates the Pods",
+			apps.EnvContainerPriority, change.Unranked)
+	})
 }
 
 // problem notes a problem once.
@@ -103,7 +116,7 @@ func (p *pass) update() {
 }
 
 func (p *pass) recreate(v *podView) {
-	if p.takeDown(v) {
+	if p.ClaimsRefused == "" && p.takeDown(v) {
 		p.remove(v, ReasonRecreate)
 	}
 }
@@ -123,10 +136,12 @@ func (p *pass) updateInPlace(v *podView, change *inplace.Change) {
 		if v.state != apps.StatePreparingUpdate { // there it waits, as refresh has noted
 			p.prepareUpdate(v)
 		}
-	case change.Restarts() && v.scheduled:
+	case v.more(), change.Drains() && v.scheduled, len(change.Resources) > 0:
+		// Also without a node, where the new resources need a write of their own,
+		// and the state says that it is due.
 		p.restart(v, change)
-	case change.Restarts() && !p.takeDown(v):
-	case !change.Restarts() && !p.ledger.start():
+	case change.Drains() && !p.takeDown(v):
+	case !change.Drains() && !p.ledger.start():
 		p.plan.More = true
 	default:
 		p.relabel(v, change)
@@ -196,13 +211,10 @@ func (p *pass) restart(v *podView, change *inplace.Change) {
 	drained = drained || (v.restarting && v.inPlaceReady.Status == corev1.ConditionFalse)
 	var conditions []Condition
 	if !drained {
-		conditions = []Condition{{
-			Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse,
-			Reason: ReasonStartInPlace, Message: p.Update.Name,
-		}}
+		conditions = []Condition{outOfService(p.Update.Name)}
 	}
 	if !drained && p.Spec.Grace > 0 {
-		p.wakeAt(p.Now.Add(p.Spec.Grace))
+		p.wakeAt(graceEnd(p.Now, p.Spec.Grace))
 		p.act(v, Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions})
 		return
 	}

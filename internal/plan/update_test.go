@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/inplace"
@@ -114,8 +115,9 @@ func TestUpdateBudget(t *testing.T) {
 
 func TestUpdateOrder(t *testing.T) {
 	order := func(s *Snapshot) []string {
+		toRevision(rev(2))(s)
 		var out []string
-		for _, v := range s.orderForUpdate(newPass(s).pods) {
+		for _, v := range s.orderForUpdate(slices.DeleteFunc(newPass(s).pods, func(v *podView) bool { return v.isTarget })) {
 			out = append(out, v.pod.Name)
 		}
 		return out
@@ -151,6 +153,11 @@ func TestUpdateOrder(t *testing.T) {
 		{"trailing number, larger first", snap(4, keys, with(pod("a", 1, label("order", "x-9")), pod("b", 1, label("order", "x-10")), pod("c", 1), pod("d", 1, label("order", "none")))), "b a d c"},
 		{"first listed key wins", snap(3, keys, with(pod("a", 1, label("second", "99")), pod("b", 1, label("order", "1")), pod("c", 1, label("second", "100")))), "b c a"},
 		{"scatter: 3 of 10", snap(10, ten, scattered), "p0 p3 p4 p5 p6 p1 p7 p8 p9 p2"},
+		{"scatter on: the first is updated", snap(10, ten, scattered, func(s *Snapshot) { s.Pods[0] = pod("p0", 2, label("app", "db")) }), "p3 p4 p5 p6 p1 p7 p8 p9 p2"},
+		{"scatter on: ahead of its place", snap(10, ten, scattered, func(s *Snapshot) {
+			s.Pods[0], s.Pods[1] = pod("p0", 2, label("app", "db")), pod("p1", 2, label("app", "db"))
+		}), "p3 p4 p5 p6 p7 p8 p9 p2"},
+		{"scatter on: behind its place", snap(4, scattered, with(pod("a", 2), pod("b", 2), pod("c", 1), pod("d", 1, label("app", "db")))), "d c"},
 		{"scatter nothing", snap(2, scattered, with(pods(1, "a", "b")...)), "a b"},
 		{"scatter all", snap(2, scattered, with(pod("a", 1, label("app", "db")), pod("b", 1, label("app", "db")))), "a b"},
 		{"scatter one", snap(3, scattered, with(pod("a", 1), pod("b", 1, label("app", "db")), pod("c", 1))), "b a c"},
@@ -199,7 +206,8 @@ func TestInPlaceSteps(t *testing.T) {
 			[]string{"move a (HookRestored) to Normal"}},
 		{"grace begins", one(pod("a", 1), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
 		{"in grace", one(pod("a", 1, out(2, 59*time.Second)), grace(time.Minute)), nil},
-		{"grace over", one(pod("a", 1, out(2, time.Minute)), grace(time.Minute)), []string{"update a (InPlaceUpdate) to Updating revision web-r2"}},
+		{"perhaps still in grace", one(pod("a", 1, out(2, time.Minute)), grace(time.Minute)), nil},
+		{"grace over", one(pod("a", 1, out(2, time.Minute+time.Second)), grace(time.Minute)), []string{"update a (InPlaceUpdate) to Updating revision web-r2"}},
 		{"grace of another revision begins anew", one(pod("a", 1, out(3, time.Minute)), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
 		{"no node yet", one(pod("a", 1, fresh)), []string{"update a (InPlaceUpdate) InPlaceUpdateReady=True KruisePodReady=True revision web-r2"}},
 		{"conditions give way to the update", one(pod("a", 1, condition(apps.ConditionPodReady, corev1.ConditionFalse, "")), hooked),
@@ -221,8 +229,37 @@ func TestInPlaceSteps(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
 	}
 	p := Make(one(pod("a", 1, out(2, 40*time.Second)), grace(time.Minute)))
-	if !p.RequeueAt.Equal(now.Add(20 * time.Second)) {
+	if !p.RequeueAt.Equal(now.Add(21 * time.Second)) {
 		t.Errorf("RequeueAt = %v, want the end of the grace period", p.RequeueAt)
+	}
+}
+
+// TestGraceIsWhole: a condition records the second in which a drain began, and
+// the grace period lasts from the end of that second on.
+func TestGraceIsWhole(t *testing.T) {
+	for _, test := range []struct {
+		begun       time.Time
+		grace, want time.Duration
+	}{
+		{now, 5 * time.Second, 6 * time.Second},
+		{now.Add(time.Millisecond), 5 * time.Second, 6 * time.Second},
+		{now.Add(999 * time.Millisecond), 5 * time.Second, 6 * time.Second},
+		{now.Add(time.Second), 5 * time.Second, 7 * time.Second},
+		{now, 0, 0},
+	} {
+		if got := graceEnd(test.begun, test.grace); !got.Equal(now.Add(test.want)) {
+			t.Errorf("graceEnd(%v, %v) = %v, want %v", test.begun, test.grace, got, now.Add(test.want))
+		}
+	}
+	slow := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), grace(5*time.Second), with(pod("a", 1, out(2, 9*time.Second))))
+	slow.Drained = map[types.UID]time.Time{slow.Pods[0].UID: now.Add(-2 * time.Second)}
+	if p := expect(t, slow); !p.RequeueAt.Equal(now.Add(3 * time.Second)) {
+		t.Errorf("RequeueAt = %v, want the grace period from when the drain was known of", p.RequeueAt)
+	}
+	s := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), grace(5*time.Second), with(pod("a", 1)))
+	s.Now = now.Add(700 * time.Millisecond)
+	if p := Make(s); !p.RequeueAt.Equal(now.Add(6 * time.Second)) {
+		t.Errorf("RequeueAt = %v, want the whole grace period and the rest of the second", p.RequeueAt)
 	}
 }
 
@@ -236,16 +273,16 @@ func TestGraceOfOpenKruise(t *testing.T) {
 	}
 	on2 := []option{method(InPlaceIfPossible), grace(30 * time.Second), toRevision(rev(2))}
 	p := expect(t, snap(1, append(on2, with(inGrace(2, 10*time.Second)))...))
-	if !p.RequeueAt.Equal(now.Add(20 * time.Second)) {
+	if !p.RequeueAt.Equal(now.Add(21 * time.Second)) {
 		t.Errorf("RequeueAt = %v, want the end of the grace period", p.RequeueAt)
 	}
-	p = expect(t, snap(1, append(on2, with(inGrace(2, 30*time.Second)))...), "update a (InPlaceUpdate) to Updating revision web-r2")
+	p = expect(t, snap(1, append(on2, with(inGrace(2, 31*time.Second)))...), "update a (InPlaceUpdate) to Updating revision web-r2")
 	if got := p.Actions[0].Change.Images["main"]; got != "app:2" {
 		t.Errorf("image = %q", got)
 	}
 	// Rolled back meanwhile: no container has to change.
 	p = expect(t, snap(1, method(InPlaceIfPossible), toRevision(rev(2)), toRevision(rev(1)), with(inGrace(2, time.Second))), "update a (InPlaceUpdate) revision web-r1")
-	if p.Actions[0].Change.Restarts() {
+	if p.Actions[0].Change.Drains() {
 		t.Error("the rollback restarts a container")
 	}
 }

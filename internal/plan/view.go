@@ -42,8 +42,13 @@ type podView struct {
 	isTarget   bool // of the update revision
 	pending    bool // its revision's label came before its containers, as OpenKruise does it
 	restarting bool // the kubelet does not run yet what an update asked for
-	weight     int  // by spec.updateStrategy.priorityStrategy
-	spreadRank int
+	// record is that of an update which may be under way; nil if there is none, or
+	// it cannot be read.
+	record *inplace.State
+	// drained is since when the Pod is known to be out of service for an update;
+	// zero if its condition is all there is.
+	drained time.Time
+	weight  int // by spec.updateStrategy.priorityStrategy
 
 	available bool
 	underway  bool     // counted in ledger.underway
@@ -55,6 +60,7 @@ type podView struct {
 	moved     bool     // that action changes its state
 	fixed     bool     // nothing may take that action's place
 	waitsFor  []string // keys of the hook that keeps it where it is
+	batch     *Batch   // what its update waits for
 }
 
 func readFacts(f *facts, pod *corev1.Pod) {
@@ -120,14 +126,14 @@ func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDel
 
 // read reads a Pod for one pass.
 func (s *Snapshot) read(v *podView, pod *corev1.Pod) {
-	v.pod = pod
+	v.pod, v.drained = pod, s.Drained[pod.UID]
 	readFacts(&v.facts, pod)
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
 	v.isTarget = revision.Same(v.revision, s.Update.Name) && !v.pending
 	v.available, v.wakeAt = s.availability(&v.facts)
 	if v.inUpdate() {
 		var at time.Time
-		v.restarting, at = restarting(pod, s.Now)
+		v.record, v.restarting, at = restarting(pod, s.Now)
 		v.restarting = v.restarting || v.pending
 		if !at.IsZero() {
 			v.wakeAt = at
@@ -157,16 +163,19 @@ func (s *Snapshot) availability(f *facts) (bool, time.Time) {
 // restarting says that the kubelet does not run yet what the Pod's update asked
 // for, and when time alone may change that. A record that cannot be read never
 // passes for done; then the Pod's status has to speak for itself.
-func restarting(pod *corev1.Pod, now time.Time) (bool, time.Time) {
+func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time) {
 	state, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
-		return !inplace.Settled(pod), time.Time{}
+		return nil, !inplace.Settled(pod), time.Time{}
+	}
+	if !state.UnderWay(pod) {
+		state = state.ImagesOnly()
 	}
 	done, at := state.Done(pod, now)
 	if done {
-		return false, time.Time{}
+		return &state, false, time.Time{}
 	}
-	return true, at
+	return &state, true, at
 }
 
 // lifecycle is the Pod as the state machine sees it.
@@ -181,7 +190,21 @@ func (p *podView) lifecycle() lifecycle.Pod {
 // has begun is over; ok is false if none has begun.
 func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
 	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
-	return p.inPlaceReady.LastTransitionTime.Add(grace), begun
+	at = graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace)
+	if known := p.drained.Add(grace); known.After(at) {
+		at = known
+	}
+	return at, begun
+}
+
+// graceEnd is when a grace period is over that began in the second that is
+// recorded: times on the wire have whole seconds, so it may have begun at that
+// second's end, and callers are promised the whole of it.
+func graceEnd(begun time.Time, grace time.Duration) time.Time {
+	if grace <= 0 {
+		return begun
+	}
+	return begun.Truncate(time.Second).Add(time.Second + grace)
 }
 
 func (p *podView) holds(hook lifecycle.Hook) bool { return hook.Holds(p.pod.Labels, p.pod.Finalizers) }

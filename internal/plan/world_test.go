@@ -24,14 +24,14 @@ func apply(p *corev1.Pod, a Action, now time.Time) {
 	for _, c := range a.Conditions {
 		conditionSince(c.Type, c.Status, c.Message, now)(p)
 	}
-	if a.Verb == Update {
-		record := inplace.NewState(p, a.Change, a.Revision.Name, now)
-		p.Annotations[apps.AnnotationInPlaceUpdateState] = record.String()
+	switch a.Verb {
+	case Update:
+		applyStep(p, inplace.Begin(p, a.Change, a.Revision.Name, now))
 		p.Labels[apps.LabelRevision], p.Labels[apps.LabelTemplateHash] = a.Revision.Name, revision.Short(a.Revision.Name)
 		setLabels(p, a.Change.Labels)
-		if image, ok := a.Change.Images["main"]; ok {
-			p.Spec.Containers[0].Image = image
-			p.Generation++
+	case Continue:
+		if step, ok := inplace.Next(p, now); ok {
+			applyStep(p, step)
 		}
 	}
 	setLabels(p, a.Labels)
@@ -42,6 +42,26 @@ func apply(p *corev1.Pod, a Action, now time.Time) {
 	for _, f := range a.AddFinalizers {
 		if !slices.Contains(p.Finalizers, f) {
 			p.Finalizers = append(p.Finalizers, f)
+		}
+	}
+}
+
+// applyStep writes a step of an update, and the resources after it.
+func applyStep(p *corev1.Pod, step inplace.Step) {
+	p.Annotations[apps.AnnotationInPlaceUpdateState] = step.State.String()
+	resizes := inplace.Resizes(p)
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		image, restarts := step.Images[c.Name]
+		resources, resized := resizes[c.Name]
+		if restarts {
+			c.Image = image
+		}
+		if resized {
+			c.Resources = resources
+		}
+		if restarts || resized {
+			p.Generation++
 		}
 	}
 }
@@ -85,17 +105,22 @@ func (w *world) step(p *corev1.Pod) bool { return w.kubelet(p) || w.operator(p) 
 
 func (w *world) kubelet(p *corev1.Pod) bool {
 	defer w.readiness(p)
-	image := p.Spec.Containers[0].Image
 	if p.Spec.NodeName == "" || len(p.Status.ContainerStatuses) == 0 {
 		p.Spec.NodeName, p.Status.Phase, p.Status.ObservedGeneration = "n1", corev1.PodRunning, p.Generation
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: "main", Image: image, ImageID: "id-" + image, ContainerID: "c1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
-		}}
+		p.Status.ContainerStatuses = nil
+		for _, c := range p.Spec.Containers {
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+				Name: c.Name, Image: c.Image, ImageID: "id-" + c.Image, ContainerID: "c1", Ready: true, Resources: c.Resources.DeepCopy(),
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			})
+		}
 		return true
 	}
-	if p.Status.ContainerStatuses[0].Image != image || p.Status.ObservedGeneration != p.Generation {
-		restarted(p)
-		return true
+	for i := range p.Spec.Containers {
+		if p.Status.ContainerStatuses[i].Image != p.Spec.Containers[i].Image || p.Status.ObservedGeneration != p.Generation {
+			restarted(p)
+			return true
+		}
 	}
 	return false
 }

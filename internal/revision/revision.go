@@ -89,38 +89,10 @@ func Hash(template map[string]any, collisions int32) (string, error) {
 	return rand.SafeEncodeString(strconv.FormatUint(uint64(hash.Sum32()), 10)), nil
 }
 
-// Equal says whether two templates ask for the same Pods: fields that are null
-// or empty count as absent, since clients differ in which of them they write.
+// Equal says whether two templates ask for the same Pods, however they are
+// written: see Normalize.
 func Equal(a, b map[string]any) bool {
 	return reflect.DeepEqual(Normalize(a), Normalize(b))
-}
-
-// Normalize gives a value without its null and empty members. What stays is
-// shared with the argument.
-func Normalize(value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for key, member := range v {
-			if m := Normalize(member); m != nil {
-				out[key] = m
-			}
-		}
-		if len(out) == 0 {
-			return nil
-		}
-		return out
-	case []any:
-		if len(v) == 0 {
-			return nil
-		}
-		out := make([]any, len(v))
-		for i, member := range v {
-			out[i] = Normalize(member)
-		}
-		return out
-	}
-	return value
 }
 
 // Same compares two revision labels. The long form "<set>-<hash>" and the short

@@ -31,7 +31,9 @@ func TestEqual(t *testing.T) {
 		{"itself", plain, true},
 		{"other order", `{"spec":{"containers":[{"image":"app:1","name":"main"}]},"metadata":{"labels":{"app":"web"}}}`, true},
 		{"null and empty", `{"metadata":{"creationTimestamp":null,"annotations":{},"labels":{"app":"web"}},"spec":{"volumes":[],"containers":[{"name":"main","image":"app:1","resources":{},"securityContext":{"a":{}}}]}}`, true},
-		{"false is a value", `{"metadata":{"labels":{"app":"web"}},"spec":{"hostNetwork":false,"containers":[{"name":"main","image":"app:1"}]}}`, false},
+		{"false that means nothing", strings.ReplaceAll(plain, `"spec":{`, `"spec":{"hostNetwork":false,`), true},
+		{"false that means something", strings.ReplaceAll(plain, `"spec":{`, `"spec":{"enableServiceLinks":false,`), false},
+		{"false that nobody knows", strings.ReplaceAll(plain, `"spec":{`, `"spec":{"fromTheFuture":false,`), false},
 		{"an empty text is a value", `{"metadata":{"labels":{"app":"web","x":""}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`, false},
 		{"image", strings.ReplaceAll(plain, "app:1", "app:2"), false},
 		{"unknown field", strings.ReplaceAll(plain, `"spec":{`, `"spec":{"fromTheFuture":1,`), false},
@@ -47,6 +49,48 @@ func TestEqual(t *testing.T) {
 			hashB, errB := Hash(b, 0)
 			if errA != nil || errB != nil || (hashA == hashB) != test.want {
 				t.Errorf("hashes %q %v and %q %v", hashA, errA, hashB, errB)
+			}
+		})
+	}
+}
+
+// TestEqualQuantities: quantities are compared by what they say, and fields that
+// a client fills in with their zero are not a difference.
+func TestEqualQuantities(t *testing.T) {
+	with := func(resources, env string) map[string]any {
+		return decode(t, strings.ReplaceAll(plain, `"image":"app:1"`, `"image":"app:1","resources":`+resources+`,"env":[`+env+`]`))
+	}
+	tests := []struct {
+		name     string
+		a, b     string
+		envA     string
+		envB     string
+		wantSame bool
+	}{
+		{"milli", `{"limits":{"cpu":"1000m"}}`, `{"limits":{"cpu":"1"}}`, ``, ``, true},
+		{"a number", `{"limits":{"cpu":2}}`, `{"limits":{"cpu":"2"}}`, ``, ``, true},
+		{"a fraction", `{"limits":{"cpu":0.5}}`, `{"limits":{"cpu":"500m"}}`, ``, ``, true},
+		{"binary", `{"requests":{"memory":"1024Mi"}}`, `{"requests":{"memory":"1Gi"}}`, ``, ``, true},
+		{"another one", `{"limits":{"cpu":"1000m"}}`, `{"limits":{"cpu":"1001m"}}`, ``, ``, false},
+		{"decimal is not binary", `{"requests":{"memory":"1G"}}`, `{"requests":{"memory":"1Gi"}}`, ``, ``, false},
+		{"no limit is not a limit of 0", `{"limits":{"cpu":"0"}}`, `{}`, ``, ``, false},
+		{"what is no quantity", `{"limits":{"cpu":"much"}}`, `{"limits":{"cpu":"more"}}`, ``, ``, false},
+		{"empty value", `{}`, `{}`, `{"name":"A","value":""}`, `{"name":"A"}`, true},
+		{
+			"divisor", `{}`, `{}`,
+			`{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"0"}}}`,
+			`{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}`, true,
+		},
+		{
+			"member of an embedded type", `{}`, `{}`,
+			`{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}`,
+			`{"name":"A","valueFrom":{"secretKeyRef":{"name":"","key":"k"}}}`, false,
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := Equal(with(test.a, test.envA), with(test.b, test.envB)); got != test.wantSame {
+				t.Errorf("Equal = %v", got)
 			}
 		})
 	}

@@ -133,6 +133,7 @@ func (c *apiClient) Delete(_ context.Context, object client.Object, options ...c
 		r.version = ""
 	}
 	at := client.ObjectKeyFromObject(object)
+	c.process.sent(kind, at)
 	return c.process.write(false, func() error {
 		return c.process.asked(kind, at, c.process.server.remove(c.process.name, kind, at, r))
 	})

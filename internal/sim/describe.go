@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
@@ -38,6 +40,9 @@ func describeSpec(set *apps.CloneSet) string {
 	if set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" {
 		parts = append(parts, "PreparingDelete not counted")
 	}
+	if text := claimsText(set); text != "" {
+		parts = append(parts, text)
+	}
 	return strings.Join(append(parts, hooksText(set.Spec.Lifecycle)), ", ")
 }
 
@@ -53,6 +58,9 @@ func templateText(set *apps.CloneSet) string {
 	text := strings.Join(images, "+")
 	if tier := template.Labels["tier"]; tier != "" {
 		text += " tier=" + tier
+	}
+	if cpu, ok := template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU]; ok {
+		text += " cpu " + cpu.String()
 	}
 	if env := template.Spec.Containers[0].Env; len(env) > 0 {
 		text += " env " + env[0].Value

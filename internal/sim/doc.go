@@ -12,7 +12,8 @@
 //     finalizers and graceful deletion;
 //   - client.go, cache.go, queue.go, process.go: a controller process, that is
 //     the real cloneset.Reconciler on a delayed copy of the server's objects;
-//   - kubelet.go, operator.go, user.go: everybody else who writes;
-//   - known.go, invariants.go, budgets.go, goal.go: what must hold;
+//   - kubelet.go, operator.go, user.go, claims.go: everybody else who writes;
+//   - known.go, invariants.go, budgets.go, claimrules.go, goal.go: what must hold;
+//   - explore*.go: all schedules of a small cluster instead of random ones;
 //   - world.go, setup.go, trace.go: time, chance, and the story of a run.
 package sim

@@ -82,7 +82,7 @@ func (n *nodes) heal() {
 	for node := range max(n.config.Nodes, 1) {
 		n.nodeUp(node)
 	}
-	n.broken = map[string]bool{}
+	n.broken, n.roomy, n.server.noResize = map[string]bool{}, true, false
 	for _, object := range n.server.list(Pods) {
 		pod, ok := object.(*corev1.Pod)
 		if !ok || n.pods[pod.UID] == nil {

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,9 +28,26 @@ func (n *nodes) truth(pod *corev1.Pod) string {
 	}
 	for i := range pod.Spec.Containers {
 		want := &pod.Spec.Containers[i]
-		if c := r.containers[want.Name]; c != nil && c.id != "" && c.image != want.Image {
-			return fmt.Sprintf("container %s does not run %s yet", want.Name, want.Image)
+		if what := n.truthOf(pod, want); what != "" {
+			return fmt.Sprintf("container %s %s", want.Name, what)
 		}
+	}
+	return ""
+}
+
+// truthOf says in what a container differs from what really runs of it.
+func (n *nodes) truthOf(pod *corev1.Pod, want *corev1.Container) string {
+	r := n.pods[pod.UID]
+	if r == nil {
+		return ""
+	}
+	c := r.containers[want.Name]
+	switch {
+	case c == nil || c.id == "":
+	case c.image != want.Image:
+		return fmt.Sprintf("does not run %s yet", want.Image)
+	case !n.broken[c.starting] && !sameResources(c.resources, want.Resources):
+		return fmt.Sprintf("does not have %s yet", resourcesText(want.Resources))
 	}
 	return ""
 }
@@ -92,7 +110,7 @@ func (s *Simulation) checkRest() {
 		return
 	}
 	s.World.say("story", "the set rests at its goal; another pass and a new process have nothing to do")
-	s.launch(quiet(s.config.Process))
+	s.launch(s.successor())
 	writes := 0
 	for _, p := range s.processes {
 		writes += p.writes
@@ -140,12 +158,14 @@ func (s *Simulation) missing() string {
 	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
-	return s.missingStatus(set, len(live), old, update)
+	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 
 // missingOf says what keeps a Pod from being as it should be for good.
 func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 	switch {
+	case stray(pod, set):
+		return "does not match the selector and is the set's all the same"
 	case state(pod) != apps.StateNormal:
 		return "is in " + string(state(pod))
 	case condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse:
@@ -199,6 +219,9 @@ func (s *Simulation) torn(pod *corev1.Pod) string {
 		want, _ := list[i].(map[string]any)
 		if i >= len(pod.Spec.Containers) || pod.Spec.Containers[i].Image != want["image"] {
 			return fmt.Sprintf("is of revision %s and runs %s", object.GetName(), imagesOf(pod))
+		}
+		if have := pod.Spec.Containers[i].Resources; !sameResources(have, wantedResources(want)) {
+			return fmt.Sprintf("is of revision %s and has %s", object.GetName(), resourcesText(have))
 		}
 	}
 	metadata, _ := template["metadata"].(map[string]any)

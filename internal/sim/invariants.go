@@ -56,7 +56,9 @@ var rules = []rule{
 	{"no Pod is updated while its hook holds it", heldUpdate},
 	{"no Pod is deleted while its hook holds it", heldDelete},
 	{"no drain is skipped", drainSkipped},
+	{"containers are updated by their priority", orderBroken},
 	{"no Pod of another owner is touched", foreignTouched},
+	{"a Pod that is not the set's any more is let go as it is", strayTouched},
 	{"no Pod in PreparingDelete or on its way out is updated", leavingUpdated},
 	{"a Pod comes back with its hooks", hooksLost},
 	{"nothing of others is wiped from a Pod", othersWiped},
@@ -69,6 +71,8 @@ var rules = []rule{
 	{"the partition is never overrun", partitionOverrun},
 	{"new Pods keep to the partition", wrongRevision},
 	{"nothing is updated that the strategy leaves alone", updatedAgainstWill},
+	{"a Pod is made after its claims", withoutClaims},
+	{"claims that wait are used first", claimsLeft},
 }
 
 // judge checks a commit of a controller process.
@@ -79,6 +83,10 @@ func (s *Simulation) judge(p *Process, c *Commit) {
 	}
 	if c.Kind == Sets {
 		s.judgeStatus(p, c)
+		return
+	}
+	if c.Kind == Claims {
+		s.judgeClaim(p, c)
 		return
 	}
 	if c.Kind != Pods {
@@ -133,7 +141,7 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 	// another revision if all were of this one.
 	k := p.known(p.pass.set, nil)
 	behind := k.count(func(pod *corev1.Pod) bool { return active(pod) && !of(pod, set.Status.CurrentRevision) })
-	if behind > 0 {
+	if behind > 0 && !(&deed{process: p}).rivals() {
 		s.World.fail("the current revision does not advance early", "%s becomes current while %d Pods are not of it",
 			set.Status.CurrentRevision, behind)
 	}
@@ -149,15 +157,21 @@ func (d *deed) name() string {
 // updates says that the deed changes a Pod to another revision.
 func (d *deed) updates() bool {
 	return d.old != nil && d.new != nil &&
-		(d.old.Labels[apps.LabelRevision] != d.new.Labels[apps.LabelRevision] || imagesOf(d.old) != imagesOf(d.new))
+		(d.old.Labels[apps.LabelRevision] != d.new.Labels[apps.LabelRevision] || d.changesContainers())
+}
+
+// goesOn says that the deed is a later part of an update that has begun.
+func (d *deed) goesOn() bool {
+	return d.updates() && state(d.old) == apps.StateUpdating && d.old.Labels[apps.LabelRevision] == d.new.Labels[apps.LabelRevision]
 }
 
 func (d *deed) deletes() bool {
 	return d.old != nil && d.old.DeletionTimestamp == nil && (d.new == nil || d.new.DeletionTimestamp != nil)
 }
 
-func (d *deed) restarts() bool {
-	return d.old != nil && d.new != nil && imagesOf(d.old) != imagesOf(d.new)
+// changesContainers says that the deed changes what the kubelet is to run.
+func (d *deed) changesContainers() bool {
+	return d.old != nil && d.new != nil && (imagesOf(d.old) != imagesOf(d.new) || resourcesOf(d.old) != resourcesOf(d.new))
 }
 
 // moves says that the deed changes the state of a Pod.
@@ -181,7 +195,7 @@ func heldDelete(d *deed) string {
 // drainSkipped: before a container changes the Pod is out of its endpoints, for
 // the whole of the grace period. A Pod without a node serves nobody.
 func drainSkipped(d *deed) string {
-	if !d.restarts() || d.old.Spec.NodeName == "" {
+	if !d.changesContainers() || d.old.Spec.NodeName == "" {
 		return "" // nothing runs yet that could restart
 	}
 	drained := condition(d.old, apps.ConditionInPlaceUpdateReady)
@@ -193,11 +207,30 @@ func drainSkipped(d *deed) string {
 		return ""
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
-	// Times on the wire are whole seconds.
-	if gone := d.process.world.now().Sub(drained.LastTransitionTime.Time); gone < grace {
+	if gone := d.process.world.now().Sub(d.process.server.drainedAt(d.old)); gone < grace {
 		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", d.name(), gone, grace)
 	}
 	return ""
+}
+
+// drainedAt is when a Pod last left its endpoints for an update, exactly: its
+// condition has whole seconds only.
+func (s *Server) drainedAt(pod *corev1.Pod) time.Time {
+	var at time.Time
+	for _, c := range s.log[Pods] {
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		if old == nil || next == nil || next.UID != pod.UID {
+			continue
+		}
+		out := func(pod *corev1.Pod) bool {
+			return condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+		}
+		if out(next) && !out(old) {
+			at = c.At
+		}
+	}
+	return at
 }
 
 // anyRunning says that there is a container to drain.

@@ -65,7 +65,7 @@ func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone
 // vanished says that a Pod which the process read or wrote is gone from its cache
 // again: the cache has seen it go.
 func (p *Process) vanished(pod *corev1.Pod) bool {
-	if _, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok {
+	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
 	}
 	for _, c := range p.server.log[Pods][:p.pass.upTo] {
@@ -95,7 +95,8 @@ func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
 	return active(pod) && ready.Status == corev1.ConditionTrue && state(pod) == apps.StateNormal &&
 		condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
 		condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
-		!ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now)
+		// What a pass reads may be younger than the moment that it decides by.
+		(set.Spec.MinReadySeconds == 0 || !ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now))
 }
 
 // doomed says that a Pod is to be deleted.

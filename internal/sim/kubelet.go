@@ -27,6 +27,8 @@ type NodeConfig struct {
 	Report time.Duration
 	// Schedule is how long a Pod waits for a node.
 	Schedule time.Duration
+	// Resize is how long a container takes to get other resources.
+	Resize time.Duration
 }
 
 // nodes are the kubelets and the scheduler.
@@ -39,6 +41,8 @@ type nodes struct {
 	down map[string]bool
 	// broken are the images that never start.
 	broken map[string]bool
+	// roomy nodes have whatever anybody asks for.
+	roomy bool
 	// containers counts the containers that were ever started.
 	containers, placed int
 }
@@ -62,6 +66,11 @@ type container struct {
 	up        bool
 	since     time.Time
 	starting  string
+	// resources are those that it has, wanted those of the spec that the kubelet
+	// acts on, and allocated those that the kubelet has set aside.
+	resources, wanted corev1.ResourceRequirements
+	allocated         corev1.ResourceList
+	resizing          bool
 }
 
 func newNodes(w *World, s *Server, config NodeConfig) *nodes {
@@ -97,6 +106,13 @@ func (n *nodes) hear(c *Commit) {
 
 // schedule gives a Pod a node.
 func (n *nodes) schedule(at types.NamespacedName) {
+	object, err := n.server.get(Pods, at)
+	if pod, ok := object.(*corev1.Pod); err == nil && ok && !mountable(n.server, pod) {
+		if pod.DeletionTimestamp == nil {
+			n.world.after(n.span(max(n.config.Schedule, time.Second)), func() { n.schedule(at) })
+		}
+		return
+	}
 	n.placed++
 	node := fmt.Sprintf("node-%d", n.placed%max(n.config.Nodes, 1))
 	n.write("scheduler", at, "", func(pod *corev1.Pod) {
@@ -153,6 +169,7 @@ func (n *nodes) sync(uid types.UID, at types.NamespacedName) {
 	r.generation = pod.Generation
 	for i := range pod.Spec.Containers {
 		n.start(pod, r, &pod.Spec.Containers[i])
+		n.resize(pod, r, &pod.Spec.Containers[i])
 	}
 	n.report(pod, r)
 }
@@ -203,6 +220,7 @@ func (n *nodes) started(uid types.UID, at types.NamespacedName, name, image stri
 		c.restarts++
 	}
 	c.since = n.world.now()
+	c.resources, c.allocated = c.wanted, c.wanted.Requests
 	c.image, c.up, c.id = image, true, fmt.Sprintf("containerd://%04d", n.containers)
 	n.report(pod, r)
 }
@@ -216,6 +234,7 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 		up = up && status.Ready
 		statuses = append(statuses, status)
 	}
+	pending, resizing := n.resizeConditions(pod, r)
 	r.started = r.started || up
 	started, generation := r.started, r.generation
 	r.reports++
@@ -236,6 +255,7 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 			}
 			pod.Status.ContainerStatuses = statuses
 			pod.Status.ObservedGeneration = generation
+			setResizeConditions(pod, pending, resizing, n.world.now())
 			setPodCondition(pod, corev1.ContainersReady, up, n.world.now())
 			setPodCondition(pod, corev1.PodReady, ready && pod.DeletionTimestamp == nil, n.world.now())
 		})
@@ -260,6 +280,7 @@ func (n *nodes) status(c *container, want *corev1.Container) corev1.ContainerSta
 	if c.id != "" {
 		status.ImageID, status.Image = imageID(c.image), c.image
 	}
+	status.Resources, status.AllocatedResources = c.reported()
 	switch {
 	case c.up:
 		status.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.since.Truncate(time.Second))}

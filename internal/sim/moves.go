@@ -132,7 +132,7 @@ func (d *deed) keepsOld(pod *corev1.Pod) bool {
 func partitionOverrun(d *deed) string {
 	pod := d.after.find(d.uid())
 	was := d.before.find(d.uid())
-	if was == nil || !d.keepsOld(was) || (pod != nil && d.keepsOld(pod)) {
+	if was == nil || !d.keepsOld(was) || (pod != nil && d.keepsOld(pod)) || d.frees() {
 		return ""
 	}
 	if old := d.after.count(d.keepsOld); old < partitionOf(d.set) {
@@ -145,7 +145,7 @@ func partitionOverrun(d *deed) string {
 // updatedAgainstWill: while paused no update begins, and with OnDelete never.
 func updatedAgainstWill(d *deed) string {
 	u := &d.set.Spec.UpdateStrategy
-	begins := d.updates() || (d.moves() && state(d.new) == apps.StatePreparingUpdate)
+	begins := (d.updates() && !d.goesOn()) || (d.moves() && state(d.new) == apps.StatePreparingUpdate)
 	switch {
 	case !begins:
 	case u.Paused:

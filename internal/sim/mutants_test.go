@@ -48,10 +48,15 @@ const (
 	ruleMoves       = "states follow the table"
 	rulePaused      = "nothing is updated that the strategy leaves alone"
 	ruleSpins       = "it does not spin"
+	ruleOrder       = "containers are updated by their priority"
+	ruleClaimFirst  = "no claim goes while its Pod stays"
+	ruleClaimLost   = "claims outlive a Pod that others deleted"
+	ruleClaimsLeft  = "claims that wait are used first"
+	ruleWithClaims  = "a Pod is made after its claims"
 )
 
 func mutants() []mutant {
-	return append(planMutants(), snapshotMutants()...)
+	return slices.Concat(planMutants(), snapshotMutants(), containerMutants(), claimMutants())
 }
 
 // snapshotMutants read the world wrongly.

@@ -148,6 +148,9 @@ func confinePod(old, next *corev1.Pod, subresource string) error {
 		return nil
 	}
 	next.Status = *old.Status.DeepCopy()
+	if subresource == "resize" {
+		return confineResize(old, next)
+	}
 	if equality.Semantic.DeepEqual(old.Spec, next.Spec) {
 		return nil
 	}

@@ -55,7 +55,7 @@ type Process struct {
 	name     string
 	caches   map[Kind]*cache
 	queue    *queue
-	handlers handler.EventHandler
+	handlers map[Kind]handler.EventHandler
 
 	nodes      *nodes
 	reconciler *cloneset.Reconciler
@@ -80,6 +80,8 @@ type Process struct {
 	learned map[types.UID]*corev1.Pod
 	// absent are the Pods that the server did not show when asked for.
 	absent map[types.UID]bool
+	// deleted are the Pods that the process asked to be deleted.
+	deleted map[types.UID]bool
 	// learnedSet is the CloneSet as the server last answered with it.
 	learnedSet *apps.CloneSet
 	// answered is that of a write whose answer is under way.
@@ -94,12 +96,15 @@ type pass struct {
 	// server's log that was.
 	base map[types.NamespacedName]client.Object
 	upTo int
+	// claimsUpTo is upTo for the claims.
+	claimsUpTo int
 	// learned and absent are what the process had read from the server when it
 	// decided.
 	learned map[types.UID]*corev1.Pod
 	absent  map[types.UID]bool
-	// plan is what was decided.
-	plan plan.Plan
+	// snapshot is what it was decided on, plan what was decided.
+	snapshot *plan.Snapshot
+	plan     plan.Plan
 }
 
 // newProcess starts a process: it lists all objects and then watches them.
@@ -107,7 +112,7 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 	p := &Process{
 		world: w, server: s, name: name, faults: config.Faults, speed: config.Speed, careless: config.Careless,
 		crashAt: config.CrashAt, loseAt: config.LoseAt, loseBlind: config.LoseBlind,
-		caches: map[Kind]*cache{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{},
+		caches: map[Kind]*cache{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
 	}
 	c := &apiClient{process: p}
 	p.reconciler = cloneset.New(c, &liveReader{p}, recorder{p}, cloneset.Options{Parallel: 1, Clock: w.Clock})
@@ -120,11 +125,11 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
 		s.Starts = config.Starts
 		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
-		p.pass.plan = planner(p, s)
+		p.pass.snapshot, p.pass.plan = s, planner(p, s)
 		w.decided(p, &p.pass.plan)
 		return p.pass.plan
 	}
-	p.handlers = p.reconciler.PodEvents()
+	p.handlers = map[Kind]handler.EventHandler{Pods: p.reconciler.PodEvents(), Claims: p.reconciler.ClaimEvents()}
 	p.queue = &queue{
 		world: w, work: p.work, failures: map[reconcile.Request]int{}, due: map[reconcile.Request]time.Time{},
 		pause: func() time.Duration { return w.between(0, time.Millisecond) },
@@ -168,15 +173,15 @@ func (p *Process) handle(kind Kind, before, after client.Object) {
 	if object == nil {
 		object = before
 	}
-	switch {
+	switch handlers := p.handlers[kind]; {
 	case kind == Sets:
 		p.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-	case kind == Pods && before == nil:
-		p.handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
-	case kind == Pods && after == nil:
-		p.handlers.Delete(ctx, event.DeleteEvent{Object: before}, p.queue)
-	case kind == Pods:
-		p.handlers.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, p.queue)
+	case handlers != nil && before == nil:
+		handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
+	case handlers != nil && after == nil:
+		handlers.Delete(ctx, event.DeleteEvent{Object: before}, p.queue)
+	case handlers != nil:
+		handlers.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, p.queue)
 	default:
 		if owner := metav1.GetControllerOf(object); owner != nil {
 			p.queue.Add(reconcile.Request{NamespacedName: key(object.GetNamespace(), owner.Name)})
@@ -189,8 +194,8 @@ const mostVain = 300
 
 // work makes one pass.
 func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
-	if len(p.server.log[Pods])+len(p.server.log[Sets]) != p.lastSeen {
-		p.lastSeen, p.vain = len(p.server.log[Pods])+len(p.server.log[Sets]), 0
+	if seen := len(p.server.log[Pods]) + len(p.server.log[Sets]) + len(p.server.log[Claims]); seen != p.lastSeen {
+		p.lastSeen, p.vain = seen, 0
 	}
 	if p.vain++; p.vain > mostVain {
 		p.world.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
@@ -218,7 +223,7 @@ func (p *Process) began(object client.Object) {
 // looked notes what the cache shows of the Pods.
 func (p *Process) looked() {
 	cache := p.caches[Pods]
-	p.pass.upTo = cache.applied
+	p.pass.upTo, p.pass.claimsUpTo = cache.applied, p.caches[Claims].applied
 	p.pass.base = make(map[types.NamespacedName]client.Object, len(cache.objects))
 	for key, object := range cache.objects {
 		p.pass.base[key] = object

@@ -5,7 +5,9 @@ package sim
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -45,6 +47,15 @@ func partitionAt(n int) func(*Simulation) {
 // crash ends the controller process; another one takes over.
 func crash(s *Simulation) { s.processes[0].crash() }
 
+// removeByHand deletes the first Pod as kubectl does.
+func removeByHand(s *Simulation) {
+	pod := s.Pods()[0]
+	s.World.say("user", "deletes Pod %s", pod.Name)
+	_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+}
+
+func evictOne(s *Simulation) { s.nodes.evict(s.Pods()[0]) }
+
 func inPlace(replicas int32) *Builder {
 	return Demo(replicas).Type(apps.UpdateInPlaceIfPossible).Unavailable(intstr.FromInt32(1))
 }
@@ -53,6 +64,7 @@ var one, zero = intstr.FromInt32(1), intstr.FromInt32(0)
 
 func scenarios() []scenario {
 	hooked := func() *apps.CloneSet { return inPlace(3).Hooks(LabelHooks()).Build() }
+	claimed := func() *apps.CloneSet { return Demo(2).Unavailable(one).Claims("data").Build() }
 	marked := LabelHooks()
 	marked.InPlaceUpdate.MarkPodNotReady, marked.PreDelete.MarkPodNotReady = true, true
 	return []scenario{
@@ -65,6 +77,16 @@ func scenarios() []scenario {
 			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
 		{name: "update in place with hooks that mark not ready", set: func() *apps.CloneSet { return inPlace(2).Hooks(marked).Build() },
 			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "resize in place", set: func() *apps.CloneSet { return inPlace(2).CPU("100m", false).Build() }, mostWrites: 5,
+			steps: []step{{time.Minute, edit("asks for cpu 200m", Resize("200m"))}}},
+		{name: "resize with a restart and another image", set: func() *apps.CloneSet { return inPlace(2).CPU("100m", true).Build() }, mostWrites: 5,
+			steps: []step{{time.Minute, edit("asks for cpu 200m and app:2", func(set *apps.CloneSet) { Resize("200m")(set); Image("app:2")(set) })}}},
+		{name: "resize that the node cannot do and back", set: func() *apps.CloneSet { return inPlace(2).CPU("100m", false).Build() },
+			steps: []step{{time.Minute, edit("asks for cpu 950m", Resize("950m"))}, {time.Minute, edit("asks for cpu 100m again", Resize("100m"))}}},
+		{name: "update by launch priority", set: func() *apps.CloneSet { return inPlace(2).Ordered().Build() }, mostWrites: 5,
+			steps: []step{{time.Minute, edit("rolls out app:2 in both", Images("app:2"))}}},
+		{name: "roll back between two containers", set: func() *apps.CloneSet { return inPlace(2).Ordered().Build() },
+			steps: []step{{time.Minute, edit("rolls out app:2 in both", Images("app:2"))}, {time.Second, edit("rolls back to app:1", Images("app:1"))}}},
 		{name: "recreate with surge", set: func() *apps.CloneSet { return Demo(3).Unavailable(zero).Surge(one).Build() }, mostWrites: 5,
 			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
 		{name: "recreate with a preDelete hook", set: func() *apps.CloneSet { return Demo(2).Unavailable(one).Hooks(LabelHooks()).Build() },
@@ -78,6 +100,12 @@ func scenarios() []scenario {
 		{name: "canary by partition", set: func() *apps.CloneSet { return inPlace(3).Build() }, steps: []step{
 			{time.Minute, edit("rolls out app:2 to one Pod", func(set *apps.CloneSet) { Image("app:2")(set); set.Spec.UpdateStrategy.Partition = countPointer(2) })},
 			{time.Minute, scaleTo(4)}, {time.Minute, partitionAt(0)}}},
+		{name: "take a Pod out by its labels", set: hooked, steps: []step{{time.Minute, func(s *Simulation) {
+			s.changePod(s.Pods()[0], func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
+		}}}},
+		{name: "claims that are reused and claims that go", set: claimed, steps: []step{
+			{time.Minute, removeByHand}, {time.Minute, scaleTo(1)}, {time.Minute, scaleTo(2)}, {time.Minute, evictOne}}},
+		{name: "claims and a recreate", set: claimed, steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
 		{name: "crash in mid-update", set: hooked, steps: []step{
 			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {1300 * time.Millisecond, crash}}},
 	}

@@ -19,7 +19,12 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 	if change != nil {
 		change(&config)
 	}
-	s := New(config, randomSet(w))
+	set := randomSet(w)
+	randomClaims(seed, set)
+	s := New(config, set)
+	if len(set.Spec.VolumeClaimTemplates) > 0 {
+		s.strangers()
+	}
 	s.randomSchedule()
 	return s
 }
@@ -36,6 +41,7 @@ func randomConfig(w *World) Config {
 			Nodes: 1 + w.chance.IntN(3), Notice: pick(w, 50*time.Millisecond, 5*time.Second),
 			Start: pick(w, 100*time.Millisecond, 5*time.Second, time.Minute), Stop: pick(w, 100*time.Millisecond, 20*time.Second),
 			Report: pick(w, 20*time.Millisecond, 2*time.Second), Schedule: pick(w, 50*time.Millisecond, 10*time.Second),
+			Resize: pick(w, 100*time.Millisecond, 5*time.Second, time.Minute),
 		},
 		Operator: OperatorConfig{
 			Notice: pick(w, 50*time.Millisecond, 5*time.Second), Answer: pick(w, 100*time.Millisecond, 20*time.Second),
@@ -60,6 +66,12 @@ func randomSet(w *World) *apps.CloneSet {
 						Hooks(someHooks(w)).
 						Grace(pick(w, int32(0), 0, 5)).
 						MinReady(pick(w, int32(0), 0, 10))
+	if w.roll(0.5) {
+		b.CPU(pick(w, "100m", "200m"), w.roll(0.3))
+	}
+	if w.roll(0.4) {
+		b.Ordered()
+	}
 	set := b.Build()
 	budgets(w, set)
 	return set
@@ -100,6 +112,7 @@ func (s *Simulation) settleUser() {
 	if u := s.Set().Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(s.Set().Spec.ScaleStrategy.PodsToDelete) > 0 {
 		s.letGoOn()
 	}
+	s.settleClaims()
 	for _, object := range s.Server.list(Pods) {
 		pod, ok := object.(*corev1.Pod)
 		if ok && contains(pod.Finalizers, "other/finalizer") {

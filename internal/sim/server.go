@@ -89,6 +89,8 @@ type Server struct {
 	uids    int
 	// committed is told of every commit, before the writer gets its answer.
 	committed []func(*Commit)
+	// noResize refuses every resize of a Pod.
+	noResize bool
 }
 
 func newServer(now func() time.Time) *Server {
@@ -145,6 +147,9 @@ func (s *Server) create(actor string, kind Kind, object client.Object, dryRun bo
 	if pod, ok := fresh.(*corev1.Pod); ok {
 		defaultPod(pod)
 	}
+	if kind == Claims {
+		fresh.SetFinalizers([]string{protection})
+	}
 	if dryRun {
 		return fresh, nil
 	}
@@ -200,6 +205,9 @@ func (s *Server) update(actor string, kind Kind, key types.NamespacedName, subre
 	}
 	if err := s.preconditions(kind, old, next.GetUID(), next.GetResourceVersion()); err != nil {
 		return nil, err
+	}
+	if subresource == "resize" && s.noResize {
+		return nil, invalid(old, "spec", "", "Pod running on node without support for resize")
 	}
 	if err := confine(old, next, subresource); err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func Calm() Config {
 		Process: ProcessConfig{Lag: Lag{Least: time.Millisecond, Most: 20 * time.Millisecond}, Speed: 4 * time.Millisecond, Starts: 32},
 		Nodes: NodeConfig{
 			Nodes: 2, Notice: 50 * time.Millisecond, Start: 2 * time.Second, Stop: time.Second,
-			Report: 20 * time.Millisecond, Schedule: 50 * time.Millisecond,
+			Report: 20 * time.Millisecond, Schedule: 50 * time.Millisecond, Resize: time.Second,
 		},
 		Operator: OperatorConfig{Notice: 50 * time.Millisecond, Answer: time.Second},
 		Restart:  5 * time.Second,
@@ -67,6 +67,10 @@ type Simulation struct {
 	unprotected bool
 	// revisionNames are the update revisions by the generation of the set.
 	revisionNames map[int64]string
+	// reuseDisabled says that the user wanted no reuse of claims at some time, and
+	// listed are all names that were ever in podsToDelete.
+	reuseDisabled bool
+	listed        []string
 }
 
 var errOutdated = errors.New("the object has changed")
@@ -80,6 +84,7 @@ func New(config Config, set *apps.CloneSet) *Simulation {
 		key: client.ObjectKeyFromObject(set),
 	}
 	s.Server.committed = append(s.Server.committed, s.observe)
+	newProtector(w, s.Server)
 	s.nodes = newNodes(w, s.Server, config.Nodes)
 	s.operator = newOperator(w, s.Server, s.key, config.Operator)
 	s.launch(config.Process)
@@ -136,6 +141,7 @@ func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
 // leads it to the caches.
 func (s *Simulation) observe(c *Commit) {
 	s.World.tell(c)
+	s.remember(c.object())
 	for _, p := range s.processes {
 		if p.name == c.Actor {
 			s.judge(p, c)

@@ -67,6 +67,8 @@ func describe(c *Commit) string {
 		return fmt.Sprintf("creates %s %s", c.Kind, name)
 	case c.New == nil:
 		return fmt.Sprintf("removes %s %s", c.Kind, name)
+	case c.Old.GetDeletionTimestamp() == nil && c.New.GetDeletionTimestamp() != nil:
+		return fmt.Sprintf("changes %s %s: to be deleted", c.Kind, name)
 	}
 	return fmt.Sprintf("changes %s %s", c.Kind, name)
 }
@@ -99,8 +101,10 @@ func podChanges(old, pod *corev1.Pod) []string {
 	if old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
 		add("to be deleted")
 	}
-	if a, b := imagesOf(old), imagesOf(pod); a != b {
-		add("%s instead of %s", b, a)
+	for _, of := range []func(*corev1.Pod) string{imagesOf, resourcesOf} {
+		if a, b := of(old), of(pod); a != b {
+			add("%s instead of %s", b, a)
+		}
 	}
 	if old.Spec.NodeName != pod.Spec.NodeName {
 		add("on %s", pod.Spec.NodeName)
@@ -109,20 +113,26 @@ func podChanges(old, pod *corev1.Pod) []string {
 		add("%s", pod.Status.Phase)
 	}
 	out = append(out, labelChanges(old.Labels, pod.Labels)...)
-	for _, f := range pod.Finalizers {
-		if !slices.Contains(old.Finalizers, f) {
-			add("finalizer %s added", f)
-		}
-	}
-	for _, f := range old.Finalizers {
-		if !slices.Contains(pod.Finalizers, f) {
-			add("finalizer %s removed", f)
-		}
-	}
+	out = append(out, finalizerChanges(old.Finalizers, pod.Finalizers)...)
 	if a, b := len(old.OwnerReferences), len(pod.OwnerReferences); a != b {
 		add("%d owners instead of %d", b, a)
 	}
 	return append(out, statusChanges(old, pod)...)
+}
+
+func finalizerChanges(old, finalizers []string) []string {
+	var out []string
+	for _, f := range finalizers {
+		if !slices.Contains(old, f) {
+			out = append(out, fmt.Sprintf("finalizer %s added", f))
+		}
+	}
+	for _, f := range old {
+		if !slices.Contains(finalizers, f) {
+			out = append(out, fmt.Sprintf("finalizer %s removed", f))
+		}
+	}
+	return out
 }
 
 func labelChanges(old, labels map[string]string) []string {
@@ -172,10 +182,18 @@ func statusChanges(old, pod *corev1.Pod) []string {
 			out = append(out, fmt.Sprintf("%s=%s", c.Type, c.Status))
 		}
 	}
+	return append(out, containerChanges(old, pod)...)
+}
+
+func containerChanges(old, pod *corev1.Pod) []string {
+	var out []string
 	for _, c := range pod.Status.ContainerStatuses {
 		before := containerStatus(old, c.Name)
 		if before.ContainerID != c.ContainerID && c.ContainerID != "" {
 			out = append(out, fmt.Sprintf("container %s runs %s", c.Name, c.Image))
+		}
+		if before.Resources != nil && c.Resources != nil && !sameResources(*before.Resources, *c.Resources) {
+			out = append(out, fmt.Sprintf("container %s has %s", c.Name, resourcesText(*c.Resources)))
 		}
 		if before.State.Waiting == nil && c.State.Waiting != nil {
 			out = append(out, fmt.Sprintf("container %s waits: %s", c.Name, c.State.Waiting.Reason))

@@ -42,12 +42,21 @@ var userDeeds = []struct {
 	{2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }},
 	{3, func(s *Simulation) { s.losesNode() }},
 	{1, func(s *Simulation) { s.orphanByHand() }},
+	{2, func(s *Simulation) { s.takeOutByHand() }},
 	{2, func(s *Simulation) { s.breakImage() }},
+	{5, func(s *Simulation) { s.rollResources() }},
+	{4, func(s *Simulation) { s.rollAll() }},
+	{3, func(s *Simulation) { s.thinkAgain(s.rollAll, pick(s.World, s.rollAll, s.rollBack, s.rollResources)) }},
+	{1, func(s *Simulation) { s.forbidResizes() }},
 }
 
 // act has the user, or fate, do something.
 func (s *Simulation) act() {
 	if s.closing {
+		return
+	}
+	if len(s.Set().Spec.VolumeClaimTemplates) > 0 && s.World.roll(0.3) {
+		pick(s.World, claimDeeds...)(s)
 		return
 	}
 	total := 0

@@ -67,10 +67,13 @@ type CloneSetSpec struct {
 	// know yet reach the Pods unchanged.
 	Template PodTemplate `json:"template"`
 
-	// VolumeClaimTemplates are claims that every Pod gets of its own. This version
-	// does not make them yet, and refuses a set that has some.
-	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="volumeClaimTemplates are not supported by this version of Usher: no claim would be made for the Pods; remove them, or use a claim that all Pods share"
+	// VolumeClaimTemplates are claims that every Pod gets of its own, named
+	// "<template>-<cloneset>-<instance id>". A change of them alone is no new
+	// revision: claims stay as they are, and new Pods get claims of the present
+	// templates.
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, has(a.metadata) && has(b.metadata) && has(a.metadata.name) && has(b.metadata.name) && a.metadata.name == b.metadata.name))",message="each of volumeClaimTemplates needs a metadata.name of its own: it names the volume in the Pod"
 	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
 	// +optional
 	VolumeClaimTemplates []ClaimTemplate `json:"volumeClaimTemplates,omitempty"`
 
@@ -157,8 +160,9 @@ type CloneSetScaleStrategy struct {
 	// added: a number, or a percentage of replicas rounded up. Default: no bound.
 	// +optional
 	MaxUnavailable *Count `json:"maxUnavailable,omitempty"`
-	// DisablePVCReuse deletes the claims of a Pod that somebody else deleted,
-	// so that its replacement starts with new ones.
+	// DisablePVCReuse deletes the claims of a Pod that failed, or that somebody
+	// else deleted, so that its replacement starts with new ones. Default: false,
+	// the replacement takes over the instance id and the claims.
 	// +optional
 	DisablePVCReuse bool `json:"disablePVCReuse,omitempty"`
 }

@@ -105,6 +105,7 @@ type ClaimTemplate struct {
 type ClaimTemplateMetadata struct {
 	// Name of the volume in the Pod.
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +optional
 	Name string `json:"name,omitempty"`
 }
@@ -157,6 +158,9 @@ func (t *PodTemplate) DeepCopyInto(out *PodTemplate) {
 	t.Metadata.DeepCopyInto(&out.Metadata)
 	t.Spec.DeepCopyInto(&out.Spec)
 }
+
+// Raw is the claim template's JSON. The caller must not change it.
+func (t *ClaimTemplate) Raw() []byte { return t.raw }
 
 // Decode gives the claim in its typed form.
 func (t *ClaimTemplate) Decode() (*corev1.PersistentVolumeClaim, error) {

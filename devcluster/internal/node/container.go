@@ -99,7 +99,7 @@ func (p *pod) supervise(c *container, spec *corev1.Container, now time.Time) {
 		p.finishPostStart(c, now)
 		cause := p.stopCause(c, spec, now)
 		if cause == nil {
-			c.resources = spec.Resources // a resize needs no more than this
+			c.resources = p.resourcesAtStart(c, spec) // a resize needs no more than this
 			p.probeSoon(c, now)
 			return
 		}
@@ -145,7 +145,7 @@ func (p *pod) start(c *container, spec *corev1.Container, imageID string, now ti
 	if c.id != "" {
 		c.restarts++
 	}
-	c.image, c.imageID, c.resources = spec.Image, imageID, spec.Resources
+	c.image, c.imageID, c.resources = spec.Image, imageID, p.resourcesAtStart(c, spec)
 	c.last, c.exit, c.waiting, c.fresh = c.exit, nil, nil, false
 	c.startedAt = now
 	instance, err := p.runtime.Start(ContainerConfig{

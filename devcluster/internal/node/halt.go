@@ -37,7 +37,7 @@ func (p *pod) stopCause(c *container, spec *corev1.Container, now time.Time) *ha
 	switch {
 	case c.image != spec.Image:
 		cause.fresh, cause.message = true, "definition changed"
-	case restartsOnResize(c, spec):
+	case restartsOnResize(c, spec) && p.affordable(spec):
 		cause.fresh, cause.message = true, "resize requires restart"
 	case c.liveness == probeFailure:
 		cause.deadline = now.Add(p.grace(spec.LivenessProbe.TerminationGracePeriodSeconds))

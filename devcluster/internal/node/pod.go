@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -63,6 +64,8 @@ type podState struct {
 	unready bool
 	// down says that the Pod was terminated and no container runs any more.
 	down bool
+	// mostCPU is the most that a resize can give; zero is no bound.
+	mostCPU resource.Quantity
 }
 
 // step takes the Pod as far as it gets now and returns when it wants to be
@@ -98,7 +101,7 @@ func (p *pod) wake(at time.Time) {
 // former agent wrote one.
 func (p *pod) adopt(now time.Time) {
 	status := &p.object.Status
-	p.hostIP = p.runtime.HostIP(p.node)
+	p.hostIP, p.mostCPU = p.runtime.HostIP(p.node), p.runtime.Traits().MostCPU
 	p.startedAt, p.beginAt = now, now
 	if status.StartTime != nil {
 		p.startedAt = status.StartTime.Time
@@ -130,6 +133,9 @@ func (p *pod) adoptContainer(spec *corev1.Container, role role, statuses []corev
 	}
 	c.id, c.image, c.imageID, c.restarts = status.ContainerID, status.Image, status.ImageID, status.RestartCount
 	c.resources, c.last = spec.Resources, status.LastTerminationState.Terminated
+	if status.Resources != nil {
+		c.resources = *status.Resources.DeepCopy()
+	}
 	switch {
 	case status.State.Terminated != nil:
 		c.exit = status.State.Terminated
@@ -217,11 +223,7 @@ func (p *pod) mainRunning() bool {
 
 // spec is the spec of the container with the given index in p.containers.
 func (p *pod) spec(i int) *corev1.Container {
-	inits := p.object.Spec.InitContainers
-	if i < len(inits) {
-		return &inits[i]
-	}
-	return &p.object.Spec.Containers[i-len(inits)]
+	return containerSpec(p.object, i)
 }
 
 // grace is the time between SIGTERM (or the preStop hook) and SIGKILL; override

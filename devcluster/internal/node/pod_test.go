@@ -3,6 +3,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -331,6 +332,33 @@ func TestResize(t *testing.T) {
 				t.Error("the new generation is not shown as observed")
 			}
 		})
+	}
+}
+
+// A node that has less than a container asks for says so, keeps the container as
+// it is, and forgets it when the wish is gone.
+func TestInfeasibleResize(t *testing.T) {
+	s := newStage(t, buildPod(withContainers(buildContainer("main"))))
+	s.object.Spec.Containers[0].Resources = cpu("1")
+	s.step()
+	s.pod.mostCPU = resource.MustParse("4")
+	s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu("5") })
+	s.expect("Running main=running!" + allReady + " +PodResizePending")
+	pending := findCondition(t, s.object, corev1.PodResizePending)
+	if pending.Reason != corev1.PodReasonInfeasible || !strings.Contains(pending.Message, "requested: 5, capacity: 4") {
+		t.Errorf("condition %+v", pending)
+	}
+	if got := s.object.Status.ContainerStatuses[0].Resources.Limits.Cpu().String(); got != "1" {
+		t.Errorf("status shows %s", got)
+	}
+	s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu("3") })
+	if got := s.object.Status.ContainerStatuses[0].Resources.Limits.Cpu().String(); got != "3" {
+		t.Errorf("status shows %s", got)
+	}
+	for _, c := range s.object.Status.Conditions {
+		if c.Type == corev1.PodResizePending {
+			t.Error("the condition stays")
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -43,6 +44,9 @@ type Traits struct {
 	// Real says that there are processes behind the containers: probes and
 	// hooks are run, events recorded, and the end of every Pod reported.
 	Real bool
+	// MostCPU is the most that a node gives a container by a resize; zero is no
+	// bound.
+	MostCPU resource.Quantity
 }
 
 // Delay is a thing that takes a simulated runtime time.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/utils/clock"
@@ -35,6 +36,9 @@ type SimulatedOptions struct {
 	// CrashImages are images whose containers exit with code 1 at once,
 	// MissingImages those that cannot be pulled.
 	CrashImages, MissingImages []string
+	// MostCPU is the most that a node gives a running container: a resize to a
+	// larger request is reported as infeasible. "" is no bound.
+	MostCPU string
 	// Clock is the time; nil means the real one.
 	Clock clock.PassiveClock
 }
@@ -45,6 +49,7 @@ type simulatedRuntime struct {
 	aliases imageAliases
 	crash   map[string]bool
 	missing map[string]bool
+	mostCPU resource.Quantity
 }
 
 // NewSimulatedRuntime makes a runtime that runs nothing, for thousands of Pods.
@@ -64,6 +69,9 @@ func NewSimulatedRuntime(options SimulatedOptions) (Runtime, error) {
 	if r.missing, err = imageSet(options.MissingImages); err != nil {
 		return nil, fmt.Errorf("SimulatedOptions.MissingImages: %w", err)
 	}
+	if r.mostCPU, err = mostCPU(options.MostCPU); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -79,7 +87,9 @@ func imageSet(names []string) (map[string]bool, error) {
 	return set, nil
 }
 
-func (r *simulatedRuntime) Traits() Traits { return Traits{Name: "simulated"} }
+func (r *simulatedRuntime) Traits() Traits {
+	return Traits{Name: "simulated", MostCPU: r.mostCPU}
+}
 
 func (r *simulatedRuntime) HostIP(node int) string {
 	return fmt.Sprintf("10.254.%d.%d", node/250, node%250+1)

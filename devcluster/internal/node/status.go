@@ -41,6 +41,7 @@ func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.P
 		condition.ObservedGeneration = object.Generation
 		setCondition(status, condition, now)
 	}
+	setResizeConditions(object, state, status, now)
 	return status
 }
 

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
 // What admission refuses, each with words that say what to do.
@@ -84,9 +86,17 @@ func TestAdmissionRefuses(t *testing.T) {
 					"weight": int64(1), "matchSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
 			"orderPriority and weightPriority exclude each other",
 		},
-		"claims": {
-			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "data"}}}},
-			"volumeClaimTemplates are not supported by this version of Usher",
+		"claims without a name": {
+			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"spec": map[string]any{}}}},
+			"each of volumeClaimTemplates needs a metadata.name of its own",
+		},
+		"claims of one name": {
+			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "data"}}, map[string]any{"metadata": map[string]any{"name": "data"}}}},
+			"each of volumeClaimTemplates needs a metadata.name of its own",
+		},
+		"claims of a name that no volume can have": {
+			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "Data"}}}},
+			"spec.volumeClaimTemplates[0].metadata.name",
 		},
 		"misspelt hook":       {[]any{"spec.lifecycle.PreNormal", map[string]any{}}, "PreNormal is spelled preNormal"},
 		"misspelt handler":    {[]any{"spec.lifecycle.preNormal.labelHandlers", map[string]any{"a": "b"}}, "labelHandlers is spelled labelsHandler"},
@@ -144,5 +154,26 @@ func TestSelectorCannotChange(t *testing.T) {
 	err := s.client.Patch(t.Context(), set, client.MergeFrom(before), client.DryRunAll)
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "selector cannot change once the CloneSet exists") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What may change once the set exists.
+func TestMutableFields(t *testing.T) {
+	s := without(t)
+	s.create(plain)
+	for _, change := range []string{
+		`{replicas: 5}`, `{minReadySeconds: 5}`, `{progressDeadlineSeconds: 60}`, `{revisionHistoryLimit: 0}`,
+		`{template: {spec: {containers: [{name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/web:v1"}]}}}`,
+		`{lifecycle: {preDelete: {finalizersHandler: [example.com/hold]}}}`,
+		`{scaleStrategy: {maxUnavailable: 1, podsToDelete: [web-aaaaa]}}`,
+		`{updateStrategy: {type: ReCreate, partition: 10%, maxSurge: 1, maxUnavailable: 0, paused: true}}`,
+	} {
+		data, err := yaml.YAMLToJSON([]byte("spec: " + change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.client.Patch(t.Context(), s.set(), client.RawPatch(types.MergePatchType, data), client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
 	}
 }

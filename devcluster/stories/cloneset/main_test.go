@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -76,6 +76,7 @@ func newWorld(ctx context.Context, config *rest.Config) (*world, error) {
 	}
 	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{
 		UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond, MissingImages: []string{"example.test/missing:v1"},
+		MostCPU: "4",
 	})
 	if err != nil {
 		return nil, err
@@ -117,9 +118,11 @@ func without(t *testing.T) *story {
 func (s *story) startController() (stop func()) {
 	s.Helper()
 	skip := true // tests run several managers in one process
-	mgr, err := ctrl.NewManager(s.config, ctrl.Options{
+	config := rest.CopyConfig(s.config)
+	config.UserAgent = manager // so that a story can tell who wrote a field
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: s.scheme, Metrics: server.Options{BindAddress: "0"}, Cache: cacheOf(s.namespace),
-		Controller: config.Controller{SkipNameValidation: &skip},
+		Controller: ctrlconfig.Controller{SkipNameValidation: &skip},
 	})
 	if err != nil {
 		s.Fatal(err)

@@ -21,12 +21,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset"
 )
 
 func cacheOf(namespace string) cache.Options {
 	return cache.Options{
 		DefaultNamespaces: map[string]cache.Config{namespace: {}},
 		DefaultTransform:  cache.TransformStripManagedFields(),
+		ByObject:          map[client.Object]cache.ByObject{&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache()},
 	}
 }
 

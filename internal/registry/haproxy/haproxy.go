@@ -24,7 +24,6 @@ package haproxy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -35,17 +34,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/usher-dev/usher/internal/registry"
-)
-
-// Keys of the credentials Secret, for addresses that begin with tls://.
-const (
-	// KeyCA is the PEM bundle that the servers' certificates are checked with,
-	// the system's roots if absent.
-	KeyCA = "ca.crt"
-	// KeyCertificate and KeyPrivateKey are the client certificate, in PEM. The
-	// runtime API knows no other way to prove who asks.
-	KeyCertificate = "tls.crt"
-	KeyPrivateKey  = "tls.key"
+	"github.com/usher-dev/usher/internal/registry/credentials"
 )
 
 // maxParallel bounds how many processes are spoken to at a time.
@@ -63,7 +52,9 @@ type Options struct {
 	Addresses []string
 	// ServerOptions are added to every "add server", such as "check inter 2s".
 	ServerOptions string
-	// Secret holds the credentials by the keys above; it may be nil.
+	// Secret holds the keys that credentials.TLS reads, for addresses that begin
+	// with tls://; the client certificate is the only way to prove who asks. It may
+	// be nil.
 	Secret map[string][]byte
 }
 
@@ -119,32 +110,14 @@ func parseTarget(address string, secret map[string][]byte) (target, error) {
 		}
 		t := target{network: "tcp", address: u.Host}
 		if u.Scheme == "tls" {
-			t.tls, err = tlsConfig(u.Hostname(), secret)
+			if t.tls, err = credentials.TLS(secret); err == nil {
+				t.tls.ServerName = u.Hostname()
+			}
 		}
 		return t, err
 	}
 	return target{}, errors.New("haproxy.addresses has one that cannot be used: " +
 		"write tcp://host:port, tls://host:port or unix:///path")
-}
-
-func tlsConfig(host string, secret map[string][]byte) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if ca := secret[KeyCA]; len(ca) > 0 {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, fmt.Errorf("the credentials Secret's %s holds no certificate: put a PEM bundle there", KeyCA)
-		}
-	}
-	certificate, key := secret[KeyCertificate], secret[KeyPrivateKey]
-	if len(certificate) == 0 && len(key) == 0 {
-		return config, nil
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		return nil, fmt.Errorf("the credentials Secret's %s and %s are no pair: %w", KeyCertificate, KeyPrivateKey, err)
-	}
-	config.Certificates = []tls.Certificate{pair}
-	return config, nil
 }
 
 // Ping implements registry.Connector: every process has to answer, and to grant

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/credentials"
 )
 
 const uid = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -176,8 +177,8 @@ func TestOptions(t *testing.T) {
 		{}, {Addresses: []string{"127.0.0.1:9999"}}, {Addresses: []string{"tcp://127.0.0.1"}},
 		{Addresses: []string{"tcp://user:secret@127.0.0.1:9999"}}, {Addresses: []string{"unix://relative"}},
 		{Addresses: []string{"http://127.0.0.1:9999"}}, {Addresses: []string{"tcp://127.0.0.1:9999"}, ServerOptions: "check; shutdown"},
-		{Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{KeyCA: []byte("nothing")}},
-		{Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{KeyCertificate: []byte("nothing")}},
+		{Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCA: []byte("nothing")}},
+		{Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCertificate: []byte("nothing")}},
 	} {
 		_, err := New(options)
 		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "secret@") {

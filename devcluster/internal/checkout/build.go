@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package demo
+// Package checkout knows the checkout of Usher that a development program runs
+// in: it builds the programs of the tree and installs its API and its rights.
+package checkout
 
 import (
 	"bytes"
@@ -22,9 +24,9 @@ import (
 // compileGrace is how long an interrupted go command may take to leave.
 const compileGrace = 5 * time.Second
 
-// findRoot finds the checkout, whose programs are built and whose manifests are
-// applied.
-func findRoot(getenv func(string) string) (string, error) {
+// Find finds the root of the checkout that holds the working directory, or that
+// the environment names.
+func Find(getenv func(string) string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("find the working directory: %w", err)
@@ -36,36 +38,41 @@ func findRoot(getenv func(string) string) (string, error) {
 	return filepath.Dir(filepath.Dir(pinned.Dir)), nil
 }
 
-// program is one of the checkout's own programs.
-type program struct {
-	name   string // what the progress calls its build
-	module string // folder of its module
-	pkg    string
-	out    string
+// Program is one of the checkout's own programs.
+type Program struct {
+	// Name is what the progress calls its build.
+	Name string
+	// Module is the folder of its module.
+	Module string
+	// Pkg is its package, relative to the module.
+	Pkg string
+	// Out is the file that it is built to.
+	Out string
 }
 
-// compile builds a program with the go command.
-func (p program) compile(ctx context.Context, tell progress.Sink) error {
-	tell.Tell(progress.Event{Task: p.name, State: progress.Compiling})
+// Compile builds the program with the go command. The error holds what the
+// compiler says; it is the cause of ctx when that ended.
+func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
+	tell.Tell(progress.Event{Task: p.Name, State: progress.Compiling})
 	output, err := goBuild(ctx, p)
 	if err != nil {
-		tell.Tell(progress.Event{Task: p.name, State: progress.Failed})
+		tell.Tell(progress.Event{Task: p.Name, State: progress.Failed})
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("%s: %w\n%s", p.name, err, strings.TrimSpace(output))
+		return fmt.Errorf("%s: %w\n%s", p.Name, err, strings.TrimSpace(output))
 	}
-	tell.Tell(progress.Event{Task: p.name, State: progress.Done, Detail: "built"})
+	tell.Tell(progress.Event{Task: p.Name, State: progress.Done, Detail: "built"})
 	return nil
 }
 
-func goBuild(ctx context.Context, p program) (output string, err error) {
+func goBuild(ctx context.Context, p Program) (output string, err error) {
 	path, err := exec.LookPath("go")
 	if err != nil {
 		return "", errors.New("there is no go command in PATH: install Go from https://go.dev/dl/")
 	}
-	cmd := exec.CommandContext(ctx, path, "build", "-o", p.out, p.pkg)
-	cmd.Dir = p.module
+	cmd := exec.CommandContext(ctx, path, "build", "-o", p.Out, p.Pkg)
+	cmd.Dir = p.Module
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	// A group of its own, so that an interruption reaches the compilers that go
 	// has started; Pdeathsig, so that nothing outlives this process.

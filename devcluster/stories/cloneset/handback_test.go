@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// bothHooks is a set with a hook of each kind at its gates, and a grace period
+// that no story lives to see the end of.
+const bothHooks = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata: {name: web}
+spec:
+  replicas: 1
+  lifecycle:
+    preNormal: {finalizersHandler: [example.com/registered]}
+    inPlaceUpdate: {labelsHandler: {example.com/unready-blocker-inplace: "true"}, markPodNotReady: true}
+    preDelete: {finalizersHandler: [example.com/registered], markPodNotReady: true}
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata:
+      labels: {app: web, example.com/unready-blocker-inplace: "true"}
+      annotations: {note: mine}
+    spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: "example.test/web:v1"}]}
+  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1, inPlaceUpdateStrategy: {gracePeriodSeconds: 3600}}
+`
+
+// What the CloneSet controller leaves behind, in every state, are keys and forms
+// that OpenKruise documents, and those that the user asked for.
+func TestHandingBack(t *testing.T) {
+	t.Parallel()
+	s := without(t)
+	s.create(bothHooks)
+	leg := func(what string, wanted func() bool) {
+		t.Helper()
+		stop := s.startController()
+		s.until(what, wanted)
+		s.observed()
+		stop()
+		s.documented(what)
+	}
+	in := func(want apps.LifecycleState) func() bool {
+		return func() bool { return len(s.in(want)) == 1 && len(s.pods()) == 1 }
+	}
+	gate := func(kind corev1.PodConditionType, want corev1.ConditionStatus) bool {
+		return conditionOf(&s.pods()[0], kind) == want
+	}
+	leg("PreparingNormal", in(apps.StatePreparingNormal))
+	leg("Normal", func() bool { s.operate(); return in(apps.StateNormal)() })
+	s.image("example.test/missing:v1")
+	leg("PreparingUpdate", func() bool {
+		return in(apps.StatePreparingUpdate)() && gate(apps.ConditionPodReady, corev1.ConditionFalse)
+	})
+	s.operate()
+	leg("the grace period", func() bool { return gate(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse) })
+	s.patch(`spec: {updateStrategy: {inPlaceUpdateStrategy: {gracePeriodSeconds: 0}}}`)
+	leg("Updating", in(apps.StateUpdating))
+	s.image("example.test/web:v2")
+	leg("Updated", in(apps.StateUpdated))
+	s.operate()
+	leg("Normal again", in(apps.StateNormal))
+	s.label(s.pods()[0].Name, apps.LabelSpecifiedDelete, "true")
+	leg("PreparingDelete", func() bool {
+		return in(apps.StatePreparingDelete)() && gate(apps.ConditionPodReady, corev1.ConditionFalse)
+	})
+}
+
+// manager is the name under which the controller of a story writes.
+const manager = "usher"
+
+// written lists the paths of an object that the controller owns, such as
+// "metadata.labels.app".
+func (s *story) written(object client.Object) []string {
+	s.Helper()
+	var out []string
+	for _, entry := range object.GetManagedFields() {
+		if entry.Manager != manager {
+			continue
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields); err != nil {
+			s.Fatal(err)
+		}
+		out = append(out, leaves("", fields)...)
+	}
+	if len(out) == 0 {
+		s.Errorf("%s: nothing is managed by %q", object.GetName(), manager)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func leaves(path string, fields map[string]any) []string {
+	var out []string
+	for key, value := range fields {
+		name := strings.TrimPrefix(strings.TrimPrefix(key, "f:"), "k:")
+		inner, _ := value.(map[string]any)
+		if key == "." {
+			continue
+		}
+		if at := path + "/" + name; len(inner) > 0 {
+			out = append(out, leaves(at, inner)...)
+		} else {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// documentedPaths are the ways to what a CloneSet controller may write on a Pod
+// beside its spec, on a revision, and on the set. Conditions of a set beside the
+// documented ones are for people, and OpenKruise keeps them.
+var documentedPaths = []string{
+	"/metadata/labels/apps.kruise.io/cloneset-instance-id", "/metadata/labels/apps.kruise.io/specified-delete",
+	"/metadata/labels/controller-revision-hash", "/metadata/labels/pod-template-hash", "/metadata/labels/lifecycle.apps.kruise.io/state",
+	"/metadata/annotations/lifecycle.apps.kruise.io/timestamp",
+	"/metadata/annotations/apps.kruise.io/inplace-update-state", "/metadata/annotations/apps.kruise.io/inplace-update-grace",
+	`/status/conditions/{"type":"InPlaceUpdateReady"}/`, `/status/conditions/{"type":"KruisePodReady"}/`,
+	"/metadata/ownerReferences/", "/spec/",
+	"/metadata/labels/controller.kubernetes.io/hash", "/data", "/revision",
+	"/status/availableReplicas", "/status/collisionCount", "/status/currentRevision", "/status/expectedUpdatedReplicas",
+	"/status/labelSelector", "/status/observedGeneration", "/status/readyReplicas", "/status/replicas", "/status/updateRevision",
+	"/status/updatedAvailableReplicas", "/status/updatedReadyReplicas", "/status/updatedReplicas",
+	`/status/conditions/{"type":"FailedScale"}/`, `/status/conditions/{"type":"FailedUpdate"}/`, `/status/conditions/{"type":"Progressing"}/`,
+	`/status/conditions/{"type":"Blocked"}/`,
+	// What the template of bothHooks asks for.
+	"/metadata/labels/app", "/metadata/annotations/note", "/metadata/labels/" + inPlaceKey, "/metadata/finalizers/" + registeredKey,
+}
+
+// documented checks what the controller wrote so far against what OpenKruise
+// documents.
+func (s *story) documented(when string) {
+	s.Helper()
+	objects := []client.Object{s.set()}
+	for _, pod := range s.pods() {
+		objects = append(objects, &pod)
+		s.wellFormed(when, &pod)
+	}
+	for _, r := range s.revisions() {
+		objects = append(objects, &r)
+	}
+	for _, object := range objects {
+		for _, path := range s.written(object) {
+			known := slices.ContainsFunc(documentedPaths, func(prefix string) bool {
+				return path == prefix || (strings.HasSuffix(prefix, "/") && strings.HasPrefix(path, prefix))
+			})
+			if !known {
+				s.Errorf("%s: %T %s carries %s, which OpenKruise does not document", when, object, object.GetName(), path)
+			}
+		}
+	}
+}
+
+// wellFormed checks the values that OpenKruise parses.
+func (s *story) wellFormed(when string, pod *corev1.Pod) {
+	s.Helper()
+	known := []apps.LifecycleState{
+		apps.StatePreparingNormal, apps.StateNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete,
+	}
+	if !slices.Contains(known, state(pod)) {
+		s.Errorf("%s: state %q", when, state(pod))
+	}
+	if _, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]); err != nil {
+		s.Errorf("%s: %v", when, err)
+	}
+	if long, short := pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]; long != "web-"+short {
+		s.Errorf("%s: revision labels %q and %q", when, long, short)
+	}
+	record := pod.Annotations[apps.AnnotationInPlaceUpdateState]
+	if record == "" {
+		return
+	}
+	var state struct {
+		Revision              string
+		UpdateTimestamp       time.Time
+		LastContainerStatuses map[string]struct{ ImageID string }
+	}
+	if err := json.Unmarshal([]byte(record), &state); err != nil || state.Revision == "" || state.UpdateTimestamp.IsZero() {
+		s.Errorf("%s: in-place record %s: %v", when, record, err)
+	}
+	for name, last := range state.LastContainerStatuses {
+		if name != "main" || last.ImageID == "" {
+			s.Errorf("%s: in-place record %s", when, record)
+		}
+	}
+}
+
+// The data of a revision is what OpenKruise reads: a patch that replaces the
+// template.
+func TestRevisionsAreReadByOpenKruise(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain)
+	s.settled(3)
+	r := s.revisions()[0]
+	var data struct {
+		Spec struct {
+			Template map[string]json.RawMessage `json:"template"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(r.Data.Raw, &data); err != nil || !bytes.Equal(data.Spec.Template["$patch"], []byte(`"replace"`)) || data.Spec.Template["spec"] == nil {
+		t.Errorf("data %s: %v", r.Data.Raw, err)
+	}
+	if hash := r.Labels["controller.kubernetes.io/hash"]; r.Name != "web-"+hash || r.Labels["app"] != "web" {
+		t.Errorf("revision %s has the labels %v", r.Name, r.Labels)
+	}
+	if name := s.set().Status.UpdateRevision; name != r.Name {
+		t.Errorf("the status names %s, the revision is %s", name, r.Name)
+	}
+}

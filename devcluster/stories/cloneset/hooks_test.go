@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// byFinalizer holds its Pods at all three gates by finalizers, and out of service
+// at two of them.
+const byFinalizer = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata: {name: web}
+spec:
+  replicas: 1
+  lifecycle:
+    preNormal: {finalizersHandler: [example.com/registered]}
+    inPlaceUpdate: {finalizersHandler: [example.com/update-a, example.com/update-b], markPodNotReady: true}
+    preDelete: {finalizersHandler: [example.com/delete], markPodNotReady: true}
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata:
+      labels: {app: web}
+      finalizers: [example.com/update-a, example.com/update-b, example.com/delete]
+    spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: "example.test/web:v1"}]}
+  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
+`
+
+const (
+	updateA, updateB, deleteFinalizer = "example.com/update-a", "example.com/update-b", "example.com/delete"
+)
+
+// withFinalizers makes the only Pod have these finalizers, in this order; it may
+// go on its way out by that.
+func (s *story) withFinalizers(list ...string) {
+	s.Helper()
+	s.until("the finalizers to be written", func() bool {
+		pods := s.pods()
+		if len(pods) == 0 || slices.Equal(pods[0].Finalizers, list) {
+			return true
+		}
+		s.finalizers(&pods[0], list...)
+		return false
+	})
+}
+
+// serves waits until the only Pod is in a state, and ready or not.
+func (s *story) serves(want apps.LifecycleState, ready corev1.ConditionStatus) corev1.Pod {
+	s.Helper()
+	var pod corev1.Pod
+	s.until("one Pod in "+string(want)+", Ready="+string(ready), func() bool {
+		found := s.in(want)
+		if len(found) == 1 {
+			pod = found[0]
+		}
+		return len(found) == 1 && conditionOf(&found[0], corev1.PodReady) == ready
+	})
+	return pod
+}
+
+// One life through all gates, by finalizers: one holds, all are needed to go on,
+// and the mark that takes the Pod out of service is lifted on each way back.
+func TestHooksByFinalizer(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(byFinalizer)
+	s.serves(apps.StatePreparingNormal, corev1.ConditionTrue)
+	s.withFinalizers(updateA, updateB, deleteFinalizer, registeredKey)
+	first := s.serves(apps.StateNormal, corev1.ConditionTrue)
+
+	s.image("example.test/web:v2")
+	s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse)
+	s.image("example.test/web:v1") // rolled back at the gate
+	s.serves(apps.StateNormal, corev1.ConditionTrue)
+	s.image("example.test/web:v2")
+	s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse)
+	s.withFinalizers(updateB, deleteFinalizer, registeredKey) // the other one holds on
+	if pod := s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse); pod.Spec.Containers[0].Image != "example.test/web:v1" {
+		t.Errorf("a Pod that is held runs %s", pod.Spec.Containers[0].Image)
+	}
+	s.withFinalizers(deleteFinalizer, registeredKey)
+	s.serves(apps.StateUpdated, corev1.ConditionTrue)
+	s.withFinalizers(updateA, deleteFinalizer, registeredKey) // one of two is not enough
+	s.serves(apps.StateUpdated, corev1.ConditionTrue)
+	s.withFinalizers(updateA, updateB, deleteFinalizer, registeredKey)
+	if pod := s.serves(apps.StateNormal, corev1.ConditionTrue); pod.UID != first.UID || pod.Status.ContainerStatuses[0].RestartCount != 1 {
+		t.Errorf("Pod %s with %d restarts, want one of Pod %s", pod.UID, pod.Status.ContainerStatuses[0].RestartCount, first.UID)
+	}
+
+	s.patch(`spec: {replicas: 0}`)
+	s.serves(apps.StatePreparingDelete, corev1.ConditionFalse)
+	s.patch(`spec: {replicas: 1}`)
+	back := s.serves(apps.StatePreparingNormal, corev1.ConditionTrue)
+	if slices.Contains(back.Finalizers, registeredKey) || !slices.Contains(back.Finalizers, deleteFinalizer) {
+		t.Errorf("back with the finalizers %v", back.Finalizers)
+	}
+	s.withFinalizers(updateA, updateB, deleteFinalizer, registeredKey)
+	s.settled(1)
+	s.patch(`spec: {replicas: 0}`)
+	s.serves(apps.StatePreparingDelete, corev1.ConditionFalse)
+	s.withFinalizers(updateA, updateB, registeredKey) // the hook lets go, and with it the Pod
+	s.gone(first.Name)
+	s.settled(0)
+	pod := first.DeepCopy()
+	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || len(pod.Finalizers) != 3 {
+		t.Errorf("finalizers of others are %v: %v", pod.Finalizers, err)
+	}
+	s.finalizers(pod)
+}
+
+// The grace period is between leaving the endpoints and the change: at no time
+// does a Pod that is in service have an image that its container does not run.
+func TestDrainComesFirst(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain, "spec.replicas", 1, "spec.updateStrategy.inPlaceUpdateStrategy.gracePeriodSeconds", 2)
+	s.settled(1)
+	pods, err := s.client.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pods.Stop()
+	s.image("example.test/web:v2")
+	out := func(pod *corev1.Pod) bool {
+		return conditionOf(pod, apps.ConditionInPlaceUpdateReady) == corev1.ConditionFalse
+	}
+	next := func(wanted func(pod *corev1.Pod) bool) *corev1.Pod {
+		t.Helper()
+		return s.next(pods.ResultChan(), wanted)
+	}
+	changed := func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == "example.test/web:v2" }
+	left := next(func(pod *corev1.Pod) bool { return out(pod) || changed(pod) })
+	if changed(left) {
+		t.Fatal("changed before it left its endpoints")
+	}
+	drained := transition(left, apps.ConditionInPlaceUpdateReady)
+	second := next(func(pod *corev1.Pod) bool { return changed(pod) || !out(pod) })
+	if !out(second) {
+		t.Fatal("in service again before it is changed")
+	}
+	at, err := time.Parse(time.RFC3339, second.Annotations[apps.AnnotationLifecycleTimestamp])
+	if err != nil || at.Sub(drained) < 2*time.Second {
+		t.Errorf("left at %v, changed at %v: %v", drained, at, err)
+	}
+	back := next(func(pod *corev1.Pod) bool { return !out(pod) })
+	if running := back.Status.ContainerStatuses[0]; running.Image != "example.test/web:v2" || running.RestartCount != 1 {
+		t.Errorf("in service again with %s, %d restarts", running.Image, running.RestartCount)
+	}
+	s.settled(1)
+}
+
+// next follows a watch of Pods to the first version that is wanted.
+func (s *story) next(events <-chan watch.Event, wanted func(pod *corev1.Pod) bool) *corev1.Pod {
+	s.Helper()
+	for event := range events {
+		pod, ok := event.Object.(*corev1.Pod)
+		if !ok {
+			s.Fatalf("watch: %v", event.Object)
+		}
+		if wanted(pod) {
+			return pod
+		}
+	}
+	s.Fatal("the watch has ended")
+	return nil
+}
+
+// transition is when a condition of a Pod last changed.
+func transition(pod *corev1.Pod, kind corev1.PodConditionType) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}

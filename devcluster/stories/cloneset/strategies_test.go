@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Two ways to name a Pod for deletion, each replaced or taken away, and both held
+// by the hook.
+func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(hooked, "spec.replicas", 3, "spec.updateStrategy.maxUnavailable", 1)
+	s.settled(3)
+	pods := s.pods()
+	s.label(pods[0].Name, apps.LabelSpecifiedDelete, "false")
+	s.label(pods[1].Name, apps.LabelSpecifiedDelete, "true")
+	s.patch(`spec: {scaleStrategy: {podsToDelete: [%s]}}`, pods[2].Name)
+	first := s.one(apps.StatePreparingDelete) // maxUnavailable is 1: the other one waits
+	s.label(first.Name, deleteKey, "false")
+	s.gone(first.Name)
+	s.until("the other one at its gate", func() bool {
+		held := s.in(apps.StatePreparingDelete)
+		return len(held) == 1 && held[0].Name != first.Name
+	})
+	second := s.one(apps.StatePreparingDelete)
+	s.label(second.Name, deleteKey, "false")
+	s.settled(3)
+	left := s.identities()
+	if left[pods[0].Name] != pods[0].UID || left[pods[1].Name] != "" || left[pods[2].Name] != "" {
+		t.Errorf("of %v, %v are left", []string{pods[0].Name, pods[1].Name, pods[2].Name}, left)
+	}
+	s.until("the name to be taken off the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
+
+	victim := s.pods()[1].Name
+	s.patch(`spec: {replicas: 2, scaleStrategy: {podsToDelete: [%s]}}`, victim)
+	if held := s.one(apps.StatePreparingDelete); held.Name != victim {
+		t.Errorf("%s goes, not %s", held.Name, victim)
+	}
+	s.label(victim, deleteKey, "false")
+	s.settled(2)
+	s.until("the name to be taken off the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
+	s.patch(`spec: {scaleStrategy: {podsToDelete: [another]}}`)
+	s.until("the condition to say that there is no such Pod", func() bool {
+		c := s.condition(apps.ConditionFailedScale)
+		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "another, which is no Pod of this CloneSet")
+	})
+	s.event("PodsToDeleteUnknown")
+}
+
+// With the label on the CloneSet, a Pod at the gate before its deletion holds no
+// place: its replacement comes at once.
+func TestPreparingDeleteLeftOutOfTheCount(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(hooked, "metadata.labels", map[string]any{apps.LabelScalingExcludePreparingDelete: "true"})
+	s.settled(2)
+	victim := s.pods()[0].Name
+	s.label(victim, apps.LabelSpecifiedDelete, "true")
+	s.until("a replacement beside the Pod that is held", func() bool {
+		held := s.in(apps.StatePreparingDelete)
+		return len(held) == 1 && held[0].Name == victim && len(s.pods()) == 3 && s.set().Status.AvailableReplicas == 2
+	})
+	s.label(victim, deleteKey, "false")
+	s.settled(2)
+}
+
+// scaleStrategy.maxUnavailable bounds how many Pods are made at a time.
+func TestScaleOutIsBounded(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain, "spec.replicas", 3, "spec.scaleStrategy.maxUnavailable", 1,
+		"spec.lifecycle.preNormal.labelsHandler", map[string]any{preNormalKey: "true"})
+	for count := range 3 {
+		s.until("one more Pod, and no more", func() bool {
+			return len(s.pods()) == count+1 && len(s.in(apps.StatePreparingNormal)) == 1
+		})
+		if e := s.event("ScaleUpLimited"); e.Type != corev1.EventTypeWarning || !strings.Contains(e.Note, "scaleStrategy.maxUnavailable keeps") {
+			t.Errorf("event %s %q", e.Type, e.Note)
+		}
+		s.label(s.in(apps.StatePreparingNormal)[0].Name, preNormalKey, "true")
+	}
+	s.settled(3)
+}
+
+// A percentage keeps old Pods, rounded up, and below 100 % one is updated at least.
+func TestPartitionInPercent(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain)
+	s.settled(3)
+	for _, step := range []struct {
+		partition string
+		updated   int32
+	}{{"100%", 0}, {"99%", 1}, {"34%", 1}, {"33%", 2}, {"0%", 3}} {
+		s.patch(`spec: {updateStrategy: {partition: %q}, template: {metadata: {annotations: {note: x}}}}`, step.partition)
+		s.until("partition "+step.partition, func() bool {
+			set := s.set()
+			status := &set.Status
+			return status.ObservedGeneration == set.Generation && status.ExpectedUpdatedReplicas == step.updated &&
+				status.UpdatedAvailableReplicas == step.updated && status.AvailableReplicas == 3
+		})
+	}
+}
+
+// Paused, a set keeps its replicas and its states, and updates nobody.
+func TestPausedSet(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain)
+	s.settled(3)
+	before := s.identities()
+	s.patch(`spec: {updateStrategy: {paused: true, maxSurge: 1}}`)
+	s.image("example.test/web:v2")
+	s.patch(`spec: {replicas: 4}`)
+	s.until("a fourth Pod in service", func() bool { return s.set().Status.AvailableReplicas == 4 })
+	s.observed()
+	for _, pod := range s.pods() {
+		if image := pod.Spec.Containers[0].Image; before[pod.Name] != "" && image != "example.test/web:v1" {
+			t.Errorf("Pod %s was updated to %s", pod.Name, image)
+		}
+	}
+	s.patch(`spec: {updateStrategy: {paused: false, maxSurge: 0}}`)
+	s.settled(4)
+}
+
+// With OnDelete a Pod gets the new revision when somebody deletes it.
+func TestOnDelete(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain, "spec.updateStrategy.type", "OnDelete")
+	s.settled(3)
+	before := s.identities()
+	s.image("example.test/web:v2")
+	s.observed()
+	if !maps.Equal(before, s.identities()) || s.set().Status.UpdatedReplicas != 0 {
+		t.Errorf("Pods were updated: %s", s.picture())
+	}
+	for _, pod := range s.pods() {
+		if err := s.client.Delete(t.Context(), &pod); err != nil {
+			t.Fatal(err)
+		}
+		s.until("its replacement in service", func() bool {
+			status := s.set().Status
+			return s.identities()[pod.Name] == "" && status.AvailableReplicas == 3 && status.Replicas == 3
+		})
+		for _, other := range s.pods() {
+			want := "example.test/web:v2"
+			if before[other.Name] != "" {
+				want = "example.test/web:v1"
+			}
+			if image := other.Spec.Containers[0].Image; image != want {
+				t.Errorf("Pod %s has %s, want %s", other.Name, image, want)
+			}
+		}
+	}
+	s.settled(3)
+}
+
+// The hook shows the order in which Pods are updated.
+func TestOrderOfUpdates(t *testing.T) {
+	t.Parallel()
+	weight := func(weight int64, key, value string) map[string]any {
+		return map[string]any{"weight": weight, "matchSelector": map[string]any{"matchLabels": map[string]any{key: value}}}
+	}
+	tests := []struct {
+		name  string
+		edits []any
+		// labels of the four Pods, in the order of their names.
+		labels [4]map[string]string
+		// want are the Pods in the order of their update.
+		want string
+	}{
+		{
+			"by a label's trailing number",
+			[]any{"spec.updateStrategy.priorityStrategy.orderPriority", []any{map[string]any{"orderedKey": "rank"}}},
+			[4]map[string]string{{"rank": "x-2"}, {"rank": "x-10"}, {}, {"rank": "x-3"}}, "1 3 0 2",
+		},
+		{
+			"by the sum of weights",
+			[]any{"spec.updateStrategy.priorityStrategy.weightPriority", []any{weight(30, "canary", "true"), weight(20, "zone", "b")}},
+			[4]map[string]string{{}, {"zone": "b"}, {"canary": "true"}, {"canary": "true", "zone": "b"}}, "3 2 1 0",
+		},
+		{
+			"scattered", []any{"spec.updateStrategy.scatterStrategy", []any{map[string]any{"key": "group", "value": "a"}}},
+			[4]map[string]string{{"group": "a"}, {"group": "a"}, {}, {}}, "0 2 3 1",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			edits := append([]any{"spec.replicas", 4, "spec.updateStrategy.maxUnavailable", 1}, test.edits...)
+			s.create(hooked, edits...)
+			s.settled(4)
+			var names []string
+			for i, pod := range s.pods() {
+				names = append(names, pod.Name)
+				for key, value := range test.labels[i] {
+					s.label(pod.Name, key, value)
+				}
+			}
+			s.image("example.test/web:v2")
+			var order []string
+			for range names {
+				pod := s.one(apps.StatePreparingUpdate)
+				order = append(order, strconv.Itoa(slices.Index(names, pod.Name)))
+				s.label(pod.Name, inPlaceKey, "false")
+				s.one(apps.StateUpdated)
+				s.label(pod.Name, inPlaceKey, "true")
+				s.until("the Pod to be in service", func() bool { return len(s.in(apps.StateUpdated)) == 0 })
+			}
+			if got := strings.Join(order, " "); got != test.want {
+				t.Errorf("updated in the order %s, want %s", got, test.want)
+			}
+			s.settled(4)
+		})
+	}
+}
+
+// A Pod counts as available when it has been ready for long enough, and a rollout
+// waits for that.
+func TestMinReadySeconds(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain, "spec.replicas", 2, "spec.minReadySeconds", 2)
+	s.until("two ready Pods", func() bool { return s.set().Status.ReadyReplicas == 2 })
+	s.settled(2)
+	s.longEnough()
+	s.patch(`spec: {updateStrategy: {type: ReCreate}}`)
+	s.image("example.test/web:v2")
+	var status apps.CloneSetStatus
+	s.until("the first one to be updated", func() bool {
+		status = s.set().Status
+		return status.UpdatedReadyReplicas == 1
+	})
+	if status.UpdatedAvailableReplicas != 0 || status.UpdatedReplicas != 1 {
+		t.Errorf("the rollout goes on before its first Pod is available: %+v", status)
+	}
+	s.settled(2)
+	s.longEnough()
+}
+
+// longEnough checks that all Pods have been ready for two seconds, but for the
+// part of a second that an API time does not tell.
+func (s *story) longEnough() {
+	s.Helper()
+	now := metav1.Now()
+	for _, pod := range s.pods() {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodReady && now.Sub(c.LastTransitionTime.Time).Seconds() < 2 {
+				s.Errorf("Pod %s passed for available %v after it was ready", pod.Name, now.Sub(c.LastTransitionTime.Time))
+			}
+		}
+	}
+}
+
+// The condition Progressing goes through its five reasons.
+func TestProgressDeadline(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain, "spec.progressDeadlineSeconds", 600)
+	progress := func(reason string, status corev1.ConditionStatus) {
+		t.Helper()
+		s.until("Progressing for the reason "+reason, func() bool {
+			c := s.condition(apps.ConditionProgressing)
+			return c.Reason == reason && c.Status == status && c.Message != ""
+		})
+	}
+	progress("CloneSetAvailable", corev1.ConditionTrue)
+	s.patch(`spec: {updateStrategy: {partition: 2}}`)
+	s.image("example.test/web:v2")
+	progress("ProgressPartitionAvailable", corev1.ConditionTrue)
+	s.patch(`spec: {updateStrategy: {partition: 0}}`)
+	s.image("example.test/missing:v1")
+	progress("CloneSetUpdated", corev1.ConditionTrue)
+	s.patch(`spec: {updateStrategy: {paused: true}}`)
+	progress("CloneSetPaused", corev1.ConditionTrue)
+	s.patch(`spec: {updateStrategy: {paused: false}, progressDeadlineSeconds: 1}`)
+	progress("ProgressDeadlineExceeded", corev1.ConditionFalse)
+	s.image("example.test/web:v3")
+	progress("CloneSetAvailable", corev1.ConditionTrue)
+	s.settled(3)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Gate is a point in a Pod's life at which a hook is asked.
+type Gate string
+
+// The gates, in the order of a Pod's life.
+const (
+	// PreNormal is passed by a new Pod that is Ready: PreparingNormal → Normal.
+	PreNormal Gate = "preNormal"
+	// Created is told once of a Pod that is Normal and Ready. It holds nothing.
+	Created Gate = "created"
+	// PreUpdate comes before a Pod is updated in place: PreparingUpdate → Updating.
+	PreUpdate Gate = "preUpdate"
+	// Updated comes when the updated Pod is Ready: Updated → Normal.
+	Updated Gate = "updated"
+	// PreDelete comes before a Pod is deleted, and, for a finalizer or a guarded
+	// Pod, after somebody else has deleted it.
+	PreDelete Gate = "preDelete"
+)
+
+// joins says whether the gate opens when the key is put on the Pod, rather than
+// taken off.
+func (g Gate) joins() bool { return g == PreNormal || g == Updated }
+
+// pending returns the gate that the Pod stands at, and the hook that it waits
+// for; false if it waits for none of these.
+func (o *Operator) pending(pod *corev1.Pod) (h hook, waits bool) {
+	h, ok := o.hooks[gateOf(pod)]
+	switch {
+	case !ok && pod.DeletionTimestamp != nil:
+		// Nobody is to be told, yet the guard has to come off.
+		return hook{gate: PreDelete}, o.guards(pod)
+	case !ok:
+		return hook{}, false
+	case pod.DeletionTimestamp != nil:
+		return h, o.guards(pod) || h.key.finalizer && h.key.on(pod)
+	case h.gate.joins():
+		return h, !h.key.on(pod) && ready(pod)
+	case h.gate == Created:
+		return h, h.key.on(pod) && ready(pod)
+	}
+	return h, h.key.on(pod)
+}
+
+func gateOf(pod *corev1.Pod) Gate {
+	if pod.DeletionTimestamp != nil {
+		return PreDelete
+	}
+	switch appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]) {
+	case appsv1alpha1.StatePreparingNormal:
+		return PreNormal
+	case appsv1alpha1.StateNormal:
+		return Created
+	case appsv1alpha1.StatePreparingUpdate:
+		return PreUpdate
+	case appsv1alpha1.StateUpdated:
+		return Updated
+	case appsv1alpha1.StatePreparingDelete:
+		return PreDelete
+	}
+	return ""
+}
+
+// pass changes the Pod as the gate wants it: the key on or off, and on a Pod
+// that is on its way out the guard off.
+func (o *Operator) pass(pod *corev1.Pod, h hook) {
+	if h.key != (Key{}) && (pod.DeletionTimestamp == nil || h.key.finalizer) {
+		h.key.put(pod, h.gate.joins())
+	}
+	if pod.DeletionTimestamp != nil && o.guard != "" {
+		setFinalizer(pod, o.guard, false)
+	}
+}
+
+// since is when the Pod came to its gate; zero if the Pod does not tell.
+func since(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp != nil {
+		grace := time.Duration(0)
+		if pod.DeletionGracePeriodSeconds != nil {
+			grace = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+		}
+		return pod.DeletionTimestamp.Add(-grace)
+	}
+	at, err := time.Parse(time.RFC3339, pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp])
+	if err != nil {
+		at = pod.CreationTimestamp.Time
+	}
+	// A hook that is asked of Ready Pods only has waited since the Pod is Ready.
+	if c := condition(pod, corev1.PodReady); gateOf(pod).joinsReady() && c != nil && c.LastTransitionTime.After(at) {
+		return c.LastTransitionTime.Time
+	}
+	return at
+}
+
+func (g Gate) joinsReady() bool { return g.joins() || g == Created }
+
+func ready(pod *corev1.Pod) bool {
+	c := condition(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}

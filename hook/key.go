@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hook
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Key is what holds a Pod at a gate: a label with a value, or a finalizer, as
+// spec.lifecycle of the CloneSet names it. Make one with Label, LabelValue or
+// Finalizer.
+type Key struct {
+	name            string
+	holds, released string
+	finalizer       bool
+}
+
+// Label holds a Pod with the value "true" and lets it go with "false".
+func Label(key string) Key { return LabelValue(key, "true", "false") }
+
+// LabelValue holds a Pod with one value of a label and lets it go with another.
+func LabelValue(key, holds, released string) Key {
+	return Key{name: key, holds: holds, released: released}
+}
+
+// Finalizer holds a Pod while it has the finalizer, also when somebody deletes
+// it past its CloneSet.
+func Finalizer(name string) Key { return Key{name: name, finalizer: true} }
+
+// String is the label's key or the finalizer.
+func (k Key) String() string { return k.name }
+
+// on says whether the key holds the Pod.
+func (k Key) on(pod *corev1.Pod) bool {
+	if k.finalizer {
+		return slices.Contains(pod.Finalizers, k.name)
+	}
+	value, ok := pod.Labels[k.name]
+	return ok && value == k.holds
+}
+
+// put makes the key hold the Pod, or not.
+func (k Key) put(pod *corev1.Pod, holds bool) {
+	if k.finalizer {
+		setFinalizer(pod, k.name, holds)
+		return
+	}
+	if pod.Labels == nil {
+		pod.Labels = map[string]string{}
+	}
+	pod.Labels[k.name] = k.released
+	if holds {
+		pod.Labels[k.name] = k.holds
+	}
+}
+
+func setFinalizer(pod *corev1.Pod, name string, on bool) {
+	has := slices.Contains(pod.Finalizers, name)
+	switch {
+	case on && !has:
+		pod.Finalizers = append(pod.Finalizers, name)
+	case !on && has:
+		pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(other string) bool { return other == name })
+	}
+}

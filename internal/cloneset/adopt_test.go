@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// adopter is a client whose cache shows Pods without an owner, whose API server
+// has another view of the set, and that notes which Pods are patched.
+type adopter struct {
+	client.Client
+	orphans []corev1.Pod
+	live    *apps.CloneSet
+	patched []string
+}
+
+func (c *adopter) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	if pods, ok := list.(*corev1.PodList); ok {
+		pods.Items = slices.Clone(c.orphans)
+	}
+	return nil
+}
+
+func (c *adopter) Get(_ context.Context, _ client.ObjectKey, out client.Object, _ ...client.GetOption) error {
+	if set, ok := out.(*apps.CloneSet); ok {
+		c.live.DeepCopyInto(set)
+	}
+	return nil
+}
+
+func (c *adopter) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	c.patched = append(c.patched, object.GetName())
+	return nil
+}
+
+// TestAdoption: only Pods that match and stay are adopted, and only by a set that
+// the API server knows as this one, and staying.
+func TestAdoption(t *testing.T) {
+	at := metav1.NewTime(now)
+	orphan := func(name, app string, deleted *metav1.Time) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}, DeletionTimestamp: deleted}}
+	}
+	orphans := []corev1.Pod{orphan("leaving", "web", &at), orphan("matching", "web", nil), orphan("other", "db", nil)}
+	for _, test := range []struct {
+		name         string
+		cached, live func(*apps.CloneSet)
+		want         []string
+	}{
+		{"a set that stays", nil, nil, []string{"matching"}},
+		{"a set on its way out", func(set *apps.CloneSet) { set.DeletionTimestamp = &at }, nil, nil},
+		{"on its way out, as the cache does not show yet", nil, func(set *apps.CloneSet) { set.DeletionTimestamp = &at }, nil},
+		{"another set of that name by now", nil, func(set *apps.CloneSet) { set.UID = "later" }, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "set"}}
+			set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
+			c := &adopter{orphans: orphans, live: set.DeepCopy()}
+			if test.cached != nil {
+				test.cached(set)
+			}
+			if test.live != nil {
+				test.live(c.live)
+			}
+			r := &Reconciler{Client: c, Reader: c, Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod]()}
+			if err := r.adoptOrphans(t.Context(), set); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(c.patched, test.want) {
+				t.Errorf("adopted %v, want %v", c.patched, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// afterwards is the snapshot as a pass left it: with its Pods as the API server
+// answered, with those that it made, and without those that it deleted. The
+// status tells of this, so that a step costs one write of it, and not a second
+// one when the cache has caught up.
+func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
+	left := *s
+	newest := map[types.UID]*corev1.Pod{}
+	var made []*corev1.Pod
+	for _, o := range outcomes {
+		switch {
+		case o.action.Verb == plan.Delete && o.err == nil:
+			newest[o.action.Pod.UID] = nil
+		case o.pod == nil:
+		case o.action.Verb == plan.Create:
+			made = append(made, o.pod)
+		default:
+			newest[o.pod.UID] = o.pod
+		}
+	}
+	left.Pods = make([]*corev1.Pod, 0, len(s.Pods)+len(made))
+	for _, pod := range s.Pods {
+		if answered, ok := newest[pod.UID]; ok {
+			pod = answered
+		}
+		if pod != nil {
+			left.Pods = append(left.Pods, pod)
+		}
+	}
+	left.Pods = append(left.Pods, made...)
+	return &left
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// errClaimTaken says that an instance cannot have its claim: the name is
+// somebody else's, or the claim of that name is on its way out.
+var errClaimTaken = errors.New("the claim cannot be used")
+
+// errClaimBusy says that a claim changes all the time.
+var errClaimBusy = errors.New("the claim is being written to")
+
+// claimManifest makes a claim from its raw template, so that fields which this
+// program's libraries do not know reach the API server.
+func claimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) (*unstructured.Unstructured, error) {
+	content, err := revision.Decode(template.Raw())
+	if err != nil {
+		return nil, err
+	}
+	metadata, _ := content["metadata"].(map[string]any)
+	labels, annotations := stringsOf(metadata, "labels"), stringsOf(metadata, "annotations")
+	for key, value := range set.Spec.Selector.MatchLabels {
+		labels[key] = string(value)
+	}
+	labels[apps.LabelInstanceID] = id
+	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim"}}
+	if spec, ok := content["spec"]; ok {
+		claim.Object["spec"] = spec
+	}
+	claim.SetNamespace(set.Namespace)
+	claim.SetName(plan.ClaimName(template.Metadata.Name, set.Name, id))
+	claim.SetLabels(labels)
+	if len(annotations) > 0 {
+		claim.SetAnnotations(annotations)
+	}
+	claim.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)})
+	return claim, nil
+}
+
+// mountClaims gives a Pod the volumes of its claims. One of the same name in the
+// template gives way, as it does in a StatefulSet.
+func mountClaims(spec map[string]any, set *apps.CloneSet, id string) {
+	volumes, _ := spec["volumes"].([]any)
+	for i := range set.Spec.VolumeClaimTemplates {
+		name := set.Spec.VolumeClaimTemplates[i].Metadata.Name
+		volume := map[string]any{
+			"name": name, "persistentVolumeClaim": map[string]any{"claimName": plan.ClaimName(name, set.Name, id)},
+		}
+		at := slices.IndexFunc(volumes, func(v any) bool {
+			m, _ := v.(map[string]any)
+			return m["name"] == name
+		})
+		if at < 0 {
+			volumes = append(volumes, volume)
+			continue
+		}
+		volumes[at] = volume
+	}
+	if len(volumes) > 0 {
+		spec["volumes"] = volumes
+	}
+}
+
+// newID draws an instance id that is not in use.
+func (r *Reconciler) newID(taken map[string]bool) string {
+	id := r.NewID()
+	for n := 0; taken[id] && n < idTries; n++ {
+		id = r.NewID()
+	}
+	return id
+}
+
+// provide makes sure that an instance has its claims, and says which of them it
+// made. A new instance takes none that is there already; one that is used again
+// does, and each of its claims is looked up first, because a Pod whose claim is
+// gone or going would wait for ever.
+func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string, again bool) ([]*corev1.PersistentVolumeClaim, error) {
+	var made []*corev1.PersistentVolumeClaim
+	for i := range set.Spec.VolumeClaimTemplates {
+		template := &set.Spec.VolumeClaimTemplates[i]
+		claim, err := r.provideClaim(ctx, set, template, id, again)
+		if err != nil {
+			return made, fmt.Errorf("make the claim of volumeClaimTemplates %s: %w", template.Metadata.Name, err)
+		}
+		if claim != nil {
+			made = append(made, claim)
+		}
+	}
+	return made, nil
+}
+
+// provideClaim makes a claim unless it is there; nil if it was.
+func (r *Reconciler) provideClaim(
+	ctx context.Context, set *apps.CloneSet, template *apps.ClaimTemplate, id string, again bool,
+) (*corev1.PersistentVolumeClaim, error) {
+	manifest, err := claimManifest(set, template, id)
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		if there, err := r.hasClaim(ctx, set, manifest.GetName()); there || err != nil {
+			return nil, err
+		}
+	}
+	err = r.Strict.Create(ctx, manifest)
+	if apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("%w: %s exists", errClaimTaken, manifest.GetName())
+	}
+	if err != nil {
+		return nil, err
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, claim); err != nil {
+		return nil, fmt.Errorf("read the created claim %s: %w", manifest.GetName(), err)
+	}
+	r.claims.note(set.UID, claimWritten{object: claim, created: true, at: r.Clock.Now()})
+	return claim, nil
+}
+
+// takeBack deletes the claims that were made for an instance whose name turned
+// out to be taken; unless it was taken by a Pod or a claim of this very set:
+// another process that believes it leads may have found the claims waiting, and
+// have made the Pod for them.
+func (r *Reconciler) takeBack(ctx context.Context, set *apps.CloneSet, id string, made []*corev1.PersistentVolumeClaim) error {
+	if len(made) == 0 {
+		return nil
+	}
+	objects := map[string]client.Object{plan.PodName(set.Name, id): &corev1.Pod{}}
+	for i := range set.Spec.VolumeClaimTemplates {
+		objects[plan.ClaimName(set.Spec.VolumeClaimTemplates[i].Metadata.Name, set.Name, id)] = &corev1.PersistentVolumeClaim{}
+	}
+	for _, claim := range made {
+		delete(objects, claim.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, objects[name])
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("look up %s, whose name is taken: %w", name, err)
+		}
+		if err == nil && metav1.IsControlledBy(objects[name], set) {
+			return nil
+		}
+	}
+	return r.deleteClaims(ctx, set, id, made)
+}
+
+// hasClaim asks the API server whether the set has a claim of that name that can
+// be used.
+func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
+	live := &corev1.PersistentVolumeClaim{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get claim %s: %w", name, err)
+	case !metav1.IsControlledBy(live, set):
+		return false, fmt.Errorf("%w: %s does not belong to CloneSet %s", errClaimTaken, name, set.Name)
+	case live.DeletionTimestamp != nil:
+		return false, fmt.Errorf("%w: %s is being deleted", errClaimTaken, name)
+	}
+	r.claims.note(set.UID, claimWritten{object: live, created: true, at: r.Clock.Now()})
+	return true, nil
+}
+
+// deleteInstance deletes a Pod and then the claims that go with it.
+//
+// The Pod goes first, under its preconditions, because the other way round a Pod
+// that turns out to be needed would be left with claims that are going. What is
+// between the two is remembered (see departures). A process that dies there
+// forgets it: then the Pod's own marks tell the next one what to do, or the
+// claims stay, and the next Pod takes them over. Data is never lost by a crash;
+// at worst a claim is kept that could have gone.
+func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a plan.Action) error {
+	if len(a.Claims) == 0 {
+		return r.deletePod(ctx, set, a)
+	}
+	id := plan.InstanceOf(set.Name, a.Pod)
+	r.departures.note(set.UID, id)
+	err := r.deletePod(ctx, set, a)
+	if err != nil {
+		if !unanswered(err) {
+			r.departures.forget(set.UID, id)
+		}
+		return err
+	}
+	return r.deleteClaims(ctx, set, id, a.Claims)
+}
+
+// discard deletes the claims of an instance whose Pod is gone or going. The API
+// server is asked first: the cache of Pods may be older than that of claims.
+func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Action) error {
+	live := &corev1.Pod{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: plan.PodName(set.Name, a.Instance)}, live)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("look up the Pod of instance %s before its claims are deleted: %w", a.Instance, err)
+	}
+	if err == nil && live.DeletionTimestamp == nil {
+		r.departures.forget(set.UID, a.Instance)
+		if metav1.IsControlledBy(live, set) {
+			r.writes.note(set.UID, written{object: live, created: true, at: r.Clock.Now()})
+		}
+		return nil
+	}
+	r.departures.note(set.UID, a.Instance)
+	return r.deleteClaims(ctx, set, a.Instance, a.Claims)
+}
+
+func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id string, claims []*corev1.PersistentVolumeClaim) error {
+	for _, claim := range claims {
+		if err := r.deleteClaim(ctx, set, claim); err != nil {
+			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
+		}
+	}
+	r.departures.forget(set.UID, id)
+	return nil
+}
+
+// deleteClaim deletes a claim in the version in which it was seen: one that the
+// user has set free since, to keep it, is not the set's to delete.
+func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
+	for range 2 {
+		err := r.Client.Delete(ctx, &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name},
+		}, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+		if err == nil || apierrors.IsNotFound(err) {
+			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()})
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		live := &corev1.PersistentVolumeClaim{}
+		getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(claim), live)
+		if client.IgnoreNotFound(getErr) != nil {
+			return getErr
+		}
+		if getErr != nil || live.UID != claim.UID {
+			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()})
+			return nil
+		}
+		ours := metav1.IsControlledBy(live, set)
+		r.claims.note(set.UID, claimWritten{object: live, deleted: !ours, at: r.Clock.Now()})
+		if !ours || live.DeletionTimestamp != nil {
+			return nil
+		}
+		claim = live // bound, or labelled: it goes all the same
+	}
+	return fmt.Errorf("it has changed twice: %w", errClaimBusy)
+}
+
+// claimRevision tells claim templates apart, so that each is tried once.
+func claimRevision(set *apps.CloneSet) string {
+	var all strings.Builder
+	for i := range set.Spec.VolumeClaimTemplates {
+		all.Write(set.Spec.VolumeClaimTemplates[i].Raw())
+		all.WriteByte('\n')
+	}
+	return all.String()
+}
+
+// tryClaims asks the API server, without doing it, whether it would make the
+// claims of the templates: one that it refuses must not cost a Pod that could
+// then not be replaced.
+func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal {
+	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
+		return refusal{}
+	}
+	now := r.Clock.Now()
+	last, ok := r.claimRefusals.get(set.UID)
+	present := claimRevision(set)
+	if ok && last.revision == present && (last.until.IsZero() || now.Before(last.until)) {
+		return last
+	}
+	found := refusal{revision: present}
+	for i := range set.Spec.VolumeClaimTemplates {
+		template := &set.Spec.VolumeClaimTemplates[i]
+		manifest, err := claimManifest(set, template, r.NewID())
+		if err == nil {
+			err = r.Strict.Create(ctx, manifest, client.DryRunAll)
+		}
+		what := "the claim of spec.volumeClaimTemplates " + template.Metadata.Name
+		if found.message, found.until = refusalOf(err, what, now); found.message != "" {
+			break
+		}
+	}
+	r.claimRefusals.put(set.UID, found)
+	return found
+}
+
+// matches says that a claim's labels are those that the set gives its claims.
+func matches(set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) bool {
+	for _, key := range slices.Sorted(maps.Keys(set.Spec.Selector.MatchLabels)) {
+		if claim.Labels[key] != string(set.Spec.Selector.MatchLabels[key]) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// instanceClaims selects the claims of instances.
+func instanceClaims() labels.Selector {
+	exists, err := labels.NewRequirement(apps.LabelInstanceID, selection.Exists, nil)
+	if err != nil { // the key is a constant
+		return labels.Nothing()
+	}
+	return labels.NewSelector().Add(*exists)
+}
+
+// ClaimCache is what a manager's cache is to hold of PersistentVolumeClaims: only
+// those that a CloneSet made, whatever else the cluster stores.
+func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()} }
+
+// ClaimEvents is the handler that leads events of claims to their sets.
+func (r *Reconciler) ClaimEvents() handler.EventHandler {
+	sets := &podHandler{reader: r.Client, writes: r.writes}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { sets.enqueue(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if claimChanged(e.ObjectOld, e.ObjectNew) {
+				sets.enqueue(ctx, e.ObjectNew, q)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			r.claims.forget(e.Object.GetUID())
+			sets.enqueue(ctx, e.Object, q)
+		},
+	}
+}
+
+// claimChanged says that something changed that the planner reads: whether a
+// claim is bound, and to what, is no business of the set's.
+func claimChanged(before, after client.Object) bool {
+	owner := func(o client.Object) types.UID {
+		if ref := metav1.GetControllerOf(o); ref != nil {
+			return ref.UID
+		}
+		return ""
+	}
+	return before.GetUID() != after.GetUID() || owner(before) != owner(after) ||
+		(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
+		before.GetLabels()[apps.LabelInstanceID] != after.GetLabels()[apps.LabelInstanceID]
+}
+
+// ownClaims are the set's claims as the cache shows them, with what this
+// controller wrote last laid over.
+func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod, now time.Time) ([]*corev1.PersistentVolumeClaim, error) {
+	if err := r.adoptClaims(ctx, set, pods); err != nil {
+		return nil, err
+	}
+	cached, err := r.cachedClaims(ctx, set, string(set.UID))
+	if err != nil {
+		return nil, err
+	}
+	claims, doubtful := r.claims.merge(set.UID, cached, now)
+	for _, entry := range doubtful {
+		if err := r.lookUpClaim(ctx, set, entry, now); err != nil {
+			return nil, err
+		}
+	}
+	return claims, nil
+}
+
+func (r *Reconciler) cachedClaims(ctx context.Context, set *apps.CloneSet, owner string) ([]*corev1.PersistentVolumeClaim, error) {
+	var list corev1.PersistentVolumeClaimList
+	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace), client.MatchingFields{indexOwner: owner}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list claims: %w", err)
+	}
+	return claimsIn(&list), nil
+}
+
+func claimsIn(list *corev1.PersistentVolumeClaimList) []*corev1.PersistentVolumeClaim {
+	out := make([]*corev1.PersistentVolumeClaim, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, &list.Items[i])
+	}
+	return out
+}
+
+// lookUpClaim settles what the cache has contradicted for too long, as lookUp
+// does for a Pod.
+func (r *Reconciler) lookUpClaim(ctx context.Context, set *apps.CloneSet, entry claimWritten, now time.Time) error {
+	live := &corev1.PersistentVolumeClaim{}
+	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.object), live)
+	switch {
+	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.object.UID):
+		r.claims.forget(entry.object.UID)
+		if entry.deleted {
+			r.claims.note(set.UID, claimWritten{object: entry.object, deleted: true, at: now})
+		}
+	case err != nil:
+		return fmt.Errorf("look up claim %s: %w", entry.object.Name, err)
+	default:
+		r.claims.forget(entry.object.UID)
+		r.claims.note(set.UID, claimWritten{object: live, created: entry.created, deleted: !metav1.IsControlledBy(live, set), at: now})
+	}
+	return nil
+}
+
+// lookAroundClaims asks the API server for the set's claims after an answer was
+// lost.
+func (r *Reconciler) lookAroundClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
+	cached, err := r.cachedClaims(ctx, set, string(set.UID))
+	if err != nil {
+		return err
+	}
+	if len(cached) == 0 && len(set.Spec.VolumeClaimTemplates) == 0 {
+		return nil
+	}
+	var live corev1.PersistentVolumeClaimList
+	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: instanceClaims()}); err != nil {
+		return fmt.Errorf("list claims after a lost answer: %w", err)
+	}
+	there := map[types.UID]bool{}
+	for _, claim := range claimsIn(&live) {
+		if metav1.IsControlledBy(claim, set) {
+			there[claim.UID] = true
+			r.claims.note(set.UID, claimWritten{object: claim, created: true, at: now})
+		}
+	}
+	for _, claim := range cached {
+		if !there[claim.UID] {
+			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: now})
+		}
+	}
+	return nil
+}
+
+// adoptClaims takes over claims without a controller, but only those of the
+// set's own Pods: so a set that was deleted with --cascade=orphan and made again
+// finds Pods and claims as they were. One that somebody set free and that no Pod
+// has is left alone: to adopt it could be to delete it, and it was set free to
+// be kept.
+func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) error {
+	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
+		return nil
+	}
+	orphans, err := r.cachedClaims(ctx, set, orphanKey)
+	if err != nil {
+		return err
+	}
+	for _, claim := range orphans {
+		id := plan.InstanceOfClaim(set.Name, claim)
+		used := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
+		})
+		if id == "" || claim.DeletionTimestamp != nil || !used || !matches(set, claim) {
+			continue
+		}
+		if err := r.adoptClaim(ctx, set, claim); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
+	patch, err := r.adoption(ctx, set, claim)
+	if patch == nil || err != nil {
+		return err
+	}
+	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
+	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("adopt claim %s: %w", claim.Name, err)
+	}
+	r.claims.note(set.UID, claimWritten{object: adopted, created: true, at: r.Clock.Now()})
+	return nil
+}
+
+// departures remembers the instances whose Pod the controller has asked to be
+// deleted, until their claims are gone too: the answer may have been lost, or
+// the API server too busy for the rest. It is a memory of this process alone.
+type departures struct {
+	mu   sync.Mutex
+	sets map[types.UID]map[string]bool
+}
+
+func newDepartures() *departures { return &departures{sets: map[types.UID]map[string]bool{}} }
+
+func (d *departures) note(set types.UID, id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sets[set] == nil {
+		d.sets[set] = map[string]bool{}
+	}
+	d.sets[set][id] = true
+}
+
+func (d *departures) forget(set types.UID, id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.sets[set], id)
+	if len(d.sets[set]) == 0 {
+		delete(d.sets, set)
+	}
+}
+
+// of gives the instances of a set that are to go, and forgets those whose Pod
+// lives on after all, or whose claims are gone.
+func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := map[string]bool{}
+	for _, claim := range claims {
+		id := plan.InstanceOfClaim(set.Name, claim)
+		if !d.sets[set.UID][id] || claim.DeletionTimestamp != nil {
+			continue
+		}
+		lives := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
+		})
+		if !lives {
+			out[id] = true
+		}
+	}
+	if len(out) == 0 {
+		delete(d.sets, set.UID)
+		return nil
+	}
+	d.sets[set.UID] = out
+	// A copy: what executes the plan writes to the memory.
+	shown := make(map[string]bool, len(out))
+	for id := range out {
+		shown[id] = true
+	}
+	return shown
+}
+
+func (d *departures) drop(set types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.sets, set)
+}

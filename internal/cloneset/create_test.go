@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// reconcilerOf works on an API server that has these objects.
+func reconcilerOf(there ...client.Object) *Reconciler {
+	c := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithStatusSubresource(&corev1.Pod{}).WithObjects(there...).Build()
+	return New(c, c, events.NewFakeRecorder(100), Options{})
+}
+
+func web() *apps.CloneSet {
+	return &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
+}
+
+// TestTakenName: a name that is taken, by a Pod that is still going or by
+// anybody's, is answered with another one, a few times.
+func TestTakenName(t *testing.T) {
+	tests := []struct {
+		name  string
+		taken int
+		want  string
+	}{
+		{"free", 0, "web-id0"},
+		{"the first is taken", 1, "web-id1"},
+		{"all but the last try", idTries - 1, fmt.Sprintf("web-id%d", idTries-1)},
+		{"all", idTries, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var there []client.Object
+			for i := range test.taken {
+				there = append(there, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("web-id%d", i)}})
+			}
+			r := reconcilerOf(there...)
+			tries := 0
+			r.NewID = func() string { tries++; return fmt.Sprintf("id%d", tries-1) }
+			made := r.perform(t.Context(), web(), plan.Action{Verb: plan.Create, Revision: &revision.Revision{
+				Name: "web-r1", Template: map[string]any{"spec": map[string]any{"containers": []any{}}},
+			}})
+			if test.want == "" {
+				if !apierrors.IsAlreadyExists(made.err) || tries != idTries {
+					t.Errorf("after %d tries: %v", tries, made.err)
+				}
+				return
+			}
+			if made.err != nil || made.pod.Name != test.want || "web-"+made.pod.Labels[apps.LabelInstanceID] != test.want {
+				t.Fatalf("made %v: %v", made.pod, made.err)
+			}
+			if !slices.ContainsFunc(made.pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionTrue
+			}) {
+				t.Errorf("conditions %v", made.pod.Status.Conditions)
+			}
+		})
+	}
+}
+
+// TestNewPod: what a Pod is made with, beside what its template says. The gates
+// are there whatever the type of update: no webhook adds them.
+func TestNewPod(t *testing.T) {
+	template := `{"metadata":{"labels":{"app":"web","lifecycle.apps.kruise.io/state":"Normal"},"annotations":{"note":"x"},"finalizers":["example.com/f"]},` +
+		`"spec":{"readinessGates":[{"conditionType":"mine"},{"conditionType":"InPlaceUpdateReady"}],"fromTheFuture":{"a":9007199254740993},"containers":[{"name":"main","image":"app:1"}]}}`
+	marked := &apps.Lifecycle{PreDelete: &apps.LifecycleHook{MarkPodNotReady: true}}
+	tests := []struct {
+		name      string
+		template  string
+		kind      apps.UpdateStrategyType
+		lifecycle *apps.Lifecycle
+		gates     []string
+	}{
+		{"recreate", `{"spec":{"containers":[]}}`, apps.UpdateReCreate, nil, []string{"InPlaceUpdateReady"}},
+		{"gates of its own", template, apps.UpdateInPlaceIfPossible, nil, []string{"mine", "InPlaceUpdateReady"}},
+		{"a hook that marks", template, apps.UpdateOnDelete, marked, []string{"mine", "InPlaceUpdateReady", "KruisePodReady"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			raw, err := revision.Decode([]byte(test.template))
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := web()
+			set.Spec.UpdateStrategy.Type, set.Spec.Lifecycle = test.kind, test.lifecycle
+			pod := podManifest(set, &revision.Revision{Name: "web-r1", Template: raw}, "abcde", now)
+			if gates := gatesOf(pod); !slices.Equal(gates, test.gates) {
+				t.Errorf("gates %v, want %v", gates, test.gates)
+			}
+			isNewPod(t, pod, set)
+			if test.template != template {
+				return
+			}
+			future, _, _ := unstructured.NestedInt64(pod.Object, "spec", "fromTheFuture", "a")
+			if future != 9007199254740993 || pod.GetAnnotations()["note"] != "x" || !slices.Equal(pod.GetFinalizers(), []string{"example.com/f"}) {
+				t.Errorf("lost on the way: %v", pod.Object)
+			}
+		})
+	}
+}
+
+func gatesOf(pod *unstructured.Unstructured) []string {
+	var out []string
+	list, _, _ := unstructured.NestedSlice(pod.Object, "spec", "readinessGates")
+	for _, gate := range list {
+		out = append(out, gate.(map[string]any)["conditionType"].(string))
+	}
+	return out
+}
+
+// isNewPod checks what every new Pod web-abcde of revision web-r1 carries.
+func isNewPod(t *testing.T, pod *unstructured.Unstructured, set *apps.CloneSet) {
+	t.Helper()
+	for key, want := range map[string]string{
+		apps.LabelInstanceID: "abcde", apps.LabelRevision: "web-r1", apps.LabelTemplateHash: "r1", apps.LabelLifecycleState: "PreparingNormal",
+	} {
+		if got := pod.GetLabels()[key]; got != want {
+			t.Errorf("label %s = %q, want %q", key, got, want)
+		}
+	}
+	if at := pod.GetAnnotations()[apps.AnnotationLifecycleTimestamp]; pod.GetName() != "web-abcde" || at != "2026-01-02T03:04:05Z" || !metav1.IsControlledBy(pod, set) {
+		t.Errorf("Pod %s since %s of %v", pod.GetName(), at, pod.GetOwnerReferences())
+	}
+}
+
+// TestRevisionNameTaken: a name that another template has is counted as a
+// collision and answered with another name; one that holds this very template is used.
+func TestRevisionNameTaken(t *testing.T) {
+	template := map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": "app:1"}}}}
+	hash, err := revision.Hash(template, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(data string, owner *apps.CloneSet) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web-" + hash, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, apps.KindCloneSet)},
+			},
+			Data: runtime.RawExtension{Raw: []byte(data)},
+		}
+	}
+	same, other := `{"spec":{"template":{"$patch":"replace","spec":{"containers":[{"name":"main","image":"app:1"}]}}}}`, `{"spec":{"template":{"spec":{"x":1}}}}`
+	stranger := web()
+	stranger.UID = "another"
+	tests := []struct {
+		name       string
+		there      []client.Object
+		collisions int32
+	}{
+		{"free", nil, 0},
+		{"ours, with this template", []client.Object{named(same, web())}, 0},
+		{"ours, with another template", []client.Object{named(other, web())}, 1},
+		{"of another set, with this template", []client.Object{named(same, stranger)}, 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			known := &revisions{byHash: map[string]*revision.Revision{}}
+			if err := reconcilerOf(test.there...).createRevision(t.Context(), web(), known, template, 1); err != nil {
+				t.Fatal(err)
+			}
+			want, err := revision.Hash(template, test.collisions)
+			if err != nil || known.update.Name != "web-"+want || known.collisions != test.collisions {
+				t.Errorf("revision %s with %d collisions: %v", known.update.Name, known.collisions, err)
+			}
+		})
+	}
+}
+
+// TestPatchIsEncoded: whatever keys and values a user has, a patch is built by an
+// encoder and touches what it names.
+func TestPatchIsEncoded(t *testing.T) {
+	key, value := `a/b~c`, `x","op":"remove`
+	pod := podWithSecret("web-a")
+	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
+	data, err := podPatch(pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var patch jsonPatch
+	if err := json.Unmarshal(data, &patch); err != nil {
+		t.Fatal(err)
+	}
+	patch = slices.DeleteFunc(patch, func(o operation) bool { return o.Op == "test" })
+	want := jsonPatch{
+		{"add", "/metadata/labels/a~1b~0c", value},
+		{"add", "/metadata/finalizers", []any{"example.com/theirs", "example.com/ours"}},
+	}
+	if diff := cmp.Diff(want, patch); diff != "" {
+		t.Errorf("patch (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// maxFlight bounds how long a request can have been on its way before it took
+// effect: the API server gives up after a minute, its default --request-timeout.
+const maxFlight = time.Minute
+
+// drains remembers since when Pods are known to be out of service for an update.
+// The time in their condition is when the write was made; a slow API server may
+// have carried it out much later, and the grace period counts from then.
+type drains struct {
+	mu    sync.Mutex
+	known map[types.UID]drain
+}
+
+type drain struct {
+	// recorded is the time in the condition, which tells drains apart.
+	recorded metav1.Time
+	since    time.Time
+}
+
+func newDrains() *drains { return &drains{known: map[types.UID]drain{}} }
+
+// note looks at the answer to a write, or at what a cache shows, and keeps when
+// the drain was first known of. One that another process has begun was so when
+// its request had to be over, at the latest.
+func (d *drains) note(pod *corev1.Pod, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	recorded, out := drainOf(pod)
+	if !out {
+		delete(d.known, pod.UID)
+		return
+	}
+	if have, ok := d.known[pod.UID]; ok && have.recorded.Equal(&recorded) {
+		return
+	}
+	since := now
+	if latest := recorded.Add(maxFlight); latest.Before(since) {
+		since = latest
+	}
+	d.known[pod.UID] = drain{recorded: recorded, since: since}
+}
+
+// of tells since when each of the Pods is known to be drained; those that are in
+// service are left out.
+func (d *drains) of(pods []*corev1.Pod, now time.Time) map[types.UID]time.Time {
+	out := map[types.UID]time.Time{}
+	for _, pod := range pods {
+		d.note(pod, now)
+		d.mu.Lock()
+		if have, ok := d.known[pod.UID]; ok {
+			out[pod.UID] = have.since
+		}
+		d.mu.Unlock()
+	}
+	return out
+}
+
+// forget drops a Pod that is gone.
+func (d *drains) forget(pod types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.known, pod)
+}
+
+func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == apps.ConditionInPlaceUpdateReady {
+			return c.LastTransitionTime, c.Status == corev1.ConditionFalse
+		}
+	}
+	return metav1.Time{}, false
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/lifecycle"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// metrics are what the controller tells a Prometheus. docs/metrics.md lists them.
+type metrics struct {
+	// sets tells of each set as its last pass left it.
+	sets    *setCollector
+	writes  *prometheus.CounterVec
+	actions *prometheus.CounterVec
+	updates prometheus.Histogram
+	passes  prometheus.Histogram
+}
+
+func newMetrics(now func() time.Time) *metrics {
+	return &metrics{
+		sets: newSetCollector(now),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_cloneset_writes_total",
+			Help: "Write requests to the API server, by result: ok, conflict (decided anew), error.",
+		}, []string{"verb", "result"}),
+		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_cloneset_planned_actions_total",
+			Help: "Actions that passes decided on, each of them for one Pod.",
+		}, []string{"verb"}),
+		updates: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "usher_cloneset_inplace_update_duration_seconds",
+			Help:    "How long a Pod was out of service for an update in place, from its drain until it was put back.",
+			Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800},
+		}),
+		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "usher_cloneset_pass_duration_seconds",
+			Help:    "How long a pass over one CloneSet took, with its writes.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}),
+	}
+}
+
+// register registers the metrics, or takes over those of an earlier controller
+// of this process.
+func (m *metrics) register(registerer prometheus.Registerer) error {
+	return errors.Join(
+		register(registerer, &m.sets), register(registerer, &m.writes), register(registerer, &m.actions),
+		register(registerer, &m.updates), register(registerer, &m.passes))
+}
+
+func register[C prometheus.Collector](registerer prometheus.Registerer, collector *C) error {
+	err := registerer.Register(*collector)
+	var already prometheus.AlreadyRegisteredError
+	if errors.As(err, &already) {
+		if existing, ok := already.ExistingCollector.(C); ok {
+			*collector = existing
+			return nil
+		}
+	}
+	return err
+}
+
+// passed notes what a pass decided and how it left the set.
+func (m *metrics) passed(set *apps.CloneSet, decided *plan.Plan, outcomes []outcome, left *plan.Snapshot) {
+	for i := range decided.Actions {
+		m.actions.WithLabelValues(strings.ToLower(string(decided.Actions[i].Verb))).Inc()
+	}
+	for i := range outcomes {
+		if out, ok := outOfService(&outcomes[i]); ok {
+			m.updates.Observe(left.Now.Sub(out).Seconds())
+		}
+	}
+	if left.Deleting {
+		m.sets.forget(keyOf(set))
+		return
+	}
+	m.sets.put(keyOf(set), decided.Blocked, left.Pods)
+}
+
+// outOfService says since when the Pod was drained that the action puts back
+// into service after its update.
+func outOfService(o *outcome) (time.Time, bool) {
+	if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone || o.action.Pod == nil {
+		return time.Time{}, false
+	}
+	i := indexOf(o.action.Pod, apps.ConditionInPlaceUpdateReady)
+	if i < 0 || o.action.Pod.Status.Conditions[i].Status != corev1.ConditionFalse {
+		return time.Time{}, false
+	}
+	return o.action.Pod.Status.Conditions[i].LastTransitionTime.Time, true
+}

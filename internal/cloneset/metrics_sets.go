@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// setCollector tells of each set. It keeps what the last pass found and counts
+// when it is asked, so that a wait grows from one scrape to the next although no
+// pass is made, and nothing is left of a set that is gone.
+type setCollector struct {
+	now           func() time.Time
+	pods          *prometheus.Desc
+	blocked, wait *prometheus.Desc
+
+	mu   sync.Mutex
+	sets map[types.NamespacedName]setState
+}
+
+// setState is a set as its last pass left it.
+type setState struct {
+	states map[apps.LifecycleState]int
+	// held counts the Pods by gate and key, since is the earliest arrival by gate.
+	held  map[[2]string]int
+	since map[string]time.Time
+}
+
+func newSetCollector(now func() time.Time) *setCollector {
+	return &setCollector{
+		now:  now,
+		sets: map[types.NamespacedName]setState{},
+		pods: prometheus.NewDesc("usher_cloneset_pods",
+			"Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.",
+			[]string{"namespace", "cloneset", "state"}, nil),
+		blocked: prometheus.NewDesc("usher_cloneset_blocked_pods",
+			"Pods that wait at a gate, by the label or finalizer that they wait for.",
+			[]string{"namespace", "cloneset", "gate", "key"}, nil),
+		wait: prometheus.NewDesc("usher_cloneset_blocked_seconds",
+			"How long the Pod has waited that waits longest at a gate.",
+			[]string{"namespace", "cloneset", "gate"}, nil),
+	}
+}
+
+func keyOf(set *apps.CloneSet) types.NamespacedName {
+	return types.NamespacedName{Namespace: set.Namespace, Name: set.Name}
+}
+
+// put notes how a pass left a set.
+func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*corev1.Pod) {
+	found := setState{states: map[apps.LifecycleState]int{}, held: map[[2]string]int{}, since: map[string]time.Time{}}
+	for _, pod := range pods {
+		if pod.DeletionTimestamp == nil {
+			found.states[knownState(pod)]++
+		}
+	}
+	for i := range blocked {
+		b := &blocked[i]
+		for _, key := range b.Keys {
+			found.held[[2]string{b.Gate, key}]++
+		}
+		if earliest, ok := found.since[b.Gate]; !b.Since.IsZero() && (!ok || b.Since.Before(earliest)) {
+			found.since[b.Gate] = b.Since
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sets[set] = found
+}
+
+// knownState is the Pod's state; what nobody knows is told as "other", so that a
+// label of a Pod cannot make series without end.
+func knownState(pod *corev1.Pod) apps.LifecycleState {
+	switch state := apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]); state {
+	case "":
+		return apps.StateNormal
+	case apps.StatePreparingNormal, apps.StateNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete:
+		return state
+	}
+	return "other"
+}
+
+// forget drops a set that is gone.
+func (c *setCollector) forget(set types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sets, set)
+}
+
+// Describe sends the descriptions of the metrics.
+func (c *setCollector) Describe(to chan<- *prometheus.Desc) {
+	to <- c.pods
+	to <- c.blocked
+	to <- c.wait
+}
+
+// Collect sends the metrics as they are now.
+func (c *setCollector) Collect(to chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	for set, found := range c.sets {
+		gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, append([]string{set.Namespace, set.Name}, labels...)...)
+		}
+		for state, count := range found.states {
+			gauge(c.pods, float64(count), string(state))
+		}
+		for at, count := range found.held {
+			gauge(c.blocked, float64(count), at[0], at[1])
+		}
+		for gate, since := range found.since {
+			gauge(c.wait, max(now.Sub(since).Seconds(), 0), gate)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/lifecycle"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+func inState(state apps.LifecycleState) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{apps.LabelLifecycleState: string(state)}}}
+}
+
+// compare compares metrics with their text form.
+func compare(t *testing.T, c prometheus.Collector, want string) {
+	t.Helper()
+	if err := testutil.CollectAndCompare(c, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSetMetrics: who waits, at which gate, for which key and for how long by
+// now; nothing is left of a set that is gone.
+func TestSetMetrics(t *testing.T) {
+	at := now
+	m := newMetrics(func() time.Time { return at })
+	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	leaving := inState(apps.StateNormal)
+	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	left := &plan.Snapshot{Now: now, Pods: []*corev1.Pod{
+		inState(""), inState(apps.StateNormal), inState(apps.StatePreparingDelete), inState("Strange"), leaving,
+	}}
+	decided := &plan.Plan{Blocked: []plan.Blocked{
+		{Pod: "a", Gate: "preDelete", Keys: []string{"x", "y"}, Since: now.Add(-time.Minute)},
+		{Pod: "b", Gate: "preDelete", Keys: []string{"x"}, Since: now},
+		{Pod: "c", Gate: "preNormal", Keys: []string{"x"}},
+	}}
+	m.passed(set, decided, nil, left)
+	at = now.Add(time.Second)
+	compare(t, m.sets, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for.
+# TYPE usher_cloneset_blocked_pods gauge
+usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="x",namespace="shop"} 2
+usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="y",namespace="shop"} 1
+usher_cloneset_blocked_pods{cloneset="web",gate="preNormal",key="x",namespace="shop"} 1
+# HELP usher_cloneset_blocked_seconds How long the Pod has waited that waits longest at a gate.
+# TYPE usher_cloneset_blocked_seconds gauge
+usher_cloneset_blocked_seconds{cloneset="web",gate="preDelete",namespace="shop"} 61
+# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.
+# TYPE usher_cloneset_pods gauge
+usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 2
+usher_cloneset_pods{cloneset="web",namespace="shop",state="PreparingDelete"} 1
+usher_cloneset_pods{cloneset="web",namespace="shop",state="other"} 1
+`)
+	m.passed(set, &plan.Plan{}, nil, &plan.Snapshot{Now: now, Pods: left.Pods[:1]})
+	compare(t, m.sets, `# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.
+# TYPE usher_cloneset_pods gauge
+usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
+`)
+	m.passed(set, &plan.Plan{}, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deleting: true})
+	if n := testutil.CollectAndCount(m.sets); n != 0 {
+		t.Errorf("%d series of a set that is gone", n)
+	}
+}
+
+// TestPassMetrics: what was planned, and how long an update in place took.
+func TestPassMetrics(t *testing.T) {
+	m := newMetrics(func() time.Time { return now })
+	drained := func(status corev1.ConditionStatus) *corev1.Pod {
+		return &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+			Type: apps.ConditionInPlaceUpdateReady, Status: status, LastTransitionTime: metav1.NewTime(now.Add(-7 * time.Second)),
+		}}}}
+	}
+	done := func(reason string, pod *corev1.Pod, err error) outcome {
+		return outcome{action: plan.Action{Verb: plan.Move, Reason: reason, Pod: pod}, pod: pod, err: err}
+	}
+	outcomes := []outcome{
+		done(lifecycle.ReasonUpdateDone, drained(corev1.ConditionFalse), nil),
+		done(lifecycle.ReasonUpdateDone, drained(corev1.ConditionFalse), errors.New("no")),
+		done(lifecycle.ReasonUpdateDone, drained(corev1.ConditionTrue), nil),
+		done(lifecycle.ReasonUpdateDropped, drained(corev1.ConditionFalse), nil),
+		{action: plan.Action{Verb: plan.Create}},
+	}
+	decided := &plan.Plan{}
+	for _, o := range outcomes {
+		decided.Actions = append(decided.Actions, o.action)
+	}
+	m.passed(&apps.CloneSet{}, decided, outcomes, &plan.Snapshot{Now: now})
+	compare(t, m.actions, `# HELP usher_cloneset_planned_actions_total Actions that passes decided on, each of them for one Pod.
+# TYPE usher_cloneset_planned_actions_total counter
+usher_cloneset_planned_actions_total{verb="create"} 1
+usher_cloneset_planned_actions_total{verb="move"} 4
+`)
+	compare(t, m.updates, `# HELP usher_cloneset_inplace_update_duration_seconds How long a Pod was out of service for an update in place, from its drain until it was put back.
+# TYPE usher_cloneset_inplace_update_duration_seconds histogram
+usher_cloneset_inplace_update_duration_seconds_bucket{le="1"} 0
+usher_cloneset_inplace_update_duration_seconds_bucket{le="2"} 0
+usher_cloneset_inplace_update_duration_seconds_bucket{le="5"} 0
+usher_cloneset_inplace_update_duration_seconds_bucket{le="10"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="20"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="30"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="60"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="120"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="300"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="600"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="1800"} 1
+usher_cloneset_inplace_update_duration_seconds_bucket{le="+Inf"} 1
+usher_cloneset_inplace_update_duration_seconds_sum 7
+usher_cloneset_inplace_update_duration_seconds_count 1
+`)
+}
+
+// refusing is a client whose writes all end with the same answer.
+type refusing struct {
+	client.Client
+	answer error
+}
+
+func (c *refusing) Create(context.Context, client.Object, ...client.CreateOption) error {
+	return c.answer
+}
+func (c *refusing) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	return c.answer
+}
+func (c *refusing) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return c.answer
+}
+func (c *refusing) SubResource(string) client.SubResourceClient {
+	return &refusingStatus{answer: c.answer}
+}
+
+type refusingStatus struct {
+	client.SubResourceClient
+	answer error
+}
+
+func (c *refusingStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return c.answer
+}
+
+// TestWriteMetrics: writes are counted by verb and result, and their answers
+// come back as they are.
+func TestWriteMetrics(t *testing.T) {
+	m := newMetrics(func() time.Time { return now })
+	inner := &refusing{}
+	c := &countingClient{Client: inner, writes: func() *prometheus.CounterVec { return m.writes }}
+	pod := &corev1.Pod{}
+	for _, inner.answer = range []error{nil, apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("changed")), errors.New("gone")} {
+		for _, err := range []error{
+			c.Create(t.Context(), pod), c.Create(t.Context(), pod, client.DryRunAll), c.Delete(t.Context(), pod),
+			c.Patch(t.Context(), pod, nil), c.Status().Patch(t.Context(), pod, nil),
+		} {
+			if !errors.Is(err, inner.answer) {
+				t.Errorf("error = %v, want %v", err, inner.answer)
+			}
+		}
+	}
+	for _, verb := range []string{"create", "dry_run", "delete", "patch", "patch_status"} {
+		for _, result := range []string{"ok", "conflict", "error"} {
+			if got := testutil.ToFloat64(m.writes.WithLabelValues(verb, result)); got != 1 {
+				t.Errorf("%s %s: %v, want 1", verb, result, got)
+			}
+		}
+	}
+}
+
+// TestMetricsFollowConventions: names and units are Prometheus', and a second
+// controller of a process takes over the metrics of the first.
+func TestMetricsFollowConventions(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	first, second := newMetrics(time.Now), newMetrics(time.Now)
+	if err := errors.Join(first.register(registry), second.register(registry)); err != nil {
+		t.Fatal(err)
+	}
+	if first.sets != second.sets || first.writes != second.writes {
+		t.Error("the second one counts apart")
+	}
+	first.sets.put(keyOf(&apps.CloneSet{}), []plan.Blocked{{Gate: "preDelete", Keys: []string{"x"}, Since: now}}, []*corev1.Pod{inState("")})
+	first.writes.WithLabelValues("patch", "ok").Inc()
+	first.actions.WithLabelValues("move").Inc()
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("problems: %v, %v", problems, err)
+	}
+}
+
+// TestBlockedIsToldOnce: of each wait one event, however many passes it lasts.
+func TestBlockedIsToldOnce(t *testing.T) {
+	recorder := &countingRecorder{}
+	r := &Reconciler{Events: recorder, told: newTold()}
+	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	waits := func(pod string, since time.Duration) *plan.Plan {
+		return &plan.Plan{Blocked: []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"x"}, Since: now.Add(-since)}}}
+	}
+	steps := []struct {
+		decided *plan.Plan
+		want    int
+	}{
+		{waits("a", longWait-time.Second), 0}, {waits("a", longWait), 1}, {waits("a", longWait), 1},
+		{&plan.Plan{}, 1}, {waits("b", longWait), 2}, {waits("b", longWait), 2}, {waits("b", longWait+time.Minute), 3},
+	}
+	for i, step := range steps {
+		r.tellBlocked(set, step.decided, now)
+		if recorder.told != step.want {
+			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.told, step.want)
+		}
+	}
+}
+
+// countingRecorder counts events.
+type countingRecorder struct{ told int }
+
+func (r *countingRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { r.told++ }

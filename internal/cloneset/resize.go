@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/inplace"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// goOn puts the next step of an update under way into a patch, if its turn has
+// come for the Pod as it is. It rests on the containers before being ready.
+func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string, now time.Time) {
+	step, ok := inplace.Next(pod, now)
+	if !ok {
+		return
+	}
+	for key, value := range step.Labels {
+		labels[key] = &value
+	}
+	for key, value := range step.Annotations {
+		annotations[key] = &value
+	}
+	p.testContainersReady("containerStatuses", pod.Status.ContainerStatuses)
+	p.testContainersReady("initContainerStatuses", pod.Status.InitContainerStatuses)
+	p.step(pod, a, step, annotations)
+}
+
+// testContainersReady says that the containers are ready which were observed to be.
+func (p *jsonPatch) testContainersReady(field string, statuses []corev1.ContainerStatus) {
+	for i := range statuses {
+		if statuses[i].Ready {
+			p.test(fmt.Sprintf("/status/%s/%d/name", field, i), statuses[i].Name)
+			p.test(fmt.Sprintf("/status/%s/%d/ready", field, i), true)
+		}
+	}
+}
+
+// resizePatch is the patch of a Pod's subresource resize; nil if its containers
+// have the cpu and memory that the record of its update asks for. It rests on that
+// record, and on the Pod being out of service.
+func resizePatch(pod *corev1.Pod, a *plan.Action) ([]byte, error) {
+	wanted := inplace.Resizes(pod)
+	if len(wanted) == 0 || apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
+		return nil, nil
+	}
+	p := basis(pod)
+	p.testDrained(pod, a)
+	p.testSpec(pod)
+	p.resources("containers", pod.Spec.Containers, wanted)
+	p.resources("initContainers", pod.Spec.InitContainers, wanted)
+	return p.encode()
+}
+
+func (p *jsonPatch) resources(field string, containers []corev1.Container, wanted map[string]corev1.ResourceRequirements) {
+	for i := range containers {
+		if resources, ok := wanted[containers[i].Name]; ok {
+			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
+			p.add(fmt.Sprintf("/spec/%s/%d/resources", field, i), resources)
+		}
+	}
+}
+
+// resizeRefusal is the API server's no to a resize: only the user can mend it.
+type resizeRefusal struct {
+	pod        string
+	containers []string
+	err        error
+}
+
+// Error says what was refused and what to do.
+func (r *resizeRefusal) Error() string {
+	return fmt.Sprintf("the API server does not resize containers %s of Pod %s (%v): change the resources in spec.template, or back, or delete the Pod to have it made anew",
+		strings.Join(r.containers, ", "), r.pod, r.err)
+}
+
+// Unwrap gives the API server's answer.
+func (r *resizeRefusal) Unwrap() error { return r.err }
+
+// patchResize writes the cpu and memory that an update asks for, on top of what
+// the write of its record answered. That one cannot do it: only the subresource
+// resize can.
+func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
+	if a.Verb != plan.Update && a.Verb != plan.Continue {
+		return pod, nil
+	}
+	data, err := resizePatch(pod, &a)
+	if err != nil || data == nil {
+		return pod, err
+	}
+	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = r.Client.SubResource("resize").Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data))
+	if err == nil {
+		r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
+		return patched, nil
+	}
+	if err = r.unresizable(ctx, pod, err); outdated(err) || !refusedForGood(err) {
+		return nil, err
+	}
+	return nil, &resizeRefusal{pod: pod.Name, containers: slices.Sorted(maps.Keys(inplace.Resizes(pod))), err: err}
+}
+
+func refusedForGood(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }
+
+// unresizable tells an API server that knows no resize from a Pod that is gone:
+// both answer that something was not found.
+func (r *Reconciler) unresizable(ctx context.Context, pod *corev1.Pod, err error) error {
+	if apierrors.IsNotFound(err) {
+		live := &corev1.Pod{}
+		getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
+		switch {
+		case getErr != nil:
+			return getErr
+		case live.UID != pod.UID:
+			return err
+		}
+	} else if !apierrors.IsMethodNotSupported(err) {
+		return err
+	}
+	return apierrors.NewForbidden(corev1.Resource("pods/resize"), pod.Name,
+		fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %w", err))
+}

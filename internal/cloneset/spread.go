@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+
+// readSpread reads the template's topologySpreadConstraints. What cannot be read
+// is left out here: the API server refuses the template for it, and says why.
+func readSpread(template *apps.PodTemplate) []plan.SpreadTerm {
+	if !bytes.Contains(template.Raw(), []byte(`"topologySpreadConstraints"`)) {
+		return nil // spares most sets the decoding
+	}
+	var declared struct {
+		Spec struct {
+			Constraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints"`
+		} `json:"spec"`
+	}
+	if json.Unmarshal(template.Raw(), &declared) != nil {
+		return nil
+	}
+	var out []plan.SpreadTerm
+	for _, c := range declared.Spec.Constraints {
+		selector, err := metav1.LabelSelectorAsSelector(c.LabelSelector)
+		if err != nil || c.LabelSelector == nil { // without a selector it counts no Pod
+			continue
+		}
+		out = append(out, plan.SpreadTerm{TopologyKey: c.TopologyKey, Selector: selector, MatchLabelKeys: c.MatchLabelKeys})
+	}
+	return out
+}
+
+// nodesWithin bounds the wait for the nodes, which are read on the first need:
+// who may not list nodes would wait for ever.
+const nodesWithin = 10 * time.Second
+
+// nodeLabels reads what the constraints name of the nodes of the set's Pods. A
+// node that is not there, or not yet, is in no domain. Nothing watches nodes for
+// their own sake: they only say which Pod is missed least when one has to go.
+func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, pods []*corev1.Pod) (map[string]map[string]string, error) {
+	keys := nodeKeys(terms)
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
+	defer cancel()
+	out := map[string]map[string]string{}
+	for _, pod := range pods {
+		name := pod.Spec.NodeName
+		if _, known := out[name]; known || name == "" {
+			continue
+		}
+		node := &metav1.PartialObjectMetadata{}
+		node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read node %s for spec.template.spec.topologySpreadConstraints: %w; the controller needs to get, list and watch nodes", name, err)
+		}
+		out[name] = map[string]string{}
+		for _, key := range keys {
+			if value, ok := node.Labels[key]; ok {
+				out[name][key] = value
+			}
+		}
+	}
+	return out, nil
+}
+
+// nodeKeys are the labels of nodes that have to be read. The host name is not
+// among them: it is the node's name.
+func nodeKeys(terms []plan.SpreadTerm) []string {
+	var keys []string
+	for i := range terms {
+		if terms[i].TopologyKey != corev1.LabelHostname {
+			keys = append(keys, terms[i].TopologyKey)
+		}
+	}
+	return keys
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+const zoneKey = corev1.LabelTopologyZone
+
+// nodeReader is a client that knows nodes by their metadata, and counts how often
+// it is asked.
+type nodeReader struct {
+	client.Client
+	nodes map[string]map[string]string
+	fails error
+	asked int
+}
+
+func (r *nodeReader) Get(_ context.Context, key client.ObjectKey, out client.Object, _ ...client.GetOption) error {
+	r.asked++
+	node, ok := out.(*metav1.PartialObjectMetadata)
+	switch {
+	case !ok || node.Kind != "Node" || node.APIVersion != "v1":
+		return errors.New("only the metadata of nodes are to be read")
+	case r.fails != nil:
+		return r.fails
+	case r.nodes[key.Name] == nil:
+		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	}
+	node.Labels = r.nodes[key.Name]
+	return nil
+}
+
+func onNode(name string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: name}} }
+
+// TestNodeLabels: each node is read once, only what constraints name is kept, and
+// who needs no node reads none.
+func TestNodeLabels(t *testing.T) {
+	pods := []*corev1.Pod{onNode("n1"), onNode("n1"), onNode("n2"), onNode("gone"), onNode("")}
+	reader := &nodeReader{nodes: map[string]map[string]string{
+		"n1": {zoneKey: "a", "other": "x", corev1.LabelHostname: "n1"}, "n2": {"other": "y"},
+	}}
+	r := &Reconciler{Client: reader}
+	byZone := []plan.SpreadTerm{{TopologyKey: zoneKey, Selector: labels.Everything()}, {TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
+	got, err := r.nodeLabels(t.Context(), byZone, pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]map[string]string{"n1": {zoneKey: "a"}, "n2": {}, "gone": {}}, got); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+	if reader.asked != 3 {
+		t.Errorf("asked %d times for 3 nodes", reader.asked)
+	}
+	for name, terms := range map[string][]plan.SpreadTerm{"no constraint": nil, "host names only": byZone[1:]} {
+		if got, err := r.nodeLabels(t.Context(), terms, pods); err != nil || got != nil || reader.asked != 3 {
+			t.Errorf("%s: %v, %v after %d reads", name, got, err, reader.asked)
+		}
+	}
+	reader.fails = apierrors.NewForbidden(corev1.Resource("nodes"), "n1", errors.New("no"))
+	if _, err := r.nodeLabels(t.Context(), byZone, pods); !apierrors.IsForbidden(err) {
+		t.Errorf("error = %v, want what the API server said", err)
+	}
+}
+
+// TestReadSpread: constraints of the template, those that count a Pod.
+func TestReadSpread(t *testing.T) {
+	web := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	template := apps.NewPodTemplate(corev1.PodTemplateSpec{Spec: corev1.PodSpec{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+		{TopologyKey: zoneKey, LabelSelector: web, MatchLabelKeys: []string{"pod-template-hash"}},
+		{TopologyKey: "counts-nothing"},
+		{TopologyKey: "illegal", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"": "!"}}},
+		{TopologyKey: corev1.LabelHostname, LabelSelector: web},
+	}}})
+	var got []string
+	for _, term := range readSpread(&template) {
+		got = append(got, fmt.Sprintf("%s %v %v", term.TopologyKey, term.Selector, term.MatchLabelKeys))
+	}
+	if diff := cmp.Diff([]string{zoneKey + " app=web [pod-template-hash]", corev1.LabelHostname + " app=web []"}, got); diff != "" {
+		t.Errorf("constraints (-want +got):\n%s", diff)
+	}
+	plain := apps.NewPodTemplate(corev1.PodTemplateSpec{})
+	var unreadable apps.PodTemplate
+	if err := unreadable.UnmarshalJSON([]byte(`{"spec":{"topologySpreadConstraints":"none"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	for name, template := range map[string]*apps.PodTemplate{"without": &plain, "unreadable": &unreadable} {
+		if got := readSpread(template); got != nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Step is one write of an in-place update: the record as it becomes, and what
+// changes with it. The resources that the record asks for are written after it.
+type Step struct {
+	State State
+	// Images are the new images by container.
+	Images map[string]string
+	// Labels and Annotations are new values by key.
+	Labels, Annotations map[string]string
+}
+
+// wishes are what containers shall become.
+type wishes struct {
+	images    map[string]string
+	resources map[string]corev1.ResourceRequirements
+}
+
+func (w wishes) empty() bool { return len(w.images)+len(w.resources) == 0 }
+
+func (w wishes) has(name string) bool {
+	_, image := w.images[name]
+	_, resources := w.resources[name]
+	return image || resources
+}
+
+// names are in order.
+func (w wishes) names() []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(w.images)), maps.Keys(w.resources))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// of gives the wishes for some of the containers.
+func (w wishes) of(names []string) wishes {
+	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
+	for _, name := range names {
+		if image, ok := w.images[name]; ok {
+			out.images[name] = image
+		}
+		if resources, ok := w.resources[name]; ok {
+			out.resources[name] = resources
+		}
+	}
+	return out
+}
+
+// open gives the wishes that the Pod's spec does not meet.
+func (w wishes) open(pod *corev1.Pod) wishes {
+	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
+	for name, image := range w.images {
+		if c := containerOf(pod, name); c != nil && c.Image != image {
+			out.images[name] = image
+		}
+	}
+	for name, resources := range w.resources {
+		if c := containerOf(pod, name); c != nil && differs(c.Resources, resources) {
+			out.resources[name] = resources
+		}
+	}
+	return out
+}
+
+// next are the containers of a record whose turn has not come.
+func (s State) next(pod *corev1.Pod) wishes {
+	return wishes{s.NextContainerImages, s.NextContainerResources}.open(pod)
+}
+
+// Begin makes the first step of an update that starts now on a Pod as it is.
+// What an update before it has not finished is carried over: the kubelet may
+// still be at it, and containers whose turn had not come still wait for it.
+func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step {
+	before := unfinished(pod, now)
+	all := wishes{before.NextContainerImages, before.NextContainerResources}.
+		with(wishes{nil, before.Resources}).with(wishes{change.Images, change.Resources})
+	open := all.open(pod)
+	held := slices.DeleteFunc(before.unready(pod, before.begun(), now), open.has)
+	first, rest := turn(pod, open, held)
+	state := State{
+		Revision: revision, UpdateTimestamp: metav1.NewTime(now), UpdateImages: len(all.images) > 0,
+		LastContainerStatuses: before.LastContainerStatuses, Resources: before.Resources,
+		ContainerBatchesRecord: before.ContainerBatchesRecord,
+	}.copied()
+	// Also where the spec has them already: the kubelet may be behind.
+	maps.Copy(state.Resources, change.Resources)
+	for name := range rest.resources {
+		delete(state.Resources, name)
+	}
+	return state.step(pod, first, rest, held, now)
+}
+
+// copied is the record with maps of its own.
+func (s State) copied() State {
+	last, resources := map[string]ContainerStatus{}, map[string]corev1.ResourceRequirements{}
+	maps.Copy(last, s.LastContainerStatuses)
+	maps.Copy(resources, s.Resources)
+	s.LastContainerStatuses, s.Resources = last, resources
+	s.ContainerBatchesRecord = slices.Clone(s.ContainerBatchesRecord)
+	return s
+}
+
+// with lays other wishes over these.
+func (w wishes) with(others wishes) wishes {
+	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
+	for _, part := range []wishes{w, others} {
+		maps.Copy(out.images, part.images)
+		maps.Copy(out.resources, part.resources)
+	}
+	return out
+}
+
+// Next makes the step by which an update under way goes on to its next
+// containers; false if there are none, or their turn has not come.
+func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
+	state, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil || len(state.Waits(pod, now)) > 0 {
+		return Step{}, false
+	}
+	open := state.next(pod)
+	if open.empty() {
+		return Step{}, false
+	}
+	first, rest := turn(pod, open, nil)
+	step := state.copied().step(pod, first, rest, nil, now)
+	step.takeMetadata(first.names())
+	return step, true
+}
+
+// step puts into the record that the turn of some containers has come, and what
+// the rest waits for: these, and those that held them up already.
+func (s State) step(pod *corev1.Pod, first, rest wishes, held []string, now time.Time) Step {
+	for name := range first.images {
+		s.LastContainerStatuses[name] = lastOf(pod, name, s.LastContainerStatuses, now)
+	}
+	maps.Copy(s.Resources, first.resources)
+	s.NextContainerImages, s.NextContainerResources, s.PreCheckBeforeNext = rest.images, rest.resources, nil
+	names := first.names()
+	if !rest.empty() {
+		top := highest(pod, rest.names())
+		required := slices.DeleteFunc(append(held, names...), func(name string) bool { return priorityOf(pod, name) <= top })
+		slices.Sort(required)
+		s.PreCheckBeforeNext = &PreCheck{ContainersRequiredReady: required}
+	}
+	if len(names) > 0 {
+		s.ContainerBatchesRecord = append(s.ContainerBatchesRecord, Batch{Timestamp: metav1.NewTime(now), Containers: names})
+	}
+	return Step{State: s, Images: first.images}
+}
+
+// takeMetadata moves what the environment of containers refers to from the
+// record to the Pod.
+func (s *Step) takeMetadata(names []string) {
+	later := maps.Clone(s.State.NextContainerRefMetadata)
+	s.Labels, s.Annotations = map[string]string{}, map[string]string{}
+	for _, name := range names {
+		maps.Copy(s.Labels, later[name].Labels)
+		maps.Copy(s.Annotations, later[name].Annotations)
+		delete(later, name)
+	}
+	s.State.NextContainerRefMetadata = later
+}
+
+// lastOf is what is kept of a container whose image changes.
+func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now time.Time) ContainerStatus {
+	last := ContainerStatus{Updated: metav1.NewTime(now)}
+	if status := statusOf(pod, name); status != nil {
+		last.ImageID, last.ContainerID, last.Image = status.ImageID, status.ContainerID, status.Image
+	}
+	if _, unfinished := known[name]; unfinished || last.ImageID == "" {
+		last.Superseded = imageOf(pod, name)
+	}
+	return last
+}
+
+// turn parts wishes into those of the highest priority and those that wait.
+// Containers that are held up by others of a higher priority, which are not ready
+// yet, wait all. A Pod without a node has nothing to put in order.
+func turn(pod *corev1.Pod, open wishes, held []string) (first, rest wishes) {
+	if open.empty() || pod.Spec.NodeName == "" {
+		return open, wishes{}
+	}
+	top := highest(pod, open.names())
+	if slices.ContainsFunc(held, func(name string) bool { return priorityOf(pod, name) > top }) {
+		return wishes{}, open
+	}
+	waits := func(name string) bool { return priorityOf(pod, name) < top }
+	return open.of(slices.DeleteFunc(open.names(), waits)),
+		open.of(slices.DeleteFunc(open.names(), func(name string) bool { return !waits(name) }))
+}
+
+// highest is the highest priority of some containers, of which there is one at
+// least.
+func highest(pod *corev1.Pod, names []string) int {
+	top := priorityOf(pod, names[0])
+	for _, name := range names[1:] {
+		top = max(top, priorityOf(pod, name))
+	}
+	return top
+}
+
+// priorityOf is a container's launch priority. It cannot change in the life of a
+// Pod, so the Pod's own spec tells.
+func priorityOf(pod *corev1.Pod, name string) int {
+	c := containerOf(pod, name)
+	if c == nil {
+		return 0
+	}
+	for i := range c.Env {
+		if c.Env[i].Name == apps.EnvContainerPriority {
+			priority, _ := priority(c.Env[i].Value)
+			return priority
+		}
+	}
+	return 0
+}
+
+// priority reads a launch priority; what cannot be read counts as 0.
+func priority(text string) (int, bool) {
+	value, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return 0, false
+	}
+	return int(value), true
+}
+
+// unranked names the first container whose launch priority cannot be read, if it
+// changes together with others.
+func unranked(to map[string]any, change *Change) string {
+	all := wishes{change.Images, change.Resources}
+	if len(all.names()) < 2 {
+		return ""
+	}
+	for _, field := range containerFields() {
+		for _, item := range members(to, field) {
+			c, _ := item.(map[string]any)
+			env, _ := c["env"].([]any)
+			for _, entry := range env {
+				variable, _ := entry.(map[string]any)
+				if variable["name"] != apps.EnvContainerPriority || !all.has(nameOf(c)) {
+					continue
+				}
+				text, _ := variable["value"].(string)
+				if _, ok := priority(text); !ok {
+					return nameOf(c)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// UnderWay says that the record is that of an update which the Pod is in: by its
+// state, or where somebody took that away, by what it is out of service for. The
+// record of an update long past asks for nothing: whoever changed containers since
+// then, such as an autoscaler, did so on purpose.
+func (s State) UnderWay(pod *corev1.Pod) bool {
+	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StateUpdating {
+		return true
+	}
+	return s.Revision != "" && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse && c.Message == s.Revision
+	})
+}
+
+// ImagesOnly is the record without what asks for further writes.
+func (s State) ImagesOnly() State {
+	s.Resources, s.NextContainerImages, s.NextContainerResources = nil, nil, nil
+	return s
+}
+
+// unfinished is the record of an earlier update that is not done; else it holds
+// nothing.
+func unfinished(pod *corev1.Pod, now time.Time) State {
+	before, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil || !before.UnderWay(pod) {
+		return State{}
+	}
+	if done, _ := before.Done(pod, now); done {
+		return State{}
+	}
+	return before
+}
+
+// Waits lists, in order, the containers that have to be done and ready before
+// the update goes on to the next ones; none if nothing is left to go on to.
+func (s State) Waits(pod *corev1.Pod, now time.Time) []string {
+	if s.next(pod).empty() {
+		return nil
+	}
+	if s.PreCheckBeforeNext == nil {
+		return s.unready(pod, s.begun(), now)
+	}
+	return s.unready(pod, slices.Sorted(slices.Values(s.PreCheckBeforeNext.ContainersRequiredReady)), now)
+}
+
+// Pending lists, in order, the containers whose turn has not come.
+func (s State) Pending(pod *corev1.Pod) []string { return s.next(pod).names() }
+
+// Resized lists, in order, the containers whose cpu or memory change.
+func (s State) Resized() []string { return slices.Sorted(maps.Keys(s.Resources)) }
+
+// BatchSince is when the last containers were updated; zero if that is unknown.
+func (s State) BatchSince() time.Time {
+	if n := len(s.ContainerBatchesRecord); n > 0 {
+		return s.ContainerBatchesRecord[n-1].Timestamp.Time
+	}
+	return s.UpdateTimestamp.Time
+}
+
+// begun are, in order, the containers whose turn has come.
+func (s State) begun() []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(s.LastContainerStatuses)), maps.Keys(s.Resources))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// unready gives those of the containers that are not done, or not ready.
+func (s State) unready(pod *corev1.Pod, names []string, now time.Time) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		if containerOf(pod, name) == nil {
+			return true // nothing will ever come of it
+		}
+		status := statusOf(pod, name)
+		return status != nil && status.Ready && s.containerDone(pod, name, now)
+	})
+}
+
+// containerDone says that the kubelet has done with a container what the record
+// asks for.
+func (s State) containerDone(pod *corev1.Pod, name string, now time.Time) bool {
+	if tracked(pod) && !seen(pod) {
+		return false
+	}
+	if want, ok := s.Resources[name]; ok && !s.resized(pod, name, want) {
+		return false
+	}
+	last, ok := s.LastContainerStatuses[name]
+	if !ok {
+		return true
+	}
+	yes, at := s.imageRuns(pod, name, last)
+	return yes && !now.Before(at)
+}

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// sized is a template whose containers ask for cpu and memory.
+const sized = `
+metadata: {labels: {app: web}}
+spec:
+  initContainers:
+  - {name: setup, image: "setup:1", resources: {requests: {cpu: 10m}}}
+  - {name: proxy, image: "proxy:1", restartPolicy: Always, resources: {requests: {cpu: 50m}}}
+  containers:
+  - name: main
+    image: app:1
+    resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}}
+  - {name: log, image: "log:1"}
+`
+
+// resizedTemplate gives the sized template with replacements of its text.
+func resizedTemplate(t testing.TB, pairs ...string) map[string]any {
+	t.Helper()
+	text := strings.NewReplacer(pairs...).Replace(sized)
+	if text == sized {
+		t.Fatalf("nothing to replace in %q", pairs)
+	}
+	return template(t, text)
+}
+
+// amounts tells resources as text, in a fixed order.
+func amounts(r corev1.ResourceRequirements) string {
+	var parts []string
+	for _, list := range []struct {
+		name string
+		of   corev1.ResourceList
+	}{{"requests", r.Requests}, {"limits", r.Limits}} {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			if q, ok := list.of[name]; ok {
+				parts = append(parts, fmt.Sprintf("%s.%s=%s", list.name, name, q.String()))
+			}
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// TestDiffResources: cpu and memory change in place, with all that the container
+// has of them; the same amount in another form is no change.
+func TestDiffResources(t *testing.T) {
+	const main = "{requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}}"
+	tests := []struct {
+		name, from, to string
+		container      string
+		want           string
+	}{
+		{"cpu", "cpu: 100m", "cpu: 200m", "main", "requests.cpu=200m requests.memory=64Mi limits.memory=128Mi"},
+		{"a limit", "memory: 128Mi", "memory: 1Gi", "main", "requests.cpu=100m requests.memory=64Mi limits.memory=1Gi"},
+		{"a limit added", "limits: {memory: 128Mi}", "limits: {memory: 128Mi, cpu: 2}", "main",
+			"requests.cpu=100m requests.memory=64Mi limits.cpu=2 limits.memory=128Mi"},
+		{"a sidecar", "cpu: 50m", "cpu: 60m", "proxy", "requests.cpu=60m"},
+		{"a container that had none", `image: "log:1"`, `image: "log:1", resources: {requests: {cpu: 1m}}`, "log", "requests.cpu=1m"},
+		{"a limit is a request too", `image: "log:1"`, `image: "log:1", resources: {limits: {cpu: 1m}}`, "log", "requests.cpu=1m limits.cpu=1m"},
+		{"another form", "{cpu: 100m, memory: 64Mi}", `{cpu: 0.1, memory: "67108864"}`, "main", ""},
+		{"a whole number", "cpu: 100m", "cpu: 1", "main", "requests.cpu=1 requests.memory=64Mi limits.memory=128Mi"},
+		{"empty lists", main, "{requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}, claims: []}", "main", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			change, err := Diff(template(t, sized), resizedTemplate(t, test.from, test.to))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := amounts(change.Resources[test.container]); got != test.want {
+				t.Errorf("resources = %q, want %q", got, test.want)
+			}
+			if change.Drains() != (test.want != "") || len(change.Images) > 0 {
+				t.Errorf("Drains = %v, images %v", change.Drains(), change.Images)
+			}
+		})
+	}
+}
+
+// TestDiffResourcesRefused: a refusal names the field, and why it cannot change.
+func TestDiffResourcesRefused(t *testing.T) {
+	const main = "spec.template.spec.containers[main].resources"
+	tests := []struct {
+		name     string
+		from, to string
+		field    string
+		why      string
+	}{
+		{"a request removed", "cpu: 100m, ", "", main + ".requests.cpu", "cannot be taken"},
+		{"a limit removed", ", limits: {memory: 128Mi}", "", main + ".limits.memory", "cannot be taken"},
+		{"all removed", "{requests: {cpu: 50m}}", "{}", "spec.template.spec.initContainers[proxy].resources.requests.cpu", "cannot be taken"},
+		{"an init container that ends", "cpu: 10m", "cpu: 20m", "spec.template.spec.initContainers[setup].resources.requests.cpu", ""},
+		{"another resource", "cpu: 100m", "cpu: 100m, ephemeral-storage: 1Gi", main + ".requests.ephemeral-storage", ""},
+		{"claims", "{requests: {cpu: 100m", "{claims: [{name: a}], requests: {cpu: 100m", main + ".claims", ""},
+		{"no quantity", "cpu: 100m", "cpu: lots", main + ".requests.cpu", ""},
+		{"Pods with resources of their own", "spec:\n", "spec:\n  resources: {requests: {cpu: 1}}\n", "spec.template.spec.resources", ""},
+		{"resize policy", "image: app:1", "image: app:1\n    resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]", "spec.template.spec.containers[main].resizePolicy", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			refusedWith(t, template(t, sized), resizedTemplate(t, test.from, test.to), test.field, test.why)
+		})
+	}
+}
+
+func refusedWith(t *testing.T, from, to map[string]any, field, why string) {
+	t.Helper()
+	_, err := Diff(from, to)
+	var refusal *Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatalf("err = %v, want a refusal", err)
+	}
+	if !strings.HasPrefix(refusal.Field, field) || !strings.Contains(refusal.Why, why) || !strings.Contains(err.Error(), refusal.Field) {
+		t.Errorf("refusal %q of field %q, want %q and %q", err, refusal.Field, field, why)
+	}
+}
+
+// TestQOS: a resize never changes the class; within one it is possible.
+func TestQOS(t *testing.T) {
+	one := func(resources string) map[string]any {
+		return template(t, `spec: {containers: [{name: main, image: a, resources: `+resources+`}]}`)
+	}
+	classes := map[string]corev1.PodQOSClass{
+		"{}":                              corev1.PodQOSBestEffort,
+		"{requests: {cpu: 0}}":            corev1.PodQOSBestEffort,
+		"{requests: {cpu: 1}}":            corev1.PodQOSBurstable,
+		"{limits: {cpu: 1}}":              corev1.PodQOSBurstable,
+		"{limits: {cpu: 1, memory: 1Gi}}": corev1.PodQOSGuaranteed,
+		"{requests: {cpu: 1000m}, limits: {cpu: 1, memory: 1Gi}}":              corev1.PodQOSGuaranteed,
+		"{requests: {cpu: 500m}, limits: {cpu: 1, memory: 1Gi}}":               corev1.PodQOSBurstable,
+		"{requests: {cpu: 1, memory: 1Gi}, limits: {cpu: 1, memory: 1Gi}}":     corev1.PodQOSGuaranteed,
+		"{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 1Gi}}":             corev1.PodQOSBurstable,
+		"{requests: {ephemeral-storage: 1Gi}, limits: {ephemeral-storage: 1}}": corev1.PodQOSBestEffort,
+	}
+	for resources, want := range classes {
+		if got := qos(one(resources)); got != want {
+			t.Errorf("%s is %s, want %s", resources, got, want)
+		}
+	}
+	if got := qos(template(t, `spec: {containers: [{name: a, resources: {limits: {cpu: 1, memory: 1}}}, {name: b}]}`)); got != corev1.PodQOSBurstable {
+		t.Errorf("one container without limits: %s", got)
+	}
+	const field = "spec.template.spec.containers[main].resources"
+	refusedWith(t, one("{}"), one("{requests: {cpu: 1}}"), field, "from BestEffort to Burstable")
+	refusedWith(t, one("{requests: {cpu: 1, memory: 1Gi}}"), one("{limits: {cpu: 1, memory: 1Gi}}"), field, "from Burstable to Guaranteed")
+	if _, err := Diff(one("{limits: {cpu: 1, memory: 1Gi}}"), one("{limits: {cpu: 2, memory: 1Gi}}")); err != nil {
+		t.Errorf("Guaranteed stays Guaranteed: %v", err)
+	}
+	podLevel := func(cpu string) map[string]any {
+		return template(t, `spec: {resources: {requests: {cpu: 4}}, containers: [{name: main, resources: {requests: {cpu: `+cpu+`}}}]}`)
+	}
+	refusedWith(t, podLevel("1"), podLevel("2"), field, "resources of their own")
+}
+
+func requests(cpu, memory string) corev1.ResourceRequirements {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	if memory != "" {
+		list[corev1.ResourceMemory] = resource.MustParse(memory)
+	}
+	return corev1.ResourceRequirements{Requests: list}
+}
+
+// sizedPod runs with cpu 100m, and its kubelet says so.
+func sizedPod() *corev1.Pod {
+	pod := runningPod()
+	pod.Spec.Containers[0].Resources = requests("100m", "64Mi")
+	report(pod, requests("100m", "64Mi"))
+	return pod
+}
+
+// report has the kubelet tell of the resources of main.
+func report(pod *corev1.Pod, r corev1.ResourceRequirements) {
+	status := &pod.Status.ContainerStatuses[0]
+	status.Resources, status.AllocatedResources = r.DeepCopy(), r.Requests.DeepCopy()
+}
+
+var toSized = &Change{Resources: map[string]corev1.ResourceRequirements{"main": requests("200m", "64Mi")}}
+
+// write is the write of the resources, which follows on that of the record.
+func write(pod *corev1.Pod) {
+	for name, resources := range Resizes(pod) {
+		containerOf(pod, name).Resources = resources
+		pod.Generation++
+	}
+}
+
+func resizeCondition(kind corev1.PodConditionType, reason, message string) corev1.PodCondition {
+	return corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message}
+}
+
+// TestResizeDone tells step by step when the kubelet has resized a container.
+func TestResizeDone(t *testing.T) {
+	done := func(pod *corev1.Pod) { write(pod); see(pod); report(pod, requests("200m", "64Mi")) }
+	condition := func(kind corev1.PodConditionType) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			done(pod)
+			pod.Status.Conditions = append(pod.Status.Conditions, resizeCondition(kind, "", ""))
+		}
+	}
+	waits := func(reason string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			done(pod)
+			pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
+		}
+	}
+	tests := []struct {
+		name  string
+		steps func(*corev1.Pod)
+		want  bool
+	}{
+		{"not written yet", func(pod *corev1.Pod) { see(pod); report(pod, requests("200m", "64Mi")) }, false},
+		{"written", write, false},
+		{"the kubelet has seen it only", func(pod *corev1.Pod) { write(pod); see(pod) }, false},
+		{"done", done, true},
+		{"done, in another form", func(pod *corev1.Pod) { done(pod); report(pod, requests("0.2", "65536Ki")) }, true},
+		{"status of an older spec", func(pod *corev1.Pod) { write(pod); report(pod, requests("200m", "64Mi")) }, false},
+		{"a weight's rounding, and allocated", func(pod *corev1.Pod) {
+			done(pod)
+			pod.Status.ContainerStatuses[0].Resources = new(requests("199m", "64Mi"))
+		}, true},
+		{"a limit is not in force, though the request is allocated", func(pod *corev1.Pod) {
+			done(pod)
+			pod.Annotations = map[string]string{}
+			limited := requests("200m", "64Mi")
+			limited.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+			begin(pod, &Change{Resources: map[string]corev1.ResourceRequirements{"main": limited}}, "r2", t0)
+			write(pod)
+			see(pod)
+		}, false},
+		{"pending", condition(corev1.PodResizePending), false},
+		{"in progress", condition(corev1.PodResizeInProgress), false},
+		{"stopped for it", waits("ContainerCreating"), false},
+		{"stopped, no reason", waits(""), false},
+		{"crashes by itself", waits("CrashLoopBackOff"), true},
+		{"a kubelet that reports no resources", func(pod *corev1.Pod) { done(pod); pod.Status.ContainerStatuses[0].Resources = nil }, false},
+		{"no status", func(pod *corev1.Pod) { done(pod); pod.Status.ContainerStatuses = nil }, false},
+		{"no node, written", func(pod *corev1.Pod) { pod.Spec.NodeName = ""; write(pod) }, true},
+		{"no node, not written", func(pod *corev1.Pod) { pod.Spec.NodeName = "" }, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			pod := sizedPod()
+			begin(pod, toSized, "r2", t0)
+			test.steps(pod)
+			if got, _ := isDone(t, pod, t0.Add(time.Minute)); got != test.want {
+				t.Errorf("Done = %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// TestResizesKeepsWhatOthersAdded: a LimitRange's limit is not taken away.
+func TestResizesKeepsWhatOthersAdded(t *testing.T) {
+	pod := sizedPod()
+	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+	begin(pod, toSized, "r2", t0)
+	if got := amounts(Resizes(pod)["main"]); got != "requests.cpu=200m requests.memory=64Mi limits.memory=1Gi" {
+		t.Errorf("resources become %q", got)
+	}
+	write(pod)
+	if left := Resizes(pod); len(left) != 0 {
+		t.Errorf("left to write: %v", left)
+	}
+	pod.Annotations = map[string]string{}
+	if left := Resizes(pod); len(left) != 0 {
+		t.Errorf("without a record: %v", left)
+	}
+}
+
+// TestResizeRollback: the way back works whether or not the resources were
+// written, and the last word counts.
+func TestResizeRollback(t *testing.T) {
+	back := &Change{Resources: map[string]corev1.ResourceRequirements{"main": requests("100m", "64Mi")}}
+	for name, written := range map[string]bool{"written": true, "not written": false} {
+		t.Run(name, func(t *testing.T) {
+			pod := sizedPod()
+			begin(pod, toSized, "r2", t0)
+			if written {
+				write(pod)
+			}
+			begin(pod, back, "r1", t0.Add(time.Second))
+			if (len(Resizes(pod)) > 0) != written {
+				t.Errorf("to write: %v", Resizes(pod))
+			}
+			write(pod)
+			if got := amounts(pod.Spec.Containers[0].Resources); got != "requests.cpu=100m requests.memory=64Mi" {
+				t.Errorf("the spec has %s", got)
+			}
+			see(pod)
+			if got, _ := isDone(t, pod, t0.Add(time.Minute)); !got {
+				t.Error("not done although the kubelet has what it had")
+			}
+		})
+	}
+}
+
+// TestResizeIsCarriedOver: a revision that says nothing about a container does not
+// forget what the one before it has not brought to it.
+func TestResizeIsCarriedOver(t *testing.T) {
+	for name, change := range map[string]*Change{"another container": {Images: map[string]string{"log": "log:2"}}, "metadata only": {}} {
+		t.Run(name, func(t *testing.T) {
+			pod := sizedPod()
+			begin(pod, toSized, "r2", t0)
+			begin(pod, change, "r3", t0.Add(time.Second))
+			see(pod)
+			setStatus(pod, running("log", "log:2", 2, t0))
+			if got, _ := isDone(t, pod, t0.Add(time.Hour)); got || len(Resizes(pod)) == 0 {
+				t.Errorf("Done = %v, to write: %v", got, Resizes(pod))
+			}
+		})
+	}
+}
+
+// TestPendingResources: what a Pod is counts, not what its labels say.
+func TestPendingResources(t *testing.T) {
+	pod := sizedPod()
+	to := template(t, `spec: {containers: [{name: main, image: "app:1", resources: {requests: {cpu: 300m}}}, {name: gone, resources: {requests: {cpu: 1}}}]}`)
+	change := Pending(pod, to)
+	if len(change.Resources) != 1 || amounts(change.Resources["main"]) != "requests.cpu=300m" {
+		t.Errorf("resources = %v", change.Resources)
+	}
+	pod.Spec.Containers[0].Resources = requests("0.3", "64Mi")
+	if change := Pending(pod, to); change.Drains() {
+		t.Errorf("resources = %v", change.Resources)
+	}
+}
+
+// TestResizeTrouble is told by the kubelet's own words.
+func TestResizeTrouble(t *testing.T) {
+	tests := []struct {
+		condition corev1.PodCondition
+		want      string
+	}{
+		{resizeCondition(corev1.PodResizePending, corev1.PodReasonInfeasible, "too much"), "Infeasible: too much"},
+		{resizeCondition(corev1.PodResizePending, corev1.PodReasonDeferred, ""), "Deferred"},
+		{resizeCondition(corev1.PodResizeInProgress, "", ""), ""},
+		{resizeCondition(corev1.PodResizeInProgress, corev1.PodReasonError, "memory in use"), "Error: memory in use"},
+		{corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionFalse, Reason: corev1.PodReasonInfeasible}, ""},
+		{resizeCondition(corev1.PodReady, corev1.PodReasonError, "x"), ""},
+	}
+	for _, test := range tests {
+		pod := sizedPod()
+		pod.Status.Conditions = []corev1.PodCondition{test.condition}
+		if got := ResizeTrouble(pod); got != test.want {
+			t.Errorf("%v: %q, want %q", test.condition, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/inplace"
+)
+
+// advance goes on with an update in place that takes more than one write: to the
+// containers of the next launch priority, and to cpu and memory that whoever
+// wrote the record did not come to write. It is no new update: the Pod is out of
+// service and paid for, so it goes on while the set is paused too. A Pod that is
+// to have another revision is left to its update.
+func (p *pass) advance(v *podView, conditions []Condition) bool {
+	if !v.unfinished() || v.chosen || v.atGate() {
+		return false
+	}
+	waits := v.record.Waits(v.pod, p.Now)
+	missing := len(v.record.Resizes(v.pod)) > 0
+	if !missing && (len(waits) > 0 || len(v.record.Pending(v.pod)) == 0) {
+		p.noteWait(v, waits)
+		return false
+	}
+	a := Action{Verb: Continue, Reason: ReasonNextContainers, Conditions: conditions}
+	if missing {
+		a.Reason = ReasonResize
+	}
+	if v.state != apps.StateUpdating {
+		a.To = apps.StateUpdating
+	}
+	if v.inPlaceReady.Status != corev1.ConditionFalse { // somebody has put it back into service
+		a.Conditions = append(conditions, outOfService(v.revision))
+	}
+	p.act(v, a)
+	return true
+}
+
+// atGate says that a hook, or OpenKruise's grace period, comes before the update.
+func (p *podView) atGate() bool {
+	return p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete || p.pending
+}
+
+// unfinished says that the record of an update asks for more than its kubelet has
+// been told, or has done.
+func (p *podView) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
+
+// more says that the record asks for more than the kubelet has been told.
+func (p *podView) more() bool {
+	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
+}
+
+// outOfService is the condition of a Pod whose containers are about to change.
+func outOfService(revision string) Condition {
+	return Condition{
+		Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse, Reason: ReasonStartInPlace, Message: revision,
+	}
+}
+
+// noteWait tells what an update in place waits for: containers whose turn it is,
+// or a kubelet that does not take the new cpu and memory.
+func (p *pass) noteWait(v *podView, waits []string) {
+	if len(waits) > 0 {
+		v.batch = &Batch{Containers: waits, Next: v.record.Pending(v.pod), Since: v.record.BatchSince()}
+	}
+	trouble := inplace.ResizeTrouble(v.pod)
+	if len(v.record.Resources) == 0 || trouble == "" {
+		return
+	}
+	p.problem(ProblemResize, func() string {
+		return fmt.Sprintf("the kubelet of Pod %s does not resize its containers %s (%s): change the resources in spec.template to what the node can give, or back, or delete the Pod to have it made anew on another node",
+			v.pod.Name, strings.Join(v.record.Resized(), ", "), trouble)
+	})
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// endPatience is how much longer than its grace period a Pod may take to end
+// before its replacement stops waiting for its claims and gets new ones: a node
+// that is dead must not keep a set short for ever.
+const endPatience = 30 * time.Second
+
+// ClaimName is the name of the claim that a template makes for an instance.
+func ClaimName(template, set, id string) string { return template + "-" + set + "-" + id }
+
+// PodName is the name of the Pod that an instance has.
+func PodName(set, id string) string { return set + "-" + id }
+
+// InstanceOf is the instance id of a Pod; "" if it can have no claims. The name
+// says it, not the label: a label that somebody changed must never lead to the
+// claims of another Pod.
+func InstanceOf(set string, pod *corev1.Pod) string {
+	id, ok := strings.CutPrefix(pod.Name, set+"-")
+	if !ok {
+		return ""
+	}
+	return id
+}
+
+// InstanceOfClaim is the instance id that a claim carries; "" if it carries none,
+// or one that its name does not bear out.
+func InstanceOfClaim(set string, claim *corev1.PersistentVolumeClaim) string {
+	id := claim.Labels[apps.LabelInstanceID]
+	if id == "" || !strings.HasSuffix(claim.Name, "-"+PodName(set, id)) {
+		return ""
+	}
+	return id
+}
+
+// instance is the claims that bear one instance id, and the Pod that has them.
+type instance struct {
+	id     string
+	claims []*corev1.PersistentVolumeClaim
+	// holder is nil if there is no such Pod.
+	holder *podView
+}
+
+// readInstances groups the set's claims by their instances, in the order of
+// their ids.
+func (p *pass) readInstances() {
+	if len(p.Claims) == 0 {
+		return
+	}
+	p.byID = make(map[string]*instance, len(p.Claims))
+	for _, claim := range p.Claims {
+		id := InstanceOfClaim(p.Set, claim)
+		if id == "" {
+			continue
+		}
+		i := p.byID[id]
+		if i == nil {
+			i = &instance{id: id}
+			p.byID[id] = i
+			p.instances = append(p.instances, i)
+		}
+		i.claims = append(i.claims, claim)
+	}
+	slices.SortFunc(p.instances, func(a, b *instance) int { return cmp.Compare(a.id, b.id) })
+	for i := range p.views {
+		if found := p.byID[InstanceOf(p.Set, p.views[i].pod)]; found != nil {
+			found.holder = &p.views[i]
+		}
+	}
+}
+
+// staying are the claims that are not on their way out.
+func (i *instance) staying() []*corev1.PersistentVolumeClaim {
+	var out []*corev1.PersistentVolumeClaim
+	for _, claim := range i.claims {
+		if claim.DeletionTimestamp == nil {
+			out = append(out, claim)
+		}
+	}
+	return out
+}
+
+// claimsOf are the claims that go with a Pod which the controller deletes.
+func (p *pass) claimsOf(v *podView) []*corev1.PersistentVolumeClaim {
+	if i := p.byID[InstanceOf(p.Set, v.pod)]; i != nil {
+		return i.staying()
+	}
+	return nil
+}
+
+// takesClaims says that a Pod shows by itself that the controller wanted it
+// gone, so that its claims go too. It is the evidence that outlives a crash
+// between the deletion of a Pod and that of its claims. A Pod that ended may
+// have been led to the gate for that reason alone: its claims stay.
+func (p *podView) takesClaims() bool {
+	return p.specified || (p.preparesDelete() && !p.ended())
+}
+
+// reusable says that the next Pod can take over an instance: its Pod is gone by
+// somebody else's hand, and its claims are all there.
+func (p *pass) reusable(i *instance) bool {
+	return i.holder == nil && !p.Spec.DisableClaimReuse && !p.Departed[i.id] && p.worthKeeping(i)
+}
+
+// worthKeeping says that none of the claims is on its way out, and that a Pod
+// of the present templates would mount one of them at least.
+func (p *pass) worthKeeping(i *instance) bool {
+	wanted := false
+	for _, claim := range i.claims {
+		if claim.DeletionTimestamp != nil {
+			return false
+		}
+		wanted = wanted || slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
+			return claim.Name == ClaimName(template, p.Set, i.id)
+		})
+	}
+	return wanted
+}
+
+// returning counts the instances that the next Pods can soon take over: their
+// Pods are ending. A Pod that was made in the meantime would have empty claims,
+// and the data would be left behind.
+func (p *pass) returning() int {
+	count := 0
+	for _, i := range p.instances {
+		v := i.holder
+		if v == nil || v.takesClaims() || p.Spec.DisableClaimReuse || p.Departed[i.id] || !p.worthKeeping(i) {
+			continue
+		}
+		until, ending := v.endsBy()
+		if !ending || (!until.IsZero() && !until.After(p.Now)) {
+			continue
+		}
+		p.wakeAt(until)
+		count++
+	}
+	return count
+}
+
+// endsBy says whether a Pod is ending, and until when it is waited for; zero is
+// without a bound, where the controller itself deletes the Pod in this pass.
+func (p *podView) endsBy() (time.Time, bool) {
+	switch {
+	case p.terminate:
+		return p.pod.DeletionTimestamp.Add(endPatience), true
+	case !p.ended():
+		return time.Time{}, false
+	case p.preparesDelete():
+		return since(p.pod).Add(endPatience), true
+	}
+	return time.Time{}, true
+}
+
+// instancesFor says which instances the missing Pods take over, and how many
+// Pods can be made now.
+func (p *pass) instancesFor(missing int) ([]string, int) {
+	if len(p.Spec.ClaimTemplates) == 0 {
+		return nil, missing
+	}
+	var ids []string
+	for _, i := range p.instances {
+		if p.reusable(i) && (p.ClaimsRefused == "" || p.complete(i)) {
+			ids = append(ids, i.id)
+		}
+	}
+	fresh := max(missing-len(ids)-p.returning(), 0)
+	if p.ClaimsRefused != "" {
+		fresh = 0
+	}
+	ids = ids[:min(len(ids), missing)]
+	return ids, len(ids) + fresh
+}
+
+// complete says that an instance lacks no claim.
+func (p *pass) complete(i *instance) bool {
+	return !slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
+		return !i.has(ClaimName(template, p.Set, i.id))
+	})
+}
+
+func (i *instance) has(name string) bool {
+	return slices.ContainsFunc(i.claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
+}
+
+// taken are the ids that no new instance may get; nil if there are none.
+func (p *pass) taken() map[string]bool {
+	if len(p.instances) == 0 {
+		return nil
+	}
+	taken := make(map[string]bool, len(p.instances))
+	for _, i := range p.instances {
+		taken[i.id] = true
+	}
+	return taken
+}
+
+// settleClaims deletes the claims that no Pod will use again, and makes those
+// that a Pod lacks.
+func (p *pass) settleClaims() {
+	for _, i := range p.instances {
+		if !p.unwanted(i) {
+			continue
+		}
+		if claims := i.staying(); len(claims) > 0 {
+			p.plan.Actions = append(p.plan.Actions, Action{Verb: Discard, Reason: ReasonInstanceGone, Instance: i.id, Claims: claims})
+		}
+	}
+	if p.ClaimsRefused != "" {
+		return
+	}
+	for _, v := range p.pods {
+		if !v.removed && !v.scheduled && p.lacksClaim(v) {
+			p.plan.Actions = append(p.plan.Actions, Action{Verb: Provide, Reason: ReasonClaimMissing, Instance: InstanceOf(p.Set, v.pod)})
+		}
+	}
+}
+
+// unwanted says that the Pod of the claims is on its way out for good.
+func (p *pass) unwanted(i *instance) bool {
+	dead := p.Spec.DisableClaimReuse || p.Departed[i.id]
+	switch {
+	case i.holder == nil:
+		return dead
+	case i.holder.terminate:
+		return dead || i.holder.takesClaims()
+	}
+	return false
+}
+
+// lacksClaim says that a Pod waits for a claim that is not there: somebody has
+// deleted it before the Pod was scheduled. Later the claim's own protection
+// keeps it.
+func (p *pass) lacksClaim(v *podView) bool {
+	id := InstanceOf(p.Set, v.pod)
+	if id == "" {
+		return false
+	}
+	var there instance
+	if i := p.byID[id]; i != nil {
+		there = *i
+	}
+	return slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
+		name := ClaimName(template, p.Set, id)
+		return mounts(v.pod, name) && !there.has(name)
+	})
+}
+
+func mounts(pod *corev1.Pod, claim string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+	})
+}
+
+// claimsProblem says that the API server refuses the claims of new Pods.
+func (p *pass) claimsProblem() {
+	if p.ClaimsRefused != "" {
+		p.problem(ProblemClaims, func() string { return p.ClaimsRefused })
+		p.wakeAt(p.ClaimsRefusedUntil)
+	}
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// SpreadTerm is one of the template's topologySpreadConstraints, as far as it
+// says which Pods share a domain.
+type SpreadTerm struct {
+	// TopologyKey is the label of a node whose value names its domain.
+	TopologyKey string
+	// Selector says which Pods count.
+	Selector labels.Selector
+	// MatchLabelKeys are labels of Pods: only those with the same values are
+	// counted together.
+	MatchLabelKeys []string
+}
+
+// byNode is how Pods are spread whose template says nothing of it.
+func byNode() []SpreadTerm {
+	return []SpreadTerm{{TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
+}
+
+// domain names the Pod's domain; false if the term does not count the Pod, or
+// its node is in no domain. A node's host name is its name, so that nodes need
+// not be read for the most usual of keys.
+func (t *SpreadTerm) domain(p *podView, nodes map[string]map[string]string) (string, bool) {
+	if !p.scheduled || !t.Selector.Matches(labels.Set(p.pod.Labels)) {
+		return "", false
+	}
+	value, ok := p.node, true
+	if t.TopologyKey != corev1.LabelHostname {
+		value, ok = nodes[p.node][t.TopologyKey]
+	}
+	for _, key := range t.MatchLabelKeys {
+		value += "\x00" + p.pod.Labels[key]
+	}
+	return value, ok
+}
+
+// crowding counts Pods by domain, and picks victims from where most are. Each
+// victim counts as gone for the next one, so that however many go, the domains
+// stay even.
+type crowding struct {
+	terms []SpreadTerm
+	nodes map[string]map[string]string
+	// places finds the domains of each term in counts.
+	places []map[string]int
+	// counts are the numbers of Pods; the first stands for no domain, and stays 0.
+	counts []int
+}
+
+// crowding counts those Pods of the set that are to stay so far.
+func (p *pass) crowding(stays func(*podView) bool) *crowding {
+	c := &crowding{terms: p.Spec.Spread, nodes: p.Nodes, counts: make([]int, 1)}
+	if len(c.terms) == 0 {
+		c.terms = byNode()
+	}
+	c.places = make([]map[string]int, len(c.terms))
+	for i := range c.places {
+		c.places[i] = map[string]int{}
+	}
+	for _, v := range p.pods {
+		if stays(v) {
+			c.add(c.domains(v), 1)
+		}
+	}
+	return c
+}
+
+// domains are the Pod's places in counts, one for each term.
+func (c *crowding) domains(v *podView) []int {
+	out := make([]int, len(c.terms))
+	for i := range c.terms {
+		name, ok := c.terms[i].domain(v, c.nodes)
+		if !ok {
+			continue
+		}
+		place, known := c.places[i][name]
+		if !known {
+			place = len(c.counts)
+			c.places[i][name], c.counts = place, append(c.counts, 0)
+		}
+		out[i] = place
+	}
+	return out
+}
+
+func (c *crowding) add(domains []int, n int) {
+	for _, place := range domains {
+		if place > 0 {
+			c.counts[place] += n
+		}
+	}
+}
+
+// cell holds the Pods that share all their domains, the next victim first.
+type cell struct {
+	domains []int
+	pods    []*podView
+}
+
+// take gives that many of the Pods, or all of them, in the order of victims.
+// Pods of one cell differ by nothing that a victim changes, so that only the
+// first of each has to be looked at.
+func (c *crowding) take(pods []*podView, count int) []*podView {
+	cells := c.cells(pods)
+	out := make([]*podView, 0, min(count, len(pods)))
+	for len(out) < min(count, len(pods)) {
+		best := cells[0]
+		for _, other := range cells[1:] {
+			if c.compare(other, best) < 0 {
+				best = other
+			}
+		}
+		out = append(out, best.pods[0])
+		c.add(best.domains, -1)
+		if best.pods = best.pods[1:]; len(best.pods) == 0 {
+			cells = slices.DeleteFunc(cells, func(one *cell) bool { return one == best })
+		}
+	}
+	return out
+}
+
+// cells puts Pods together that share all their domains, in the order of their
+// first Pods.
+func (c *crowding) cells(pods []*podView) []*cell {
+	pods = slices.Clone(pods)
+	slices.SortFunc(pods, func(a, b *podView) int { return cmp.Or(byUse(a, b), byAge(a, b)) })
+	var out []*cell
+	known := map[string]*cell{}
+	for _, v := range pods {
+		domains := c.domains(v)
+		var key strings.Builder
+		for _, place := range domains {
+			key.WriteString(strconv.Itoa(place))
+			key.WriteByte(' ')
+		}
+		one := known[key.String()]
+		if one == nil {
+			one = &cell{domains: domains}
+			known[key.String()] = one
+			out = append(out, one)
+		}
+		one.pods = append(one.pods, v)
+	}
+	return out
+}
+
+// compare says which cell's first Pod goes first.
+func (c *crowding) compare(a, b *cell) int {
+	if order := byUse(a.pods[0], b.pods[0]); order != 0 {
+		return order
+	}
+	for i := range a.domains {
+		if order := cmp.Compare(c.counts[b.domains[i]], c.counts[a.domains[i]]); order != 0 {
+			return order
+		}
+	}
+	return byAge(a.pods[0], b.pods[0])
+}

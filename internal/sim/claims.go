@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// protection is the finalizer that keeps a claim while a Pod uses it.
+const protection = "kubernetes.io/pvc-protection"
+
+// protector lets a claim go that is deleted and that no scheduled Pod uses, as
+// kube-controller-manager does.
+type protector struct {
+	world  *World
+	server *Server
+}
+
+func newProtector(w *World, s *Server) {
+	p := &protector{world: w, server: s}
+	s.committed = append(s.committed, p.hear)
+}
+
+func (p *protector) hear(c *Commit) {
+	switch object := c.object().(type) {
+	case *corev1.PersistentVolumeClaim:
+		if c.New != nil && object.DeletionTimestamp != nil {
+			p.look(client.ObjectKeyFromObject(object))
+		}
+	case *corev1.Pod:
+		if c.New == nil {
+			for _, name := range claimsOf(object) {
+				p.look(key(object.Namespace, name))
+			}
+		}
+	}
+}
+
+func (p *protector) look(at types.NamespacedName) {
+	p.world.after(p.world.between(time.Millisecond, 100*time.Millisecond), func() {
+		if usedBy(p.server, at.Name, scheduled) != nil {
+			return
+		}
+		_, _ = p.server.update("protection", Claims, at, "", func(object client.Object) error {
+			if object.GetDeletionTimestamp() != nil {
+				object.SetFinalizers(nil)
+			}
+			return nil
+		})
+	})
+}
+
+func scheduled(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" }
+
+// usedBy finds a Pod with a property that mounts a claim; nil if there is none.
+func usedBy(s *Server, claim string, has func(*corev1.Pod) bool) *corev1.Pod {
+	for _, object := range s.list(Pods) {
+		if pod, ok := object.(*corev1.Pod); ok && has(pod) && slices.Contains(claimsOf(pod), claim) {
+			return pod
+		}
+	}
+	return nil
+}
+
+// claimsOf names the claims that a Pod mounts.
+func claimsOf(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.Volumes {
+		if source := pod.Spec.Volumes[i].PersistentVolumeClaim; source != nil {
+			names = append(names, source.ClaimName)
+		}
+	}
+	return names
+}
+
+// mountable says that all claims of a Pod are there to stay: before that no
+// scheduler gives it a node.
+func mountable(s *Server, pod *corev1.Pod) bool {
+	for _, name := range claimsOf(pod) {
+		claim, err := s.get(Claims, key(pod.Namespace, name))
+		if err != nil || claim.GetDeletionTimestamp() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Claims lists the set's claims as they are on the server, by name.
+func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
+	set := s.Set()
+	var out []*corev1.PersistentVolumeClaim
+	for _, object := range s.Server.list(Claims) {
+		if claim, ok := object.(*corev1.PersistentVolumeClaim); ok && set != nil && ownerOf(claim) == string(set.UID) {
+			out = append(out, claim)
+		}
+	}
+	return out
+}
+
+// Claims gives the set a claim template of each name.
+func (b *Builder) Claims(names ...string) *Builder {
+	b.set.Spec.VolumeClaimTemplates = claimTemplates(names...)
+	return b
+}
+
+func claimTemplates(names ...string) []apps.ClaimTemplate {
+	var out []apps.ClaimTemplate
+	for _, name := range names {
+		data := fmt.Appendf(nil, `{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, name)
+		var template apps.ClaimTemplate
+		if json.Unmarshal(data, &template) == nil {
+			out = append(out, template)
+		}
+	}
+	return out
+}
+
+func templateNames(set *apps.CloneSet) []string {
+	var names []string
+	for i := range set.Spec.VolumeClaimTemplates {
+		names = append(names, set.Spec.VolumeClaimTemplates[i].Metadata.Name)
+	}
+	return names
+}
+
+// claimsText tells of the claim templates; "" if there are none.
+func claimsText(set *apps.CloneSet) string {
+	text := ""
+	if names := templateNames(set); len(names) > 0 {
+		text = "claims " + strings.Join(names, " ")
+	}
+	if set.Spec.ScaleStrategy.DisablePVCReuse {
+		text += " not reused"
+	}
+	return text
+}
+
+// strangers are claims that have the names of the set's and are not the set's:
+// one of another owner, and one that somebody keeps.
+func (s *Simulation) strangers() {
+	yes := true
+	other := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Other", Name: "other", UID: "other", Controller: &yes}}
+	for i, owners := range [][]metav1.OwnerReference{other, nil} {
+		id := []string{"a04", "a06"}[i]
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.key.Namespace, Name: "data-" + s.key.Name + "-" + id, OwnerReferences: owners,
+			Labels: map[string]string{"app": "demo", apps.LabelInstanceID: id},
+		}}
+		if _, err := s.Server.create("user", Claims, claim, false); err != nil {
+			s.World.fail("setup", "create a claim: %v", err)
+		}
+	}
+}
+
+// claimDeeds are the user's, in a set with claims.
+var claimDeeds = []func(*Simulation){
+	func(s *Simulation) { s.deleteByHand() },
+	func(s *Simulation) { s.deleteByHand() },
+	func(s *Simulation) { s.eachOf(1, s.nodes.evict) },
+	func(s *Simulation) {
+		s.Edit("changes whether claims are reused", func(set *apps.CloneSet) {
+			set.Spec.ScaleStrategy.DisablePVCReuse = !set.Spec.ScaleStrategy.DisablePVCReuse
+		})
+	},
+	func(s *Simulation) {
+		names := pick(s.World, []string{"data"}, []string{"data", "log"}, []string{"log"})
+		s.Edit("changes the claim templates", func(set *apps.CloneSet) { set.Spec.VolumeClaimTemplates = claimTemplates(names...) })
+	},
+	func(s *Simulation) { s.loseClaim() },
+	func(s *Simulation) { s.freeClaim() },
+}
+
+// loseClaim deletes a claim that no scheduled Pod uses.
+func (s *Simulation) loseClaim() {
+	for _, claim := range s.Claims() {
+		if usedBy(s.Server, claim.Name, scheduled) == nil {
+			_ = s.Server.remove("user", Claims, client.ObjectKeyFromObject(claim), removal{})
+			return
+		}
+	}
+}
+
+// freeClaim takes a claim from the set; it takes it back if a Pod has it.
+func (s *Simulation) freeClaim() {
+	claims := s.Claims()
+	if len(claims) == 0 {
+		return
+	}
+	at := client.ObjectKeyFromObject(claims[s.World.chance.IntN(len(claims))])
+	_, _ = s.Server.update("user", Claims, at, "", func(object client.Object) error {
+		object.SetOwnerReferences(nil)
+		return nil
+	})
+}
+
+// randomClaims gives some of the sets claims. It draws by itself, so that the
+// other seeds stay what they were.
+func randomClaims(seed uint64, set *apps.CloneSet) {
+	w := newWorld(seed ^ 0xc1a135)
+	if !w.roll(0.35) {
+		return
+	}
+	set.Spec.VolumeClaimTemplates = claimTemplates(pick(w, []string{"data"}, []string{"data", "log"})...)
+	set.Spec.ScaleStrategy.DisablePVCReuse = w.roll(0.3)
+}
+
+// settleClaims deletes the Pods that wait for a claim of a template that the
+// user has taken away since: nobody can make it.
+func (s *Simulation) settleClaims() {
+	set := s.Set()
+	for _, pod := range s.Pods() {
+		waits := slices.ContainsFunc(claimsOf(pod), func(name string) bool {
+			_, err := s.Server.get(Claims, key(pod.Namespace, name))
+			template := strings.TrimSuffix(name, "-"+pod.Name)
+			return err != nil && !slices.Contains(templateNames(set), template)
+		})
+		if !scheduled(pod) && waits {
+			s.World.say("user", "gives Pod %s up", pod.Name)
+			_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+		}
+	}
+}

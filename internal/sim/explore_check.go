@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The rules about all states together.
+const (
+	ruleConverge = "it converges"
+	ruleSame     = "the same answers lead to the same requests"
+	ruleNothing  = "a pass at the goal does nothing"
+	ruleStuck    = "from every state the goal can be reached without the user"
+	ruleEnds     = "passes come to an end"
+	ruleWakes    = "whoever waits for time alone asks for a later pass"
+	ruleUnheard  = "the controller hears of what it has to act on"
+)
+
+// checkQuiet looks at a state in which a pass did nothing but write the status.
+func (x *explorer) checkQuiet(id int32, r *passRun) {
+	n := &x.nodes[id]
+	x.load(r.end)
+	n.goal = x.sim.missing() == ""
+	if !n.goal {
+		return
+	}
+	again := x.fly(begin(r.end))
+	if len(again.chain) > 0 {
+		x.violate(&Violation{Rule: ruleNothing, What: fmt.Sprintf("the second pass at the goal makes %d requests", len(again.chain)), At: epoch}, id, n.depth+1)
+	}
+}
+
+// checkGraph checks what only all states together can tell.
+func (x *explorer) checkGraph() {
+	for _, check := range []func(){x.checkStuck, x.checkEnds, x.checkWakes, x.checkHeard} {
+		if check(); x.found != nil {
+			return
+		}
+	}
+}
+
+// shallowest notes a violation at that of several states that is reached first.
+func (x *explorer) shallowest(bad func(int32) bool, rule string, what func(int32) string) {
+	worst := int32(noOp)
+	for id := range int32(len(x.nodes)) { //nolint:gosec // memory ends long before
+		if bad(id) && (worst == noOp || x.nodes[id].depth < x.nodes[worst].depth) {
+			worst = id
+		}
+	}
+	if worst == noOp {
+		return
+	}
+	x.violate(&Violation{Rule: rule, What: what(worst), At: epoch}, worst, x.nodes[worst].depth)
+}
+
+// links are the fair transitions, by the state that they lead from or to.
+type links struct {
+	first []int32
+	to    []int32
+}
+
+func (x *explorer) links(from, to func(*edge) int32) links {
+	l := links{first: make([]int32, len(x.nodes)+1)}
+	for i := range x.edges {
+		if x.edges[i].actor.fair() {
+			l.first[from(&x.edges[i])+1]++
+		}
+	}
+	for i := range x.nodes {
+		l.first[i+1] += l.first[i]
+	}
+	l.to = make([]int32, l.first[len(x.nodes)])
+	next := slices.Clone(l.first)
+	for i := range x.edges {
+		if x.edges[i].actor.fair() {
+			at := from(&x.edges[i])
+			l.to[next[at]] = to(&x.edges[i])
+			next[at]++
+		}
+	}
+	return l
+}
+
+func (l *links) of(id int32) []int32 { return l.to[l.first[id]:l.first[id+1]] }
+
+func fromOf(e *edge) int32 { return e.from }
+func toOf(e *edge) int32   { return e.to }
+
+// checkStuck goes backwards from the goals along what passes, kubelets, the
+// operator and time do: every state has to be met.
+func (x *explorer) checkStuck() {
+	before := x.links(toOf, fromOf)
+	reaches := make([]bool, len(x.nodes))
+	var queue []int32
+	for i := range x.nodes {
+		if x.nodes[i].goal {
+			reaches[i] = true
+			queue = append(queue, int32(i)) //nolint:gosec // memory ends long before
+		}
+	}
+	for len(queue) > 0 {
+		id := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for _, from := range before.of(id) {
+			if !reaches[from] {
+				reaches[from] = true
+				queue = append(queue, from)
+			}
+		}
+	}
+	x.shallowest(func(id int32) bool { return !reaches[id] }, ruleStuck, func(id int32) string {
+		c := x.decode(x.nodes[id].key)
+		x.load(c)
+		return "from here it cannot; " + x.sim.missing() + "\n    " + strings.Join(x.picture(c), "\n    ")
+	})
+}
+
+// checkEnds looks for a way round among what passes, kubelets, the operator and
+// time do: whoever goes round writes for ever.
+func (x *explorer) checkEnds() {
+	after, before := x.links(fromOf, toOf), x.links(toOf, fromOf)
+	open := make([]int32, len(x.nodes))
+	var queue []int32
+	for id := range int32(len(x.nodes)) { //nolint:gosec // memory ends long before
+		if open[id] = int32(len(before.of(id))); open[id] == 0 { //nolint:gosec // memory ends long before
+			queue = append(queue, id)
+		}
+	}
+	for len(queue) > 0 {
+		id := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for _, to := range after.of(id) {
+			if open[to]--; open[to] == 0 {
+				queue = append(queue, to)
+			}
+		}
+	}
+	x.shallowest(func(id int32) bool { return open[id] > 0 }, ruleEnds, func(id int32) string {
+		return "what follows goes round: " + strings.Join(x.round(id, &before, open), "; ")
+	})
+}
+
+// round tells a way round near a state.
+func (x *explorer) round(id int32, before *links, open []int32) []string {
+	seen := map[int32]int{}
+	var way []int32
+	for {
+		if at, ok := seen[id]; ok {
+			way = way[at:]
+			break
+		}
+		seen[id] = len(way)
+		way = append(way, id)
+		for _, from := range before.of(id) {
+			if open[from] > 0 {
+				id = from
+				break
+			}
+		}
+	}
+	var out []string
+	for i := len(way) - 1; i >= 0; i-- {
+		out = append(out, x.step(way[i], way[(i+len(way)-1)%len(way)])...)
+	}
+	return out
+}
+
+// checkWakes: where only time leads on, the pass has to ask for a later one.
+func (x *explorer) checkWakes() {
+	others, time := make([]bool, len(x.nodes)), make([]bool, len(x.nodes))
+	for i := range x.edges {
+		e := &x.edges[i]
+		switch {
+		case e.actor == byTime:
+			time[e.from] = !x.nodes[e.to].quiet
+		case e.actor.fair():
+			others[e.from] = true
+		}
+	}
+	x.shallowest(func(id int32) bool {
+		n := &x.nodes[id]
+		return n.quiet && !n.asks && time[id] && !others[id]
+	}, ruleWakes, func(int32) string { return "a pass does nothing, and does not say when another one is due" })
+}
+
+// checkHeard: what the controller is not told of changes nothing for it.
+func (x *explorer) checkHeard() {
+	for i := range x.edges {
+		e := &x.edges[i]
+		from, to := &x.nodes[e.from], &x.nodes[e.to]
+		if e.unheard && e.actor != byTime && from.quiet && to.idle && !to.quiet {
+			x.violate(&Violation{Rule: ruleUnheard, What: "the last step calls for a pass, and no event leads to one", At: epoch}, e.to, to.depth)
+		}
+	}
+}

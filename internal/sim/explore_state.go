@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// objects are those of a server, or of a process's caches.
+type objects map[Kind]map[types.NamespacedName]client.Object
+
+func (o objects) clone() objects {
+	out := make(objects, len(kinds))
+	for _, kind := range kinds {
+		out[kind] = maps.Clone(o[kind])
+		if out[kind] == nil {
+			out[kind] = map[types.NamespacedName]client.Object{}
+		}
+	}
+	return out
+}
+
+// set is the one CloneSet; nil if there is none.
+func (o objects) set() *apps.CloneSet {
+	for _, object := range o[Sets] {
+		if set, ok := object.(*apps.CloneSet); ok {
+			return set
+		}
+	}
+	return nil
+}
+
+// runs is what really runs of a Pod's one container.
+type runs struct {
+	image, id string
+	up        bool
+	// starting is the image that the kubelet will start.
+	starting string
+	// generation is that of the spec which the kubelet acts on.
+	generation int64
+}
+
+// cluster is one state of an exploration. It is never changed, but for the maps
+// of one that is being made.
+type cluster struct {
+	objects objects
+	running map[types.UID]runs
+	// wishes is how many of the user's wishes have been told.
+	wishes uint8
+	// faults are the faults that have happened, as bits.
+	faults uint16
+	// flight is the pass under way; nil if there is none.
+	flight *flight
+}
+
+// flight is a pass that has begun: all that it read and was answered. The rest
+// of it follows from that.
+type flight struct {
+	// base is what its caches show.
+	base objects
+	// results are what its requests were answered, in their order.
+	results []result
+	// events counts what others did since it began, if that is bounded.
+	events uint8
+	// second says that it is the second pass of a process on the same caches:
+	// the results begin with those of the first.
+	second bool
+}
+
+// result is the answer to one request.
+type result struct {
+	// kind is what the request was about.
+	kind Kind
+	err  error
+	// seen are the objects that it brought.
+	seen []client.Object
+	// written is the object that it changed; nil if none.
+	written client.Object
+	// gone says that the object is not there any more since.
+	gone bool
+}
+
+// content is what an object says, whatever its version.
+type content struct {
+	kind Kind
+	name string
+	// versions are copies of the object, by version.
+	versions []client.Object
+	// settled is the content in a state without a pass; by the generation that
+	// the kubelet acts on.
+	settled map[int64]settled
+	renamed map[string]uint32
+}
+
+type settled struct {
+	id         uint32
+	generation int64
+}
+
+// library holds every content and every error that an exploration has met.
+type library struct {
+	contents []*content
+	ids      map[[16]byte]uint32
+	// known are the objects that stand in the library.
+	known map[client.Object]uint32
+	// fresh are others of the state that is being worked on.
+	fresh    map[client.Object]uint32
+	errors   []error
+	errorIDs map[string]uint16
+	runs     []runs
+	runIDs   map[runs]uint16
+	// offset is the number before that of the first Pod of a state without a pass.
+	offset int
+}
+
+// downFrom is from where names are given downwards.
+const downFrom = 100
+
+func newLibrary() *library {
+	return &library{
+		ids: map[[16]byte]uint32{}, known: map[client.Object]uint32{}, fresh: map[client.Object]uint32{},
+		errors: []error{nil}, errorIDs: map[string]uint16{}, runs: []runs{{}}, runIDs: map[runs]uint16{{}: 0},
+	}
+}
+
+// bare is a shallow copy of an object with another version.
+func bare(object client.Object, version string) client.Object {
+	var out client.Object
+	switch o := object.(type) {
+	case *corev1.Pod:
+		copied := *o
+		out = &copied
+	case *apps.CloneSet:
+		copied := *o
+		out = &copied
+	case *appsv1.ControllerRevision:
+		copied := *o
+		out = &copied
+	default:
+		out = clone(object)
+	}
+	out.SetResourceVersion(version)
+	return out
+}
+
+// intern gives the content of an object its number.
+func (l *library) intern(object client.Object) uint32 {
+	if id, ok := l.known[object]; ok {
+		return id
+	}
+	if id, ok := l.fresh[object]; ok {
+		return id
+	}
+	kind, _ := kindOf(object) // it comes from the server, which knows all kinds
+	versionless := bare(object, "")
+	data, err := json.Marshal(versionless)
+	if err != nil { // the server holds what it has read from JSON
+		panic(fmt.Sprintf("encode %s %s: %v", kind, object.GetName(), err))
+	}
+	sum := sha256.Sum256(append([]byte(kind), data...))
+	id, ok := l.ids[[16]byte(sum[:16])]
+	if !ok {
+		id = uint32(len(l.contents)) //nolint:gosec // far fewer than that
+		l.ids[[16]byte(sum[:16])] = id
+		l.contents = append(l.contents, &content{
+			kind: kind, name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
+			settled: map[int64]settled{}, renamed: map[string]uint32{},
+		})
+	}
+	l.fresh[object] = id
+	return id
+}
+
+// at gives a version of a content, always the same object. The lowest is 1.
+func (l *library) at(id uint32, version int) client.Object {
+	c := l.contents[id]
+	for len(c.versions) <= version {
+		object := bare(c.versions[0], strconv.Itoa(len(c.versions)))
+		c.versions = append(c.versions, object)
+		l.known[object] = id
+	}
+	return c.versions[version]
+}
+
+// errorID gives an error its number; 0 is none.
+func (l *library) errorID(err error) uint16 {
+	if err == nil {
+		return 0
+	}
+	text := fmt.Sprintf("%T %v", err, err)
+	id, ok := l.errorIDs[text]
+	if !ok {
+		id = uint16(len(l.errors)) //nolint:gosec // far fewer than that
+		l.errors, l.errorIDs[text] = append(l.errors, err), id
+	}
+	return id
+}
+
+func (l *library) runID(r runs) uint16 {
+	id, ok := l.runIDs[r]
+	if !ok {
+		id = uint16(len(l.runs)) //nolint:gosec // far fewer than that
+		l.runs, l.runIDs[r] = append(l.runs, r), id
+	}
+	return id
+}
+
+// key is a state in short: two states of one key go on alike. Of versions only
+// equality and order count, and only among those of one object.
+type writer struct {
+	library *library
+	ranks   map[string][]int64
+	out     []byte
+}
+
+// encode gives the key of a state.
+func (l *library) encode(c *cluster) string {
+	if c.flight == nil {
+		c = l.settle(c)
+	}
+	w := &writer{library: l, ranks: map[string][]int64{}, out: make([]byte, 0, 128)}
+	if c.flight != nil {
+		w.rank(c)
+	}
+	w.out = append(w.out, c.wishes, byte(c.faults), byte(c.faults>>8))
+	w.objects(c.objects)
+	for _, pod := range sorted(c.objects[Pods]) {
+		w.out = binary.LittleEndian.AppendUint16(w.out, l.runID(c.running[pod.GetUID()]))
+	}
+	if c.flight != nil {
+		w.flight(c.flight)
+	}
+	clear(l.fresh)
+	return string(w.out)
+}
+
+// rank puts the versions of each object in order.
+func (w *writer) rank(c *cluster) {
+	w.rankAll(c.objects)
+	w.rankAll(c.flight.base)
+	for i := range c.flight.results {
+		for _, object := range c.flight.results[i].all() {
+			w.rankOne(object)
+		}
+	}
+	for name, versions := range w.ranks {
+		slices.Sort(versions)
+		w.ranks[name] = slices.Compact(versions)
+	}
+}
+
+func (w *writer) rankAll(o objects) {
+	for _, kind := range kinds {
+		for _, object := range o[kind] {
+			w.rankOne(object)
+		}
+	}
+}
+
+func (w *writer) rankOne(object client.Object) {
+	name := w.library.contents[w.library.intern(object)].name
+	w.ranks[name] = append(w.ranks[name], versionOf(object))
+}
+
+func (r *result) all() []client.Object {
+	if r.written == nil {
+		return r.seen
+	}
+	return append(slices.Clone(r.seen), r.written)
+}
+
+func (w *writer) objects(o objects) {
+	count := 0
+	for _, kind := range kinds {
+		count += len(o[kind])
+	}
+	w.out = append(w.out, byte(count))
+	for _, kind := range kinds {
+		for _, object := range sorted(o[kind]) {
+			w.object(object)
+		}
+	}
+}
+
+func (w *writer) object(object client.Object) {
+	id := w.library.intern(object)
+	place := slices.Index(w.ranks[w.library.contents[id].name], versionOf(object))
+	w.out = binary.LittleEndian.AppendUint32(w.out, id)
+	w.out = append(w.out, byte(max(place, 0)+1))
+}
+
+func (w *writer) flight(f *flight) {
+	flags := byte(0)
+	if f.second {
+		flags = 1
+	}
+	w.out = append(w.out, 'F', flags, f.events)
+	w.objects(f.base)
+	w.out = append(w.out, byte(len(f.results)))
+	for i := range f.results {
+		r := &f.results[i]
+		w.out = binary.LittleEndian.AppendUint16(w.out, w.library.errorID(r.err))
+		flags := byte(0)
+		if r.written != nil {
+			flags |= 1
+		}
+		if r.gone {
+			flags |= 2
+		}
+		w.out = append(w.out, flags, byte(slices.Index(kinds, r.kind)), byte(len(r.seen)))
+		for _, object := range r.all() {
+			w.object(object)
+		}
+	}
+}
+
+// reader reads a key.
+type reader struct {
+	library *library
+	in      string
+}
+
+func (r *reader) byte() byte {
+	b := r.in[0]
+	r.in = r.in[1:]
+	return b
+}
+
+func (r *reader) short() uint16 {
+	value := binary.LittleEndian.Uint16([]byte(r.in[:2]))
+	r.in = r.in[2:]
+	return value
+}
+
+func (r *reader) object() client.Object {
+	id := binary.LittleEndian.Uint32([]byte(r.in[:4]))
+	r.in = r.in[4:]
+	return r.library.at(id, int(r.byte()))
+}
+
+func (r *reader) objects() objects {
+	out := objects{}.clone()
+	for range int(r.byte()) {
+		object := r.object()
+		kind, _ := kindOf(object) // the library holds no others
+		out[kind][client.ObjectKeyFromObject(object)] = object
+	}
+	return out
+}
+
+// decode gives the state of a key.
+func (l *library) decode(state string) *cluster {
+	r := &reader{library: l, in: state}
+	c := &cluster{running: map[types.UID]runs{}}
+	c.wishes = r.byte()
+	c.faults = uint16(r.byte()) | uint16(r.byte())<<8
+	c.objects = r.objects()
+	for _, pod := range sorted(c.objects[Pods]) {
+		c.running[pod.GetUID()] = l.runs[r.short()]
+	}
+	if len(r.in) > 0 {
+		r.byte()
+		c.flight = r.flight()
+	}
+	return c
+}
+
+func (r *reader) flight() *flight {
+	f := &flight{second: r.byte() == 1, events: r.byte()}
+	f.base = r.objects()
+	for range int(r.byte()) {
+		answer := result{err: r.library.errors[r.short()]}
+		flags := r.byte()
+		answer.gone = flags&2 != 0
+		answer.kind = kinds[r.byte()]
+		for range int(r.byte()) {
+			answer.seen = append(answer.seen, r.object())
+		}
+		if flags&1 != 0 {
+			answer.written = r.object()
+		}
+		f.results = append(f.results, answer)
+	}
+	return f
+}
+
+// settle gives a state without a pass its plainest form. With nobody's memory to
+// compare with, versions do not matter, nor generations but for their order, nor
+// names but for theirs; and the status is worked out anew by any pass, but for
+// the current revision.
+func (l *library) settle(c *cluster) *cluster {
+	out := &cluster{objects: objects{}.clone(), running: map[types.UID]runs{}, wishes: c.wishes, faults: c.faults}
+	renaming, replacer := l.renaming(c.objects[Pods])
+	for _, kind := range kinds {
+		for _, object := range sorted(c.objects[kind]) {
+			run := c.running[object.GetUID()]
+			found := l.settleObject(l.intern(object), run.generation)
+			if replacer != nil && kind != Revisions {
+				found.id = l.rename(found.id, renaming, replacer)
+			}
+			plain := l.at(found.id, 1)
+			out.objects[kind][client.ObjectKeyFromObject(plain)] = plain
+			if kind == Pods {
+				run.generation = found.generation
+				out.running[plain.GetUID()] = run
+			}
+		}
+	}
+	return out
+}
+
+func (l *library) settleObject(id uint32, generation int64) settled {
+	c := l.contents[id]
+	if found, ok := c.settled[generation]; ok {
+		return found
+	}
+	found := settled{id: id, generation: generation}
+	switch o := bare(c.versions[0], "").(type) {
+	case *apps.CloneSet:
+		o.Status = apps.CloneSetStatus{CurrentRevision: o.Status.CurrentRevision}
+		o.Generation = 1
+		found.id = l.intern(o)
+	case *corev1.Pod:
+		place := places(o.Generation, o.Status.ObservedGeneration, generation)
+		o.Generation, o.Status.ObservedGeneration, found.generation = place[0], place[1], place[2]
+		found.id = l.intern(o)
+	}
+	c.settled[generation] = found
+	return found
+}
+
+// places replaces numbers by their places in the order; 0 stays 0.
+func places(numbers ...int64) []int64 {
+	order := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(numbers))), func(n int64) bool { return n == 0 })
+	out := make([]int64, len(numbers))
+	for i, n := range numbers {
+		out[i] = int64(slices.Index(order, n) + 1)
+	}
+	return out
+}
+
+// renaming closes the gaps in the names of the Pods; nil if there are none. The
+// planner compares names and looks for them, and does nothing else with them, so
+// their order is all that matters.
+func (l *library) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
+	var pairs []string
+	for i, pod := range sorted(pods) {
+		is, shall := numberOf(pod.GetName()), l.offset+i+1
+		if is != shall {
+			pairs = append(pairs, podID(is), podID(shall), string(podUID(is)), string(podUID(shall)))
+		}
+	}
+	if len(pairs) == 0 {
+		return "", nil
+	}
+	return strings.Join(pairs, " "), strings.NewReplacer(pairs...)
+}
+
+func podID(n int) string     { return fmt.Sprintf("p%04d", n) }
+func podUID(n int) types.UID { return types.UID(fmt.Sprintf("uid-%04d", n)) }
+
+// numberOf is the number in the name of a Pod; 0 if there is none.
+func numberOf(name string) int {
+	n, _ := strconv.Atoi(name[max(len(name)-4, 0):]) // what is no number has none
+	return n
+}
+
+func (l *library) rename(id uint32, renaming string, replacer *strings.Replacer) uint32 {
+	c := l.contents[id]
+	if found, ok := c.renamed[renaming]; ok {
+		return found
+	}
+	found := l.intern(rewrite(c.versions[0], replacer.Replace))
+	c.renamed[renaming] = found
+	return found
+}
+
+// rewrite changes the text of an object.
+func rewrite(object client.Object, change func(string) string) client.Object {
+	data, err := json.Marshal(object)
+	if err != nil { // the server holds what it has read from JSON
+		panic(fmt.Sprintf("encode %s: %v", object.GetName(), err))
+	}
+	out := clone(object)
+	empty(out)
+	if err := json.Unmarshal([]byte(change(string(data))), out); err != nil {
+		panic(fmt.Sprintf("decode %s: %v", object.GetName(), err))
+	}
+	return out
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// decides begins the lines that tell what a pass decided.
+const decides = "decides to "
+
+// path tells the way to the violation.
+func (x *explorer) path() []string {
+	var way []int32
+	for id := x.foundAt; id >= 0; id = x.nodes[id].parent {
+		way = append(way, id)
+	}
+	slices.Reverse(way)
+	out := x.picture(x.decode(x.nodes[way[0]].key))
+	for i := range way[1:] {
+		out = append(out, x.step(way[i], way[i+1])...)
+	}
+	if x.foundWith > x.nodes[x.foundAt].depth {
+		out = append(out, x.lastStep()...)
+	}
+	return out
+}
+
+// lastStep tells the step that broke a rule.
+func (x *explorer) lastStep() []string {
+	c := x.decode(x.nodes[x.foundAt].key)
+	if c.flight == nil {
+		c = begin(c)
+	}
+	x.telling = true
+	defer func() { x.telling = false }()
+	r := x.fly(c)
+	return told("usher", r.told)
+}
+
+func told(who string, lines []string) []string {
+	out := make([]string, len(lines))
+	for i, line := range lines {
+		out[i] = fmt.Sprintf("%-9s %s", who, line)
+	}
+	return out
+}
+
+// step tells how one state follows on another.
+func (x *explorer) step(from, to int32) []string {
+	x.telling = true
+	defer func() { x.telling = false }()
+	c := x.decode(x.nodes[from].key)
+	goal := x.nodes[to].key
+	if c.flight == nil && x.encode(begin(c)) == goal {
+		return told("usher", []string{"begins a pass"})
+	}
+	for _, h := range x.happenings(c) {
+		if x.encode(h.next) == goal {
+			return told(h.actor.String(), h.told)
+		}
+	}
+	if x.nodes[from].op == to {
+		r := x.fly(c)
+		lines := r.told
+		if len(c.flight.results) > 0 {
+			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, decides) })
+		}
+		if x.nodes[to].idle {
+			lines = append(lines, "ends the pass")
+		}
+		return told("usher", x.untilFirst(lines, len(r.chain) > 1))
+	}
+	if c.flight != nil && x.nodes[to].idle {
+		return told("usher", []string{"dies"})
+	}
+	return told("usher", []string{"begins another pass on the caches of the first"})
+}
+
+// untilFirst leaves of what a pass tells what belongs to its first request.
+func (x *explorer) untilFirst(lines []string, more bool) []string {
+	if !more {
+		return lines
+	}
+	for i, line := range lines {
+		if !strings.HasPrefix(line, decides) {
+			return lines[:i+1]
+		}
+	}
+	return lines
+}
+
+// String names the actor.
+func (a actor) String() string {
+	return [...]string{"usher", "kubelet", "operator", "time", "user", "fate", "crash"}[a]
+}
+
+// picture tells what a state looks like.
+func (x *explorer) picture(c *cluster) []string {
+	var out []string
+	if set := c.objects.set(); set != nil {
+		out = append(out, fmt.Sprintf("CloneSet %s: %s", set.Name, describeSpec(set)))
+	}
+	for _, object := range sorted(c.objects[Pods]) {
+		pod, _ := object.(*corev1.Pod)
+		facts := []string{string(state(pod)), "of " + hash(pod.Labels[apps.LabelRevision]), imagesOf(pod)}
+		for _, kind := range []corev1.PodConditionType{corev1.PodReady, apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
+			if status := condition(pod, kind).Status; status != "" {
+				facts = append(facts, fmt.Sprintf("%s=%s", kind, status))
+			}
+		}
+		if pod.DeletionTimestamp != nil {
+			facts = append(facts, "being deleted")
+		}
+		for _, key := range sortedKeys(pod.Labels, nil) {
+			if strings.HasPrefix(key, hookPrefix) {
+				facts = append(facts, key+"="+pod.Labels[key])
+			}
+		}
+		out = append(out, fmt.Sprintf("Pod %s: %s %v, runs %q", pod.Name, strings.Join(facts, ", "), pod.Finalizers, c.running[pod.UID].image))
+	}
+	return out
+}

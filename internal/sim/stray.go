@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// takeOutByHand changes a Pod's labels so that its set does not match it any
+// more, as one does to look at it in peace; now and then it is put back.
+func (s *Simulation) takeOutByHand() {
+	s.eachOf(1, func(pod *corev1.Pod) {
+		s.changePod(pod, func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
+		if s.World.roll(0.5) {
+			s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute)), func() {
+				s.changePod(pod, func(pod *corev1.Pod) { pod.Labels["app"] = "demo" })
+			})
+		}
+	})
+}
+
+// stray says that a set's selector does not match a Pod.
+func stray(pod *corev1.Pod, set *apps.CloneSet) bool {
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	return err == nil && !selector.Matches(labels.Set(pod.Labels))
+}
+
+// frees says that the deed takes the set out of the Pod's owners, and does
+// nothing else.
+func (d *deed) frees() bool {
+	if d.old == nil || d.new == nil || ownerOf(d.old) != string(d.set.UID) || ownerOf(d.new) == string(d.set.UID) {
+		return false
+	}
+	before := d.old.DeepCopy()
+	before.ResourceVersion, before.OwnerReferences = d.new.ResourceVersion, d.new.OwnerReferences
+	return same(before, d.new)
+}
+
+// strayTouched: a Pod that the set does not match is let go as it is, and only
+// such a Pod is.
+func strayTouched(d *deed) string {
+	if d.old == nil || ownerOf(d.old) != string(d.set.UID) || d.old.DeletionTimestamp != nil {
+		return ""
+	}
+	switch out := stray(d.old, d.set); {
+	case out && !d.frees() && !d.onlyOpens():
+		return fmt.Sprintf("Pod %s does not match the selector, and is changed", d.name())
+	case !out && d.new != nil && ownerOf(d.new) != string(d.set.UID):
+		return fmt.Sprintf("Pod %s matches the selector, and is let go", d.name())
+	}
+	return ""
+}
