@@ -106,7 +106,7 @@ func TestRegistrationChanges(t *testing.T) {
 		if have == nil || have.Owner != moved.Owner {
 			t.Fatalf("the entry is %+v", have)
 		}
-		if err := traffic.One(p.client(), p.where("")); err != nil {
+		if err := traffic.One(t.Context(), p.client(), p.where("")); err != nil {
 			t.Errorf("in the meantime a request failed: %v", err)
 		}
 		return have.Unsettled
@@ -131,7 +131,7 @@ func TestChecks(t *testing.T) {
 		return ""
 	})
 	for range 10 {
-		if err := traffic.One(p.client(), p.where("")); err != nil {
+		if err := traffic.One(t.Context(), p.client(), p.where("")); err != nil {
 			t.Errorf("a request failed: %v", err)
 		}
 	}

@@ -35,7 +35,7 @@ func (p *proxy) slow(t *testing.T, n int, takes time.Duration) <-chan error {
 	t.Helper()
 	ends := make(chan error, n)
 	for range n {
-		go func() { ends <- traffic.One(p.client(), p.where("?slow="+takes.String())) }()
+		go func() { ends <- traffic.One(t.Context(), p.client(), p.where("?slow="+takes.String())) }()
 	}
 	traffic.Await(t, "slow requests", func() string {
 		stat, err := p.ask("show stat web 2 -1")
@@ -114,7 +114,7 @@ func TestDrainWaitsForSessions(t *testing.T) {
 	}
 	traffic.Change(t, c, web, registry.Remove, leaver.Entry)
 	for range 20 {
-		if err := traffic.One(p.client(), p.where("")); err != nil {
+		if err := traffic.One(t.Context(), p.client(), p.where("")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestReload(t *testing.T) {
 	traffic.Change(t, c, web, registry.Put, one.Entry)
 	ends := p.slow(t, 1, time.Second)
 	p.reload(t)
-	if err := traffic.One(p.client(), p.where("")); err == nil {
+	if err := traffic.One(t.Context(), p.client(), p.where("")); err == nil {
 		t.Fatal("a reload has kept the servers: this test shows nothing")
 	}
 	listed, err := c.List(bounded(t), web)
@@ -152,7 +152,7 @@ func TestReload(t *testing.T) {
 	if have := traffic.Find(listed, one.Entry.ID); have == nil || have.Unsettled != "" {
 		t.Errorf("after the repair the entry is %+v", have)
 	}
-	if err := traffic.One(p.client(), p.where("")); err != nil {
+	if err := traffic.One(t.Context(), p.client(), p.where("")); err != nil {
 		t.Errorf("after the repair a request failed: %v", err)
 	}
 	if err := <-ends; err != nil {
@@ -178,7 +178,7 @@ func TestTwoProcesses(t *testing.T) {
 	}
 	traffic.Change(t, c, web, registry.Put, one.Entry)
 	for _, p := range []*proxy{a, b} {
-		if err := traffic.One(p.client(), p.where("")); err != nil {
+		if err := traffic.One(t.Context(), p.client(), p.where("")); err != nil {
 			t.Errorf("a request through port %d failed: %v", p.front, err)
 		}
 	}

@@ -54,7 +54,7 @@ func Call(t *testing.T, load Load) *Callers {
 	for range load.Callers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				c.count(One(load.Client, load.Where))
+				c.count(One(ctx, load.Client, load.Where))
 				select {
 				case <-ctx.Done():
 				case <-time.After(load.Pause):
@@ -98,10 +98,10 @@ func (c *Callers) Stop() []string {
 }
 
 // One sends a request and reports what is wrong with the answer. Its time is its
-// own: the end of the test loses none. Clients try a POST only once, unless not a
+// own, since the end of the context loses none. Clients try a POST only once, unless not a
 // byte of it was sent.
-func One(client *http.Client, where func(ctx context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+func One(ctx context.Context, client *http.Client, where func(ctx context.Context) (string, error)) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	address, err := where(ctx)
 	if err != nil {

@@ -110,14 +110,21 @@ func parseTarget(address string, secret map[string][]byte) (target, error) {
 		}
 		t := target{network: "tcp", address: u.Host}
 		if u.Scheme == "tls" {
-			if t.tls, err = credentials.TLS(secret); err == nil {
-				t.tls.ServerName = u.Hostname()
-			}
+			t.tls, err = tlsConfig(u.Hostname(), secret)
 		}
 		return t, err
 	}
 	return target{}, errors.New("haproxy.addresses has one that cannot be used: " +
 		"write tcp://host:port, tls://host:port or unix:///path")
+}
+
+func tlsConfig(host string, secret map[string][]byte) (*tls.Config, error) {
+	config, err := credentials.TLS(secret)
+	if err != nil {
+		return nil, err
+	}
+	config.ServerName = host
+	return config, nil
 }
 
 // Ping implements registry.Connector: every process has to answer, and to grant
