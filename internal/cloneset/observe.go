@@ -64,17 +64,13 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		return nil, nil, err
 	}
 	refused, claimsRefused := r.tryTemplate(ctx, set, known, pods), r.tryClaims(ctx, set)
-	var drained map[types.UID]time.Time
-	if spec.Grace > 0 {
-		drained = r.drains.of(pods, now)
-	}
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Drained: drained, Nodes: nodes,
+		Pods: pods, Drained: r.drains.of(pods, now), Nodes: nodes,
 		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
 		Starts: r.Options.Parallel,
@@ -94,15 +90,9 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 	if err := r.adoptOrphans(ctx, set); err != nil {
 		return nil, err
 	}
-	var list corev1.PodList
-	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
-		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	cached, err := r.cachedPods(ctx, set)
 	if err != nil {
-		return nil, fmt.Errorf("list Pods: %w", err)
-	}
-	cached := make([]*corev1.Pod, 0, len(list.Items))
-	for i := range list.Items {
-		cached = append(cached, &list.Items[i])
+		return nil, err
 	}
 	if r.answers.lost(client.ObjectKeyFromObject(set)) {
 		if err := r.lookAround(ctx, set, cached, now); err != nil {
@@ -115,7 +105,32 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 			return nil, err
 		}
 	}
+	if len(doubtful) > 0 {
+		// Laid over anew: a Pod that was looked up in vain, or is somebody else's,
+		// must not count in the budgets of the very pass that found it out. And listed
+		// anew, since the watch may have forgotten an answer in the meantime that an
+		// older list needs.
+		if cached, err = r.cachedPods(ctx, set); err != nil {
+			return nil, err
+		}
+		pods, _ = r.writes.merge(set.UID, cached, now)
+	}
 	return r.releaseStrays(ctx, set, pods)
+}
+
+// cachedPods are the set's Pods as the cache shows them.
+func (r *Reconciler) cachedPods(ctx context.Context, set *apps.CloneSet) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
+		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list Pods: %w", err)
+	}
+	cached := make([]*corev1.Pod, 0, len(list.Items))
+	for i := range list.Items {
+		cached = append(cached, &list.Items[i])
+	}
+	return cached, nil
 }
 
 // lookUp settles what the cache has contradicted for too long: a lost watch

@@ -61,7 +61,8 @@ type Snapshot struct {
 	ClaimsRefusedUntil time.Time
 	// Starts bounds how many Pods one pass takes out of service or creates, so
 	// that the Pods that are done never wait behind a long queue of new starts.
-	// 0 is no bound.
+	// An update in place starts no more than that within a second besides those
+	// that are back by then. 0 is no bound.
 	Starts int
 }
 

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// TestDoubtIsSettledAtOnce: a pass that looks an entry up, because the cache has
+// lagged for too long, decides on what it finds, and not on the entry.
+func TestDoubtIsSettledAtOnce(t *testing.T) {
+	set := web()
+	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
+	pod := func(version, phase string, owned bool) *corev1.Pod {
+		out := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web-a", UID: "pod", ResourceVersion: version, Labels: map[string]string{"app": "web"},
+			},
+			Status: corev1.PodStatus{Phase: corev1.PodPhase(phase)},
+		}
+		if owned {
+			out.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)}
+		}
+		return out
+	}
+	for _, test := range []struct {
+		name string
+		live []client.Object
+		want []string
+	}{
+		{"it is as it was answered", []client.Object{pod("3", "Pending", true)}, []string{"3 Pending"}},
+		{"it has changed since", []client.Object{pod("4", "Running", true)}, []string{"4 Running"}},
+		{"it belongs to nobody any more", []client.Object{pod("4", "Running", false)}, nil},
+		{"it is gone", nil, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := New(indexed(t, pod("2", "Pending", true)), indexed(t, test.live...), events.NewFakeRecorder(10),
+				Options{Clock: testclock.NewFakePassiveClock(now)})
+			r.writes.note(set.UID, written{object: pod("3", "Pending", true), at: now.Add(-doubtAfter - time.Second)})
+			pods, err := r.ownPods(t.Context(), set, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, pod := range pods {
+				got = append(got, pod.ResourceVersion+" "+string(pod.Status.Phase))
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("the pass sees %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// indexed is an API server, or a cache, that has these objects.
+func indexed(t *testing.T, objects ...client.Object) client.Client {
+	t.Helper()
+	known := runtime.NewScheme()
+	if err := scheme.AddToScheme(known); err != nil {
+		t.Fatal(err)
+	}
+	if err := apps.AddToScheme(known); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(known).WithIndex(&corev1.Pod{}, indexOwner, ownerOf).WithObjects(objects...).Build()
+}
