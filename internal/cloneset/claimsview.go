@@ -198,6 +198,42 @@ func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *
 	return nil
 }
 
+// elsewhere are the instances whose Pod is there but is not the set's any more.
+// Without that knowledge each pass would try to delete their claims, or to make
+// a Pod of a name that is taken.
+func (r *Reconciler) elsewhere(
+	ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim,
+) (map[string]bool, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	own := make(map[string]bool, len(pods))
+	for _, pod := range pods {
+		own[pod.Name] = true
+	}
+	var out map[string]bool
+	for _, claim := range claims {
+		id := plan.InstanceOfClaim(set.Name, claim)
+		name := plan.PodName(set.Name, id)
+		if id == "" || own[name] || out[id] {
+			continue
+		}
+		cached := &corev1.Pod{}
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, cached)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("look for Pod %s of claim %s: %w", name, claim.Name, err)
+		}
+		if err != nil || metav1.IsControlledBy(r.writes.newest(set.UID, cached), set) {
+			continue // gone, or the cache has yet to show that it is
+		}
+		if out == nil {
+			out = map[string]bool{}
+		}
+		out[id] = true
+	}
+	return out, nil
+}
+
 // departures remembers the instances whose Pod the controller has asked to be
 // deleted, until their claims are gone too: the answer may have been lost, or
 // the API server too busy for the rest. It is a memory of this process alone.

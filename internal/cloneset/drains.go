@@ -39,6 +39,10 @@ func newDrains() *drains { return &drains{known: map[types.UID]drain{}} }
 func (d *drains) note(pod *corev1.Pod, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.keep(pod, now)
+}
+
+func (d *drains) keep(pod *corev1.Pod, now time.Time) {
 	recorded, out := drainOf(pod)
 	if !out {
 		delete(d.known, pod.UID)
@@ -57,14 +61,14 @@ func (d *drains) note(pod *corev1.Pod, now time.Time) {
 // of tells since when each of the Pods is known to be drained; those that are in
 // service are left out.
 func (d *drains) of(pods []*corev1.Pod, now time.Time) map[types.UID]time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	out := map[types.UID]time.Time{}
 	for _, pod := range pods {
-		d.note(pod, now)
-		d.mu.Lock()
+		d.keep(pod, now)
 		if have, ok := d.known[pod.UID]; ok {
 			out[pod.UID] = have.since
 		}
-		d.mu.Unlock()
 	}
 	return out
 }

@@ -55,23 +55,23 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, err
 	}
+	elsewhere, err := r.elsewhere(ctx, set, pods, claims)
+	if err != nil {
+		return nil, nil, err
+	}
 	nodes, err := r.nodeLabels(ctx, spec.Spread, pods)
 	if err != nil {
 		return nil, nil, err
 	}
 	refused, claimsRefused := r.tryTemplate(ctx, set, known, pods), r.tryClaims(ctx, set)
-	var drained map[types.UID]time.Time
-	if spec.Grace > 0 {
-		drained = r.drains.of(pods, now)
-	}
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Drained: drained, Nodes: nodes,
-		Claims: claims, Departed: r.departures.of(set, pods, claims),
+		Pods: pods, Drained: r.drains.of(pods, now), Nodes: nodes,
+		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
 		Starts: r.Options.Parallel,
 	}, known, nil

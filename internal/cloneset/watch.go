@@ -4,6 +4,8 @@ package cloneset
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,7 +45,24 @@ func (h *podHandler) handler() handler.EventHandler {
 			h.writes.forget(e.Object.GetUID())
 			h.drains.forget(e.Object.GetUID())
 			h.enqueue(ctx, e.Object, q)
+			enqueueFormer(e.Object, q)
 		},
+	}
+}
+
+// enqueueFormer wakes the set that a Pod belonged to before it was let go: the
+// claims that it kept are free.
+func enqueueFormer(object client.Object, q queue) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	end := strings.LastIndexByte(pod.Name, '-')
+	kept := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
+	})
+	if end > 0 && kept {
+		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:end]}})
 	}
 }
 

@@ -85,6 +85,17 @@ func (w *overlay[T]) note(set types.UID, entry answer[T]) {
 	objects[uid] = entry
 }
 
+// newest gives the later one of an object that the cache shows and what is known
+// of it by the answers.
+func (w *overlay[T]) newest(set types.UID, cached T) T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if entry, ok := w.sets[set][cached.GetUID()]; ok && newer(entry.object, cached) {
+		return entry.object
+	}
+	return cached
+}
+
 // forget drops an object that the watch reported as gone.
 func (w *overlay[T]) forget(object types.UID) {
 	w.mu.Lock()

@@ -113,17 +113,23 @@ func applied(template map[string]any, change *Change) map[string]any {
 			if !ok {
 				continue
 			}
-			name, _ := c["name"].(string)
-			if image, ok := change.Images[name]; ok && runsOn(field, c) {
-				c["image"] = image
-			}
-			if resources, ok := change.Resources[name]; ok && runsOn(field, c) {
-				// Encoding and decoding what is known to encode does not fail.
-				c["resources"], _ = runtime.DefaultUnstructuredConverter.ToUnstructured(&resources)
+			if runsOn(field, c) {
+				applyTo(c, change)
 			}
 		}
 	}
 	return out
+}
+
+func applyTo(container map[string]any, change *Change) {
+	name := nameOf(container)
+	if image, ok := change.Images[name]; ok {
+		container["image"] = image
+	}
+	if resources, ok := change.Resources[name]; ok {
+		// What was decoded from JSON encodes again.
+		container["resources"], _ = runtime.DefaultUnstructuredConverter.ToUnstructured(&resources)
+	}
 }
 
 func addsResources(change *Change) bool { return change != nil && len(change.Resources) > 0 }
@@ -181,11 +187,16 @@ func checkDiff(from, to map[string]any) error {
 	if err != nil || wellFormed(from) != nil || wellFormed(to) != nil {
 		return nil
 	}
+	return checkThereAndBack(from, to, forth, back)
+}
+
+// checkThereAndBack applies the changes; back is nil if there is none.
+func checkThereAndBack(from, to map[string]any, forth, back *Change) error {
 	there := applied(from, forth)
 	if diff := cmp.Diff(content(to), content(there)); diff != "" {
 		return fmt.Errorf("the change does not lead to the new template: %s", diff)
 	}
-	if errBack != nil {
+	if back == nil {
 		return nil
 	}
 	if diff := cmp.Diff(content(from), content(applied(there, back))); diff != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Count is a number of Pods, or a percentage of them.
@@ -89,6 +90,26 @@ type ledger struct {
 	// starts counts how many Pods may still be taken out of service or created
 	// in this pass; below 0 is no bound.
 	starts int
+	// settling counts the Pods that left service for an update in place a moment
+	// ago, and settled is when the first of them is no longer counted. One that
+	// restarts fast is back by then; who restarts slowly holds up nobody.
+	settling int
+	settled  time.Time
+}
+
+// returnTime is how long a Pod is expected back before others follow it.
+const returnTime = time.Second
+
+// leave counts a Pod that is out of service since then.
+func (l *ledger) leave(since, now time.Time) {
+	end := since.Add(returnTime)
+	if since.IsZero() || !now.Before(end) {
+		return
+	}
+	l.settling++
+	if l.settled.IsZero() || end.Before(l.settled) {
+		l.settled = end
+	}
 }
 
 // start takes one of the pass's starts.

@@ -111,7 +111,7 @@ func (p *podView) takesClaims() bool {
 // reusable says that the next Pod can take over an instance: its Pod is gone by
 // somebody else's hand, and its claims are all there.
 func (p *pass) reusable(i *instance) bool {
-	return i.holder == nil && !p.Spec.DisableClaimReuse && !p.Departed[i.id] && p.worthKeeping(i)
+	return i.holder == nil && !p.Elsewhere[i.id] && !p.Spec.DisableClaimReuse && !p.Departed[i.id] && p.worthKeeping(i)
 }
 
 // worthKeeping says that none of the claims is on its way out, and that a Pod
@@ -227,10 +227,13 @@ func (p *pass) settleClaims() {
 	}
 }
 
-// unwanted says that the Pod of the claims is on its way out for good.
+// unwanted says that the Pod of the claims is on its way out for good. One that
+// was let go keeps them until it is gone.
 func (p *pass) unwanted(i *instance) bool {
 	dead := p.Spec.DisableClaimReuse || p.Departed[i.id]
 	switch {
+	case p.Elsewhere[i.id]:
+		return p.Departed[i.id] // deleted or let go: the API server is asked first
 	case i.holder == nil:
 		return dead
 	case i.holder.terminate:

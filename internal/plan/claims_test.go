@@ -51,6 +51,10 @@ func departed(id string) option {
 	return func(s *Snapshot) { s.Departed = map[string]bool{id: true} }
 }
 
+func elsewhere(id string) option {
+	return func(s *Snapshot) { s.Elsewhere = map[string]bool{id: true} }
+}
+
 func claimsRefused(s *Snapshot) {
 	s.ClaimsRefused, s.ClaimsRefusedUntil = "the API server refuses the claim of spec.volumeClaimTemplates data: no", now.Add(time.Minute)
 }
@@ -116,6 +120,7 @@ func TestClaimsAreReused(t *testing.T) {
 		{"not one of templates that are gone", snap(1, templates("log"), withClaims(claim("data", "x"))), []string{create1}},
 		{"not where there are no templates", snap(1, withClaims(claim("data", "x"))), []string{create1}},
 		{"not one whose Pod this controller deleted", snap(1, claims("x"), departed("x")), []string{create1, discard("x")}},
+		{"not one whose Pod was let go and runs on", snap(1, claims("x"), elsewhere("x")), []string{create1}},
 		{"not one whose name does not bear its label out", snap(1, templates("data"), withClaims(claim("data", "x",
 			func(c *corev1.PersistentVolumeClaim) { c.Labels[apps.LabelInstanceID] = "y" }))), []string{create1}},
 	}
@@ -205,6 +210,7 @@ func TestDeletionIsFinished(t *testing.T) {
 		{"deleted by this process, and gone", snap(0, claims("x"), departed("x")), []string{discard("x")}},
 		{"going already", snap(0, templates("data"), withClaims(claim("data", "x", going)), departed("x")), nil},
 		{"the Pod lives", snap(1, claims("x"), departed("x"), with(owner("x"))), nil},
+		{"deleted by this process, or let go", snap(0, claims("x"), departed("x"), elsewhere("x")), []string{discard("x")}},
 		{"nobody has it: it waits", snap(0, claims("x")), nil},
 	}
 	for _, test := range tests {
@@ -218,6 +224,7 @@ func TestDisableClaimReuse(t *testing.T) {
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x", terminating))), create1, discard("x"))
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x", failed))), create1, "delete web-x (PodEnded) claim data-web-x")
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x"))))
+	expect(t, snap(1, claims("x"), noReuse, elsewhere("x")), create1) // it was let go, and they are in use
 }
 
 // TestMissingClaims: a Pod that no node has yet gets the claim that somebody took.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/revision"
 )
@@ -148,6 +150,9 @@ func (p *pass) count() {
 			continue
 		}
 		v.leaving = leaving
+		if v.inPlaceReady.Status == corev1.ConditionFalse {
+			p.ledger.leave(v.drained, p.Now)
+		}
 		p.ledger.pods++
 		if v.available {
 			p.ledger.available++

@@ -51,6 +51,9 @@ type Snapshot struct {
 	// Departed are the ids of instances whose Pod this controller has deleted, or
 	// may have if the answer was lost, and whose claims are still to go.
 	Departed map[string]bool
+	// Elsewhere are the ids of instances whose Pod is there and is not the set's:
+	// it was let go, and its claims are in use for as long as it runs.
+	Elsewhere map[string]bool
 	// ClaimsRefused is why the API server refuses claims of the templates; "" if it
 	// does not. Then no Pod is made that needs one, and none is recreated.
 	ClaimsRefused string
@@ -58,7 +61,8 @@ type Snapshot struct {
 	ClaimsRefusedUntil time.Time
 	// Starts bounds how many Pods one pass takes out of service or creates, so
 	// that the Pods that are done never wait behind a long queue of new starts.
-	// 0 is no bound.
+	// An update in place starts no more than that within a second besides those
+	// that are back by then. 0 is no bound.
 	Starts int
 }
 

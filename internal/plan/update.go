@@ -121,6 +121,20 @@ func (p *pass) recreate(v *podView) {
 	}
 }
 
+// crowded says that a Pod which serves has to stay until those that left before
+// it are back, or are slow: the budget is a bound, and no target to fill at once.
+func (p *pass) crowded(v *podView) bool {
+	if p.Starts == 0 || !v.available {
+		return false
+	}
+	if p.ledger.settling >= p.Starts {
+		p.wakeAt(p.ledger.settled)
+		return true
+	}
+	p.ledger.settling++
+	return false
+}
+
 // takeDown pays for the update of a Pod.
 func (p *pass) takeDown(v *podView) bool {
 	if p.ledger.takeDown(v, p.ledger.roomForUpdate()) {
@@ -205,20 +219,25 @@ func (p *pass) restart(v *podView, change *inplace.Change) {
 		p.wakeAt(at)
 		return
 	}
-	if !p.takeDown(v) {
+	if p.crowded(v) || !p.takeDown(v) {
 		return
 	}
 	drained = drained || (v.restarting && v.inPlaceReady.Status == corev1.ConditionFalse)
+	p.act(v, p.restartOf(change, drained))
+}
+
+// restartOf is the next step of a restart: out of the endpoints, or, in the same
+// action where no grace period has to go by, the change of the containers.
+func (p *pass) restartOf(change *inplace.Change, drained bool) Action {
 	var conditions []Condition
 	if !drained {
 		conditions = []Condition{outOfService(p.Update.Name)}
 	}
 	if !drained && p.Spec.Grace > 0 {
 		p.wakeAt(graceEnd(p.Now, p.Spec.Grace))
-		p.act(v, Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions})
-		return
+		return Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions}
 	}
-	p.act(v, Action{
+	return Action{
 		Verb: Update, Reason: ReasonInPlace, To: apps.StateUpdating, Revision: p.Update, Change: change, Conditions: conditions,
-	})
+	}
 }

@@ -234,6 +234,49 @@ func TestInPlaceSteps(t *testing.T) {
 	}
 }
 
+// TestNotTooManyAtOnce: who has just left service for an update is waited for, a
+// second at most, before others follow.
+func TestNotTooManyAtOnce(t *testing.T) {
+	leaving := func(name string) *corev1.Pod { return pod(name, 1, out(2, time.Second), updating(2)) }
+	for _, test := range []struct {
+		name string
+		out  []time.Duration
+		want int
+		wake time.Duration
+	}{
+		{"nobody is out", nil, 2, 0},
+		{"one has just left", []time.Duration{400 * time.Millisecond}, 1, 600 * time.Millisecond},
+		{"two have just left", []time.Duration{400 * time.Millisecond, 700 * time.Millisecond}, 0, 300 * time.Millisecond},
+		{"two are slow", []time.Duration{time.Second, 3 * time.Second}, 2, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := snap(8, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(8), starts(2))
+			s.Drained = map[types.UID]time.Time{}
+			for i, since := range test.out {
+				p := leaving(fmt.Sprintf("u%d", i))
+				s.Drained[p.UID] = now.Add(-since)
+				with(p)(s)
+			}
+			for i := range 8 - len(test.out) {
+				with(pod(fmt.Sprintf("v%d", i), 1))(s)
+			}
+			p := Make(s)
+			started := 0
+			for _, a := range p.Actions {
+				if a.Verb == Update {
+					started++
+				}
+			}
+			if started != test.want {
+				t.Errorf("%d Pods leave, want %d: %v", started, test.want, p.Actions)
+			}
+			if test.wake > 0 && !p.RequeueAt.Equal(now.Add(test.wake)) {
+				t.Errorf("the next look is at %v, want %v", p.RequeueAt.Sub(now), test.wake)
+			}
+		})
+	}
+}
+
 // TestGraceIsWhole: a condition records the second in which a drain began, and
 // the grace period lasts from the end of that second on.
 func TestGraceIsWhole(t *testing.T) {

@@ -163,7 +163,7 @@ func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) boo
 	})
 	held := slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return pod.Name == s.Set+"-"+id })
 	template := strings.TrimSuffix(claim.Name, "-"+s.Set+"-"+id)
-	return !going && !held && !s.Departed[id] && slices.Contains(s.Spec.ClaimTemplates, template)
+	return !going && !held && !s.Departed[id] && !s.Elsewhere[id] && slices.Contains(s.Spec.ClaimTemplates, template)
 }
 
 // rivals says that another process has written what this one cannot know yet.
@@ -175,9 +175,7 @@ func (p *Process) rivals() bool {
 
 // missingClaims says what is not as it should be with the claims at rest.
 func (s *Simulation) missingClaims(set *apps.CloneSet) string {
-	pods := map[string]bool{}
 	for _, pod := range s.Pods() {
-		pods[pod.Name] = true
 		for _, name := range claimsOf(pod) {
 			claim, err := s.Server.get(Claims, key(pod.Namespace, name))
 			if err != nil || claim.GetDeletionTimestamp() != nil || ownerOf(claim) != string(set.UID) {
@@ -187,10 +185,12 @@ func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	}
 	for _, claim := range s.Claims() {
 		id := claim.Labels[apps.LabelInstanceID]
-		switch there := pods[set.Name+"-"+id]; {
+		// One that was let go has its claims until it is gone.
+		_, err := s.Server.get(Pods, key(set.Namespace, set.Name+"-"+id))
+		switch {
 		case claim.DeletionTimestamp != nil:
 			return fmt.Sprintf("claim %s is still going", claim.Name)
-		case !there && set.Spec.ScaleStrategy.DisablePVCReuse:
+		case err != nil && set.Spec.ScaleStrategy.DisablePVCReuse:
 			return fmt.Sprintf("claim %s belongs to no Pod and waits for none", claim.Name)
 		}
 	}

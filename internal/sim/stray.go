@@ -9,20 +9,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // takeOutByHand changes a Pod's labels so that its set does not match it any
-// more, as one does to look at it in peace; now and then it is put back.
+// more, as one does to look at it in peace; then it is put back, or deleted, or neither.
 func (s *Simulation) takeOutByHand() {
 	s.eachOf(1, func(pod *corev1.Pod) {
 		s.changePod(pod, func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
-		if s.World.roll(0.5) {
-			s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute)), func() {
-				s.changePod(pod, func(pod *corev1.Pod) { pod.Labels["app"] = "demo" })
-			})
+		then := func() { s.changePod(pod, func(pod *corev1.Pod) { pod.Labels["app"] = "demo" }) }
+		if !s.World.roll(0.5) {
+			if s.World.roll(0.5) {
+				return
+			}
+			then = func() { _ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{uid: pod.UID}) }
 		}
+		s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute)), then)
 	})
 }
 
