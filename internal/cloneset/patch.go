@@ -68,9 +68,7 @@ func failedTest(err error) bool {
 func basis(pod *corev1.Pod) jsonPatch {
 	var p jsonPatch
 	p.test("/metadata/uid", pod.UID)
-	if len(pod.OwnerReferences) > 0 {
-		p.test("/metadata/ownerReferences", pod.OwnerReferences)
-	}
+	p.test("/metadata/ownerReferences", ownersOrNull(pod.OwnerReferences))
 	p.test("/metadata/labels", orNull(pod.Labels))
 	p.test("/metadata/finalizers", listOrNull(pod.Finalizers))
 	p.test("/metadata/deletionTimestamp", nil)
@@ -92,6 +90,13 @@ func listOrNull(list []string) any {
 		return nil
 	}
 	return list
+}
+
+func ownersOrNull(owners []metav1.OwnerReference) any {
+	if len(owners) == 0 {
+		return nil
+	}
+	return owners
 }
 
 func valueOrNull(m map[string]string, key string) any {
