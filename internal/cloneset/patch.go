@@ -268,8 +268,9 @@ func (p *jsonPatch) testSpec(pod *corev1.Pod) {
 	}
 }
 
-// testDrained rests the patch on the Pod being out of its endpoints, or still
-// without a kubelet, if it had none when that was decided: the write of its
+// testDrained rests the patch on the Pod being out of its endpoints since the time
+// that was observed (another leader may have put it back and out again, and the
+// grace period counts anew from then), or still without a kubelet, if it had none when that was decided: the write of its
 // conditions may have answered with a Pod that has one by now.
 func (p *jsonPatch) testDrained(pod *corev1.Pod, a *plan.Action) {
 	if a.Pod.Spec.NodeName == "" {
@@ -279,6 +280,7 @@ func (p *jsonPatch) testDrained(pod *corev1.Pod, a *plan.Action) {
 	if i := indexOf(pod, apps.ConditionInPlaceUpdateReady); i >= 0 {
 		p.test(fmt.Sprintf("/status/conditions/%d/type", i), apps.ConditionInPlaceUpdateReady)
 		p.test(fmt.Sprintf("/status/conditions/%d/status", i), corev1.ConditionFalse)
+		p.test(fmt.Sprintf("/status/conditions/%d/lastTransitionTime", i), pod.Status.Conditions[i].LastTransitionTime)
 	}
 }
 
