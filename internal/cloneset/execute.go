@@ -258,9 +258,17 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 		return nil, err
 	}
 	r.drains.note(patched, r.Clock.Now())
-	r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
+	r.learn(set, patched)
+	if !metav1.IsControlledBy(patched, set) {
+		// A merge cannot test whose the Pod is. Somebody has taken it from the set
+		// since it was observed: nothing more is done to it.
+		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errNotOurs)
+	}
 	return patched, nil
 }
+
+// errNotOurs is why an action on a Pod ends half way.
+var errNotOurs = errors.New("the Pod does not belong to the CloneSet any more")
 
 func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
 	data, err := podPatch(pod, &a, r.Clock.Now())

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
 )
 
 // TestDoubtIsSettledAtOnce: a pass that looks an entry up, because the cache has
@@ -76,4 +77,60 @@ func indexed(t *testing.T, objects ...client.Object) client.Client {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(known).WithIndex(&corev1.Pod{}, indexOwner, ownerOf).WithObjects(objects...).Build()
+}
+
+// TestPodTakenAwayMidAction: a Pod that somebody sets free while an action on it
+// is under way is left alone from then on, in this pass and in the next one.
+func TestPodTakenAwayMidAction(t *testing.T) {
+	set := web()
+	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
+	seen := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "web-a", UID: "pod", Labels: map[string]string{"app": "web"},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+	}}
+	free := seen.DeepCopy()
+	free.OwnerReferences = nil
+	server := indexed(t, free)
+	r := New(server, server, events.NewFakeRecorder(10), Options{Clock: testclock.NewFakePassiveClock(now)})
+	done := r.perform(t.Context(), set, plan.Action{
+		Verb: plan.Move, Pod: seen, To: apps.StateNormal,
+		Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: plan.ReasonInService}},
+	})
+	if !done.stale() {
+		t.Errorf("the action ends with %v, want it to be decided anew", done.err)
+	}
+	live := &corev1.Pod{}
+	if err := server.Get(t.Context(), client.ObjectKeyFromObject(seen), live); err != nil {
+		t.Fatal(err)
+	}
+	if state := live.Labels[apps.LabelLifecycleState]; state != "" {
+		t.Errorf("it moved to %s", state)
+	}
+	if pods, _ := r.writes.merge(set.UID, []*corev1.Pod{seen}, now); len(pods) > 0 {
+		t.Error("the next pass, with a cache that lags, takes it for the set's")
+	}
+}
+
+// TestNobodysPodIsTested: a patch of a Pod that belonged to nobody rests on that,
+// too: by now it may be somebody else's.
+func TestNobodysPodIsTested(t *testing.T) {
+	other := web()
+	other.UID = "other"
+	free := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-a", UID: "pod"}}
+	theirs := free.DeepCopy()
+	theirs.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(other, apps.KindCloneSet)}
+	for _, test := range []struct {
+		name string
+		live *corev1.Pod
+		want bool
+	}{{"still nobody's", free, true}, {"somebody's by now", theirs, false}} {
+		t.Run(test.name, func(t *testing.T) {
+			server := indexed(t, test.live.DeepCopy())
+			r := New(server, server, events.NewFakeRecorder(10), Options{Clock: testclock.NewFakePassiveClock(now)})
+			_, err := r.patchPod(t.Context(), web(), free, plan.Action{To: apps.StateNormal})
+			if (err == nil) != test.want {
+				t.Errorf("the patch is carried out: %t, want %t (%v)", err == nil, test.want, err)
+			}
+		})
+	}
 }

@@ -68,9 +68,7 @@ func failedTest(err error) bool {
 func basis(pod *corev1.Pod) jsonPatch {
 	var p jsonPatch
 	p.test("/metadata/uid", pod.UID)
-	if len(pod.OwnerReferences) > 0 {
-		p.test("/metadata/ownerReferences", pod.OwnerReferences)
-	}
+	p.test("/metadata/ownerReferences", ownersOrNull(pod.OwnerReferences))
 	p.test("/metadata/labels", orNull(pod.Labels))
 	p.test("/metadata/finalizers", listOrNull(pod.Finalizers))
 	p.test("/metadata/deletionTimestamp", nil)
@@ -92,6 +90,13 @@ func listOrNull(list []string) any {
 		return nil
 	}
 	return list
+}
+
+func ownersOrNull(owners []metav1.OwnerReference) any {
+	if len(owners) == 0 {
+		return nil
+	}
+	return owners
 }
 
 func valueOrNull(m map[string]string, key string) any {
@@ -263,8 +268,9 @@ func (p *jsonPatch) testSpec(pod *corev1.Pod) {
 	}
 }
 
-// testDrained rests the patch on the Pod being out of its endpoints, or still
-// without a kubelet, if it had none when that was decided: the write of its
+// testDrained rests the patch on the Pod being out of its endpoints since the time
+// that was observed (another leader may have put it back and out again, and the
+// grace period counts anew from then), or still without a kubelet, if it had none when that was decided: the write of its
 // conditions may have answered with a Pod that has one by now.
 func (p *jsonPatch) testDrained(pod *corev1.Pod, a *plan.Action) {
 	if a.Pod.Spec.NodeName == "" {
@@ -274,6 +280,7 @@ func (p *jsonPatch) testDrained(pod *corev1.Pod, a *plan.Action) {
 	if i := indexOf(pod, apps.ConditionInPlaceUpdateReady); i >= 0 {
 		p.test(fmt.Sprintf("/status/conditions/%d/type", i), apps.ConditionInPlaceUpdateReady)
 		p.test(fmt.Sprintf("/status/conditions/%d/status", i), corev1.ConditionFalse)
+		p.test(fmt.Sprintf("/status/conditions/%d/lastTransitionTime", i), pod.Status.Conditions[i].LastTransitionTime)
 	}
 }
 

@@ -71,10 +71,13 @@ func TestResizePatch(t *testing.T) {
 	}
 	for name, edit := range map[string]func(*corev1.Pod){
 		"in service again": func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue },
-		"another spec":     func(p *corev1.Pod) { p.Generation++ },
-		"another record":   func(p *corev1.Pod) { p.Annotations[apps.AnnotationInPlaceUpdateState] = "{}" },
-		"another Pod":      func(p *corev1.Pod) { p.UID = "uid-b" },
-		"another state":    func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" },
+		"drained anew since": func(p *corev1.Pod) {
+			p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Unix(100, 0))
+		},
+		"another spec":   func(p *corev1.Pod) { p.Generation++ },
+		"another record": func(p *corev1.Pod) { p.Annotations[apps.AnnotationInPlaceUpdateState] = "{}" },
+		"another Pod":    func(p *corev1.Pod) { p.UID = "uid-b" },
+		"another state":  func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" },
 	} {
 		if _, err := apply(edit); err == nil {
 			t.Errorf("%s: the patch applies", name)

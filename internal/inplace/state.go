@@ -181,13 +181,17 @@ func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bo
 // runs says whether one container is what the update asked for, or will have
 // proved to be from some time on.
 func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
-	wanted := imageOf(pod, status.Name)
-	rightName := SameImage(status.Image, wanted)
+	// A kubelet that cannot get an image may tell its name already, beside the ID of
+	// the one before: the name counts for a container that is no longer waited for.
+	rightName := status.State.Waiting == nil && SameImage(status.Image, imageOf(pod, status.Name))
 	if status.ImageID != last.ImageID {
-		if last.Superseded == "" || rightName || !SameImage(status.Image, last.Superseded) {
+		if last.Superseded == "" || rightName {
 			return true, time.Time{}
 		}
-		return s.restarted(pod, status, last) // passing through, or the same image by another name
+		// Passing through, or the same image by another name. The kubelet may pass
+		// through any image that the spec asked for since the record was begun, and
+		// only the last one is in the record.
+		return s.restarted(pod, status, last)
 	}
 	// The image is the one from before. Either two names mean one image: then the
 	// container has been restarted since. Or the update took back another one

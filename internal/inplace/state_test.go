@@ -309,6 +309,83 @@ func TestStartingWhenTheSpecChanged(t *testing.T) {
 	}
 }
 
+// TestPassingThroughEarlierImages: the kubelet may come past any image that the
+// spec asked for since it last told of the container, not only the last of them.
+func TestPassingThroughEarlierImages(t *testing.T) {
+	image := func(name string) *Change { return &Change{Images: map[string]string{"main": name}} }
+	tests := []struct {
+		name    string
+		known   bool // the kubelet told of the container before the updates
+		through []string
+		passing string
+	}{
+		{"the image of an update two before", false, []string{"app:2", "app:1", "app:3"}, "app:2"},
+		{"the image that it was starting, before two names of another one", false, []string{"app:2-alias", "app:2"}, "app:1"},
+		{"the image of an update two before, of a container that ran", true, []string{"app:2", "app:3", "app:4"}, "app:2"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			pod := runningPod()
+			if !test.known {
+				pod.Status.ContainerStatuses = nil
+			}
+			for i, name := range test.through {
+				begin(pod, image(name), "r", t0.Add(time.Duration(i)*time.Second))
+			}
+			see(pod)
+			status := running("main", test.passing, 2, t0.Add(-time.Second))
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+			if got, _ := isDone(t, pod, t0.Add(time.Hour)); got {
+				t.Errorf("done while %s runs", test.passing)
+			}
+			last := test.through[len(test.through)-1]
+			pod.Status.ContainerStatuses[0] = running("main", last, 3, t0.Add(time.Minute))
+			if got, _ := isDone(t, pod, t0.Add(time.Minute)); !got {
+				t.Errorf("not done while %s runs", last)
+			}
+		})
+	}
+}
+
+// TestNameOfAnImageThatIsNotThere: a kubelet that cannot get the image tells its
+// name, and the ID of the container that ran until now; that is no answer.
+func TestNameOfAnImageThatIsNotThere(t *testing.T) {
+	backOff := func(image string, nth int) corev1.ContainerStatus {
+		status := running("main", image, nth, t0)
+		status.Ready, status.Image = false, "app:2"
+		status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}
+		return status
+	}
+	tests := []struct {
+		name   string
+		before func(pod *corev1.Pod)
+		status corev1.ContainerStatus
+	}{
+		{"the container from before", func(*corev1.Pod) {}, backOff("app:1", 1)},
+		{"one that was restarted before that, unknown to the record", func(*corev1.Pod) {}, backOff("app:1", 2)},
+		{"one that nobody knew of", func(pod *corev1.Pod) { pod.Status.ContainerStatuses = nil }, backOff("app:1", 1)},
+		{"one of an image on the way", func(pod *corev1.Pod) {
+			begin(pod, &Change{Images: map[string]string{"main": "app:3"}}, "r3", t0.Add(-time.Second))
+		}, backOff("app:3", 2)},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			pod := runningPod()
+			test.before(pod)
+			begin(pod, to, "r2", t0)
+			see(pod)
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{test.status}
+			if got, _ := isDone(t, pod, t0.Add(time.Hour)); got {
+				t.Error("done although the image is not there")
+			}
+			pod.Status.ContainerStatuses[0] = running("main", "app:2", 3, t0.Add(time.Minute))
+			if got, _ := isDone(t, pod, t0.Add(time.Hour)); !got {
+				t.Error("not done although the wanted image runs")
+			}
+		})
+	}
+}
+
 // TestRecordOfOpenKruise: its record has image IDs only, and members of its own.
 func TestRecordOfOpenKruise(t *testing.T) {
 	record := `{"revision":"web-6f","updateTimestamp":"2026-01-02T03:04:05Z","lastContainerStatuses":{"main":{"imageID":"id-app:1"}},` +

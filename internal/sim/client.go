@@ -320,6 +320,9 @@ func (p *Process) missed(kind Kind, asked func(client.Object) bool) {
 	for _, pod := range p.caches[Pods].objects {
 		known = append(known, pod)
 	}
+	for _, pod := range p.pass.base { // the cache may have seen it go since the pass looked
+		known = append(known, pod)
+	}
 	for _, c := range p.server.log[Pods][p.pass.upTo:] {
 		if c.Actor == p.name {
 			known = append(known, c.object())
