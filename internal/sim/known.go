@@ -25,8 +25,23 @@ type knowledge struct {
 	pods []*corev1.Pod
 }
 
-// known gives the process's knowledge, without one commit if asked.
+// known gives what the process decided by and has written since, without one
+// commit if asked.
 func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
+	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod let go
+		return p.knownBy(set, without, p.learned, p.absent)
+	}
+	return p.knownBy(set, without, p.pass.learned, p.pass.absent)
+}
+
+// knownByNow is what the process knows with all that its writes met.
+func (p *Process) knownByNow(set *apps.CloneSet) knowledge {
+	return p.knownBy(set, nil, p.learned, p.absent)
+}
+
+func (p *Process) knownBy(
+	set *apps.CloneSet, without *Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
+) knowledge {
 	newest := map[types.UID]*corev1.Pod{}
 	learn := func(pod *corev1.Pod) {
 		if old := newest[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
@@ -38,8 +53,7 @@ func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 			learn(pod)
 		}
 	}
-	asked, absent := p.heard()
-	for _, pod := range asked {
+	for _, pod := range read {
 		learn(pod)
 	}
 	gone := map[types.UID]bool{}
@@ -51,15 +65,6 @@ func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 	}
 	maps.Copy(gone, absent)
 	return p.own(set, newest, gone)
-}
-
-// heard is what the process had read from the server when it decided, or by now
-// if it has not: then a Pod or a claim is being adopted, or a Pod let go.
-func (p *Process) heard() (pods map[types.UID]*corev1.Pod, absent map[types.UID]bool) {
-	if p.pass.learned == nil {
-		return p.learned, p.absent
-	}
-	return p.pass.learned, p.pass.absent
 }
 
 // own gives those of the Pods that are the set's and there, by name.
