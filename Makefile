@@ -6,6 +6,7 @@ SHELL      := /bin/bash
 GO         ?= go
 BIN        := $(CURDIR)/bin
 MODULES    := . devcluster
+CONFORMANCE := conformance
 GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
 LINT       := $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 
@@ -27,6 +28,11 @@ test: ## Run all tests with the race detector, on a control plane that is built 
 	@$(GO) -C devcluster run ./cmd/devcluster build
 	CGO_ENABLED=1 $(GO) test -race ./...
 	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
+
+.PHONY: registries
+registries: ## Run the connectors against real registry servers, fetched or built on the first run.
+	@echo "The first run fetches and builds servers: about ten minutes on two cores."
+	$(GO) -C $(CONFORMANCE) test -count=1 -timeout 60m ./...
 
 .PHONY: sim
 SEEDS ?= 10000
@@ -71,6 +77,7 @@ check: ## Check that generated files, formatting and modules are up to date, and
 	tools/check-generated
 	$(LINT) run ./...
 	cd devcluster && $(LINT) run --config ../.golangci.yml ./...
+	cd $(CONFORMANCE) && $(LINT) run --config ../.golangci.yml ./...
 
 .PHONY: up down status
 up: ## Start a development cluster in the background.

@@ -71,7 +71,7 @@ func TestAdoption(t *testing.T) {
 			if test.live != nil {
 				test.live(c.live)
 			}
-			r := &Reconciler{Client: c, Reader: c, Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod]()}
+			r := &Reconciler{Client: c, Reader: c, Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
 			if err := r.adoptOrphans(t.Context(), set); err != nil {
 				t.Fatal(err)
 			}

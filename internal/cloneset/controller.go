@@ -49,8 +49,9 @@ const (
 type Options struct {
 	// Sets is how many CloneSets are worked on at a time. Default: 8.
 	Sets int
-	// Parallel is how many Pods of one set are written at a time, and how many
-	// one pass takes out of service or creates. Default: 32.
+	// Parallel is how many Pods of one set are written at a time. One pass takes
+	// half as many out of service or creates them: the other half are those that
+	// come back. Default: 32.
 	Parallel int
 	// Clock tells the time. Default: the machine's.
 	Clock clock.PassiveClock

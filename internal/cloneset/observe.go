@@ -73,7 +73,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		Pods: pods, Drained: r.drains.of(pods, now), Nodes: nodes,
 		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
-		Starts: r.Options.Parallel,
+		Starts: max(r.Options.Parallel/2, 1),
 	}, known, nil
 }
 
@@ -172,28 +172,45 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	}
 	for i := range orphans.Items {
 		pod := &orphans.Items[i]
-		if pod.DeletionTimestamp != nil || !selector.Matches(labels.Set(pod.Labels)) {
+		if !adoptable(pod, selector) {
 			continue
 		}
-		if err := r.adopt(ctx, set, pod); err != nil {
-			return err
+		if err := r.adopt(ctx, set, selector, pod); err != nil {
+			return fmt.Errorf("adopt Pod %s: %w", pod.Name, err)
 		}
 	}
 	return nil
 }
 
-func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
+func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
+	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selector.Matches(labels.Set(pod.Labels))
+}
+
+// adopt takes a Pod over. One that has changed is read again: a kubelet writes
+// status all the time, and such a change brings the set here no second time.
+func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
+	err := r.tryAdopt(ctx, set, pod)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	live := &corev1.Pod{}
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if live.UID != pod.UID || !adoptable(live, selector) {
+		return nil // the watch shows it, and brings the set here again
+	}
+	return r.tryAdopt(ctx, set, live)
+}
+
+func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
 	patch, err := r.adoption(ctx, set, pod)
 	if patch == nil || err != nil {
 		return err
 	}
 	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // changed since; the watch brings the set here again
-	}
-	if err != nil {
-		return fmt.Errorf("adopt Pod %s: %w", pod.Name, err)
+	if err := r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		return client.IgnoreNotFound(err)
 	}
 	r.writes.note(set.UID, written{object: adopted, created: true, at: r.Clock.Now()})
 	return nil
@@ -208,6 +225,7 @@ func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object cl
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
 		return nil, fmt.Errorf("get CloneSet before an adoption: %w", err)
 	}
+	r.answers.note(live)
 	if live.UID != set.UID || live.DeletionTimestamp != nil {
 		return nil, nil
 	}

@@ -116,15 +116,35 @@ func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *
 	if same.Revision == last {
 		return nil
 	}
-	// A rollback: the old revision is the newest again.
-	patch := fmt.Appendf(nil, `{"revision":%d}`, last+1)
-	renumbered := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: same.Namespace, Name: same.Name}}
-	if err := r.Client.Patch(ctx, renumbered, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := r.renumber(ctx, set, same, last+1); err != nil {
 		return fmt.Errorf("renumber revision %s: %w", same.Name, err)
+	}
+	return nil
+}
+
+// renumber makes an old revision the newest again, as a rollback does; but not
+// for a template that the cache alone still shows: two processes of which one
+// sees an old CloneSet would renumber by turns.
+func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision, number int64) error {
+	live := &apps.CloneSet{}
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
+		return fmt.Errorf("get CloneSet: %w", err)
+	}
+	r.answers.note(live)
+	if live.UID != set.UID || live.Generation != set.Generation {
+		return apierrors.NewConflict(apps.GroupVersion.WithResource("clonesets").GroupResource(), set.Name, errChanged)
+	}
+	patch := fmt.Appendf(nil, `{"revision":%d}`, number)
+	renumbered := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
+	if err := r.Client.Patch(ctx, renumbered, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return err
 	}
 	r.answers.noteRevision(set, renumbered)
 	return nil
 }
+
+// errChanged says that the CloneSet is not what the pass began with.
+var errChanged = errors.New("the CloneSet has changed since the pass began; the next pass decides by what it is now")
 
 // findRevision asks the API server for a revision that is in use and that the
 // cache does not show: a Pod whose revision seems to be gone would be recreated

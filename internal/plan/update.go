@@ -127,7 +127,7 @@ func (p *pass) crowded(v *podView) bool {
 	if p.Starts == 0 || !v.available {
 		return false
 	}
-	if p.ledger.settling >= p.Starts {
+	if p.ledger.settling >= 2*p.Starts {
 		p.wakeAt(p.ledger.settled)
 		return true
 	}

@@ -244,13 +244,13 @@ func TestNotTooManyAtOnce(t *testing.T) {
 		want int
 		wake time.Duration
 	}{
-		{"nobody is out", nil, 2, 0},
+		{"nobody is out", nil, 1, 0},
 		{"one has just left", []time.Duration{400 * time.Millisecond}, 1, 600 * time.Millisecond},
 		{"two have just left", []time.Duration{400 * time.Millisecond, 700 * time.Millisecond}, 0, 300 * time.Millisecond},
-		{"two are slow", []time.Duration{time.Second, 3 * time.Second}, 2, 0},
+		{"two are slow", []time.Duration{time.Second, 3 * time.Second}, 1, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := snap(8, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(8), starts(2))
+			s := snap(8, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(8), starts(1))
 			s.Drained = map[types.UID]time.Time{}
 			for i, since := range test.out {
 				p := leaving(fmt.Sprintf("u%d", i))
@@ -274,6 +274,24 @@ func TestNotTooManyAtOnce(t *testing.T) {
 				t.Errorf("the next look is at %v, want %v", p.RequeueAt.Sub(now), test.wake)
 			}
 		})
+	}
+}
+
+// TestRestartsAreBoundedToo: Pods that their hook has let go restart a few at a
+// time, before others are led to their gates.
+func TestRestartsAreBoundedToo(t *testing.T) {
+	s := snap(6, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(6), starts(2), hooks(gates(false)))
+	for _, name := range []string{"a", "b", "c"} {
+		with(pod(name, 1, state(apps.StatePreparingUpdate), finalizers(keyNormal)))(s)
+	}
+	for _, name := range []string{"d", "e", "f"} {
+		with(pod(name, 1, finalizers(keyNormal, keyUpdate)))(s)
+	}
+	p := expect(t, s,
+		"update a (InPlaceUpdate) to Updating InPlaceUpdateReady=False revision web-r2",
+		"update b (InPlaceUpdate) to Updating InPlaceUpdateReady=False revision web-r2")
+	if !p.More {
+		t.Error("nothing asks for the pass that goes on")
 	}
 }
 

@@ -36,6 +36,14 @@ type PlaceChanges struct {
 
 func (c PlaceChanges) empty() bool { return len(c.Joins)+len(c.Leaves)+len(c.Orphans) == 0 }
 
+// unsettled says whether an entry is on its way out: no event tells when its
+// last request is over.
+func (c PlaceChanges) unsettled() bool {
+	return slices.ContainsFunc(slices.Concat(c.Leaves, c.Orphans), func(change registry.Change) bool {
+		return change.Entry.Unsettled != ""
+	})
+}
+
 // changes compares every listed place with what it is to have.
 func (w *world) changes() []PlaceChanges {
 	var all []PlaceChanges
@@ -168,6 +176,9 @@ type presence struct {
 	listed bool
 	// current says that the one wanted is among them.
 	current bool
+	// unsettled is why one of them is neither in service nor gone; empty if none
+	// is in between.
+	unsettled string
 	// reason says what is in the way of an entry that is not current.
 	reason Reason
 	// cause is why a change was refused in this pass; nil if none was.
@@ -183,7 +194,9 @@ func (w *world) presence(m *member, place Place, s *subject) presence {
 	want, hasPort := w.entry(m, s)
 	p := presence{reason: ReasonNotListed, cause: cmp.Or(w.Failed[place][want.ID], w.Failed[place][""])}
 	for _, e := range idx.byPod[s.pod.UID] {
-		p.listed = p.listed || e.Owner.Registration == m.name
+		if e.Owner.Registration == m.name {
+			p.listed, p.unsettled = true, cmp.Or(p.unsettled, e.Unsettled)
+		}
 		p.current = p.current || hasPort && want.Same(*e)
 	}
 	switch have := idx.byID[want.ID]; {

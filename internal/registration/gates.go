@@ -83,7 +83,7 @@ func (w *world) join(s *subject, h hook) answer {
 			case !p.current && p.cause != nil:
 				a.waiting = append(a.waiting, base.unknown(p.cause))
 			case !p.current:
-				a.waiting = append(a.waiting, base.because(p.reason, joinMessage(p.reason, place, s, m)))
+				a.waiting = append(a.waiting, base.because(p.reason, joinMessage(p, place, s, m)))
 			default:
 				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
 			}
@@ -238,6 +238,9 @@ func (w Waiting) stillListed(p presence) Waiting {
 	if p.cause != nil {
 		return w.unknown(p.cause)
 	}
+	if p.unsettled != "" {
+		return w.because(ReasonDraining, fmt.Sprintf("Registry %s: %s", w.Registry, p.unsettled))
+	}
 	return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it", w.Registry))
 }
 
@@ -252,8 +255,8 @@ func (m missingRegistry) message(namespace string) string {
 	return fmt.Sprintf("there is no Registry %q: create it, or take it out of spec.registries", m.name)
 }
 
-func joinMessage(reason Reason, place Place, s *subject, m *member) string {
-	switch reason {
+func joinMessage(p presence, place Place, s *subject, m *member) string {
+	switch p.reason {
 	case ReasonPortNotFound:
 		return fmt.Sprintf("no container of it has a port named %q: correct spec.instance.port", m.registration.Spec.Instance.Port.StrVal)
 	case ReasonForeignEntry:
@@ -262,6 +265,9 @@ func joinMessage(reason Reason, place Place, s *subject, m *member) string {
 	case ReasonDuplicate:
 		return fmt.Sprintf("another Registration puts it into service %s of Registry %s: give them different services",
 			place.Service, place.Registry)
+	}
+	if p.unsettled != "" {
+		return fmt.Sprintf("Registry %s: %s", place.Registry, p.unsettled)
 	}
 	return fmt.Sprintf("Registry %s does not list it yet", place.Registry)
 }

@@ -53,10 +53,17 @@ type Outcome struct {
 	Missing []Waiting
 }
 
+// unsettledRetry is when a place is listed again whose entries wait for their
+// last requests.
+const unsettledRetry = time.Second
+
 // MakePlan plans. It depends on nothing but the snapshot.
 func MakePlan(snapshot Snapshot) Plan {
 	w := newWorld(snapshot)
 	p := Plan{Changes: w.changes(), Findings: w.findings()}
+	if slices.ContainsFunc(p.Changes, PlaceChanges.unsettled) {
+		p.RequeueAt = w.Now.Add(unsettledRetry)
+	}
 	for _, s := range w.subjects {
 		if s.wanted() && !s.protected() {
 			p.Protect = append(p.Protect, protect(s))

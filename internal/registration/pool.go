@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,12 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/consul"
+	"github.com/usher-dev/usher/internal/registry/dns"
 	"github.com/usher-dev/usher/internal/registry/etcd"
+	"github.com/usher-dev/usher/internal/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registry/webhook"
+	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
 
 const (
@@ -31,42 +36,92 @@ const (
 	// alone; each failure doubles it.
 	minBackOff = time.Second
 	maxBackOff = 30 * time.Second
+	// maxTTL bounds spec.dns.ttl, in seconds: a day.
+	maxTTL = 24 * 60 * 60
 	// calm is how long a registry has to work before its back-off starts over.
 	calm = time.Minute
 )
 
-// Connect makes a connector for a Registry. prefix is the etcd prefix to use,
-// which may be an earlier one; secret is nil if the Registry names none.
+// Connect makes a connector for a Registry. prefix is where its services are, as
+// rootOf says, which may be an earlier one; secret is nil if the Registry names none.
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
 
 // DefaultConnect knows every kind that the API has.
 func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
 	switch {
+	case r.Spec.Consul != nil:
+		return consul.New(consul.Options{Address: r.Spec.Consul.Address, Datacenter: prefix, Secret: secret})
+	case r.Spec.DNS != nil:
+		return dns.New(dns.Options{
+			Server: r.Spec.DNS.Server, Zone: prefix, TTL: ttlOf(r.Spec.DNS), Secret: secret,
+		})
 	case r.Spec.Etcd != nil:
 		return etcd.New(etcd.Options{
 			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
 		})
+	case r.Spec.HAProxy != nil:
+		return haproxy.New(haproxy.Options{
+			Addresses: r.Spec.HAProxy.Addresses, ServerOptions: r.Spec.HAProxy.ServerOptions, Secret: secret,
+		})
 	case r.Spec.Webhook != nil:
 		return webhook.New(webhook.Options{URL: r.Spec.Webhook.URL, Secret: secret})
+	case r.Spec.ZooKeeper != nil:
+		return zookeeper.New(zookeeper.Options{
+			Servers: r.Spec.ZooKeeper.Servers, Layout: layoutOf(r), Path: prefix, Secret: secret,
+		})
 	}
-	return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set spec.etcd or spec.webhook", r.Name))
+	return nil, registry.Permanent(fmt.Errorf(
+		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.etcd, spec.haproxy, spec.webhook and spec.zookeeper", r.Name))
 }
 
-func prefixOf(r *usherv1alpha1.Registry) string {
-	if r.Spec.Etcd == nil {
-		return ""
+// rootOf is where a Registry keeps its services, for kinds where that can change
+// while the Registry stays: what was written under the old one is then removed.
+func rootOf(r *usherv1alpha1.Registry) string {
+	switch {
+	case r.Spec.Consul != nil:
+		return r.Spec.Consul.Datacenter
+	case r.Spec.DNS != nil:
+		return r.Spec.DNS.Zone
+	case r.Spec.Etcd != nil:
+		return r.Spec.Etcd.Prefix
+	case r.Spec.ZooKeeper != nil:
+		return cmp.Or(r.Spec.ZooKeeper.Path, zookeeper.DefaultPath(layoutOf(r)))
 	}
-	return r.Spec.Etcd.Prefix
+	return ""
+}
+
+// layoutOf is the layout of a ZooKeeper Registry, Curator's where none is set.
+func layoutOf(r *usherv1alpha1.Registry) zookeeper.Layout {
+	if r.Spec.ZooKeeper.Layout == usherv1alpha1.LayoutDubbo {
+		return zookeeper.Dubbo
+	}
+	return zookeeper.Curator
 }
 
 func kindOf(r *usherv1alpha1.Registry) string {
 	switch {
+	case r.Spec.Consul != nil:
+		return "consul"
+	case r.Spec.DNS != nil:
+		return "dns"
 	case r.Spec.Etcd != nil:
 		return "etcd"
+	case r.Spec.HAProxy != nil:
+		return "haproxy"
 	case r.Spec.Webhook != nil:
 		return "webhook"
+	case r.Spec.ZooKeeper != nil:
+		return "zookeeper"
 	}
 	return ""
+}
+
+// ttlOf is in whole seconds, as DNS has it; zero stands for the connector's default.
+func ttlOf(d *usherv1alpha1.DNSRegistry) uint32 {
+	if d.TTL == nil || d.TTL.Duration <= 0 {
+		return 0
+	}
+	return uint32(min(max(int64(d.TTL.Duration/time.Second), 1), maxTTL))
 }
 
 func timeoutOf(r *usherv1alpha1.Registry) time.Duration {
@@ -85,10 +140,18 @@ func repairOf(r *usherv1alpha1.Registry) time.Duration {
 
 func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 	switch {
+	case r.Spec.Consul != nil:
+		return r.Spec.Consul.CredentialsSecret
+	case r.Spec.DNS != nil:
+		return r.Spec.DNS.CredentialsSecret
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.CredentialsSecret
+	case r.Spec.HAProxy != nil:
+		return r.Spec.HAProxy.CredentialsSecret
 	case r.Spec.Webhook != nil:
 		return r.Spec.Webhook.CredentialsSecret
+	case r.Spec.ZooKeeper != nil:
+		return r.Spec.ZooKeeper.CredentialsSecret
 	}
 	return nil
 }

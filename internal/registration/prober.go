@@ -117,7 +117,7 @@ func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error
 			return fmt.Errorf("spec.namespaces: %w: correct it", err)
 		}
 	}
-	c, err := r.pool.get(ctx, object, prefixOf(object), true)
+	c, err := r.pool.get(ctx, object, rootOf(object), true)
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,8 @@ const (
 	ReasonNotListed Reason = "NotListedYet"
 	// ReasonStillListed: the entry was or will be removed, and is listed yet.
 	ReasonStillListed Reason = "StillListed"
+	// ReasonDraining: the entry gets no new requests, and old ones are in flight.
+	ReasonDraining Reason = "Draining"
 	// ReasonForeignEntry: somebody else's entry has the id of the Pod's.
 	ReasonForeignEntry Reason = "ForeignEntry"
 	// ReasonDuplicate: another Registration registers the Pod there already.

@@ -231,7 +231,8 @@ func (s *simulation) probe() {
 
 func (s *simulation) fault() {
 	name := []string{"discovery", "backup"}[s.random.IntN(2)]
-	fault := []memory.Fault{memory.None, memory.None, memory.None, memory.Down, memory.ReadOnly, memory.Lossy}[s.random.IntN(6)]
+	fault := []memory.Fault{memory.None, memory.None, memory.None, memory.Down, memory.ReadOnly, memory.Lossy,
+		memory.Busy}[s.random.IntN(7)]
 	s.log("%s has fault %d", name, fault)
 	s.stores[name].Break(fault)
 }

@@ -18,7 +18,7 @@ import (
 type Place struct {
 	// Registry is the name of the Registry object.
 	Registry string
-	// Prefix is that of an etcd Registry, else empty.
+	// Prefix is where the Registry keeps its services; empty for kinds without one.
 	Prefix string
 	// Service is the name that callers ask for.
 	Service string
@@ -34,7 +34,7 @@ func comparePlaces(a, b Place) int {
 
 // RegistryState is what a pass knows of a Registry object.
 type RegistryState struct {
-	// Prefix is the etcd prefix that new entries go to.
+	// Prefix is where new entries go.
 	Prefix string
 	// Denied says that spec.namespaces leaves this namespace out.
 	Denied bool

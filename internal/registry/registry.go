@@ -37,6 +37,10 @@ type Connector interface {
 	// error is a *ChangeError, joined with those of the others. Any other error
 	// says that some changes may have been made and some not; Apply is
 	// idempotent, so the same changes may be sent again.
+	//
+	// A registry that sees requests in flight removes in steps: the first Remove
+	// takes the entry out of the choice of callers, and List goes on to show it,
+	// Unsettled, until a later one finds that the last request is over.
 	Apply(ctx context.Context, service string, changes []Change) error
 
 	// Ping is the cheapest call that proves that the address and the
@@ -69,21 +73,32 @@ type Entry struct {
 	Address string `json:"address"`
 	// Port is from 1 to 65535.
 	Port int32 `json:"port"`
-	// Weight is the share of requests relative to other instances, at least 1.
+	// Weight is the share of requests relative to other instances, at least 1. A
+	// listed one of 0 says that the registry holds the entry back from callers.
 	Weight int32 `json:"weight"`
 	// Metadata is for callers.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Owner is zero for entries that Usher did not write.
 	Owner Owner `json:"owner"`
+	// Unsettled says why a listed entry is neither fully in service nor gone, for
+	// people: "it waits for 2 sessions on HAProxy 10.0.0.1:9999". Empty, which a
+	// wanted entry always is: it is in service. Removing an unsettled entry again
+	// takes it out once it can go; a Put brings it back.
+	Unsettled string `json:"unsettled,omitempty"`
+	// NoMetadata says that the registry has no place for metadata, so that what
+	// is listed says nothing about it.
+	NoMetadata bool `json:"-"`
 	// Version is opaque. It changes whenever the entry does; empty stands for
 	// "no such entry".
 	Version string `json:"version,omitempty"`
 }
 
-// Same says whether callers and owners see no difference; versions do not count.
+// Same says whether callers and owners see no difference; versions do not count,
+// nor does metadata where the registry cannot hold it.
 func (e Entry) Same(other Entry) bool {
 	return e.ID == other.ID && e.Address == other.Address && e.Port == other.Port &&
-		e.Weight == other.Weight && e.Owner == other.Owner && maps.Equal(e.Metadata, other.Metadata)
+		e.Weight == other.Weight && e.Owner == other.Owner && e.Unsettled == other.Unsettled &&
+		(e.NoMetadata || other.NoMetadata || maps.Equal(e.Metadata, other.Metadata))
 }
 
 // Op is what a Change does.

@@ -267,8 +267,8 @@ func (r *liveReader) Get(_ context.Context, key client.ObjectKey, out client.Obj
 	case *corev1.Pod:
 		p.learned[o.UID] = o
 	case *apps.CloneSet:
-		if p.pass.set == nil { // what the pass starts from; later it only checks
-			p.learnedSet = o
+		p.learnedSet = o
+		if p.pass.set == nil { // what the pass starts from; what is read later counts for the next one
 			p.began(o)
 		}
 	}

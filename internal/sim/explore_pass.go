@@ -254,10 +254,8 @@ func (p *Process) knew(object client.Object, written bool) {
 			p.learned[o.UID] = o
 		}
 	case *apps.CloneSet:
-		if written {
-			p.learnedSet = o
-		} else if p.pass.set == nil { // as liveReader has it
-			p.learnedSet = o
+		p.learnedSet = o
+		if !written && p.pass.set == nil { // as liveReader has it
 			p.began(o)
 		}
 	}

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +38,8 @@ func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 			learn(pod)
 		}
 	}
-	for _, pod := range p.pass.learned {
+	asked, absent := p.heard()
+	for _, pod := range asked {
 		learn(pod)
 	}
 	gone := map[types.UID]bool{}
@@ -47,14 +49,24 @@ func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 			learn(pod)
 		}
 	}
+	maps.Copy(gone, absent)
 	return p.own(set, newest, gone)
+}
+
+// heard is what the process had read from the server when it decided, or by now
+// if it has not: then a Pod or a claim is being adopted, or a Pod let go.
+func (p *Process) heard() (pods map[types.UID]*corev1.Pod, absent map[types.UID]bool) {
+	if p.pass.learned == nil {
+		return p.learned, p.absent
+	}
+	return p.pass.learned, p.pass.absent
 }
 
 // own gives those of the Pods that are the set's and there, by name.
 func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
 	var k knowledge
 	for uid, pod := range newest {
-		if !gone[uid] && !p.pass.absent[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(pod) {
+		if !gone[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(pod) {
 			k.pods = append(k.pods, pod)
 		}
 	}

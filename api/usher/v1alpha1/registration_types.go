@@ -177,7 +177,9 @@ type RegistrationStatus struct {
 type Target struct {
 	// Registry is the name of the Registry.
 	Registry string `json:"registry"`
-	// Prefix is that of an etcd Registry when the target was recorded.
+	// Prefix is where the Registry kept its services when the target was
+	// recorded: the prefix of etcd, the datacenter of Consul, the zone of DNS,
+	// the path of ZooKeeper.
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// Service is the name that callers ask for.

@@ -36,14 +36,26 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.etcd) ? 1 : 0) + (has(self.webhook) ? 1 : 0) == 1",message="set exactly one kind of registry: etcd or webhook"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.etcd), has(self.haproxy), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, etcd, haproxy, webhook or zookeeper"
 type RegistrySpec struct {
+	// Consul keeps entries in Consul's catalog.
+	// +optional
+	Consul *ConsulRegistry `json:"consul,omitempty"`
+	// DNS keeps entries as records of a zone, through dynamic updates (RFC 2136).
+	// +optional
+	DNS *DNSRegistry `json:"dns,omitempty"`
 	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
+	// HAProxy keeps entries as servers of HAProxy, through its runtime API.
+	// +optional
+	HAProxy *HAProxyRegistry `json:"haproxy,omitempty"`
 	// Webhook hands entries to an HTTP service of your own.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
+	// ZooKeeper keeps entries in the layout of Curator or of Dubbo.
+	// +optional
+	ZooKeeper *ZooKeeperRegistry `json:"zookeeper,omitempty"`
 
 	// Namespaces says whose Registrations may use this registry. Absent: those
 	// of every namespace.
@@ -82,6 +94,53 @@ type EtcdRegistry struct {
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }
 
+// DNSRegistry is the primary server of a zone. An instance is an SRV record of
+// _<service>._tcp.<zone> with an address and a TXT record at its target,
+// <instance>.<service>.<zone>. Services are names of one label.
+type DNSRegistry struct {
+	// Server is host:port of the primary, reached over TCP.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^([^\s/@:\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$`
+	Server string `json:"server"`
+	// Zone that the records are in, for instance svc.example.com.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=200
+	// +kubebuilder:validation:Pattern=`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?$`
+	Zone string `json:"zone"`
+	// TTL is how long callers may keep what they were told, in whole seconds.
+	// spec.drain.propagation of the Registrations has to be longer.
+	// +kubebuilder:default="5s"
+	// +optional
+	TTL *metav1.Duration `json:"ttl,omitempty"`
+	// CredentialsSecret names a Secret with the keys tsig.name, tsig.secret
+	// (base64) and tsig.algorithm (hmac-sha256 if absent), which sign requests.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// HAProxyRegistry is one HAProxy process or several that callers go through. A
+// service is the backend of that name in their configuration.
+type HAProxyRegistry struct {
+	// Addresses are the runtime APIs of all processes: tcp://host:port,
+	// tls://host:port or unix:///path. Their level is admin.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:Pattern=`^((tcp|tls)://[^/@\s]+:[0-9]{1,5}|unix:///[^\s]+)$`
+	// +listType=set
+	Addresses []string `json:"addresses"`
+	// ServerOptions follow the address when a server is added, for instance
+	// "check inter 2s". Servers that are there already keep theirs.
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_./:@=, -]*$`
+	// +optional
+	ServerOptions string `json:"serverOptions,omitempty"`
+	// CredentialsSecret names a Secret with the keys ca.crt, tls.crt and tls.key
+	// for tls:// addresses.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
 // WebhookRegistry is an HTTP service that keeps the entries. docs/webhook.md
 // describes the protocol.
 type WebhookRegistry struct {
@@ -92,6 +151,65 @@ type WebhookRegistry struct {
 	URL string `json:"url"`
 	// CredentialsSecret names a Secret with the key hmac, which signs each
 	// request, and ca.crt for https with a CA of your own.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// ConsulRegistry is a Consul datacenter. Each entry is a service with a passing
+// check on a node of its own.
+type ConsulRegistry struct {
+	// Address is the URL of an agent or server, without a path.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+$`
+	Address string `json:"address"`
+	// Datacenter is where entries go. Absent: that of the agent.
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
+	// +optional
+	Datacenter string `json:"datacenter,omitempty"`
+	// CredentialsSecret names a Secret with the key token, an ACL token, and
+	// ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// ZooKeeperLayout is how entries are laid out in ZooKeeper.
+// +kubebuilder:validation:Enum=Curator;Dubbo
+type ZooKeeperLayout string
+
+const (
+	// LayoutCurator is <path>/<service>/<instance> with the JSON of Curator's
+	// service discovery.
+	LayoutCurator ZooKeeperLayout = "Curator"
+	// LayoutDubbo is <path>/<interface>/providers/<URL of the provider>.
+	LayoutDubbo ZooKeeperLayout = "Dubbo"
+)
+
+// ZooKeeperRegistry is a ZooKeeper ensemble.
+//
+// +kubebuilder:validation:XValidation:rule="self.layout == oldSelf.layout",message="the layout cannot change, as entries of the old one would stay: make another Registry"
+type ZooKeeperRegistry struct {
+	// Servers are the members, each a host and a port.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=260
+	// +kubebuilder:validation:items:Pattern=`^[^/@,\s]+:[0-9]{1,5}$`
+	// +listType=set
+	Servers []string `json:"servers"`
+	// Layout is that of Curator's service discovery, or that of Dubbo's
+	// providers. It cannot change.
+	// +kubebuilder:default=Curator
+	// +optional
+	Layout ZooKeeperLayout `json:"layout,omitempty"`
+	// Path is where services begin, without slashes at its ends. Absent:
+	// services in the layout of Curator, dubbo in that of Dubbo.
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$`
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(part, part == '.' || part == '..' || part == 'zookeeper')",message="the path cannot have the parts . and .. nor zookeeper, which is ZooKeeper's own"
+	// +optional
+	Path string `json:"path,omitempty"`
+	// CredentialsSecret names a Secret with the keys username and password, for
+	// the scheme digest.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }

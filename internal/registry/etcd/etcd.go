@@ -11,8 +11,6 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/credentials"
 )
 
 // Keys of the credentials Secret.
@@ -36,10 +35,10 @@ const (
 	KeyPassword = "password"
 	// KeyCA is the PEM bundle that the members' certificates are checked with,
 	// the system's roots if absent.
-	KeyCA = "ca.crt"
+	KeyCA = credentials.KeyCA
 	// KeyCertificate and KeyPrivateKey are the client certificate, in PEM.
-	KeyCertificate = "tls.crt"
-	KeyPrivateKey  = "tls.key"
+	KeyCertificate = credentials.KeyCertificate
+	KeyPrivateKey  = credentials.KeyPrivateKey
 )
 
 const (
@@ -100,7 +99,7 @@ func New(options Options) (*Registry, error) {
 	}
 	if secure(options.Endpoints) {
 		var err error
-		if config.TLS, err = tlsConfig(options.Secret); err != nil {
+		if config.TLS, err = credentials.TLS(options.Secret); err != nil {
 			return nil, registry.Permanent(err)
 		}
 	}
@@ -123,26 +122,6 @@ func secure(endpoints []string) bool {
 		}
 	}
 	return false
-}
-
-func tlsConfig(secret map[string][]byte) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca := secret[KeyCA]; len(ca) > 0 {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, fmt.Errorf("the credentials Secret's %s holds no certificate: put a PEM bundle there", KeyCA)
-		}
-	}
-	certificate, key := secret[KeyCertificate], secret[KeyPrivateKey]
-	if len(certificate) == 0 && len(key) == 0 {
-		return config, nil
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		return nil, fmt.Errorf("the credentials Secret's %s and %s are no pair: %w", KeyCertificate, KeyPrivateKey, err)
-	}
-	config.Certificates = []tls.Certificate{pair}
-	return config, nil
 }
 
 // connected returns the client, made on first use: with a user name, making one

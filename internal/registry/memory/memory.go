@@ -31,6 +31,9 @@ const (
 	Stale
 	// Lossy applies changes and says that it failed.
 	Lossy
+	// Busy has requests in flight to every instance: what is removed stays
+	// listed, unsettled, until it is removed again without the fault.
+	Busy
 )
 
 // Registry implements registry.Connector.
@@ -170,6 +173,13 @@ func (r *Registry) apply(service string, change registry.Change) error {
 	needed, err := change.Check(current)
 	if err != nil || !needed {
 		return err
+	}
+	if change.Op == registry.Remove && r.fault == Busy {
+		if current.Unsettled == "" {
+			current.Unsettled = "it waits for 1 session"
+			r.put(service, *current)
+		}
+		return nil
 	}
 	if change.Op == registry.Remove {
 		delete(r.services[service], change.Entry.ID)

@@ -67,6 +67,29 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestBusyKeepsWhatIsRemoved(t *testing.T) {
+	ctx := t.Context()
+	r := memory.New()
+	r.Seed("web", entry("a"))
+	remove := func() []registry.Entry {
+		t.Helper()
+		changes := []registry.Change{{Op: registry.Remove, Entry: r.Entries("web")[0]}}
+		if err := r.Apply(ctx, "web", changes); err != nil {
+			t.Fatal(err)
+		}
+		return r.Entries("web")
+	}
+	r.Break(memory.Busy)
+	first, second := remove(), remove()
+	if len(first) != 1 || first[0].Unsettled == "" || len(second) != 1 || second[0].Version != first[0].Version {
+		t.Errorf("while it is busy %+v and then %+v is listed", first, second)
+	}
+	r.Break(memory.None)
+	if left := remove(); len(left) != 0 {
+		t.Errorf("%+v is left", left)
+	}
+}
+
 func TestHangEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := memory.New()

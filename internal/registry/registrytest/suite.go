@@ -32,8 +32,14 @@ type Subject struct {
 	Connector registry.Connector
 	// Seed writes an entry as somebody who is not Usher.
 	Seed func(t *testing.T, service, id string)
-	// Break takes the server away, Mend brings it back with what it had.
+	// Break takes the server away, Mend brings it back with what it had, unless
+	// it Forgets.
 	Break, Mend func(t *testing.T)
+	// NoMetadata says that the registry has no place for metadata: entries are
+	// listed without it, and say so.
+	NoMetadata bool
+	// Forgets says that a server which comes back has lost its entries.
+	Forgets bool
 }
 
 // Run runs the suite. connect returns a connector to an empty server of its own
@@ -142,13 +148,22 @@ func (h *harness) list(service string) ([]registry.Entry, map[string]string) {
 func (h *harness) shows(want ...registry.Entry) map[string]string {
 	h.Helper()
 	have, versions := h.list(service)
-	if want == nil {
-		want = []registry.Entry{}
-	}
+	want = h.held(want)
 	if diff := cmp.Diff(want, have); diff != "" {
 		h.Errorf("the list differs (-want +have):\n%s", diff)
 	}
 	return versions
+}
+
+// held are the entries as the registry can hold them.
+func (h *harness) held(entries []registry.Entry) []registry.Entry {
+	held := append([]registry.Entry{}, entries...)
+	for i := range held {
+		if h.NoMetadata {
+			held[i].NoMetadata, held[i].Metadata = true, nil
+		}
+	}
+	return held
 }
 
 func ids(entries []registry.Entry) []string {
@@ -342,6 +357,10 @@ func testDown(h *harness) {
 		if end.Err() != nil {
 			h.Fatalf("the connector did not recover within %s", recovery)
 		}
+	}
+	if h.Forgets {
+		h.shows()
+		h.apply(put(a))
 	}
 	h.shows(a)
 }

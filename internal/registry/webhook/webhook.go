@@ -193,6 +193,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 			return nil, registry.Permanent(fmt.Errorf("%s%s answered with an entry that has no id or no version",
 				r.base, PathList))
 		}
+		answer.Entries[i].Unsettled = shorten(answer.Entries[i].Unsettled)
 	}
 	sortByID(answer.Entries)
 	return answer.Entries, nil

@@ -184,6 +184,18 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
+func TestUnsettledEntriesAreTold(t *testing.T) {
+	body := `{"entries":[{"id":"a","version":"1","unsettled":"it waits for 2 requests"},` +
+		`{"id":"b","version":"1","unsettled":"` + strings.Repeat("long ", 1000) + `"}]}`
+	have, err := answering(t, http.StatusOK, body).List(t.Context(), "web")
+	if err != nil || len(have) != 2 {
+		t.Fatalf("listed are %v, %v", have, err)
+	}
+	if have[0].Unsettled != "it waits for 2 requests" || len(have[1].Unsettled) > 300 {
+		t.Errorf("unsettled is %q, and %d bytes long", have[0].Unsettled, len(have[1].Unsettled))
+	}
+}
+
 func TestSilenceIsTransient(t *testing.T) {
 	release := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))

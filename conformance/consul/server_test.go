@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/conformance/internal/servers"
+	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/consul"
+)
+
+const (
+	// patience bounds every wait for something that has to happen.
+	patience = 30 * time.Second
+	// buildTime bounds a first build of Consul.
+	buildTime  = 30 * time.Minute
+	datacenter = "east"
+)
+
+// server is a Consul of one member.
+type server struct {
+	*servers.Process
+	address string
+	secure  string // With TLS, if the settings name a certificate.
+	token   string // Of tests; may do everything.
+}
+
+// start starts a server with these settings besides its own.
+func start(t *testing.T, settings map[string]any) *server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), buildTime)
+	defer cancel()
+	program, err := servers.GoProgram(ctx, "consul", "server", "github.com/hashicorp/consul", "about ten minutes on two cores")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := servers.FreePorts(t, 5)
+	https := -1
+	if settings["cert_file"] != nil {
+		https = ports[4]
+	}
+	s := &server{address: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), secure: fmt.Sprintf("https://127.0.0.1:%d", https)}
+	config := map[string]any{
+		"disable_update_check": true,
+		"disable_host_node_id": true,
+		"performance":          map[string]any{"raft_multiplier": 1},
+		"ports": map[string]any{
+			"http": ports[0], "https": https, "server": ports[1], "serf_lan": ports[2], "serf_wan": ports[3],
+			"dns": -1, "grpc": -1,
+		},
+	}
+	for key, value := range settings {
+		config[key] = value
+	}
+	data, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if acl, ok := settings["acl"].(map[string]any); ok {
+		s.token = acl["tokens"].(map[string]any)["initial_management"].(string)
+	}
+	s.Process = servers.Start(t, servers.Spec{
+		Name: "consul", Path: program, Ready: s.ready,
+		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-datacenter=" + datacenter,
+			"-bind=127.0.0.1", "-client=127.0.0.1", "-data-dir=" + t.TempDir(), "-hcl=" + string(data)},
+	})
+	return s
+}
+
+// ready says whether the server leads and has registered itself.
+func (s *server) ready(ctx context.Context) error {
+	var nodes []any
+	if err := s.do(ctx, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &nodes); err != nil {
+		return err
+	}
+	if len(nodes) == 0 {
+		return errors.New("it has no node yet")
+	}
+	return nil
+}
+
+// do is a request of a test, past the connector.
+func (s *server) do(ctx context.Context, method, path string, question, into any) error {
+	body := io.Reader(http.NoBody)
+	if question != nil {
+		data, err := json.Marshal(question)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, s.address+path, body)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("X-Consul-Token", s.token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %s: %s", path, response.Status, data)
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(data, into)
+}
+
+func (s *server) put(t *testing.T, path string, question any) {
+	t.Helper()
+	if err := s.do(bounded(t), http.MethodPut, path, question, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nodes are the names in the catalog, without the server's own.
+func (s *server) nodes(t *testing.T) []string {
+	t.Helper()
+	var listed []struct{ Node string }
+	if err := s.do(bounded(t), http.MethodGet, "/v1/catalog/nodes?consistent", nil, &listed); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, n := range listed {
+		if n.Node != "server" {
+			names = append(names, n.Node)
+		}
+	}
+	return names
+}
+
+// empty removes all that tests have written.
+func (s *server) empty(t *testing.T) {
+	t.Helper()
+	for _, name := range s.nodes(t) {
+		s.put(t, "/v1/catalog/deregister", map[string]any{"Node": name})
+	}
+}
+
+func (s *server) connect(t *testing.T, options consul.Options) *consul.Registry {
+	t.Helper()
+	if options.Address == "" {
+		options.Address = s.address
+	}
+	r, err := consul.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+// catalog is a service on a node, as others register it.
+func catalog(node, service, id, status string) map[string]any {
+	return map[string]any{
+		"Node": node, "Address": "192.0.2.1",
+		"Service": map[string]any{"ID": id, "Service": service, "Address": "192.0.2.1", "Port": 1},
+		"Check": map[string]any{"Node": node, "CheckID": "theirs", "Name": "theirs", "Status": status,
+			"ServiceID": id, "ServiceName": service},
+	}
+}
+
+func token(value string) map[string][]byte { return map[string][]byte{consul.KeyToken: []byte(value)} }
+
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// instance is the entry of a Pod.
+func instance(id string) registry.Entry {
+	return registry.Entry{
+		ID: id, Address: "10.0.0.1", Port: 8080, Weight: 10, Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: id, PodUID: "uid-" + id},
+	}
+}
+
+func apply(t *testing.T, r registry.Connector, op registry.Op, e registry.Entry) {
+	t.Helper()
+	if err := r.Apply(bounded(t), "web", []registry.Change{{Op: op, Entry: e}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func list(t *testing.T, r registry.Connector) []registry.Entry {
+	t.Helper()
+	entries, err := r.List(bounded(t), "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// passing are the addresses that a caller of the service gets.
+func (s *server) passing(ctx context.Context, service, index string) (addresses []string, next string, err error) {
+	path := "/v1/health/service/" + service + "?passing&wait=10s&index=" + url.QueryEscape(index)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address+path, http.NoBody)
+	if err != nil {
+		return nil, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	var listed []struct {
+		Service struct {
+			Address string
+			Port    int
+		}
+	}
+	if err := json.NewDecoder(response.Body).Decode(&listed); err != nil {
+		return nil, "", err
+	}
+	for _, i := range listed {
+		addresses = append(addresses, fmt.Sprintf("%s:%d", i.Service.Address, i.Service.Port))
+	}
+	return addresses, response.Header.Get("X-Consul-Index"), nil
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Debian unpacks Debian packages into one folder below the cache, without
+// installing them, and returns the folder. What they depend on is not fetched:
+// name it where it is needed, or use DebianProgram. It needs apt-get, dpkg and
+// the lists of packages.
+func Debian(ctx context.Context, name string, packages ...string) (string, error) {
+	uris, err := run(ctx, "", "apt-get", append([]string{"download", "--print-uris", "-qq"}, packages...)...)
+	if err != nil {
+		return "", fmt.Errorf("%w; if apt-get knows no such package, run apt-get update", err)
+	}
+	folder, err := Cache(name, "debian-"+digest(uris))
+	if err != nil {
+		return "", err
+	}
+	what := "Fetching " + name + " from Debian"
+	return folder, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
+		// Held back by apt-get if its own user cannot write here.
+		args := append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, packages...)
+		if _, err := run(ctx, folder, "apt-get", args...); err != nil {
+			return fmt.Errorf("%w; if a package is no longer found, run apt-get update", err)
+		}
+		files, err := filepath.Glob(filepath.Join(folder, "*.deb"))
+		if err != nil || len(files) < len(packages) {
+			return errors.Join(err, fmt.Errorf("apt-get fetched %d of %d packages", len(files), len(packages)))
+		}
+		for _, file := range files {
+			if _, err := run(ctx, folder, "dpkg", "-x", file, folder); err != nil {
+				return err
+			}
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// DebianProgram is Debian for a package of programs and the shared libraries that
+// it needs and that are not installed. Its programs run with LibraryPath.
+func DebianProgram(ctx context.Context, name string) (string, error) {
+	libraries, err := missingLibraries(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return Debian(ctx, name, append([]string{name}, libraries...)...)
+}
+
+// LibraryPath is the LD_LIBRARY_PATH, as Spec.Env has it, that programs below the
+// folder need.
+func LibraryPath(folder string) string {
+	libraries, _ := filepath.Glob(filepath.Join(folder, "usr/lib/*-linux-gnu*")) // The pattern is well-formed.
+	more, _ := filepath.Glob(filepath.Join(folder, "lib/*-linux-gnu*"))
+	return "LD_LIBRARY_PATH=" + strings.Join(append(libraries, more...), ":")
+}
+
+// missingLibraries returns the packages of libraries that a package depends on,
+// at any remove, and that are not installed.
+func missingLibraries(ctx context.Context, name string) ([]string, error) {
+	tree, err := run(ctx, "", "apt-cache", "depends", "--recurse", "--no-recommends", "--no-suggests",
+		"--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", name)
+	if err != nil {
+		return nil, fmt.Errorf("%w; if apt-cache knows no such package, run apt-get update", err)
+	}
+	installed, err := run(ctx, "", "dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\n")
+	if err != nil {
+		return nil, err
+	}
+	have := map[string]bool{}
+	for line := range strings.Lines(installed) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "ii "); ok {
+			have[strings.TrimSpace(name)] = true
+		}
+	}
+	var wanted []string
+	for line := range strings.Lines(tree) {
+		name := strings.TrimSpace(line)
+		// Indented lines are relations, and names in brackets are nobody's packages.
+		if strings.HasPrefix(line, name) && !strings.HasPrefix(name, "<") && !have[name] && isLibrary(name) {
+			wanted = append(wanted, name)
+		}
+	}
+	slices.Sort(wanted)
+	return slices.Compact(wanted), nil
+}
+
+// isLibrary leaves out what only an installation needs.
+func isLibrary(name string) bool {
+	return strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs")
+}

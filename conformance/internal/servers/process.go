@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	// startTimeout bounds the time until a server is ready: one in Java takes
+	// seconds where many tests share a processor.
+	startTimeout = 60 * time.Second
+	// readyPoll is how often a server is asked whether it is ready.
+	readyPoll = 50 * time.Millisecond
+	// shownLines is how much of its output a failed test shows.
+	shownLines = 40
+)
+
+// Spec says how a server is run.
+type Spec struct {
+	// Name is for people.
+	Name string
+	// Path is the program, Args are its arguments.
+	Path string
+	Args []string
+	// Dir is the working directory, that of the test if empty.
+	Dir string
+	// Env is added to the environment.
+	Env []string
+	// Ready returns nil when the server can be used.
+	Ready func(ctx context.Context) error
+}
+
+// Process is a server that runs for the length of a test.
+type Process struct {
+	spec Spec
+	log  string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{}
+	end  error
+}
+
+// Start starts a server, waits until it is ready, and kills it at the end of the
+// test. A test that failed shows the end of the server's output.
+func Start(t *testing.T, spec Spec) *Process {
+	t.Helper()
+	p := &Process{spec: spec, log: filepath.Join(t.TempDir(), spec.Name+".log")}
+	t.Cleanup(func() {
+		if err := p.Kill(); err != nil {
+			t.Errorf("stop %s: %v", spec.Name, err)
+		}
+		if t.Failed() {
+			t.Logf("the end of what %s wrote:\n%s", spec.Name, p.Output())
+		}
+	})
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Restart kills the server if it runs, starts it, and waits until it is ready.
+func (p *Process) Restart(ctx context.Context) error {
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := p.spawn(); err != nil {
+		return fmt.Errorf("start %s: %w", p.spec.Name, err)
+	}
+	for {
+		err := p.spec.Ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return fmt.Errorf("%s ended before it was ready: %w", p.spec.Name, p.exit())
+		case <-ctx.Done():
+			return fmt.Errorf("%s was not ready within %s: %w", p.spec.Name, startTimeout, err)
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// spawn starts the process in a goroutine that keeps its thread until the
+// process ends: the kernel kills the process with the thread that started it,
+// however this one ends.
+func (p *Process) spawn() error {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(p.spec.Path, p.spec.Args...) //nolint:noctx // It outlives the call; Kill ends it.
+	cmd.Dir, cmd.Env = p.spec.Dir, append(os.Environ(), p.spec.Env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		err = errors.Join(cmd.Wait(), log.Close())
+		p.mu.Lock()
+		p.end = err
+		p.mu.Unlock()
+		close(done)
+	}()
+	if err := <-started; err != nil {
+		return errors.Join(err, log.Close())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cmd, p.done, p.end = cmd, done, nil
+	return nil
+}
+
+// Done is closed when the process has ended. Call it after Start.
+func (p *Process) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done
+}
+
+// PID is the process id of the last start.
+func (p *Process) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Pid
+}
+
+func (p *Process) exit() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.end
+}
+
+// Signal sends a signal to the process alone.
+func (p *Process) Signal(signal syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Signal(signal)
+}
+
+// Kill ends the process, and what it started, with SIGKILL, and returns when it
+// is gone. To kill what has ended, or never began, is no error.
+func (p *Process) Kill() error {
+	p.mu.Lock()
+	cmd, done := p.cmd, p.done
+	p.mu.Unlock()
+	if cmd == nil {
+		return nil
+	}
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill %s (pid %d): %w", p.spec.Name, cmd.Process.Pid, err)
+	}
+	<-done
+	return nil
+}
+
+// Output is the end of what the process wrote, over all its starts.
+func (p *Process) Output() string {
+	data, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return lastLines(string(data), shownLines)
+}
+
+// Break kills the process, as registrytest.Subject has it.
+func (p *Process) Break(t *testing.T) {
+	t.Helper()
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Mend starts the process anew, as registrytest.Subject has it. The process lives
+// as long as the test that it was first started for.
+func (p *Process) Mend(t *testing.T) {
+	t.Helper()
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FreePorts returns n ports of 127.0.0.1 that nobody listens on, with TCP nor
+// with UDP. They are held until all are known, so that no two are the same.
+func FreePorts(t *testing.T, n int) []int {
+	t.Helper()
+	var ports []int
+	for range 100 {
+		if len(ports) == n {
+			return ports
+		}
+		tcp, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tcp.Close() }()
+		udp, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", tcp.Addr().String())
+		if err != nil {
+			continue // Taken for UDP: another one.
+		}
+		defer func() { _ = udp.Close() }()
+		ports = append(ports, tcp.Addr().(*net.TCPAddr).Port)
+	}
+	t.Fatalf("%d of %d ports are free for both TCP and UDP", len(ports), n)
+	return nil
+}

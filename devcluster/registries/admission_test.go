@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registries_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// object is YAML as a user writes it: types of Go could not say all of it.
+type object = map[string]any
+
+func dnsSpec(server, zone string) object {
+	return object{"dns": object{"server": server, "zone": zone}}
+}
+
+func haproxySpec(options string, addresses ...any) object {
+	return object{"haproxy": object{"addresses": addresses, "serverOptions": options}}
+}
+
+func zookeeperSpec(servers ...any) object {
+	return object{"zookeeper": object{"servers": servers}}
+}
+
+// TestRegistryAdmission creates Registries of each kind, and such as make no sense.
+func TestRegistryAdmission(t *testing.T) {
+	c, err := client.New(shared.RESTConfig(), client.Options{Scheme: scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		spec object
+		says string // Empty: it is taken.
+	}{
+		"none": {object{}, "exactly one kind of registry"},
+		"two": {object{"consul": object{"address": "http://localhost"}, "webhook": object{"url": "http://localhost"}},
+			"exactly one kind of registry"},
+		"all": {object{
+			"consul": object{"address": "http://localhost"}, "dns": object{"server": "localhost:53", "zone": "a"},
+			"etcd": object{"endpoints": []any{"http://localhost"}}, "haproxy": object{"addresses": []any{"tcp://a:1"}},
+			"webhook": object{"url": "http://localhost"}, "zookeeper": object{"servers": []any{"a:1"}},
+		}, "exactly one kind of registry"},
+
+		"etcd":    {object{"etcd": object{"endpoints": []any{"http://localhost:2379"}}}, ""},
+		"webhook": {object{"webhook": object{"url": "http://localhost/x"}}, ""},
+
+		"consul":             {object{"consul": object{"address": "https://localhost:8501", "datacenter": "east"}}, ""},
+		"consul with a user": {object{"consul": object{"address": "http://me:secret@localhost"}}, "spec.consul.address"},
+		"consul with a path": {object{"consul": object{"address": "http://localhost/v1"}}, "spec.consul.address"},
+
+		"dns":                           {dnsSpec("10.0.0.53:53", "svc.example.com"), ""},
+		"dns by name":                   {dnsSpec("ns1.example.com:53", "svc.example.com"), ""},
+		"dns over IPv6":                 {dnsSpec("[fd00::53]:53", "svc.example.com"), ""},
+		"dns without a port":            {dnsSpec("10.0.0.53", "svc.example.com"), "spec.dns.server"},
+		"dns with IPv6 and no brackets": {dnsSpec("fd00::53:53", "svc.example.com"), "spec.dns.server"},
+		"dns without a zone":            {dnsSpec("10.0.0.53:53", ""), "spec.dns.zone"},
+		"dns with capitals":             {dnsSpec("10.0.0.53:53", "Svc.example.com"), "spec.dns.zone"},
+
+		"haproxy":                       {haproxySpec("check inter 2s", "tcp://10.0.0.1:9999", "tls://lb.example.com:9999", "unix:///run/haproxy.sock"), ""},
+		"haproxy without an address":    {haproxySpec("", []any{}...), "spec.haproxy.addresses"},
+		"haproxy with another scheme":   {haproxySpec("", "http://10.0.0.1:9999"), "spec.haproxy.addresses"},
+		"haproxy with credentials":      {haproxySpec("", "tcp://me:secret@10.0.0.1:9999"), "spec.haproxy.addresses"},
+		"haproxy with a second command": {haproxySpec("check; shutdown sessions", "tcp://10.0.0.1:9999"), "spec.haproxy.serverOptions"},
+
+		"zookeeper":                {object{"zookeeper": object{"servers": []any{"zk-0.zk:2181", "[fd00::1]:2181"}, "path": "a/b"}}, ""},
+		"zookeeper without a port": {zookeeperSpec("localhost"), "spec.zookeeper.servers[0]"},
+		"two servers in one":       {zookeeperSpec("a:1,b:2"), "spec.zookeeper.servers[0]"},
+		"no server":                {zookeeperSpec([]any{}...), "spec.zookeeper.servers"},
+		"an unknown layout":        {object{"zookeeper": object{"servers": []any{"a:1"}, "layout": "curator"}}, "spec.zookeeper.layout"},
+		"a path with a slash":      {object{"zookeeper": object{"servers": []any{"a:1"}, "path": "/services"}}, "spec.zookeeper.path"},
+		"a path out of the tree":   {object{"zookeeper": object{"servers": []any{"a:1"}, "path": "a/../b"}}, "parts . and .."},
+	} {
+		r := &unstructured.Unstructured{Object: object{"spec": test.spec}}
+		r.SetGroupVersionKind(usherv1alpha1.GroupVersion.WithKind("Registry"))
+		r.SetGenerateName("admission-")
+		err := c.Create(t.Context(), r, client.DryRunAll)
+		switch {
+		case test.says == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
+			t.Errorf("%s: %v, want an error about %q", name, err, test.says)
+		}
+	}
+}

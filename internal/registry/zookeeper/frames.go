@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zookeeper
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+)
+
+const (
+	// headerBytes is the length that comes before each packet.
+	headerBytes = 4
+	// minPacket is the shortest packet of a server, a reply without content.
+	minPacket = 16
+)
+
+// frames is a connection that ends at a packet whose length cannot be right. The
+// client takes a length for what it says: it would panic at a short one, and
+// make room for gigabytes where somebody else than ZooKeeper answers.
+type frames struct {
+	net.Conn
+	header []byte // What is left to hand out of a length.
+	body   int    // What is left of its packet, in bytes.
+}
+
+// Read implements io.Reader; the client reads from one goroutine at a time.
+func (f *frames) Read(p []byte) (int, error) {
+	if len(f.header) == 0 && f.body == 0 {
+		header := make([]byte, headerBytes)
+		if _, err := io.ReadFull(f.Conn, header); err != nil {
+			return 0, err
+		}
+		length := binary.BigEndian.Uint32(header)
+		if length < minPacket || length > maxAnswer {
+			return 0, fmt.Errorf("a packet of %d bytes: this is no ZooKeeper, or the service has too many entries", length)
+		}
+		f.header, f.body = header, int(length)
+	}
+	if len(f.header) > 0 {
+		n := copy(p, f.header)
+		f.header = f.header[n:]
+		return n, nil
+	}
+	n, err := f.Conn.Read(p[:min(len(p), f.body)])
+	f.body -= n
+	return n, err
+}
