@@ -181,9 +181,7 @@ func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bo
 // runs says whether one container is what the update asked for, or will have
 // proved to be from some time on.
 func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
-	// A kubelet that cannot get an image may tell its name already, beside the ID of
-	// the one before: the name counts for a container that is no longer waited for.
-	rightName := status.State.Waiting == nil && SameImage(status.Image, imageOf(pod, status.Name))
+	rightName := ran(status) && SameImage(status.Image, imageOf(pod, status.Name))
 	if status.ImageID != last.ImageID {
 		if last.Superseded == "" || rightName {
 			return true, time.Time{}
@@ -207,6 +205,12 @@ func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last Contai
 		return runsOn, time.Time{}
 	}
 	return runsOn, s.since(last).Add(settling)
+}
+
+// ran says that the status is of a container that runs, or did. A kubelet that
+// cannot get an image may tell its name already, beside the ID of the one before.
+func ran(status *corev1.ContainerStatus) bool {
+	return status.State.Waiting == nil || status.State.Waiting.Reason == "CrashLoopBackOff"
 }
 
 // restarted says that the container was started after the spec changed, and from

@@ -339,9 +339,15 @@ func TestPassingThroughEarlierImages(t *testing.T) {
 				t.Errorf("done while %s runs", test.passing)
 			}
 			last := test.through[len(test.through)-1]
-			pod.Status.ContainerStatuses[0] = running("main", last, 3, t0.Add(time.Minute))
-			if got, _ := isDone(t, pod, t0.Add(time.Minute)); !got {
-				t.Errorf("not done while %s runs", last)
+			right := running("main", last, 3, t0.Add(time.Minute))
+			for what, state := range map[string]corev1.ContainerState{
+				"runs": right.State, "crashes": {Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+			} {
+				right.State = state
+				pod.Status.ContainerStatuses[0] = right
+				if got, _ := isDone(t, pod, t0.Add(time.Minute)); !got {
+					t.Errorf("not done while %s %s", last, what)
+				}
 			}
 		})
 	}
