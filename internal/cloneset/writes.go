@@ -20,7 +20,8 @@ import (
 // until the cache shows it: each pass sees its objects at least as new as the
 // pass before it left them. Nothing waits for the cache, and nothing can leak: an
 // entry goes when the cache has caught up, and one that the cache contradicts
-// for longer than doubtAfter is looked up at the API server.
+// for longer than doubtAfter is looked up at the API server, by a pass of its own
+// if no event brings one.
 type overlay[T client.Object] struct {
 	mu   sync.Mutex
 	sets map[types.UID]map[types.UID]answer[T]

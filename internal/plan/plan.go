@@ -145,7 +145,7 @@ func (p *pass) count() {
 	for _, v := range p.pods {
 		p.wakeAt(v.wakeAt)
 		leaving := v.state == apps.StatePreparingDelete
-		v.underway = !v.available && !v.waits() && (v.isTarget || leaving || v.fixed || v.begun())
+		v.underway = v.isUnderway()
 		if !p.counted(v) {
 			continue
 		}
@@ -161,6 +161,12 @@ func (p *pass) count() {
 			p.ledger.underway++
 		}
 	}
+}
+
+// isUnderway says that a Pod does not serve, and has the update revision or is on
+// its way to it, or out, or back in this pass.
+func (p *podView) isUnderway() bool {
+	return !p.available && !p.waits() && (p.isTarget || p.preparesDelete() || p.fixed || p.begun())
 }
 
 // wakeAt asks for a pass at that time, or at an earlier one.
