@@ -5,12 +5,14 @@ package cloneset
 import (
 	"context"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -128,5 +130,34 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 				t.Errorf("the next pass takes generation %d, want %d", got, test.generation)
 			}
 		})
+	}
+}
+
+// TestDoubtIsDue: what the cache has not borne out brings a pass, for no event may.
+func TestDoubtIsDue(t *testing.T) {
+	entry := func(name string, age time.Duration, created, deleted bool) written {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "5"}}
+		return written{object: pod, created: created, deleted: deleted, at: now.Add(-age)}
+	}
+	for name, test := range map[string]struct {
+		entries []written
+		want    time.Time
+	}{
+		"nothing":              {},
+		"the oldest one":       {[]written{entry("a", time.Second, true, false), entry("b", 3*time.Second, true, false)}, now.Add(doubtAfter - 3*time.Second)},
+		"one that goes":        {[]written{entry("a", 0, false, true)}, now.Add(doubtAfter)},
+		"made, and gone again": {[]written{entry("a", 0, true, true)}, time.Time{}},
+	} {
+		w := newOverlay[*corev1.Pod]()
+		for _, e := range test.entries {
+			w.note("set", e)
+		}
+		w.note("another", entry("c", time.Hour, true, false))
+		if got := w.doubtAt("set"); !got.Equal(test.want) {
+			t.Errorf("%s: due at %v, want %v", name, got, test.want)
+		}
+		if _, doubtful := w.merge("set", nil, w.doubtAt("set")); len(doubtful) != 0 != (name == "the oldest one") {
+			t.Errorf("%s: in doubt then: %v", name, doubtful)
+		}
 	}
 }

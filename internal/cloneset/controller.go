@@ -213,6 +213,11 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if !due.IsZero() {
 		decided.RequeueAt = earlier(decided.RequeueAt, due)
 	}
+	for _, at := range []time.Time{r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
+		if !at.IsZero() {
+			decided.RequeueAt = earlier(decided.RequeueAt, at)
+		}
+	}
 	r.tell(set, &decided, outcomes, now)
 	if snapshot.Deleting {
 		r.refusals.forget(set.UID)

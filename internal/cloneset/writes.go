@@ -130,7 +130,7 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 		entries[uid] = entry
 		if settled {
 			delete(entries, uid)
-		} else if now.Sub(entry.at) > doubtAfter {
+		} else if now.Sub(entry.at) >= doubtAfter {
 			doubtful = append(doubtful, entry)
 		}
 	}
@@ -146,12 +146,28 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 			continue
 		}
 		objects = append(objects, entry.object)
-		if now.Sub(entry.at) > doubtAfter {
+		if now.Sub(entry.at) >= doubtAfter {
 			doubtful = append(doubtful, entry)
 		}
 	}
 	slices.SortFunc(objects, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return objects, doubtful
+}
+
+// doubtAt is when the first answer is due to be looked up that the cache has not
+// borne out; zero if there is none. An object that is made and removed again
+// while a watch is interrupted leaves no event that would lead to a pass.
+func (w *overlay[T]) doubtAt(set types.UID) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var first time.Time
+	for _, entry := range w.sets[set] {
+		if entry.deleted && entry.created {
+			continue // hidden, whatever the cache shows
+		}
+		first = earlier(first, entry.at.Add(doubtAfter))
+	}
+	return first
 }
 
 // over lays an entry over the object that the cache shows: what a pass is to see

@@ -145,7 +145,7 @@ func (p *pass) count() {
 	for _, v := range p.pods {
 		p.wakeAt(v.wakeAt)
 		leaving := v.state == apps.StatePreparingDelete
-		v.underway = !v.available && !v.waits() && (v.isTarget || leaving || v.begun())
+		v.underway = !v.available && !v.waits() && (v.isTarget || leaving || v.fixed || v.begun())
 		if !p.counted(v) {
 			continue
 		}

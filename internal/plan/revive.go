@@ -28,6 +28,8 @@ func (p *pass) revive() {
 	}
 	for _, v := range p.bestOf(planned, short) {
 		p.act(v, p.reviveAction(v))
+		// Until that is written it is under way still: it may have changed since, and
+		// be deleted.
 		v.state, v.fixed = apps.StatePreparingNormal, true
 	}
 }

@@ -104,6 +104,7 @@ func (p *pass) replace() {
 			continue
 		}
 		p.remove(v, ReasonSpecified)
+		made.took(v)
 		if v.leaving {
 			made.taken++ // one that is deleted outright is missing from the surplus instead
 		}
@@ -119,6 +120,14 @@ type making struct {
 	created []time.Time
 	// taken counts those that are at the gate, or were created in this pass.
 	taken int
+	// oldest is the creation time of the oldest Pod that this pass replaces.
+	oldest time.Time
+}
+
+func (m *making) took(v *podView) {
+	if m.oldest.IsZero() || v.created.Before(m.oldest) {
+		m.oldest = v.created
+	}
 }
 
 func (p *pass) beingMade() *making {
@@ -140,9 +149,15 @@ func (p *pass) beingMade() *making {
 	return m
 }
 
-// roomFor says whether one more Pod that is unavailable may be replaced.
+// roomFor says whether one more Pod that is unavailable may be replaced. The room
+// has to do for those too that this pass replaces already: nobody knows which of
+// them goes first.
 func (m *making) roomFor(v *podView, l *ledger) bool {
-	notLater, _ := slices.BinarySearchFunc(m.created, v.created, func(at, limit time.Time) int {
+	oldest := v.created
+	if !m.oldest.IsZero() && m.oldest.Before(oldest) {
+		oldest = m.oldest
+	}
+	notLater, _ := slices.BinarySearchFunc(m.created, oldest, func(at, limit time.Time) int {
 		if at.After(limit) {
 			return 1
 		}

@@ -323,3 +323,15 @@ func TestEndedPods(t *testing.T) {
 		t.Errorf("blocked: %s", diff)
 	}
 }
+
+// TestRevivedCountsAsUnderWay: a Pod that is taken back may have changed, and be
+// deleted all the same; until it is back no other one follows in its place.
+func TestRevivedCountsAsUnderWay(t *testing.T) {
+	two := func(first podOption) *Snapshot {
+		return snap(2, method(InPlaceIfPossible), maxUnavailable(1), toRevision(rev(2)), hooks(preDelete()),
+			with(pod("a", 1, first, finalizers(keyDelete)), pod("b", 1, notReady0, finalizers(keyDelete))))
+	}
+	expect(t, two(state(apps.StatePreparingDelete)), "move a (ScaleInCancelled) to PreparingNormal")
+	expect(t, two(state(apps.StatePreparingNormal)), "move a (Scheduled) to Normal",
+		"update b (InPlaceUpdate) to Updating InPlaceUpdateReady=False revision web-r2")
+}

@@ -79,9 +79,9 @@ func claimLost(s *Simulation, p *Process, d *claimDeed) string {
 	if end == nil {
 		return "" // there was no Pod: its name was taken
 	}
-	pod := s.latest(end.Old.GetUID()) // the user may still have said so while it ended
+	pod := s.latest(end.Old.GetUID())
 	asked := slices.ContainsFunc(s.processes, func(p *Process) bool { return p.deleted[pod.UID] })
-	wanted := pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(s.listed, pod.Name)
+	wanted := s.namedAtEnd(end) || slices.Contains(s.listed, pod.Name)
 	if ended := pod.Status.Phase == corev1.PodFailed; !ended {
 		wanted = wanted || asked || state(pod) == apps.StatePreparingDelete
 	}
@@ -101,6 +101,16 @@ func (s *Simulation) endOf(name string) *Commit {
 		}
 	}
 	return nil
+}
+
+// namedAtEnd says that a Pod was named for deletion when it was deleted, or for a
+// time while it ended: what the user has taken back since, the controller may
+// have gone by before it heard of that.
+func (s *Simulation) namedAtEnd(end *Commit) bool {
+	log := s.Server.log[Pods]
+	return slices.ContainsFunc(log[slices.Index(log, end):], func(c *Commit) bool {
+		return c.object().GetUID() == end.Old.GetUID() && c.object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
+	})
 }
 
 // latest is the last version that there was of a Pod before it was gone.

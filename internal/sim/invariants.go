@@ -138,8 +138,9 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 		return
 	}
 	// The pass may have created Pods since it counted; none of them is of
-	// another revision if all were of this one.
-	k := p.known(p.pass.set, nil)
+	// another revision if all were of this one. That a Pod was gone when it was to
+	// be deleted is known by now.
+	k := p.knownByNow(p.pass.set)
 	behind := k.count(func(pod *corev1.Pod) bool { return active(pod) && !of(pod, set.Status.CurrentRevision) })
 	if behind > 0 && !(&deed{process: p}).rivals() {
 		s.World.fail("the current revision does not advance early", "%s becomes current while %d Pods are not of it",

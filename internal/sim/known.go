@@ -27,9 +27,16 @@ type knowledge struct {
 	pods []*corev1.Pod
 }
 
-// known gives the process's knowledge, without one commit if asked.
+// known gives what the process decided by and has written since, without one
+// commit if asked.
 func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 	newest, gone := p.upTo(len(p.server.log[Pods]), without)
+	return p.own(set, newest, gone)
+}
+
+// knownByNow is what the process knows with all that its writes met.
+func (p *Process) knownByNow(set *apps.CloneSet) knowledge {
+	newest, gone := p.knownBy(len(p.server.log[Pods]), nil, p.learned, p.absent)
 	return p.own(set, newest, gone)
 }
 
@@ -43,11 +50,8 @@ func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
 	}
 	newest, gone := p.upTo(from, without)
 	for _, c := range p.server.log[Pods][from:] {
-		if c.Kind != Pods || c.Actor != p.name || c == without {
-			continue
-		}
 		pod, ok := c.object().(*corev1.Pod)
-		if !ok {
+		if !ok || c.Actor != p.name || c == without {
 			continue
 		}
 		if was := newest[pod.UID]; was != nil && c.New != nil && !same(was, c.Old) {
@@ -61,6 +65,15 @@ func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
 // upTo gives the Pods as the process knew them at a place in the server's log, and
 // those of them that it has removed.
 func (p *Process) upTo(end int, without *Commit) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
+	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod let go
+		return p.knownBy(end, without, p.learned, p.absent)
+	}
+	return p.knownBy(end, without, p.pass.learned, p.pass.absent)
+}
+
+func (p *Process) knownBy(
+	end int, without *Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
+) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
 	newest, gone = map[types.UID]*corev1.Pod{}, map[types.UID]bool{}
 	learn := func(pod *corev1.Pod) {
 		if old := newest[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
@@ -72,8 +85,7 @@ func (p *Process) upTo(end int, without *Commit) (newest map[types.UID]*corev1.P
 			learn(pod)
 		}
 	}
-	asked, absent := p.heard()
-	for _, pod := range asked {
+	for _, pod := range read {
 		learn(pod)
 	}
 	for _, c := range p.server.log[Pods][p.pass.upTo:max(end, p.pass.upTo)] {
@@ -108,15 +120,6 @@ func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
 		panic(err) // the change of a Pod always fits a Pod
 	}
 	return out
-}
-
-// heard is what the process had read from the server when it decided, or by now
-// if it has not: then a Pod or a claim is being adopted, or a Pod let go.
-func (p *Process) heard() (pods map[types.UID]*corev1.Pod, absent map[types.UID]bool) {
-	if p.pass.learned == nil {
-		return p.learned, p.absent
-	}
-	return p.pass.learned, p.pass.absent
 }
 
 // own gives those of the Pods that are the set's and there, by name.

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TestPodThatNoWatchShows: a Pod that is made and removed while the watch is
+// interrupted leaves no event behind; it is missed all the same.
+func TestPodThatNoWatchShows(t *testing.T) {
+	s := New(steady(), Demo(1).Build())
+	watch := s.processes[0].caches[Pods]
+	watch.stopped = true
+	s.World.runUntil(epoch.Add(time.Second))
+	pods := s.Pods()
+	if len(pods) != 1 {
+		t.Fatalf("%d Pods", len(pods))
+	}
+	if err := s.Server.remove("user", Pods, client.ObjectKeyFromObject(pods[0]), removal{now: true}); err != nil {
+		t.Fatal(err)
+	}
+	watch.stopped = false
+	watch.jump()
+	if v := s.Rest(); v != nil {
+		t.Errorf("%s%v", s.World.Story(), v)
+	}
+}
