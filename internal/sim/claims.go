@@ -215,17 +215,21 @@ func randomClaims(seed uint64, set *apps.CloneSet) {
 	set.Spec.ScaleStrategy.DisablePVCReuse = w.roll(0.3)
 }
 
-// settleClaims deletes the Pods that wait for a claim of a template that the
-// user has taken away since: nobody can make it.
+// settleClaims deletes the Pods that wait for a claim which nobody makes: its
+// template is one that the user has taken away since, or the Pod is let go.
 func (s *Simulation) settleClaims() {
 	set := s.Set()
-	for _, pod := range s.Pods() {
+	for _, object := range s.Server.list(Pods) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok || scheduled(pod) {
+			continue
+		}
 		waits := slices.ContainsFunc(claimsOf(pod), func(name string) bool {
 			_, err := s.Server.get(Claims, key(pod.Namespace, name))
 			template := strings.TrimSuffix(name, "-"+pod.Name)
-			return err != nil && !slices.Contains(templateNames(set), template)
+			return err != nil && (stray(pod, set) || !slices.Contains(templateNames(set), template))
 		})
-		if !scheduled(pod) && waits {
+		if waits {
 			s.World.say("user", "gives Pod %s up", pod.Name)
 			_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
 		}

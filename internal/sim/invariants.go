@@ -95,7 +95,7 @@ func (s *Simulation) judge(p *Process, c *Commit) {
 	d := &deed{process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
 	d.old, _ = c.Old.(*corev1.Pod)
 	d.new, _ = c.New.(*corev1.Pod)
-	d.before, d.after = p.known(set, c), p.known(set, nil)
+	d.before, d.after = p.decided(set, c), p.decided(set, nil)
 	for _, r := range rules {
 		if what := r.find(d); what != "" {
 			s.World.fail(r.name, "%s", what)

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -28,21 +30,51 @@ type knowledge struct {
 // known gives what the process decided by and has written since, without one
 // commit if asked.
 func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
-	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod let go
-		return p.knownBy(set, without, p.learned, p.absent)
-	}
-	return p.knownBy(set, without, p.pass.learned, p.pass.absent)
+	newest, gone := p.upTo(len(p.server.log[Pods]), without)
+	return p.own(set, newest, gone)
 }
 
 // knownByNow is what the process knows with all that its writes met.
 func (p *Process) knownByNow(set *apps.CloneSet) knowledge {
-	return p.knownBy(set, nil, p.learned, p.absent)
+	newest, gone := p.knownBy(len(p.server.log[Pods]), nil, p.learned, p.absent)
+	return p.own(set, newest, gone)
+}
+
+// decided gives what the process knew when it decided, and what it has done since,
+// without one commit if asked. The answers to its writes show what others did to a
+// Pod in the meantime; that came too late for the decision, and is left out.
+func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
+	from := p.pass.decidedAt
+	if from == 0 {
+		return p.known(set, without)
+	}
+	newest, gone := p.upTo(from, without)
+	for _, c := range p.server.log[Pods][from:] {
+		pod, ok := c.object().(*corev1.Pod)
+		if !ok || c.Actor != p.name || c == without {
+			continue
+		}
+		if was := newest[pod.UID]; was != nil && c.New != nil && !same(was, c.Old) {
+			pod = redone(was, c)
+		}
+		newest[pod.UID], gone[pod.UID] = pod, c.New == nil
+	}
+	return p.own(set, newest, gone)
+}
+
+// upTo gives the Pods as the process knew them at a place in the server's log, and
+// those of them that it has removed.
+func (p *Process) upTo(end int, without *Commit) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
+	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod let go
+		return p.knownBy(end, without, p.learned, p.absent)
+	}
+	return p.knownBy(end, without, p.pass.learned, p.pass.absent)
 }
 
 func (p *Process) knownBy(
-	set *apps.CloneSet, without *Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
-) knowledge {
-	newest := map[types.UID]*corev1.Pod{}
+	end int, without *Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
+) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
+	newest, gone = map[types.UID]*corev1.Pod{}, map[types.UID]bool{}
 	learn := func(pod *corev1.Pod) {
 		if old := newest[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
 			newest[pod.UID] = pod
@@ -56,15 +88,38 @@ func (p *Process) knownBy(
 	for _, pod := range read {
 		learn(pod)
 	}
-	gone := map[types.UID]bool{}
-	for _, c := range p.server.log[Pods][p.pass.upTo:] {
+	for _, c := range p.server.log[Pods][p.pass.upTo:max(end, p.pass.upTo)] {
 		if pod, ok := c.object().(*corev1.Pod); ok && c.Actor == p.name && c != without {
 			gone[pod.UID] = c.New == nil
 			learn(pod)
 		}
 	}
 	maps.Copy(gone, absent)
-	return p.own(set, newest, gone)
+	return newest, gone
+}
+
+// redone does to a Pod what a commit did to it, on top of what others had done.
+func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
+	texts := make([][]byte, 0, 3)
+	for _, object := range []any{pod, c.Old, c.New} {
+		text, err := json.Marshal(object)
+		if err != nil {
+			panic(err) // a Pod always encodes
+		}
+		texts = append(texts, text)
+	}
+	change, err := strategicpatch.CreateTwoWayMergePatch(texts[1], texts[2], &corev1.Pod{})
+	if err == nil {
+		texts[0], err = strategicpatch.StrategicMergePatch(texts[0], change, &corev1.Pod{})
+	}
+	out := &corev1.Pod{}
+	if err == nil {
+		err = json.Unmarshal(texts[0], out)
+	}
+	if err != nil {
+		panic(err) // the change of a Pod always fits a Pod
+	}
+	return out
 }
 
 // own gives those of the Pods that are the set's and there, by name.

@@ -135,9 +135,6 @@ func partitionOverrun(d *deed) string {
 	if was == nil || !d.keepsOld(was) || (pod != nil && d.keepsOld(pod)) || d.frees() {
 		return ""
 	}
-	if d.old == nil || !d.keepsOld(d.old) {
-		return "" // somebody else has seen to that before this write, which may just open its gates
-	}
 	if old := d.after.count(d.keepsOld); old < partitionOf(d.set) {
 		return fmt.Sprintf("Pod %s leaves the old revision, %d Pods of it are left, and the partition is %d",
 			d.name(), old, partitionOf(d.set))

@@ -102,6 +102,8 @@ type pass struct {
 	// decided.
 	learned map[types.UID]*corev1.Pod
 	absent  map[types.UID]bool
+	// decidedAt is how much of the server's log there was then; 0 before that.
+	decidedAt int
 	// snapshot is what it was decided on, plan what was decided.
 	snapshot *plan.Snapshot
 	plan     plan.Plan
@@ -125,6 +127,7 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
 		s.Starts = config.Starts
 		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
+		p.pass.decidedAt = len(p.server.log[Pods])
 		p.pass.snapshot, p.pass.plan = s, planner(p, s)
 		w.decided(p, &p.pass.plan)
 		return p.pass.plan
