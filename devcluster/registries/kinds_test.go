@@ -24,11 +24,14 @@ func TestRegistryAdmission(t *testing.T) {
 		spec object
 		says string // Empty: it is taken.
 	}{
-		"etcd":      {object{"etcd": object{"endpoints": []any{"http://localhost:2379"}}}, ""},
-		"webhook":   {object{"webhook": object{"url": "http://localhost/x"}}, ""},
-		"consul":    {object{"consul": object{"address": "https://localhost:8501", "datacenter": "east"}}, ""},
-		"zookeeper": {object{"zookeeper": object{"servers": []any{"zk-0.zk:2181", "[fd00::1]:2181"}, "path": "a/b"}}, ""},
-		"none":      {object{}, "exactly one kind of registry"},
+		"etcd":                                   {object{"etcd": object{"endpoints": []any{"http://localhost:2379"}}}, ""},
+		"webhook":                                {object{"webhook": object{"url": "http://localhost/x"}}, ""},
+		"consul":                                 {object{"consul": object{"address": "https://localhost:8501", "datacenter": "east"}}, ""},
+		"zookeeper":                              {object{"zookeeper": object{"servers": []any{"zk-0.zk:2181", "[fd00::1]:2181"}, "path": "a/b"}}, ""},
+		"endpointSlice":                          {object{"endpointSlice": object{}}, ""},
+		"endpointSlice with a namespace":         {object{"endpointSlice": object{"namespace": "edge"}}, ""},
+		"endpointSlice with no namespace's name": {object{"endpointSlice": object{"namespace": "Edge/x"}}, "spec.endpointSlice.namespace"},
+		"none":                                   {object{}, "exactly one kind of registry"},
 		"two": {object{"consul": object{"address": "http://localhost"}, "webhook": object{"url": "http://localhost"}},
 			"exactly one kind of registry"},
 		"consul with a user":     {object{"consul": object{"address": "http://me:secret@localhost"}}, "spec.consul.address"},
