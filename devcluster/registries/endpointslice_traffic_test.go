@@ -19,7 +19,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -27,8 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/endpointslice"
 )
@@ -201,53 +198,6 @@ func TestEndpointSliceTraffic(t *testing.T) {
 		return ""
 	})
 	stop()
-}
-
-// TestStoryEndpointSlice leads a Pod into and out of a Service of its namespace.
-func TestStoryEndpointSlice(t *testing.T) {
-	e := newEnv(t)
-	k := &kube{api: e.Client, namespace: e.namespace}
-	set := e.cloneSet(lifecycleDemo)
-	r := &usherv1alpha1.Registry{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "services-"},
-		Spec: usherv1alpha1.RegistrySpec{
-			EndpointSlice:  &usherv1alpha1.EndpointSliceRegistry{},
-			RepairInterval: &metav1.Duration{Duration: time.Second},
-		},
-	}
-	e.create(r)
-	e.create(&usherv1alpha1.Registration{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: registrationName},
-		Spec: usherv1alpha1.RegistrationSpec{
-			Selector:   metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
-			Registries: []string{r.Name},
-			Instance:   usherv1alpha1.Instance{Service: "web", Port: intstr.FromInt32(80), Weight: 7},
-			Hooks:      seedHooks(),
-			Drain:      usherv1alpha1.Drain{Propagation: &metav1.Duration{Duration: time.Second}},
-		},
-	})
-	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
-	e.kubelet(name, "10.0.0.1", true)
-	e.hasLabel(name, keyCreated, "false")
-	list := k.slices(t, "web")
-	if len(list) != 1 || len(list[0].Endpoints) != 1 || list[0].Endpoints[0].Addresses[0] != "10.0.0.1" ||
-		list[0].Endpoints[0].TargetRef.Name != name {
-		t.Errorf("the Service has the slices %+v", list)
-	}
-	e.condition(usherv1alpha1.ConditionReady, "True", "")
-	e.never("an entry that is as it should be", 2*time.Second, func() string {
-		if now := k.slices(t, "web"); len(now) != 1 || now[0].ResourceVersion != list[0].ResourceVersion {
-			return "was written again"
-		}
-		return ""
-	})
-	e.state(name, appsv1alpha1.StatePreparingDelete)
-	e.hasLabel(name, keyDelete, "false")
-	if left := k.slices(t, "web"); len(left) != 0 {
-		t.Errorf("a drained Pod is in %+v", left)
-	}
-	e.remove(e.pod(name))
-	e.vanishes(name)
 }
 
 // user is the connector of a user without rights, named like the namespace.
