@@ -170,8 +170,11 @@ func TestEndpointSliceTraffic(t *testing.T) {
 	l, stop := callers(t, addresses)
 	for n, old := range instances {
 		hit(old)
-		// The last one has another port, and so another slice.
-		next := newInstance(t, 11+n, map[bool]int32{true: first.entry.Port}[n < 2])
+		port := first.entry.Port
+		if n == 2 {
+			port = 0 // Another port, and so another slice.
+		}
+		next := newInstance(t, 11+n, port)
 		put(t, k, registry.Put, next.entry)
 		hit(next)
 		put(t, k, registry.Remove, old.entry)
