@@ -37,7 +37,10 @@ func TestRegistryAdmission(t *testing.T) {
 		spec object
 		says string // Empty: it is taken.
 	}{
-		"none": {object{}, "exactly one kind of registry"},
+		"endpointSlice":                          {object{"endpointSlice": object{}}, ""},
+		"endpointSlice with a namespace":         {object{"endpointSlice": object{"namespace": "edge"}}, ""},
+		"endpointSlice with no namespace's name": {object{"endpointSlice": object{"namespace": "Edge/x"}}, "spec.endpointSlice.namespace"},
+		"none":                                   {object{}, "exactly one kind of registry"},
 		"two": {object{"consul": object{"address": "http://localhost"}, "webhook": object{"url": "http://localhost"}},
 			"exactly one kind of registry"},
 		"all": {object{

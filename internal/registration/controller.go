@@ -35,6 +35,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 const (
@@ -91,7 +92,7 @@ type reconciler struct {
 // manager's scheme has to know both of Usher's groups. Nothing is written while
 // the manager is not the leader.
 func Setup(mgr ctrl.Manager, options Options) error {
-	options = options.withDefaults()
+	options = options.withDefaults(mgr)
 	m, err := newMetrics(options.Registerer)
 	if err != nil {
 		return fmt.Errorf("register the metrics of the hook operator: %w", err)
@@ -119,12 +120,12 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-func (o Options) withDefaults() Options {
+func (o Options) withDefaults(mgr ctrl.Manager) Options {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
 	if o.Connect == nil {
-		o.Connect = DefaultConnect
+		o.Connect = DefaultConnect(mgr.GetAPIReader(), mgr.GetClient())
 	}
 	if o.Registerer == nil {
 		o.Registerer = ctrlmetrics.Registry

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 )
@@ -13,32 +15,43 @@ import (
 // TestKinds holds together what has to know every kind of registry.
 func TestKinds(t *testing.T) {
 	secret := &usherv1alpha1.SecretReference{Namespace: "usher", Name: "credentials"}
+	kube := fake.NewClientBuilder().Build()
+	connect := DefaultConnect(kube, kube)
 	for name, test := range map[string]struct {
 		spec       usherv1alpha1.RegistrySpec
 		kind, root string
+		noSecret   bool
 	}{
 		"consul": {usherv1alpha1.RegistrySpec{Consul: &usherv1alpha1.ConsulRegistry{
-			Address: "http://localhost:8500", Datacenter: "east", CredentialsSecret: secret}}, "consul", "east"},
+			Address: "http://localhost:8500", Datacenter: "east", CredentialsSecret: secret}}, "consul", "east", false},
 		"dns": {usherv1alpha1.RegistrySpec{DNS: &usherv1alpha1.DNSRegistry{
-			Server: "localhost:53", Zone: "svc.example.com", CredentialsSecret: secret}}, "dns", "svc.example.com"},
+			Server: "localhost:53", Zone: "svc.example.com", CredentialsSecret: secret}}, "dns", "svc.example.com", false},
+		"endpointSlice": {usherv1alpha1.RegistrySpec{EndpointSlice: &usherv1alpha1.EndpointSliceRegistry{}},
+			"endpointSlice", "demo", true},
+		"endpointSlice with a namespace": {usherv1alpha1.RegistrySpec{EndpointSlice: &usherv1alpha1.EndpointSliceRegistry{
+			Namespace: "edge"}}, "endpointSlice", "edge", true},
 		"etcd": {usherv1alpha1.RegistrySpec{Etcd: &usherv1alpha1.EtcdRegistry{
-			Endpoints: []string{"http://localhost:2379"}, Prefix: "mine", CredentialsSecret: secret}}, "etcd", "mine"},
+			Endpoints: []string{"http://localhost:2379"}, Prefix: "mine", CredentialsSecret: secret}}, "etcd", "mine", false},
 		"haproxy": {usherv1alpha1.RegistrySpec{HAProxy: &usherv1alpha1.HAProxyRegistry{
-			Addresses: []string{"unix:///run/haproxy.sock"}, CredentialsSecret: secret}}, "haproxy", ""},
+			Addresses: []string{"unix:///run/haproxy.sock"}, CredentialsSecret: secret}}, "haproxy", "", false},
 		"webhook": {usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
-			URL: "http://localhost", CredentialsSecret: secret}}, "webhook", ""},
+			URL: "http://localhost", CredentialsSecret: secret}}, "webhook", "", false},
 		"zookeeper": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
-			Servers: []string{"localhost:2181"}, CredentialsSecret: secret}}, "zookeeper", "services"},
+			Servers: []string{"localhost:2181"}, CredentialsSecret: secret}}, "zookeeper", "services", false},
 		"zookeeper for dubbo": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
-			Servers: []string{"localhost:2181"}, Layout: usherv1alpha1.LayoutDubbo, CredentialsSecret: secret}}, "zookeeper", "dubbo"},
+			Servers: []string{"localhost:2181"}, Layout: usherv1alpha1.LayoutDubbo, CredentialsSecret: secret}}, "zookeeper", "dubbo", false},
 		"zookeeper with a path": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
-			Servers: []string{"localhost:2181"}, Path: "a/b", CredentialsSecret: secret}}, "zookeeper", "a/b"},
+			Servers: []string{"localhost:2181"}, Path: "a/b", CredentialsSecret: secret}}, "zookeeper", "a/b", false},
 	} {
 		r := &usherv1alpha1.Registry{Spec: test.spec}
-		if kind, root := kindOf(r), rootOf(r); kind != test.kind || root != test.root || secretOf(r) != secret {
+		reference := secret
+		if test.noSecret {
+			reference = nil
+		}
+		if kind, root := kindOf(r), rootOf(r, "demo"); kind != test.kind || root != test.root || secretOf(r) != reference {
 			t.Errorf("%s: kind %q, root %q, Secret %v", name, kind, root, secretOf(r))
 		}
-		connector, err := DefaultConnect(r, rootOf(r), nil)
+		connector, err := connect(r, rootOf(r, "demo"), nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -48,7 +61,7 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	none := &usherv1alpha1.Registry{}
-	if _, err := DefaultConnect(none, "", nil); !errors.Is(err, registry.ErrPermanent) || kindOf(none)+rootOf(none) != "" {
+	if _, err := connect(none, "", nil); !errors.Is(err, registry.ErrPermanent) || kindOf(none)+rootOf(none, "demo") != "" {
 		t.Errorf("no kind: %v", err)
 	}
 }

@@ -175,7 +175,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		}
 		p.objects[r.Name] = r
 		p.snapshot.Registries[r.Name] = RegistryState{
-			Prefix: rootOf(r), Denied: !allowed, Leaving: r.DeletionTimestamp != nil, Err: down,
+			Prefix: rootOf(r, p.snapshot.Namespace), Denied: !allowed, Leaving: r.DeletionTimestamp != nil, Err: down,
 		}
 	}
 	return nil

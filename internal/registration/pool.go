@@ -20,6 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/consul"
 	"github.com/usher-dev/usher/internal/registry/dns"
+	"github.com/usher-dev/usher/internal/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registry/etcd"
 	"github.com/usher-dev/usher/internal/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registry/webhook"
@@ -46,8 +47,19 @@ const (
 // rootOf says, which may be an earlier one; secret is nil if the Registry names none.
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
 
-// DefaultConnect knows every kind that the API has.
-func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
+// DefaultConnect knows every kind that the API has. reader, past any cache, and
+// writer are for what the cluster's own API server keeps.
+func DefaultConnect(reader client.Reader, writer client.Writer) Connect {
+	return func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
+		if r.Spec.EndpointSlice != nil {
+			return endpointslice.New(endpointslice.Options{Reader: reader, Writer: writer, Namespace: prefix})
+		}
+		return connectOutside(r, prefix, secret)
+	}
+}
+
+// connectOutside knows the kinds that are not in the cluster's own API server.
+func connectOutside(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
 	switch {
 	case r.Spec.Consul != nil:
 		return consul.New(consul.Options{Address: r.Spec.Consul.Address, Datacenter: prefix, Secret: secret})
@@ -71,17 +83,20 @@ func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		})
 	}
 	return nil, registry.Permanent(fmt.Errorf(
-		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.etcd, spec.haproxy, spec.webhook and spec.zookeeper", r.Name))
+		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.haproxy, spec.webhook and spec.zookeeper", r.Name))
 }
 
 // rootOf is where a Registry keeps its services, for kinds where that can change
 // while the Registry stays: what was written under the old one is then removed.
-func rootOf(r *usherv1alpha1.Registry) string {
+// namespace is the Registration's.
+func rootOf(r *usherv1alpha1.Registry, namespace string) string {
 	switch {
 	case r.Spec.Consul != nil:
 		return r.Spec.Consul.Datacenter
 	case r.Spec.DNS != nil:
 		return r.Spec.DNS.Zone
+	case r.Spec.EndpointSlice != nil:
+		return cmp.Or(r.Spec.EndpointSlice.Namespace, namespace)
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.Prefix
 	case r.Spec.ZooKeeper != nil:
@@ -104,6 +119,8 @@ func kindOf(r *usherv1alpha1.Registry) string {
 		return "consul"
 	case r.Spec.DNS != nil:
 		return "dns"
+	case r.Spec.EndpointSlice != nil:
+		return "endpointSlice"
 	case r.Spec.Etcd != nil:
 		return "etcd"
 	case r.Spec.HAProxy != nil:

@@ -117,7 +117,8 @@ func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error
 			return fmt.Errorf("spec.namespaces: %w: correct it", err)
 		}
 	}
-	c, err := r.pool.get(ctx, object, rootOf(object), true)
+	// A probe is of no Registration; Ping does without its namespace.
+	c, err := r.pool.get(ctx, object, rootOf(object, ""), true)
 	if err != nil {
 		return err
 	}

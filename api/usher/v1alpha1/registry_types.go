@@ -36,7 +36,7 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.etcd), has(self.haproxy), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, etcd, haproxy, webhook or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.haproxy), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, haproxy, webhook or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -44,6 +44,9 @@ type RegistrySpec struct {
 	// DNS keeps entries as records of a zone, through dynamic updates (RFC 2136).
 	// +optional
 	DNS *DNSRegistry `json:"dns,omitempty"`
+	// EndpointSlice keeps entries in EndpointSlices of Services without a selector.
+	// +optional
+	EndpointSlice *EndpointSliceRegistry `json:"endpointSlice,omitempty"`
 	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
@@ -171,6 +174,17 @@ type ConsulRegistry struct {
 	// ca.crt, tls.crt and tls.key for https.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// EndpointSliceRegistry is the cluster itself: what a Registration calls its
+// service is a Service without a selector, whose EndpointSlices Usher writes.
+type EndpointSliceRegistry struct {
+	// Namespace of the slices and of their Services. Absent: the namespace of
+	// each Registration.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // ZooKeeperLayout is how entries are laid out in ZooKeeper.
