@@ -20,6 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/consul"
 	"github.com/usher-dev/usher/internal/registry/etcd"
+	"github.com/usher-dev/usher/internal/registry/nacos"
 	"github.com/usher-dev/usher/internal/registry/webhook"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
@@ -51,6 +52,8 @@ func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		return etcd.New(etcd.Options{
 			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
 		})
+	case r.Spec.Nacos != nil:
+		return nacos.New(nacos.Options{Address: r.Spec.Nacos.Address, Root: nacos.ParseRoot(prefix), Secret: secret})
 	case r.Spec.Webhook != nil:
 		return webhook.New(webhook.Options{URL: r.Spec.Webhook.URL, Secret: secret})
 	case r.Spec.ZooKeeper != nil:
@@ -59,7 +62,7 @@ func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		})
 	}
 	return nil, registry.Permanent(fmt.Errorf(
-		"registry %s sets no kind: set spec.consul, spec.etcd, spec.webhook or spec.zookeeper", r.Name))
+		"registry %s sets no kind: set spec.consul, spec.etcd, spec.nacos, spec.webhook or spec.zookeeper", r.Name))
 }
 
 // rootOf is where a Registry keeps its services, for kinds where that can change
@@ -70,6 +73,9 @@ func rootOf(r *usherv1alpha1.Registry) string {
 		return r.Spec.Consul.Datacenter
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.Prefix
+	case r.Spec.Nacos != nil:
+		n := r.Spec.Nacos
+		return nacos.Root{Namespace: n.NamespaceID, Group: n.Group, Cluster: n.Cluster}.String()
 	case r.Spec.ZooKeeper != nil:
 		return cmp.Or(r.Spec.ZooKeeper.Path, zookeeper.DefaultPath(layoutOf(r)))
 	}
@@ -90,6 +96,8 @@ func kindOf(r *usherv1alpha1.Registry) string {
 		return "consul"
 	case r.Spec.Etcd != nil:
 		return "etcd"
+	case r.Spec.Nacos != nil:
+		return "nacos"
 	case r.Spec.Webhook != nil:
 		return "webhook"
 	case r.Spec.ZooKeeper != nil:
@@ -118,6 +126,8 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 		return r.Spec.Consul.CredentialsSecret
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.CredentialsSecret
+	case r.Spec.Nacos != nil:
+		return r.Spec.Nacos.CredentialsSecret
 	case r.Spec.Webhook != nil:
 		return r.Spec.Webhook.CredentialsSecret
 	case r.Spec.ZooKeeper != nil:

@@ -178,8 +178,8 @@ type Target struct {
 	// Registry is the name of the Registry.
 	Registry string `json:"registry"`
 	// Prefix is where the Registry kept its services when the target was
-	// recorded: the prefix of etcd, the datacenter of Consul, the path of
-	// ZooKeeper.
+	// recorded: the prefix of etcd, the datacenter of Consul, the namespace, group
+	// and cluster of Nacos, the path of ZooKeeper.
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// Service is the name that callers ask for.

@@ -36,7 +36,7 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.etcd), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, etcd, webhook or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.etcd), has(self.nacos), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, etcd, nacos, webhook or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -44,6 +44,9 @@ type RegistrySpec struct {
 	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
+	// Nacos keeps entries as persistent instances of Nacos 3.
+	// +optional
+	Nacos *NacosRegistry `json:"nacos,omitempty"`
 	// Webhook hands entries to an HTTP service of your own.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
@@ -115,6 +118,37 @@ type ConsulRegistry struct {
 	// +optional
 	Datacenter string `json:"datacenter,omitempty"`
 	// CredentialsSecret names a Secret with the key token, an ACL token, and
+	// ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// NacosRegistry is a Nacos 3 server or cluster. Entries are persistent instances:
+// nobody sends heartbeats for them.
+type NacosRegistry struct {
+	// Address is the URL of a server, without a path.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+$`
+	Address string `json:"address"`
+	// NamespaceID is the id of Nacos's namespace, which is not its name.
+	// +kubebuilder:default=public
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
+	// +optional
+	NamespaceID string `json:"namespaceID,omitempty"`
+	// Group of the services.
+	// +kubebuilder:default=DEFAULT_GROUP
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.:-]+$`
+	// +optional
+	Group string `json:"group,omitempty"`
+	// Cluster of the instances, as Nacos calls a part of a service.
+	// +kubebuilder:default=DEFAULT
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]+$`
+	// +optional
+	Cluster string `json:"cluster,omitempty"`
+	// CredentialsSecret names a Secret with the keys username and password, and
 	// ca.crt, tls.crt and tls.key for https.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`

@@ -34,6 +34,9 @@ type Subject struct {
 	Seed func(t *testing.T, service, id string)
 	// Break takes the server away, Mend brings it back with what it had.
 	Break, Mend func(t *testing.T)
+	// AddressIsIdentity says that the registry has one entry at most for an
+	// address and port of a service.
+	AddressIsIdentity bool
 }
 
 // Run runs the suite. connect returns a connector to an empty server of its own
@@ -246,6 +249,9 @@ func testForeign(h *harness) {
 
 func testTwoClusters(h *harness) {
 	here, there := entry("here", 1), entry("there", 1)
+	if h.AddressIsIdentity {
+		there.Address = "10.0.8.1"
+	}
 	h.apply(put(here))
 	h.apply(put(there))
 	h.shows(here, there)
