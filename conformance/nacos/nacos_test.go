@@ -154,7 +154,8 @@ func testHealthCheck(t *testing.T, s *server) {
 	t.Log(err)
 }
 
-// TestUsers logs in, and says what is wrong with those who cannot.
+// TestUsers logs in, and says what is wrong with those who cannot. To a wrong
+// password this server answers that it failed itself.
 func TestUsers(t *testing.T) {
 	s := start(t, map[string]string{"nacos.core.auth.enabled": "true", "nacos.core.auth.admin.enabled": "true"})
 	s.must(t, http.MethodPost, "/nacos/v3/auth/user/admin", url.Values{"password": {"right-one"}})
@@ -167,7 +168,7 @@ func TestUsers(t *testing.T) {
 		secret map[string][]byte
 		want   error
 	}{
-		"right": {secret("nacos", "right-one"), nil}, "wrong": {secret("nacos", "wr0ng-one"), registry.ErrPermanent},
+		"right": {secret("nacos", "right-one"), nil}, "wrong": {secret("nacos", "wr0ng-one"), registry.ErrTransient},
 		"unknown": {secret("nobody", "wr0ng-one"), registry.ErrPermanent}, "none": {nil, registry.ErrPermanent},
 	} {
 		r := s.connect(t, nacos.Options{Secret: test.secret})

@@ -38,7 +38,7 @@ const (
 type server struct {
 	*servers.Process
 	address string
-	checks  bool   // Whether it checks instances' ports by itself.
+	checks  bool // Whether it checks instances' ports by itself.
 	roots   int
 }
 

@@ -21,6 +21,8 @@ func TestKinds(t *testing.T) {
 			Address: "http://localhost:8500", Datacenter: "east", CredentialsSecret: secret}}, "consul", "east"},
 		"etcd": {usherv1alpha1.RegistrySpec{Etcd: &usherv1alpha1.EtcdRegistry{
 			Endpoints: []string{"http://localhost:2379"}, Prefix: "mine", CredentialsSecret: secret}}, "etcd", "mine"},
+		"eureka": {usherv1alpha1.RegistrySpec{Eureka: &usherv1alpha1.EurekaRegistry{
+			Address: "http://localhost:8761/eureka", CredentialsSecret: secret}}, "eureka", ""},
 		"nacos": {usherv1alpha1.RegistrySpec{Nacos: &usherv1alpha1.NacosRegistry{
 			Address: "http://localhost:8848", Group: "mine", CredentialsSecret: secret}}, "nacos", "public/mine/DEFAULT"},
 		"webhook": {usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +21,7 @@ import (
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/consul"
 	"github.com/usher-dev/usher/internal/registry/etcd"
+	"github.com/usher-dev/usher/internal/registry/eureka"
 	"github.com/usher-dev/usher/internal/registry/nacos"
 	"github.com/usher-dev/usher/internal/registry/webhook"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
@@ -52,6 +54,11 @@ func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		return etcd.New(etcd.Options{
 			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
 		})
+	case r.Spec.Eureka != nil:
+		return eureka.New(eureka.Options{
+			Address: r.Spec.Eureka.Address, Secret: secret, Lease: durationOf(r.Spec.Eureka.Lease, eureka.DefaultLease),
+			ResponseCache: durationOf(r.Spec.Eureka.ResponseCache, eureka.DefaultResponseCache),
+		})
 	case r.Spec.Nacos != nil:
 		return nacos.New(nacos.Options{Address: r.Spec.Nacos.Address, Root: nacos.ParseRoot(prefix), Secret: secret})
 	case r.Spec.Webhook != nil:
@@ -62,7 +69,7 @@ func DefaultConnect(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		})
 	}
 	return nil, registry.Permanent(fmt.Errorf(
-		"registry %s sets no kind: set spec.consul, spec.etcd, spec.nacos, spec.webhook or spec.zookeeper", r.Name))
+		"registry %s sets no kind: set spec.consul, spec.etcd, spec.eureka, spec.nacos, spec.webhook or spec.zookeeper", r.Name))
 }
 
 // rootOf is where a Registry keeps its services, for kinds where that can change
@@ -96,6 +103,8 @@ func kindOf(r *usherv1alpha1.Registry) string {
 		return "consul"
 	case r.Spec.Etcd != nil:
 		return "etcd"
+	case r.Spec.Eureka != nil:
+		return "eureka"
 	case r.Spec.Nacos != nil:
 		return "nacos"
 	case r.Spec.Webhook != nil:
@@ -104,6 +113,14 @@ func kindOf(r *usherv1alpha1.Registry) string {
 		return "zookeeper"
 	}
 	return ""
+}
+
+// durationOf is a field of the API that has a default.
+func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
+	if field == nil || field.Duration < 0 {
+		return absent
+	}
+	return field.Duration
 }
 
 func timeoutOf(r *usherv1alpha1.Registry) time.Duration {
@@ -126,6 +143,8 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 		return r.Spec.Consul.CredentialsSecret
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.CredentialsSecret
+	case r.Spec.Eureka != nil:
+		return r.Spec.Eureka.CredentialsSecret
 	case r.Spec.Nacos != nil:
 		return r.Spec.Nacos.CredentialsSecret
 	case r.Spec.Webhook != nil:

@@ -36,7 +36,7 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.etcd), has(self.nacos), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, etcd, nacos, webhook or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.etcd), has(self.eureka), has(self.nacos), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, etcd, eureka, nacos, webhook or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -44,6 +44,9 @@ type RegistrySpec struct {
 	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
+	// Eureka keeps entries as instances of Eureka, and renews them.
+	// +optional
+	Eureka *EurekaRegistry `json:"eureka,omitempty"`
 	// Nacos keeps entries as persistent instances of Nacos 3.
 	// +optional
 	Nacos *NacosRegistry `json:"nacos,omitempty"`
@@ -119,6 +122,33 @@ type ConsulRegistry struct {
 	Datacenter string `json:"datacenter,omitempty"`
 	// CredentialsSecret names a Secret with the key token, an ACL token, and
 	// ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// EurekaRegistry is a Eureka server. Usher renews its instances every 30 seconds
+// for as long as it runs.
+type EurekaRegistry struct {
+	// Address is the URL of a server with its path, as in
+	// http://eureka.example.com:8761/eureka. It holds no credentials: those belong
+	// in the Secret.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+[^?#@]*$`
+	Address string `json:"address"`
+	// ResponseCache is the age that the server's lists may have, which is its
+	// eureka.server.response-cache-update-interval-ms; 0s where it has no such
+	// cache. Usher trusts no list for that time after it started.
+	// +kubebuilder:default="30s"
+	// +optional
+	ResponseCache *metav1.Duration `json:"responseCache,omitempty"`
+	// Lease is how long instances stay while Usher does not run, at least 90s.
+	// Eureka often takes twice as long.
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('90s')",message="the lease is too short to be renewed in time: set 90s or more"
+	// +optional
+	Lease *metav1.Duration `json:"lease,omitempty"`
+	// CredentialsSecret names a Secret with the keys username and password, for
+	// basic authentication, and ca.crt, tls.crt and tls.key for https.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }

@@ -119,7 +119,7 @@ func (r *Registry) decode(path string, code int, data []byte, into any) error {
 	return nil
 }
 
-// denied marks an answer that concerns the credentials and so every change.
+// errDenied marks an answer that concerns the credentials and so every change.
 var errDenied = errors.New("access denied")
 
 // failure types an answer that is none.
@@ -153,6 +153,10 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 		KeyUsername: {r.username}, KeyPassword: {r.password}}, "")
 	if err != nil {
 		return "", err
+	}
+	if code == http.StatusInternalServerError {
+		return "", registry.Transient(fmt.Errorf("%w; some servers say so of a wrong password: check the keys %s and %s of the "+
+			"credentials Secret", r.failure(pathLogin, code, data), KeyUsername, KeyPassword))
 	}
 	if code != http.StatusOK {
 		return "", r.failure(pathLogin, code, data)

@@ -10,7 +10,7 @@ import (
 )
 
 // errHeldBack is why an entry that is as it should be has no callers.
-var errHeldBack = errors.New("Nacos's own check holds it back: let Nacos reach the Pod's port, " +
+var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos reach the Pod's port, " +
 	"or set the health checker of the service's cluster to NONE")
 
 // plan compares changes with a list.
