@@ -26,7 +26,7 @@ import (
 
 const (
 	// patience bounds every wait for something that has to happen.
-	patience = 60 * time.Second
+	patience = 2 * time.Minute
 	poll     = 50 * time.Millisecond
 	// fetchTime bounds a first download.
 	fetchTime = 15 * time.Minute
