@@ -37,6 +37,10 @@ func TestRegistryAdmission(t *testing.T) {
 		spec object
 		says string // Empty: it is taken.
 	}{
+		"eureka":                                 {object{"eureka": object{"address": "http://localhost:8761/eureka", "responseCache": "0s"}}, ""},
+		"nacos":                                  {object{"nacos": object{"address": "http://localhost:8848", "namespaceID": "mine"}}, ""},
+		"a short lease":                          {object{"eureka": object{"address": "http://localhost", "lease": "30s"}}, "90s or more"},
+		"nacos with a slash":                     {object{"nacos": object{"address": "http://localhost", "group": "a/b"}}, "spec.nacos.group"},
 		"endpointSlice":                          {object{"endpointSlice": object{}}, ""},
 		"endpointSlice with a namespace":         {object{"endpointSlice": object{"namespace": "edge"}}, ""},
 		"endpointSlice with no namespace's name": {object{"endpointSlice": object{"namespace": "Edge/x"}}, "spec.endpointSlice.namespace"},

@@ -32,8 +32,12 @@ func TestKinds(t *testing.T) {
 			Namespace: "edge"}}, "endpointSlice", "edge", true},
 		"etcd": {usherv1alpha1.RegistrySpec{Etcd: &usherv1alpha1.EtcdRegistry{
 			Endpoints: []string{"http://localhost:2379"}, Prefix: "mine", CredentialsSecret: secret}}, "etcd", "mine", false},
+		"eureka": {usherv1alpha1.RegistrySpec{Eureka: &usherv1alpha1.EurekaRegistry{
+			Address: "http://localhost:8761/eureka", CredentialsSecret: secret}}, "eureka", "", false},
 		"haproxy": {usherv1alpha1.RegistrySpec{HAProxy: &usherv1alpha1.HAProxyRegistry{
 			Addresses: []string{"unix:///run/haproxy.sock"}, CredentialsSecret: secret}}, "haproxy", "", false},
+		"nacos": {usherv1alpha1.RegistrySpec{Nacos: &usherv1alpha1.NacosRegistry{
+			Address: "http://localhost:8848", Group: "mine", CredentialsSecret: secret}}, "nacos", "public/mine/DEFAULT", false},
 		"webhook": {usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
 			URL: "http://localhost", CredentialsSecret: secret}}, "webhook", "", false},
 		"zookeeper": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{

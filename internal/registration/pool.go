@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +23,9 @@ import (
 	"github.com/usher-dev/usher/internal/registry/dns"
 	"github.com/usher-dev/usher/internal/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registry/etcd"
+	"github.com/usher-dev/usher/internal/registry/eureka"
 	"github.com/usher-dev/usher/internal/registry/haproxy"
+	"github.com/usher-dev/usher/internal/registry/nacos"
 	"github.com/usher-dev/usher/internal/registry/webhook"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
@@ -71,10 +74,17 @@ func connectOutside(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		return etcd.New(etcd.Options{
 			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
 		})
+	case r.Spec.Eureka != nil:
+		return eureka.New(eureka.Options{
+			Address: r.Spec.Eureka.Address, Secret: secret, Lease: durationOf(r.Spec.Eureka.Lease, eureka.DefaultLease),
+			ResponseCache: durationOf(r.Spec.Eureka.ResponseCache, eureka.DefaultResponseCache),
+		})
 	case r.Spec.HAProxy != nil:
 		return haproxy.New(haproxy.Options{
 			Addresses: r.Spec.HAProxy.Addresses, ServerOptions: r.Spec.HAProxy.ServerOptions, Secret: secret,
 		})
+	case r.Spec.Nacos != nil:
+		return nacos.New(nacos.Options{Address: r.Spec.Nacos.Address, Root: nacos.ParseRoot(prefix), Secret: secret})
 	case r.Spec.Webhook != nil:
 		return webhook.New(webhook.Options{URL: r.Spec.Webhook.URL, Secret: secret})
 	case r.Spec.ZooKeeper != nil:
@@ -83,7 +93,7 @@ func connectOutside(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		})
 	}
 	return nil, registry.Permanent(fmt.Errorf(
-		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.haproxy, spec.webhook and spec.zookeeper", r.Name))
+		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.eureka, spec.haproxy, spec.nacos, spec.webhook and spec.zookeeper", r.Name))
 }
 
 // rootOf is where a Registry keeps its services, for kinds where that can change
@@ -99,6 +109,9 @@ func rootOf(r *usherv1alpha1.Registry, namespace string) string {
 		return cmp.Or(r.Spec.EndpointSlice.Namespace, namespace)
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.Prefix
+	case r.Spec.Nacos != nil:
+		n := r.Spec.Nacos
+		return nacos.Root{Namespace: n.NamespaceID, Group: n.Group, Cluster: n.Cluster}.String()
 	case r.Spec.ZooKeeper != nil:
 		return cmp.Or(r.Spec.ZooKeeper.Path, zookeeper.DefaultPath(layoutOf(r)))
 	}
@@ -123,8 +136,12 @@ func kindOf(r *usherv1alpha1.Registry) string {
 		return "endpointSlice"
 	case r.Spec.Etcd != nil:
 		return "etcd"
+	case r.Spec.Eureka != nil:
+		return "eureka"
 	case r.Spec.HAProxy != nil:
 		return "haproxy"
+	case r.Spec.Nacos != nil:
+		return "nacos"
 	case r.Spec.Webhook != nil:
 		return "webhook"
 	case r.Spec.ZooKeeper != nil:
@@ -139,6 +156,14 @@ func ttlOf(d *usherv1alpha1.DNSRegistry) uint32 {
 		return 0
 	}
 	return uint32(min(max(int64(d.TTL.Duration/time.Second), 1), maxTTL))
+}
+
+// durationOf is a field of the API that has a default.
+func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
+	if field == nil || field.Duration < 0 {
+		return absent
+	}
+	return field.Duration
 }
 
 func timeoutOf(r *usherv1alpha1.Registry) time.Duration {
@@ -163,8 +188,12 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 		return r.Spec.DNS.CredentialsSecret
 	case r.Spec.Etcd != nil:
 		return r.Spec.Etcd.CredentialsSecret
+	case r.Spec.Eureka != nil:
+		return r.Spec.Eureka.CredentialsSecret
 	case r.Spec.HAProxy != nil:
 		return r.Spec.HAProxy.CredentialsSecret
+	case r.Spec.Nacos != nil:
+		return r.Spec.Nacos.CredentialsSecret
 	case r.Spec.Webhook != nil:
 		return r.Spec.Webhook.CredentialsSecret
 	case r.Spec.ZooKeeper != nil:

@@ -179,7 +179,8 @@ type Target struct {
 	Registry string `json:"registry"`
 	// Prefix is where the Registry kept its services when the target was
 	// recorded: the prefix of etcd, the datacenter of Consul, the zone of DNS,
-	// the path of ZooKeeper, the namespace of EndpointSlices.
+	// the path of ZooKeeper, the namespace of EndpointSlices, the namespace, group
+	// and cluster of Nacos.
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// Service is the name that callers ask for.

@@ -36,7 +36,7 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.haproxy), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, haproxy, webhook or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, webhook or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -50,9 +50,15 @@ type RegistrySpec struct {
 	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
+	// Eureka keeps entries as instances of Eureka, and renews them.
+	// +optional
+	Eureka *EurekaRegistry `json:"eureka,omitempty"`
 	// HAProxy keeps entries as servers of HAProxy, through its runtime API.
 	// +optional
 	HAProxy *HAProxyRegistry `json:"haproxy,omitempty"`
+	// Nacos keeps entries as persistent instances of Nacos 3.
+	// +optional
+	Nacos *NacosRegistry `json:"nacos,omitempty"`
 	// Webhook hands entries to an HTTP service of your own.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
@@ -185,6 +191,64 @@ type EndpointSliceRegistry struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
+}
+
+// EurekaRegistry is a Eureka server. Usher renews its instances every 30 seconds
+// for as long as it runs.
+type EurekaRegistry struct {
+	// Address is the URL of a server with its path, as in
+	// http://eureka.example.com:8761/eureka. It holds no credentials: those belong
+	// in the Secret.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+[^?#@]*$`
+	Address string `json:"address"`
+	// ResponseCache is the age that the server's lists may have, which is its
+	// eureka.server.response-cache-update-interval-ms; 0s where it has no such
+	// cache. Usher trusts no list for that time after it started.
+	// +kubebuilder:default="30s"
+	// +optional
+	ResponseCache *metav1.Duration `json:"responseCache,omitempty"`
+	// Lease is how long instances stay while Usher does not run, at least 90s.
+	// Eureka often takes twice as long.
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('90s')",message="the lease is too short to be renewed in time: set 90s or more"
+	// +optional
+	Lease *metav1.Duration `json:"lease,omitempty"`
+	// CredentialsSecret names a Secret with the keys username and password, for
+	// basic authentication, and ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// NacosRegistry is a Nacos 3 server or cluster. Entries are persistent instances:
+// nobody sends heartbeats for them.
+type NacosRegistry struct {
+	// Address is the URL of a server, without a path.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+$`
+	Address string `json:"address"`
+	// NamespaceID is the id of Nacos's namespace, which is not its name.
+	// +kubebuilder:default=public
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
+	// +optional
+	NamespaceID string `json:"namespaceID,omitempty"`
+	// Group of the services.
+	// +kubebuilder:default=DEFAULT_GROUP
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.:-]+$`
+	// +optional
+	Group string `json:"group,omitempty"`
+	// Cluster of the instances, as Nacos calls a part of a service.
+	// +kubebuilder:default=DEFAULT
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]+$`
+	// +optional
+	Cluster string `json:"cluster,omitempty"`
+	// CredentialsSecret names a Secret with the keys username and password, and
+	// ca.crt, tls.crt and tls.key for https.
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }
 
 // ZooKeeperLayout is how entries are laid out in ZooKeeper.

@@ -20,7 +20,7 @@ import (
 const (
 	// startTimeout bounds the time until a server is ready: one in Java takes
 	// seconds where many tests share a processor.
-	startTimeout = 60 * time.Second
+	startTimeout = 2 * time.Minute
 	// readyPoll is how often a server is asked whether it is ready.
 	readyPoll = 50 * time.Millisecond
 	// shownLines is how much of its output a failed test shows.

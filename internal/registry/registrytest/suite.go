@@ -40,6 +40,9 @@ type Subject struct {
 	NoMetadata bool
 	// Forgets says that a server which comes back has lost its entries.
 	Forgets bool
+	// AddressIsIdentity says that the registry has one entry at most for an
+	// address and port of a service.
+	AddressIsIdentity bool
 }
 
 // Run runs the suite. connect returns a connector to an empty server of its own
@@ -261,6 +264,9 @@ func testForeign(h *harness) {
 
 func testTwoClusters(h *harness) {
 	here, there := entry("here", 1), entry("there", 1)
+	if h.AddressIsIdentity {
+		there.Address = "10.0.8.1"
+	}
 	h.apply(put(here))
 	h.apply(put(there))
 	h.shows(here, there)
