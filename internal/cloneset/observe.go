@@ -98,6 +98,11 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		if err := r.lookAround(ctx, set, cached, now); err != nil {
 			return nil, err
 		}
+		// Listed anew: the watch may have shown a removal meanwhile, and forgotten the
+		// answer that hides the Pod in the older list.
+		if cached, err = r.cachedPods(ctx, set); err != nil {
+			return nil, err
+		}
 	}
 	pods, doubtful := r.writes.merge(set.UID, cached, now)
 	for _, entry := range doubtful {
