@@ -108,7 +108,7 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	if s.runs(halfRegistration) {
-		if err := registration.Setup(mgr, registration.Options{}); err != nil {
+		if err := registration.Setup(mgr, registration.Options{}); err != nil { //nolint:contextcheck // Connectors outlive the call: they end with the manager.
 			return err
 		}
 	}
