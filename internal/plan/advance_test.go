@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -258,9 +259,14 @@ func TestPrioritySteps(t *testing.T) {
 
 // TestPriorityWaitIsTold: which Pod, which container, what waits for it, since when.
 func TestPriorityWaitIsTold(t *testing.T) {
-	p := Make(rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false))))
+	held := rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false)))
+	p := Make(held)
 	if len(p.Blocked) != 1 {
 		t.Fatalf("blocked = %v", p.Blocked)
+	}
+	// The status tells of the set as the pass left it.
+	if diff := cmp.Diff(p.Blocked, Held(held)); diff != "" {
+		t.Errorf("after the pass (-plan +held):\n%s", diff)
 	}
 	want := "Pod a is in Updating and waits for its containers base to be ready before it updates main, which have a lower " +
 		"KRUISE_CONTAINER_PRIORITY, since 2026-01-02T03:03:05Z"
