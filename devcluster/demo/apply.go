@@ -98,7 +98,7 @@ func (k *kube) change(ctx context.Context, name string, what step) (int64, error
 
 // scale changes the replicas as "kubectl scale" does.
 func (k *kube) scale(ctx context.Context, set *appsv1alpha1.CloneSet, pods int) (int64, error) {
-	body := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: int32(pods)}} //nolint:gosec // a handful
+	body := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: int32(pods)}} // a handful
 	body.Namespace, body.Name = set.Namespace, set.Name
 	if err := k.client.SubResource("scale").Update(ctx, set, client.WithSubResourceBody(body)); err != nil {
 		return 0, fmt.Errorf("scale CloneSet %s to %d: %w", set.Name, pods, err)

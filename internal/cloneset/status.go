@@ -113,7 +113,7 @@ func nextStatus(set *apps.CloneSet, s *plan.Snapshot, known *revisions, f findin
 	return next, due
 }
 
-func number(count int) int32 { return int32(count) } //nolint:gosec // no set has that many Pods
+func number(count int) int32 { return int32(count) } // no set has that many Pods
 
 func setFindings(status *apps.CloneSetStatus, f findings, now time.Time) {
 	setCondition(status, apps.ConditionFailedScale, f.failedScale, now)

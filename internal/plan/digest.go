@@ -28,7 +28,7 @@ func Digest(pod *corev1.Pod) uint64 {
 		one.text(key, value)
 		labels += uint64(one)
 	}
-	d.number(int64(labels), int64(len(pod.Labels))) //nolint:gosec // a hash wraps as it likes
+	d.number(int64(labels), int64(len(pod.Labels))) // a hash wraps as it likes
 	for _, key := range []string{
 		apps.AnnotationLifecycleTimestamp, apps.AnnotationInPlaceUpdateState, apps.AnnotationInPlaceUpdateGrace, corev1.PodDeletionCost,
 	} {
@@ -106,7 +106,7 @@ func (d *digest) text(values ...string) {
 func (d *digest) number(values ...int64) {
 	for _, value := range values {
 		for shift := 0; shift < 64; shift += 8 {
-			d.octet(byte(value >> shift)) //nolint:gosec // one octet of eight
+			d.octet(byte(value >> shift)) // one octet of eight
 		}
 	}
 }

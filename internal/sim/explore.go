@@ -314,7 +314,7 @@ func (x *explorer) add(c *cluster, parent, depth int32) int32 {
 	state := x.encode(c)
 	id, ok := x.index[state]
 	if !ok {
-		id = int32(len(x.nodes)) //nolint:gosec // memory ends long before
+		id = int32(len(x.nodes)) // memory ends long before
 		x.index[state] = id
 		x.nodes = append(x.nodes, node{key: state, parent: parent, depth: depth, op: noOp, idle: c.flight == nil})
 	} else if n := &x.nodes[id]; n.done || n.depth <= depth {

@@ -45,7 +45,7 @@ func (x *explorer) checkGraph() {
 // shallowest notes a violation at that of several states that is reached first.
 func (x *explorer) shallowest(bad func(int32) bool, rule string, what func(int32) string) {
 	worst := int32(noOp)
-	for id := range int32(len(x.nodes)) { //nolint:gosec // memory ends long before
+	for id := range int32(len(x.nodes)) { // memory ends long before
 		if bad(id) && (worst == noOp || x.nodes[id].depth < x.nodes[worst].depth) {
 			worst = id
 		}
@@ -98,7 +98,7 @@ func (x *explorer) checkStuck() {
 	for i := range x.nodes {
 		if x.nodes[i].goal {
 			reaches[i] = true
-			queue = append(queue, int32(i)) //nolint:gosec // memory ends long before
+			queue = append(queue, int32(i)) // memory ends long before
 		}
 	}
 	for len(queue) > 0 {
@@ -124,8 +124,8 @@ func (x *explorer) checkEnds() {
 	after, before := x.links(fromOf, toOf), x.links(toOf, fromOf)
 	open := make([]int32, len(x.nodes))
 	var queue []int32
-	for id := range int32(len(x.nodes)) { //nolint:gosec // memory ends long before
-		if open[id] = int32(len(before.of(id))); open[id] == 0 { //nolint:gosec // memory ends long before
+	for id := range int32(len(x.nodes)) { // memory ends long before
+		if open[id] = int32(len(before.of(id))); open[id] == 0 { // memory ends long before
 			queue = append(queue, id)
 		}
 	}

@@ -174,7 +174,7 @@ func (l *library) intern(object client.Object) uint32 {
 	sum := sha256.Sum256(append([]byte(kind), data...))
 	id, ok := l.ids[[16]byte(sum[:16])]
 	if !ok {
-		id = uint32(len(l.contents)) //nolint:gosec // far fewer than that
+		id = uint32(len(l.contents)) // far fewer than that
 		l.ids[[16]byte(sum[:16])] = id
 		l.contents = append(l.contents, &content{
 			kind: kind, name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
@@ -204,7 +204,7 @@ func (l *library) errorID(err error) uint16 {
 	text := fmt.Sprintf("%T %v", err, err)
 	id, ok := l.errorIDs[text]
 	if !ok {
-		id = uint16(len(l.errors)) //nolint:gosec // far fewer than that
+		id = uint16(len(l.errors)) // far fewer than that
 		l.errors, l.errorIDs[text] = append(l.errors, err), id
 	}
 	return id
@@ -213,7 +213,7 @@ func (l *library) errorID(err error) uint16 {
 func (l *library) runID(r runs) uint16 {
 	id, ok := l.runIDs[r]
 	if !ok {
-		id = uint16(len(l.runs)) //nolint:gosec // far fewer than that
+		id = uint16(len(l.runs)) // far fewer than that
 		l.runs, l.runIDs[r] = append(l.runs, r), id
 	}
 	return id

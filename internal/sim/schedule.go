@@ -61,7 +61,7 @@ func randomConfig(w *World) Config {
 }
 
 func randomSet(w *World) *apps.CloneSet {
-	b := Demo(1 + int32(w.chance.IntN(5))). //nolint:gosec // at most 5
+	b := Demo(1 + int32(w.chance.IntN(5))). // at most 5
 						Type(pick(w, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)).
 						Hooks(someHooks(w)).
 						Grace(pick(w, int32(0), 0, 5)).

@@ -55,7 +55,7 @@ func runSeeds(first uint64, count int, change func(*Config)) []failure {
 		workers.Go(func() {
 			for {
 				n := next.Add(1) - 1
-				if n >= uint64(count) { //nolint:gosec // a count is not negative
+				if n >= uint64(count) { // a count is not negative
 					return
 				}
 				if v := Random(first+n, change).Run(); v != nil {
@@ -67,6 +67,6 @@ func runSeeds(first uint64, count int, change func(*Config)) []failure {
 		})
 	}
 	workers.Wait()
-	slices.SortFunc(failures, func(a, b failure) int { return int(a.seed) - int(b.seed) }) //nolint:gosec // small
+	slices.SortFunc(failures, func(a, b failure) int { return int(a.seed) - int(b.seed) }) // small
 	return failures
 }

@@ -89,7 +89,7 @@ func (s *Simulation) thinkAgain(first, then func()) {
 
 // scaleBack scales to as many Pods as there are, or to some more.
 func (s *Simulation) scaleBack() {
-	n := int32(min(len(s.Pods()), 6)) //nolint:gosec // at most 6
+	n := int32(min(len(s.Pods()), 6)) // at most 6
 	s.Edit(fmt.Sprintf("scales back to %d", n), func(set *apps.CloneSet) { set.Spec.Replicas = &n })
 }
 
@@ -122,7 +122,7 @@ func (s *Simulation) recreate() {
 }
 
 func (s *Simulation) scale() {
-	n := int32(s.World.chance.IntN(6)) //nolint:gosec // less than 6
+	n := int32(s.World.chance.IntN(6)) // less than 6
 	s.Edit(fmt.Sprintf("scales to %d", n), func(set *apps.CloneSet) { set.Spec.Replicas = &n })
 }
 
