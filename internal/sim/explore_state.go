@@ -174,7 +174,7 @@ func (l *library) intern(object client.Object) uint32 {
 	sum := sha256.Sum256(append([]byte(kind), data...))
 	id, ok := l.ids[[16]byte(sum[:16])]
 	if !ok {
-		id = uint32(len(l.contents)) // far fewer than that
+		id = numbered[uint32](len(l.contents))
 		l.ids[[16]byte(sum[:16])] = id
 		l.contents = append(l.contents, &content{
 			kind: kind, name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
@@ -196,6 +196,15 @@ func (l *library) at(id uint32, version int) client.Object {
 	return c.versions[version]
 }
 
+// numbered is the next number of a list. Numbers that come round would make two
+// states one, and the explorer would pass over what it never saw.
+func numbered[T uint16 | uint32](length int) T {
+	if id := T(length); int(id) == length {
+		return id
+	}
+	panic(fmt.Sprintf("the model is too large for the explorer: %d contents, errors or runs", length))
+}
+
 // errorID gives an error its number; 0 is none.
 func (l *library) errorID(err error) uint16 {
 	if err == nil {
@@ -204,7 +213,7 @@ func (l *library) errorID(err error) uint16 {
 	text := fmt.Sprintf("%T %v", err, err)
 	id, ok := l.errorIDs[text]
 	if !ok {
-		id = uint16(len(l.errors)) // far fewer than that
+		id = numbered[uint16](len(l.errors))
 		l.errors, l.errorIDs[text] = append(l.errors, err), id
 	}
 	return id
@@ -213,7 +222,7 @@ func (l *library) errorID(err error) uint16 {
 func (l *library) runID(r runs) uint16 {
 	id, ok := l.runIDs[r]
 	if !ok {
-		id = uint16(len(l.runs)) // far fewer than that
+		id = numbered[uint16](len(l.runs))
 		l.runs, l.runIDs[r] = append(l.runs, r), id
 	}
 	return id
