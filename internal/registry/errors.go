@@ -5,6 +5,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 var (
@@ -85,4 +86,22 @@ func flatten(err error) []error {
 		all = append(all, flatten(one)...)
 	}
 	return all
+}
+
+// maxExcerpt bounds how much of an answer an error repeats, in bytes.
+const maxExcerpt = 256
+
+// Excerpt makes one line for an error of what a registry said. What is hidden,
+// such as a password that a server repeats, is left out.
+func Excerpt(text string, hidden ...string) string {
+	for _, secret := range hidden {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "<secret>")
+		}
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxExcerpt {
+		text = strings.ToValidUTF8(text[:maxExcerpt], "") + "…"
+	}
+	return text
 }

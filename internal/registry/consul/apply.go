@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/rest"
 )
 
 const (
@@ -194,10 +195,10 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 	if err != nil {
 		return nil, nil, err
 	}
-	if answer.code == http.StatusOK {
+	if answer.Code == http.StatusOK {
 		return nil, nil, nil
 	}
-	if answer.code != http.StatusConflict {
+	if answer.Code != http.StatusConflict {
 		return nil, nil, r.failure(answer)
 	}
 	reasons, err := r.reasons(answer, owner)
@@ -216,7 +217,7 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 
 // reasons are why steps can never be made, by step; those that were outdated, or
 // that failed with the others, have none.
-func (r *Registry) reasons(a *answer, owner []int) (map[int]error, error) {
+func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
 	var said struct {
 		Errors []struct {
 			OpIndex int
@@ -232,7 +233,7 @@ func (r *Registry) reasons(a *answer, owner []int) (map[int]error, error) {
 			continue
 		}
 		if step := owner[e.OpIndex]; reasons[step] == nil {
-			reasons[step] = registry.Permanent(fmt.Errorf("it is refused: %s", r.shorten(e.What)))
+			reasons[step] = registry.Permanent(fmt.Errorf("it is refused: %s", registry.Excerpt(e.What, r.token)))
 		}
 	}
 	return reasons, nil

@@ -9,19 +9,15 @@
 package consul
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/usher-dev/usher/internal/registry"
-	"github.com/usher-dev/usher/internal/registry/credentials"
+	"github.com/usher-dev/usher/internal/registry/rest"
 )
 
 // KeyToken is the key of the ACL token in the credentials Secret. For https it
@@ -33,10 +29,6 @@ const (
 	// headerFiltered says that the token may not read all that there is. Servers
 	// before 1.11 do not send it.
 	headerFiltered = "X-Consul-Results-Filtered-By-ACLs"
-	// maxResponse bounds what is read of an answer, in bytes: about 30,000 entries.
-	maxResponse = 64 << 20
-	// maxMessage bounds how much of an answer an error repeats, in bytes.
-	maxMessage = 256
 	// pingService is a name that Ping asks for; nothing is registered by it.
 	pingService = "usher-ping"
 )
@@ -53,11 +45,9 @@ type Options struct {
 
 // Registry implements registry.Connector.
 type Registry struct {
-	base       string
 	datacenter string
 	token      string
-	client     *http.Client
-	transport  *http.Transport
+	client     *rest.Client
 }
 
 var _ registry.Connector = (*Registry)(nil)
@@ -65,38 +55,18 @@ var _ registry.Connector = (*Registry)(nil)
 // New checks the options and connects to nothing. Errors are permanent and name
 // the field or the Secret's key.
 func New(options Options) (*Registry, error) {
-	base, err := url.Parse(options.Address)
-	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
-		return nil, registry.Permanent(errors.New("consul.address is no http or https address: write http://host:8500"))
-	}
-	if base.User != nil {
-		// Errors repeat the address.
-		return nil, registry.Permanent(errors.New("consul.address holds credentials: put them into the credentials Secret"))
-	}
 	token := strings.TrimSpace(string(options.Secret[KeyToken]))
 	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return nil, registry.Permanent(fmt.Errorf(
 			"the credentials Secret's %s holds characters that no token has: put the token's secret id there", KeyToken))
 	}
-	config, err := credentials.TLS(options.Secret)
+	client, err := rest.New(rest.Options{
+		Field: "consul.address", Example: "http://host:8500", Address: options.Address, Secret: options.Secret,
+	})
 	if err != nil {
-		return nil, registry.Permanent(err)
+		return nil, err
 	}
-	transport := &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		MaxIdleConnsPerHost: 4,
-		IdleConnTimeout:     90 * time.Second,
-		TLSClientConfig:     config,
-		ForceAttemptHTTP2:   true,
-	}
-	return &Registry{
-		base: strings.TrimRight(options.Address, "/"), datacenter: options.Datacenter, token: token, transport: transport,
-		client: &http.Client{
-			Transport: transport,
-			// A redirect would send the token to whom the user never named.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-	}, nil
+	return &Registry{client: client, datacenter: options.Datacenter, token: token}, nil
 }
 
 // Ping implements registry.Connector. It needs a leader, as a List does.
@@ -124,7 +94,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 
 // Close implements registry.Connector.
 func (r *Registry) Close() error {
-	r.transport.CloseIdleConnections()
+	r.client.Close()
 	return nil
 }
 
@@ -138,10 +108,10 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 	if err != nil {
 		return nil, err
 	}
-	if answer.code != http.StatusOK {
+	if answer.Code != http.StatusOK {
 		return nil, r.failure(answer)
 	}
-	if answer.header.Get(headerFiltered) == "true" {
+	if answer.Header.Get(headerFiltered) == "true" {
 		return nil, registry.Permanent(fmt.Errorf("the ACL token may not read every node and instance of service %s: "+
 			`give it the rules service %q { policy = "write" }, node_prefix "usher-" { policy = "write" } `+
 			`and node_prefix "" { policy = "read" }`, service, service))
@@ -152,7 +122,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 	}
 	if instances == nil {
 		// Consul writes [] for none: null is another server's word.
-		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: it is no Consul", answer.path))
+		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: it is no Consul", answer.Where))
 	}
 	return instances, nil
 }
@@ -167,88 +137,51 @@ func (r *Registry) mayBeFiltered(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case answer.code == http.StatusUnauthorized && strings.Contains(string(answer.body), "ACL support disabled"):
+	case answer.Code == http.StatusUnauthorized && strings.Contains(string(answer.Body), "ACL support disabled"):
 		return nil
-	case answer.code == http.StatusOK, answer.code == http.StatusForbidden:
+	case answer.Code == http.StatusOK, answer.Code == http.StatusForbidden:
 		return registry.Permanent(fmt.Errorf(
 			"there are ACLs, which hide entries: put a token into the key %s of the credentials Secret", KeyToken))
 	}
 	return r.failure(answer)
 }
 
-// answer is what Consul said.
-type answer struct {
-	path   string
-	code   int
-	header http.Header
-	body   []byte
-}
-
-func (r *Registry) call(ctx context.Context, method, path, flag string, question any) (*answer, error) {
-	query := url.Values{}
+func (r *Registry) call(ctx context.Context, method, path, flag string, question any) (*rest.Answer, error) {
+	q := rest.Question{Method: method, Path: path, Query: url.Values{}, Header: http.Header{}}
 	if r.datacenter != "" {
-		query.Set("dc", r.datacenter)
+		q.Query.Set("dc", r.datacenter)
 	}
 	if flag != "" {
-		query.Set(flag, "")
+		q.Query.Set(flag, "")
 	}
-	var body io.Reader // Consul complains of a GET that has one.
+	if r.token != "" {
+		q.Header.Set(headerToken, r.token)
+	}
 	if question != nil {
 		data, err := json.Marshal(question)
 		if err != nil {
 			return nil, registry.Permanent(fmt.Errorf("encode the request: %w", err))
 		}
-		body = bytes.NewReader(data)
+		q.Body = data
 	}
-	request, err := http.NewRequestWithContext(ctx, method, r.base+path+"?"+query.Encode(), body)
-	if err != nil {
-		return nil, registry.Permanent(fmt.Errorf("consul.address: %w", err))
-	}
-	if r.token != "" {
-		request.Header.Set(headerToken, r.token)
-	}
-	response, err := r.client.Do(request)
-	if err != nil {
-		return nil, registry.Transient(err)
-	}
-	defer func() { _ = response.Body.Close() }() // Nothing is lost: it was read or is not wanted.
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
-	if err != nil {
-		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
-	}
-	if len(data) > maxResponse {
-		return nil, registry.Permanent(fmt.Errorf("%s%s answered with more than %d bytes", r.base, path, maxResponse))
-	}
-	return &answer{path: r.base + path, code: response.StatusCode, header: response.Header, body: data}, nil
+	return r.client.Send(ctx, q)
 }
 
-func decode(a *answer, into any) error {
-	if err := json.Unmarshal(a.body, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s answered with something else than Consul does: %w", a.path, err))
+func decode(a *rest.Answer, into any) error {
+	if err := json.Unmarshal(a.Body, into); err != nil {
+		return registry.Permanent(fmt.Errorf("%s answered with something else than Consul does: %w", a.Where, err))
 	}
 	return nil
 }
 
 // failure types an answer that is none.
-func (r *Registry) failure(a *answer) error {
-	err := fmt.Errorf("%s answered %d %s: %s", a.path, a.code, http.StatusText(a.code), r.shorten(string(a.body)))
+func (r *Registry) failure(a *rest.Answer) error {
+	err := a.Failure(r.token)
 	switch {
-	case a.code == http.StatusRequestTimeout, a.code == http.StatusTooManyRequests, a.code >= 500:
+	case a.Temporary():
 		return registry.Transient(err)
-	case a.code == http.StatusForbidden, a.code == http.StatusUnauthorized:
+	case a.Denied():
 		return registry.Permanent(fmt.Errorf("%w; check the key %s of the credentials Secret", err, KeyToken))
 	}
 	return registry.Permanent(err)
-}
-
-// shorten makes text fit for an error; a token that Consul repeats is left out.
-func (r *Registry) shorten(text string) string {
-	if r.token != "" {
-		text = strings.ReplaceAll(text, r.token, "<the token>")
-	}
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
-	}
-	return text
 }

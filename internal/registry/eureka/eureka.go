@@ -19,8 +19,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/usher-dev/usher/internal/registry"
-	"github.com/usher-dev/usher/internal/registry/credentials"
+	"github.com/usher-dev/usher/internal/registry/rest"
 )
 
 // Keys of the credentials Secret, for basic authentication. For https it may
@@ -69,16 +67,14 @@ type Options struct {
 
 // Registry implements registry.Connector.
 type Registry struct {
-	base      string
-	username  string
-	password  string
-	lease     time.Duration
-	fresh     time.Time // From then on lists have all that was written before us.
-	clock     clock.WithTicker
-	client    *http.Client
-	transport *http.Transport
-	stop      context.CancelFunc
-	stopped   chan struct{}
+	username string
+	password string
+	lease    time.Duration
+	fresh    time.Time // From then on lists have all that was written before us.
+	clock    clock.WithTicker
+	client   *rest.Client
+	stop     context.CancelFunc
+	stopped  chan struct{}
 
 	mu sync.Mutex
 	// written are the instances, by application, that the cache may not know as
@@ -93,43 +89,25 @@ var _ registry.Connector = (*Registry)(nil)
 // listed, until Close. Errors are permanent and name the field or the Secret's
 // key.
 func New(options Options) (*Registry, error) {
-	base, err := url.Parse(options.Address)
-	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
-		return nil, registry.Permanent(errors.New("eureka.address is no http or https address: write http://host:8761/eureka"))
-	}
-	if base.User != nil {
-		// Errors repeat the address.
-		return nil, registry.Permanent(errors.New("eureka.address holds credentials: put them into the credentials Secret"))
-	}
-	config, err := credentials.TLS(options.Secret)
+	client, err := rest.New(rest.Options{
+		Field: "eureka.address", Example: "http://host:8761/eureka", Address: options.Address, Secret: options.Secret, Idle: parallel,
+	})
 	if err != nil {
-		return nil, registry.Permanent(err)
+		return nil, err
 	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	transport := &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		MaxIdleConnsPerHost: parallel,
-		IdleConnTimeout:     90 * time.Second,
-		TLSClientConfig:     config,
-		ForceAttemptHTTP2:   true,
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Registry{
-		base:      strings.TrimRight(options.Address, "/"),
-		username:  strings.TrimSpace(string(options.Secret[KeyUsername])),
-		password:  strings.TrimRight(string(options.Secret[KeyPassword]), "\r\n"),
-		lease:     cmp.Or(options.Lease, DefaultLease),
-		fresh:     options.Clock.Now().Add(options.ResponseCache),
-		clock:     options.Clock,
-		transport: transport, stop: stop, stopped: make(chan struct{}),
+		client:   client,
+		username: strings.TrimSpace(string(options.Secret[KeyUsername])),
+		password: strings.TrimRight(string(options.Secret[KeyPassword]), "\r\n"),
+		lease:    cmp.Or(options.Lease, DefaultLease),
+		fresh:    options.Clock.Now().Add(options.ResponseCache),
+		clock:    options.Clock,
+		stop:     stop, stopped: make(chan struct{}),
 		written: map[string]map[string]bool{}, renewed: map[string]renewal{},
-		client: &http.Client{
-			Transport: transport,
-			// A redirect would send the password to whom the user never named.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
 	}
 	ticker := r.clock.NewTicker(RenewInterval)
 	go r.renewUntil(ctx, ticker)
@@ -184,7 +162,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 func (r *Registry) Close() error {
 	r.stop()
 	<-r.stopped
-	r.transport.CloseIdleConnections()
+	r.client.Close()
 	return nil
 }
 
@@ -205,7 +183,7 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 		return instances, r.isEureka(ctx)
 	}
 	if said.Application == nil {
-		return nil, registry.Permanent(fmt.Errorf("%s%s answered without an application: it is no Eureka", r.base, pathOf(app)))
+		return nil, registry.Permanent(fmt.Errorf("%s answered without an application: it is no Eureka", r.client.URL(pathOf(app))))
 	}
 	for _, i := range said.Application.Instance {
 		instances[i.id()] = i
@@ -247,7 +225,7 @@ func (r *Registry) actual(ctx context.Context, app, id string) (*instance, error
 		return nil, err
 	}
 	if said.Instance == nil {
-		return nil, registry.Permanent(fmt.Errorf("%s%s answered without an instance: it is no Eureka", r.base, pathOf(app, id)))
+		return nil, registry.Permanent(fmt.Errorf("%s answered without an instance: it is no Eureka", r.client.URL(pathOf(app, id))))
 	}
 	return said.Instance, nil
 }
@@ -267,7 +245,7 @@ func (r *Registry) isEureka(ctx context.Context) error {
 			return err
 		}
 	}
-	return registry.Permanent(fmt.Errorf("%s is no Eureka: eureka.address needs the server's path, as in http://host:8761/eureka", r.base))
+	return registry.Permanent(fmt.Errorf("%s is no Eureka: eureka.address needs the server's path, as in http://host:8761/eureka", r.client.URL("")))
 }
 
 func (r *Registry) writtenTo(app string) []string {

@@ -45,7 +45,7 @@ func (c command) check(answer string) error {
 	case strings.HasPrefix(answer, unknownCommand):
 		return registry.Permanent(fmt.Errorf("it does not know %q: HAProxy 2.6 or newer is needed", verb(c.line)))
 	}
-	return registry.Permanent(fmt.Errorf("%q answered: %s", verb(c.line), shorten(answer)))
+	return registry.Permanent(fmt.Errorf("%q answered: %s", verb(c.line), registry.Excerpt(answer)))
 }
 
 // verb is what a command does, without its arguments.
@@ -55,7 +55,7 @@ func verb(line string) string {
 }
 
 func notUnderstood(question, answer string) error {
-	return registry.Permanent(fmt.Errorf("%q answered what is not understood: %s", question, shorten(answer)))
+	return registry.Permanent(fmt.Errorf("%q answered what is not understood: %s", question, registry.Excerpt(answer)))
 }
 
 func silent(answer string) bool { return answer == "" }

@@ -138,7 +138,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 			}
 			if level := strings.TrimSpace(answers[0]); level != "admin" {
 				return registry.Permanent(fmt.Errorf("its runtime API grants the level %q: write \"level admin\" "+
-					"behind its stats socket", shorten(level)))
+					"behind its stats socket", registry.Excerpt(level)))
 			}
 			return nil
 		})

@@ -25,8 +25,6 @@ const (
 	pipelined = 16
 	// maxAnswer bounds one answer, in bytes: some 100,000 servers.
 	maxAnswer = 64 << 20
-	// maxMessage bounds how much of an answer an error repeats, in bytes.
-	maxMessage = 256
 )
 
 // session is one connection to a process, in interactive mode.
@@ -151,13 +149,4 @@ func (s *session) answer() (string, error) {
 // text is nothing but the prompt.
 func endsLine(text []byte) bool {
 	return len(text) >= 2 && text[len(text)-2] == '\n'
-}
-
-// shorten makes one line of what HAProxy said.
-func shorten(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
-	}
-	return text
 }

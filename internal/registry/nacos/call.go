@@ -7,24 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/rest"
 )
 
 const (
-	pathInstance = "/v3/admin/ns/instance"
-	pathLogin    = "/v3/auth/user/login"
+	pathInstance = "/nacos/v3/admin/ns/instance"
+	pathLogin    = "/nacos/v3/auth/user/login"
 	// pingService is a name that Ping asks for; nothing is registered by it.
 	pingService = "usher-ping"
-	// maxResponse bounds what is read of an answer, in bytes: about 60,000 entries.
-	maxResponse = 64 << 20
-	// maxMessage bounds how much of an answer an error repeats, in bytes.
-	maxMessage = 256
 	// loginShare is the part of a login's time, as a divisor, that is left when it
 	// is renewed.
 	loginShare = 10
@@ -54,67 +50,49 @@ func (r *Registry) call(ctx context.Context, method, path string, form url.Value
 		if err != nil {
 			return err
 		}
-		code, data, err := r.send(ctx, method, path, form, token)
+		answer, err := r.send(ctx, method, path, form, token)
 		if err != nil {
 			return err
 		}
-		denied := code == http.StatusUnauthorized || code == http.StatusForbidden
-		if denied && token != "" && attempt == 0 {
+		if answer.Denied() && token != "" && attempt == 0 {
 			r.forget(token)
 			continue
 		}
-		return r.decode(path, code, data, into)
+		return r.decode(answer, into)
 	}
 }
 
 // send makes one request.
-func (r *Registry) send(ctx context.Context, method, path string, form url.Values, token string) (int, []byte, error) {
-	target, body := r.base+path, io.Reader(http.NoBody)
+func (r *Registry) send(ctx context.Context, method, path string, form url.Values, token string) (*rest.Answer, error) {
+	q := rest.Question{Method: method, Path: path, Header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}}
 	if method == http.MethodPost || method == http.MethodPut {
-		body = strings.NewReader(form.Encode())
-	} else if len(form) > 0 {
-		target += "?" + form.Encode()
+		q.Body = []byte(form.Encode())
+	} else {
+		q.Query = form
 	}
-	request, err := http.NewRequestWithContext(ctx, method, target, body)
-	if err != nil {
-		return 0, nil, registry.Permanent(fmt.Errorf("nacos.address: %w", err))
-	}
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
+		q.Header.Set("Authorization", "Bearer "+token)
 	}
-	response, err := r.client.Do(request)
-	if err != nil {
-		return 0, nil, registry.Transient(err)
-	}
-	defer func() { _ = response.Body.Close() }() // Nothing is lost: it was read or is not wanted.
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
-	if err != nil {
-		return 0, nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
-	}
-	if len(data) > maxResponse {
-		return 0, nil, registry.Permanent(fmt.Errorf("%s%s answered with more than %d bytes", r.base, path, maxResponse))
-	}
-	return response.StatusCode, data, nil
+	return r.client.Send(ctx, q)
 }
 
 // decode reads an answer, or says what is wrong with it.
-func (r *Registry) decode(path string, code int, data []byte, into any) error {
+func (r *Registry) decode(answer *rest.Answer, into any) error {
 	var said result
-	err := json.Unmarshal(data, &said)
+	err := json.Unmarshal(answer.Body, &said)
 	isNacos := err == nil && said.Code != nil
 	switch {
-	case code == http.StatusNotFound && isNacos && strings.Contains(string(said.Data), "is not found"):
+	case answer.Code == http.StatusNotFound && isNacos && strings.Contains(string(said.Data), "is not found"):
 		return errNotFound
-	case code != http.StatusOK:
-		return r.failure(path, code, data)
+	case answer.Code != http.StatusOK:
+		return r.failure(answer)
 	case !isNacos:
-		return registry.Permanent(fmt.Errorf("%s%s answered with something else than Nacos 3 does: %s", r.base, path, r.shorten(data)))
+		return registry.Permanent(fmt.Errorf("%s answered with something else than Nacos 3 does: %s", answer.Where, r.excerpt(answer)))
 	case *said.Code != 0:
-		return registry.Permanent(fmt.Errorf("%s%s answered: %s", r.base, path, r.shorten(data)))
+		return registry.Permanent(fmt.Errorf("%s answered: %s", answer.Where, r.excerpt(answer)))
 	}
 	if err := json.Unmarshal(said.Data, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s%s answered with something else than Nacos 3 does: %w", r.base, path, err))
+		return registry.Permanent(fmt.Errorf("%s answered with something else than Nacos 3 does: %w", answer.Where, err))
 	}
 	return nil
 }
@@ -123,15 +101,15 @@ func (r *Registry) decode(path string, code int, data []byte, into any) error {
 var errDenied = errors.New("access denied")
 
 // failure types an answer that is none.
-func (r *Registry) failure(path string, code int, data []byte) error {
-	err := fmt.Errorf("%s%s answered %d %s: %s", r.base, path, code, http.StatusText(code), r.shorten(data))
+func (r *Registry) failure(answer *rest.Answer) error {
+	err := answer.Failure(r.secrets()...)
 	switch {
-	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
+	case answer.Temporary():
 		return registry.Transient(err)
-	case code == http.StatusForbidden, code == http.StatusUnauthorized:
+	case answer.Denied():
 		return registry.Permanent(fmt.Errorf("%w; check the keys %s and %s of the credentials Secret, and that the user is an admin: %w",
 			err, KeyUsername, KeyPassword, errDenied))
-	case code == http.StatusGone, code == http.StatusNotFound:
+	case answer.Code == http.StatusGone, answer.Code == http.StatusNotFound:
 		return registry.Permanent(fmt.Errorf("%w; Nacos 3.0 or newer is needed", err))
 	}
 	return registry.Permanent(err)
@@ -149,24 +127,24 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 	if have.token != "" && now.Before(have.until) {
 		return have.token, nil
 	}
-	code, data, err := r.send(ctx, http.MethodPost, pathLogin, url.Values{
+	answer, err := r.send(ctx, http.MethodPost, pathLogin, url.Values{
 		KeyUsername: {r.username}, KeyPassword: {r.password}}, "")
 	if err != nil {
 		return "", err
 	}
-	if code == http.StatusInternalServerError {
+	if answer.Code == http.StatusInternalServerError {
 		return "", registry.Transient(fmt.Errorf("%w; some servers say so of a wrong password: check the keys %s and %s of the "+
-			"credentials Secret", r.failure(pathLogin, code, data), KeyUsername, KeyPassword))
+			"credentials Secret", r.failure(answer), KeyUsername, KeyPassword))
 	}
-	if code != http.StatusOK {
-		return "", r.failure(pathLogin, code, data)
+	if answer.Code != http.StatusOK {
+		return "", r.failure(answer)
 	}
 	var said struct {
 		AccessToken string
 		TokenTTL    int64 // Seconds.
 	}
-	if err := json.Unmarshal(data, &said); err != nil || said.AccessToken == "" {
-		return "", registry.Permanent(fmt.Errorf("%s%s answered without an access token", r.base, pathLogin))
+	if err := json.Unmarshal(answer.Body, &said); err != nil || said.AccessToken == "" {
+		return "", registry.Permanent(fmt.Errorf("%s answered without an access token", answer.Where))
 	}
 	life := time.Duration(said.TokenTTL) * time.Second
 	next := login{token: said.AccessToken, until: now.Add(life - life/loginShare)}
@@ -185,20 +163,14 @@ func (r *Registry) forget(token string) {
 	}
 }
 
-// shorten makes text fit for an error; credentials that Nacos repeats are left out.
-func (r *Registry) shorten(data []byte) string {
-	text := string(data)
+// excerpt is what an error repeats of an answer.
+func (r *Registry) excerpt(answer *rest.Answer) string {
+	return registry.Excerpt(string(answer.Body), r.secrets()...)
+}
+
+// secrets are what Nacos may repeat and an error must not.
+func (r *Registry) secrets() []string {
 	r.mu.Lock()
-	token := r.login.token
-	r.mu.Unlock()
-	for _, secret := range []string{r.password, token} {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "<secret>")
-		}
-	}
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
-	}
-	return text
+	defer r.mu.Unlock()
+	return []string{r.password, r.login.token}
 }

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/registry"
-	"github.com/usher-dev/usher/internal/registry/credentials"
+	"github.com/usher-dev/usher/internal/registry/rest"
 )
 
 // Keys of the credentials Secret. For https it may hold credentials.KeyCA,
@@ -80,13 +80,11 @@ type Options struct {
 
 // Registry implements registry.Connector.
 type Registry struct {
-	base      string
-	root      Root
-	username  string
-	password  string
-	now       func() time.Time
-	client    *http.Client
-	transport *http.Transport
+	root     Root
+	username string
+	password string
+	now      func() time.Time
+	client   *rest.Client
 
 	mu    sync.Mutex
 	login login
@@ -97,42 +95,24 @@ var _ registry.Connector = (*Registry)(nil)
 // New checks the options and connects to nothing. Errors are permanent and name
 // the field or the Secret's key.
 func New(options Options) (*Registry, error) {
-	base, err := url.Parse(options.Address)
-	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
-		return nil, registry.Permanent(errors.New("nacos.address is no http or https address: write http://host:8848"))
-	}
-	if base.User != nil {
-		// Errors repeat the address.
-		return nil, registry.Permanent(errors.New("nacos.address holds credentials: put them into the credentials Secret"))
-	}
 	username := strings.TrimSpace(string(options.Secret[KeyUsername]))
 	password := strings.TrimRight(string(options.Secret[KeyPassword]), "\r\n")
 	if (username == "") != (password == "") {
 		return nil, registry.Permanent(fmt.Errorf(
 			"the credentials Secret has one of %s and %s: put in both, or none", KeyUsername, KeyPassword))
 	}
-	config, err := credentials.TLS(options.Secret)
+	client, err := rest.New(rest.Options{
+		Field: "nacos.address", Example: "http://host:8848", Address: options.Address,
+		Secret: options.Secret, Idle: parallel,
+	})
 	if err != nil {
-		return nil, registry.Permanent(err)
+		return nil, err
 	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	transport := &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		MaxIdleConnsPerHost: parallel,
-		IdleConnTimeout:     90 * time.Second,
-		TLSClientConfig:     config,
-		ForceAttemptHTTP2:   true,
-	}
 	return &Registry{
-		base: strings.TrimRight(options.Address, "/") + "/nacos", root: options.Root.filled(),
-		username: username, password: password, now: options.Now, transport: transport,
-		client: &http.Client{
-			Transport: transport,
-			// A redirect would send the password to whom the user never named.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		client: client, root: options.Root.filled(), username: username, password: password, now: options.Now,
 	}, nil
 }
 
@@ -164,7 +144,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 
 // Close implements registry.Connector.
 func (r *Registry) Close() error {
-	r.transport.CloseIdleConnections()
+	r.client.Close()
 	return nil
 }
 
@@ -192,7 +172,7 @@ func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) 
 	}
 	if instances == nil {
 		// Nacos writes [] for none: null is another server's word.
-		return nil, registry.Permanent(fmt.Errorf("%s%s/list answered without a list: it is no Nacos 3", r.base, pathInstance))
+		return nil, registry.Permanent(fmt.Errorf("%s/list answered without a list: it is no Nacos 3", r.client.URL(pathInstance)))
 	}
 	return instances, nil
 }

@@ -5,25 +5,21 @@
 package webhook
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/rest"
 )
 
 // Keys of the credentials Secret.
@@ -54,8 +50,6 @@ const (
 const (
 	// maxResponse bounds what is read of an answer, in bytes: about 50,000 entries.
 	maxResponse = 32 << 20
-	// maxMessage bounds how much of an answer an error repeats, in bytes.
-	maxMessage = 256
 )
 
 // ListRequest asks for the entries of a service.
@@ -113,52 +107,27 @@ type Options struct {
 
 // Registry implements registry.Connector.
 type Registry struct {
-	base      string
-	key       []byte
-	now       func() time.Time
-	client    *http.Client
-	transport *http.Transport
+	key    []byte
+	now    func() time.Time
+	client *rest.Client
 }
 
 var _ registry.Connector = (*Registry)(nil)
 
 // New checks the options. Errors are permanent and name the field.
 func New(options Options) (*Registry, error) {
-	base, err := url.Parse(options.URL)
-	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
-		return nil, registry.Permanent(errors.New("webhook.url is no http or https address: write https://host/path"))
-	}
-	if base.User != nil {
-		// Errors repeat the address.
-		return nil, registry.Permanent(errors.New("webhook.url holds credentials: put them into the credentials Secret"))
+	client, err := rest.New(rest.Options{
+		Field: "webhook.url", Example: "https://host/path", Address: options.URL, MaxAnswer: maxResponse,
+		// The protocol signs requests; it knows no client certificates.
+		Secret: map[string][]byte{KeyCA: options.Secret[KeyCA]},
+	})
+	if err != nil {
+		return nil, err
 	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	transport := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		MaxIdleConnsPerHost:   4,
-		IdleConnTimeout:       90 * time.Second,
-		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
-		ForceAttemptHTTP2:     true,
-		ExpectContinueTimeout: time.Second,
-	}
-	if ca := options.Secret[KeyCA]; len(ca) > 0 {
-		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, registry.Permanent(fmt.Errorf(
-				"the credentials Secret's %s holds no certificate: put a PEM bundle there", KeyCA))
-		}
-	}
-	return &Registry{
-		base: strings.TrimRight(options.URL, "/"), key: options.Secret[KeyHMAC], now: options.Now,
-		transport: transport,
-		client: &http.Client{
-			Transport: transport,
-			// A redirect would send a signed request to whom the user never named.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-	}, nil
+	return &Registry{client: client, key: options.Secret[KeyHMAC], now: options.Now}, nil
 }
 
 // Sign returns the value of HeaderSignature: HMAC-SHA256 over the timestamp, the
@@ -185,15 +154,15 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if answer.Entries == nil {
 		// An empty answer must be said: {} is more likely another service's, and
 		// would release hooks.
-		return nil, registry.Permanent(fmt.Errorf("%s%s answered without entries: it must send "+
-			`{"entries":[]} for a service that has none`, r.base, PathList))
+		return nil, registry.Permanent(fmt.Errorf("%s answered without entries: it must send "+
+			`{"entries":[]} for a service that has none`, r.client.URL(PathList)))
 	}
 	for i := range answer.Entries {
 		if answer.Entries[i].ID == "" || answer.Entries[i].Version == "" {
-			return nil, registry.Permanent(fmt.Errorf("%s%s answered with an entry that has no id or no version",
-				r.base, PathList))
+			return nil, registry.Permanent(fmt.Errorf("%s answered with an entry that has no id or no version",
+				r.client.URL(PathList)))
 		}
-		answer.Entries[i].Unsettled = shorten(answer.Entries[i].Unsettled)
+		answer.Entries[i].Unsettled = registry.Excerpt(answer.Entries[i].Unsettled)
 	}
 	sortByID(answer.Entries)
 	return answer.Entries, nil
@@ -217,20 +186,20 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 
 // Close implements registry.Connector.
 func (r *Registry) Close() error {
-	r.transport.CloseIdleConnections()
+	r.client.Close()
 	return nil
 }
 
 func (r Refusal) err() error {
 	switch r.Code {
 	case CodeConflict:
-		return fmt.Errorf("%s: %w", shorten(r.Message), registry.ErrConflict)
+		return fmt.Errorf("%s: %w", registry.Excerpt(r.Message), registry.ErrConflict)
 	case CodeForeign:
-		return fmt.Errorf("%s: %w", shorten(r.Message), registry.ErrForeign)
+		return fmt.Errorf("%s: %w", registry.Excerpt(r.Message), registry.ErrForeign)
 	case CodeUnavailable:
-		return registry.Transient(errors.New(shorten(r.Message)))
+		return registry.Transient(errors.New(registry.Excerpt(r.Message)))
 	}
-	return registry.Permanent(fmt.Errorf("%s: %s", r.Code, shorten(r.Message)))
+	return registry.Permanent(fmt.Errorf("%s: %s", r.Code, registry.Excerpt(r.Message)))
 }
 
 func (r *Registry) call(ctx context.Context, path string, question, answer any) error {
@@ -238,63 +207,38 @@ func (r *Registry) call(ctx context.Context, path string, question, answer any) 
 	if err != nil {
 		return registry.Permanent(fmt.Errorf("encode the request: %w", err))
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+path, bytes.NewReader(body))
-	if err != nil {
-		return registry.Permanent(fmt.Errorf("webhook.url: %w", err))
-	}
 	timestamp := strconv.FormatInt(r.now().Unix(), 10)
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Accept", "application/json")
-	request.Header.Set(HeaderTimestamp, timestamp)
+	header := http.Header{}
+	header.Set("Content-Type", "application/json")
+	header.Set("Accept", "application/json")
+	header.Set(HeaderTimestamp, timestamp)
 	if len(r.key) > 0 {
-		request.Header.Set(HeaderSignature, Sign(r.key, timestamp, path, body))
+		header.Set(HeaderSignature, Sign(r.key, timestamp, path, body))
 	}
-	response, err := r.client.Do(request)
+	said, err := r.client.Send(ctx, rest.Question{Method: http.MethodPost, Path: path, Header: header, Body: body})
 	if err != nil {
-		return registry.Transient(err)
+		return err
 	}
-	defer func() { _ = response.Body.Close() }() // Nothing is lost: it was read or is not wanted.
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
-	if err != nil {
-		return registry.Transient(fmt.Errorf("read the answer: %w", err))
-	}
-	if len(data) > maxResponse {
-		return registry.Permanent(fmt.Errorf("%s%s answered with more than %d bytes", r.base, path, maxResponse))
-	}
-	return r.read(response, path, data, answer)
+	return read(said, answer)
 }
 
 // read turns a status code into a typed error, and the body into the answer.
-func (r *Registry) read(response *http.Response, path string, data []byte, answer any) error {
-	code := response.StatusCode
-	failure := func() error {
-		return fmt.Errorf("%s%s answered %s: %s", r.base, path, response.Status, shorten(string(data)))
-	}
+func read(said *rest.Answer, answer any) error {
 	switch {
-	case code == http.StatusRequestTimeout, code == http.StatusTooEarly,
-		code == http.StatusTooManyRequests, code >= 500 && code != http.StatusNotImplemented:
-		return registry.Transient(failure())
-	case code >= 300 && code < 400:
+	case said.Temporary():
+		return registry.Transient(said.Failure())
+	case said.Code >= 300 && said.Code < 400:
 		return registry.Permanent(fmt.Errorf("%w: redirects are not followed; set webhook.url to %q",
-			failure(), response.Header.Get("Location")))
-	case code != http.StatusOK && code != http.StatusNoContent:
-		return registry.Permanent(failure())
-	case answer == nil, len(data) == 0:
+			said.Failure(), said.Header.Get("Location")))
+	case said.Code != http.StatusOK && said.Code != http.StatusNoContent:
+		return registry.Permanent(said.Failure())
+	case answer == nil, len(said.Body) == 0:
 		return nil
 	}
-	if err := json.Unmarshal(data, answer); err != nil {
-		return registry.Permanent(fmt.Errorf("%s%s answered with something else than the protocol's JSON: %w",
-			r.base, path, err))
+	if err := json.Unmarshal(said.Body, answer); err != nil {
+		return registry.Permanent(fmt.Errorf("%s answered with something else than the protocol's JSON: %w", said.Where, err))
 	}
 	return nil
-}
-
-func shorten(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
-	}
-	return text
 }
 
 func sortByID(entries []registry.Entry) {
