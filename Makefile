@@ -5,6 +5,7 @@
 SHELL      := /bin/bash
 GO         ?= go
 BIN        := $(CURDIR)/bin
+VERSION    ?= $(shell sed -n 's/^appVersion: //p' charts/usher/Chart.yaml)
 MODULES    := . devcluster
 CONFORMANCE := conformance
 GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
@@ -27,6 +28,7 @@ demo: ## Bring up a real API server and take two CloneSets through their lives u
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C devcluster run ./cmd/devcluster build
 	CGO_ENABLED=1 $(GO) test -race ./...
+	$(GO) -C tools/image test ./...
 	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
 
 .PHONY: registries
@@ -65,6 +67,10 @@ measure: ## Measure Usher with simulated containers, 100 and 2,000 Pods (docs/pe
 build: ## Build usher into bin/.
 	$(GO) build -trimpath -o $(BIN)/usher ./cmd/usher
 
+.PHONY: image
+image: ## Make Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).
+	@$(GO) -C tools/image run . usher -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
+
 .PHONY: generate
 generate: ## Make deep copies, CRDs and RBAC anew from the API types and markers.
 	$(GENERATE) object:headerFile=tools/boilerplate.go.txt paths=./api/...
@@ -77,6 +83,7 @@ check: ## Check that generated files, formatting and modules are up to date, and
 	tools/check-generated
 	$(LINT) run ./...
 	cd devcluster && $(LINT) run --config ../.golangci.yml ./...
+	cd tools/image && $(LINT) run --config ../../.golangci.yml ./...
 	cd $(CONFORMANCE) && $(LINT) run --config ../.golangci.yml ./...
 
 .PHONY: up down status
