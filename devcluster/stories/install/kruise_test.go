@@ -74,10 +74,10 @@ func convert(request map[string]any) map[string]any {
 func (s *story) leave(namespace, state, edit string) {
 	s.Helper()
 	s.sh("kubectl create namespace %s", namespace)
-	set, revisions, _ := strings.Cut(s.golden("set.yaml", namespace, ""), "\n---\n")
+	set, _, _ := strings.Cut(s.golden("set.yaml", namespace, ""), "\n---\n")
 	s.put(merged(s.decode(set), s.decode(edit)))
 	uid := s.sh("kubectl -n %s get cloneset web -o jsonpath='{.metadata.uid}'", namespace)
-	_, revisions, _ = strings.Cut(s.golden("set.yaml", namespace, uid), "\n---\n")
+	_, revisions, _ := strings.Cut(s.golden("set.yaml", namespace, uid), "\n---\n")
 	s.apply(revisions)
 	states := s.decode(s.golden("states.yaml", namespace, uid))
 	change, ok := states[state].(map[string]any)
