@@ -176,6 +176,9 @@ type presence struct {
 	listed bool
 	// current says that the one wanted is among them.
 	current bool
+	// serving says that callers find the Pod by it, if perhaps with an outdated
+	// weight or metadata.
+	serving bool
 	// unsettled is why one of them is neither in service nor gone; empty if none
 	// is in between.
 	unsettled string
@@ -198,6 +201,7 @@ func (w *world) presence(m *member, place Place, s *subject) presence {
 			p.listed, p.unsettled = true, cmp.Or(p.unsettled, e.Unsettled)
 		}
 		p.current = p.current || hasPort && want.Same(*e)
+		p.serving = p.serving || hasPort && serving(want, *e)
 	}
 	switch have := idx.byID[want.ID]; {
 	case !hasPort:
@@ -209,6 +213,24 @@ func (w *world) presence(m *member, place Place, s *subject) presence {
 		p.reason = ReasonDuplicate
 	}
 	return p
+}
+
+// serving says whether callers that have the entry find the Pod.
+func serving(want, have registry.Entry) bool {
+	want.Weight, want.Metadata = have.Weight, have.Metadata
+	return have.Weight > 0 && want.Same(have)
+}
+
+// refused says whether a change of one of the Pod's entries failed in this pass.
+func (w *world) refused(s *subject) bool {
+	for _, m := range s.members {
+		for _, place := range m.current {
+			if cmp.Or(w.Failed[place][s.id], w.Failed[place][""]) != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // claimedByAnother says whether the name is that of another Registration of the Pod.

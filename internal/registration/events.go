@@ -24,6 +24,7 @@ const (
 	actionRelease  = "ReleaseHook"
 	actionDrain    = "Drain"
 	actionAnswer   = "AnswerHook"
+	actionRegister = "Register"
 	maxEventLength = 1000
 )
 
@@ -76,4 +77,9 @@ func (a *announcer) overdue(pod *corev1.Pod, w Waiting) {
 // finding tells a CloneSet of a hook that one side names and the other does not.
 func (a *announcer) finding(f Finding) {
 	a.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
+}
+
+// misfit tells of a value of a Pod that cannot be used.
+func (a *announcer) misfit(m Misfit) {
+	a.warn(m.Pod, ReasonInstanceInvalid, actionRegister, fmt.Sprintf("Registration %s: %s", m.Registration, m.Message))
 }

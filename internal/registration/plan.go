@@ -28,6 +28,8 @@ type Plan struct {
 	Outcomes []Outcome
 	// Findings are hooks that do not match, sorted.
 	Findings []Finding
+	// Misfits are values of Pods that cannot be used, sorted.
+	Misfits []Misfit
 	// RequeueAt is when to plan anew if nothing happens, zero for never.
 	RequeueAt time.Time
 }
@@ -60,7 +62,7 @@ const unsettledRetry = time.Second
 // MakePlan plans. It depends on nothing but the snapshot.
 func MakePlan(snapshot Snapshot) Plan {
 	w := newWorld(snapshot)
-	p := Plan{Changes: w.changes(), Findings: w.findings()}
+	p := Plan{Changes: w.changes(), Findings: w.findings(), Misfits: w.misfits()}
 	if slices.ContainsFunc(p.Changes, PlaceChanges.unsettled) {
 		p.RequeueAt = w.Now.Add(unsettledRetry)
 	}
@@ -195,7 +197,7 @@ func (w *world) planDrain(s *subject, record, stored *Record, held bool, patch *
 
 // unhooked tells of registries that keep a Pod waiting although no hook says so.
 func (w *world) unhooked(s *subject) []Waiting {
-	if w.settled(s) {
+	if w.settled(s) && !w.refused(s) {
 		return nil
 	}
 	var waiting []Waiting
@@ -271,7 +273,7 @@ func (w *world) listed(s *subject) (listed, known bool) {
 			case p.err != nil, !serves && p.listed:
 				// An entry that is about to go is no news.
 				known = false
-			case !p.current:
+			case !p.serving:
 				listed = false
 			}
 		}

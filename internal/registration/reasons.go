@@ -79,6 +79,11 @@ const (
 	ReasonRegistered = "Registered"
 	// ReasonDeregistered: at least one registry does not list the Pod.
 	ReasonDeregistered = "Deregistered"
+	// ReasonValid: whatever is taken from Pods can be used.
+	ReasonValid = "Valid"
+	// ReasonInstanceInvalid: a Pod has a weight, a tag or metadata that cannot be
+	// used; it is the reason of the event about the Pod as well.
+	ReasonInstanceInvalid = "InstanceInvalid"
 	// ReasonInvalidSelector: spec.selector cannot be read.
 	ReasonInvalidSelector = "InvalidSelector"
 )

@@ -44,6 +44,8 @@ type member struct {
 	pods    []*subject
 	// sets are the CloneSets that make Pods for it, or own some, by name.
 	sets []*appsv1alpha1.CloneSet
+	// static are the values of all Pods' entries, if they do not come from Pods.
+	static *values
 }
 
 type missingRegistry struct {
@@ -68,6 +70,8 @@ type subject struct {
 	// id is that of its entries; hooks are those that its state asks about.
 	id    string
 	hooks []hook
+	// values are what entries take from the Pod, by member, as they are asked for.
+	values map[*member]*values
 }
 
 // index finds the entries of a place.
@@ -102,6 +106,10 @@ func (w *world) newMember(r *usherv1alpha1.Registration) *member {
 	m := &member{registration: r, name: r.Name, deleting: r.DeletionTimestamp != nil}
 	if m.selector, m.selectorErr = metav1.LabelSelectorAsSelector(&r.Spec.Selector); m.selectorErr != nil {
 		m.selector = labels.Nothing()
+	}
+	if !readsPods(&r.Spec.Instance) {
+		static := valuesOf(&r.Spec.Instance, nil)
+		m.static = &static
 	}
 	if !m.deleting {
 		w.findCurrent(m)
@@ -218,16 +226,32 @@ func EntryID(pod *corev1.Pod) string {
 // entry is what the member's registries are to list for the Pod; false if the
 // Pod has no port of that name.
 func (w *world) entry(m *member, s *subject) (registry.Entry, bool) {
-	instance := m.registration.Spec.Instance
-	port := portOf(s.pod, instance.Port)
+	v := s.valuesFor(m)
+	port := portOf(s.pod, m.registration.Spec.Instance.Port)
 	return registry.Entry{
 		ID: s.id, Address: s.pod.Status.PodIP, Port: port,
-		Weight: max(instance.Weight, 1), Metadata: instance.Metadata,
+		Weight: v.weight, Metadata: v.metadata,
 		Owner: registry.Owner{
 			Cluster: w.Cluster, Namespace: s.pod.Namespace, Registration: m.name,
 			Pod: s.pod.Name, PodUID: string(s.pod.UID),
 		},
 	}, port != 0
+}
+
+// valuesFor returns what the member's entries take from the Pod.
+func (s *subject) valuesFor(m *member) *values {
+	if m.static != nil {
+		return m.static
+	}
+	if found := s.values[m]; found != nil {
+		return found
+	}
+	if s.values == nil {
+		s.values = map[*member]*values{}
+	}
+	v := valuesOf(&m.registration.Spec.Instance, s.pod)
+	s.values[m] = &v
+	return &v
 }
 
 var errNotListed = errors.New("it was not listed in this pass")

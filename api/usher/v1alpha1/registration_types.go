@@ -5,7 +5,6 @@ package v1alpha1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Registration brings Pods into registries and sees them out again.
@@ -59,33 +58,6 @@ type RegistrationSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Drain Drain `json:"drain,omitempty"`
-}
-
-// Instance is the entry of a Pod.
-type Instance struct {
-	// Service is the name that callers ask for.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
-	Service string `json:"service"`
-	// Port is a number, or the name of a container port.
-	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:MaxLength=15
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
-	Port intstr.IntOrString `json:"port"`
-	// Weight is the share of requests that the instance is to get, relative to
-	// others.
-	// +kubebuilder:default=1
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
-	// +optional
-	Weight int32 `json:"weight,omitempty"`
-	// Metadata is handed to callers with the entry, where the registry can. The
-	// keys weight and usher are Usher's own.
-	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="!('weight' in self) && !('usher' in self)",message="the metadata keys weight and usher are written by Usher itself: use instance.weight, or another key"
-	// +optional
-	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // Hooks names what holds a Pod at each gate: the key of a label, or a finalizer.
@@ -167,7 +139,8 @@ type RegistrationStatus struct {
 	// +optional
 	Targets []Target `json:"targets,omitempty"`
 	// Conditions: Ready says whether the Registration can do its work, Waiting
-	// whom it waits for, HooksMatched whether its hooks fit the CloneSets.
+	// whom it waits for, HooksMatched whether its hooks fit the CloneSets,
+	// InstancesValid whether what it takes from Pods can be used.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -196,6 +169,9 @@ const (
 	// ConditionHooksMatched is False while a hook that the Registration answers
 	// is used by no CloneSet of its Pods, or a hook of theirs is answered by nobody.
 	ConditionHooksMatched = "HooksMatched"
+	// ConditionInstancesValid is False while a Pod has a weight, a tag or metadata
+	// that cannot be used, so that a default stands in for it.
+	ConditionInstancesValid = "InstancesValid"
 )
 
 const (

@@ -221,7 +221,7 @@ func testUpdate(h *harness) {
 	a := entry("here", 1)
 	h.apply(put(a))
 	a.Version = h.shows(a)[a.ID]
-	a.Weight, a.Address, a.Metadata = 20, "10.9.9.9", map[string]string{"zone": "b", "version": "2"}
+	a.Weight, a.Address, a.Metadata = 20, "10.9.9.9", map[string]string{"zone": "b", "version": "2", "tags": "blue,canary"}
 	h.apply(put(a))
 	old := a.Version
 	a.Version = ""
