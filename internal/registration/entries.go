@@ -263,7 +263,7 @@ func (s *subject) ownFinalizers() []string {
 		own = append(own, usherv1alpha1.Finalizer)
 	}
 	for _, m := range slices.Concat(s.members, s.leavers) {
-		for _, key := range hookFinalizers(s.pod, m.registration.Spec.Hooks) {
+		for _, key := range m.hookFinalizers(s.pod) {
 			if !slices.Contains(own, key) {
 				own = append(own, key)
 			}

@@ -184,8 +184,8 @@ func (s *subject) serves(m *member) (bool, string) {
 	switch s.state {
 	case appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
 	case appsv1alpha1.StatePreparingNormal:
-		if m.registration.Spec.Hooks.PreNormal == "" {
-			return false, "it is PreparingNormal, and the Registration names no preNormal hook"
+		if len(m.answers(m.registration.Spec.Hooks.PreNormal, s.lifecycle.PreNormal)) == 0 {
+			return false, "it is PreparingNormal, and the Registration answers no preNormal hook"
 		}
 	default:
 		return false, "it is " + string(s.state)

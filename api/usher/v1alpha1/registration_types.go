@@ -51,7 +51,8 @@ type RegistrationSpec struct {
 	Registries []string `json:"registries"`
 	// Instance is what callers find.
 	Instance Instance `json:"instance"`
-	// Hooks are the label keys or finalizers that this Registration answers.
+	// Hooks are the label keys or finalizers that this Registration answers: by
+	// default those of the owning CloneSet that are named after it.
 	// +optional
 	Hooks Hooks `json:"hooks,omitempty"`
 	// Drain says how a Pod leaves.
@@ -62,27 +63,38 @@ type RegistrationSpec struct {
 
 // Hooks names what holds a Pod at each gate: the key of a label, or a finalizer.
 // The values to write are those of the owning CloneSet's spec.lifecycle.
+//
+// A gate for which none is named has those keys of the CloneSet's hook that begin
+// with <name of the Registration>.usher.dev/, such as web.usher.dev/drained for a
+// Registration called web.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.created) || !((has(self.preNormal) && self.preNormal == self.created) || (has(self.inPlaceUpdate) && self.inPlaceUpdate == self.created) || (has(self.preDelete) && self.preDelete == self.created))",message="created needs a key of its own: it stays \"false\" for good, and would release the other hook"
 type Hooks struct {
 	// Created is a label of the Pod template with the value "true". When the
-	// Pod is Normal, Ready and registered, it becomes "false".
+	// Pod is Normal, Ready and registered, it becomes "false". Absent:
+	// <name of the Registration>.usher.dev/created.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	Created string `json:"created,omitempty"`
 	// PreNormal is set when the new Pod is Ready and registered.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	PreNormal string `json:"preNormal,omitempty"`
 	// InPlaceUpdate is released when the Pod is drained, and set again when the
 	// updated Pod is Ready and registered.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	InPlaceUpdate string `json:"inPlaceUpdate,omitempty"`
 	// PreDelete is released when the Pod is drained.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	PreDelete string `json:"preDelete,omitempty"`
 }
@@ -179,6 +191,11 @@ const (
 	// until its entries are gone, and a Registry until no Registration has
 	// entries there.
 	Finalizer = "usher.dev/registration"
+	// HookDomain follows the name of a Registration in the keys of the hooks that
+	// it answers without being told to: web.usher.dev/drained.
+	HookDomain = ".usher.dev/"
+	// HookCreated is what follows that in the label of the created hook.
+	HookCreated = "created"
 	// AnnotationDrain holds the progress of a Pod's drain, as JSON.
 	AnnotationDrain = "usher.dev/drain"
 	// ConditionRegistered is True on a Pod while every registry lists it. It can
