@@ -104,6 +104,9 @@ func elapsed(since, now time.Time) time.Duration {
 func (w *world) leave(s *subject, h hook, record *Record) answer {
 	var a answer
 	for _, m := range h.members {
+		if m.stays(h) {
+			continue
+		}
 		base := Waiting{
 			Registration: m.name, Pod: s.pod.Name, Gate: h.gate, Key: h.hold.key, Since: record.Began,
 		}

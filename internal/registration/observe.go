@@ -178,7 +178,8 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		}
 		p.objects[r.Name] = r
 		p.snapshot.Registries[r.Name] = RegistryState{
-			Prefix: rootOf(r, p.snapshot.Namespace), Denied: !allowed, Leaving: r.DeletionTimestamp != nil, Err: down,
+			Prefix: rootOf(r, p.snapshot.Namespace), Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
+			HoldsBack: holdsBack(r), Err: down,
 		}
 	}
 	return nil

@@ -156,6 +156,11 @@ func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 	w.planDrain(s, record, stored, held, patch)
 	w.planCondition(s, patch)
 	p.Waiting = append(p.Waiting, w.unhooked(s)...)
+	for _, m := range s.members {
+		if k := m.kept[s]; k != nil {
+			next = earlier(next, k.until)
+		}
+	}
 	return next
 }
 
@@ -205,15 +210,25 @@ func (w *world) unhooked(s *subject) []Waiting {
 		if slices.ContainsFunc(s.hooks, func(h hook) bool { return slices.Contains(h.members, m) }) {
 			continue
 		}
-		var a answer
-		if serves, _ := s.serves(m); serves {
-			a = w.join(s, hook{gate: GateJoining, members: []*member{m}})
-		} else {
-			a = w.gone(s, []*member{m})
-		}
-		waiting = append(waiting, a.waiting...)
+		waiting = append(waiting, w.unhookedFrom(s, m)...)
 	}
 	return waiting
+}
+
+func (w *world) unhookedFrom(s *subject, m *member) []Waiting {
+	switch w.stanceOf(m, s) {
+	case stanceIn:
+		a := w.join(s, hook{gate: GateJoining, members: []*member{m}})
+		return a.waiting
+	case stanceStay:
+		if k := m.kept[s]; k != nil && k.message != "" {
+			base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: GateLeaving, Since: s.silentSince}
+			return []Waiting{base.because(ReasonNodeSilent, k.message)}
+		}
+		return nil
+	}
+	a := w.gone(s, []*member{m})
+	return a.waiting
 }
 
 func answerHook(h hook, a answer, patch *PodPatch) {

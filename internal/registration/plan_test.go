@@ -100,9 +100,6 @@ func TestStayingIn(t *testing.T) {
 		{"a Pod that is not ready any more leaves", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery").ready(false)
 		}, []string{"remove discovery a", "wait a leaving discovery StillListed"}},
-		{"a Pod on a node that does not answer leaves", func(f *fixture) {
-			f.add("a", appsv1alpha1.StateNormal).registered("discovery").condition(corev1.PodReady, corev1.ConditionFalse)
-		}, []string{"remove discovery a", "wait a leaving discovery StillListed"}},
 		{"our own readiness gate does not keep a Pod out", func(f *fixture) {
 			b := f.add("a", appsv1alpha1.StateNormal).finalizers(ours).condition(corev1.PodReady, corev1.ConditionFalse)
 			b.pod.Status.Conditions[1].Reason = reasonGates

@@ -53,6 +53,9 @@ const (
 	ReasonForeignEntry Reason = "ForeignEntry"
 	// ReasonDuplicate: another Registration registers the Pod there already.
 	ReasonDuplicate Reason = "DuplicateRegistration"
+	// ReasonNodeSilent: the Pod's node does not answer, as too many others do not,
+	// and the Pod stays listed.
+	ReasonNodeSilent Reason = "NodeSilent"
 	// ReasonPropagation: the entry is gone; callers may still use it.
 	ReasonPropagation Reason = "Propagation"
 )

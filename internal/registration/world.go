@@ -44,6 +44,8 @@ type member struct {
 	pods    []*subject
 	// sets are the CloneSets that make Pods for it, or own some, by name.
 	sets []*appsv1alpha1.CloneSet
+	// kept are Pods that stay although their nodes do not answer.
+	kept map[*subject]*kept
 	// static are the values of all Pods' entries, if they do not come from Pods.
 	static *values
 }
@@ -67,6 +69,9 @@ type subject struct {
 	state            appsv1alpha1.LifecycleState
 	ready            bool
 	why              string
+	// silent says that all is well but for the node, which does not answer.
+	silent      bool
+	silentSince time.Time
 	// id is that of its entries; hooks are those that its state asks about.
 	id    string
 	hooks []hook
@@ -98,6 +103,7 @@ func newWorld(snapshot Snapshot) *world {
 	}
 	for _, m := range w.members {
 		m.sets = w.cloneSetsOf(m)
+		w.keepSilent(m)
 	}
 	return w
 }
@@ -153,6 +159,7 @@ func (w *world) findFormer(m *member) {
 func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *subject {
 	s := &subject{pod: pod, state: stateOf(pod), id: EntryID(pod)}
 	s.ready, s.why = ready(pod)
+	s.silentSince, s.silent = silent(pod)
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
 			s.lifecycle = *set.Spec.Lifecycle
@@ -181,16 +188,25 @@ func stateOf(pod *corev1.Pod) appsv1alpha1.LifecycleState {
 
 // serves says whether the member wants the Pod in its registries, and if not, why.
 func (s *subject) serves(m *member) (bool, string) {
+	if why := s.misplaced(m); why != "" {
+		return false, why
+	}
+	return s.ready, s.why
+}
+
+// misplaced says why no Pod in this state belongs in the member's registries;
+// empty if one does.
+func (s *subject) misplaced(m *member) string {
 	switch s.state {
 	case appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
 	case appsv1alpha1.StatePreparingNormal:
 		if len(m.answers(m.registration.Spec.Hooks.PreNormal, s.lifecycle.PreNormal)) == 0 {
-			return false, "it is PreparingNormal, and the Registration answers no preNormal hook"
+			return "it is PreparingNormal, and the Registration answers no preNormal hook"
 		}
 	default:
-		return false, "it is " + string(s.state)
+		return "it is " + string(s.state)
 	}
-	return s.ready, s.why
+	return ""
 }
 
 // wanted says whether any registry is to list the Pod.

@@ -55,10 +55,55 @@ type RegistrationSpec struct {
 	// default those of the owning CloneSet that are named after it.
 	// +optional
 	Hooks Hooks `json:"hooks,omitempty"`
+	// OnInPlaceUpdate says what becomes of a Pod's entries when the Pod is about to
+	// be updated in place.
+	// +kubebuilder:default=Deregister
+	// +optional
+	OnInPlaceUpdate InPlaceUpdatePolicy `json:"onInPlaceUpdate,omitempty"`
 	// Drain says how a Pod leaves.
 	// +kubebuilder:default={}
 	// +optional
 	Drain Drain `json:"drain,omitempty"`
+	// NodeFailure says what becomes of Pods whose node does not answer.
+	// +kubebuilder:default={}
+	// +optional
+	NodeFailure *NodeFailure `json:"nodeFailure,omitempty"`
+}
+
+// InPlaceUpdatePolicy says what becomes of a Pod's entries when the Pod is about
+// to be updated in place.
+//
+// +kubebuilder:validation:Enum=Deregister;FailOver;Stay
+type InPlaceUpdatePolicy string
+
+const (
+	// InPlaceUpdateDeregister removes them, and writes them anew when the updated
+	// Pod is Ready.
+	InPlaceUpdateDeregister InPlaceUpdatePolicy = "Deregister"
+	// InPlaceUpdateFailOver keeps them, out of service, where the registry can:
+	// Consul, Eureka and Nacos. Elsewhere it is Deregister.
+	InPlaceUpdateFailOver InPlaceUpdatePolicy = "FailOver"
+	// InPlaceUpdateStay keeps them in service until the updated Pod is Ready, and
+	// releases the hook at once: for updates that do not interrupt the Pod.
+	InPlaceUpdateStay InPlaceUpdatePolicy = "Stay"
+)
+
+// NodeFailure says what becomes of Pods whose node does not answer: Kubernetes
+// makes them not Ready, some 50 seconds after it last heard of the node, while
+// their containers claim to be ready.
+type NodeFailure struct {
+	// Grace is how long they stay listed after that.
+	// +kubebuilder:default="15s"
+	// +optional
+	Grace *metav1.Duration `json:"grace,omitempty"`
+	// MaxPercent is how many of the Pods may leave for this reason at a time, in
+	// percent, rounded down; the last one stays whatever it says. Many nodes that
+	// fall silent together may be out of the API server's reach alone.
+	// +kubebuilder:default=50
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	MaxPercent *int32 `json:"maxPercent,omitempty"`
 }
 
 // Hooks names what holds a Pod at each gate: the key of a label, or a finalizer.

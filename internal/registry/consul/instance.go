@@ -37,7 +37,18 @@ const (
 // checkID is the check of every entry.
 const checkID = "usher"
 
-const passing = "passing"
+const (
+	passing  = "passing"
+	critical = "critical"
+)
+
+// status of the check of an entry: Consul takes no weight of 0.
+func status(e registry.Entry) string {
+	if e.Weight == 0 {
+		return critical
+	}
+	return passing
+}
 
 // metaTags is the metadata that Consul has a place of its own for, its tags.
 const metaTags = "tags"
@@ -181,7 +192,8 @@ func encode(name string, e registry.Entry) (service, error) {
 		return service{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Consul's limit of %d", e.Weight, maxWeight))
 	}
 	return service{
-		ID: e.ID, Service: name, Address: e.Address, Port: e.Port, Tags: tags, Meta: meta, Weights: weights{Passing: e.Weight, Warning: 1},
+		ID: e.ID, Service: name, Address: e.Address, Port: e.Port, Tags: tags, Meta: meta,
+		Weights: weights{Passing: max(e.Weight, 1), Warning: 1},
 	}, nil
 }
 
