@@ -68,7 +68,7 @@ const (
 	ReasonWaiting = "PodsWait"
 	// ReasonNothingWaits: no Pod waits for a registry.
 	ReasonNothingWaits = "NothingWaits"
-	// ReasonDeadlineExceeded: a drain missed spec.drain.deadline and is blocked.
+	// ReasonDeadlineExceeded: a Pod missed a deadline, and is blocked.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 	// ReasonHooksMatched: every hook is used and answered.
 	ReasonHooksMatched = "Matched"

@@ -64,6 +64,9 @@ type RegistrationSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Drain Drain `json:"drain,omitempty"`
+	// Deadlines of single hooks.
+	// +optional
+	Deadlines Deadlines `json:"deadlines,omitempty"`
 	// NodeFailure says what becomes of Pods whose node does not answer.
 	// +kubebuilder:default={}
 	// +optional
@@ -94,6 +97,9 @@ const (
 type NodeFailure struct {
 	// Grace is how long they stay listed after that.
 	// +kubebuilder:default="15s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Grace *metav1.Duration `json:"grace,omitempty"`
 	// MaxPercent is how many of the Pods may leave for this reason at a time, in
@@ -144,7 +150,7 @@ type Hooks struct {
 	PreDelete string `json:"preDelete,omitempty"`
 }
 
-// DeadlinePolicy says what happens when a drain misses its deadline.
+// DeadlinePolicy says what happens when a hook misses its deadline.
 //
 // +kubebuilder:validation:Enum=Block;Proceed
 type DeadlinePolicy string
@@ -156,15 +162,57 @@ const (
 	DeadlineProceed DeadlinePolicy = "Proceed"
 )
 
+// Deadlines says for how long registries may keep Pods waiting at each hook. The
+// time that a Pod takes to get ready does not count.
+type Deadlines struct {
+	// Created counts from when the Pod is Normal and ready. Absent: none.
+	// +optional
+	Created *HookDeadline `json:"created,omitempty"`
+	// PreNormal counts from when the new Pod is ready. Absent: none.
+	// +optional
+	PreNormal *HookDeadline `json:"preNormal,omitempty"`
+	// InPlaceUpdate counts from the beginning of the drain, and once more from when
+	// the updated Pod is ready. Absent: spec.drain for the first, none for the
+	// second.
+	// +optional
+	InPlaceUpdate *HookDeadline `json:"inPlaceUpdate,omitempty"`
+	// PreDelete counts from the beginning of the drain, or from when somebody
+	// deleted the Pod past its controller. Absent: spec.drain.
+	// +optional
+	PreDelete *HookDeadline `json:"preDelete,omitempty"`
+}
+
+// HookDeadline is how long registries may keep a Pod waiting at a hook.
+type HookDeadline struct {
+	// After is that time, propagation included.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="the deadline has to be longer than 0s"
+	After metav1.Duration `json:"after"`
+	// OnDeadline says what happens then.
+	// +kubebuilder:default=Block
+	// +optional
+	OnDeadline DeadlinePolicy `json:"onDeadline,omitempty"`
+}
+
 // Drain says how a Pod leaves its registries.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.propagation) || !has(self.deadline) || duration(self.propagation) < duration(self.deadline)",message="the deadline has to be longer than the propagation, or no drain would meet it",fieldPath=".deadline"
 type Drain struct {
 	// Propagation is how long callers may go on using an entry that is gone
 	// from the registry: their cache time. The hook is released after it.
 	// +kubebuilder:default="5s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Propagation *metav1.Duration `json:"propagation,omitempty"`
 	// Deadline is how long a drain may take, propagation included.
 	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
 	// OnDeadline says what happens then.
