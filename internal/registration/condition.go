@@ -124,7 +124,7 @@ func (w *world) worthTelling(wait *Waiting) bool {
 	switch wait.Reason {
 	case ReasonPodNotReady, ReasonNotAsked:
 		return false
-	case ReasonNotListed, ReasonStillListed, ReasonPropagation:
+	case ReasonNotListed, ReasonStillListed, ReasonPropagation, ReasonRateLimited:
 		return wait.Overdue || !wait.Since.IsZero() && w.Now.Sub(wait.Since) >= tellAfter
 	}
 	return true

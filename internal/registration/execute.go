@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -388,11 +389,17 @@ func (p *pass) noteSweeps(changes []PlaceChanges) {
 
 // apply sends one batch to each place.
 func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
-	failures := make([]error, len(changes))
+	failures, later := make([]error, len(changes)), make([]map[string]error, len(changes))
 	var group errgroup.Group
 	group.SetLimit(min(p.workers, maxCalls))
-	for i, c := range changes {
+	for i := range changes {
+		var c PlaceChanges
+		c, later[i] = p.inTurn(changes[i])
+		changes[i] = c
 		p.notes.dirty[c.Place] = true
+		if c.empty() {
+			continue
+		}
 		group.Go(func() error {
 			failures[i] = p.applyOne(ctx, c)
 			return nil
@@ -408,8 +415,11 @@ func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
 			p.metrics.removed.WithLabelValues(c.Place.Registry).Add(float64(len(c.Orphans)))
 		}
 		if len(failed) > 0 {
-			p.snapshot.Failed[c.Place] = failed
 			p.again(refusedRetry)
+		}
+		maps.Copy(failed, later[i])
+		if len(failed) > 0 {
+			p.snapshot.Failed[c.Place] = failed
 		}
 	}
 }

@@ -218,6 +218,8 @@ type pool struct {
 	mu      sync.Mutex
 	conns   map[connKey]*conn
 	outages map[string]*outage
+	// limiters are those of Registries with a rate limit, by name.
+	limiters map[string]turns
 }
 
 type connKey struct{ name, prefix string }
@@ -246,7 +248,7 @@ type outage struct {
 
 func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
 	return &pool{reader: reader, connect: connect, clock: clock,
-		conns: map[connKey]*conn{}, outages: map[string]*outage{}}
+		conns: map[connKey]*conn{}, outages: map[string]*outage{}, limiters: map[string]turns{}}
 }
 
 // get returns the connector, made anew if the Registry changed. With fresh the
@@ -311,6 +313,7 @@ func (p *pool) forget(name string) {
 		}
 	}
 	delete(p.outages, name)
+	delete(p.limiters, name)
 }
 
 // Close closes all connectors.
