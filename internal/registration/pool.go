@@ -275,9 +275,9 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	}
 	made, err := p.connect(r, prefix, data)
 	if err != nil {
-		return nil, err
+		return nil, cleaned(err, data)
 	}
-	next := &conn{Connector: made, version: version, timeout: timeoutOf(r)}
+	next := &conn{Connector: scrub(made, data), version: version, timeout: timeoutOf(r)}
 	p.mu.Lock()
 	old := p.conns[key]
 	p.conns[key] = next
