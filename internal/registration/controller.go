@@ -249,8 +249,9 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	var errs []error
 	for _, o := range plan.Outcomes {
 		names[o.Registration.Name] = true
-		p.metrics.count(p.snapshot.Namespace, o)
-		if err := p.finishOne(ctx, o, plan); err != nil && !apierrors.IsNotFound(err) {
+		status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
+		p.metrics.count(p.snapshot.Namespace, o, plan, status)
+		if err := p.finishOne(ctx, o, status); err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, ignoreConflict(err, &p.retry, p.clock))
 		}
 	}
@@ -263,7 +264,7 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	return errors.Join(errs...)
 }
 
-func (p *pass) finishOne(ctx context.Context, o Outcome, plan Plan) error {
+func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.RegistrationStatus) error {
 	r := o.Registration
 	if o.Released {
 		at := slices.Index(r.Finalizers, usherv1alpha1.Finalizer)
@@ -277,7 +278,6 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, plan Plan) error {
 		}
 		return nil
 	}
-	status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
 	if equality.Semantic.DeepEqual(status, r.Status) {
 		return nil
 	}

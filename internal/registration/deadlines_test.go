@@ -38,11 +38,13 @@ func TestJoiningDeadlines(t *testing.T) {
 	deadlines := func(f *fixture) *usherv1alpha1.Deadlines { return &f.Registrations[0].Spec.Deadlines }
 	run(t, []planCase{
 		{"there is none by default", func(f *fixture) { joining(f, time.Hour) },
-			[]string{"wait a preNormal discovery RegistryUnavailable"}},
+			[]string{"patch a: registered=Unknown(RegistryUnavailable)",
+				"wait a preNormal discovery RegistryUnavailable"}},
 		{"before it the Pod waits, and is looked at again", func(f *fixture) {
 			deadlines(f).PreNormal = within(time.Minute, proceed)
 			joining(f, 50*time.Second)
-		}, []string{"wait a preNormal discovery RegistryUnavailable", "again in 10s"}},
+		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
+			"wait a preNormal discovery RegistryUnavailable", "again in 10s"}},
 		{"Proceed lets it into service", func(f *fixture) {
 			deadlines(f).PreNormal = within(time.Minute, proceed)
 			joining(f, time.Minute)
@@ -50,7 +52,8 @@ func TestJoiningDeadlines(t *testing.T) {
 		{"Block says that it is late", func(f *fixture) {
 			deadlines(f).PreNormal = within(time.Minute, block)
 			joining(f, time.Minute)
-		}, []string{"wait a preNormal discovery RegistryUnavailable overdue"}},
+		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
+			"wait a preNormal discovery RegistryUnavailable overdue"}},
 		{"a Registry that is not there can be given up, too", func(f *fixture) {
 			deadlines(f).PreNormal = within(time.Minute, proceed)
 			delete(f.Registries, "discovery")
@@ -75,13 +78,15 @@ func TestJoiningDeadlines(t *testing.T) {
 			f.Registrations[0].Spec.Drain.OnDeadline = proceed
 			f.down("discovery")
 			f.add("a", appsv1alpha1.StateUpdated).label(keyInPlace, "false").finalizers(ours).since(time.Hour, time.Hour)
-		}, []string{"wait a updated discovery RegistryUnavailable"}},
+		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
+			"wait a updated discovery RegistryUnavailable"}},
 		{"one of two is given up, the other waited for", func(f *fixture) {
 			deadlines(f).PreNormal = within(time.Minute, proceed)
 			f.registry("mesh")
 			f.registration("second", "mesh")
 			joining(f, time.Hour)
-		}, []string{"put mesh a", "wait a preNormal mesh NotListedYet"}},
+		}, []string{"put mesh a",
+			"patch a: registered=False(NotListedYet)", "wait a preNormal mesh NotListedYet"}},
 	})
 }
 
@@ -102,7 +107,8 @@ func TestLeavingDeadlines(t *testing.T) {
 			f.Registrations[0].Spec.Drain.OnDeadline = proceed
 			deadlines(f).PreDelete = within(20*time.Second, block)
 			leaving(f, appsv1alpha1.StatePreparingDelete, GatePreDelete)
-		}, []string{"wait a preDelete discovery RegistryUnavailable overdue"}},
+		}, []string{"patch a: registered=False(RegistryUnavailable)",
+			"wait a preDelete discovery RegistryUnavailable overdue"}},
 		{"a Pod that others delete has that of preDelete", func(f *fixture) {
 			deadlines(f).PreDelete = within(30*time.Second, proceed)
 			f.down("discovery")
@@ -111,6 +117,7 @@ func TestLeavingDeadlines(t *testing.T) {
 		{"that of preDelete is none of an update's", func(f *fixture) {
 			deadlines(f).PreDelete = within(10*time.Second, proceed)
 			leaving(f, appsv1alpha1.StatePreparingUpdate, GateInPlaceUpdate)
-		}, []string{"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 30s"}},
+		}, []string{"patch a: registered=False(RegistryUnavailable)",
+			"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 30s"}},
 	})
 }

@@ -55,10 +55,7 @@ func (a *announcer) warn(about client.Object, reason, action, message string) {
 		return
 	}
 	a.sent[key] = now
-	if len(message) > maxEventLength {
-		message = strings.ToValidUTF8(message[:maxEventLength], "")
-	}
-	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", message)
+	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", shorten(message, maxEventLength))
 }
 
 // forced tells that a hook was released although registries had not confirmed.

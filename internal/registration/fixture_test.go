@@ -279,7 +279,11 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, "-drain")
 	}
 	if p.Condition != nil {
-		words = append(words, "registered="+string(p.Condition.Status))
+		word := "registered=" + string(p.Condition.Status)
+		if reason := p.Condition.Reason; reason != ReasonRegistered && reason != ReasonDeregistered {
+			word += "(" + reason + ")"
+		}
+		words = append(words, word)
 	}
 	for _, r := range p.Released {
 		if len(r.Forced) > 0 {

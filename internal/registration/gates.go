@@ -251,6 +251,12 @@ func (w Waiting) because(reason Reason, message string) Waiting {
 
 // unknown explains a registry that could not be listed.
 func (w Waiting) unknown(err error) Waiting {
+	if errors.Is(err, errTurn) {
+		return w.because(ReasonRateLimited, fmt.Sprintf("%v %s", err, w.Registry))
+	}
+	if errors.Is(err, errNotListed) {
+		return w.because(ReasonNotAsked, fmt.Sprintf("Registry %s: %v", w.Registry, err))
+	}
 	if errors.Is(err, registry.ErrPermanent) {
 		return w.because(ReasonRegistryRefuses, fmt.Sprintf("Registry %s: %v", w.Registry, err))
 	}

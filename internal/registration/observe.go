@@ -53,6 +53,8 @@ type notes struct {
 	// swept is when a place's orphans were last looked for.
 	swept    map[Place]time.Time
 	suspects map[Place]map[string]bool
+	// left is how many orphans the last sweep of a place left there.
+	left map[Place]int
 	// written are our own last writes that the cache may not show yet.
 	written map[types.UID]written
 	// wants are what entries were to take from Pods when they were last planned.
@@ -71,7 +73,7 @@ type written struct {
 func newNotes() *notes {
 	return &notes{
 		dirty: map[Place]bool{}, swept: map[Place]time.Time{}, suspects: map[Place]map[string]bool{},
-		written: map[types.UID]written{}, names: map[string]bool{},
+		left: map[Place]int{}, written: map[types.UID]written{}, names: map[string]bool{},
 	}
 }
 

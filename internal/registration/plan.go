@@ -6,9 +6,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
@@ -39,6 +36,8 @@ type Outcome struct {
 	Registration *usherv1alpha1.Registration
 	// Counts for the status.
 	Pods, Registered, Draining, NotReady int32
+	// PerRegistry has the Pods that callers find, by registry.
+	PerRegistry map[string]int32
 	// Targets to record before anything is written.
 	Targets []usherv1alpha1.Target
 	// Kept are the recorded targets without those that were found empty.
@@ -90,6 +89,7 @@ func protect(s *subject) PodPatch {
 // planPod decides on one Pod.
 func (w *world) planPod(s *subject, p *Plan) {
 	patch := PodPatch{Pod: s.pod}
+	first := len(p.Waiting)
 	var next time.Time
 	switch {
 	case s.pod.DeletionTimestamp != nil:
@@ -100,6 +100,7 @@ func (w *world) planPod(s *subject, p *Plan) {
 		next = w.planLiving(s, &patch, p)
 	}
 	p.RequeueAt = earlier(p.RequeueAt, next)
+	w.planCondition(s, p.Waiting[first:], &patch)
 	if !patch.empty() {
 		p.Patches = append(p.Patches, patch)
 	}
@@ -135,7 +136,6 @@ func (w *world) planStray(s *subject, patch *PodPatch, p *Plan) {
 	}
 	patch.RemoveFinalizers = []string{usherv1alpha1.Finalizer}
 	patch.DropDrain = s.recorded()
-	w.planCondition(s, patch)
 }
 
 // planLiving answers the hooks of a Pod and keeps its drain record.
@@ -154,7 +154,6 @@ func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 		}
 	}
 	w.planDrain(s, record, stored, held, patch)
-	w.planCondition(s, patch)
 	p.Waiting = append(p.Waiting, w.unhooked(s)...)
 	for _, m := range s.members {
 		if k := m.kept[s]; k != nil {
@@ -247,51 +246,4 @@ func answerHook(h hook, a answer, patch *PodPatch) {
 func (w *world) nowhere(s *subject) bool {
 	a := w.gone(s, w.responsible(s))
 	return a.done()
-}
-
-// planCondition says on the Pod whether every registry lists it. What is not
-// known changes nothing. False is written on a Pod that has left, once, so that
-// the Pod itself tells that nothing is left to do.
-func (w *world) planCondition(s *subject, patch *PodPatch) {
-	listed, known := w.listed(s)
-	if !known {
-		return
-	}
-	now := condition(s.pod, usherv1alpha1.ConditionRegistered)
-	if now == nil && !listed && (s.wanted() || !s.finalized()) {
-		return
-	}
-	if now != nil && (now.Status == corev1.ConditionTrue) == listed {
-		return
-	}
-	patch.Condition = &corev1.PodCondition{
-		Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse,
-		Reason: ReasonDeregistered, Message: "At least one registry does not list the Pod.",
-		LastTransitionTime: metav1.NewTime(w.Now),
-	}
-	if listed {
-		patch.Condition.Status = corev1.ConditionTrue
-		patch.Condition.Reason, patch.Condition.Message = ReasonRegistered, "Every registry lists the Pod."
-	}
-}
-
-// listed says whether every registry lists the Pod. One that surely does not
-// settles the question.
-func (w *world) listed(s *subject) (listed, known bool) {
-	listed, known = len(s.members) > 0, true
-	for _, m := range s.members {
-		serves, _ := s.serves(m)
-		listed = listed && len(m.missing) == 0
-		for _, place := range m.current {
-			p := w.presence(m, place, s)
-			switch {
-			case p.err != nil, !serves && p.listed:
-				// An entry that is about to go is no news.
-				known = false
-			case !p.serving:
-				listed = false
-			}
-		}
-	}
-	return listed, known || !listed
 }

@@ -227,6 +227,8 @@ type pool struct {
 	mu      sync.Mutex
 	conns   map[connKey]*conn
 	outages map[string]*outage
+	// limiters are those of Registries with a rate limit, by name.
+	limiters map[string]turns
 }
 
 type connKey struct{ name, prefix string }
@@ -255,7 +257,7 @@ type outage struct {
 
 func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
 	return &pool{reader: reader, connect: connect, clock: clock,
-		conns: map[connKey]*conn{}, outages: map[string]*outage{}}
+		conns: map[connKey]*conn{}, outages: map[string]*outage{}, limiters: map[string]turns{}}
 }
 
 // get returns the connector, made anew if the Registry changed. With fresh the
@@ -282,9 +284,9 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	}
 	made, err := p.connect(r, prefix, data)
 	if err != nil {
-		return nil, err
+		return nil, cleaned(err, data)
 	}
-	next := &conn{Connector: made, version: version, timeout: timeoutOf(r)}
+	next := &conn{Connector: scrub(made, data), version: version, timeout: timeoutOf(r)}
 	p.mu.Lock()
 	old := p.conns[key]
 	p.conns[key] = next
@@ -320,6 +322,7 @@ func (p *pool) forget(name string) {
 		}
 	}
 	delete(p.outages, name)
+	delete(p.limiters, name)
 }
 
 // Close closes all connectors.

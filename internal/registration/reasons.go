@@ -43,6 +43,10 @@ const (
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable"
 	// ReasonRegistryRefuses: the registry refuses until somebody changes something.
 	ReasonRegistryRefuses Reason = "RegistryRefuses"
+	// ReasonNotAsked: the registry was not asked in this pass; the next one asks.
+	ReasonNotAsked Reason = "NotAskedYet"
+	// ReasonRateLimited: spec.rateLimit of the Registry puts the change off.
+	ReasonRateLimited Reason = "RateLimited"
 	// ReasonNotListed: the entry was or will be written, and is not listed yet.
 	ReasonNotListed Reason = "NotListedYet"
 	// ReasonStillListed: the entry was or will be removed, and is listed yet.

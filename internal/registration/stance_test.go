@@ -54,23 +54,24 @@ func TestNodeFailure(t *testing.T) {
 			f.add("a", appsv1alpha1.StateNormal).finalizers(ours).condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 		}, []string{"put discovery a", "wait a joining discovery NotListedYet"}},
 		{"the last one stays", func(f *fixture) { f.nodes(0, 100); dead(f, "a", long) },
-			[]string{"wait a leaving NodeSilent"}},
+			[]string{"patch a: registered=True(NodeSilent)", "wait a leaving NodeSilent"}},
 		{"of two silent ones one stays", func(f *fixture) { f.nodes(0, 100); dead(f, "a", time.Minute); dead(f, "b", long) },
-			[]string{"remove discovery b", "wait a leaving NodeSilent", "wait b leaving discovery StillListed"}},
+			[]string{"remove discovery b", "patch a: registered=True(NodeSilent)",
+				"wait a leaving NodeSilent", "wait b leaving discovery StillListed"}},
 		{"no more than the share leave", func(f *fixture) {
 			f.settledPods("e")
 			dead(f, "a", long)
 			dead(f, "b", long)
 			dead(f, "c", long)
-		}, []string{"remove discovery a", "remove discovery b", "wait a leaving discovery StillListed",
-			"wait b leaving discovery StillListed", "wait c leaving NodeSilent"}},
+		}, []string{"remove discovery a", "remove discovery b", "patch c: registered=True(NodeSilent)",
+			"wait a leaving discovery StillListed", "wait b leaving discovery StillListed", "wait c leaving NodeSilent"}},
 		{"a share of none", func(f *fixture) { f.nodes(0, 0); f.settledPods("b", "c"); dead(f, "a", long) },
-			[]string{"wait a leaving NodeSilent"}},
+			[]string{"patch a: registered=True(NodeSilent)", "wait a leaving NodeSilent"}},
 		{"Pods that are not ready by themselves do not count", func(f *fixture) {
 			f.add("b", appsv1alpha1.StateNormal).ready(false)
 			f.add("c", appsv1alpha1.StatePreparingUpdate).unlabel(keyInPlace)
 			dead(f, "a", long)
-		}, []string{"wait a leaving NodeSilent"}},
+		}, []string{"patch a: registered=True(NodeSilent)", "wait a leaving NodeSilent"}},
 		{"a drain goes on", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingDelete).registered("discovery").lost(long)
 		}, []string{"remove discovery a", "patch a: drain(preDelete 0s: )", "wait a preDelete discovery StillListed", "again in 1m0s"}},
@@ -214,6 +215,7 @@ func TestStay(t *testing.T) {
 			b.pod.Annotations[usherv1alpha1.AnnotationDrain] = `{"gate":"inPlaceUpdate","began":"` +
 				epoch.Add(-10*time.Second).Format(time.RFC3339) + `","gone":{"second@` + place("mesh").String() + `":"` +
 				epoch.Add(-3*time.Second).Format(time.RFC3339) + `"}}`
-		}, []string{"wait a inPlaceUpdate mesh Propagation", "again in 2s"}},
+		}, []string{"patch a: registered=False(Propagation)",
+			"wait a inPlaceUpdate mesh Propagation", "again in 2s"}},
 	})
 }

@@ -23,6 +23,7 @@ func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Tim
 	next := *r.Status.DeepCopy()
 	next.ObservedGeneration = r.Generation
 	next.Pods, next.Registered, next.Draining = o.Pods, o.Registered, o.Draining
+	next.Registries = registryPods(o, p, registries)
 	next.Targets = o.Kept
 	set := func(c metav1.Condition) {
 		c.ObservedGeneration = r.Generation
@@ -74,7 +75,7 @@ func waitingCondition(o Outcome, p Plan) metav1.Condition {
 		}
 		if w.Overdue {
 			reason = ReasonDeadlineExceeded
-		} else if w.Reason == ReasonPodNotReady || w.Reason == ReasonPropagation || w.Reason == ReasonNotListed {
+		} else if w.Reason.onItsWay() {
 			continue
 		}
 		waits = append(waits, w)
@@ -89,6 +90,15 @@ func waitingCondition(o Outcome, p Plan) metav1.Condition {
 		Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionTrue,
 		Reason: reason, Message: joinMessages(waits, Waiting.String),
 	}
+}
+
+// onItsWay says whether the Pod needs nobody's attention.
+func (r Reason) onItsWay() bool {
+	switch r {
+	case ReasonPodNotReady, ReasonPropagation, ReasonNotListed, ReasonNotAsked, ReasonRateLimited:
+		return true
+	}
+	return false
 }
 
 // String describes the wait for people.

@@ -17,6 +17,8 @@ import (
 // +kubebuilder:printcolumn:name="REGISTERED",type=integer,JSONPath=`.status.registered`
 // +kubebuilder:printcolumn:name="DRAINING",type=integer,JSONPath=`.status.draining`
 // +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="REGISTRIES",type=string,priority=1,JSONPath=`.status.registries[*].name`
+// +kubebuilder:printcolumn:name="ERRORS",type=string,priority=1,JSONPath=`.status.registries[*].error`
 // +kubebuilder:printcolumn:name="WAITING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Waiting")].message`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 type Registration struct {
@@ -237,6 +239,12 @@ type RegistrationStatus struct {
 	// +kubebuilder:default=0
 	// +optional
 	Draining int32 `json:"draining"`
+	// Registries says the same of each registry by itself, sorted by name: of those
+	// that the spec names, and of others that may still have entries.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Registries []RegistryPods `json:"registries,omitempty"`
 	// Targets are where the Registration may have entries. They are written
 	// before the first entry is, so that a changed service, prefix or list of
 	// registries leaves none behind.
@@ -249,6 +257,28 @@ type RegistrationStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// RegistryPods is what Usher last saw of the Pods in one registry.
+type RegistryPods struct {
+	// Name of the Registry.
+	Name string `json:"name"`
+	// Registered is the number of Pods that callers find there.
+	// +kubebuilder:default=0
+	// +optional
+	Registered int32 `json:"registered"`
+	// Draining is the number of Pods that are leaving it, propagation included.
+	// +kubebuilder:default=0
+	// +optional
+	Draining int32 `json:"draining"`
+	// Waiting is the number of Pods that wait for it, whichever way.
+	// +kubebuilder:default=0
+	// +optional
+	Waiting int32 `json:"waiting"`
+	// Error says why it cannot be used, or why it refuses a Pod; empty if all is
+	// well.
+	// +optional
+	Error string `json:"error,omitempty"`
 }
 
 // Target is a service in a registry.

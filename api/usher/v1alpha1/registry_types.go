@@ -89,6 +89,25 @@ type RegistrySpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="the repair interval has to be 1s or longer"
 	// +optional
 	RepairInterval *metav1.Duration `json:"repairInterval,omitempty"`
+	// RateLimit bounds how fast entries change, of all services together. Absent:
+	// no limit.
+	// +optional
+	RateLimit *RateLimit `json:"rateLimit,omitempty"`
+}
+
+// RateLimit bounds how fast entries change. Those that leave go before those that
+// join; what has to wait is done as soon as it may be. Lists and renewals do not
+// count.
+type RateLimit struct {
+	// ChangesPerSecond is how many entries may be written or removed in a second.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	ChangesPerSecond int32 `json:"changesPerSecond"`
+	// Burst is how many may change at once. Absent: as many as in a second.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	// +optional
+	Burst *int32 `json:"burst,omitempty"`
 }
 
 // EtcdRegistry is an etcd cluster with entries under
