@@ -303,6 +303,9 @@ func (p *pass) announce(plan Plan) {
 	for _, f := range plan.Findings {
 		p.announcer.finding(f)
 	}
+	for _, m := range plan.Misfits {
+		p.announcer.misfit(m)
+	}
 }
 
 // answered tells of hooks that a patch has released.

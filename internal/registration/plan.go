@@ -28,6 +28,8 @@ type Plan struct {
 	Outcomes []Outcome
 	// Findings are hooks that do not match, sorted.
 	Findings []Finding
+	// Misfits are values of Pods that cannot be used, sorted.
+	Misfits []Misfit
 	// RequeueAt is when to plan anew if nothing happens, zero for never.
 	RequeueAt time.Time
 }
@@ -60,7 +62,7 @@ const unsettledRetry = time.Second
 // MakePlan plans. It depends on nothing but the snapshot.
 func MakePlan(snapshot Snapshot) Plan {
 	w := newWorld(snapshot)
-	p := Plan{Changes: w.changes(), Findings: w.findings()}
+	p := Plan{Changes: w.changes(), Findings: w.findings(), Misfits: w.misfits()}
 	if slices.ContainsFunc(p.Changes, PlaceChanges.unsettled) {
 		p.RequeueAt = w.Now.Add(unsettledRetry)
 	}
@@ -154,6 +156,11 @@ func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 	w.planDrain(s, record, stored, held, patch)
 	w.planCondition(s, patch)
 	p.Waiting = append(p.Waiting, w.unhooked(s)...)
+	for _, m := range s.members {
+		if k := m.kept[s]; k != nil {
+			next = earlier(next, k.until)
+		}
+	}
 	return next
 }
 
@@ -195,7 +202,7 @@ func (w *world) planDrain(s *subject, record, stored *Record, held bool, patch *
 
 // unhooked tells of registries that keep a Pod waiting although no hook says so.
 func (w *world) unhooked(s *subject) []Waiting {
-	if w.settled(s) {
+	if w.settled(s) && !w.refused(s) {
 		return nil
 	}
 	var waiting []Waiting
@@ -203,15 +210,25 @@ func (w *world) unhooked(s *subject) []Waiting {
 		if slices.ContainsFunc(s.hooks, func(h hook) bool { return slices.Contains(h.members, m) }) {
 			continue
 		}
-		var a answer
-		if serves, _ := s.serves(m); serves {
-			a = w.join(s, hook{gate: GateJoining, members: []*member{m}})
-		} else {
-			a = w.gone(s, []*member{m})
-		}
-		waiting = append(waiting, a.waiting...)
+		waiting = append(waiting, w.unhookedFrom(s, m)...)
 	}
 	return waiting
+}
+
+func (w *world) unhookedFrom(s *subject, m *member) []Waiting {
+	switch w.stanceOf(m, s) {
+	case stanceIn:
+		a := w.join(s, hook{gate: GateJoining, members: []*member{m}})
+		return a.waiting
+	case stanceStay:
+		if k := m.kept[s]; k != nil && k.message != "" {
+			base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: GateLeaving, Since: s.silentSince}
+			return []Waiting{base.because(ReasonNodeSilent, k.message)}
+		}
+		return nil
+	}
+	a := w.gone(s, []*member{m})
+	return a.waiting
 }
 
 func answerHook(h hook, a answer, patch *PodPatch) {
@@ -271,7 +288,7 @@ func (w *world) listed(s *subject) (listed, known bool) {
 			case p.err != nil, !serves && p.listed:
 				// An entry that is about to go is no news.
 				known = false
-			case !p.current:
+			case !p.serving:
 				listed = false
 			}
 		}

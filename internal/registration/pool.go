@@ -211,6 +211,12 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 	return nil
 }
 
+// holdsBack says whether a kind can keep an entry that gets no callers: what its
+// connector calls registry.ValidateHolding for.
+func holdsBack(r *usherv1alpha1.Registry) bool {
+	return r.Spec.Consul != nil || r.Spec.Eureka != nil || r.Spec.Nacos != nil
+}
+
 // pool keeps one connector for each Registry and prefix, and remembers which
 // registries are down, so that a pass does not wait for them.
 type pool struct {

@@ -32,6 +32,7 @@ func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Tim
 	set(readyCondition(o, registries))
 	set(waitingCondition(o, p))
 	set(matchedCondition(o, p))
+	set(validCondition(o, p))
 	return next
 }
 
@@ -125,6 +126,23 @@ func matchedCondition(o Outcome, p Plan) metav1.Condition {
 		c.Message = "No CloneSet makes Pods that spec.selector matches: nothing to compare spec.hooks with."
 	}
 	return c
+}
+
+// validCondition names values of Pods that cannot be used.
+func validCondition(o Outcome, p Plan) metav1.Condition {
+	var found []Misfit
+	for _, f := range p.Misfits {
+		if f.Registration == o.Registration.Name {
+			found = append(found, f)
+		}
+	}
+	if len(found) == 0 {
+		return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionTrue,
+			Reason: ReasonValid, Message: "Whatever is taken from Pods can be used."}
+	}
+	return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionFalse,
+		Reason:  ReasonInstanceInvalid,
+		Message: joinMessages(found, func(f Misfit) string { return "Pod " + f.Pod.Name + ": " + f.Message })}
 }
 
 func joinMessages[T any](all []T, message func(T) string) string {

@@ -75,10 +75,18 @@ type RegistrySpec struct {
 	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
 	// Timeout bounds one call to the registry.
 	// +kubebuilder:default="5s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="the timeout has to be longer than 0s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// RepairInterval is how often entries are compared with what they should be.
 	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="the repair interval has to be 1s or longer"
 	// +optional
 	RepairInterval *metav1.Duration `json:"repairInterval,omitempty"`
 }
@@ -122,6 +130,9 @@ type DNSRegistry struct {
 	// TTL is how long callers may keep what they were told, in whole seconds.
 	// spec.drain.propagation of the Registrations has to be longer.
 	// +kubebuilder:default="5s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	TTL *metav1.Duration `json:"ttl,omitempty"`
 	// CredentialsSecret names a Secret with the keys tsig.name, tsig.secret
@@ -209,12 +220,18 @@ type EurekaRegistry struct {
 	// eureka.server.response-cache-update-interval-ms; 0s where it has no such
 	// cache. Usher trusts no list for that time after it started.
 	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	ResponseCache *metav1.Duration `json:"responseCache,omitempty"`
 	// Lease is how long instances stay while Usher does not run, at least 90s.
 	// Eureka often takes twice as long.
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('90s')",message="the lease is too short to be renewed in time: set 90s or more"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Lease *metav1.Duration `json:"lease,omitempty"`
 	// CredentialsSecret names a Secret with the keys username and password, for
