@@ -304,3 +304,23 @@ func TestXDSCertificates(t *testing.T) {
 	nextCA := write("next.crt", next.PEM())
 	dialXDS(t, bootstrap(address, strings.Replace(known, ca, nextCA, 1)), m.target()).reaches(t, all...)
 }
+
+// TestXDSWeights holds the documents to what they say about round_robin, which
+// the cluster asks for: it heeds no weights.
+func TestXDSWeights(t *testing.T) {
+	m := newMesh(t, shared)
+	light, heavy := newGreeter(t, 1, 0), newGreeter(t, 2, 0)
+	light.entry.Weight, heavy.entry.Weight = 1, 3
+	put(t, m, registry.Put, light.entry, heavy.entry)
+	c := dialXDS(t, plainBootstrap(m.address), m.target())
+	c.reaches(t, light, heavy)
+	before := light.hits.Load() - heavy.hits.Load()
+	for range 100 {
+		if err := c.call(bounded(t), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if more := light.hits.Load() - heavy.hits.Load() - before; more < -2 || more > 2 {
+		t.Errorf("the one of less weight got %d more of 100 calls", more)
+	}
+}
