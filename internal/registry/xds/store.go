@@ -22,7 +22,7 @@ import (
 type Store struct {
 	mu sync.Mutex
 	// services are the slices of each service, by the name that clients ask for.
-	services map[string]map[types.NamespacedName]*discoveryv1.EndpointSlice
+	services map[string]map[types.NamespacedName]part
 	// names are the services of the slices.
 	names map[types.NamespacedName]string
 	// newest is the highest version that was heard of, empty for none.
@@ -33,10 +33,17 @@ type Store struct {
 	watchers map[chan struct{}]struct{}
 }
 
+// part of a service is what a slice has of it.
+type part struct {
+	// slice is its name, version the one that was heard of.
+	slice, version string
+	endpoints      []endpoint
+}
+
 // NewStore returns an empty store.
 func NewStore() *Store {
 	return &Store{
-		services: map[string]map[types.NamespacedName]*discoveryv1.EndpointSlice{},
+		services: map[string]map[types.NamespacedName]part{},
 		names:    map[types.NamespacedName]string{},
 		encoded:  map[string]resource{},
 		watchers: map[chan struct{}]struct{}{},
@@ -101,9 +108,9 @@ func (s *Store) keep(slice *discoveryv1.EndpointSlice) {
 	}
 	key, name := keyOf(slice), nameOf(slice.Namespace, service)
 	if s.services[name] == nil {
-		s.services[name] = map[types.NamespacedName]*discoveryv1.EndpointSlice{}
+		s.services[name] = map[types.NamespacedName]part{}
 	}
-	s.services[name][key] = slice
+	s.services[name][key] = part{slice: slice.Name, version: slice.ResourceVersion, endpoints: endpoints(slice)}
 	s.names[key] = name
 	delete(s.encoded, name)
 }
@@ -133,7 +140,7 @@ func (s *Store) assignment(name string) (resource, error) {
 	if have, ok := s.encoded[name]; ok {
 		return have, nil
 	}
-	made, err := encode(assignment(name, endpoints(s.services[name])))
+	made, err := encode(assignment(name, merged(s.services[name])))
 	if err != nil {
 		return resource{}, err
 	}
@@ -144,17 +151,24 @@ func (s *Store) assignment(name string) (resource, error) {
 	return made, nil
 }
 
-// endpoints of a service, sorted, each address once: clients refuse a service
-// that has one twice, and an entry that moves is in two slices for a moment. The
-// one that is in service counts.
-func endpoints(of map[types.NamespacedName]*discoveryv1.EndpointSlice) []endpoint {
+// endpoints of a slice that clients may know of.
+func endpoints(slice *discoveryv1.EndpointSlice) []endpoint {
 	var all []endpoint
-	for _, slice := range of {
-		for _, e := range endpointslice.Endpoints(slice) {
-			if health, served := healthOf(e.Conditions); served {
-				all = append(all, endpoint{Entry: e.Entry, health: health})
-			}
+	for _, e := range endpointslice.Endpoints(slice) {
+		if health, served := healthOf(e.Conditions); served {
+			all = append(all, endpoint{Entry: e.Entry, health: health})
 		}
+	}
+	return all
+}
+
+// merged are the endpoints of a service, sorted, each address once: clients
+// refuse a service that has one twice, and an entry that moves is in two slices
+// for a moment. The one that is in service counts.
+func merged(parts map[types.NamespacedName]part) []endpoint {
+	var all []endpoint
+	for _, p := range parts {
+		all = append(all, p.endpoints...)
 	}
 	slices.SortFunc(all, compareEndpoints)
 	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.Address == b.Address && a.Port == b.Port })
@@ -191,13 +205,13 @@ func (s *Store) missing(name string, list *discoveryv1.EndpointSliceList) (strin
 			return slice.Name, err
 		}
 	}
-	for key, slice := range s.services[name] {
+	for key, p := range s.services[name] {
 		if listed[key] {
 			continue
 		}
 		// It was made after the list, or its end is yet to be heard of.
-		if after, err := later(slice.ResourceVersion, list.ResourceVersion); err != nil || !after {
-			return slice.Name, err
+		if after, err := later(p.version, list.ResourceVersion); err != nil || !after {
+			return p.slice, err
 		}
 	}
 	return "", nil
