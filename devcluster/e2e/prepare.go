@@ -22,6 +22,8 @@ type kit struct {
 	Root string
 	// Assets are the node's programs.
 	Assets realnode.Assets
+	// Usher is its program.
+	Usher string
 	// Images are archives of images.
 	Images []string
 }
@@ -39,6 +41,11 @@ func prepare(ctx context.Context, getenv func(string) string, dir string, tell p
 		return k, err
 	}
 	if k.Images, err = packImages(ctx, root, dir, tell); err != nil {
+		return k, err
+	}
+	k.Usher = filepath.Join(dir, "bin", "usher")
+	program := checkout.Program{Name: "build usher", Module: root, Pkg: "./cmd/usher", Out: k.Usher}
+	if err := program.Compile(ctx, tell); err != nil {
 		return k, err
 	}
 	return k, k.write(dir)
