@@ -44,6 +44,7 @@ type settings struct {
 	controllers     string
 	leaderElect     bool
 	leaderNamespace string
+	leaderID        string
 	metricsAddress  string
 	probeAddress    string
 	qps             float64
@@ -58,6 +59,7 @@ func parse(args []string) (*settings, error) {
 	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "the halves to run: cloneset, registration, or both")
 	flags.BoolVar(&s.leaderElect, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
 	flags.StringVar(&s.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
+	flags.StringVar(&s.leaderID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
 	flags.StringVar(&s.metricsAddress, "metrics-bind-address", "0", "`address` that serves /metrics, such as :8080; 0 serves none")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", "0", "`address` that serves /healthz and /readyz, such as :8081; 0 serves none")
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
@@ -149,7 +151,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Logger: logger,
-		LeaderElection: s.leaderElect, LeaderElectionID: "usher.usher.dev", LeaderElectionNamespace: s.leaderNamespace,
+		LeaderElection: s.leaderElect, LeaderElectionID: s.leaderID, LeaderElectionNamespace: s.leaderNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		Metrics:                       server.Options{BindAddress: s.metricsAddress},
 		HealthProbeBindAddress:        s.probeAddress,
