@@ -76,8 +76,8 @@ func TestMigration(t *testing.T) {
 	s.removed()
 }
 
-// removed follows the last step, where the CRD is still OpenKruise's in Helm's eyes: as
-// with Helm 3, or where Usher was not installed by Helm.
+// removed follows the last step, where the CRD is still OpenKruise's in Helm's eyes, as
+// where Usher was not installed by Helm.
 func (s *story) removed() {
 	s.Helper()
 	s.sh("kubectl annotate crd clonesets.apps.kruise.io --overwrite meta.helm.sh/release-name=kruise meta.helm.sh/release-namespace=default")
