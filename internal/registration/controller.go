@@ -26,6 +26,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations;registries,verbs=get;list;watch;patch
@@ -35,7 +36,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
-// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;create;update;delete
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 const (
@@ -57,6 +58,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Connect makes connectors, DefaultConnect if nil.
 	Connect Connect
+	// XDS is what this process serves by xDS, nil if it does not.
+	XDS *xds.Store
 	// MaxConcurrentPasses is how many namespaces are looked after at a time, 4
 	// if zero.
 	MaxConcurrentPasses int
@@ -125,7 +128,7 @@ func (o Options) withDefaults(mgr ctrl.Manager) Options {
 		o.Clock = clock.RealClock{}
 	}
 	if o.Connect == nil {
-		o.Connect = DefaultConnect(mgr.GetAPIReader(), mgr.GetClient())
+		o.Connect = DefaultConnect(mgr.GetAPIReader(), mgr.GetClient(), o.XDS)
 	}
 	if o.Registerer == nil {
 		o.Registerer = ctrlmetrics.Registry

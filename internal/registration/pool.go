@@ -27,6 +27,7 @@ import (
 	"github.com/usher-dev/usher/internal/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registry/nacos"
 	"github.com/usher-dev/usher/internal/registry/webhook"
+	"github.com/usher-dev/usher/internal/registry/xds"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
 
@@ -51,11 +52,15 @@ const (
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
 
 // DefaultConnect knows every kind that the API has. reader, past any cache, and
-// writer are for what the cluster's own API server keeps.
-func DefaultConnect(reader client.Reader, writer client.Writer) Connect {
+// writer are for what the cluster's own API server keeps; served is what this
+// process serves by xDS, nil if it does not.
+func DefaultConnect(reader client.Reader, writer client.Writer, served *xds.Store) Connect {
 	return func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
-		if r.Spec.EndpointSlice != nil {
+		switch {
+		case r.Spec.EndpointSlice != nil:
 			return endpointslice.New(endpointslice.Options{Reader: reader, Writer: writer, Namespace: prefix})
+		case r.Spec.XDS != nil:
+			return xds.New(xds.Options{Reader: reader, Writer: writer, Namespace: prefix, Store: served})
 		}
 		return connectOutside(r, prefix, secret)
 	}
@@ -93,7 +98,7 @@ func connectOutside(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		})
 	}
 	return nil, registry.Permanent(fmt.Errorf(
-		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.eureka, spec.haproxy, spec.nacos, spec.webhook and spec.zookeeper", r.Name))
+		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.eureka, spec.haproxy, spec.nacos, spec.webhook, spec.xds and spec.zookeeper", r.Name))
 }
 
 // rootOf is where a Registry keeps its services, for kinds where that can change
@@ -112,6 +117,8 @@ func rootOf(r *usherv1alpha1.Registry, namespace string) string {
 	case r.Spec.Nacos != nil:
 		n := r.Spec.Nacos
 		return nacos.Root{Namespace: n.NamespaceID, Group: n.Group, Cluster: n.Cluster}.String()
+	case r.Spec.XDS != nil:
+		return cmp.Or(r.Spec.XDS.Namespace, namespace)
 	case r.Spec.ZooKeeper != nil:
 		return cmp.Or(r.Spec.ZooKeeper.Path, zookeeper.DefaultPath(layoutOf(r)))
 	}
@@ -144,6 +151,8 @@ func kindOf(r *usherv1alpha1.Registry) string {
 		return "nacos"
 	case r.Spec.Webhook != nil:
 		return "webhook"
+	case r.Spec.XDS != nil:
+		return "xds"
 	case r.Spec.ZooKeeper != nil:
 		return "zookeeper"
 	}

@@ -36,7 +36,7 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, webhook or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, webhook, xds or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -62,6 +62,9 @@ type RegistrySpec struct {
 	// Webhook hands entries to an HTTP service of your own.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
+	// XDS serves entries to clients that speak xDS, as gRPC does: Usher is the server.
+	// +optional
+	XDS *XDSRegistry `json:"xds,omitempty"`
 	// ZooKeeper keeps entries in the layout of Curator or of Dubbo.
 	// +optional
 	ZooKeeper *ZooKeeperRegistry `json:"zookeeper,omitempty"`
@@ -285,6 +288,18 @@ type NacosRegistry struct {
 	// ca.crt, tls.crt and tls.key for https.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// XDSRegistry is Usher itself, started with --xds-bind-address. Clients ask its
+// replicas for xds:///<service>.<namespace>; entries are kept in EndpointSlices
+// that no Service has.
+type XDSRegistry struct {
+	// Namespace of the slices, which is part of the name that clients ask for.
+	// Absent: the namespace of each Registration.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // ZooKeeperLayout is how entries are laid out in ZooKeeper.
