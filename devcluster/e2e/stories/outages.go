@@ -20,7 +20,7 @@ func usherKilled() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			killed := time.Now()
 			s.KillUsher()
 			s.AwaitUsher(killed)
@@ -37,7 +37,7 @@ func usherUpgraded() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			asked := time.Now()
 			s.RestartUsher()
 			s.Scale(2)
@@ -55,7 +55,7 @@ func registryDown() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			s.Step("the registry is down")
 			s.KillEtcd()
 			n := serving(s.State(), "v2")
@@ -80,7 +80,7 @@ func apiServerDown() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			s.Step("the API server is down")
 			plane := s.Node().Plane()
 			s.Check(plane.KillAPIServer())
