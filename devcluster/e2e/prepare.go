@@ -24,6 +24,8 @@ type kit struct {
 	Assets realnode.Assets
 	// Usher is its program.
 	Usher string
+	// Programs are those of registries.
+	Programs programs
 	// Images are archives of images.
 	Images []string
 }
@@ -31,13 +33,16 @@ type kit struct {
 const kitFile = "kit.json"
 
 // prepare builds and fetches everything into the caches and dir.
-func prepare(ctx context.Context, getenv func(string) string, dir string, tell progress.Sink) (kit, error) {
-	root, err := checkout.Find(getenv)
+func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) (kit, error) {
+	root, err := checkout.Find(o.Getenv)
 	if err != nil {
 		return kit{}, err
 	}
 	k := kit{Root: root}
 	if k.Assets, err = realnode.GetAssets(ctx, tell); err != nil {
+		return k, err
+	}
+	if k.Programs, err = getPrograms(ctx, root, o.chosen(), tell); err != nil {
 		return k, err
 	}
 	if k.Images, err = packImages(ctx, root, dir, tell); err != nil {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +21,6 @@ import (
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
 	"github.com/usher-dev/usher/devcluster/internal/sandbox"
-	"github.com/usher-dev/usher/devcluster/internal/traffic"
 )
 
 const (
@@ -42,13 +43,16 @@ type stage struct {
 
 	etcd       *cluster.Etcd
 	etcdClient *clientv3.Client
+	balanced   []string // Stories behind HAProxy.
+	registries map[Registry]registry
+	others     []*server // Those beside etcd.
 }
 
 // openStage brings everything up. On an error nothing of it is left running.
-func openStage(ctx context.Context, place *sandbox.Place, k kit, rate int, tell progress.Sink) (*stage, error) {
-	s := &stage{place: place, kit: k, rate: rate}
+func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
+	s := &stage{place: place, kit: k, rate: o.Rate, balanced: balanced(o.chosen())}
 	for _, step := range []func(context.Context, progress.Sink) error{
-		s.startNode, s.startEtcd, s.install, s.startUsher,
+		s.startNode, s.startEtcd, s.startRegistries, s.install, s.startUsher,
 	} {
 		if err := step(ctx, tell); err != nil {
 			return nil, errors.Join(err, s.close(ctx))
@@ -93,21 +97,6 @@ func (s *stage) startEtcd(ctx context.Context, tell progress.Sink) error {
 	return nil
 }
 
-// address is where Usher finds a registry.
-func (s *stage) address(kind Registry) string {
-	return fmt.Sprintf("http://%s:%d", realnode.NodeAddress, map[Registry]int{Etcd: etcdPort}[kind])
-}
-
-// source is where the callers of a story find its Pods.
-func (s *stage) source(story Story) (traffic.Source, error) {
-	switch story.Registry {
-	case Etcd:
-		return traffic.Etcd{Client: s.etcdClient, Prefix: etcdPrefix, Service: story.Name}, nil
-	default:
-		return nil, fmt.Errorf("the stage has no registry %q", story.Registry)
-	}
-}
-
 // install installs Usher's API and rights, and the Registries.
 func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 	all, err := newScheme()
@@ -120,12 +109,14 @@ func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 	if err := checkout.Install(ctx, s.kube, s.kit.Root, usherUser); err != nil {
 		return err
 	}
-	object, err := registryObject(Etcd, s.address(Etcd))
-	if err != nil {
-		return err
-	}
-	if err := s.kube.Create(ctx, object); err != nil {
-		return fmt.Errorf("create Registry %s: %w", object.GetName(), err)
+	for _, kind := range slices.Sorted(maps.Keys(s.registries)) {
+		object, err := registryObject(kind, s.address(kind))
+		if err != nil {
+			return err
+		}
+		if err := s.kube.Create(ctx, object); err != nil {
+			return fmt.Errorf("create Registry %s: %w", object.GetName(), err)
+		}
 	}
 	if s.world, err = watchWorld(ctx, s.node.RESTConfig(), all); err != nil {
 		return err
@@ -162,6 +153,9 @@ func (s *stage) close(ctx context.Context) error {
 	}
 	if s.etcd != nil {
 		errs = append(errs, s.etcd.Kill())
+	}
+	for _, r := range s.others {
+		errs = append(errs, r.close())
 	}
 	if s.node != nil {
 		errs = append(errs, s.node.Stop(ctx))

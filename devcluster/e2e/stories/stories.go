@@ -15,6 +15,8 @@ func All() []e2e.Story {
 		inPlaceImage(),
 		recreate(),
 		scaleIn(),
+		consul(),
+		haproxy(),
 	}
 }
 
@@ -41,4 +43,31 @@ func names(now e2e.State) string {
 		list = append(list, pod.Name)
 	}
 	return fmt.Sprint(list)
+}
+
+// sameAfterRestarts checks that the Pods are those that there were, each with so
+// many restarts more.
+func sameAfterRestarts(s *e2e.Scene, before, after e2e.State, restarts int32) {
+	want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
+	for _, pod := range after.Pods {
+		old := before.Pod(pod.Name)
+		want(s, pod.UID == old.UID && pod.Status.PodIP == old.Status.PodIP, "%s with the same UID and address", pod.Name)
+		more := e2e.Restarts(&pod) - e2e.Restarts(old)
+		want(s, more == restarts, "%d restarts of %s, not %d", restarts, pod.Name, more)
+	}
+}
+
+// answered checks that callers were answered by each of the versions, and waits
+// for the first answer of the last one.
+func answered(s *e2e.Scene, versions ...string) {
+	s.Await("answers of "+versions[len(versions)-1], func(e2e.State) string {
+		if s.Stats().Versions[versions[len(versions)-1]] == 0 {
+			return "there is none"
+		}
+		return ""
+	})
+	have := s.Stats().Versions
+	for _, version := range versions {
+		want(s, have[version] > 0, "answers of %s, have %v", version, have)
+	}
 }
