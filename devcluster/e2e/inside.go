@@ -36,7 +36,8 @@ func inside(ctx context.Context, place *sandbox.Place, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	_, _ = fmt.Fprintf(o.Out, "The node and Usher are up after %s.\n\n", seconds(time.Since(began)))
+	_, _ = fmt.Fprintf(o.Out, "The node and Usher are up after %s; Usher was ready %s after its manifests.\n\n",
+		seconds(time.Since(began)), seconds(s.usherReady))
 	if o.Shell {
 		return s.shell(ctx, o)
 	}
@@ -74,8 +75,6 @@ func (s *stage) run(ctx context.Context, o Options) error {
 		select {
 		case <-ctx.Done():
 		case err := <-s.node.Failed():
-			cancel(err)
-		case err := <-s.usher.failed:
 			cancel(err)
 		}
 	}()

@@ -7,13 +7,25 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
-	"github.com/usher-dev/usher/devcluster/internal/image"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
+	"github.com/usher-dev/usher/tools/image/oci"
 )
+
+// WebImage is the name of the web service's images. The tags are v1, v2 and v3, and
+// VersionBroken, which ends as soon as it is started.
+const WebImage = "usher.test/web"
+
+// VersionBroken is a version of the web service that cannot start.
+const VersionBroken = "broken"
 
 // kit is all that the program inside needs and cannot get there, where there is
 // no way to the network.
@@ -22,8 +34,6 @@ type kit struct {
 	Root string
 	// Assets are the node's programs.
 	Assets realnode.Assets
-	// Usher is its program.
-	Usher string
 	// Programs are those of registries.
 	Programs programs
 	// Images are archives of images.
@@ -45,13 +55,12 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) (ki
 	if k.Programs, err = getPrograms(ctx, root, o.chosen(), tell); err != nil {
 		return k, err
 	}
-	if k.Images, err = packImages(ctx, root, dir, tell); err != nil {
-		return k, err
-	}
-	k.Usher = filepath.Join(dir, "bin", "usher")
-	program := checkout.Program{Name: "build usher", Module: root, Pkg: "./cmd/usher", Out: k.Usher}
-	if err := program.Compile(ctx, tell); err != nil {
-		return k, err
+	for _, pack := range []func(context.Context, string, string, progress.Sink) (string, error){packUsher, packPrograms} {
+		archive, err := pack(ctx, root, dir, tell)
+		if err != nil {
+			return k, err
+		}
+		k.Images = append(k.Images, archive)
 	}
 	return k, k.write(dir)
 }
@@ -73,8 +82,33 @@ func readKit(dir string) (kit, error) {
 	return k, json.Unmarshal(text, &k)
 }
 
-// packImages builds the programs of the Pods and packs them.
-func packImages(ctx context.Context, root, dir string, tell progress.Sink) ([]string, error) {
+// packUsher makes Usher's image with the tool that makes it for everybody.
+func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (string, error) {
+	const task = "image usher"
+	image, err := usherImage(root)
+	if err != nil {
+		return "", err
+	}
+	name, version, _ := strings.Cut(image, ":")
+	tool := filepath.Join(dir, "bin", "image")
+	program := checkout.Program{Name: "build image tool", Module: filepath.Join(root, "tools", "image"), Pkg: ".", Out: tool}
+	if err := program.Compile(ctx, tell); err != nil {
+		return "", err
+	}
+	tell.Tell(progress.Event{Task: task, State: progress.Compiling})
+	platform := "linux/" + runtime.GOARCH
+	cmd := exec.CommandContext(ctx, tool, "usher", "-root", root, "-name", name, "-version", version, "-platforms", platform,
+		"-out", filepath.Join(dir, "images"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tell.Tell(progress.Event{Task: task, State: progress.Failed})
+		return "", fmt.Errorf("make Usher's image: %w\n%s", err, out)
+	}
+	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "packed"})
+	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), nil
+}
+
+// packPrograms builds the programs of the Pods and packs them.
+func packPrograms(ctx context.Context, root, dir string, tell progress.Sink) (string, error) {
 	module := filepath.Join(root, "devcluster")
 	pause, web := filepath.Join(dir, "bin", "pause"), filepath.Join(dir, "bin", "web")
 	for _, p := range []checkout.Program{
@@ -82,20 +116,32 @@ func packImages(ctx context.Context, root, dir string, tell progress.Sink) ([]st
 		{Name: "build web", Module: module, Pkg: "./cmd/web", Out: web},
 	} {
 		if err := p.Compile(ctx, tell); err != nil {
-			return nil, err
+			return "", err
 		}
 	}
-	images := []image.Image{{Name: realnode.PauseImage, Program: pause}}
-	for _, version := range []string{"v1", "v2", "v3"} {
-		images = append(images, image.Image{
-			Name: WebImage + ":" + version, Program: web,
-			// It would listen on loopback by default, as in the development cluster.
-			Env: []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"},
-		})
+	images := map[string]v1.Image{}
+	var err error
+	if images[realnode.PauseImage], err = oci.FromBinary(pause, v1.Platform{}); err != nil {
+		return "", err
 	}
-	archive := filepath.Join(dir, "images.tar")
-	return []string{archive}, image.Write(archive, images...)
+	for _, version := range []string{"v1", "v2", "v3", VersionBroken} {
+		if images[WebImage+":"+version], err = webImage(web, version); err != nil {
+			return "", err
+		}
+	}
+	archive := filepath.Join(dir, "images", "programs.tar")
+	return archive, oci.WriteTar(archive, images)
 }
 
-// WebImage is the name of the web service's images; the tags are v1, v2 and v3.
-const WebImage = "usher.test/web"
+func webImage(program, version string) (v1.Image, error) {
+	layer, inside, err := oci.Binary(program)
+	if err != nil {
+		return nil, err
+	}
+	// It would listen on loopback by default, as in the development cluster.
+	env := []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"}
+	if version == VersionBroken {
+		env = append(env, "START_DELAY=never")
+	}
+	return oci.New(oci.Spec{Layers: []oci.Layer{oci.Base(), layer}, Entrypoint: []string{inside}, Env: env})
+}

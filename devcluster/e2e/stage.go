@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/usher-dev/usher/devcluster/internal/checkout"
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
@@ -39,7 +38,9 @@ type stage struct {
 	node  *realnode.Node
 	kube  client.Client
 	world *world
-	usher *usher
+
+	// usherReady is how long Usher took from its manifests to Ready.
+	usherReady time.Duration
 
 	etcd       *cluster.Etcd
 	etcdClient *clientv3.Client
@@ -52,7 +53,7 @@ type stage struct {
 func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
 	s := &stage{place: place, kit: k, rate: o.Rate, balanced: balanced(o.chosen())}
 	for _, step := range []func(context.Context, progress.Sink) error{
-		s.startNode, s.startEtcd, s.startRegistries, s.install, s.startUsher,
+		s.startNode, s.startEtcd, s.startRegistries, s.connect, s.installUsher, s.addRegistries,
 	} {
 		if err := step(ctx, tell); err != nil {
 			return nil, errors.Join(err, s.close(ctx))
@@ -97,8 +98,8 @@ func (s *stage) startEtcd(ctx context.Context, tell progress.Sink) error {
 	return nil
 }
 
-// install installs Usher's API and rights, and the Registries.
-func (s *stage) install(ctx context.Context, tell progress.Sink) error {
+// connect makes the administrator's client.
+func (s *stage) connect(context.Context, progress.Sink) error {
 	all, err := newScheme()
 	if err != nil {
 		return err
@@ -106,9 +107,11 @@ func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 	if s.kube, err = client.New(s.node.RESTConfig(), client.Options{Scheme: all}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	if err := checkout.Install(ctx, s.kube, s.kit.Root, usherUser); err != nil {
-		return err
-	}
+	return nil
+}
+
+// addRegistries makes the Registry objects and begins to watch.
+func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
 	for _, kind := range slices.Sorted(maps.Keys(s.registries)) {
 		object, err := registryObject(kind, s.address(kind))
 		if err != nil {
@@ -118,26 +121,9 @@ func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 			return fmt.Errorf("create Registry %s: %w", object.GetName(), err)
 		}
 	}
-	if s.world, err = watchWorld(ctx, s.node.RESTConfig(), all); err != nil {
-		return err
-	}
-	tell.Tell(progress.Event{Task: "Usher's API", State: progress.Done, Detail: "installed"})
-	return nil
-}
-
-const usherUser = "usher"
-
-func (s *stage) startUsher(_ context.Context, tell progress.Sink) error {
-	kubeconfig, err := s.node.Plane().UserKubeconfig(usherUser)
-	if err != nil {
-		return err
-	}
-	s.usher = newUsher(s.kit.Usher, kubeconfig, s.path("logs", "usher.log"))
-	if err := s.usher.start(); err != nil {
-		return err
-	}
-	tell.Tell(progress.Event{Task: "Usher", State: progress.Done, Detail: "running"})
-	return nil
+	var err error
+	s.world, err = watchWorld(ctx, s.node.RESTConfig(), s.kube.Scheme())
+	return err
 }
 
 // close ends everything. It takes the time that it needs, also when ctx has ended.
@@ -145,9 +131,6 @@ func (s *stage) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	var errs []error
-	if s.usher != nil {
-		errs = append(errs, s.usher.close(ctx))
-	}
 	if s.etcdClient != nil {
 		errs = append(errs, s.etcdClient.Close())
 	}
