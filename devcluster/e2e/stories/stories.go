@@ -17,6 +17,10 @@ func All() []e2e.Story {
 		scaleIn(),
 		consul(),
 		haproxy(),
+		registryDown(),
+		apiServerDown(),
+		usherUpgraded(),
+		usherLeaderless(),
 	}
 }
 
