@@ -48,6 +48,12 @@ func (s *Scene) AwaitNode(ready bool) {
 	})
 }
 
+// ForceDeletePod deletes a Pod as "kubectl delete pod --grace-period=0 --force" does.
+func (s *Scene) ForceDeletePod(name string) {
+	s.Step("delete %s by force", name)
+	s.Check(s.stage.kube.Delete(s.ctx, s.pod(name), client.GracePeriodSeconds(0)))
+}
+
 const (
 	// stranger holds the lease of Usher's leader and does nothing.
 	stranger = "usher-e2e"

@@ -28,6 +28,9 @@ const (
 	dialTime   = 5 * time.Second
 	keepAlive  = 2 * time.Second
 	closeTime  = 30 * time.Second
+	// nodeGone is longer than the API server needs for a restart on a busy machine:
+	// the control plane would take that for the silence of the node.
+	nodeGone = 20 * time.Second
 )
 
 // stage is what all stories share.
@@ -69,6 +72,7 @@ func (s *stage) path(parts ...string) string {
 func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
 	node, err := realnode.Start(ctx, realnode.Options{
 		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: s.kit.Images, Tell: tell,
+		NodeGone: nodeGone,
 	})
 	s.node = node
 	return err

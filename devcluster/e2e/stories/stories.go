@@ -17,10 +17,17 @@ func All() []e2e.Story {
 		scaleIn(),
 		consul(),
 		haproxy(),
+		preNormal(),
+		sidecars(),
+		claims(),
+		forced(),
+		forcedSleep(),
 		registryDown(),
 		apiServerDown(),
 		usherUpgraded(),
 		usherLeaderless(),
+		kubeletRestart(),
+		nodeLost(),
 	}
 }
 
