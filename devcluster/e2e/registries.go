@@ -4,284 +4,237 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"github.com/usher-dev/usher/conformance/fetch"
+	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
 	"github.com/usher-dev/usher/devcluster/internal/traffic"
 )
 
-// The ports of the registries beside etcd, on the address of the node.
+// The ports of the registries on the node. HAProxy's frontends, one a story, begin
+// at frontPort.
 const (
-	consulPort  = 8500
-	haproxyPort = 9999
-	// frontPort is that of the first story's frontend; the others' follow.
-	frontPort = 10000
+	etcdPort   = 2379
+	consulPort = 8500
+	proxyPort  = 9999
+	frontPort  = 9000
+
+	etcdPrefix = "services"
+	dialTime   = 5 * time.Second
+	keepAlive  = 2 * time.Second
+	// registryTime bounds the start of a registry.
+	registryTime = time.Minute
 )
 
-const (
-	// registryStart bounds the start of a registry.
-	registryStart = time.Minute
-	askRegistry   = 2 * time.Second
-	maxAnswer     = 64 << 10
-)
-
-// registry is a server that can fail.
-type registry interface {
-	// Kill ends it as a crash does.
-	Kill() error
-	// Restart brings it back with its port and data.
-	Restart(ctx context.Context) error
-}
-
-// programs are those of the registries, beside etcd's.
-type programs struct {
-	// Consul is a file, HAProxy the folder of a Debian package; empty if no story
-	// wants it.
-	Consul, HAProxy string
-}
-
-// getPrograms fetches or builds the registries of the stories.
-func getPrograms(ctx context.Context, root string, stories []Story, tell progress.Sink) (p programs, err error) {
-	if uses(stories, Consul) {
-		tell.Tell(progress.Event{Task: "Consul", State: progress.Checking})
-		p.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(root, "conformance/consul/server"),
-			"github.com/hashicorp/consul", "about ten minutes on two cores")
-		if err != nil {
-			return p, err
-		}
-		tell.Tell(progress.Event{Task: "Consul", State: progress.Done, Detail: "built"})
-	}
-	if uses(stories, HAProxy) {
-		tell.Tell(progress.Event{Task: "HAProxy", State: progress.Checking})
-		if p.HAProxy, err = fetch.DebianProgram(ctx, "haproxy"); err != nil {
-			return p, err
-		}
-		tell.Tell(progress.Event{Task: "HAProxy", State: progress.Done, Detail: "unpacked"})
-	}
-	return p, nil
-}
-
+// uses says whether a registry is needed.
 func uses(stories []Story, kind Registry) bool {
 	return slices.ContainsFunc(stories, func(s Story) bool { return s.Registry == kind })
 }
 
-// startRegistries starts those that stories use.
-func (s *stage) startRegistries(ctx context.Context, tell progress.Sink) error {
-	s.registries = map[Registry]registry{Etcd: s.etcd}
-	if s.kit.Programs.Consul != "" {
-		s.others = append(s.others, s.consul())
-	}
-	if s.kit.Programs.HAProxy != "" {
-		proxy, err := s.haproxy()
+// fetchRegistries gets the servers of the registries that stories need.
+func (k *kit) fetchRegistries(ctx context.Context, stories []Story, tell progress.Sink) (err error) {
+	if uses(stories, Consul) {
+		tell.Tell(progress.Event{Task: "consul", State: progress.Checking})
+		k.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(k.Root, "conformance", "consul", "server"),
+			"github.com/hashicorp/consul", "about ten minutes on two cores")
 		if err != nil {
 			return err
 		}
-		s.others = append(s.others, proxy)
+		tell.Tell(progress.Event{Task: "consul", State: progress.Done, Detail: "built"})
 	}
-	for _, r := range s.others {
-		task := "registry " + r.spec.Name
-		tell.Tell(progress.Event{Task: task, State: progress.Starting})
-		if err := r.Restart(ctx); err != nil {
-			return fmt.Errorf("the registry %s: %w", r.spec.Name, err)
+	if uses(stories, HAProxy) {
+		tell.Tell(progress.Event{Task: "haproxy", State: progress.Checking})
+		if k.HAProxy, err = fetch.DebianProgram(ctx, "haproxy"); err != nil {
+			return err
 		}
-		kind := Registry(r.spec.Name)
-		s.registries[kind] = r
-		tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + s.address(kind)})
+		tell.Tell(progress.Event{Task: "haproxy", State: progress.Done, Detail: "unpacked"})
 	}
 	return nil
 }
 
-// server is a registry that is a process.
-type server struct {
-	spawner *process.Spawner
-	spec    process.Spec
-	ready   func(ctx context.Context) error
-	process *process.Process
+// address is where Usher finds a registry.
+func address(kind Registry) string {
+	port := map[Registry]int{Etcd: etcdPort, Consul: consulPort, HAProxy: proxyPort}[kind]
+	scheme := "http"
+	if kind == HAProxy {
+		scheme = "tcp"
+	}
+	return scheme + "://" + net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(port))
 }
 
-// Kill implements registry.
-func (r *server) Kill() error {
-	if r.process == nil {
-		return nil
+// source is where the callers of a story find its Pods.
+func (s *stage) source(story Story) traffic.Source {
+	switch story.Registry {
+	case Consul:
+		return traffic.Consul{Address: address(Consul), Service: story.Name}
+	case HAProxy:
+		return traffic.Fixed(net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(s.front(story))))
+	default:
+		return traffic.Etcd{Client: s.etcdClient, Prefix: etcdPrefix, Service: story.Name}
 	}
-	return r.process.Kill()
 }
 
-// Restart implements registry.
-func (r *server) Restart(ctx context.Context) error {
-	if err := r.Kill(); err != nil {
-		return err
+// front is the port of a story's frontend.
+func (s *stage) front(story Story) int {
+	return frontPort + slices.IndexFunc(s.stories, func(other Story) bool { return other.Name == story.Name })
+}
+
+// startRegistries starts those that the stories need. They listen on the node's
+// address, where Pods and callers find them.
+func (s *stage) startRegistries(ctx context.Context, tell progress.Sink) error {
+	for _, r := range []struct {
+		kind  Registry
+		start func(context.Context) error
+	}{{Etcd, s.startEtcd}, {Consul, s.startConsul}, {HAProxy, s.startHAProxy}} {
+		if r.kind != Etcd && !uses(s.stories, r.kind) {
+			continue
+		}
+		task := "registry " + string(r.kind)
+		tell.Tell(progress.Event{Task: task, State: progress.Starting})
+		if err := r.start(ctx); err != nil {
+			tell.Tell(progress.Event{Task: task, State: progress.Failed})
+			return fmt.Errorf("the registry %s: %w", r.kind, err)
+		}
+		tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + address(r.kind)})
 	}
+	return nil
+}
+
+func (s *stage) startEtcd(ctx context.Context) error {
 	var err error
-	if r.process, err = r.spawner.Start(r.spec); err != nil {
+	s.etcd, err = cluster.StartEtcd(ctx, s.path("etcd"), cluster.EtcdOptions{
+		Port: etcdPort, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", etcdPort)},
+	})
+	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, registryStart)
+	s.etcdClient, err = clientv3.New(clientv3.Config{
+		Endpoints: []string{s.etcd.Endpoint()}, DialTimeout: dialTime,
+		DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAlive,
+		Logger: zap.NewNop(), // Its outages are part of the stories.
+	})
+	return err
+}
+
+func (s *stage) startConsul(ctx context.Context) error {
+	config, err := json.Marshal(map[string]any{
+		"disable_update_check": true,
+		"performance":          map[string]any{"raft_multiplier": 1},
+		"ports":                map[string]any{"http": consulPort, "dns": -1, "grpc": -1},
+	})
+	if err != nil {
+		return err
+	}
+	return s.spawn(ctx, process.Spec{
+		Name: string(Consul), Path: s.kit.Consul,
+		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-bind=" + realnode.NodeAddress,
+			"-client=0.0.0.0", "-data-dir=" + s.path("consul"), "-hcl=" + string(config)},
+	}, func(ctx context.Context) error {
+		return ask(ctx, address(Consul)+"/v1/catalog/nodes?consistent", realnode.NodeAddress)
+	})
+}
+
+// ask returns nil when the answer of a URL holds a text.
+func ask(ctx context.Context, url, want string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	text := &strings.Builder{}
+	err = errors.Join(response.Write(text), response.Body.Close())
+	if err == nil && !strings.Contains(text.String(), want) {
+		err = fmt.Errorf("%s answers without %q", url, want)
+	}
+	return err
+}
+
+const haproxyConfig = `
+global
+  stats socket ipv4@0.0.0.0:%d level admin
+defaults
+  mode http
+  timeout connect 2s
+  timeout client 30s
+  timeout server 30s
+  timeout queue 2s
+`
+
+func (s *stage) startHAProxy(ctx context.Context) error {
+	config := fmt.Sprintf(haproxyConfig, proxyPort)
+	for _, story := range s.stories {
+		if story.Registry == HAProxy {
+			config += fmt.Sprintf("frontend %[1]s-callers\n  bind 0.0.0.0:%[2]d\n  default_backend %[1]s\nbackend %[1]s\n", story.Name, s.front(story))
+		}
+	}
+	file := s.path("haproxy.cfg")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return err
+	}
+	_, libraries, _ := strings.Cut(fetch.LibraryPath(s.kit.HAProxy), "=")
+	return s.spawn(ctx, process.Spec{
+		Name: string(HAProxy), Path: filepath.Join(s.kit.HAProxy, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
+		Env: append([]string{"LD_LIBRARY_PATH=" + libraries}, os.Environ()...),
+	}, func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(proxyPort)))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+// spawn starts a server that lives as long as the stage.
+func (s *stage) spawn(ctx context.Context, spec process.Spec, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
+	spec.Log = s.path("logs", spec.Name+".log")
+	p, err := s.spawner.Start(spec)
+	if err != nil {
+		return err
+	}
 	for {
-		err := r.ready(ctx)
+		err := ready(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-r.process.Done():
-			return r.process.ExitError()
+		case <-p.Done():
+			return p.ExitError()
 		case <-ctx.Done():
-			return fmt.Errorf("it is not ready after %s: %w; its log is %s", registryStart, err, r.process.Log())
+			return fmt.Errorf("it is not ready after %s: %w; its log is %s", registryTime, err, spec.Log)
 		case <-time.After(lookAgain):
 		}
 	}
 }
 
-func (r *server) close() error {
-	err := r.Kill()
-	r.spawner.Close()
-	return err
+// KillEtcd kills the registry etcd, and StartEtcd starts it again with its data.
+func (s *Scene) KillEtcd() {
+	s.Step("kill etcd")
+	s.Check(s.stage.etcd.Kill())
 }
 
-const consulConfig = `{"disable_update_check": true, "disable_host_node_id": true, "performance": {"raft_multiplier": 1},
-"ports": {"http": %d, "https": -1, "dns": -1, "grpc": -1}}`
-
-// consul is an agent that is a server with one member.
-func (s *stage) consul() *server {
-	return &server{
-		spawner: process.NewSpawner(),
-		spec: process.Spec{
-			Name: string(Consul), Path: s.kit.Programs.Consul, Log: s.path("logs", "consul.log"),
-			Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-bind=127.0.0.1", "-client=0.0.0.0",
-				"-data-dir=" + s.path("consul"), "-hcl=" + fmt.Sprintf(consulConfig, consulPort)},
-		},
-		// It leads, and has registered itself.
-		ready: func(ctx context.Context) error {
-			body, err := get(ctx, s.address(Consul)+"/v1/catalog/nodes?consistent")
-			if err == nil && !strings.Contains(body, `"Node"`) {
-				err = errors.New("it has no node yet")
-			}
-			return err
-		},
-	}
-}
-
-func get(ctx context.Context, url string) (body string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askRegistry)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answered %s: %s", url, response.Status, text)
-	}
-	return string(text), err
-}
-
-// haproxyConfig lets HAProxy try nothing again, so that it hides no loss.
-const haproxyConfig = `global
-  stats socket ipv4@0.0.0.0:%d level admin
-defaults
-  mode http
-  retries 0
-  timeout connect 2s
-  timeout queue 2s
-  timeout client 5m
-  timeout server 1m
-`
-
-// haproxy has a frontend for each story.
-func (s *stage) haproxy() (*server, error) {
-	text := fmt.Sprintf(haproxyConfig, haproxyPort)
-	for _, name := range s.balanced {
-		text += fmt.Sprintf("frontend %[1]s\n  bind %[2]s\n  default_backend %[1]s\nbackend %[1]s\n", name, s.front(name))
-	}
-	file := s.path("haproxy.cfg")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		return nil, fmt.Errorf("configure HAProxy: %w", err)
-	}
-	return &server{
-		spawner: process.NewSpawner(),
-		spec: process.Spec{
-			Name: string(HAProxy), Path: filepath.Join(s.kit.Programs.HAProxy, "usr/sbin/haproxy"), Args: []string{"-db", "-f", file},
-			Env: append([]string{fetch.LibraryPath(s.kit.Programs.HAProxy)}, os.Environ()...), Log: s.path("logs", "haproxy.log"),
-		},
-		ready: func(ctx context.Context) error {
-			conn, err := (&net.Dialer{Timeout: askRegistry}).DialContext(ctx, "tcp", net.JoinHostPort(realnode.NodeAddress, fmt.Sprint(haproxyPort)))
-			if err != nil {
-				return err
-			}
-			return conn.Close()
-		},
-	}, nil
-}
-
-// front is where callers of a story find HAProxy.
-func (s *stage) front(story string) string {
-	return net.JoinHostPort(realnode.NodeAddress, fmt.Sprint(frontPort+slices.Index(s.balanced, story)))
-}
-
-// balanced are the names of the stories behind HAProxy.
-func balanced(stories []Story) []string {
-	var names []string
-	for _, story := range stories {
-		if story.Registry == HAProxy {
-			names = append(names, story.Name)
-		}
-	}
-	return names
-}
-
-// address is where Usher finds a registry.
-func (s *stage) address(kind Registry) string {
-	switch kind {
-	case Consul:
-		return fmt.Sprintf("http://%s:%d", realnode.NodeAddress, consulPort)
-	case HAProxy:
-		return fmt.Sprintf("tcp://%s:%d", realnode.NodeAddress, haproxyPort)
-	default:
-		return fmt.Sprintf("http://%s:%d", realnode.NodeAddress, etcdPort)
-	}
-}
-
-// source is where the callers of a story find its Pods.
-func (s *stage) source(story Story) (traffic.Source, error) {
-	switch story.Registry {
-	case Etcd:
-		return traffic.Etcd{Client: s.etcdClient, Prefix: etcdPrefix, Service: story.Name}, nil
-	case Consul:
-		return traffic.Consul{Address: s.address(Consul), Service: story.Name}, nil
-	case HAProxy:
-		return traffic.Balancer{Addr: s.front(story.Name)}, nil
-	default:
-		return nil, fmt.Errorf("the stage has no registry %q", story.Registry)
-	}
-}
-
-// KillRegistry kills the registry of the story with SIGKILL. It stays away until
-// StartRegistry.
-func (s *Scene) KillRegistry() {
-	s.Step("kill the registry")
-	s.Check(s.stage.registries[s.story.Registry].Kill())
-}
-
-// StartRegistry starts it again, with its data.
-func (s *Scene) StartRegistry() {
-	s.Step("the registry is back")
-	s.Check(s.stage.registries[s.story.Registry].Restart(s.ctx))
+// StartEtcd is the end of KillEtcd.
+func (s *Scene) StartEtcd() {
+	s.Step("etcd is back")
+	s.Check(s.stage.etcd.Restart(s.ctx))
 }

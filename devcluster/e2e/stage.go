@@ -6,57 +6,48 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
+	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
 	"github.com/usher-dev/usher/devcluster/internal/sandbox"
 )
 
-const (
-	etcdPort   = 2379
-	etcdPrefix = "services"
-	dialTime   = 5 * time.Second
-	keepAlive  = 2 * time.Second
-	closeTime  = 30 * time.Second
-	// nodeGone is longer than the API server needs for a restart on a busy machine:
-	// the control plane would take that for the silence of the node.
-	nodeGone = 20 * time.Second
-)
+// closeTime bounds the end of everything.
+const closeTime = 30 * time.Second
 
 // stage is what all stories share.
 type stage struct {
-	place *sandbox.Place
-	kit   kit
-	rate  int
-	node  *realnode.Node
-	kube  client.Client
-	world *world
+	place   *sandbox.Place
+	kit     kit
+	stories []Story
+	rate    int
 
+	node    *realnode.Node
+	kube    client.Client
+	world   *world
+	spawner *process.Spawner
+	images  *http.Server
 	// usherReady is how long Usher took from its manifests to Ready.
 	usherReady time.Duration
 
 	etcd       *cluster.Etcd
 	etcdClient *clientv3.Client
-	balanced   []string // Stories behind HAProxy.
-	registries map[Registry]registry
-	others     []*server // Those beside etcd.
 }
 
 // openStage brings everything up. On an error nothing of it is left running.
 func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
-	s := &stage{place: place, kit: k, rate: o.Rate, balanced: balanced(o.chosen())}
+	s := &stage{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner()}
 	for _, step := range []func(context.Context, progress.Sink) error{
-		s.startNode, s.startEtcd, s.startRegistries, s.connect, s.installUsher, s.addRegistries,
+		s.startNode, s.serveImages, s.startRegistries, s.connect, s.installUsher, s.addRegistries,
 	} {
 		if err := step(ctx, tell); err != nil {
 			return nil, errors.Join(err, s.close(ctx))
@@ -71,35 +62,10 @@ func (s *stage) path(parts ...string) string {
 
 func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
 	node, err := realnode.Start(ctx, realnode.Options{
-		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: s.kit.Images, Tell: tell,
-		NodeGone: nodeGone,
+		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher}, Tell: tell,
 	})
 	s.node = node
 	return err
-}
-
-// startEtcd starts the registry etcd on the address of the node, where Pods and
-// callers find it.
-func (s *stage) startEtcd(ctx context.Context, tell progress.Sink) error {
-	const task = "registry etcd"
-	tell.Tell(progress.Event{Task: task, State: progress.Starting})
-	var err error
-	s.etcd, err = cluster.StartEtcd(ctx, s.path("etcd"), cluster.EtcdOptions{
-		Port: etcdPort, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", etcdPort)},
-	})
-	if err != nil {
-		return fmt.Errorf("the registry etcd: %w", err)
-	}
-	s.etcdClient, err = clientv3.New(clientv3.Config{
-		Endpoints: []string{s.etcd.Endpoint()}, DialTimeout: dialTime,
-		DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAlive,
-		Logger: zap.NewNop(), // Its outages are part of the stories.
-	})
-	if err != nil {
-		return fmt.Errorf("the registry etcd: %w", err)
-	}
-	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + s.address(Etcd)})
-	return nil
 }
 
 // connect makes the administrator's client.
@@ -116,8 +82,11 @@ func (s *stage) connect(context.Context, progress.Sink) error {
 
 // addRegistries makes the Registry objects and begins to watch.
 func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
-	for _, kind := range slices.Sorted(maps.Keys(s.registries)) {
-		object, err := registryObject(kind, s.address(kind))
+	for _, kind := range []Registry{Etcd, Consul, HAProxy} {
+		if kind != Etcd && !uses(s.stories, kind) {
+			continue
+		}
+		object, err := registryObject(kind, address(kind))
 		if err != nil {
 			return err
 		}
@@ -135,18 +104,19 @@ func (s *stage) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	var errs []error
+	if s.images != nil {
+		errs = append(errs, s.images.Close())
+	}
 	if s.etcdClient != nil {
 		errs = append(errs, s.etcdClient.Close())
 	}
 	if s.etcd != nil {
 		errs = append(errs, s.etcd.Kill())
 	}
-	for _, r := range s.others {
-		errs = append(errs, r.close())
-	}
 	if s.node != nil {
 		errs = append(errs, s.node.Stop(ctx))
 	}
+	s.spawner.Close()
 	return errors.Join(errs...)
 }
 

@@ -49,8 +49,8 @@ const (
 type Options struct {
 	// Sets is how many CloneSets are worked on at a time. Default: 8.
 	Sets int
-	// Parallel is how many Pods of one set are written at a time. One pass takes
-	// half as many out of service or creates them: the other half are those that
+	// Parallel is how many Pods of one set are written at a time. One pass creates
+	// or removes as many, and updates half as many: the other half are those that
 	// come back. Default: 32.
 	Parallel int
 	// Clock tells the time. Default: the machine's.

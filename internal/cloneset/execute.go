@@ -192,16 +192,16 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	})
 }
 
-// changePod writes the conditions of an action first, and the rest on top of
-// what that write answered: a Pod that was to be drained is out of its endpoints
-// before it changes, whatever the cache shows. Where the state goes first, it is
-// the other way round. What only a resize can change comes last.
+// changePod writes the conditions of an action first, with the rest of a Move in
+// the same write, and the change of an update on top of what that write answered:
+// a Pod that was to be drained is out of its endpoints before its containers
+// change, whatever the cache shows. What only a resize can change comes last.
 func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
-	steps := []func(context.Context, *apps.CloneSet, *corev1.Pod, plan.Action) (*corev1.Pod, error){r.patchStatus, r.patchPod}
-	if a.StateFirst() {
-		slices.Reverse(steps)
+	type step = func(context.Context, *apps.CloneSet, *corev1.Pod, plan.Action) (*corev1.Pod, error)
+	steps := []step{r.patchStatus, r.patchPod, r.patchResize}
+	if a.Verb == plan.Move && len(a.Conditions) > 0 {
+		steps = []step{r.patchStatus}
 	}
-	steps = append(steps, r.patchResize)
 	pod := a.Pod
 	for _, step := range steps {
 		var written *corev1.Pod
@@ -249,7 +249,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 	if len(a.Conditions) == 0 {
 		return pod, nil
 	}
-	kind, data, err := statusPatch(pod, a.Conditions, r.Clock.Now())
+	kind, data, err := statusPatch(pod, &a, r.Clock.Now())
 	if err != nil {
 		return nil, err
 	}

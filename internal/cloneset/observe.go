@@ -73,7 +73,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		Pods: pods, Drained: r.drains.of(pods, now), Nodes: nodes,
 		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
-		Starts: max(r.Options.Parallel/2, 1),
+		Starts: r.Options.Parallel,
 	}, known, nil
 }
 

@@ -17,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/inplace"
 	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/revision"
 )
 
 // TestDoubtIsSettledAtOnce: a pass that looks an entry up, because the cache has
@@ -93,7 +95,7 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 	server := indexed(t, free)
 	r := New(server, server, events.NewFakeRecorder(10), Options{Clock: testclock.NewFakePassiveClock(now)})
 	done := r.perform(t.Context(), set, plan.Action{
-		Verb: plan.Move, Pod: seen, To: apps.StateNormal,
+		Verb: plan.Update, Pod: seen, To: apps.StateUpdating, Revision: &revision.Revision{Name: "web-2"}, Change: &inplace.Change{},
 		Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: plan.ReasonInService}},
 	})
 	if !done.stale() {

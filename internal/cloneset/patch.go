@@ -106,25 +106,47 @@ func valueOrNull(m map[string]string, key string) any {
 	return nil
 }
 
-// statusPatch sets conditions of a Pod. One that takes the Pod out of service
+// statusPatch sets the conditions of an action, and with them whatever a Move
+// changes in the metadata: the subresource status takes both, so that no one sees
+// a state without its conditions. A condition that takes the Pod out of service
 // has the observed version as its precondition besides: a drain is never decided
 // on anything but the Pod as it is.
-func statusPatch(pod *corev1.Pod, conditions []plan.Condition, now time.Time) (types.PatchType, []byte, error) {
+func statusPatch(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte, error) {
 	p := basis(pod)
-	for _, c := range conditions {
-		i := indexOf(pod, c.Type)
-		if i < 0 {
-			data, err := mergeConditions(pod, conditions, now)
-			return types.StrategicMergePatchType, data, err
-		}
-		if c.Status == corev1.ConditionFalse {
-			p.add("/metadata/resourceVersion", pod.ResourceVersion)
-		}
-		p.testCondition(i, pod)
-		p.replace(fmt.Sprintf("/status/conditions/%d", i), condition(c, now))
+	p.conditions(pod, a.Conditions, now)
+	with := len(p)
+	if a.Verb == plan.Move {
+		p.move(pod, a, now)
+	}
+	if len(p) == with && slices.ContainsFunc(a.Conditions, func(c plan.Condition) bool { return indexOf(pod, c.Type) < 0 }) {
+		data, err := mergeConditions(pod, a.Conditions, now)
+		return types.StrategicMergePatchType, data, err
 	}
 	data, err := p.encode()
 	return types.JSONPatchType, data, err
+}
+
+// conditions sets conditions. For one that the Pod lacks it rests on the observed
+// version: a list cannot be tested for what it does not hold.
+func (p *jsonPatch) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
+	count := len(pod.Status.Conditions)
+	for _, c := range conditions {
+		i := indexOf(pod, c.Type)
+		if i < 0 || c.Status == corev1.ConditionFalse {
+			p.add("/metadata/resourceVersion", pod.ResourceVersion)
+		}
+		switch {
+		case i >= 0:
+			p.testCondition(i, pod)
+			p.replace(fmt.Sprintf("/status/conditions/%d", i), condition(c, now))
+			continue
+		case count == 0:
+			p.add("/status/conditions", []corev1.PodCondition{condition(c, now)})
+		default:
+			p.add("/status/conditions/-", condition(c, now))
+		}
+		count++
+	}
 }
 
 func condition(c plan.Condition, now time.Time) corev1.PodCondition {
@@ -133,9 +155,9 @@ func condition(c plan.Condition, now time.Time) corev1.PodCondition {
 	}
 }
 
-// mergeConditions sets conditions of which the Pod lacks one. It merges by type:
-// another process may have added it since, and a list cannot be tested for what
-// it does not hold.
+// mergeConditions sets conditions of which the Pod lacks one, and nothing else.
+// It merges by type: another process may have added it since, and the scheduler
+// and the kubelet write to a Pod that is as new all the time.
 func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) ([]byte, error) {
 	metadata := map[string]any{"uid": pod.UID}
 	list := make([]corev1.PodCondition, 0, len(conditions))
@@ -163,11 +185,33 @@ func (p *jsonPatch) testCondition(i int, pod *corev1.Pod) {
 func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
 	p := basis(pod)
 	tests := len(p)
-	if a.StateFirst() {
-		p.testReady(pod)
-		tests = len(p)
+	switch a.Verb {
+	case plan.Update:
+		p.update(pod, a, now)
+		tests = -1
+	case plan.Continue:
+		p.goOn(pod, a, now)
+	default:
+		p.move(pod, a, now)
 	}
-	labels, annotations := maps.Clone(a.Labels), map[string]*string{}
+	if len(p) == tests {
+		return nil, nil
+	}
+	return p.encode()
+}
+
+// move changes the state, and the labels, annotations and finalizers of hooks.
+func (p *jsonPatch) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
+	if a.LeavesService() {
+		p.testReady(pod)
+	}
+	labels, annotations := state(a, now)
+	p.metadata(pod, a, labels, annotations)
+}
+
+// state is what an action's state and labels change; a nil value removes the key.
+func state(a *plan.Action, now time.Time) (labels, annotations map[string]*string) {
+	labels, annotations = maps.Clone(a.Labels), map[string]*string{}
 	if labels == nil {
 		labels = map[string]*string{}
 	}
@@ -175,20 +219,13 @@ func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
 		state, at := string(a.To), now.UTC().Format(time.RFC3339)
 		labels[apps.LabelLifecycleState], annotations[apps.AnnotationLifecycleTimestamp] = &state, &at
 	}
-	switch a.Verb {
-	case plan.Update:
-		p.update(pod, a, labels, annotations, now)
-		tests = -1
-	case plan.Continue:
-		p.goOn(pod, a, labels, annotations, now)
-	}
+	return labels, annotations
+}
+
+func (p *jsonPatch) metadata(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string) {
 	p.merge("labels", pod.Labels, labels)
 	p.merge("annotations", pod.Annotations, annotations)
 	p.finalizers(pod, a)
-	if len(p) == tests {
-		return nil, nil
-	}
-	return p.encode()
 }
 
 // testReady rests the patch on the Pod being as ready as it was observed to be:
@@ -238,7 +275,8 @@ func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
 
 // update changes containers and metadata to another revision. It rests on the
 // Pod being out of service, where a container restarts.
-func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string, now time.Time) {
+func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
+	labels, annotations := state(a, now)
 	maps.Copy(labels, a.Change.Labels)
 	maps.Copy(annotations, a.Change.Annotations)
 	for key, value := range revisionLabels(a.Revision) {
@@ -246,6 +284,7 @@ func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, labels, annotations 
 	}
 	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or overtaken
 	p.step(pod, a, inplace.Begin(pod, a.Change, a.Revision.Name, now), annotations)
+	p.metadata(pod, a, labels, annotations)
 }
 
 // step writes the record of an update and the images that are due with it.

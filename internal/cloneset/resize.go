@@ -23,9 +23,11 @@ import (
 
 // goOn puts the next step of an update under way into a patch, if its turn has
 // come for the Pod as it is. It rests on the containers before being ready.
-func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string, now time.Time) {
+func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, now time.Time) {
+	labels, annotations := state(a, now)
 	step, ok := inplace.Next(pod, now)
 	if !ok {
+		p.metadata(pod, a, labels, annotations)
 		return
 	}
 	for key, value := range step.Labels {
@@ -37,6 +39,7 @@ func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, labels, annotations ma
 	p.testContainersReady("containerStatuses", pod.Status.ContainerStatuses)
 	p.testContainersReady("initContainerStatuses", pod.Status.InitContainerStatuses)
 	p.step(pod, a, step, annotations)
+	p.metadata(pod, a, labels, annotations)
 }
 
 // testContainersReady says that the containers are ready which were observed to be.

@@ -64,8 +64,9 @@ type Action struct {
 	Reason string
 	// Pod is the Pod as it was observed; nil for Create.
 	Pod *corev1.Pod
-	// Conditions are written before the rest, so that a Pod leaves service before
-	// it changes, and is back in service before others are told; unless StateFirst.
+	// Conditions are written together with the rest of a Move, so that no one sees
+	// a state without them, and before an Update or Continue, so that a Pod leaves
+	// service before its containers change.
 	Conditions []Condition
 	// To is the state that the Pod moves to; "" leaves the state alone.
 	To apps.LifecycleState
@@ -86,11 +87,8 @@ type Action struct {
 	Claims []*corev1.PersistentVolumeClaim
 }
 
-// StateFirst says that the state is to be written before the conditions: on the
-// way to a gate that the Pod leaves service by. There the mark follows from the
-// state, so whoever is interrupted in between finds the rest of the work by the
-// state; a mark without the state would be taken back, and set again, for ever.
-func (a *Action) StateFirst() bool {
+// LeavesService says that the Pod goes to a gate that it leaves service by.
+func (a *Action) LeavesService() bool {
 	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
 }
 

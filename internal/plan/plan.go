@@ -27,6 +27,8 @@ type pass struct {
 	old, updated int
 	// queue holds the chosen Pods in the order of their update.
 	queue []*podView
+	// begun counts the Pods that this pass takes an update further with.
+	begun int
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named map[string]bool
 	// instances are those that have claims, in the order of their ids.

@@ -124,7 +124,7 @@ func takesDown(a Action) bool {
 	case Update:
 		return a.Change.Drains()
 	}
-	return a.Reason == ReasonPrepareUpdate || a.Reason == ReasonStartInPlace || a.StateFirst()
+	return a.Reason == ReasonPrepareUpdate || a.Reason == ReasonStartInPlace || a.LeavesService()
 }
 
 // run leads a rollout to its end, in the order of names or in a random one.

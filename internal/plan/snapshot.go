@@ -61,8 +61,8 @@ type Snapshot struct {
 	ClaimsRefusedUntil time.Time
 	// Starts bounds how many Pods one pass takes out of service or creates, so
 	// that the Pods that are done never wait behind a long queue of new starts.
-	// Twice as many may be out for an update in place that left within the last
-	// second. 0 is no bound.
+	// Half as many may be for updates, and as many may be out for an update in
+	// place that left within the last second. 0 is no bound.
 	Starts int
 }
 

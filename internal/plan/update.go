@@ -127,7 +127,7 @@ func (p *pass) crowded(v *podView) bool {
 	if p.Starts == 0 || !v.available {
 		return false
 	}
-	if p.ledger.settling >= 2*p.Starts {
+	if p.ledger.settling >= p.Starts {
 		p.wakeAt(p.ledger.settled)
 		return true
 	}
@@ -135,9 +135,16 @@ func (p *pass) crowded(v *podView) bool {
 	return false
 }
 
-// takeDown pays for the update of a Pod.
+// takeDown pays for the update of a Pod. Updates may have half of the pass's
+// starts: the other half of what is written in parallel is for bringing back
+// those that are done.
 func (p *pass) takeDown(v *podView) bool {
+	if p.Starts > 0 && p.begun >= max(p.Starts/2, 1) {
+		p.plan.More = true
+		return false
+	}
 	if p.ledger.takeDown(v, p.ledger.roomForUpdate()) {
+		p.begun++
 		return true
 	}
 	p.outOfStarts()

@@ -100,7 +100,7 @@ func TestUpdateBudget(t *testing.T) {
 		}), nil},
 		{"missing Pods use the budget", five(func(s *Snapshot) { s.Pods = s.Pods[:4] }), []string{create2}},
 		{"minReadySeconds", five(func(s *Snapshot) { s.Spec.MinReady = time.Minute; s.Pods[0] = pod("a", 2, readyFor(time.Second)) }), nil},
-		{"starts bound a pass", five(maxUnavailable(5), starts(2)), []string{recreates("a"), recreates("b")}},
+		{"updates may have half of a pass's starts", five(maxUnavailable(5), starts(4)), []string{recreates("a"), recreates("b")}},
 		{"surge first", five(maxUnavailable(0), maxSurge(2)), []string{create2, create2}},
 		{"surge there", five(maxUnavailable(0), maxSurge(1), with(pod("f", 2))), []string{recreates("a")}},
 		{"surge no larger than the need", five(maxUnavailable(0), maxSurge(3), partition(4)), []string{create2}},
@@ -250,7 +250,7 @@ func TestNotTooManyAtOnce(t *testing.T) {
 		{"two are slow", []time.Duration{time.Second, 3 * time.Second}, 1, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := snap(8, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(8), starts(1))
+			s := snap(8, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(8), starts(2))
 			s.Drained = map[types.UID]time.Time{}
 			for i, since := range test.out {
 				p := leaving(fmt.Sprintf("u%d", i))
@@ -280,7 +280,7 @@ func TestNotTooManyAtOnce(t *testing.T) {
 // TestRestartsAreBoundedToo: Pods that their hook has let go restart a few at a
 // time, before others are led to their gates.
 func TestRestartsAreBoundedToo(t *testing.T) {
-	s := snap(6, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(6), starts(2), hooks(gates(false)))
+	s := snap(6, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(6), starts(4), hooks(gates(false)))
 	for _, name := range []string{"a", "b", "c"} {
 		with(pod(name, 1, state(apps.StatePreparingUpdate), finalizers(keyNormal)))(s)
 	}

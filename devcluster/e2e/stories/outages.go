@@ -4,54 +4,27 @@ package stories
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/devcluster/e2e"
 )
 
-// registryAway is how long the registry is away.
-const registryAway = 15 * time.Second
+// outage is how long a registry or an API server is away.
+const outage = 5 * time.Second
 
-func registryDown() e2e.Story {
+func usherKilled() e2e.Story {
 	return e2e.Story{
-		Name:  "registry-down",
-		About: "the registry is killed in mid-rollout and away for 15 s: the rollout waits, and goes on",
+		Name:  "usher-killed",
+		About: "all of Usher is killed in the middle of an update in place; nobody leads for 15 s",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			before, middle := rolling(s)
-			s.KillRegistry()
-			end := time.Now().Add(registryAway)
-			s.Await("the Registration to say that it waits for the registry", notReady)
-			s.Hold("the rollout without a registry", time.Until(end), atMost(middle, 1))
-			s.StartRegistry()
-			finish(s, before)
-		},
-	}
-}
-
-func apiServerDown() e2e.Story {
-	return e2e.Story{
-		Name:  "api-server-restart",
-		About: "the API server is killed in mid-rollout and started again",
-		Alone: true,
-		Play: func(s *e2e.Scene) {
-			before, _ := rolling(s)
-			s.KillAPIServer()
-			sent := s.Stats().Sent
-			s.Await("requests without an API server", func(e2e.State) string {
-				if more := s.Stats().Sent - sent; more < 100 {
-					return fmt.Sprintf("%d were sent", more)
-				}
-				return ""
-			})
-			s.StartAPIServer()
-			finish(s, before)
+			s.Open()
+			s.Image("v2")
+			awaitMidway(s, "v2")
+			killed := time.Now()
+			s.KillUsher()
+			s.AwaitUsher(killed)
+			wantVersion(s, s.Settle(), "v2")
 		},
 	}
 }
@@ -59,86 +32,87 @@ func apiServerDown() e2e.Story {
 func usherUpgraded() e2e.Story {
 	return e2e.Story{
 		Name:  "usher-upgraded",
-		About: "new replicas take over from Usher's old ones in mid-rollout",
+		About: "Usher's replicas are replaced in the middle of an update in place and of scaling in",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			before, _ := rolling(s)
-			began := time.Now()
+			s.Open()
+			s.Image("v2")
+			awaitMidway(s, "v2")
+			asked := time.Now()
 			s.RestartUsher()
-			s.AwaitUsher(began)
-			finish(s, before)
+			s.Scale(2)
+			s.AwaitUsher(asked)
+			wantVersion(s, s.Settle(), "v2")
 		},
 	}
 }
 
-func usherLeaderless() e2e.Story {
+func registryDown() e2e.Story {
 	return e2e.Story{
-		Name:  "usher-leaderless",
-		About: "Usher's leader loses its lease in mid-rollout, and nobody leads for a while",
+		Name:  "registry-down",
+		About: "etcd is killed in the middle of an update in place: no Pod is touched while nobody can know what it lists",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			before, _ := rolling(s)
-			s.DeposeUsher()
-			// What the kubelet was asked to do it still does.
-			s.Hold("the rollout without a leader", 5*time.Second, atMost(s.State(), 1))
-			s.ElectUsher()
-			finish(s, before)
+			s.Open()
+			s.Image("v2")
+			awaitMidway(s, "v2")
+			s.Step("the registry is down")
+			s.KillEtcd()
+			n := serving(s.State(), "v2")
+			s.Hold("no more Pods are updated", outage, func(now e2e.State) string {
+				// One may have been released already.
+				if more := serving(now, "v2") - n; more > 1 {
+					return fmt.Sprintf("%d more serve v2", more)
+				}
+				return ""
+			})
+			s.StartEtcd()
+			wantVersion(s, s.Settle(), "v2")
 		},
 	}
 }
 
-// rolling opens with five Pods and returns in mid-rollout to v2: one Pod is
-// through at least, another one is on its way.
-func rolling(s *e2e.Scene) (before, middle e2e.State) {
-	s.Open(`spec: {replicas: 5}`)
-	before = s.State()
-	s.Image("v2")
-	return before, s.Await("the middle of the rollout", func(now e2e.State) string {
-		if now.Set.Status.UpdatedAvailableReplicas == 0 {
-			return "no Pod is through"
-		}
-		if now.In(appsv1alpha1.StatePreparingUpdate)+now.In(appsv1alpha1.StateUpdating) == 0 {
-			return "none is on its way"
-		}
-		return ""
-	})
-}
-
-// finish waits for the end of a rollout that began from a state: in place.
-func finish(s *e2e.Scene, before e2e.State) {
-	after := s.Settle()
-	allRun(s, after, "v2")
-	sameAfterRestarts(s, before, after, 1)
-	answered(s, "v1", "v2")
-}
-
-// atMost finds fault with more restarts since a state than so many, and with more
-// than one Pod that is not ready.
-func atMost(since e2e.State, restarts int32) func(e2e.State) string {
-	return func(now e2e.State) string {
-		var more int32
-		away := 0
-		for _, pod := range now.Pods {
-			more += e2e.Restarts(&pod)
-			if !e2e.PodReady(&pod) {
-				away++
-			}
-		}
-		for _, pod := range since.Pods {
-			more -= e2e.Restarts(&pod)
-		}
-		if more > restarts || away > 1 {
-			return fmt.Sprintf("%d containers were restarted and %d Pods are not ready", more, away)
-		}
-		return ""
+func apiServerDown() e2e.Story {
+	return e2e.Story{
+		Name:  "apiserver-down",
+		About: "the API server is killed in the middle of an update in place and is back after 5 s",
+		Alone: true,
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			s.Image("v2")
+			awaitMidway(s, "v2")
+			s.Step("the API server is down")
+			plane := s.Node().Plane()
+			s.Check(plane.KillAPIServer())
+			s.Pause(outage)
+			s.Check(plane.StartAPIServer(s.Context()))
+			s.Step("the API server is back")
+			wantVersion(s, s.Settle(), "v2")
+		},
 	}
 }
 
-// notReady looks for what the Registration says of a registry that is away.
-func notReady(now e2e.State) string {
-	c := meta.FindStatusCondition(now.Registration.Status.Conditions, usherv1alpha1.ConditionReady)
-	if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, string(e2e.Etcd)) {
-		return fmt.Sprintf("the condition Ready is %+v", c)
+func nodeLost() e2e.Story {
+	return e2e.Story{
+		Name:  "node-lost",
+		About: "the kubelet is gone until the node is taken for lost, and comes back; its containers run on",
+		Alone: true,
+		Loss:  e2e.LossMeasured,
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			before := s.State()
+			s.Step("the node is lost")
+			s.Check(s.Node().StopKubelet(s.Context()))
+			s.Await("Pods that are not ready", func(now e2e.State) string {
+				if n := serving(now, "v1"); n > 0 {
+					return fmt.Sprintf("%d are", n)
+				}
+				return ""
+			})
+			s.Pause(outage)
+			s.Step("the node is back")
+			s.Check(s.Node().StartKubelet(s.Context()))
+			wantSamePods(s, before, s.Settle(), 0)
+		},
 	}
-	return ""
 }
