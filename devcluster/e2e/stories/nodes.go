@@ -17,7 +17,7 @@ func kubeletRestart() e2e.Story {
 			s.Open(`spec: {replicas: 5}`)
 			before := s.State()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			s.Step("the kubelet is away")
 			s.Check(s.Node().StopKubelet(s.Context()))
 			s.Hold("the rollout without a kubelet", outage, atMostOneMore(s.State()))
@@ -42,7 +42,7 @@ func nodeLost() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {replicas: 5}`)
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			s.Step("the node is lost")
 			s.Check(s.Node().StopKubelet(s.Context()))
 			s.Await("all Pods to leave the registry", func(now e2e.State) string {

@@ -28,7 +28,7 @@ func usherKilled() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			killed := time.Now()
 			s.KillUsher()
 			s.AwaitUsher(killed)
@@ -45,7 +45,7 @@ func usherUpgraded() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			asked := time.Now()
 			s.RestartUsher()
 			s.Scale(2)
@@ -63,7 +63,7 @@ func registryDown() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			s.Step("the registry is down")
 			s.KillEtcd()
 			n := serving(s.State(), "v2")
@@ -96,7 +96,7 @@ func apiServerDown() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			s.Step("the API server is down")
 			plane := s.Node().Plane()
 			s.Check(plane.KillAPIServer())
@@ -117,7 +117,7 @@ func usherLeaderless() e2e.Story {
 			s.Open(`spec: {replicas: 5}`)
 			before := s.State()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			s.DeposeUsher()
 			// What the kubelet was asked to do it still does.
 			s.Hold("the rollout without a leader", outage, atMostOneMore(s.State()))

@@ -67,12 +67,12 @@ func serving(now e2e.State, version string) int {
 	return n
 }
 
-// awaitMidway waits until some Pods serve the new version and others do not yet.
-func awaitMidway(s *e2e.Scene, version string) {
-	s.Step("midway to %s", version)
+// awaitMidway waits until some Pods serve v2 and others do not yet.
+func awaitMidway(s *e2e.Scene) {
+	s.Step("midway to v2")
 	s.Await("the rollout to be under way", func(now e2e.State) string {
-		if done := serving(now, version); done == 0 || done == len(now.Pods) {
-			return fmt.Sprintf("%d of %d Pods serve %s", done, len(now.Pods), version)
+		if done := serving(now, "v2"); done == 0 || done == len(now.Pods) {
+			return fmt.Sprintf("%d of %d Pods serve v2", done, len(now.Pods))
 		}
 		return ""
 	})

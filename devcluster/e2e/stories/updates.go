@@ -112,7 +112,7 @@ func rollback() e2e.Story {
 			s.Open(`spec: {replicas: 4}`)
 			before := s.State()
 			s.Image("v2")
-			awaitMidway(s, "v2")
+			awaitMidway(s)
 			untouched := map[string]bool{}
 			for _, pod := range s.State().Pods {
 				untouched[pod.Name] = pod.Spec.Containers[0].Image == e2e.WebImage+":v1"
