@@ -36,28 +36,34 @@ const noInstance = "the caller knew no instance"
 func nodeLost() e2e.Story {
 	return e2e.Story{
 		Name:  "node-lost",
-		About: "the only node is lost in the middle of an update in place, scaled in meanwhile, and back: its Pods leave the registry, and return",
+		About: "the only node is lost in the middle of an update in place, scaled in meanwhile, and back: half of its Pods stay in the registry",
 		Alone: true,
-		Loss:  e2e.LossMeasured,
 		Play: func(s *e2e.Scene) {
-			s.Open(`spec: {replicas: 5}`)
+			const pods = 5
+			s.Open(fmt.Sprintf(`spec: {replicas: %d}`, pods))
 			s.Image("v2")
 			awaitMidway(s)
 			s.Step("the node is lost")
 			s.Check(s.Node().StopKubelet(s.Context()))
-			s.Await("all Pods to leave the registry", func(now e2e.State) string {
-				if n := now.Registration.Status.Registered; n > 0 {
-					return fmt.Sprintf("%d are registered", n)
+			s.Await("Pods to leave the registry", func(now e2e.State) string { return tooMany(now, pods/2+1) })
+			// What runs cannot be seen from here: the node may be out of reach alone.
+			s.Hold("half of the Pods stay registered", outage, func(now e2e.State) string {
+				if n := now.Registration.Status.Registered; n < pods/2 {
+					return fmt.Sprintf("%d are", n)
 				}
 				return ""
 			})
-			s.Scale(4)
+			s.Scale(pods - 1)
 			s.Step("the node is back")
 			s.Check(s.Node().StartKubelet(s.Context()))
 			wantVersion(s, s.Settle(), "v2")
-			for _, lost := range s.Stats().Reasons {
-				want(s, lost.Reason == noInstance, "no request to be sent to a Pod and lost, %d were: %s", lost.Count, lost.Reason)
-			}
 		},
 	}
+}
+
+func tooMany(now e2e.State, registered int32) string {
+	if n := now.Registration.Status.Registered; n > registered {
+		return fmt.Sprintf("%d are registered", n)
+	}
+	return ""
 }
