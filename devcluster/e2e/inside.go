@@ -47,7 +47,7 @@ func inside(ctx context.Context, place *sandbox.Place, o Options) (err error) {
 func open(ctx context.Context, place *sandbox.Place, k kit, o Options) (*stage, error) {
 	tell, end := display(o.Out)
 	defer end()
-	return openStage(ctx, place, k, o.Rate, tell)
+	return openStage(ctx, place, k, o, tell)
 }
 
 // display shows progress until end is called; later events are dropped.

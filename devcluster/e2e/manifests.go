@@ -60,29 +60,30 @@ spec:
   drain: {deadline: 5m, onDeadline: Block}
 `
 
-func newCloneSet(story Story) (*unstructured.Unstructured, error) {
-	object, err := merge(nil, cloneSet)
-	if err != nil {
-		return nil, err
-	}
-	set := &unstructured.Unstructured{Object: object}
-	set.SetNamespace(story.Name)
-	return set, nil
+// newCloneSet is a manifest with documents written over it.
+func newCloneSet(story Story, manifest string, documents []string) (*unstructured.Unstructured, error) {
+	return build(append([]string{manifest, names(story)}, documents...)...)
 }
 
-func newRegistration(story Story) (*unstructured.Unstructured, error) {
-	object, err := merge(nil, registration)
-	if err != nil {
-		return nil, err
-	}
-	object, err = merge(object, fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
+func newRegistration(story Story, manifest string) (*unstructured.Unstructured, error) {
+	return build(manifest, names(story), fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
 		story.Registry, story.Name, story.Propagation))
-	if err != nil {
-		return nil, err
+}
+
+func names(story Story) string {
+	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, SetName)
+}
+
+// build writes documents over each other.
+func build(documents ...string) (*unstructured.Unstructured, error) {
+	object := map[string]any{}
+	for _, document := range documents {
+		var err error
+		if object, err = merge(object, document); err != nil {
+			return nil, err
+		}
 	}
-	made := &unstructured.Unstructured{Object: object}
-	made.SetNamespace(story.Name)
-	return made, nil
+	return &unstructured.Unstructured{Object: object}, nil
 }
 
 // registryObject is the Registry of a kind at an address of the node.
@@ -92,7 +93,6 @@ func registryObject(kind Registry, address string) (*unstructured.Unstructured, 
 		Consul:  "consul: {address: %q}",
 		HAProxy: "haproxy: {addresses: [%q]}",
 	}[kind]
-	object, err := merge(map[string]any{"apiVersion": "usher.dev/v1alpha1", "kind": "Registry"},
+	return build("{apiVersion: usher.dev/v1alpha1, kind: Registry}",
 		fmt.Sprintf("{metadata: {name: %s}, spec: {%s}}", kind, fmt.Sprintf(spec, address)))
-	return &unstructured.Unstructured{Object: object}, err
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -49,20 +50,23 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Rate == 0 {
 		o.Rate = defaultRate
 	}
+	return o, o.check()
+}
+
+func (o Options) check() error {
 	switch {
 	case o.Parallel < 0:
-		return o, fmt.Errorf("-parallel=%d: give at least 1", o.Parallel)
+		return fmt.Errorf("-parallel=%d: give at least 1", o.Parallel)
 	case o.Rate < 0:
-		return o, fmt.Errorf("-rate=%d: give at least 1 request per second", o.Rate)
+		return fmt.Errorf("-rate=%d: give at least 1 request per second", o.Rate)
 	case o.Report && o.Run != nil:
-		return o, fmt.Errorf("-report writes the table of all stories: leave -run out")
+		return errors.New("-report writes the table of all stories: leave -run out")
 	case o.Report && o.Shell:
-		return o, fmt.Errorf("-shell plays no stories: leave -report out")
+		return errors.New("-shell plays no stories: leave -report out")
+	case len(o.chosen()) == 0:
+		return fmt.Errorf("-run=%s: no story has such a name; -list lists them", o.Run)
 	}
-	if len(o.chosen()) == 0 {
-		return o, fmt.Errorf("-run=%s: no story has such a name; -list lists them", o.Run)
-	}
-	return o, nil
+	return nil
 }
 
 // chosen are the stories to play.

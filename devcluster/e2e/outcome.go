@@ -22,6 +22,8 @@ type Outcome struct {
 	// Requests were sent, Lost of them lost; Reasons says why.
 	Requests, Lost int
 	Reasons        []traffic.ReasonCount
+	// Losses are the first lost requests.
+	Losses []traffic.Loss
 	// P99 is the latency that 99 of 100 requests for an answer at once did not
 	// exceed.
 	P99 time.Duration
@@ -31,6 +33,9 @@ type Outcome struct {
 	Failure string
 }
 
+// shownLosses is how many lost requests are told of one by one.
+const shownLosses = 5
+
 // percentile of the latencies that the table shows.
 const percentile = 99
 
@@ -39,7 +44,8 @@ func outcomeOf(story Story, report traffic.Report, took time.Duration, failure e
 	o := Outcome{
 		Name: story.Name, About: story.About, Registry: story.Registry, Loss: story.Loss,
 		Requests: total.Sent, Lost: total.Lost, Reasons: report.Reasons,
-		P99: total.Fast.Percentile(percentile), Took: took,
+		Losses: report.Losses[:min(len(report.Losses), shownLosses)],
+		P99:    total.Fast.Percentile(percentile), Took: took,
 	}
 	switch {
 	case failure != nil:

@@ -62,7 +62,7 @@ func (s *stage) play(ctx context.Context, story Story, tell progress.Sink) Outco
 	}
 	o := outcomeOf(story, report, time.Since(began), failure)
 	if failure != nil {
-		o.Failure += "\n" + scene.describe()
+		o.Failure += "\n" + scene.describe(ctx)
 	}
 	s.leave(ctx, story.Name)
 	event := progress.Event{Task: story.Name, State: progress.Done, Detail: o.line()}
@@ -115,8 +115,8 @@ func (s *stage) left(ctx context.Context, stories []Story) ([]string, error) {
 }
 
 // describe is what there was when a story failed.
-func (s *Scene) describe() string {
-	now, err := s.stage.world.state(context.WithoutCancel(s.ctx), s.Namespace())
+func (s *Scene) describe(ctx context.Context) string {
+	now, err := s.stage.world.state(context.WithoutCancel(ctx), s.Namespace())
 	if err != nil {
 		return err.Error()
 	}

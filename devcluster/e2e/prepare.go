@@ -24,6 +24,9 @@ import (
 // VersionBroken, which ends as soon as it is started.
 const WebImage = "usher.test/web"
 
+// WebProgram is the program in those images; "sleep SECONDS" makes it a hook.
+const WebProgram = "/usr/local/bin/web"
+
 // VersionBroken is a version of the web service that cannot start.
 const VersionBroken = "broken"
 
@@ -34,30 +37,36 @@ type kit struct {
 	Root string
 	// Assets are the node's programs.
 	Assets realnode.Assets
-	// Images are archives of images.
-	Images []string
+	// Usher and Programs are archives of images: Usher's, and those of all other
+	// Pods.
+	Usher, Programs string
+	// Consul is its program, HAProxy the folder of its unpacked package; empty if
+	// no story needs it.
+	Consul, HAProxy string
 }
 
 const kitFile = "kit.json"
 
 // prepare builds and fetches everything into the caches and dir.
-func prepare(ctx context.Context, getenv func(string) string, dir string, tell progress.Sink) (kit, error) {
-	root, err := checkout.Find(getenv)
+func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) error {
+	root, err := checkout.Find(o.Getenv)
 	if err != nil {
-		return kit{}, err
+		return err
 	}
 	k := kit{Root: root}
 	if k.Assets, err = realnode.GetAssets(ctx, tell); err != nil {
-		return k, err
+		return err
 	}
-	for _, pack := range []func(context.Context, string, string, progress.Sink) (string, error){packUsher, packPrograms} {
-		archive, err := pack(ctx, root, dir, tell)
-		if err != nil {
-			return k, err
-		}
-		k.Images = append(k.Images, archive)
+	if err := k.fetchRegistries(ctx, o.chosen(), tell); err != nil {
+		return err
 	}
-	return k, k.write(dir)
+	if k.Usher, err = packUsher(ctx, root, dir, tell); err != nil {
+		return err
+	}
+	if k.Programs, err = packPrograms(ctx, root, dir, tell); err != nil {
+		return err
+	}
+	return k.write(dir)
 }
 
 func (k kit) write(dir string) error {

@@ -57,7 +57,7 @@ func Run(ctx context.Context, place *sandbox.Place, options Options) error {
 
 func outside(ctx context.Context, dir string, o Options) error {
 	tell, end := display(o.Out)
-	_, err := prepare(ctx, o.Getenv, dir, tell)
+	err := prepare(ctx, o, dir, tell)
 	end()
 	if err != nil {
 		return err

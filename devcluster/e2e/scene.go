@@ -37,12 +37,12 @@ type Scene struct {
 	story Story
 	tell  func(step string)
 
-	set, registration *unstructured.Unstructured // as last asked for
-	generation        int64
-	client            *traffic.Client
-	stopTraffic       context.CancelFunc
-	flowing           chan error
-	failure           error
+	set         *unstructured.Unstructured // as last asked for
+	generation  int64
+	client      *traffic.Client
+	stopTraffic context.CancelFunc
+	flowing     chan error
+	failure     error
 }
 
 // perform plays a story to its end and returns why it failed.
@@ -156,23 +156,25 @@ func (s *Scene) Settle() State {
 	})
 }
 
-// Open makes the namespace, the Registration and the CloneSet, with YAML documents
-// written over the usual one, and returns when requests are answered by its Pods.
-func (s *Scene) Open(documents ...string) {
+// Open makes the namespace, the usual Registration and the usual CloneSet, with
+// YAML documents written over that, and returns when its Pods answer requests.
+func (s *Scene) Open(documents ...string) { s.OpenManifest(cloneSet, registration, documents...) }
+
+// OpenManifest is Open with other manifests. The names of objects, service and
+// registry, and the drain time, are replaced by those of the story.
+func (s *Scene) OpenManifest(set, registration string, documents ...string) {
 	s.Step("open")
 	s.makeNamespace()
-	set, err := newCloneSet(s.story)
+	made, err := newRegistration(s.story, registration)
 	s.Check(err)
-	for _, document := range documents {
-		set.Object, err = merge(set.Object, document)
-		s.Check(err)
-	}
-	if s.registration == nil {
-		s.Registration("")
-	}
-	s.apply(s.registration)
-	s.set = set
+	s.apply(made)
+	s.set, err = newCloneSet(s.story, set, documents)
+	s.Check(err)
 	s.generation = s.apply(s.set)
+	if s.story.Registry == HAProxy {
+		// A load balancer takes requests before it has anybody to give them to.
+		s.Await("the first Pods", func(now State) string { return now.Unsettled(s.generation) })
+	}
 	s.call()
 	s.Settle()
 	s.Await("the first requests", func(State) string {
@@ -183,21 +185,12 @@ func (s *Scene) Open(documents ...string) {
 	})
 }
 
-// Registration writes a YAML document over the usual Registration. Before Open it
-// decides what is made there.
-func (s *Scene) Registration(document string) {
-	made := s.registration
-	if made == nil {
-		var err error
-		made, err = newRegistration(s.story)
-		s.Check(err)
-	}
-	var err error
-	made.Object, err = merge(made.Object, document)
-	s.Check(err)
-	s.registration = made
-	if s.set != nil {
-		s.apply(made)
+// Pause lets time go by that is part of the story.
+func (s *Scene) Pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.ctx.Done():
+		s.Check(context.Cause(s.ctx))
 	}
 }
 
@@ -216,12 +209,11 @@ func (s *Scene) makeNamespace() {
 
 // call starts the callers.
 func (s *Scene) call() {
-	source, err := s.stage.source(s.story)
-	s.Check(err)
+	var err error
 	// A drain has to be longer than this delay and the longest request together.
 	part := s.story.Propagation / 8
 	s.client, err = traffic.New(traffic.Options{
-		Source: source, Rate: s.stage.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
+		Source: s.stage.source(s.story), Rate: s.stage.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
 	})
 	s.Check(err)
 	ctx, stop := context.WithCancel(s.ctx)

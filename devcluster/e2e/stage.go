@@ -6,38 +6,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
+	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
 	"github.com/usher-dev/usher/devcluster/internal/sandbox"
-	"github.com/usher-dev/usher/devcluster/internal/traffic"
 )
 
-const (
-	etcdPort   = 2379
-	etcdPrefix = "services"
-	dialTime   = 5 * time.Second
-	keepAlive  = 2 * time.Second
-	closeTime  = 30 * time.Second
-)
+// closeTime bounds the end of everything.
+const closeTime = 30 * time.Second
 
 // stage is what all stories share.
 type stage struct {
-	place *sandbox.Place
-	kit   kit
-	rate  int
-	node  *realnode.Node
-	kube  client.Client
-	world *world
+	place   *sandbox.Place
+	kit     kit
+	stories []Story
+	rate    int
 
+	node    *realnode.Node
+	kube    client.Client
+	world   *world
+	spawner *process.Spawner
+	images  *http.Server
 	// usherReady is how long Usher took from its manifests to Ready.
 	usherReady time.Duration
 
@@ -46,10 +44,10 @@ type stage struct {
 }
 
 // openStage brings everything up. On an error nothing of it is left running.
-func openStage(ctx context.Context, place *sandbox.Place, k kit, rate int, tell progress.Sink) (*stage, error) {
-	s := &stage{place: place, kit: k, rate: rate}
+func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
+	s := &stage{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner()}
 	for _, step := range []func(context.Context, progress.Sink) error{
-		s.startNode, s.startEtcd, s.connect, s.installUsher, s.addRegistries,
+		s.startNode, s.serveImages, s.startRegistries, s.connect, s.installUsher, s.addRegistries,
 	} {
 		if err := step(ctx, tell); err != nil {
 			return nil, errors.Join(err, s.close(ctx))
@@ -64,49 +62,10 @@ func (s *stage) path(parts ...string) string {
 
 func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
 	node, err := realnode.Start(ctx, realnode.Options{
-		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: s.kit.Images, Tell: tell,
+		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher}, Tell: tell,
 	})
 	s.node = node
 	return err
-}
-
-// startEtcd starts the registry etcd on the address of the node, where Pods and
-// callers find it.
-func (s *stage) startEtcd(ctx context.Context, tell progress.Sink) error {
-	const task = "registry etcd"
-	tell.Tell(progress.Event{Task: task, State: progress.Starting})
-	var err error
-	s.etcd, err = cluster.StartEtcd(ctx, s.path("etcd"), cluster.EtcdOptions{
-		Port: etcdPort, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", etcdPort)},
-	})
-	if err != nil {
-		return fmt.Errorf("the registry etcd: %w", err)
-	}
-	s.etcdClient, err = clientv3.New(clientv3.Config{
-		Endpoints: []string{s.etcd.Endpoint()}, DialTimeout: dialTime,
-		DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAlive,
-		Logger: zap.NewNop(), // Its outages are part of the stories.
-	})
-	if err != nil {
-		return fmt.Errorf("the registry etcd: %w", err)
-	}
-	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + s.address(Etcd)})
-	return nil
-}
-
-// address is where Usher finds a registry.
-func (s *stage) address(kind Registry) string {
-	return fmt.Sprintf("http://%s:%d", realnode.NodeAddress, map[Registry]int{Etcd: etcdPort}[kind])
-}
-
-// source is where the callers of a story find its Pods.
-func (s *stage) source(story Story) (traffic.Source, error) {
-	switch story.Registry {
-	case Etcd:
-		return traffic.Etcd{Client: s.etcdClient, Prefix: etcdPrefix, Service: story.Name}, nil
-	default:
-		return nil, fmt.Errorf("the stage has no registry %q", story.Registry)
-	}
 }
 
 // connect makes the administrator's client.
@@ -123,13 +82,19 @@ func (s *stage) connect(context.Context, progress.Sink) error {
 
 // addRegistries makes the Registry objects and begins to watch.
 func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
-	object, err := registryObject(Etcd, s.address(Etcd))
-	if err != nil {
-		return err
+	for _, kind := range []Registry{Etcd, Consul, HAProxy} {
+		if kind != Etcd && !uses(s.stories, kind) {
+			continue
+		}
+		object, err := registryObject(kind, address(kind))
+		if err != nil {
+			return err
+		}
+		if err := s.kube.Create(ctx, object); err != nil {
+			return fmt.Errorf("create Registry %s: %w", object.GetName(), err)
+		}
 	}
-	if err := s.kube.Create(ctx, object); err != nil {
-		return fmt.Errorf("create Registry %s: %w", object.GetName(), err)
-	}
+	var err error
 	s.world, err = watchWorld(ctx, s.node.RESTConfig(), s.kube.Scheme())
 	return err
 }
@@ -139,6 +104,9 @@ func (s *stage) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	var errs []error
+	if s.images != nil {
+		errs = append(errs, s.images.Close())
+	}
 	if s.etcdClient != nil {
 		errs = append(errs, s.etcdClient.Close())
 	}
@@ -148,6 +116,7 @@ func (s *stage) close(ctx context.Context) error {
 	if s.node != nil {
 		errs = append(errs, s.node.Stop(ctx))
 	}
+	s.spawner.Close()
 	return errors.Join(errs...)
 }
 

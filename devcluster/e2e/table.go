@@ -52,6 +52,9 @@ func (o Outcome) reasons() string {
 	for _, r := range o.Reasons {
 		text += fmt.Sprintf("\nlost: %d × %s", r.Count, r.Reason)
 	}
+	for _, l := range o.Losses {
+		text += fmt.Sprintf("\n  due %s, lost %s: %s at %q", l.Due.Format(time.StampMilli), l.At.Format(time.StampMilli), l.Reason, l.Addr)
+	}
 	return text
 }
 

@@ -98,7 +98,7 @@ func (s *stage) awaitUsher(ctx context.Context, since time.Time) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("Usher is not ready: %w (%w)", wrong, context.Cause(ctx))
+			return fmt.Errorf("wait for Usher: %w (%w)", wrong, context.Cause(ctx))
 		case <-time.After(lookAgain):
 		}
 	}
