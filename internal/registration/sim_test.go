@@ -250,7 +250,7 @@ func (s *simulation) run(steps int) {
 // TestSimulation runs many lives of many Pods. A failure prints its seed and
 // all that happened.
 func TestSimulation(t *testing.T) {
-	seeds, steps := uint64(15), 300
+	seeds, steps := uint64(12), 300
 	if testing.Short() {
 		seeds = 3
 	}
