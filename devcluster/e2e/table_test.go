@@ -112,21 +112,3 @@ func TestOptions(t *testing.T) {
 		t.Errorf("chosen are %+v, %v", chosen, err)
 	}
 }
-
-// A run that was killed leaves its folder to the next one; a live one keeps its own.
-func TestRemoveStale(t *testing.T) {
-	root := t.TempDir()
-	own := dirPrefix + "1-live"
-	for _, name := range []string{dirPrefix + "2147483647-dead", own, dirPrefix + "logs-1", "other"} {
-		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := removeStale(root); err != nil {
-		t.Fatal(err)
-	}
-	left, err := filepath.Glob(filepath.Join(root, "*"))
-	if err != nil || len(left) != 3 {
-		t.Errorf("left are %v, want three: %v", left, err)
-	}
-}

@@ -97,7 +97,6 @@ func nodeLost() e2e.Story {
 		Name:  "node-lost",
 		About: "the kubelet is gone until the node is taken for lost, and comes back; its containers run on",
 		Alone: true,
-		Loss:  e2e.LossMeasured,
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			before := s.State()
