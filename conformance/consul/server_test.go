@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/consul"
@@ -40,7 +41,7 @@ func start(t *testing.T, settings map[string]any) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTime)
 	defer cancel()
-	program, err := servers.GoProgram(ctx, "consul", "server", "github.com/hashicorp/consul", "about ten minutes on two cores")
+	program, err := fetch.GoProgram(ctx, "consul", "server", "github.com/hashicorp/consul", "about ten minutes on two cores")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	mdns "github.com/miekg/dns"
 
+	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/dns"
@@ -36,7 +37,7 @@ const (
 var fetched = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
 	defer cancel()
-	return servers.DebianProgram(ctx, "bind9")
+	return fetch.DebianProgram(ctx, "bind9")
 })
 
 // bind is a real named.
@@ -101,7 +102,7 @@ func startBind(t *testing.T, zones int) *bind {
 	b.process = servers.Start(t, servers.Spec{
 		Name: "named", Path: filepath.Join(root, "usr/sbin/named"), Ready: b.ready,
 		Args: []string{"-g", "-n", "1", "-c", filepath.Join(b.folder, "named.conf")},
-		Env:  []string{servers.LibraryPath(root)},
+		Env:  []string{fetch.LibraryPath(root)},
 	})
 	return b
 }

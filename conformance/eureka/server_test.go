@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/eureka"
@@ -39,7 +40,7 @@ func start(t *testing.T) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
 	defer cancel()
-	jars, err := servers.Maven(ctx, "eureka", "server")
+	jars, err := fetch.Maven(ctx, "eureka", "server")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func start(t *testing.T) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	java, err := servers.Program("java")
+	java, err := fetch.Program("java")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
 	"github.com/usher-dev/usher/conformance/internal/traffic"
 	"github.com/usher-dev/usher/internal/registry"
@@ -34,7 +35,7 @@ const (
 var fetched = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
 	defer cancel()
-	return servers.DebianProgram(ctx, "haproxy")
+	return fetch.DebianProgram(ctx, "haproxy")
 })
 
 // proxy is a real HAProxy, master and worker.
@@ -109,7 +110,7 @@ func (p *proxy) start(t *testing.T) {
 	}
 	p.process = servers.Start(t, servers.Spec{
 		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
-		Env: []string{servers.LibraryPath(p.root)},
+		Env: []string{fetch.LibraryPath(p.root)},
 		Ready: func(context.Context) error {
 			_, err := p.ask("show info")
 			return err

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/nacos"
@@ -53,7 +54,7 @@ func start(t *testing.T, settings map[string]string) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
 	defer cancel()
-	jars, err := servers.Maven(ctx, "nacos", "server")
+	jars, err := fetch.Maven(ctx, "nacos", "server")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func start(t *testing.T, settings map[string]string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	java, err := servers.Program("java")
+	java, err := fetch.Program("java")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
@@ -48,7 +49,7 @@ func start(t *testing.T) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
 	defer cancel()
-	root, err := servers.Debian(ctx, "zookeeper", packages...)
+	root, err := fetch.Debian(ctx, "zookeeper", packages...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func start(t *testing.T) *server {
 
 func java(t *testing.T) string {
 	t.Helper()
-	path, err := servers.Program("java")
+	path, err := fetch.Program("java")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/usher-dev/usher/conformance/internal/servers"
+	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/traffic"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
@@ -29,7 +29,7 @@ func caller(t *testing.T, folder string, args ...string) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
 	defer cancel()
-	jars, err := servers.Maven(ctx, folder, folder)
+	jars, err := fetch.Maven(ctx, folder, folder)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package servers runs the real servers that connectors are tested with, for the
+// length of a test.
 package servers
 
 import (
@@ -11,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -230,4 +233,9 @@ func FreePorts(t *testing.T, n int) []int {
 	}
 	t.Fatalf("%d of %d ports are free for both TCP and UDP", len(ports), n)
 	return nil
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servers gets the real servers that connectors are tested with, keeps
-// them in a cache of the user, and runs them for the length of a test.
+// Package fetch gets the programs that tests need and that are no part of the
+// tree, and keeps them in a cache of the user: Debian packages, which it unpacks
+// and does not install, programs that it builds from Go modules, and jars.
 //
 // What is fetched or built is kept under a name that holds its version, so that
 // another version is another folder, and is moved there when it is whole.
-package servers
+package fetch
 
 import (
 	"context"

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fetch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+func TestOnceIsOnce(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "cache", "thing")
+	// What a killed process left.
+	if err := os.MkdirAll(filepath.Join(folder+".making", "half"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var made atomic.Int32
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			err := Once(t.Context(), folder, "Making a thing", func(_ context.Context, dir string) error {
+				made.Add(1)
+				return os.WriteFile(filepath.Join(dir, "whole"), nil, 0o600)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if files, err := os.ReadDir(folder); err != nil || len(files) != 1 || files[0].Name() != "whole" || made.Load() != 1 {
+		t.Errorf("made %d times; the folder holds %v, %v", made.Load(), files, err)
+	}
+}
+
+func TestOnceLeavesNothingThatFailed(t *testing.T) {
+	folder, broken := filepath.Join(t.TempDir(), "thing"), errors.New("broken")
+	err := Once(t.Context(), folder, "Making a thing", func(_ context.Context, dir string) error {
+		return errors.Join(os.WriteFile(filepath.Join(dir, "half"), nil, 0o600), broken)
+	})
+	if !errors.Is(err, broken) || isFolder(folder) || isFolder(folder+".making") {
+		t.Errorf("%v; is the folder there: %v", err, isFolder(folder))
+	}
+}
+
+func TestOnceWaitsNoLongerThanItsContext(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "thing")
+	unlock, err := lock(t.Context(), folder+".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = Once(ctx, folder, "Making a thing", func(context.Context, string) error { return nil })
+	if !errors.Is(err, context.Canceled) || isFolder(folder) {
+		t.Errorf("while another makes it: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCacheFolder(t *testing.T) {
+	t.Setenv(CacheEnv, "/cache")
+	if folder, err := Cache("etcd", "1"); err != nil || folder != "/cache/conformance/etcd-1" {
+		t.Errorf("the folder is %s, %v", folder, err)
+	}
+}
