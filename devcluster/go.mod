@@ -56,7 +56,7 @@ require (
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/usher-dev/usher v0.0.0-00010101000000-000000000000
 	github.com/x448/float16 v0.8.4 // indirect
-	go.etcd.io/etcd/api/v3 v3.6.8 // indirect
+	go.etcd.io/etcd/api/v3 v3.6.8
 	go.etcd.io/etcd/client/pkg/v3 v3.6.8 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1
@@ -83,3 +83,7 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 )
+
+require github.com/usher-dev/usher/conformance v0.0.0-00010101000000-000000000000
+
+replace github.com/usher-dev/usher/conformance => ../conformance
