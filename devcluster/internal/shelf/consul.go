@@ -174,7 +174,7 @@ func consulCalls(text string, looks int) (Calls, error) {
 }
 
 // lookCall is what a look is among the calls.
-const lookCall = http.MethodGet + " v1_health_service__"
+const lookCall = http.MethodGet + " v1_health_service_"
 
 // instance is the part of Consul's answer that is read.
 type instance struct {
