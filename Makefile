@@ -5,6 +5,7 @@
 SHELL      := /bin/bash
 GO         ?= go
 BIN        := $(CURDIR)/bin
+VERSION    ?= $(shell sed -n 's/^appVersion: //p' charts/usher/Chart.yaml)
 MODULES    := . devcluster
 CONFORMANCE := conformance
 GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
@@ -27,6 +28,8 @@ demo: ## Bring up a real API server and take two CloneSets through their lives u
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C devcluster run ./cmd/devcluster build
 	CGO_ENABLED=1 $(GO) test -race ./...
+	$(GO) -C tools/image test ./...
+	$(GO) -C tools/chart test ./...
 	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
 
 .PHONY: registries
@@ -65,18 +68,25 @@ measure: ## Measure Usher with simulated containers, 100 and 2,000 Pods (docs/pe
 build: ## Build usher into bin/.
 	$(GO) build -trimpath -o $(BIN)/usher ./cmd/usher
 
+.PHONY: image
+image: ## Make Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).
+	@$(GO) -C tools/image run . usher -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
+
 .PHONY: generate
-generate: ## Make deep copies, CRDs and RBAC anew from the API types and markers.
+generate: ## Make deep copies, CRDs, RBAC, the chart's copies of them and dist/ anew.
 	$(GENERATE) object:headerFile=tools/boilerplate.go.txt paths=./api/...
 	$(GENERATE) crd:crdVersions=v1 paths=./api/... output:crd:dir=config/crd
 	$(GENERATE) rbac:roleName=usher-cloneset paths=./internal/cloneset/... output:rbac:dir=config/rbac/cloneset
 	$(GENERATE) rbac:roleName=usher-registration paths=./internal/registration/... output:rbac:dir=config/rbac/registration
+	$(GO) -C tools/chart run . -root $(CURDIR)
 
 .PHONY: check
 check: ## Check that generated files, formatting and modules are up to date, and lint.
 	tools/check-generated
 	$(LINT) run ./...
 	cd devcluster && $(LINT) run --config ../.golangci.yml ./...
+	cd tools/image && $(LINT) run --config ../../.golangci.yml ./...
+	cd tools/chart && $(LINT) run --config ../../.golangci.yml ./...
 	cd $(CONFORMANCE) && $(LINT) run --config ../.golangci.yml ./...
 
 .PHONY: up down status

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -30,6 +31,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/registration"
+	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
 // halves are the values of --controllers.
@@ -44,8 +46,10 @@ type settings struct {
 	controllers     string
 	leaderElect     bool
 	leaderNamespace string
+	leaderID        string
 	metricsAddress  string
 	probeAddress    string
+	xds             xds.ServerOptions
 	qps             float64
 	parallel        int
 	log             zap.Options
@@ -58,8 +62,13 @@ func parse(args []string) (*settings, error) {
 	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "the halves to run: cloneset, registration, or both")
 	flags.BoolVar(&s.leaderElect, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
 	flags.StringVar(&s.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
+	flags.StringVar(&s.leaderID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
 	flags.StringVar(&s.metricsAddress, "metrics-bind-address", "0", "`address` that serves /metrics, such as :8080; 0 serves none")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", "0", "`address` that serves /healthz and /readyz, such as :8081; 0 serves none")
+	flags.StringVar(&s.xds.Address, "xds-bind-address", "0", "`address` that serves xDS, for Registries of the kind xds, such as :18000; 0 serves none")
+	flags.StringVar(&s.xds.TLS.Certificate, "xds-tls-cert", "", "PEM `file` with the xDS server's certificate; default: plain text")
+	flags.StringVar(&s.xds.TLS.Key, "xds-tls-key", "", "PEM `file` with that certificate's key")
+	flags.StringVar(&s.xds.TLS.ClientCA, "xds-client-ca", "", "PEM `file` with the CAs that xDS clients' certificates are checked with; default: clients need none")
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.parallel, "parallel", 32, "how many Pods of one set are written at a time")
 	s.log.BindFlags(flags)
@@ -74,6 +83,12 @@ func parse(args []string) (*settings, error) {
 			return nil, fmt.Errorf("--controllers: %q is none of %s, %s", half, halfCloneSet, halfRegistration)
 		}
 	}
+	if s.servesXDS() && !s.runs(halfRegistration) {
+		return nil, fmt.Errorf("--xds-bind-address needs %s among --controllers", halfRegistration)
+	}
+	if !s.servesXDS() && s.xds.TLS != (xds.TLSFiles{}) {
+		return nil, errors.New("--xds-tls-cert, --xds-tls-key and --xds-client-ca need --xds-bind-address: set it too")
+	}
 	if s.parallel < 1 {
 		return nil, fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
 	}
@@ -83,6 +98,8 @@ func parse(args []string) (*settings, error) {
 func (s *settings) runs(half string) bool {
 	return slices.Contains(strings.Split(s.controllers, ","), half)
 }
+
+func (s *settings) servesXDS() bool { return s.xds.Address != "" && s.xds.Address != "0" }
 
 func run(ctx context.Context, args []string) error {
 	s, err := parse(args)
@@ -108,7 +125,7 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	if s.runs(halfRegistration) {
-		if err := registration.Setup(mgr, registration.Options{}); err != nil { //nolint:contextcheck // Connectors outlive the call: they end with the manager.
+		if err := s.registration(ctx, mgr); err != nil {
 			return err
 		}
 	}
@@ -116,6 +133,19 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("run: %w", err)
 	}
 	return nil
+}
+
+// registration adds the hook operator, and what it serves.
+func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
+	var options registration.Options
+	if s.servesXDS() {
+		served, err := xds.Setup(ctx, mgr, s.xds)
+		if err != nil {
+			return err
+		}
+		options.XDS = served
+	}
+	return registration.Setup(mgr, options) //nolint:contextcheck // Connectors outlive the call: they end with the manager.
 }
 
 func (s *settings) restConfig() (*rest.Config, error) {
@@ -149,7 +179,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Logger: logger,
-		LeaderElection: s.leaderElect, LeaderElectionID: "usher.usher.dev", LeaderElectionNamespace: s.leaderNamespace,
+		LeaderElection: s.leaderElect, LeaderElectionID: s.leaderID, LeaderElectionNamespace: s.leaderNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		Metrics:                       server.Options{BindAddress: s.metricsAddress},
 		HealthProbeBindAddress:        s.probeAddress,
@@ -159,6 +189,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}:                  {Transform: onlyLabels},
 				&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
+				&discoveryv1.EndpointSlice{}:    xds.Cache(),
 			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{

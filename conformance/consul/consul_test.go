@@ -27,6 +27,7 @@ func TestConformance(t *testing.T) {
 		s.empty(t)
 		return registrytest.Subject{
 			Connector: s.connect(t, consul.Options{Datacenter: datacenter}),
+			HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
 				s.put(t, "/v1/catalog/register", catalog(consul.NodeName(service, id), service, id, "passing"))
 			},

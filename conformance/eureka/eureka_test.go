@@ -58,7 +58,7 @@ func testConformance(t *testing.T, s *server) {
 		s.empty(t)
 		r := s.connect(t, eureka.Options{})
 		return registrytest.Subject{
-			Connector: r,
+			Connector: r, HoldsBack: true,
 			Seed: func(t *testing.T, _, id string) {
 				s.must(t, http.MethodPost, "/apps/WEB", foreign("WEB", id))
 				eventually(t, "the foreign entry", func() bool { return len(list(t, r)) == 1 })

@@ -43,7 +43,7 @@ func testConformance(t *testing.T, s *server) {
 		root := s.root()
 		r := s.connect(t, nacos.Options{Root: root})
 		return registrytest.Subject{
-			Connector: r, AddressIsIdentity: true,
+			Connector: r, AddressIsIdentity: true, HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
 				s.must(t, http.MethodPost, instancePath, foreign(root, service, id, 1))
 				eventually(t, "the foreign entry", func() bool { return len(list(t, r)) == 1 })

@@ -31,17 +31,22 @@ func (e *env) newServices(service string) *kube {
 		},
 	}
 	e.create(r)
-	e.create(&usherv1alpha1.Registration{
+	e.create(e.registrationOf(r.Name, service, 80))
+	return &kube{api: e.Client, namespace: e.namespace}
+}
+
+// registrationOf the Pods with app=nginx in one Registry.
+func (e *env) registrationOf(registry, service string, port int32) *usherv1alpha1.Registration {
+	return &usherv1alpha1.Registration{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: registrationName},
 		Spec: usherv1alpha1.RegistrationSpec{
 			Selector:   metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
-			Registries: []string{r.Name},
-			Instance:   usherv1alpha1.Instance{Service: service, Port: intstr.FromInt32(80), Weight: 7},
+			Registries: []string{registry},
+			Instance:   usherv1alpha1.Instance{Service: service, Port: intstr.FromInt32(port), Weight: 7},
 			Hooks:      seedHooks(),
 			Drain:      usherv1alpha1.Drain{Propagation: &metav1.Duration{Duration: time.Second}},
 		},
-	})
-	return &kube{api: e.Client, namespace: e.namespace}
+	}
 }
 
 // TestStoryEndpointSlice leads a Pod into and out of a Service of its namespace.

@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +29,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
@@ -35,6 +37,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration"
+	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
 const (
@@ -103,7 +106,9 @@ type env struct {
 	*testing.T
 	client.Client
 	namespace string
-	stop      func()
+	// xds is the address that start serves xDS on, empty for none.
+	xds  string
+	stop func()
 }
 
 func newEnv(t *testing.T) *env {
@@ -128,11 +133,19 @@ func (e *env) start() {
 	ctrl.SetLogger(log)
 	mgr, err := ctrl.NewManager(shared.RESTConfig(), ctrl.Options{
 		Scheme: scheme(), Logger: log, Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: xds.Cache()}},
 	})
 	if err != nil {
 		e.Fatal(err)
 	}
-	if err := registration.Setup(mgr, registration.Options{Registerer: prometheus.NewRegistry()}); err != nil {
+	options := registration.Options{Registerer: prometheus.NewRegistry()}
+	if e.xds != "" {
+		options.XDS, err = xds.Setup(e.Context(), mgr, xds.ServerOptions{Address: e.xds, Registerer: options.Registerer})
+		if err != nil {
+			e.Fatal(err)
+		}
+	}
+	if err := registration.Setup(mgr, options); err != nil {
 		e.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

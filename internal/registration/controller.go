@@ -26,6 +26,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations;registries,verbs=get;list;watch;patch
@@ -35,7 +36,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
-// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;create;update;delete
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 const (
@@ -57,6 +58,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Connect makes connectors, DefaultConnect if nil.
 	Connect Connect
+	// XDS is what this process serves by xDS, nil if it does not.
+	XDS *xds.Store
 	// MaxConcurrentPasses is how many namespaces are looked after at a time, 4
 	// if zero.
 	MaxConcurrentPasses int
@@ -125,7 +128,7 @@ func (o Options) withDefaults(mgr ctrl.Manager) Options {
 		o.Clock = clock.RealClock{}
 	}
 	if o.Connect == nil {
-		o.Connect = DefaultConnect(mgr.GetAPIReader(), mgr.GetClient())
+		o.Connect = DefaultConnect(mgr.GetAPIReader(), mgr.GetClient(), o.XDS)
 	}
 	if o.Registerer == nil {
 		o.Registerer = ctrlmetrics.Registry
@@ -246,8 +249,9 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	var errs []error
 	for _, o := range plan.Outcomes {
 		names[o.Registration.Name] = true
-		p.metrics.count(p.snapshot.Namespace, o)
-		if err := p.finishOne(ctx, o, plan); err != nil && !apierrors.IsNotFound(err) {
+		status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
+		p.metrics.count(p.snapshot.Namespace, o, plan, status)
+		if err := p.finishOne(ctx, o, status); err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, ignoreConflict(err, &p.retry, p.clock))
 		}
 	}
@@ -260,7 +264,7 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	return errors.Join(errs...)
 }
 
-func (p *pass) finishOne(ctx context.Context, o Outcome, plan Plan) error {
+func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.RegistrationStatus) error {
 	r := o.Registration
 	if o.Released {
 		at := slices.Index(r.Finalizers, usherv1alpha1.Finalizer)
@@ -274,7 +278,6 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, plan Plan) error {
 		}
 		return nil
 	}
-	status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
 	if equality.Semantic.DeepEqual(status, r.Status) {
 		return nil
 	}
@@ -299,6 +302,9 @@ func (p *pass) announce(plan Plan) {
 	}
 	for _, f := range plan.Findings {
 		p.announcer.finding(f)
+	}
+	for _, m := range plan.Misfits {
+		p.announcer.misfit(m)
 	}
 }
 

@@ -78,13 +78,56 @@ func propagation(r *usherv1alpha1.Registration) time.Duration {
 	return max(r.Spec.Drain.Propagation.Duration, 0)
 }
 
-func deadline(r *usherv1alpha1.Registration) time.Duration {
-	if r.Spec.Drain.Deadline == nil {
-		return DefaultDeadline
-	}
-	return r.Spec.Drain.Deadline.Duration
+// limit is how long registries may keep a Pod waiting at a gate.
+type limit struct {
+	// none says that there is no such time.
+	none bool
+	// after is that time, and proceed that the Pod goes on then.
+	after   time.Duration
+	proceed bool
 }
 
-func proceeds(r *usherv1alpha1.Registration) bool {
-	return r.Spec.Drain.OnDeadline == usherv1alpha1.DeadlineProceed
+// limitOf finds the Registration's limit for a gate.
+func limitOf(r *usherv1alpha1.Registration, gate Gate) limit {
+	own, drains := ownDeadline(r, gate)
+	switch {
+	case own != nil:
+		return limit{after: own.After.Duration, proceed: own.OnDeadline == usherv1alpha1.DeadlineProceed}
+	case !drains:
+		return limit{none: true}
+	}
+	return limit{
+		after:   durationOf(r.Spec.Drain.Deadline, DefaultDeadline),
+		proceed: r.Spec.Drain.OnDeadline == usherv1alpha1.DeadlineProceed,
+	}
 }
+
+// ownDeadline is the gate's own; drains says whether that of drains stands in for
+// one that is absent.
+func ownDeadline(r *usherv1alpha1.Registration, gate Gate) (own *usherv1alpha1.HookDeadline, drains bool) {
+	deadlines := r.Spec.Deadlines
+	switch gate {
+	case GateCreated:
+		return deadlines.Created, false
+	case GatePreNormal:
+		return deadlines.PreNormal, false
+	case GateUpdated:
+		return deadlines.InPlaceUpdate, false
+	case GateInPlaceUpdate:
+		return deadlines.InPlaceUpdate, true
+	case GatePreDelete, GateDeletion:
+		return deadlines.PreDelete, true
+	}
+	return nil, false
+}
+
+// end is when a wait that began at since misses the limit; zero if it never does.
+func (l limit) end(since time.Time) time.Time {
+	if l.none || since.IsZero() {
+		return time.Time{}
+	}
+	return since.Add(l.after)
+}
+
+// missed says whether a wait that ends at end is over.
+func missed(end, now time.Time) bool { return !end.IsZero() && !now.Before(end) }

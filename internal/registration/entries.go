@@ -23,7 +23,8 @@ type PlaceChanges struct {
 	Place Place
 	// Joins are new or changed entries, sorted by ID.
 	Joins []registry.Change
-	// Leaves are entries whose Pod or Registration is there to say so.
+	// Leaves are entries whose Pod or Registration is there to say so; those that
+	// are put, with the weight 0, stay out of service.
 	Leaves []registry.Change
 	// Orphans are entries of Pods or Registrations that are not known. Whoever
 	// removes them asks the API server first.
@@ -80,24 +81,44 @@ func (w *world) joins(place Place, idx *index, changes *PlaceChanges) map[string
 			continue
 		}
 		for _, s := range m.pods {
-			serves, _ := s.serves(m)
-			want, hasPort := w.entry(m, s)
 			// The first Registration by name keeps an entry that two claim.
-			if !serves || !hasPort || claimed[want.ID] {
-				continue
-			}
-			claimed[want.ID] = true
-			have := idx.byID[want.ID]
-			if have != nil {
-				want.Version = have.Version
-			}
-			if s.protected() && w.mayPut(want, have) {
-				changes.Joins = append(changes.Joins, registry.Change{Op: registry.Put, Entry: want})
+			if want, hasPort := w.entry(m, s); hasPort && !claimed[want.ID] {
+				claimed[want.ID] = w.claim(m, s, want, idx.byID[want.ID], changes)
 			}
 		}
 	}
 	sortChanges(changes.Joins)
 	return claimed
+}
+
+// claim adds what the member wants of its entry of the Pod, and says whether the
+// entry belongs there.
+func (w *world) claim(m *member, s *subject, want registry.Entry, have *registry.Entry, changes *PlaceChanges) bool {
+	place := changes.Place
+	switch w.stanceOf(m, s) {
+	case stanceIn:
+		if have != nil {
+			want.Version = have.Version
+		}
+		if s.protected() && w.mayPut(want, have) {
+			changes.Joins = append(changes.Joins, registry.Change{Op: registry.Put, Entry: want})
+		}
+		return true
+	case stanceStay:
+		return have != nil && have.Owner == want.Owner
+	case stanceHeld:
+		if have == nil || have.Owner != want.Owner || !w.heldBack(m, place, s) {
+			return false
+		}
+		if have.Weight != 0 || have.Unsettled != "" {
+			// The version keeps it from being made anew.
+			out := *have
+			out.Weight, out.Unsettled = 0, ""
+			changes.Leaves = append(changes.Leaves, registry.Change{Op: registry.Put, Entry: out})
+		}
+		return true
+	}
+	return false
 }
 
 // mayPut says whether the wanted entry is to take the place of what is there.
@@ -172,10 +193,13 @@ func sortChanges(changes []registry.Change) {
 type presence struct {
 	// err says why nothing is known.
 	err error
-	// listed are the member's entries there.
+	// listed are the member's entries there that callers get, or may get again.
 	listed bool
 	// current says that the one wanted is among them.
 	current bool
+	// serving says that callers find the Pod by it, if perhaps with an outdated
+	// weight or metadata.
+	serving bool
 	// unsettled is why one of them is neither in service nor gone; empty if none
 	// is in between.
 	unsettled string
@@ -193,11 +217,13 @@ func (w *world) presence(m *member, place Place, s *subject) presence {
 	}
 	want, hasPort := w.entry(m, s)
 	p := presence{reason: ReasonNotListed, cause: cmp.Or(w.Failed[place][want.ID], w.Failed[place][""])}
+	out := w.heldBack(m, place, s)
 	for _, e := range idx.byPod[s.pod.UID] {
-		if e.Owner.Registration == m.name {
+		if e.Owner.Registration == m.name && (!out || e.Weight != 0 || e.Unsettled != "") {
 			p.listed, p.unsettled = true, cmp.Or(p.unsettled, e.Unsettled)
 		}
 		p.current = p.current || hasPort && want.Same(*e)
+		p.serving = p.serving || hasPort && serving(want, *e)
 	}
 	switch have := idx.byID[want.ID]; {
 	case !hasPort:
@@ -209,6 +235,24 @@ func (w *world) presence(m *member, place Place, s *subject) presence {
 		p.reason = ReasonDuplicate
 	}
 	return p
+}
+
+// serving says whether callers that have the entry find the Pod.
+func serving(want, have registry.Entry) bool {
+	want.Weight, want.Metadata = have.Weight, have.Metadata
+	return have.Weight > 0 && want.Same(have)
+}
+
+// refused says whether a change of one of the Pod's entries failed in this pass.
+func (w *world) refused(s *subject) bool {
+	for _, m := range s.members {
+		for _, place := range m.current {
+			if cmp.Or(w.Failed[place][s.id], w.Failed[place][""]) != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // claimedByAnother says whether the name is that of another Registration of the Pod.
@@ -241,7 +285,7 @@ func (s *subject) ownFinalizers() []string {
 		own = append(own, usherv1alpha1.Finalizer)
 	}
 	for _, m := range slices.Concat(s.members, s.leavers) {
-		for _, key := range hookFinalizers(s.pod, m.registration.Spec.Hooks) {
+		for _, key := range m.hookFinalizers(s.pod) {
 			if !slices.Contains(own, key) {
 				own = append(own, key)
 			}

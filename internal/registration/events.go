@@ -24,6 +24,7 @@ const (
 	actionRelease  = "ReleaseHook"
 	actionDrain    = "Drain"
 	actionAnswer   = "AnswerHook"
+	actionRegister = "Register"
 	maxEventLength = 1000
 )
 
@@ -54,26 +55,28 @@ func (a *announcer) warn(about client.Object, reason, action, message string) {
 		return
 	}
 	a.sent[key] = now
-	if len(message) > maxEventLength {
-		message = strings.ToValidUTF8(message[:maxEventLength], "")
-	}
-	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", message)
+	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", shorten(message, maxEventLength))
 }
 
 // forced tells that a hook was released although registries had not confirmed.
 func (a *announcer) forced(pod *corev1.Pod, release Release) {
 	a.warn(pod, eventForced, actionRelease, fmt.Sprintf(
-		"The drain missed spec.drain.deadline and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+
+		"The deadline has gone by and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+
 			"Requests may be lost.", release.Gate, release.Key, strings.Join(release.Forced, ", ")))
 }
 
-// overdue tells that a drain is past its deadline and goes on waiting.
+// overdue tells that a Pod has missed a deadline and goes on waiting.
 func (a *announcer) overdue(pod *corev1.Pod, w Waiting) {
 	a.warn(pod, eventOverdue, actionDrain, fmt.Sprintf(
-		"The drain missed spec.drain.deadline of Registration %s and onDeadline is Block: %s", w.Registration, w))
+		"The deadline of Registration %s has gone by and onDeadline is Block: %s", w.Registration, w))
 }
 
 // finding tells a CloneSet of a hook that one side names and the other does not.
 func (a *announcer) finding(f Finding) {
 	a.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
+}
+
+// misfit tells of a value of a Pod that cannot be used.
+func (a *announcer) misfit(m Misfit) {
+	a.warn(m.Pod, ReasonInstanceInvalid, actionRegister, fmt.Sprintf("Registration %s: %s", m.Registration, m.Message))
 }

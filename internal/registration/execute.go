@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -370,21 +371,35 @@ func (p *pass) noteSweeps(changes []PlaceChanges) {
 		if c.Swept {
 			p.notes.swept[c.Place] = p.snapshot.Now
 			p.notes.suspects[c.Place] = c.Suspects
+			p.notes.left[c.Place] = len(c.Suspects) - len(c.Orphans)
 		}
 		if n := len(c.Orphans); n > 0 {
 			p.log.Info("Removing entries whose Pod or Registration is no more",
 				"registry", c.Place.Registry, "service", c.Place.Service, "entries", n)
 		}
 	}
+	left := map[string]int{}
+	for place, entries := range p.notes.left {
+		left[place.Registry] += entries
+	}
+	for name, entries := range left {
+		p.metrics.orphans.WithLabelValues(p.snapshot.Namespace, name).Set(float64(entries))
+	}
 }
 
 // apply sends one batch to each place.
 func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
-	failures := make([]error, len(changes))
+	failures, later := make([]error, len(changes)), make([]map[string]error, len(changes))
 	var group errgroup.Group
 	group.SetLimit(min(p.workers, maxCalls))
-	for i, c := range changes {
+	for i := range changes {
+		var c PlaceChanges
+		c, later[i] = p.inTurn(changes[i])
+		changes[i] = c
 		p.notes.dirty[c.Place] = true
+		if c.empty() {
+			continue
+		}
 		group.Go(func() error {
 			failures[i] = p.applyOne(ctx, c)
 			return nil
@@ -393,14 +408,31 @@ func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
 	_ = group.Wait() // Errors are in failures.
 	for i, c := range changes {
 		failed, rest := registry.ChangeErrors(failures[i])
+		p.countRefused(c.Place.Registry, failed, rest)
 		if rest != nil {
 			failed[""] = rest
 		} else {
-			p.metrics.orphans.Add(float64(len(c.Orphans)))
+			p.metrics.removed.WithLabelValues(c.Place.Registry).Add(float64(len(c.Orphans)))
 		}
 		if len(failed) > 0 {
-			p.snapshot.Failed[c.Place] = failed
 			p.again(refusedRetry)
+		}
+		maps.Copy(failed, later[i])
+		if len(failed) > 0 {
+			p.snapshot.Failed[c.Place] = failed
+		}
+	}
+}
+
+// countRefused counts what a registry refused. Conflicts are nobody's error, and
+// outages are counted where they are noticed.
+func (p *pass) countRefused(name string, refused map[string]error, rest error) {
+	if errors.Is(rest, registry.ErrPermanent) {
+		p.metrics.failed(name, rest)
+	}
+	for _, err := range refused {
+		if errors.Is(err, registry.ErrPermanent) || errors.Is(err, registry.ErrForeign) {
+			p.metrics.failed(name, registry.Permanent(err))
 		}
 	}
 }
@@ -427,7 +459,7 @@ func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registr
 	if !outside(ctx, err) {
 		return
 	}
-	p.metrics.failures.WithLabelValues(object.Name).Inc()
+	p.metrics.failed(object.Name, err)
 	back := p.pool.failed(object.Name, err, timeoutOf(object)+probeSlack)
 	tell(p.probes, object)
 	p.mu.Lock()

@@ -230,7 +230,11 @@ func render(p Plan) []string {
 	}
 	for _, c := range p.Changes {
 		for _, change := range slices.Concat(c.Leaves, c.Joins) {
-			lines = append(lines, fmt.Sprintf("%s %s %s", change.Op, c.Place.Registry, change.Entry.Owner.Pod))
+			verb := string(change.Op)
+			if change.Op == registry.Put && change.Entry.Weight == 0 {
+				verb = "hold"
+			}
+			lines = append(lines, fmt.Sprintf("%s %s %s", verb, c.Place.Registry, change.Entry.Owner.Pod))
 		}
 		for _, change := range c.Orphans {
 			lines = append(lines, fmt.Sprintf("sweep %s %s", c.Place.Registry, change.Entry.Owner.Pod))
@@ -275,7 +279,11 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, "-drain")
 	}
 	if p.Condition != nil {
-		words = append(words, "registered="+string(p.Condition.Status))
+		word := "registered=" + string(p.Condition.Status)
+		if reason := p.Condition.Reason; reason != ReasonRegistered && reason != ReasonDeregistered {
+			word += "(" + reason + ")"
+		}
+		words = append(words, word)
 	}
 	for _, r := range p.Released {
 		if len(r.Forced) > 0 {

@@ -30,7 +30,7 @@ type Waiting struct {
 	Message string
 	// Since is when the wait began; zero if the Pod does not tell.
 	Since time.Time
-	// Overdue says that spec.drain.deadline has gone by and the policy is Block.
+	// Overdue says that the deadline has gone by, and the policy is Block.
 	Overdue bool
 }
 
@@ -70,26 +70,57 @@ func (w *world) join(s *subject, h hook) answer {
 			a.waiting = append(a.waiting, base.because(ReasonPodNotReady, why))
 			continue
 		}
+		limit := limitOf(m.registration, h.gate)
+		end := limit.end(since)
+		base.Overdue = missed(end, w.Now)
+		if !base.Overdue {
+			a.at(end)
+		}
 		for _, missing := range m.missing {
 			base.Registry = missing.name
-			a.waiting = append(a.waiting, base.because(missing.reason, missing.message(w.Namespace)))
+			a.wait(base.because(missing.reason, missing.message(w.Namespace)), limit)
 		}
 		for _, place := range m.current {
 			base.Registry = place.Registry
-			p := w.presence(m, place, s)
-			switch {
-			case p.err != nil:
-				a.waiting = append(a.waiting, base.unknown(p.err))
-			case !p.current && p.cause != nil:
-				a.waiting = append(a.waiting, base.unknown(p.cause))
-			case !p.current:
-				a.waiting = append(a.waiting, base.because(p.reason, joinMessage(p, place, s, m)))
-			default:
+			if wait, listed := w.joined(m, place, s, base); listed {
 				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
+			} else {
+				a.wait(wait, limit)
 			}
 		}
 	}
-	return a
+	return a.settled()
+}
+
+// joined explains a place that does not list the Pod, or may not.
+func (w *world) joined(m *member, place Place, s *subject, base Waiting) (wait Waiting, listed bool) {
+	p := w.presence(m, place, s)
+	switch {
+	case p.err != nil:
+		return base.unknown(p.err), false
+	case p.current:
+		return base, true
+	case p.cause != nil:
+		return base.unknown(p.cause), false
+	}
+	return base.because(p.reason, joinMessage(p, place, s, m)), false
+}
+
+// wait adds a wait, or gives the registry up if the deadline has gone by.
+func (a *answer) wait(wait Waiting, limit limit) {
+	if wait.Overdue && limit.proceed {
+		a.forced = append(a.forced, wait.Registry)
+		return
+	}
+	a.waiting = append(a.waiting, wait)
+}
+
+// settled is the answer without a time to look again, if there is no need.
+func (a *answer) settled() answer {
+	if a.done() {
+		a.next = time.Time{}
+	}
+	return *a
 }
 
 func elapsed(since, now time.Time) time.Duration {
@@ -104,33 +135,30 @@ func elapsed(since, now time.Time) time.Duration {
 func (w *world) leave(s *subject, h hook, record *Record) answer {
 	var a answer
 	for _, m := range h.members {
+		if m.stays(h) {
+			continue
+		}
 		base := Waiting{
 			Registration: m.name, Pod: s.pod.Name, Gate: h.gate, Key: h.hold.key, Since: record.Began,
 		}
-		end := record.Began.Add(deadline(m.registration))
-		late := !w.Now.Before(end)
-		if !late {
+		limit := limitOf(m.registration, h.gate)
+		end := limit.end(record.Began)
+		base.Overdue = missed(end, w.Now)
+		if !base.Overdue {
 			a.at(end)
 		}
 		for _, place := range m.places() {
 			base.Registry = place.Registry
-			base.Overdue = late
 			wait, free := w.left(m, place, s, record, base)
-			switch {
-			case free == nil:
+			if free == nil {
 				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(record.Began, wait.Since)})
-			case late && proceeds(m.registration):
-				a.forced = append(a.forced, place.Registry)
-			default:
-				a.waiting = append(a.waiting, wait)
-				a.at(*free)
+				continue
 			}
+			a.wait(wait, limit)
+			a.at(*free)
 		}
 	}
-	if a.done() {
-		a.next = time.Time{}
-	}
-	return a
+	return a.settled()
 }
 
 // left says whether the member's entries of the Pod have been gone from the
@@ -174,22 +202,18 @@ func (w *world) gone(s *subject, members []*member) answer {
 		gate = GateDeletion
 	}
 	for _, m := range members {
-		end := since.Add(deadline(m.registration))
-		late := terminating && !w.Now.Before(end)
-		if terminating && !late {
+		limit := limitOf(m.registration, gate)
+		end := limit.end(since)
+		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: gate, Since: since, Overdue: missed(end, w.Now)}
+		if !base.Overdue {
 			a.at(end)
 		}
-		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: gate, Since: since, Overdue: late}
 		for _, place := range m.places() {
 			base.Registry = place.Registry
-			wait, left := base.unlessLeft(w.presence(m, place, s))
-			switch {
-			case left:
+			if wait, left := base.unlessLeft(w.presence(m, place, s)); left {
 				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
-			case late && proceeds(m.registration):
-				a.forced = append(a.forced, place.Registry)
-			default:
-				a.waiting = append(a.waiting, wait)
+			} else {
+				a.wait(wait, limit)
 			}
 		}
 	}
@@ -227,6 +251,12 @@ func (w Waiting) because(reason Reason, message string) Waiting {
 
 // unknown explains a registry that could not be listed.
 func (w Waiting) unknown(err error) Waiting {
+	if errors.Is(err, errTurn) {
+		return w.because(ReasonRateLimited, fmt.Sprintf("%v %s", err, w.Registry))
+	}
+	if errors.Is(err, errNotListed) {
+		return w.because(ReasonNotAsked, fmt.Sprintf("Registry %s: %v", w.Registry, err))
+	}
 	if errors.Is(err, registry.ErrPermanent) {
 		return w.because(ReasonRegistryRefuses, fmt.Sprintf("Registry %s: %v", w.Registry, err))
 	}

@@ -4,6 +4,7 @@ package registration
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -100,61 +101,97 @@ func (h hook) leaving() bool {
 func hooksAt(s *subject) []hook {
 	var hooks []hook
 	for _, m := range s.members {
-		gate, h := pending(s, m.registration.Spec.Hooks)
-		if !h.used() {
-			continue
+		gate, holds := pending(s, m)
+		for _, h := range holds {
+			at := slices.IndexFunc(hooks, func(other hook) bool { return other.hold.key == h.key })
+			if at < 0 {
+				hooks = append(hooks, hook{gate: gate, hold: h})
+				at = len(hooks) - 1
+			}
+			hooks[at].members = append(hooks[at].members, m)
 		}
-		at := slices.IndexFunc(hooks, func(other hook) bool { return other.hold.key == h.key })
-		if at < 0 {
-			hooks = append(hooks, hook{gate: gate, hold: h})
-			at = len(hooks) - 1
-		}
-		hooks[at].members = append(hooks[at].members, m)
 	}
 	slices.SortFunc(hooks, func(a, b hook) int { return compareStrings(a.hold.key, b.hold.key) })
 	return hooks
 }
 
-// pending finds the hook of one Registration that waits for an answer now.
-func pending(s *subject, keys usherv1alpha1.Hooks) (Gate, hold) {
+// pending finds the hooks of one Registration that wait for an answer now.
+func pending(s *subject, m *member) (Gate, []hold) {
 	if s.pod.DeletionTimestamp != nil {
-		return GateDeletion, hold{}
+		return GateDeletion, nil
 	}
+	keys := m.registration.Spec.Hooks
 	switch s.state {
 	case appsv1alpha1.StatePreparingNormal:
-		return GatePreNormal, unless(holdOf(s.lifecycle.PreNormal, keys.PreNormal), hold.complete, s.pod)
+		return GatePreNormal, m.holds(keys.PreNormal, s.lifecycle.PreNormal, hold.complete, s.pod)
 	case appsv1alpha1.StateNormal:
-		created := hold{key: keys.Created, label: keys.Created != "", value: createdDone}
-		if created.used() && s.pod.Labels[keys.Created] != createdHolds {
-			created = hold{}
+		key := m.createdKey(s.lifecycle)
+		if key == "" || s.pod.Labels[key] != createdHolds {
+			return GateCreated, nil
 		}
-		return GateCreated, created
+		return GateCreated, []hold{{key: key, label: true, value: createdDone}}
 	case appsv1alpha1.StateUpdated:
-		return GateUpdated, unless(holdOf(s.lifecycle.InPlaceUpdate, keys.InPlaceUpdate), hold.complete, s.pod)
+		return GateUpdated, m.holds(keys.InPlaceUpdate, s.lifecycle.InPlaceUpdate, hold.complete, s.pod)
 	case appsv1alpha1.StatePreparingUpdate:
-		return GateInPlaceUpdate, unless(holdOf(s.lifecycle.InPlaceUpdate, keys.InPlaceUpdate), hold.free, s.pod)
+		return GateInPlaceUpdate, m.holds(keys.InPlaceUpdate, s.lifecycle.InPlaceUpdate, hold.free, s.pod)
 	case appsv1alpha1.StatePreparingDelete:
-		return GatePreDelete, unless(holdOf(s.lifecycle.PreDelete, keys.PreDelete), hold.free, s.pod)
+		return GatePreDelete, m.holds(keys.PreDelete, s.lifecycle.PreDelete, hold.free, s.pod)
 	}
-	return "", hold{}
+	return "", nil
 }
 
 func (h hold) free(pod *corev1.Pod) bool { return !h.holds(pod) }
 
-func unless(h hold, done func(hold, *corev1.Pod) bool, pod *corev1.Pod) hold {
-	if !h.used() || done(h, pod) {
-		return hold{}
+// holds are the keys of a CloneSet's hook that the member answers and that are
+// not done.
+func (m *member) holds(named string, hook *appsv1alpha1.LifecycleHook, done func(hold, *corev1.Pod) bool, pod *corev1.Pod) []hold {
+	var holds []hold
+	for _, key := range m.answers(named, hook) {
+		if h := holdOf(hook, key); h.used() && !done(h, pod) {
+			holds = append(holds, h)
+		}
 	}
-	return h
+	return holds
 }
 
-// hookFinalizers are the finalizers on the Pod that the Registration's hooks
-// name. When somebody deletes the Pod past its CloneSet they must not hold it.
-func hookFinalizers(pod *corev1.Pod, keys usherv1alpha1.Hooks) []string {
+// answers are the keys that the member answers at a gate: the one that spec.hooks
+// names, else those of the CloneSet's hook that are named after it, sorted.
+func (m *member) answers(named string, hook *appsv1alpha1.LifecycleHook) []string {
+	if named != "" {
+		return []string{named}
+	}
+	return slices.DeleteFunc(keysOf(hook), func(key string) bool { return !m.namesake(key) })
+}
+
+// namesake says whether a key is named after the member.
+func (m *member) namesake(key string) bool {
+	return strings.HasPrefix(key, m.name+usherv1alpha1.HookDomain)
+}
+
+// createdKey is the label of the member's created hook; empty if a hook of the
+// CloneSet uses it, which a label that stays "false" would release.
+func (m *member) createdKey(lifecycle appsv1alpha1.Lifecycle) string {
+	if named := m.registration.Spec.Hooks.Created; named != "" {
+		return named
+	}
+	key := m.name + usherv1alpha1.HookDomain + usherv1alpha1.HookCreated
+	for _, hook := range []*appsv1alpha1.LifecycleHook{lifecycle.PreNormal, lifecycle.InPlaceUpdate, lifecycle.PreDelete} {
+		if holdOf(hook, key).used() {
+			return ""
+		}
+	}
+	return key
+}
+
+// hookFinalizers are the finalizers on the Pod that are hooks of the member. When
+// somebody deletes the Pod past its CloneSet they must not hold it.
+func (m *member) hookFinalizers(pod *corev1.Pod) []string {
+	keys := m.registration.Spec.Hooks
+	named := []string{keys.PreNormal, keys.InPlaceUpdate, keys.PreDelete}
 	var found []string
-	for _, key := range []string{keys.PreNormal, keys.InPlaceUpdate, keys.PreDelete} {
-		if key != "" && slices.Contains(pod.Finalizers, key) && !slices.Contains(found, key) {
-			found = append(found, key)
+	for _, name := range pod.Finalizers {
+		if slices.Contains(named, name) || slices.Contains(named, "") && m.namesake(name) {
+			found = append(found, name)
 		}
 	}
 	return found

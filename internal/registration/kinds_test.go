@@ -4,19 +4,21 @@ package registration
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
 // TestKinds holds together what has to know every kind of registry.
 func TestKinds(t *testing.T) {
 	secret := &usherv1alpha1.SecretReference{Namespace: "usher", Name: "credentials"}
 	kube := fake.NewClientBuilder().Build()
-	connect := DefaultConnect(kube, kube)
+	connect := DefaultConnect(kube, kube, xds.NewStore())
 	for name, test := range map[string]struct {
 		spec       usherv1alpha1.RegistrySpec
 		kind, root string
@@ -40,6 +42,9 @@ func TestKinds(t *testing.T) {
 			Address: "http://localhost:8848", Group: "mine", CredentialsSecret: secret}}, "nacos", "public/mine/DEFAULT", false},
 		"webhook": {usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
 			URL: "http://localhost", CredentialsSecret: secret}}, "webhook", "", false},
+		"xds": {usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{}}, "xds", "demo", true},
+		"xds with a namespace": {usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{Namespace: "edge"}},
+			"xds", "edge", true},
 		"zookeeper": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
 			Servers: []string{"localhost:2181"}, CredentialsSecret: secret}}, "zookeeper", "services", false},
 		"zookeeper for dubbo": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
@@ -67,5 +72,15 @@ func TestKinds(t *testing.T) {
 	none := &usherv1alpha1.Registry{}
 	if _, err := connect(none, "", nil); !errors.Is(err, registry.ErrPermanent) || kindOf(none)+rootOf(none, "demo") != "" {
 		t.Errorf("no kind: %v", err)
+	}
+}
+
+// TestXDSUnserved says which flag is missing.
+func TestXDSUnserved(t *testing.T) {
+	kube := fake.NewClientBuilder().Build()
+	served := &usherv1alpha1.Registry{Spec: usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{}}}
+	_, err := DefaultConnect(kube, kube, nil)(served, "demo", nil)
+	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "--xds-bind-address") {
+		t.Errorf("xds that nobody serves: %v", err)
 	}
 }

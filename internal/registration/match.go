@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
 // Finding is a hook that one side names and the other does not.
@@ -31,9 +32,11 @@ type Finding struct {
 
 // gateKeys are the keys of one hook, on both sides.
 type gateKeys struct {
-	gate  Gate
-	hook  *appsv1alpha1.LifecycleHook
-	named string
+	gate Gate
+	hook *appsv1alpha1.LifecycleHook
+	// named is what spec.hooks says, answered what follows from it.
+	named    string
+	answered []string
 }
 
 func gatesOf(m *member, set *appsv1alpha1.CloneSet) []gateKeys {
@@ -42,11 +45,15 @@ func gatesOf(m *member, set *appsv1alpha1.CloneSet) []gateKeys {
 		lifecycle = *set.Spec.Lifecycle
 	}
 	hooks := m.registration.Spec.Hooks
-	return []gateKeys{
-		{GatePreNormal, lifecycle.PreNormal, hooks.PreNormal},
-		{GateInPlaceUpdate, lifecycle.InPlaceUpdate, hooks.InPlaceUpdate},
-		{GatePreDelete, lifecycle.PreDelete, hooks.PreDelete},
+	gates := []gateKeys{
+		{gate: GatePreNormal, hook: lifecycle.PreNormal, named: hooks.PreNormal},
+		{gate: GateInPlaceUpdate, hook: lifecycle.InPlaceUpdate, named: hooks.InPlaceUpdate},
+		{gate: GatePreDelete, hook: lifecycle.PreDelete, named: hooks.PreDelete},
 	}
+	for i, g := range gates {
+		gates[i].answered = m.answers(g.named, g.hook)
+	}
+	return gates
 }
 
 // findings compares the hooks that Registrations name with those that the
@@ -136,7 +143,8 @@ func (w *world) unanswered(m *member, set *appsv1alpha1.CloneSet) []Finding {
 			found = append(found, Finding{
 				Registration: m.name, CloneSet: set, Reason: ReasonHookUnanswered, Key: key,
 				Message: fmt.Sprintf("no Registration answers %s in spec.lifecycle.%s of CloneSet %s: its Pods wait "+
-					"there unless another operator answers; name it in hooks.%s", key, g.gate, set.Name, g.gate),
+					"there unless another operator answers; name it in hooks.%s, or call it %s%s%s",
+					key, g.gate, set.Name, g.gate, m.name, usherv1alpha1.HookDomain, g.gate),
 			})
 		}
 	}
@@ -158,7 +166,7 @@ func (w *world) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bo
 			continue
 		}
 		for _, g := range gatesOf(m, set) {
-			if g.gate == gate && g.named == key {
+			if g.gate == gate && slices.Contains(g.answered, key) {
 				return true
 			}
 		}

@@ -4,43 +4,68 @@ package registration
 
 import (
 	"errors"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
 )
 
-// metrics are what the operator tells a Prometheus.
+// Values of the label reason of registry errors.
+const (
+	errorUnavailable = "unavailable"
+	errorRefused     = "refused"
+)
+
+// metrics are what the operator tells a Prometheus. Labels have the names of
+// Registrations and Registries, and words that are listed here: none comes from a
+// Pod or an error.
 type metrics struct {
 	pods     *prometheus.GaugeVec
+	perPlace *prometheus.GaugeVec
+	waiting  *prometheus.GaugeVec
+	since    *prometheus.GaugeVec
 	waits    *prometheus.HistogramVec
 	failures *prometheus.CounterVec
-	orphans  prometheus.Counter
+	orphans  *prometheus.GaugeVec
+	removed  *prometheus.CounterVec
 }
 
 // newMetrics registers the metrics, or takes over those of an earlier operator
 // of this process.
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
 	m := &metrics{
-		pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "usher_registration_pods",
-			Help: "Pods of a Registration: all that match, registered, draining, not ready.",
-		}, []string{"namespace", "registration", "state"}),
+		pods: gauge("usher_registration_pods",
+			"Pods of a Registration: all that match, registered, draining, not ready.", "namespace", "registration", "state"),
+		perPlace: gauge("usher_registration_registry_pods",
+			"Pods of a Registration in one registry: registered, draining, waiting.", "namespace", "registration", "registry", "state"),
+		waiting: gauge("usher_hook_waiting_pods",
+			"Pods that wait at a gate for a registry.", "namespace", "registration", "gate", "registry"),
+		since: gauge("usher_hook_waiting_since_timestamp_seconds",
+			"When the Pod began to wait that waits longest at a gate for a registry.", "namespace", "registration", "gate", "registry"),
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "usher_hook_wait_seconds",
 			Help:    "How long a registry held a Pod at a gate before it had confirmed.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
 		}, []string{"gate", "registry"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_registry_errors_total",
-			Help: "Calls to a registry that failed.",
-		}, []string{"registry"}),
-		orphans: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "usher_orphans_removed_total",
-			Help: "Entries removed because their Pod or Registration is no more.",
-		}),
+		failures: counter("usher_registry_errors_total",
+			"Calls to a registry that failed, and changes that it refused.", "registry", "reason"),
+		orphans: gauge("usher_registry_orphans",
+			"Entries whose Pod or Registration is no more, as the last sweep found and left them.", "namespace", "registry"),
+		removed: counter("usher_orphans_removed_total",
+			"Entries removed because their Pod or Registration is no more.", "registry"),
 	}
 	return m, errors.Join(
-		register(registerer, &m.pods), register(registerer, &m.waits),
-		register(registerer, &m.failures), register(registerer, &m.orphans))
+		register(registerer, &m.pods), register(registerer, &m.perPlace), register(registerer, &m.waiting),
+		register(registerer, &m.since), register(registerer, &m.waits), register(registerer, &m.failures),
+		register(registerer, &m.orphans), register(registerer, &m.removed))
 }
 
 func register[C prometheus.Collector](registerer prometheus.Registerer, collector *C) error {
@@ -55,22 +80,70 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 	return err
 }
 
-func (m *metrics) count(namespace string, o Outcome) {
+// count tells of one Registration as a pass left it.
+func (m *metrics) count(namespace string, o Outcome, p Plan, status usherv1alpha1.RegistrationStatus) {
+	name := o.Registration.Name
 	set := func(state string, value int32) {
-		m.pods.WithLabelValues(namespace, o.Registration.Name, state).Set(float64(value))
+		m.pods.WithLabelValues(namespace, name, state).Set(float64(value))
 	}
 	set("matched", o.Pods)
 	set("registered", o.Registered)
 	set("draining", o.Draining)
 	set("notReady", o.NotReady)
+	own := prometheus.Labels{"namespace": namespace, "registration": name}
+	for _, vec := range []*prometheus.GaugeVec{m.perPlace, m.waiting, m.since} {
+		// Registries and waits come and go.
+		vec.DeletePartialMatch(own)
+	}
+	for _, r := range status.Registries {
+		for state, value := range map[string]int32{"registered": r.Registered, "draining": r.Draining, "waiting": r.Waiting} {
+			m.perPlace.WithLabelValues(namespace, name, r.Name, state).Set(float64(value))
+		}
+	}
+	oldest := map[[2]string]time.Time{}
+	for _, wait := range p.Waiting {
+		if wait.Registration != name || wait.Registry == "" || wait.Pod == "" {
+			continue
+		}
+		m.waiting.WithLabelValues(namespace, name, string(wait.Gate), wait.Registry).Inc()
+		if !wait.Since.IsZero() {
+			at := [2]string{string(wait.Gate), wait.Registry}
+			oldest[at] = earlier(oldest[at], wait.Since)
+		}
+	}
+	for at, since := range oldest {
+		m.since.WithLabelValues(namespace, name, at[0], at[1]).Set(float64(since.UnixNano()) / float64(time.Second))
+	}
 }
 
+// forget drops what was told of a Registration that is no more.
 func (m *metrics) forget(namespace, registration string) {
-	m.pods.DeletePartialMatch(prometheus.Labels{"namespace": namespace, "registration": registration})
+	own := prometheus.Labels{"namespace": namespace, "registration": registration}
+	for _, vec := range []*prometheus.GaugeVec{m.pods, m.perPlace, m.waiting, m.since} {
+		vec.DeletePartialMatch(own)
+	}
+}
+
+// forgetRegistry drops what was told of a Registry that is no more.
+func (m *metrics) forgetRegistry(name string) {
+	own := prometheus.Labels{"registry": name}
+	m.waits.DeletePartialMatch(own)
+	m.failures.DeletePartialMatch(own)
+	m.orphans.DeletePartialMatch(own)
+	m.removed.DeletePartialMatch(own)
 }
 
 func (m *metrics) released(release Release) {
 	for _, wait := range release.Waits {
 		m.waits.WithLabelValues(string(release.Gate), wait.Registry).Observe(wait.Wait.Seconds())
 	}
+}
+
+// failed counts an error of a registry.
+func (m *metrics) failed(name string, err error) {
+	reason := errorUnavailable
+	if errors.Is(err, registry.ErrPermanent) {
+		reason = errorRefused
+	}
+	m.failures.WithLabelValues(name, reason).Inc()
 }

@@ -53,8 +53,12 @@ type notes struct {
 	// swept is when a place's orphans were last looked for.
 	swept    map[Place]time.Time
 	suspects map[Place]map[string]bool
+	// left is how many orphans the last sweep of a place left there.
+	left map[Place]int
 	// written are our own last writes that the cache may not show yet.
 	written map[types.UID]written
+	// wants are what entries were to take from Pods when they were last planned.
+	wants map[wanted]string
 	// names are the Registrations that have metrics.
 	names map[string]bool
 }
@@ -69,7 +73,7 @@ type written struct {
 func newNotes() *notes {
 	return &notes{
 		dirty: map[Place]bool{}, swept: map[Place]time.Time{}, suspects: map[Place]map[string]bool{},
-		written: map[types.UID]written{}, names: map[string]bool{},
+		left: map[Place]int{}, written: map[types.UID]written{}, names: map[string]bool{},
 	}
 }
 
@@ -119,6 +123,7 @@ func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		return nil, err
 	}
 	p.notes.overlay(p.snapshot.Pods)
+	p.noteWants()
 	return p, nil
 }
 
@@ -175,7 +180,8 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		}
 		p.objects[r.Name] = r
 		p.snapshot.Registries[r.Name] = RegistryState{
-			Prefix: rootOf(r, p.snapshot.Namespace), Denied: !allowed, Leaving: r.DeletionTimestamp != nil, Err: down,
+			Prefix: rootOf(r, p.snapshot.Namespace), Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
+			HoldsBack: holdsBack(r), Err: down,
 		}
 	}
 	return nil

@@ -20,6 +20,7 @@ func (w *world) outcome(m *member, p *Plan) Outcome {
 		joining = joining || serves
 		w.count(m, s, &o)
 	}
+	o.PerRegistry = w.perRegistry(m)
 	for _, missing := range m.missing {
 		o.Missing = append(o.Missing, Waiting{Registration: m.name, Registry: missing.name}.
 			because(missing.reason, missing.message(w.Namespace)))

@@ -6,9 +6,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
@@ -28,6 +25,8 @@ type Plan struct {
 	Outcomes []Outcome
 	// Findings are hooks that do not match, sorted.
 	Findings []Finding
+	// Misfits are values of Pods that cannot be used, sorted.
+	Misfits []Misfit
 	// RequeueAt is when to plan anew if nothing happens, zero for never.
 	RequeueAt time.Time
 }
@@ -37,6 +36,8 @@ type Outcome struct {
 	Registration *usherv1alpha1.Registration
 	// Counts for the status.
 	Pods, Registered, Draining, NotReady int32
+	// PerRegistry has the Pods that callers find, by registry.
+	PerRegistry map[string]int32
 	// Targets to record before anything is written.
 	Targets []usherv1alpha1.Target
 	// Kept are the recorded targets without those that were found empty.
@@ -60,7 +61,7 @@ const unsettledRetry = time.Second
 // MakePlan plans. It depends on nothing but the snapshot.
 func MakePlan(snapshot Snapshot) Plan {
 	w := newWorld(snapshot)
-	p := Plan{Changes: w.changes(), Findings: w.findings()}
+	p := Plan{Changes: w.changes(), Findings: w.findings(), Misfits: w.misfits()}
 	if slices.ContainsFunc(p.Changes, PlaceChanges.unsettled) {
 		p.RequeueAt = w.Now.Add(unsettledRetry)
 	}
@@ -88,6 +89,7 @@ func protect(s *subject) PodPatch {
 // planPod decides on one Pod.
 func (w *world) planPod(s *subject, p *Plan) {
 	patch := PodPatch{Pod: s.pod}
+	first := len(p.Waiting)
 	var next time.Time
 	switch {
 	case s.pod.DeletionTimestamp != nil:
@@ -98,6 +100,7 @@ func (w *world) planPod(s *subject, p *Plan) {
 		next = w.planLiving(s, &patch, p)
 	}
 	p.RequeueAt = earlier(p.RequeueAt, next)
+	w.planCondition(s, p.Waiting[first:], &patch)
 	if !patch.empty() {
 		p.Patches = append(p.Patches, patch)
 	}
@@ -133,7 +136,6 @@ func (w *world) planStray(s *subject, patch *PodPatch, p *Plan) {
 	}
 	patch.RemoveFinalizers = []string{usherv1alpha1.Finalizer}
 	patch.DropDrain = s.recorded()
-	w.planCondition(s, patch)
 }
 
 // planLiving answers the hooks of a Pod and keeps its drain record.
@@ -152,8 +154,12 @@ func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 		}
 	}
 	w.planDrain(s, record, stored, held, patch)
-	w.planCondition(s, patch)
 	p.Waiting = append(p.Waiting, w.unhooked(s)...)
+	for _, m := range s.members {
+		if k := m.kept[s]; k != nil {
+			next = earlier(next, k.until)
+		}
+	}
 	return next
 }
 
@@ -195,7 +201,7 @@ func (w *world) planDrain(s *subject, record, stored *Record, held bool, patch *
 
 // unhooked tells of registries that keep a Pod waiting although no hook says so.
 func (w *world) unhooked(s *subject) []Waiting {
-	if w.settled(s) {
+	if w.settled(s) && !w.refused(s) {
 		return nil
 	}
 	var waiting []Waiting
@@ -203,15 +209,25 @@ func (w *world) unhooked(s *subject) []Waiting {
 		if slices.ContainsFunc(s.hooks, func(h hook) bool { return slices.Contains(h.members, m) }) {
 			continue
 		}
-		var a answer
-		if serves, _ := s.serves(m); serves {
-			a = w.join(s, hook{gate: GateJoining, members: []*member{m}})
-		} else {
-			a = w.gone(s, []*member{m})
-		}
-		waiting = append(waiting, a.waiting...)
+		waiting = append(waiting, w.unhookedFrom(s, m)...)
 	}
 	return waiting
+}
+
+func (w *world) unhookedFrom(s *subject, m *member) []Waiting {
+	switch w.stanceOf(m, s) {
+	case stanceIn:
+		a := w.join(s, hook{gate: GateJoining, members: []*member{m}})
+		return a.waiting
+	case stanceStay:
+		if k := m.kept[s]; k != nil && k.message != "" {
+			base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: GateLeaving, Since: s.silentSince}
+			return []Waiting{base.because(ReasonNodeSilent, k.message)}
+		}
+		return nil
+	}
+	a := w.gone(s, []*member{m})
+	return a.waiting
 }
 
 func answerHook(h hook, a answer, patch *PodPatch) {
@@ -230,51 +246,4 @@ func answerHook(h hook, a answer, patch *PodPatch) {
 func (w *world) nowhere(s *subject) bool {
 	a := w.gone(s, w.responsible(s))
 	return a.done()
-}
-
-// planCondition says on the Pod whether every registry lists it. What is not
-// known changes nothing. False is written on a Pod that has left, once, so that
-// the Pod itself tells that nothing is left to do.
-func (w *world) planCondition(s *subject, patch *PodPatch) {
-	listed, known := w.listed(s)
-	if !known {
-		return
-	}
-	now := condition(s.pod, usherv1alpha1.ConditionRegistered)
-	if now == nil && !listed && (s.wanted() || !s.finalized()) {
-		return
-	}
-	if now != nil && (now.Status == corev1.ConditionTrue) == listed {
-		return
-	}
-	patch.Condition = &corev1.PodCondition{
-		Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse,
-		Reason: ReasonDeregistered, Message: "At least one registry does not list the Pod.",
-		LastTransitionTime: metav1.NewTime(w.Now),
-	}
-	if listed {
-		patch.Condition.Status = corev1.ConditionTrue
-		patch.Condition.Reason, patch.Condition.Message = ReasonRegistered, "Every registry lists the Pod."
-	}
-}
-
-// listed says whether every registry lists the Pod. One that surely does not
-// settles the question.
-func (w *world) listed(s *subject) (listed, known bool) {
-	listed, known = len(s.members) > 0, true
-	for _, m := range s.members {
-		serves, _ := s.serves(m)
-		listed = listed && len(m.missing) == 0
-		for _, place := range m.current {
-			p := w.presence(m, place, s)
-			switch {
-			case p.err != nil, !serves && p.listed:
-				// An entry that is about to go is no news.
-				known = false
-			case !p.current:
-				listed = false
-			}
-		}
-	}
-	return listed, known || !listed
 }

@@ -96,12 +96,9 @@ func TestStayingIn(t *testing.T) {
 		{"an entry with another weight is corrected", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery")
 			f.Registrations[0].Spec.Instance.Weight = 20
-		}, []string{"put discovery a", "patch a: registered=False"}},
+		}, []string{"put discovery a"}},
 		{"a Pod that is not ready any more leaves", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery").ready(false)
-		}, []string{"remove discovery a", "wait a leaving discovery StillListed"}},
-		{"a Pod on a node that does not answer leaves", func(f *fixture) {
-			f.add("a", appsv1alpha1.StateNormal).registered("discovery").condition(corev1.PodReady, corev1.ConditionFalse)
 		}, []string{"remove discovery a", "wait a leaving discovery StillListed"}},
 		{"our own readiness gate does not keep a Pod out", func(f *fixture) {
 			b := f.add("a", appsv1alpha1.StateNormal).finalizers(ours).condition(corev1.PodReady, corev1.ConditionFalse)
@@ -119,7 +116,7 @@ func TestStayingIn(t *testing.T) {
 		{"a port that no container has", func(f *fixture) {
 			f.Registrations[0].Spec.Instance.Port = intstr.FromString("grpc")
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours)
-		}, []string{"wait a created discovery PortNotFound"}},
+		}, []string{"patch a: registered=False(PortNotFound)", "wait a created discovery PortNotFound"}},
 	})
 }
 
@@ -130,22 +127,24 @@ func TestTrouble(t *testing.T) {
 			f.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
 			f.down("backup")
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours)
-		}, []string{"put discovery a", "wait a created backup RegistryUnavailable", "wait a created discovery NotListedYet"}},
+		}, []string{"put discovery a", "patch a: registered=False(RegistryUnavailable)",
+			"wait a created backup RegistryUnavailable", "wait a created discovery NotListedYet"}},
 		{"both have to list it", func(f *fixture) {
 			f.registry("backup")
 			f.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
 			f.down("backup")
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours).in("discovery")
-		}, []string{"wait a created backup RegistryUnavailable"}},
+		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
+			"wait a created backup RegistryUnavailable"}},
 		{"a registry that does not exist", func(f *fixture) {
 			f.Registrations[0].Spec.Registries = []string{"discovery", "nowhere"}
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours).in("discovery")
-		}, []string{"wait a created nowhere RegistryNotFound"}},
+		}, []string{"patch a: registered=False(RegistryNotFound)", "wait a created nowhere RegistryNotFound"}},
 		{"a registry that is being deleted takes nobody new", func(f *fixture) {
 			f.Registries["discovery"] = RegistryState{Prefix: "services", Leaving: true}
 			f.Registrations[0].Status.Targets = nil
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true")
-		}, []string{"wait a created discovery RegistryNotFound"}},
+		}, []string{"patch a: registered=False(RegistryNotFound)", "wait a created discovery RegistryNotFound"}},
 		{"but keeps those that it has", func(f *fixture) {
 			f.Registries["discovery"] = RegistryState{Prefix: "services", Leaving: true}
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery")
@@ -161,28 +160,30 @@ func TestTrouble(t *testing.T) {
 			f.Registrations[0].Status.Targets = append(f.Registrations[0].Status.Targets, usherv1alpha1.Target(place("backup")))
 			delete(f.Registries, "backup")
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery").terminating(time.Second)
-		}, []string{"remove discovery a", "wait a deletion backup RegistryUnavailable",
-			"wait a deletion discovery StillListed", "again in 59s"}},
+		}, []string{"remove discovery a", "patch a: registered=False(RegistryUnavailable)",
+			"wait a deletion backup RegistryUnavailable", "wait a deletion discovery StillListed", "again in 59s"}},
 		{"a registry that is not for this namespace", func(f *fixture) {
 			f.Registries["discovery"] = RegistryState{Prefix: "services", Denied: true}
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").registered("discovery")
-		}, []string{"remove discovery a", "patch a: registered=False", "wait a created discovery RegistryNotAllowed"}},
+		}, []string{"remove discovery a",
+			"patch a: registered=False(RegistryNotAllowed)", "wait a created discovery RegistryNotAllowed"}},
 		{"somebody else has the id", func(f *fixture) {
 			b := f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours)
 			theirs := b.entry("nginx")
 			theirs.Owner = registry.Owner{Cluster: "elsewhere", PodUID: "x"}
 			f.seed("discovery", theirs)
-		}, []string{"wait a created discovery ForeignEntry"}},
+		}, []string{"patch a: registered=False(ForeignEntry)", "wait a created discovery ForeignEntry"}},
 		{"a change that was refused says why", func(f *fixture) {
 			b := f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours)
 			f.Failed = map[Place]map[string]error{place("discovery"): {
 				EntryID(b.pod): registry.Permanent(cmpErr("the address is not allowed")),
 			}}
-		}, []string{"put discovery a", "wait a created discovery RegistryRefuses"}},
+		}, []string{"put discovery a",
+			"patch a: registered=False(RegistryRefuses)", "wait a created discovery RegistryRefuses"}},
 		{"a deregistration that was refused holds the hook", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
 			f.Failed = map[Place]map[string]error{place("discovery"): {"": registry.Permanent(cmpErr("read-only"))}}
-		}, []string{"remove discovery a", "patch a: drain(inPlaceUpdate 0s: )",
+		}, []string{"remove discovery a", "patch a: drain(inPlaceUpdate 0s: ) registered=True(RegistryRefuses)",
 			"wait a inPlaceUpdate discovery RegistryRefuses", "again in 1m0s"}},
 	})
 }
@@ -203,7 +204,7 @@ func TestDraining(t *testing.T) {
 			"wait a inPlaceUpdate discovery Propagation", "again in 5s"}},
 		{"in mid-propagation nothing is written", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
-				drained(GateInPlaceUpdate, 10*time.Second, map[string]time.Duration{"discovery": 3 * time.Second}).
+				drained(GateInPlaceUpdate, 4*time.Second, map[string]time.Duration{"discovery": 3 * time.Second}).
 				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 		}, []string{"wait a inPlaceUpdate discovery Propagation", "again in 2s"}},
 		{"after propagation the hook is released", func(f *fixture) {
@@ -216,17 +217,18 @@ func TestDraining(t *testing.T) {
 			f.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
 				drained(GateInPlaceUpdate, 10*time.Second, map[string]time.Duration{"discovery": 9 * time.Second})
-		}, []string{"patch a: drain(inPlaceUpdate 10s: backup 0s, discovery 9s) registered=False",
+		}, []string{"patch a: drain(inPlaceUpdate 10s: backup 0s, discovery 9s) registered=False(Propagation)",
 			"wait a inPlaceUpdate backup Propagation", "again in 5s"}},
 		{"a registry that cannot be listed releases nothing", func(f *fixture) {
 			f.down("discovery")
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
 				drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 10 * time.Second})
-		}, []string{"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 40s"}},
+		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
+			"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 40s"}},
 		{"an entry that came back is removed, and the wait begins anew", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).in("discovery").
 				drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 10 * time.Second})
-		}, []string{"remove discovery a", "patch a: drain(inPlaceUpdate 20s: )",
+		}, []string{"remove discovery a", "patch a: drain(inPlaceUpdate 20s: ) registered=Unknown(StillListed)",
 			"wait a inPlaceUpdate discovery StillListed", "again in 40s"}},
 	})
 }
@@ -317,17 +319,20 @@ func TestDeadline(t *testing.T) {
 	proceed := func(f *fixture) { f.Registrations[0].Spec.Drain.OnDeadline = usherv1alpha1.DeadlineProceed }
 	run(t, []planCase{
 		{"Block goes on waiting and says so", func(f *fixture) { late(f) },
-			[]string{"wait a inPlaceUpdate discovery RegistryUnavailable overdue"}},
+			[]string{"patch a: registered=Unknown(RegistryUnavailable)",
+				"wait a inPlaceUpdate discovery RegistryUnavailable overdue"}},
 		{"Proceed lets go", func(f *fixture) { proceed(f); late(f) },
 			[]string{"patch a: unready-blocker-inplace=false -drain forced(discovery)"}},
 		{"Proceed does not before the deadline", func(f *fixture) {
 			proceed(f)
 			late(f).drained(GateInPlaceUpdate, time.Minute-time.Second, nil)
-		}, []string{"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 1s"}},
+		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
+			"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 1s"}},
 		{"Block holds a terminating Pod", func(f *fixture) {
 			f.down("discovery")
 			f.add("a", appsv1alpha1.StateNormal).registered().terminating(time.Minute)
-		}, []string{"wait a deletion discovery RegistryUnavailable overdue"}},
+		}, []string{"patch a: registered=True(RegistryUnavailable)",
+			"wait a deletion discovery RegistryUnavailable overdue"}},
 		{"Proceed lets a terminating Pod go", func(f *fixture) {
 			proceed(f)
 			f.down("discovery")
@@ -381,23 +386,27 @@ func TestSeveralRegistrations(t *testing.T) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
 				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).
 				drained(GateInPlaceUpdate, 10*time.Second, map[string]time.Duration{"discovery": 9 * time.Second})
-		}, []string{"wait a inPlaceUpdate mesh RegistryUnavailable", "again in 50s"}},
+		}, []string{"patch a: registered=False(RegistryUnavailable)",
+			"wait a inPlaceUpdate mesh RegistryUnavailable", "again in 50s"}},
 		{"one that does not answer the hook does not hold it", func(f *fixture) {
 			second(f).Spec.Hooks = usherv1alpha1.Hooks{}
 			f.down("mesh")
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
 				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).
 				drained(GateInPlaceUpdate, 10*time.Second, map[string]time.Duration{"discovery": 9 * time.Second})
-		}, []string{"patch a: unready-blocker-inplace=false -drain", "wait a leaving mesh RegistryUnavailable"}},
+		}, []string{"patch a: unready-blocker-inplace=false -drain registered=False(RegistryUnavailable)",
+			"wait a leaving mesh RegistryUnavailable"}},
 		{"but the finalizer waits for it", func(f *fixture) {
 			second(f).Spec.Hooks = usherv1alpha1.Hooks{}
 			f.down("mesh")
 			f.add("a", appsv1alpha1.StateNormal).registered().terminating(0)
-		}, []string{"wait a deletion mesh RegistryUnavailable", "again in 1m0s"}},
+		}, []string{"patch a: registered=False(RegistryUnavailable)",
+			"wait a deletion mesh RegistryUnavailable", "again in 1m0s"}},
 		{"two for the same place: the first by name has the entry", func(f *fixture) {
 			f.registration("second", "discovery")
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").registered("discovery")
-		}, []string{"patch a: registered=False", "wait a created discovery DuplicateRegistration"}},
+		}, []string{"patch a: registered=False(DuplicateRegistration)",
+			"wait a created discovery DuplicateRegistration"}},
 	})
 }
 
@@ -409,8 +418,8 @@ func TestNothingIsAssumedOfWhatWasNotListed(t *testing.T) {
 	f.add("c", appsv1alpha1.StateNormal).registered().terminating(0)
 	want := []string{
 		"patch b: drain(inPlaceUpdate 0s: )",
-		"wait b inPlaceUpdate discovery RegistryUnavailable",
-		"wait c deletion discovery RegistryUnavailable",
+		"wait b inPlaceUpdate discovery NotAskedYet",
+		"wait c deletion discovery NotAskedYet",
 		"again in 1m0s",
 	}
 	if diff := cmp.Diff(want, render(MakePlan(f.Snapshot))); diff != "" {

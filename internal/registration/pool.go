@@ -27,6 +27,7 @@ import (
 	"github.com/usher-dev/usher/internal/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registry/nacos"
 	"github.com/usher-dev/usher/internal/registry/webhook"
+	"github.com/usher-dev/usher/internal/registry/xds"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
 
@@ -51,11 +52,15 @@ const (
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
 
 // DefaultConnect knows every kind that the API has. reader, past any cache, and
-// writer are for what the cluster's own API server keeps.
-func DefaultConnect(reader client.Reader, writer client.Writer) Connect {
+// writer are for what the cluster's own API server keeps; served is what this
+// process serves by xDS, nil if it does not.
+func DefaultConnect(reader client.Reader, writer client.Writer, served *xds.Store) Connect {
 	return func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
-		if r.Spec.EndpointSlice != nil {
+		switch {
+		case r.Spec.EndpointSlice != nil:
 			return endpointslice.New(endpointslice.Options{Reader: reader, Writer: writer, Namespace: prefix})
+		case r.Spec.XDS != nil:
+			return xds.New(xds.Options{Reader: reader, Writer: writer, Namespace: prefix, Store: served})
 		}
 		return connectOutside(r, prefix, secret)
 	}
@@ -93,7 +98,7 @@ func connectOutside(r *usherv1alpha1.Registry, prefix string, secret map[string]
 		})
 	}
 	return nil, registry.Permanent(fmt.Errorf(
-		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.eureka, spec.haproxy, spec.nacos, spec.webhook and spec.zookeeper", r.Name))
+		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.eureka, spec.haproxy, spec.nacos, spec.webhook, spec.xds and spec.zookeeper", r.Name))
 }
 
 // rootOf is where a Registry keeps its services, for kinds where that can change
@@ -112,6 +117,8 @@ func rootOf(r *usherv1alpha1.Registry, namespace string) string {
 	case r.Spec.Nacos != nil:
 		n := r.Spec.Nacos
 		return nacos.Root{Namespace: n.NamespaceID, Group: n.Group, Cluster: n.Cluster}.String()
+	case r.Spec.XDS != nil:
+		return cmp.Or(r.Spec.XDS.Namespace, namespace)
 	case r.Spec.ZooKeeper != nil:
 		return cmp.Or(r.Spec.ZooKeeper.Path, zookeeper.DefaultPath(layoutOf(r)))
 	}
@@ -144,6 +151,8 @@ func kindOf(r *usherv1alpha1.Registry) string {
 		return "nacos"
 	case r.Spec.Webhook != nil:
 		return "webhook"
+	case r.Spec.XDS != nil:
+		return "xds"
 	case r.Spec.ZooKeeper != nil:
 		return "zookeeper"
 	}
@@ -202,6 +211,12 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 	return nil
 }
 
+// holdsBack says whether a kind can keep an entry that gets no callers: what its
+// connector calls registry.ValidateHolding for.
+func holdsBack(r *usherv1alpha1.Registry) bool {
+	return r.Spec.Consul != nil || r.Spec.Eureka != nil || r.Spec.Nacos != nil
+}
+
 // pool keeps one connector for each Registry and prefix, and remembers which
 // registries are down, so that a pass does not wait for them.
 type pool struct {
@@ -212,6 +227,8 @@ type pool struct {
 	mu      sync.Mutex
 	conns   map[connKey]*conn
 	outages map[string]*outage
+	// limiters are those of Registries with a rate limit, by name.
+	limiters map[string]turns
 }
 
 type connKey struct{ name, prefix string }
@@ -240,7 +257,7 @@ type outage struct {
 
 func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
 	return &pool{reader: reader, connect: connect, clock: clock,
-		conns: map[connKey]*conn{}, outages: map[string]*outage{}}
+		conns: map[connKey]*conn{}, outages: map[string]*outage{}, limiters: map[string]turns{}}
 }
 
 // get returns the connector, made anew if the Registry changed. With fresh the
@@ -267,9 +284,9 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	}
 	made, err := p.connect(r, prefix, data)
 	if err != nil {
-		return nil, err
+		return nil, cleaned(err, data)
 	}
-	next := &conn{Connector: made, version: version, timeout: timeoutOf(r)}
+	next := &conn{Connector: scrub(made, data), version: version, timeout: timeoutOf(r)}
 	p.mu.Lock()
 	old := p.conns[key]
 	p.conns[key] = next
@@ -305,6 +322,7 @@ func (p *pool) forget(name string) {
 		}
 	}
 	delete(p.outages, name)
+	delete(p.limiters, name)
 }
 
 // Close closes all connectors.

@@ -80,6 +80,7 @@ func (r *prober) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Resu
 	if err := r.client.Get(ctx, request.NamespacedName, &object); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.pool.forget(request.Name)
+			r.metrics.forgetRegistry(request.Name)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("read Registry %s: %w", request.Name, err)
@@ -98,7 +99,7 @@ func (r *prober) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Resu
 		if ctx.Err() != nil {
 			return ctrl.Result{}, ctx.Err()
 		}
-		r.metrics.failures.WithLabelValues(object.Name).Inc()
+		r.metrics.failed(object.Name, err)
 		next = r.pool.failed(object.Name, err, timeoutOf(&object)+probeSlack)
 	} else if r.pool.recovered(object.Name) {
 		tell(r.back, &object)

@@ -16,31 +16,37 @@ import (
 // alone, of which ours may be the last.
 const reasonGates = "ReadinessGatesNotReady"
 
-// ready says whether callers can use the Pod, and if not, why. Our own
-// readiness gate does not count: it waits for us.
+// ready says whether callers can use the Pod, and if not, why.
 func ready(pod *corev1.Pod) (bool, string) {
+	if why := unready(pod); why != "" {
+		return false, why
+	}
+	if _, yes := silent(pod); yes {
+		return false, "it is not Ready; its node may not answer"
+	}
+	return true, ""
+}
+
+// unready says why callers could not use the Pod even if its node answers; empty
+// if they could. Our own readiness gate does not count: it waits for us.
+func unready(pod *corev1.Pod) string {
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return false, "the Pod is terminating"
+		return "the Pod is terminating"
 	case pod.Status.PodIP == "":
-		return false, "the Pod has no address yet"
+		return "the Pod has no address yet"
 	case conditionStatus(pod, corev1.ContainersReady) != corev1.ConditionTrue:
-		return false, "its containers are not ready"
+		return "its containers are not ready"
 	}
 	for _, gate := range pod.Spec.ReadinessGates {
 		if gate.ConditionType == usherv1alpha1.ConditionRegistered {
 			continue
 		}
 		if conditionStatus(pod, gate.ConditionType) != corev1.ConditionTrue {
-			return false, fmt.Sprintf("its readiness gate %s is not True", gate.ConditionType)
+			return fmt.Sprintf("its readiness gate %s is not True", gate.ConditionType)
 		}
 	}
-	// The node controller sets Ready alone when a node falls silent: containers
-	// and gates still claim that all is well.
-	if c := condition(pod, corev1.PodReady); c != nil && c.Status != corev1.ConditionTrue && c.Reason != reasonGates {
-		return false, "it is not Ready; its node may not answer"
-	}
-	return true, ""
+	return ""
 }
 
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

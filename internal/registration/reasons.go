@@ -43,6 +43,10 @@ const (
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable"
 	// ReasonRegistryRefuses: the registry refuses until somebody changes something.
 	ReasonRegistryRefuses Reason = "RegistryRefuses"
+	// ReasonNotAsked: the registry was not asked in this pass; the next one asks.
+	ReasonNotAsked Reason = "NotAskedYet"
+	// ReasonRateLimited: spec.rateLimit of the Registry puts the change off.
+	ReasonRateLimited Reason = "RateLimited"
 	// ReasonNotListed: the entry was or will be written, and is not listed yet.
 	ReasonNotListed Reason = "NotListedYet"
 	// ReasonStillListed: the entry was or will be removed, and is listed yet.
@@ -53,6 +57,9 @@ const (
 	ReasonForeignEntry Reason = "ForeignEntry"
 	// ReasonDuplicate: another Registration registers the Pod there already.
 	ReasonDuplicate Reason = "DuplicateRegistration"
+	// ReasonNodeSilent: the Pod's node does not answer, as too many others do not,
+	// and the Pod stays listed.
+	ReasonNodeSilent Reason = "NodeSilent"
 	// ReasonPropagation: the entry is gone; callers may still use it.
 	ReasonPropagation Reason = "Propagation"
 )
@@ -65,7 +72,7 @@ const (
 	ReasonWaiting = "PodsWait"
 	// ReasonNothingWaits: no Pod waits for a registry.
 	ReasonNothingWaits = "NothingWaits"
-	// ReasonDeadlineExceeded: a drain missed spec.drain.deadline and is blocked.
+	// ReasonDeadlineExceeded: a Pod missed a deadline, and is blocked.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 	// ReasonHooksMatched: every hook is used and answered.
 	ReasonHooksMatched = "Matched"
@@ -79,6 +86,11 @@ const (
 	ReasonRegistered = "Registered"
 	// ReasonDeregistered: at least one registry does not list the Pod.
 	ReasonDeregistered = "Deregistered"
+	// ReasonValid: whatever is taken from Pods can be used.
+	ReasonValid = "Valid"
+	// ReasonInstanceInvalid: a Pod has a weight, a tag or metadata that cannot be
+	// used; it is the reason of the event about the Pod as well.
+	ReasonInstanceInvalid = "InstanceInvalid"
 	// ReasonInvalidSelector: spec.selector cannot be read.
 	ReasonInvalidSelector = "InvalidSelector"
 )

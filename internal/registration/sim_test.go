@@ -56,6 +56,9 @@ type simulation struct {
 	// holds says whether our finalizer keeps an object from vanishing.
 	holds func(namespace, name string, o client.Object) bool
 
+	// gatherer scrapes the process.
+	gatherer prometheus.Gatherer
+
 	// What the invariants need to know.
 	serial   int
 	lastSeen map[types.UID]time.Time
@@ -138,7 +141,9 @@ func (s *simulation) fail(format string, args ...any) {
 
 // restart begins a new process; the old one never writes again.
 func (s *simulation) restart() {
-	metrics, err := newMetrics(prometheus.NewRegistry())
+	told := prometheus.NewRegistry()
+	s.gatherer = told
+	metrics, err := newMetrics(told)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -41,6 +41,8 @@ type RegistryState struct {
 	// Leaving says that the object is being deleted: what is there may be kept
 	// up and removed, and no Registration may begin to use it.
 	Leaving bool
+	// HoldsBack says that entries of weight 0 stay there and get no callers.
+	HoldsBack bool
 	// Err is why the registry could not be used when it was last tried.
 	Err error
 }

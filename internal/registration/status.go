@@ -23,6 +23,7 @@ func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Tim
 	next := *r.Status.DeepCopy()
 	next.ObservedGeneration = r.Generation
 	next.Pods, next.Registered, next.Draining = o.Pods, o.Registered, o.Draining
+	next.Registries = registryPods(o, p, registries)
 	next.Targets = o.Kept
 	set := func(c metav1.Condition) {
 		c.ObservedGeneration = r.Generation
@@ -32,6 +33,7 @@ func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Tim
 	set(readyCondition(o, registries))
 	set(waitingCondition(o, p))
 	set(matchedCondition(o, p))
+	set(validCondition(o, p))
 	return next
 }
 
@@ -73,7 +75,7 @@ func waitingCondition(o Outcome, p Plan) metav1.Condition {
 		}
 		if w.Overdue {
 			reason = ReasonDeadlineExceeded
-		} else if w.Reason == ReasonPodNotReady || w.Reason == ReasonPropagation || w.Reason == ReasonNotListed {
+		} else if w.Reason.onItsWay() {
 			continue
 		}
 		waits = append(waits, w)
@@ -88,6 +90,15 @@ func waitingCondition(o Outcome, p Plan) metav1.Condition {
 		Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionTrue,
 		Reason: reason, Message: joinMessages(waits, Waiting.String),
 	}
+}
+
+// onItsWay says whether the Pod needs nobody's attention.
+func (r Reason) onItsWay() bool {
+	switch r {
+	case ReasonPodNotReady, ReasonPropagation, ReasonNotListed, ReasonNotAsked, ReasonRateLimited:
+		return true
+	}
+	return false
 }
 
 // String describes the wait for people.
@@ -125,6 +136,23 @@ func matchedCondition(o Outcome, p Plan) metav1.Condition {
 		c.Message = "No CloneSet makes Pods that spec.selector matches: nothing to compare spec.hooks with."
 	}
 	return c
+}
+
+// validCondition names values of Pods that cannot be used.
+func validCondition(o Outcome, p Plan) metav1.Condition {
+	var found []Misfit
+	for _, f := range p.Misfits {
+		if f.Registration == o.Registration.Name {
+			found = append(found, f)
+		}
+	}
+	if len(found) == 0 {
+		return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionTrue,
+			Reason: ReasonValid, Message: "Whatever is taken from Pods can be used."}
+	}
+	return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionFalse,
+		Reason:  ReasonInstanceInvalid,
+		Message: joinMessages(found, func(f Misfit) string { return "Pod " + f.Pod.Name + ": " + f.Message })}
 }
 
 func joinMessages[T any](all []T, message func(T) string) string {

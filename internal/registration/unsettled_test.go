@@ -29,14 +29,13 @@ func TestUnsettledEntries(t *testing.T) {
 		{"a hook waits for requests in flight, and the entry is removed again soon", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery").unsettle(inFlight).
 				drained(GateInPlaceUpdate, 10*time.Second, nil)
-		}, []string{"remove discovery a", "wait a inPlaceUpdate discovery Draining", "again in 1s"}},
+		}, []string{"remove discovery a", "patch a: registered=True(Draining)",
+			"wait a inPlaceUpdate discovery Draining", "again in 1s"}},
 		{"when the last one is over the propagation begins", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered().
 				drained(GateInPlaceUpdate, 10*time.Second, nil)
-		}, []string{
-			"patch a: drain(inPlaceUpdate 10s: discovery 0s) registered=False",
-			"wait a inPlaceUpdate discovery Propagation", "again in 5s",
-		}},
+		}, []string{"patch a: drain(inPlaceUpdate 10s: discovery 0s) registered=False(Propagation)",
+			"wait a inPlaceUpdate discovery Propagation", "again in 5s"}},
 		{"past the deadline it is let go where the policy says so", func(f *fixture) {
 			f.Registrations[0].Spec.Drain.OnDeadline = usherv1alpha1.DeadlineProceed
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery").unsettle(inFlight).
@@ -49,11 +48,13 @@ func TestUnsettledEntries(t *testing.T) {
 		}, []string{"put discovery a", "patch a: registered=False"}},
 		{"a Pod that no hook holds is removed again as well", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery").unsettle(inFlight).ready(false)
-		}, []string{"remove discovery a", "wait a leaving discovery Draining", "again in 1s"}},
+		}, []string{"remove discovery a", "patch a: registered=True(Draining)",
+			"wait a leaving discovery Draining", "again in 1s"}},
 		{"a terminating Pod is held", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery").unsettle(inFlight).
 				terminating(10 * time.Second)
-		}, []string{"remove discovery a", "wait a deletion discovery Draining", "again in 1s"}},
+		}, []string{"remove discovery a", "patch a: registered=True(Draining)",
+			"wait a deletion discovery Draining", "again in 1s"}},
 	})
 }
 

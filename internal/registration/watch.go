@@ -124,13 +124,10 @@ func (r *reconciler) matched(ctx context.Context, pod client.Object) bool {
 func matters(a, b *corev1.Pod) bool {
 	if a.UID != b.UID || a.Status.PodIP != b.Status.PodIP ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		!maps.Equal(a.Labels, b.Labels) || !slices.Equal(a.Finalizers, b.Finalizers) {
+		a.Status.HostIP != b.Status.HostIP || a.Spec.NodeName != b.Spec.NodeName ||
+		!maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) ||
+		!slices.Equal(a.Finalizers, b.Finalizers) {
 		return true
-	}
-	for _, key := range []string{usherv1alpha1.AnnotationDrain, appsv1alpha1.AnnotationLifecycleTimestamp} {
-		if a.Annotations[key] != b.Annotations[key] {
-			return true
-		}
 	}
 	aReady, _ := ready(a)
 	bReady, _ := ready(b)

@@ -44,6 +44,10 @@ type member struct {
 	pods    []*subject
 	// sets are the CloneSets that make Pods for it, or own some, by name.
 	sets []*appsv1alpha1.CloneSet
+	// kept are Pods that stay although their nodes do not answer.
+	kept map[*subject]*kept
+	// static are the values of all Pods' entries, if they do not come from Pods.
+	static *values
 }
 
 type missingRegistry struct {
@@ -65,9 +69,14 @@ type subject struct {
 	state            appsv1alpha1.LifecycleState
 	ready            bool
 	why              string
+	// silent says that all is well but for the node, which does not answer.
+	silent      bool
+	silentSince time.Time
 	// id is that of its entries; hooks are those that its state asks about.
 	id    string
 	hooks []hook
+	// values are what entries take from the Pod, by member, as they are asked for.
+	values map[*member]*values
 }
 
 // index finds the entries of a place.
@@ -94,6 +103,7 @@ func newWorld(snapshot Snapshot) *world {
 	}
 	for _, m := range w.members {
 		m.sets = w.cloneSetsOf(m)
+		w.keepSilent(m)
 	}
 	return w
 }
@@ -102,6 +112,10 @@ func (w *world) newMember(r *usherv1alpha1.Registration) *member {
 	m := &member{registration: r, name: r.Name, deleting: r.DeletionTimestamp != nil}
 	if m.selector, m.selectorErr = metav1.LabelSelectorAsSelector(&r.Spec.Selector); m.selectorErr != nil {
 		m.selector = labels.Nothing()
+	}
+	if !readsPods(&r.Spec.Instance) {
+		static := valuesOf(&r.Spec.Instance, nil)
+		m.static = &static
 	}
 	if !m.deleting {
 		w.findCurrent(m)
@@ -145,6 +159,7 @@ func (w *world) findFormer(m *member) {
 func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *subject {
 	s := &subject{pod: pod, state: stateOf(pod), id: EntryID(pod)}
 	s.ready, s.why = ready(pod)
+	s.silentSince, s.silent = silent(pod)
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
 			s.lifecycle = *set.Spec.Lifecycle
@@ -173,16 +188,25 @@ func stateOf(pod *corev1.Pod) appsv1alpha1.LifecycleState {
 
 // serves says whether the member wants the Pod in its registries, and if not, why.
 func (s *subject) serves(m *member) (bool, string) {
+	if why := s.misplaced(m); why != "" {
+		return false, why
+	}
+	return s.ready, s.why
+}
+
+// misplaced says why no Pod in this state belongs in the member's registries;
+// empty if one does.
+func (s *subject) misplaced(m *member) string {
 	switch s.state {
 	case appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
 	case appsv1alpha1.StatePreparingNormal:
-		if m.registration.Spec.Hooks.PreNormal == "" {
-			return false, "it is PreparingNormal, and the Registration names no preNormal hook"
+		if len(m.answers(m.registration.Spec.Hooks.PreNormal, s.lifecycle.PreNormal)) == 0 {
+			return "it is PreparingNormal, and the Registration answers no preNormal hook"
 		}
 	default:
-		return false, "it is " + string(s.state)
+		return "it is " + string(s.state)
 	}
-	return s.ready, s.why
+	return ""
 }
 
 // wanted says whether any registry is to list the Pod.
@@ -218,16 +242,32 @@ func EntryID(pod *corev1.Pod) string {
 // entry is what the member's registries are to list for the Pod; false if the
 // Pod has no port of that name.
 func (w *world) entry(m *member, s *subject) (registry.Entry, bool) {
-	instance := m.registration.Spec.Instance
-	port := portOf(s.pod, instance.Port)
+	v := s.valuesFor(m)
+	port := portOf(s.pod, m.registration.Spec.Instance.Port)
 	return registry.Entry{
 		ID: s.id, Address: s.pod.Status.PodIP, Port: port,
-		Weight: max(instance.Weight, 1), Metadata: instance.Metadata,
+		Weight: v.weight, Metadata: v.metadata,
 		Owner: registry.Owner{
 			Cluster: w.Cluster, Namespace: s.pod.Namespace, Registration: m.name,
 			Pod: s.pod.Name, PodUID: string(s.pod.UID),
 		},
 	}, port != 0
+}
+
+// valuesFor returns what the member's entries take from the Pod.
+func (s *subject) valuesFor(m *member) *values {
+	if m.static != nil {
+		return m.static
+	}
+	if found := s.values[m]; found != nil {
+		return found
+	}
+	if s.values == nil {
+		s.values = map[*member]*values{}
+	}
+	v := valuesOf(&m.registration.Spec.Instance, s.pod)
+	s.values[m] = &v
+	return &v
 }
 
 var errNotListed = errors.New("it was not listed in this pass")

@@ -74,7 +74,8 @@ type Entry struct {
 	// Port is from 1 to 65535.
 	Port int32 `json:"port"`
 	// Weight is the share of requests relative to other instances, at least 1. A
-	// listed one of 0 says that the registry holds the entry back from callers.
+	// listed one of 0 says that the registry holds the entry back from callers; a
+	// wanted one of 0 asks for that, of connectors that can (ValidateHolding).
 	Weight int32 `json:"weight"`
 	// Metadata is for callers.
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -155,7 +156,13 @@ func (o Owner) String() string {
 
 // Validate refuses a batch that no registry could apply as a whole. The error
 // is permanent and nothing was changed.
-func Validate(service string, changes []Change) error {
+func Validate(service string, changes []Change) error { return validate(service, changes, 1) }
+
+// ValidateHolding is Validate for connectors that can hold an entry back: one of
+// weight 0 stays, is listed with that weight, and gets no callers.
+func ValidateHolding(service string, changes []Change) error { return validate(service, changes, 0) }
+
+func validate(service string, changes []Change, lightest int32) error {
 	if service == "" {
 		return Permanent(fmt.Errorf("service is empty: set spec.instance.service"))
 	}
@@ -165,14 +172,14 @@ func Validate(service string, changes []Change) error {
 			return Permanent(fmt.Errorf("entry %q is in the batch twice", change.Entry.ID))
 		}
 		seen[change.Entry.ID] = true
-		if err := change.validate(); err != nil {
+		if err := change.validate(lightest); err != nil {
 			return Permanent(fmt.Errorf("entry %q: %w", change.Entry.ID, err))
 		}
 	}
 	return nil
 }
 
-func (c Change) validate() error {
+func (c Change) validate(lightest int32) error {
 	entry := c.Entry
 	switch {
 	case entry.ID == "" || strings.ContainsAny(entry.ID, "/ \t\n"):
@@ -185,8 +192,8 @@ func (c Change) validate() error {
 		return fmt.Errorf("operation %q is unknown: use %q or %q", c.Op, Put, Remove)
 	case entry.Port < 1 || entry.Port > 65535:
 		return fmt.Errorf("port %d is not from 1 to 65535", entry.Port)
-	case entry.Weight < 1:
-		return fmt.Errorf("weight %d is below 1", entry.Weight)
+	case entry.Weight < lightest:
+		return fmt.Errorf("weight %d is below %d", entry.Weight, lightest)
 	}
 	if _, err := netip.ParseAddr(entry.Address); err != nil {
 		return fmt.Errorf("address: %w", err)

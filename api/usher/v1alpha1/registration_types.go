@@ -5,7 +5,6 @@ package v1alpha1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Registration brings Pods into registries and sees them out again.
@@ -18,6 +17,8 @@ import (
 // +kubebuilder:printcolumn:name="REGISTERED",type=integer,JSONPath=`.status.registered`
 // +kubebuilder:printcolumn:name="DRAINING",type=integer,JSONPath=`.status.draining`
 // +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="REGISTRIES",type=string,priority=1,JSONPath=`.status.registries[*].name`
+// +kubebuilder:printcolumn:name="ERRORS",type=string,priority=1,JSONPath=`.status.registries[*].error`
 // +kubebuilder:printcolumn:name="WAITING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Waiting")].message`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 type Registration struct {
@@ -52,70 +53,106 @@ type RegistrationSpec struct {
 	Registries []string `json:"registries"`
 	// Instance is what callers find.
 	Instance Instance `json:"instance"`
-	// Hooks are the label keys or finalizers that this Registration answers.
+	// Hooks are the label keys or finalizers that this Registration answers: by
+	// default those of the owning CloneSet that are named after it.
 	// +optional
 	Hooks Hooks `json:"hooks,omitempty"`
+	// OnInPlaceUpdate says what becomes of a Pod's entries when the Pod is about to
+	// be updated in place.
+	// +kubebuilder:default=Deregister
+	// +optional
+	OnInPlaceUpdate InPlaceUpdatePolicy `json:"onInPlaceUpdate,omitempty"`
 	// Drain says how a Pod leaves.
 	// +kubebuilder:default={}
 	// +optional
 	Drain Drain `json:"drain,omitempty"`
+	// Deadlines of single hooks.
+	// +optional
+	Deadlines Deadlines `json:"deadlines,omitempty"`
+	// NodeFailure says what becomes of Pods whose node does not answer.
+	// +kubebuilder:default={}
+	// +optional
+	NodeFailure *NodeFailure `json:"nodeFailure,omitempty"`
 }
 
-// Instance is the entry of a Pod.
-type Instance struct {
-	// Service is the name that callers ask for.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
-	Service string `json:"service"`
-	// Port is a number, or the name of a container port.
-	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:MaxLength=15
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
-	Port intstr.IntOrString `json:"port"`
-	// Weight is the share of requests that the instance is to get, relative to
-	// others.
-	// +kubebuilder:default=1
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
+// InPlaceUpdatePolicy says what becomes of a Pod's entries when the Pod is about
+// to be updated in place.
+//
+// +kubebuilder:validation:Enum=Deregister;FailOver;Stay
+type InPlaceUpdatePolicy string
+
+const (
+	// InPlaceUpdateDeregister removes them, and writes them anew when the updated
+	// Pod is Ready.
+	InPlaceUpdateDeregister InPlaceUpdatePolicy = "Deregister"
+	// InPlaceUpdateFailOver keeps them, out of service, where the registry can:
+	// Consul, Eureka and Nacos. Elsewhere it is Deregister.
+	InPlaceUpdateFailOver InPlaceUpdatePolicy = "FailOver"
+	// InPlaceUpdateStay keeps them in service until the updated Pod is Ready, and
+	// releases the hook at once: for updates that do not interrupt the Pod.
+	InPlaceUpdateStay InPlaceUpdatePolicy = "Stay"
+)
+
+// NodeFailure says what becomes of Pods whose node does not answer: Kubernetes
+// makes them not Ready, some 50 seconds after it last heard of the node, while
+// their containers claim to be ready.
+type NodeFailure struct {
+	// Grace is how long they stay listed after that.
+	// +kubebuilder:default="15s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
-	Weight int32 `json:"weight,omitempty"`
-	// Metadata is handed to callers with the entry, where the registry can. The
-	// keys weight and usher are Usher's own.
-	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="!('weight' in self) && !('usher' in self)",message="the metadata keys weight and usher are written by Usher itself: use instance.weight, or another key"
+	Grace *metav1.Duration `json:"grace,omitempty"`
+	// MaxPercent is how many of the Pods may leave for this reason at a time, in
+	// percent, rounded down; the last one stays whatever it says. Many nodes that
+	// fall silent together may be out of the API server's reach alone.
+	// +kubebuilder:default=50
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
 	// +optional
-	Metadata map[string]string `json:"metadata,omitempty"`
+	MaxPercent *int32 `json:"maxPercent,omitempty"`
 }
 
 // Hooks names what holds a Pod at each gate: the key of a label, or a finalizer.
 // The values to write are those of the owning CloneSet's spec.lifecycle.
+//
+// A gate for which none is named has those keys of the CloneSet's hook that begin
+// with <name of the Registration>.usher.dev/, such as web.usher.dev/drained for a
+// Registration called web.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.created) || !((has(self.preNormal) && self.preNormal == self.created) || (has(self.inPlaceUpdate) && self.inPlaceUpdate == self.created) || (has(self.preDelete) && self.preDelete == self.created))",message="created needs a key of its own: it stays \"false\" for good, and would release the other hook"
 type Hooks struct {
 	// Created is a label of the Pod template with the value "true". When the
-	// Pod is Normal, Ready and registered, it becomes "false".
+	// Pod is Normal, Ready and registered, it becomes "false". Absent:
+	// <name of the Registration>.usher.dev/created.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	Created string `json:"created,omitempty"`
 	// PreNormal is set when the new Pod is Ready and registered.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	PreNormal string `json:"preNormal,omitempty"`
 	// InPlaceUpdate is released when the Pod is drained, and set again when the
 	// updated Pod is Ready and registered.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	InPlaceUpdate string `json:"inPlaceUpdate,omitempty"`
 	// PreDelete is released when the Pod is drained.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
 	// +optional
 	PreDelete string `json:"preDelete,omitempty"`
 }
 
-// DeadlinePolicy says what happens when a drain misses its deadline.
+// DeadlinePolicy says what happens when a hook misses its deadline.
 //
 // +kubebuilder:validation:Enum=Block;Proceed
 type DeadlinePolicy string
@@ -127,15 +164,57 @@ const (
 	DeadlineProceed DeadlinePolicy = "Proceed"
 )
 
+// Deadlines says for how long registries may keep Pods waiting at each hook. The
+// time that a Pod takes to get ready does not count.
+type Deadlines struct {
+	// Created counts from when the Pod is Normal and ready. Absent: none.
+	// +optional
+	Created *HookDeadline `json:"created,omitempty"`
+	// PreNormal counts from when the new Pod is ready. Absent: none.
+	// +optional
+	PreNormal *HookDeadline `json:"preNormal,omitempty"`
+	// InPlaceUpdate counts from the beginning of the drain, and once more from when
+	// the updated Pod is ready. Absent: spec.drain for the first, none for the
+	// second.
+	// +optional
+	InPlaceUpdate *HookDeadline `json:"inPlaceUpdate,omitempty"`
+	// PreDelete counts from the beginning of the drain, or from when somebody
+	// deleted the Pod past its controller. Absent: spec.drain.
+	// +optional
+	PreDelete *HookDeadline `json:"preDelete,omitempty"`
+}
+
+// HookDeadline is how long registries may keep a Pod waiting at a hook.
+type HookDeadline struct {
+	// After is that time, propagation included.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="the deadline has to be longer than 0s"
+	After metav1.Duration `json:"after"`
+	// OnDeadline says what happens then.
+	// +kubebuilder:default=Block
+	// +optional
+	OnDeadline DeadlinePolicy `json:"onDeadline,omitempty"`
+}
+
 // Drain says how a Pod leaves its registries.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.propagation) || !has(self.deadline) || duration(self.propagation) < duration(self.deadline)",message="the deadline has to be longer than the propagation, or no drain would meet it",fieldPath=".deadline"
 type Drain struct {
 	// Propagation is how long callers may go on using an entry that is gone
 	// from the registry: their cache time. The hook is released after it.
 	// +kubebuilder:default="5s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Propagation *metav1.Duration `json:"propagation,omitempty"`
 	// Deadline is how long a drain may take, propagation included.
 	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
 	// OnDeadline says what happens then.
@@ -160,6 +239,12 @@ type RegistrationStatus struct {
 	// +kubebuilder:default=0
 	// +optional
 	Draining int32 `json:"draining"`
+	// Registries says the same of each registry by itself, sorted by name: of those
+	// that the spec names, and of others that may still have entries.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Registries []RegistryPods `json:"registries,omitempty"`
 	// Targets are where the Registration may have entries. They are written
 	// before the first entry is, so that a changed service, prefix or list of
 	// registries leaves none behind.
@@ -167,10 +252,33 @@ type RegistrationStatus struct {
 	// +optional
 	Targets []Target `json:"targets,omitempty"`
 	// Conditions: Ready says whether the Registration can do its work, Waiting
-	// whom it waits for, HooksMatched whether its hooks fit the CloneSets.
+	// whom it waits for, HooksMatched whether its hooks fit the CloneSets,
+	// InstancesValid whether what it takes from Pods can be used.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// RegistryPods is what Usher last saw of the Pods in one registry.
+type RegistryPods struct {
+	// Name of the Registry.
+	Name string `json:"name"`
+	// Registered is the number of Pods that callers find there.
+	// +kubebuilder:default=0
+	// +optional
+	Registered int32 `json:"registered"`
+	// Draining is the number of Pods that are leaving it, propagation included.
+	// +kubebuilder:default=0
+	// +optional
+	Draining int32 `json:"draining"`
+	// Waiting is the number of Pods that wait for it, whichever way.
+	// +kubebuilder:default=0
+	// +optional
+	Waiting int32 `json:"waiting"`
+	// Error says why it cannot be used, or why it refuses a Pod; empty if all is
+	// well.
+	// +optional
+	Error string `json:"error,omitempty"`
 }
 
 // Target is a service in a registry.
@@ -196,6 +304,9 @@ const (
 	// ConditionHooksMatched is False while a hook that the Registration answers
 	// is used by no CloneSet of its Pods, or a hook of theirs is answered by nobody.
 	ConditionHooksMatched = "HooksMatched"
+	// ConditionInstancesValid is False while a Pod has a weight, a tag or metadata
+	// that cannot be used, so that a default stands in for it.
+	ConditionInstancesValid = "InstancesValid"
 )
 
 const (
@@ -203,6 +314,11 @@ const (
 	// until its entries are gone, and a Registry until no Registration has
 	// entries there.
 	Finalizer = "usher.dev/registration"
+	// HookDomain follows the name of a Registration in the keys of the hooks that
+	// it answers without being told to: web.usher.dev/drained.
+	HookDomain = ".usher.dev/"
+	// HookCreated is what follows that in the label of the created hook.
+	HookCreated = "created"
 	// AnnotationDrain holds the progress of a Pod's drain, as JSON.
 	AnnotationDrain = "usher.dev/drain"
 	// ConditionRegistered is True on a Pod while every registry lists it. It can

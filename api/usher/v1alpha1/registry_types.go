@@ -36,7 +36,7 @@ type RegistryList struct {
 // RegistrySpec says where the registry is and of which kind. Exactly one kind
 // is set.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.webhook), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, webhook or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, webhook, xds or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -62,6 +62,9 @@ type RegistrySpec struct {
 	// Webhook hands entries to an HTTP service of your own.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
+	// XDS serves entries to clients that speak xDS, as gRPC does: Usher is the server.
+	// +optional
+	XDS *XDSRegistry `json:"xds,omitempty"`
 	// ZooKeeper keeps entries in the layout of Curator or of Dubbo.
 	// +optional
 	ZooKeeper *ZooKeeperRegistry `json:"zookeeper,omitempty"`
@@ -72,12 +75,39 @@ type RegistrySpec struct {
 	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
 	// Timeout bounds one call to the registry.
 	// +kubebuilder:default="5s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="the timeout has to be longer than 0s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// RepairInterval is how often entries are compared with what they should be.
 	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="the repair interval has to be 1s or longer"
 	// +optional
 	RepairInterval *metav1.Duration `json:"repairInterval,omitempty"`
+	// RateLimit bounds how fast entries change, of all services together. Absent:
+	// no limit.
+	// +optional
+	RateLimit *RateLimit `json:"rateLimit,omitempty"`
+}
+
+// RateLimit bounds how fast entries change. Those that leave go before those that
+// join; what has to wait is done as soon as it may be. Lists and renewals do not
+// count.
+type RateLimit struct {
+	// ChangesPerSecond is how many entries may be written or removed in a second.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	ChangesPerSecond int32 `json:"changesPerSecond"`
+	// Burst is how many may change at once. Absent: as many as in a second.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	// +optional
+	Burst *int32 `json:"burst,omitempty"`
 }
 
 // EtcdRegistry is an etcd cluster with entries under
@@ -119,6 +149,9 @@ type DNSRegistry struct {
 	// TTL is how long callers may keep what they were told, in whole seconds.
 	// spec.drain.propagation of the Registrations has to be longer.
 	// +kubebuilder:default="5s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	TTL *metav1.Duration `json:"ttl,omitempty"`
 	// CredentialsSecret names a Secret with the keys tsig.name, tsig.secret
@@ -206,12 +239,18 @@ type EurekaRegistry struct {
 	// eureka.server.response-cache-update-interval-ms; 0s where it has no such
 	// cache. Usher trusts no list for that time after it started.
 	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	ResponseCache *metav1.Duration `json:"responseCache,omitempty"`
 	// Lease is how long instances stay while Usher does not run, at least 90s.
 	// Eureka often takes twice as long.
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('90s')",message="the lease is too short to be renewed in time: set 90s or more"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Lease *metav1.Duration `json:"lease,omitempty"`
 	// CredentialsSecret names a Secret with the keys username and password, for
@@ -249,6 +288,18 @@ type NacosRegistry struct {
 	// ca.crt, tls.crt and tls.key for https.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// XDSRegistry is Usher itself, started with --xds-bind-address. Clients ask its
+// replicas for xds:///<service>.<namespace>; entries are kept in EndpointSlices
+// that no Service has.
+type XDSRegistry struct {
+	// Namespace of the slices, which is part of the name that clients ask for.
+	// Absent: the namespace of each Registration.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // ZooKeeperLayout is how entries are laid out in ZooKeeper.

@@ -9,9 +9,8 @@ import (
 
 // What is asked of Usher.
 const (
-	// writesInPlace is the number of writes of a plain in-place update: out of
-	// service, the new image, in service, done. No controller that drains a Pod
-	// before it restarts it does with fewer.
+	// writesInPlace is the number of writes that the yardstick grants an in-place
+	// update: out of service, the new image, in service, done.
 	writesInPlace = 4
 	// ceilingShare is the share of what the API server allows that is asked for.
 	ceilingShare = 0.80

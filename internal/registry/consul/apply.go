@@ -60,7 +60,7 @@ type step struct {
 // read first; the transactions that make them compare the service's index with
 // the one in that list.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
+	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
 	}
 	var refused []error
@@ -140,7 +140,7 @@ func (r *Registry) operations(name string, change registry.Change, current map[s
 			Meta: map[string]string{"usher-service": name, "usher-entry": change.Entry.ID}}}},
 		{Service: &serviceOp{Verb: "cas", Node: nodeName, Service: wanted}},
 		{Check: &checkOp{Verb: "set", Check: check{Node: nodeName, CheckID: checkID, Name: "Usher",
-			Notes: "Passing as long as Usher lists the Pod.", Status: passing,
+			Notes: "Passing as long as Usher lists the Pod, critical while it holds it back.", Status: status(change.Entry),
 			ServiceID: change.Entry.ID, ServiceName: name}}},
 	}
 	// A check that somebody hung on the node could keep callers away for ever.

@@ -38,6 +38,25 @@ func TestEntryRoundTrip(t *testing.T) {
 	}
 }
 
+// TestTags hands tags over to Consul, which has a place of their own for them.
+func TestTags(t *testing.T) {
+	e := entry()
+	e.Metadata[metaTags] = "blue,canary"
+	stored, err := encode("web", e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[metaTags] != "" {
+		t.Errorf("the tags (-want +have):\n%s\nthe metadata: %v", diff, stored.Meta)
+	}
+	there := instance{Service: stored}
+	there.Node.Node = NodeName("web", e.ID)
+	there.Service.Tags = []string{"canary", "blue"} // As somebody else may have put them.
+	if have := there.entry("web").Metadata; !cmp.Equal(have, e.Metadata) {
+		t.Errorf("the metadata came back as %v, want %v", have, e.Metadata)
+	}
+}
+
 func TestEntriesOfOthers(t *testing.T) {
 	stored, err := encode("web", entry())
 	if err != nil {

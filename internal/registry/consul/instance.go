@@ -37,7 +37,21 @@ const (
 // checkID is the check of every entry.
 const checkID = "usher"
 
-const passing = "passing"
+const (
+	passing  = "passing"
+	critical = "critical"
+)
+
+// status of the check of an entry: Consul takes no weight of 0.
+func status(e registry.Entry) string {
+	if e.Weight == 0 {
+		return critical
+	}
+	return passing
+}
+
+// metaTags is the metadata that Consul has a place of its own for, its tags.
+const metaTags = "tags"
 
 // metaKey is how Consul wants the keys of metadata.
 var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
@@ -77,6 +91,7 @@ type service struct {
 	Service     string
 	Address     string            `json:",omitempty"`
 	Port        int32             `json:",omitempty"`
+	Tags        []string          `json:",omitempty"`
 	Meta        map[string]string `json:",omitempty"`
 	Weights     weights
 	ModifyIndex uint64
@@ -106,15 +121,7 @@ func (i instance) entry(name string) registry.Entry {
 	if !i.serves() {
 		e.Weight = 0
 	}
-	for key, value := range i.Service.Meta {
-		if strings.HasPrefix(key, metaPrefix) {
-			continue
-		}
-		if e.Metadata == nil {
-			e.Metadata = map[string]string{}
-		}
-		e.Metadata[key] = value
-	}
+	e.Metadata = i.Service.metadata()
 	if i.Node.Node != NodeName(name, i.Service.ID) {
 		e.ID = i.Service.ID + "@" + i.Node.Node
 		return e
@@ -125,6 +132,26 @@ func (i instance) entry(name string) registry.Entry {
 		Pod: meta[metaPod], PodUID: meta[metaUID],
 	}
 	return e
+}
+
+// metadata is what callers are handed with the service, nil if there is nothing.
+func (s service) metadata() map[string]string {
+	var metadata map[string]string
+	set := func(key, value string) {
+		if metadata == nil {
+			metadata = map[string]string{}
+		}
+		metadata[key] = value
+	}
+	for key, value := range s.Meta {
+		if !strings.HasPrefix(key, metaPrefix) && key != metaTags {
+			set(key, value)
+		}
+	}
+	if len(s.Tags) > 0 {
+		set(metaTags, strings.Join(slices.Sorted(slices.Values(s.Tags)), ","))
+	}
+	return metadata
 }
 
 // serves says whether callers that ask for passing instances get it.
@@ -144,7 +171,12 @@ func (i instance) version() string {
 // encode is the service that an entry becomes. Errors are permanent.
 func encode(name string, e registry.Entry) (service, error) {
 	meta := make(map[string]string, len(e.Metadata)+5)
+	var tags []string
 	for _, key := range slices.Sorted(maps.Keys(e.Metadata)) {
+		if key == metaTags {
+			tags = strings.Split(e.Metadata[key], ",")
+			continue
+		}
 		if err := checkMeta(key, e.Metadata[key]); err != nil {
 			return service{}, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
 		}
@@ -160,7 +192,8 @@ func encode(name string, e registry.Entry) (service, error) {
 		return service{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Consul's limit of %d", e.Weight, maxWeight))
 	}
 	return service{
-		ID: e.ID, Service: name, Address: e.Address, Port: e.Port, Meta: meta, Weights: weights{Passing: e.Weight, Warning: 1},
+		ID: e.ID, Service: name, Address: e.Address, Port: e.Port, Tags: tags, Meta: meta,
+		Weights: weights{Passing: max(e.Weight, 1), Warning: 1},
 	}, nil
 }
 

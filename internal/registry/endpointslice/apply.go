@@ -27,10 +27,11 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	}
 	var refused []error
 	for range maxRounds {
-		l, err := r.read(ctx, service)
+		list, err := r.slices(ctx, service)
 		if err != nil {
 			return errors.Join(append(refused, err)...)
 		}
+		l := r.layout(service, list)
 		// What was made in the round before is as it should be by now.
 		outdated := l.change(changes)
 		no, stale, err := r.write(ctx, l.writes())

@@ -189,6 +189,31 @@ func decode(i item, g group, name string) registry.Entry {
 	return e
 }
 
+// Endpoint is one of a slice, as who serves the slice to others needs it.
+type Endpoint struct {
+	registry.Entry
+	// Conditions are those of the endpoint; absent ones are to be read as
+	// Kubernetes has it.
+	Conditions discoveryv1.EndpointConditions
+}
+
+// Endpoints are those of a slice whose callers know one TCP port; other slices
+// have none that an address and a port could describe.
+func Endpoints(s *discoveryv1.EndpointSlice) []Endpoint {
+	g := groupOf(s)
+	if g.port == 0 || g.family == discoveryv1.AddressTypeFQDN {
+		return nil
+	}
+	items := itemsOf(s)
+	found := make([]Endpoint, 0, len(items))
+	for n, i := range items {
+		found = append(found, Endpoint{
+			Entry: decode(i, g, fmt.Sprintf("%s.%d", s.Name, n)), Conditions: i.endpoint.Conditions,
+		})
+	}
+	return found
+}
+
 // fingerprint changes with the entry. The slice's own version would change with
 // each of its neighbours as well, and make their changes conflict.
 func fingerprint(i item, g group) string {

@@ -11,6 +11,7 @@
 package endpointslice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,6 +47,13 @@ type Options struct {
 	// Namespace is that of the slices and of their Services. Empty allows Ping
 	// alone.
 	Namespace string
+	// ServiceLabel is the label that names a slice's service, Kubernetes' own if
+	// empty. With another one nobody in Kubernetes follows the slices.
+	ServiceLabel string
+	// Heard returns when the slices that callers know are as new as the list, or
+	// the error that says why they are not; nil where callers follow the API
+	// server themselves.
+	Heard func(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error
 }
 
 // Registry implements registry.Connector.
@@ -52,6 +61,8 @@ type Registry struct {
 	reader    client.Reader
 	writer    client.Writer
 	namespace string
+	label     string
+	heard     func(context.Context, string, string, *discoveryv1.EndpointSliceList) error
 }
 
 var _ registry.Connector = (*Registry)(nil)
@@ -61,7 +72,10 @@ func New(options Options) (*Registry, error) {
 	if options.Reader == nil || options.Writer == nil {
 		return nil, registry.Permanent(errors.New("endpointSlice needs a client of the cluster's API server"))
 	}
-	return &Registry{reader: options.Reader, writer: options.Writer, namespace: options.Namespace}, nil
+	return &Registry{
+		reader: options.Reader, writer: options.Writer, namespace: options.Namespace,
+		label: cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName), heard: options.Heard,
+	}, nil
 }
 
 // Ping implements registry.Connector. Without a namespace it asks for any slice
@@ -76,29 +90,41 @@ func (r *Registry) Ping(ctx context.Context) error {
 // is in two slices, as a crash in the middle of a move leaves it. Endpoints that
 // Usher did not write are named <slice>.<number>.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
-	l, err := r.read(ctx, service)
+	list, err := r.slices(ctx, service)
 	if err != nil {
 		return nil, err
 	}
-	return l.entries(), nil
+	if r.heard != nil {
+		if err := r.heard(ctx, r.namespace, service, list); err != nil {
+			return nil, typed(ctx, err)
+		}
+	}
+	return r.layout(service, list).entries(), nil
+}
+
+func (r *Registry) layout(service string, list *discoveryv1.EndpointSliceList) *layout {
+	return newLayout(discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: r.namespace, GenerateName: service + "-usher-",
+		Labels: map[string]string{r.label: service, discoveryv1.LabelManagedBy: Manager},
+	}}, list.Items)
 }
 
 // Close implements registry.Connector. The client is not the connector's own.
 func (r *Registry) Close() error { return nil }
 
-// read lists the slices of the service.
-func (r *Registry) read(ctx context.Context, service string) (*layout, error) {
+// slices are those of the service.
+func (r *Registry) slices(ctx context.Context, service string) (*discoveryv1.EndpointSliceList, error) {
 	if why := validation.IsDNS1123Label(service); len(why) > 0 || r.namespace == "" {
 		return nil, registry.Permanent(fmt.Errorf(
 			"service %q in namespace %q is none of Kubernetes: set instance.service to the name of a Service", service, r.namespace))
 	}
 	var list discoveryv1.EndpointSliceList
 	err := r.reader.List(ctx, &list, client.InNamespace(r.namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: service})
+		client.MatchingLabels{r.label: service})
 	if err != nil {
 		return nil, typed(ctx, err)
 	}
-	return newLayout(r.namespace, service, list.Items), nil
+	return &list, nil
 }
 
 // typed marks an error of the API server. What is not known to be permanent is

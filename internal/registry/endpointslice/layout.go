@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/usher-dev/usher/internal/registry"
 )
@@ -38,14 +37,15 @@ type shelf struct {
 
 // layout is a service as its slices have it.
 type layout struct {
-	namespace, service string
+	// empty is what new slices are made from.
+	empty discoveryv1.EndpointSlice
 	// shelves are Usher's, sorted by name; others are the rest.
 	shelves []*shelf
 	others  []*shelf
 }
 
-func newLayout(namespace, service string, list []discoveryv1.EndpointSlice) *layout {
-	l := &layout{namespace: namespace, service: service}
+func newLayout(empty discoveryv1.EndpointSlice, list []discoveryv1.EndpointSlice) *layout {
+	l := &layout{empty: empty}
 	for n := range list {
 		s := &shelf{object: &list[n], group: groupOf(&list[n]), items: itemsOf(&list[n])}
 		for _, i := range s.items {
@@ -171,13 +171,9 @@ func (s *shelf) fits(p placement) bool {
 }
 
 func (l *layout) newShelf(g group) *shelf {
-	return &shelf{group: g, object: &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: l.namespace, GenerateName: l.service + "-usher-",
-			Labels: map[string]string{discoveryv1.LabelServiceName: l.service, discoveryv1.LabelManagedBy: Manager},
-		},
-		AddressType: g.family, Ports: g.ports(),
-	}}
+	object := l.empty.DeepCopy()
+	object.AddressType, object.Ports = g.family, g.ports()
+	return &shelf{group: g, object: object}
 }
 
 // writes are the slices that changed. Those that gain come first: an entry that

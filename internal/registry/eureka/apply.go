@@ -14,7 +14,7 @@ import (
 // Apply implements registry.Connector. Each change is compared with what is
 // there past Eureka's cache.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
+	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
 	}
 	errs := each(len(changes), func(n int) error { return r.one(ctx, service, changes[n]) })
@@ -55,6 +55,9 @@ func (r *Registry) one(ctx context.Context, service string, c registry.Change) e
 		return nil
 	case c.Op == registry.Remove:
 		return r.write(ctx, http.MethodDelete, pathOf(app, c.Entry.ID), nil)
+	case c.Entry.Weight == 0 && there != nil:
+		// Eureka keeps the status that it has through a registration.
+		return r.write(ctx, http.MethodPut, pathOf(app, c.Entry.ID, "status")+"?value="+outOfService, nil)
 	}
 	return r.put(ctx, service, c.Entry, there)
 }

@@ -34,8 +34,9 @@ const (
 )
 
 const (
-	up      = "UP"
-	unknown = "UNKNOWN"
+	up           = "UP"
+	unknown      = "UNKNOWN"
+	outOfService = "OUT_OF_SERVICE"
 )
 
 // metaKey is what is a name in XML, too, which is how some clients read.
@@ -175,7 +176,7 @@ func encode(service string, e registry.Entry, lease time.Duration, dirty int64) 
 		}
 		meta[key] = value
 	}
-	meta[metaID], meta[metaWeight] = e.ID, strconv.Itoa(int(e.Weight))
+	meta[metaID], meta[metaWeight] = e.ID, strconv.Itoa(int(max(e.Weight, 1)))
 	meta[metaCluster], meta[metaNamespace], meta[metaRegistration] = e.Owner.Cluster, e.Owner.Namespace, e.Owner.Registration
 	meta[metaPod], meta[metaUID] = e.Owner.Pod, e.Owner.PodUID
 	return instance{

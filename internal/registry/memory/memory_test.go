@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(*testing.T) registrytest.Subject {
 		r := memory.New()
 		return registrytest.Subject{
-			Connector: r,
+			Connector: r, HoldsBack: true,
 			Seed: func(_ *testing.T, service, id string) {
 				r.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})
 			},

@@ -42,7 +42,7 @@ type step struct {
 // changes, which takes about half a second. An entry that is as it should be but
 // held back by Nacos's own check is a transient error.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
+	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
 	}
 	instances, err := r.read(ctx, service)
@@ -159,7 +159,7 @@ func (r *Registry) form(service string, i instance) (url.Values, error) {
 	form.Set("ip", i.IP)
 	form.Set("port", strconv.Itoa(int(i.Port)))
 	form.Set("weight", strconv.FormatFloat(i.Weight, 'f', -1, 64))
-	form.Set("enabled", "true")
+	form.Set("enabled", strconv.FormatBool(i.Enabled))
 	form.Set("healthy", "true")
 	form.Set("ephemeral", "false")
 	form.Set("metadata", string(metadata))

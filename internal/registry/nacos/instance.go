@@ -125,7 +125,7 @@ func (i instance) shows(want instance) bool {
 
 // encode is the instance that an entry becomes. Errors are permanent.
 func encode(e registry.Entry) (instance, error) {
-	i := instance{IP: e.Address, Port: e.Port, Weight: float64(e.Weight), Healthy: true, Enabled: true}
+	i := instance{IP: e.Address, Port: e.Port, Weight: float64(max(e.Weight, 1)), Healthy: true, Enabled: e.Weight > 0}
 	meta := make(map[string]string, len(e.Metadata)+7)
 	for key, value := range e.Metadata {
 		if strings.HasPrefix(key, metaPrefix) {

@@ -156,7 +156,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 	}
 	// A server that has not loaded its data yet knows no service either.
 	var said any
-	if err := r.call(ctx, http.MethodGet, "/v3/admin/core/state/readiness", nil, &said); err != nil {
+	if err := r.call(ctx, http.MethodGet, "/nacos/v3/admin/core/state/readiness", nil, &said); err != nil {
 		return nil, registry.Transient(fmt.Errorf("the server is not ready: %w", err))
 	}
 	if instances, err = r.ask(ctx, service); errors.Is(err, errNotFound) {

@@ -182,15 +182,17 @@ func TestAnswersThatAreNone(t *testing.T) {
 	} {
 		secret := map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte("s3cret\n")}
 		r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
-			switch {
-			case strings.HasSuffix(r.URL.Path, pathLogin):
+			switch r.URL.Path {
+			case "/nacos/v3/auth/user/login":
 				_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
-			case strings.HasSuffix(r.URL.Path, "/readiness"):
+			case "/nacos/v3/admin/core/state/readiness":
 				w.WriteHeader(test.ready)
 				_, _ = w.Write([]byte(`{"code":0,"data":"ok"}`))
-			default:
+			case "/nacos/v3/admin/ns/instance/list":
 				w.WriteHeader(test.code)
 				_, _ = w.Write([]byte(test.body))
+			default:
+				t.Errorf("%s: asked for %s, which Nacos does not have", name, r.URL.Path)
 			}
 		})
 		_, err := r.List(t.Context(), "web")

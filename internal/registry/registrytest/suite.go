@@ -38,6 +38,8 @@ type Subject struct {
 	// NoMetadata says that the registry has no place for metadata: entries are
 	// listed without it, and say so.
 	NoMetadata bool
+	// HoldsBack says that an entry of weight 0 stays and gets no callers.
+	HoldsBack bool
 	// Forgets says that a server which comes back has lost its entries.
 	Forgets bool
 	// AddressIsIdentity says that the registry has one entry at most for an
@@ -57,6 +59,7 @@ func Run(t *testing.T, connect func(t *testing.T) Subject) {
 		{"registering twice changes nothing", testIdempotent},
 		{"deregistering twice is no error", testDeregisterTwice},
 		{"weight, metadata and address can change", testUpdate},
+		{"an entry is held back and comes back", testHoldBack},
 		{"an outdated change is a conflict", testConflict},
 		{"a foreign entry is listed and left alone", testForeign},
 		{"two clusters share a service", testTwoClusters},
@@ -221,13 +224,49 @@ func testUpdate(h *harness) {
 	a := entry("here", 1)
 	h.apply(put(a))
 	a.Version = h.shows(a)[a.ID]
-	a.Weight, a.Address, a.Metadata = 20, "10.9.9.9", map[string]string{"zone": "b", "version": "2"}
+	a.Weight, a.Address, a.Metadata = 20, "10.9.9.9", map[string]string{"zone": "b", "version": "2", "tags": "blue,canary"}
 	h.apply(put(a))
 	old := a.Version
 	a.Version = ""
 	if after := h.shows(a); after[a.ID] == old {
 		h.Error("the version of a changed entry is the same as before")
 	}
+}
+
+// testHoldBack takes an entry out of service without removing it. A connector
+// that cannot refuses.
+func testHoldBack(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	held := a
+	held.Weight, held.Version = 0, h.shows(a)[a.ID]
+	if !h.HoldsBack {
+		if err := h.Connector.Apply(h.context(callTimeout), service, put(held)); !errors.Is(err, registry.ErrPermanent) {
+			h.Errorf("weight 0: %v, want a permanent error", err)
+		}
+		h.shows(a)
+		return
+	}
+	version := held.Version
+	h.apply(put(held))
+	held.Version = ""
+	held.Version = h.shows(held)[a.ID]
+	if held.Version == version {
+		h.Error("the version of an entry that is held back is the same as before")
+	}
+	h.apply(put(held))
+	a.Version = held.Version
+	h.apply(put(a))
+	a.Version, held.Version = "", ""
+	held.Version = h.shows(a)[a.ID]
+	h.apply(put(held))
+	held.Version = ""
+	a.Version = h.shows(held)[a.ID]
+	h.apply(remove(a))
+	h.shows()
+	// What is gone does not come back to be held.
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a)), a.ID, registry.ErrConflict)
+	h.shows()
 }
 
 func testConflict(h *harness) {

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Instance is the entry of a Pod.
+type Instance struct {
+	// Service is the name that callers ask for.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
+	Service string `json:"service"`
+	// Port is a number, or the name of a container port.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
+	Port intstr.IntOrString `json:"port"`
+	// Weight is the share of requests that the instance is to get, relative to
+	// others.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	Weight int32 `json:"weight,omitempty"`
+	// WeightFrom takes the weight from each Pod: a whole number from 1 to 65535.
+	// A Pod that has none gets instance.weight; one with any other value as well,
+	// and an event InstanceInvalid says so.
+	// +optional
+	WeightFrom *PodSource `json:"weightFrom,omitempty"`
+	// Tags are handed to callers with the entry: as Consul's own tags in Consul,
+	// elsewhere as the metadata key tags, sorted, with commas between them.
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^[^,\x00-\x20\x7f]+$`
+	// +listType=set
+	// +optional
+	Tags []string `json:"tags,omitempty"`
+	// TagsFrom adds tags of each Pod. A value with commas is several tags; an
+	// empty one is none.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	TagsFrom []PodSource `json:"tagsFrom,omitempty"`
+	// Metadata is handed to callers with the entry, where the registry can. The
+	// keys weight, tags and usher are Usher's own.
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="!('weight' in self) && !('tags' in self) && !('usher' in self)",message="the metadata keys weight, tags and usher are written by Usher itself: use instance.weight, instance.tags, or another key"
+	// +optional
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// MetadataFrom adds metadata of each Pod. A Pod that does not have it gets
+	// what instance.metadata has for the key, or nothing.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=key
+	// +optional
+	MetadataFrom []MetadataSource `json:"metadataFrom,omitempty"`
+}
+
+// PodSource is where a value comes from.
+type PodSource struct {
+	// FieldRef names a field of the Pod.
+	FieldRef FieldRef `json:"fieldRef"`
+}
+
+// MetadataSource is metadata that comes from each Pod.
+type MetadataSource struct {
+	// Key of the metadata.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!(self in ['weight', 'tags', 'usher'])",message="the metadata keys weight, tags and usher are written by Usher itself: use instance.weightFrom, instance.tagsFrom, or another key"
+	Key string `json:"key"`
+	// FieldRef names a field of the Pod. A value of more than 512 bytes, or with
+	// control characters, is left out, and an event InstanceInvalid says so.
+	FieldRef FieldRef `json:"fieldRef"`
+}
+
+// FieldRef names a field of a Pod, as the downward API does.
+type FieldRef struct {
+	// FieldPath is metadata.name, metadata.namespace, metadata.uid,
+	// metadata.labels['<key>'], metadata.annotations['<key>'], spec.nodeName,
+	// spec.serviceAccountName, status.podIP or status.hostIP.
+	// +kubebuilder:validation:MaxLength=400
+	// +kubebuilder:validation:XValidation:rule=`self.matches("^(metadata[.](name|namespace|uid|(labels|annotations)[[]'[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?'[]])|spec[.](nodeName|serviceAccountName)|status[.](podIP|hostIP))$")`,message="fieldPath is metadata.name, metadata.namespace, metadata.uid, metadata.labels['<key>'], metadata.annotations['<key>'], spec.nodeName, spec.serviceAccountName, status.podIP or status.hostIP"
+	FieldPath string `json:"fieldPath"`
+}

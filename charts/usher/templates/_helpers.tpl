@@ -1,0 +1,66 @@
+{{/* SPDX-License-Identifier: Apache-2.0 */}}
+
+{{/* The name that all objects begin with. */}}
+{{- define "usher.name" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains "usher" .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-usher" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that do not change from one version to the next. */}}
+{{- define "usher.selector" -}}
+app.kubernetes.io/name: usher
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "usher.labels" -}}
+{{ include "usher.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* The halves that run, as a list: cloneset, registration. */}}
+{{- define "usher.halves" -}}
+{{- $halves := list -}}
+{{- if .Values.halves.cloneset }}{{ $halves = append $halves "cloneset" }}{{ end -}}
+{{- if .Values.halves.registration }}{{ $halves = append $halves "registration" }}{{ end -}}
+{{- if not $halves }}{{ fail "halves: turn on cloneset, registration, or both; without either there is nothing to install" }}{{ end -}}
+{{- toYaml $halves -}}
+{{- end -}}
+
+{{/* The processes: one for all halves, or one for each. */}}
+{{- define "usher.parts" -}}
+{{- $name := include "usher.name" . -}}
+{{- $halves := include "usher.halves" . | fromYamlArray -}}
+{{- $parts := list -}}
+{{- if .Values.separate -}}
+{{- range $halves }}{{ $parts = append $parts (dict "name" (printf "%s-%s" $name .) "component" . "lease" (printf "usher-%s.usher.dev" .) "halves" (list .)) }}{{ end -}}
+{{- else -}}
+{{- $parts = append $parts (dict "name" $name "component" "controller" "lease" "usher.usher.dev" "halves" $halves) -}}
+{{- end -}}
+{{- toYaml $parts -}}
+{{- end -}}
+
+{{/* The service account of a part: (list $ $part). */}}
+{{- define "usher.account" -}}
+{{- $root := index . 0 -}}{{- $part := index . 1 -}}
+{{- if $root.Values.serviceAccount.create -}}
+{{- if $root.Values.serviceAccount.name }}{{ fail "serviceAccount.name is for an account that exists: set serviceAccount.create to false with it" }}{{ end -}}
+{{- $part.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: name the account to use, or set serviceAccount.create to true" $root.Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "usher.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestXDSFlags takes the flags of the xDS server together or not at all.
+func TestXDSFlags(t *testing.T) {
+	for flags, says := range map[string]string{
+		"":                      "",
+		"--xds-bind-address=:0": "",
+		"--xds-bind-address=:0 --controllers=registration":       "",
+		"--xds-bind-address=:0 --controllers=cloneset":           "--controllers",
+		"--xds-bind-address=0 --controllers=cloneset":            "",
+		"--xds-tls-cert=a --xds-tls-key=b":                       "need --xds-bind-address",
+		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b": "",
+	} {
+		_, err := parse(strings.Fields(flags))
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %v, want it to say %q", flags, err, says)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A release of Helm is installed, upgraded, rolled back, removed and installed
+// again, while a CloneSet is in service: nothing happens to its Pods, and the CRDs
+// stay.
+func TestHelm(t *testing.T) {
+	s := begin(t)
+	s.follow("install.md", "helm install")
+	s.follow("install.md", "ready")
+	running := s.run("usher")
+	s.apply(web)
+	s.available("3")
+	before := s.pods()
+
+	running.stop()
+	s.sh("helm upgrade usher %s --namespace usher-system --wait", s.nextChart())
+	if columns := s.sh("kubectl get crd clonesets.apps.kruise.io -o jsonpath='{.spec.versions[0].additionalPrinterColumns[*].name}'"); !strings.Contains(columns, "NEXT") {
+		t.Errorf("the upgrade left the CRD as it was, with the columns %s", columns)
+	}
+	running = s.run("usher")
+	s.available("3")
+	s.same(before, "after an upgrade")
+
+	running.stop()
+	s.follow("install.md", "helm rollback")
+	running = s.run("usher")
+	s.sh(`kubectl patch cloneset web --type merge -p '{"spec":{"revisionHistoryLimit":9}}'`)
+	s.available("3")
+	s.same(before, "after a rollback")
+
+	running.stop()
+	s.follow("install.md", "helm uninstall")
+	s.remaining(before, "after helm uninstall")
+	s.follow("install.md", "helm install")
+	running = s.run("usher")
+	s.sh("kubectl scale cloneset web --replicas 4")
+	s.available("4")
+	if after := s.pods(); len(strings.Split(after, "\n")) != 4 || !containsLines(after, before) {
+		t.Errorf("a release made anew did not take the Pods over as they were: %s, then %s", before, after)
+	}
+
+	running.stop()
+	s.follow("install.md", "helm uninstall")
+	if out, err := s.try("helm install other charts/usher --namespace usher-system"); err == nil || !strings.Contains(out, "clonesets.apps.kruise.io") {
+		t.Errorf("a release of another name took the CRDs without being told to: %s", out)
+	}
+	s.follow("install.md", "another release")
+	s.same(s.pods(), "under another release")
+}
+
+func containsLines(text, lines string) bool {
+	for line := range strings.Lines(lines) {
+		if !strings.Contains(text, strings.TrimSpace(line)) {
+			return false
+		}
+	}
+	return true
+}
+
+// remaining checks that without Usher all is as it was.
+func (s *story) remaining(before, when string) {
+	s.Helper()
+	s.same(before, when)
+	if crds := s.sh("kubectl get crd -l usher.dev/protected -o name"); len(strings.Fields(crds)) != 3 {
+		s.Errorf("%s there are the CRDs %q, want three", when, crds)
+	}
+	if set := s.sh("kubectl get cloneset web -o jsonpath='{.spec.replicas} {.metadata.finalizers} {.metadata.deletionTimestamp}'"); strings.TrimSpace(set) != "3" {
+		s.Errorf("%s the CloneSet is %q", when, set)
+	}
+}
+
+// nextChart is the chart with a higher version and a CRD with one more column.
+func (s *story) nextChart() string {
+	s.Helper()
+	folder := filepath.Join(s.TempDir(), "usher")
+	if err := os.CopyFS(folder, os.DirFS(filepath.Join(root, "charts", "usher"))); err != nil {
+		s.Fatal(err)
+	}
+	s.replace(filepath.Join(folder, "Chart.yaml"), "ersion: 0.", "ersion: 7.")
+	s.replace(filepath.Join(folder, "files", "crds", "apps.kruise.io_clonesets.yaml"), "additionalPrinterColumns:\n",
+		"additionalPrinterColumns:\n    - {jsonPath: .spec.replicas, name: NEXT, type: integer}\n")
+	return folder
+}
+
+func (s *story) replace(file, old, next string) {
+	s.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		s.Fatal(err)
+	}
+	changed := strings.ReplaceAll(string(content), old, next)
+	if changed == string(content) {
+		s.Fatalf("%s has no %q", file, old)
+	}
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// The plain manifests do the same, and who deletes them by the file that he applied
+// keeps the CRDs, the CloneSets and the Pods.
+func TestPlainManifests(t *testing.T) {
+	s := begin(t)
+	s.follow("install.md", "kubectl apply")
+	s.follow("install.md", "ready")
+	running := s.run("usher")
+	s.apply(web)
+	s.available("3")
+	before := s.pods()
+	s.follow("install.md", "kubectl apply") // Again, as for an upgrade.
+	s.same(before, "after an upgrade")
+	running.stop()
+
+	out, err := s.try("kubectl delete -f dist/install.yaml")
+	if err == nil || strings.Count(out, "take the label usher.dev/protected off") != 3 {
+		t.Errorf("kubectl delete -f was to be refused for three CRDs: %v\n%s", err, out)
+	}
+	s.remaining(before, "after kubectl delete -f")
+	s.sh("kubectl wait --for delete namespace/usher-system --timeout 60s")
+	s.follow("install.md", "kubectl apply")
+	s.follow("install.md", "kubectl delete")
+	s.remaining(before, "after an uninstall")
+
+	s.follow("install.md", "kubectl apply")
+	running = s.run("usher")
+	s.sh("kubectl scale cloneset web --replicas 2")
+	s.available("2")
+	if after := s.pods(); !containsLines(before, after) {
+		t.Errorf("Pods %s became %s", before, after)
+	}
+	s.sh("kubectl delete cloneset web --wait")
+	running.stop()
+	s.follow("install.md", "kubectl delete")
+	s.follow("install.md", "remove the CRDs")
+	if crds := s.sh("kubectl get crd -o name"); strings.Contains(crds, "usher.dev") || strings.Contains(crds, "kruise") {
+		t.Errorf("CRDs are left: %s", crds)
+	}
+}
+
+// Each half runs alone with the rights of its own role, in a process of its own.
+func TestHalvesApart(t *testing.T) {
+	s := begin(t)
+	s.follow("install.md", "halves apart")
+	s.run("usher-cloneset")
+	s.run("usher-registration")
+	s.apply(web)
+	s.available("3")
+	if leases := s.sh("kubectl -n usher-system get leases -o name"); len(strings.Fields(leases)) != 2 {
+		t.Errorf("leases %q, want one for each half", leases)
+	}
+	for account, may := range map[string]string{"usher-cloneset": "no", "usher-registration": "yes"} {
+		if got, _ := s.try("kubectl auth can-i get secrets -n default --as system:serviceaccount:usher-system:" + account); got != may {
+			t.Errorf("%s may read Secrets: %s, want %s", account, got, may)
+		}
+	}
+	if got, _ := s.try("kubectl auth can-i create pods -n default --as system:serviceaccount:usher-system:usher-registration"); got != "no" {
+		t.Errorf("the hook operator may create Pods: %s", got)
+	}
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// usher is a process that stands for the container of Usher's Deployment.
+type usher struct {
+	story *story
+	stop  func()
+	log   *safeBuffer
+}
+
+// safeBuffer is written by a process while a test reads it.
+type safeBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// run does what a kubelet would: it starts Usher with the arguments of the
+// Deployment and the token of its service account. It ends it again when the test
+// does, or with stop.
+func (s *story) run(deployment string) *usher {
+	s.Helper()
+	account, args := s.container(deployment)
+	kubeconfig := s.kubeconfigOf(account)
+	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
+	args = append(args, "--kubeconfig="+kubeconfig, "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
+	u := &usher{story: s, log: &safeBuffer{}}
+	command := exec.Command(filepath.Join(tools, "usher"), args...) //nolint:noctx // It is stopped as a kubelet would.
+	command.Stdout, command.Stderr = u.log, u.log
+	if err := command.Start(); err != nil {
+		s.Fatal(err)
+	}
+	u.stop = sync.OnceFunc(func() {
+		_ = command.Process.Signal(os.Interrupt) // One that has ended shows below.
+		_ = command.Wait()
+		u.forbidden()
+	})
+	s.Cleanup(u.stop)
+	s.until("Usher to be the leader", func() bool { return strings.Contains(u.log.String(), "Starting workers") })
+	return u
+}
+
+// forbidden fails if Usher was refused anything: the chart's roles are to suffice.
+func (u *usher) forbidden() {
+	u.story.Helper()
+	for line := range strings.Lines(u.log.String()) {
+		if strings.Contains(line, "forbidden") || strings.Contains(line, "panic") {
+			u.story.Errorf("Usher said: %s", line)
+		}
+	}
+}
+
+// container is the service account and the arguments of a Deployment's container.
+func (s *story) container(deployment string) (account string, args []string) {
+	s.Helper()
+	var template struct {
+		ServiceAccountName string
+		Containers         []struct{ Args []string }
+	}
+	text := s.sh("kubectl -n usher-system get deployment %s -o jsonpath='{.spec.template.spec}'", deployment)
+	if err := json.Unmarshal([]byte(text), &template); err != nil {
+		s.Fatal(err)
+	}
+	return template.ServiceAccountName, template.Containers[0].Args
+}
+
+// kubeconfigOf is a kubeconfig with a token of a service account.
+func (s *story) kubeconfigOf(account string) string {
+	s.Helper()
+	admin := s.cluster.RESTConfig()
+	client, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		s.Fatal(err)
+	}
+	token, err := client.CoreV1().ServiceAccounts("usher-system").CreateToken(s.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: s.cluster.Server(), CertificateAuthorityData: s.cluster.CA()}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	file := filepath.Join(s.TempDir(), account+".kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		s.Fatal(err)
+	}
+	return file
+}
+
+// web is a CloneSet of three Pods.
+const web = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata: {name: web, namespace: default}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: "example.test/web:v1", ports: [{containerPort: 80}]}]}
+  updateStrategy: {type: InPlaceIfPossible}
+`
+
+func (s *story) apply(manifest string) {
+	s.Helper()
+	s.sh("kubectl apply -f - <<'END'\n%s\nEND", manifest)
+}
+
+// available waits until the set has so many Pods in service.
+func (s *story) available(count string) {
+	s.Helper()
+	s.until("the CloneSet to have "+count+" Pods in service", func() bool {
+		out, err := s.try(`kubectl get cloneset web -o jsonpath='{.status.updatedAvailableReplicas}/{.status.replicas}/{.metadata.generation}={.status.observedGeneration}'`)
+		counts, generations, _ := strings.Cut(out, "/"+count+"/")
+		wanted, observed, _ := strings.Cut(generations, "=")
+		return err == nil && counts == count && wanted == observed
+	})
+}
+
+// pods are the set's Pods, as who they are, how often they were restarted and what
+// holds them.
+func (s *story) pods() string {
+	s.Helper()
+	return s.sh(`kubectl get pods -l app=web --sort-by=.metadata.name -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.uid} restarts={.status.containerStatuses[0].restartCount} deleted={.metadata.deletionTimestamp} revision={.metadata.labels.controller-revision-hash}{"\n"}{end}'`)
+}
+
+// same fails if anything happened to the Pods.
+func (s *story) same(before, when string) {
+	s.Helper()
+	if after := s.pods(); after != before {
+		s.Errorf("%s, the Pods were\n%s\nand are\n%s", when, before, after)
+	}
+}

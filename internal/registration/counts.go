@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// maxError bounds a registry's error in a status, in bytes.
+const maxError = 512
+
+// perRegistry counts the member's Pods that callers find, by registry; names that
+// the spec or a target has are there in any case.
+func (w *world) perRegistry(m *member) map[string]int32 {
+	found := map[string]int32{}
+	for _, place := range m.places() {
+		found[place.Registry] += 0
+	}
+	for _, missing := range m.missing {
+		found[missing.name] += 0
+	}
+	for _, place := range m.current {
+		for _, s := range m.pods {
+			p := w.presence(m, place, s)
+			if p.serving || p.err != nil && conditionStatus(s.pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue {
+				found[place.Registry]++
+			}
+		}
+	}
+	return found
+}
+
+// registryPods sums up the Pods of each of the Registration's registries.
+func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []usherv1alpha1.RegistryPods {
+	all := make([]usherv1alpha1.RegistryPods, 0, len(o.PerRegistry))
+	for _, name := range slices.Sorted(maps.Keys(o.PerRegistry)) {
+		one := usherv1alpha1.RegistryPods{Name: name, Registered: o.PerRegistry[name]}
+		if err := registries[name].Err; err != nil {
+			one.Error = err.Error()
+		}
+		for _, missing := range o.Missing {
+			if missing.Registry == name {
+				one.Error = missing.Message
+			}
+		}
+		leaving, waiting := map[string]bool{}, map[string]bool{}
+		for _, wait := range p.Waiting {
+			if wait.Registration != o.Registration.Name || wait.Registry != name || wait.Pod == "" {
+				continue
+			}
+			waiting[wait.Pod] = true
+			leaving[wait.Pod] = leaving[wait.Pod] || wait.Gate.leaves()
+			if wait.Reason == ReasonRegistryRefuses || wait.Reason == ReasonRegistryUnavailable {
+				one.Error = cmp.Or(one.Error, wait.Message)
+			}
+		}
+		one.Waiting = int32(len(waiting))
+		for _, leaves := range leaving {
+			if leaves {
+				one.Draining++
+			}
+		}
+		one.Error = shorten(one.Error, maxError)
+		all = append(all, one)
+	}
+	return all
+}
+
+// leaves says whether a Pod waits at the gate for its way out of a registry.
+func (g Gate) leaves() bool {
+	switch g {
+	case GateInPlaceUpdate, GatePreDelete, GateLeaving, GateDeletion:
+		return true
+	}
+	return false
+}
+
+// shorten cuts a text to so many bytes, between characters.
+func shorten(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "")
+}

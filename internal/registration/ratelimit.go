@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+// errTurn is why a change was not made that spec.rateLimit puts off.
+var errTurn = errors.New("its turn has not come: spec.rateLimit of the Registry")
+
+// turns says how many changes a Registry takes now.
+type turns struct {
+	of usherv1alpha1.RateLimit
+	*rate.Limiter
+}
+
+// limiter returns the limiter of a Registry, nil if it has no limit. It is made
+// anew when the limit changes.
+func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.Spec.RateLimit == nil {
+		delete(p.limiters, r.Name)
+		return nil
+	}
+	limit := usherv1alpha1.RateLimit{ChangesPerSecond: r.Spec.RateLimit.ChangesPerSecond}
+	burst := limit.ChangesPerSecond
+	if r.Spec.RateLimit.Burst != nil {
+		burst = *r.Spec.RateLimit.Burst
+	}
+	if have, ok := p.limiters[r.Name]; ok && have.of == limit && have.Burst() == int(burst) {
+		return have.Limiter
+	}
+	made := rate.NewLimiter(rate.Limit(limit.ChangesPerSecond), int(burst))
+	p.limiters[r.Name] = turns{of: limit, Limiter: made}
+	return made
+}
+
+// inTurn leaves in a batch what the Registry takes now, and returns the rest by
+// ID. Nobody waits: the place stays due, and another pass comes in time.
+func (p *pass) inTurn(c PlaceChanges) (now PlaceChanges, later map[string]error) {
+	object := p.objects[c.Place.Registry]
+	if object == nil {
+		return c, nil
+	}
+	limiter := p.pool.limiter(object)
+	if limiter == nil {
+		return c, nil
+	}
+	at := p.clock.Now()
+	total := len(c.Leaves) + len(c.Orphans) + len(c.Joins)
+	free := max(min(total, int(limiter.TokensAt(at))), 0)
+	if !limiter.AllowN(at, free) {
+		free = 0 // Another namespace was faster.
+	}
+	later = map[string]error{}
+	take := func(changes []registry.Change) []registry.Change {
+		n := min(free, len(changes))
+		for _, change := range changes[n:] {
+			later[change.Entry.ID] = errTurn
+		}
+		free -= n
+		return changes[:n:n]
+	}
+	c.Leaves, c.Orphans, c.Joins = take(c.Leaves), take(c.Orphans), take(c.Joins)
+	if len(later) > 0 {
+		soonest := min(len(later), limiter.Burst())
+		p.again(time.Duration(float64(soonest) / float64(limiter.Limit()) * float64(time.Second)))
+	}
+	return c, later
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// limitRate gives Registry discovery a rate limit.
+func (s *simulation) limitRate(limit *usherv1alpha1.RateLimit) {
+	s.Helper()
+	var object usherv1alpha1.Registry
+	if err := s.live.Get(s.Context(), types.NamespacedName{Name: "discovery"}, &object); err != nil {
+		s.Fatal(err)
+	}
+	object.Spec.RateLimit = limit
+	if err := s.live.Update(s.Context(), &object); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// lists counts our entries in both registries.
+func (s *simulation) lists(discovery, backup int) {
+	s.Helper()
+	if s.listedIn("discovery") != discovery || s.listedIn("backup") != backup {
+		s.Errorf("discovery lists %d and backup %d Pods, want %d and %d",
+			s.listedIn("discovery"), s.listedIn("backup"), discovery, backup)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	s := newSimulation(t, 1)
+	burst := int32(8)
+	s.limitRate(&usherv1alpha1.RateLimit{ChangesPerSecond: 4, Burst: &burst})
+	s.populate(18)
+	s.passes(1)
+	s.lists(8, 18)
+	s.passes(3)
+	s.lists(8, 18)
+	if c := condition(s.lookup("nginx-017"), usherv1alpha1.ConditionRegistered); c != nil && c.Status == "True" {
+		t.Errorf("a Pod whose turn has not come says %+v", c)
+	}
+	s.clock.SetTime(s.clock.Now().Add(2 * time.Second))
+	s.passes(1)
+	s.lists(16, 18)
+
+	// One that leaves goes before those that join.
+	s.clock.SetTime(s.clock.Now().Add(time.Second / 4))
+	pod := s.lookup("nginx-000")
+	s.enter(pod, appsv1alpha1.StatePreparingUpdate, "")
+	s.passes(1)
+	s.lists(15, 17)
+
+	s.refresh()
+	result, err := s.operator.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
+	if err != nil || result.RequeueAfter != time.Second/2 {
+		t.Errorf("two that wait are looked at again after %s, %v; want half a second", result.RequeueAfter, err)
+	}
+	s.limitRate(nil)
+	s.passes(1)
+	s.lists(17, 17)
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+const (
+	// metaTags is where the tags of an entry are, for every kind of registry.
+	metaTags = "tags"
+	// maxValue bounds a value that is taken from a Pod, in bytes: the strictest
+	// registry, Consul, takes no more, and one annotation that is too long must not
+	// keep its Pod from callers.
+	maxValue = 512
+	// maxWeight is the largest weight, as for spec.instance.weight.
+	maxWeight = 65535
+)
+
+// values are what of an entry may come from the Pod itself.
+type values struct {
+	weight   int32
+	metadata map[string]string
+	// bad says what of the Pod could not be used, and what stands in for it.
+	bad []string
+}
+
+// valuesOf reads the Pod as spec.instance says. Nothing that a Pod has can keep
+// it from being registered: what cannot be used is left out.
+func valuesOf(i *usherv1alpha1.Instance, pod *corev1.Pod) values {
+	v := values{weight: max(i.Weight, 1)}
+	if i.WeightFrom != nil {
+		v.readWeight(i.WeightFrom.FieldRef.FieldPath, pod)
+	}
+	tags := v.readTags(i, pod)
+	if len(tags)+len(i.MetadataFrom) == 0 {
+		v.metadata = i.Metadata
+		return v
+	}
+	v.metadata = maps.Clone(i.Metadata)
+	if v.metadata == nil {
+		v.metadata = map[string]string{}
+	}
+	for _, source := range i.MetadataFrom {
+		if value, ok := v.read(source.FieldRef.FieldPath, pod); ok {
+			v.metadata[source.Key] = value
+		}
+	}
+	if len(tags) > 0 {
+		v.metadata[metaTags] = strings.Join(tags, ",")
+	}
+	return v
+}
+
+func (v *values) readWeight(path string, pod *corev1.Pod) {
+	text, ok := v.read(path, pod)
+	if !ok || text == "" {
+		return
+	}
+	weight, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || weight < 1 || weight > maxWeight {
+		v.bad = append(v.bad, fmt.Sprintf("%s is %q and no weight, which is a whole number from 1 to %d: "+
+			"spec.instance.weight, %d, is used", path, text, maxWeight, v.weight))
+		return
+	}
+	v.weight = int32(weight)
+}
+
+// readTags returns all tags of the Pod's entry, sorted.
+func (v *values) readTags(i *usherv1alpha1.Instance, pod *corev1.Pod) []string {
+	tags := slices.Clone(i.Tags)
+	for _, source := range i.TagsFrom {
+		text, _ := v.read(source.FieldRef.FieldPath, pod)
+		for tag := range strings.SplitSeq(text, ",") {
+			if tag = strings.TrimSpace(tag); tag != "" {
+				tags = append(tags, tag)
+			}
+		}
+	}
+	slices.Sort(tags)
+	return slices.Compact(tags)
+}
+
+// read returns a field of the Pod; false if the Pod does not have it, or it
+// cannot be handed on.
+func (v *values) read(path string, pod *corev1.Pod) (string, bool) {
+	value, ok := podField(pod, path)
+	switch {
+	case !ok:
+		return "", false
+	case len(value) > maxValue:
+		v.bad = append(v.bad, fmt.Sprintf("%s has %d bytes, of %d at most: it is left out", path, len(value), maxValue))
+		return "", false
+	case !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl):
+		v.bad = append(v.bad, path+" has control characters: it is left out")
+		return "", false
+	}
+	return value, true
+}
+
+// podField returns the field that a fieldRef names, as the downward API reads it.
+func podField(pod *corev1.Pod, path string) (value string, ok bool) {
+	if field, key, isMap := strings.Cut(strings.TrimSuffix(path, "']"), "['"); isMap {
+		switch field {
+		case "metadata.labels":
+			value, ok = pod.Labels[key]
+		case "metadata.annotations":
+			value, ok = pod.Annotations[key]
+		}
+		return value, ok
+	}
+	switch path {
+	case "metadata.name":
+		value = pod.Name
+	case "metadata.namespace":
+		value = pod.Namespace
+	case "metadata.uid":
+		value = string(pod.UID)
+	case "spec.nodeName":
+		value = pod.Spec.NodeName
+	case "spec.serviceAccountName":
+		value = pod.Spec.ServiceAccountName
+	case "status.podIP":
+		value = pod.Status.PodIP
+	case "status.hostIP":
+		value = pod.Status.HostIP
+	}
+	return value, value != ""
+}
+
+// readsPods says whether entries depend on more of a Pod than its address.
+func readsPods(i *usherv1alpha1.Instance) bool {
+	return i.WeightFrom != nil || len(i.TagsFrom) > 0 || len(i.MetadataFrom) > 0
+}
+
+// Misfit is a value of a Pod that cannot be used.
+type Misfit struct {
+	// Registration that asks for it.
+	Registration string
+	// Pod that has it.
+	Pod *corev1.Pod
+	// Message says what is wrong and what stands in for it.
+	Message string
+}
+
+// misfits are the values that the Pods of every Registration have and that
+// cannot be used.
+func (w *world) misfits() []Misfit {
+	var all []Misfit
+	for _, m := range w.members {
+		for _, s := range m.pods {
+			for _, message := range s.valuesFor(m).bad {
+				all = append(all, Misfit{Registration: m.name, Pod: s.pod, Message: message})
+			}
+		}
+	}
+	return all
+}
+
+// wanted is one Registration's entry of one Pod.
+type wanted struct {
+	registration string
+	pod          types.UID
+}
+
+// wants are digests of what entries take from Pods.
+func (w *world) wants() map[wanted]string {
+	all := map[wanted]string{}
+	for _, m := range w.members {
+		if m.static != nil {
+			continue
+		}
+		for _, s := range m.pods {
+			v := s.valuesFor(m)
+			// Maps are printed in the order of their keys.
+			all[wanted{m.name, s.pod.UID}] = fmt.Sprintf("%d %q", v.weight, v.metadata)
+		}
+	}
+	return all
+}
+
+// noteWants makes the places due whose entries a changed Pod outdates: the Pod
+// itself says that it is registered, and would have nothing listed. What changed
+// while nobody looked is found by the first sweep.
+func (p *pass) noteWants() {
+	w := newWorld(p.snapshot)
+	next := w.wants()
+	for _, m := range w.members {
+		for _, s := range m.pods {
+			key := wanted{m.name, s.pod.UID}
+			if before, known := p.notes.wants[key]; !known || before == next[key] {
+				continue
+			}
+			for _, place := range m.current {
+				p.notes.dirty[place] = true
+			}
+		}
+	}
+	p.notes.wants = next
+}

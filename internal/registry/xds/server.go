@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+const (
+	// pingAfter and pingTimeout find out that a client is gone without a word.
+	pingAfter   = 30 * time.Second
+	pingTimeout = 10 * time.Second
+	// minPing is how often a client may ask whether the server is there.
+	minPing = 10 * time.Second
+	// maxAge is how long a connection lives, give or take a tenth, so that clients
+	// spread over replicas that have joined since. In between they know what they
+	// knew.
+	maxAge      = 30 * time.Minute
+	maxAgeGrace = 10 * time.Second
+)
+
+// ServerOptions of Setup.
+type ServerOptions struct {
+	// Address to listen on, such as :18000.
+	Address string
+	// TLS is what clients see; without it they speak plain text.
+	TLS TLSFiles
+	// Registerer takes the metrics, controller-runtime's if nil.
+	Registerer prometheus.Registerer
+}
+
+// TLSFiles are PEM files, which are read anew for each connection, so that they
+// can be replaced.
+type TLSFiles struct {
+	// Certificate and Key are the server's; none: plain text.
+	Certificate, Key string
+	// ClientCA is what clients' certificates are checked with; none: clients need
+	// no certificate.
+	ClientCA string
+}
+
+// server answers clients on one address. It starts when it knows all there is,
+// and holds on to nothing.
+type server struct {
+	address string
+	ads     *adsServer
+	creds   credentials.TransportCredentials
+	synced  toolscache.InformerSynced
+	log     logr.Logger
+	serving atomic.Bool
+}
+
+// Cache is how much of the cluster's EndpointSlices the manager's cache is to
+// keep.
+func Cache() cache.ByObject {
+	served, err := labels.NewRequirement(LabelService, selection.Exists, nil)
+	if err != nil {
+		panic(err) // The label is a constant.
+	}
+	return cache.ByObject{Label: labels.NewSelector().Add(*served)}
+}
+
+// Setup adds an xDS server to the manager, which runs whether or not the manager
+// is the leader, and returns what it serves. The manager is ready when the
+// server answers.
+func Setup(ctx context.Context, mgr ctrl.Manager, options ServerOptions) (*Store, error) {
+	creds, err := options.TLS.credentials()
+	if err != nil {
+		return nil, fmt.Errorf("set up the xDS server: %w", err)
+	}
+	if options.Registerer == nil {
+		options.Registerer = ctrlmetrics.Registry
+	}
+	m, err := newMetrics(options.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("register the metrics of the xDS server: %w", err)
+	}
+	store := NewStore()
+	informer, err := mgr.GetCache().GetInformer(ctx, &discoveryv1.EndpointSlice{})
+	if err != nil {
+		return nil, fmt.Errorf("follow EndpointSlices: %w", err)
+	}
+	handle, err := informer.AddEventHandler(store.handler())
+	if err != nil {
+		return nil, fmt.Errorf("follow EndpointSlices: %w", err)
+	}
+	log := mgr.GetLogger().WithName("xds")
+	s := &server{
+		address: options.Address, creds: creds, synced: handle.HasSynced, log: log,
+		ads: &adsServer{store: store, metrics: m, log: log},
+	}
+	if err := errors.Join(mgr.Add(s), mgr.AddReadyzCheck("xds", s.ready)); err != nil {
+		return nil, fmt.Errorf("set up the xDS server: %w", err)
+	}
+	return store, nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (s *server) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (s *server) Start(ctx context.Context) error {
+	if !toolscache.WaitForCacheSync(ctx.Done(), s.synced) {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("serve xDS: %w; choose another --xds-bind-address", err)
+	}
+	g := grpc.NewServer(grpc.Creds(s.creds),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: maxAgeGrace,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}))
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s.ads)
+	s.log.Info("Serving xDS", "address", listener.Addr().String(), "tls", s.creds.Info().SecurityProtocol)
+	s.serving.Store(true)
+	defer s.serving.Store(false)
+	// Streams have no end of their own to wait for.
+	defer context.AfterFunc(ctx, g.Stop)()
+	if err := g.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve xDS: %w", err)
+	}
+	return nil
+}
+
+// ready is a check of /readyz.
+func (s *server) ready(*http.Request) error {
+	if !s.serving.Load() {
+		return errors.New("the xDS server has not begun to answer")
+	}
+	return nil
+}
+
+// credentials reads the files once, to say at once what is wrong with them.
+func (f TLSFiles) credentials() (credentials.TransportCredentials, error) {
+	switch {
+	case f == TLSFiles{}:
+		return insecure.NewCredentials(), nil
+	case f.Certificate == "" || f.Key == "":
+		return nil, errors.New("--xds-tls-cert and --xds-tls-key go together: set both")
+	}
+	if _, err := f.config(); err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(&tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.config() },
+	}), nil
+}
+
+func (f TLSFiles) config() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read --xds-tls-cert and --xds-tls-key: %w", err)
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}}
+	if f.ClientCA == "" {
+		return config, nil
+	}
+	data, err := os.ReadFile(f.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("read --xds-client-ca: %w", err)
+	}
+	config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if !config.ClientCAs.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("--xds-client-ca: %s holds no certificate: put a PEM bundle there", f.ClientCA)
+	}
+	return config, nil
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const root = "../.."
+
+var chartFolder = filepath.Join(root, "charts", "usher")
+
+// cases are the values that the chart is tried with, by their file's name.
+func cases(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	files, err := filepath.Glob("testdata/values/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no values in testdata/values: %v", err)
+	}
+	all := map[string]map[string]any{}
+	for _, file := range files {
+		values := map[string]any{}
+		read(t, file, &values)
+		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = values
+	}
+	return all
+}
+
+func read(t *testing.T, file string, into any) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(content, into); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+func render(t *testing.T, values map[string]any) []Object {
+	t.Helper()
+	objects, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func TestLint(t *testing.T) {
+	for name, values := range cases(t) {
+		for _, message := range lint.RunAll(chartFolder, values, "usher-system").Messages {
+			if message.Severity > support.InfoSev {
+				t.Errorf("values %s: %s", name, message)
+			}
+		}
+	}
+}
+
+// TestGolden: what each set of values makes, without the CRDs' text. They are read by
+// the tests on a real API server as well.
+func TestGolden(t *testing.T) {
+	for name, values := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			var text strings.Builder
+			fmt.Fprintf(&text, "# Rendered with values/%s.yaml; go test -update writes it anew.\n", name)
+			var others []Object
+			for _, object := range render(t, values) {
+				if object.Kind == crdKind {
+					fmt.Fprintf(&text, "# CRD %s\n", nameOf(t, object))
+				} else {
+					others = append(others, object)
+				}
+			}
+			text.WriteString(Join(others))
+			file := filepath.Join("testdata", "golden", name+".yaml")
+			if *update {
+				if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), text.String()); diff != "" {
+				t.Errorf("the chart makes something else (go test -update, if it is right):\n%s", diff)
+			}
+		})
+	}
+}
+
+func nameOf(t *testing.T, object Object) string {
+	t.Helper()
+	var head struct {
+		Metadata struct{ Name string }
+	}
+	if err := yaml.Unmarshal([]byte(object.Text), &head); err != nil {
+		t.Fatal(err)
+	}
+	return head.Metadata.Name
+}
+
+// TestValuesRefused: what cannot be meant is refused, with the field's name.
+func TestValuesRefused(t *testing.T) {
+	for _, test := range []struct{ values, want string }{
+		{"replica: 3", "replica"},
+		{"replicas: two", "replicas"},
+		{"image: {digest: latest}", "digest"},
+		{"image: {pullPolicy: Sometimes}", "pullPolicy"},
+		{"halves: {clonesets: true}", "clonesets"},
+		{"halves: {cloneset: false, registration: false}", "turn on cloneset, registration, or both"},
+		{"log: {level: loud}", "level"},
+		{"parallel: 0", "parallel"},
+		{"extraArgs: [leader-elect]", "extraArgs"},
+		{"metrics: {port: 70000}", "port"},
+		{"serviceAccount: {create: false}", "serviceAccount.name"},
+		{"serviceAccount: {name: mine}", "set serviceAccount.create to false"},
+		{"topologySpreadConstraints: [{maxSkew: 1}]", "topologySpreadConstraints"},
+	} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(test.values), &values); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, values); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.values, err, test.want)
+		}
+	}
+}
+
+// TestSchemaKnowsAllValues: a value that is documented is in the schema, since the
+// defaults have to fit it; and what the schema knows is documented.
+func TestSchemaKnowsAllValues(t *testing.T) {
+	var schema, values map[string]any
+	read(t, filepath.Join(chartFolder, "values.schema.json"), &schema)
+	read(t, filepath.Join(chartFolder, "values.yaml"), &values)
+	properties, _ := schema["properties"].(map[string]any)
+	for key := range properties {
+		if _, ok := values[key]; !ok && key != "global" {
+			t.Errorf("values.yaml does not tell of %s", key)
+		}
+	}
+}
+
+// TestNames: every object is named after the release, so that two releases do not
+// fight over one.
+func TestNames(t *testing.T) {
+	for _, test := range []struct{ release, values, want string }{
+		{"usher", "{}", "usher"},
+		{"my-usher", "{}", "my-usher"},
+		{"drain", "{}", "drain-usher"},
+		{"drain", "fullnameOverride: other", "other"},
+	} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(test.values), &values); err != nil {
+			t.Fatal(err)
+		}
+		objects, err := Render(chartFolder, Release{Name: test.release, Namespace: "x"}, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects {
+			name := nameOf(t, object)
+			if object.Kind != crdKind && name != test.want && !strings.HasPrefix(name, test.want+"-") {
+				t.Errorf("release %s: %s %s does not begin with %s", test.release, object.Kind, name, test.want)
+			}
+		}
+	}
+}
+
+// TestCRDsAreKept: nobody who uninstalls takes the CRDs along.
+func TestCRDsAreKept(t *testing.T) {
+	var names []string
+	for _, object := range render(t, nil) {
+		if object.Kind != crdKind {
+			continue
+		}
+		var crd struct {
+			Metadata struct {
+				Name                string
+				Labels, Annotations map[string]string
+			}
+		}
+		if err := yaml.Unmarshal([]byte(object.Text), &crd); err != nil {
+			t.Fatal(err)
+		}
+		meta := crd.Metadata
+		names = append(names, meta.Name)
+		if meta.Annotations["helm.sh/resource-policy"] != "keep" || meta.Labels["usher.dev/protected"] != "true" ||
+			!strings.Contains(meta.Annotations["argocd.argoproj.io/sync-options"], "Delete=false") {
+			t.Errorf("CRD %s: labels %v, annotations %v", meta.Name, meta.Labels, meta.Annotations)
+		}
+	}
+	if want := []string{"clonesets.apps.kruise.io", "registrations.usher.dev", "registries.usher.dev"}; !slices.Equal(names, want) {
+		t.Errorf("CRDs %v, want %v", names, want)
+	}
+}
+
+// TestGenerated: generate makes the same as is checked in, so that whoever installs
+// either way gets the same.
+func TestGenerated(t *testing.T) {
+	other := t.TempDir()
+	for _, folder := range []string{"config", "charts"} {
+		if err := os.CopyFS(filepath.Join(other, folder), os.DirFS(filepath.Join(root, folder))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := generate(other); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{
+		"dist/install.yaml", "dist/crds.yaml", "charts/usher/files/rbac/cloneset.yaml", "charts/usher/files/rbac/registration.yaml",
+		"charts/usher/files/crds/apps.kruise.io_clonesets.yaml",
+	} {
+		want, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(other, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(want) != string(got) {
+			t.Errorf("%s is stale: run make generate", file)
+		}
+	}
+	if err := generate(t.TempDir()); err == nil || !strings.Contains(err.Error(), "make generate") {
+		t.Errorf("a folder without CRDs: %v", err)
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/usher-dev/usher/tools/image/oci"
+	"github.com/usher-dev/usher/tools/image/sbom"
+)
+
+// Source is what Usher's image is built from.
+type Source struct {
+	// Root is the project's folder.
+	Root string
+	// Name is the image's name without a tag, Version its tag.
+	Name, Version string
+	// Platforms are those to build for.
+	Platforms []v1.Platform
+}
+
+// Result is a built image.
+type Result struct {
+	// Ref is its name with its tag.
+	Ref string
+	// Index is the image of all platforms.
+	Index v1.ImageIndex
+	// Variants are its images, one a platform.
+	Variants []Variant
+}
+
+// Variant is the image of one platform.
+type Variant struct {
+	Platform v1.Platform
+	Image    v1.Image
+	// SBOM lists what the program is made of, as SPDX 2.3 JSON.
+	SBOM []byte
+}
+
+// docs is where the image keeps what is for people and scanners.
+const docs = "/usr/share/doc/usher/"
+
+// Build compiles Usher and packs it. The same sources, commit and Go make the same
+// bytes, wherever and whenever.
+func (s Source) Build(ctx context.Context) (*Result, error) {
+	license, err := os.ReadFile(filepath.Join(s.Root, "LICENSE"))
+	if err != nil {
+		return nil, fmt.Errorf("-root %s is not the project's folder: %w", s.Root, err)
+	}
+	origin := s.origin(ctx)
+	result := &Result{Ref: s.Name + ":" + s.Version}
+	var images []v1.Image
+	for _, platform := range s.Platforms {
+		binary, err := s.compile(ctx, platform)
+		if err != nil {
+			return nil, fmt.Errorf("build for %s: %w", platform, err)
+		}
+		list, err := sbom.SPDX(sbom.Subject{Name: "usher", Version: s.Version, Binary: binary, Created: origin.created})
+		if err != nil {
+			return nil, err
+		}
+		image, err := oci.New(oci.Spec{
+			Platform: platform, Created: origin.created, Labels: s.labels(origin), Entrypoint: []string{"/usr/local/bin/usher"},
+			Layers: []oci.Layer{oci.Base(), {Comment: "usher " + s.Version, Files: []oci.File{
+				{Path: "/usr/local/bin/usher", Content: binary, Mode: 0o755},
+				{Path: docs + "LICENSE", Content: license},
+				{Path: docs + "sbom.spdx.json", Content: list},
+			}}},
+		})
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, image)
+		result.Variants = append(result.Variants, Variant{Platform: platform, Image: image, SBOM: list})
+	}
+	result.Index, err = oci.Index(images, s.labels(origin))
+	return result, err
+}
+
+// compile builds one binary. The commit is in the image's labels and not in the
+// binary, so that a commit that changes no source changes no layer.
+func (s Source) compile(ctx context.Context, platform v1.Platform) ([]byte, error) {
+	folder, err := os.MkdirTemp("", "usher-image-")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(folder) }() // What is left of it is the system's to clean up.
+	file := filepath.Join(folder, "usher")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", file, "./cmd/usher")
+	build.Dir = s.Root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+platform.OS, "GOARCH="+platform.Architecture,
+		"GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off")
+	if output, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build: %w\n%s", err, output)
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read what was built: %w", err)
+	}
+	return content, nil
+}
+
+// origin is the commit that an image is built from.
+type origin struct {
+	// revision is empty outside a git checkout, and ends in -dirty if files differ.
+	revision string
+	created  time.Time
+}
+
+// origin asks git. SOURCE_DATE_EPOCH, in seconds since 1970, overrides the time.
+func (s Source) origin(ctx context.Context) origin {
+	o := origin{created: time.Unix(0, 0)}
+	if revision, err := s.git(ctx, "rev-parse", "HEAD"); err == nil {
+		o.revision = revision
+		if changes, err := s.git(ctx, "status", "--porcelain"); err != nil || changes != "" {
+			o.revision += "-dirty"
+		}
+	}
+	epoch := os.Getenv("SOURCE_DATE_EPOCH")
+	if epoch == "" {
+		epoch, _ = s.git(ctx, "log", "-1", "--format=%ct") // Without git there is no time, and 1970 stays.
+	}
+	if seconds, err := strconv.ParseInt(epoch, 10, 64); err == nil {
+		o.created = time.Unix(seconds, 0)
+	}
+	return o
+}
+
+func (s Source) git(ctx context.Context, args ...string) (string, error) {
+	output, err := exec.CommandContext(ctx, "git", append([]string{"-C", s.Root}, args...)...).Output()
+	return strings.TrimSpace(string(output)), err
+}
+
+func (s Source) labels(from origin) map[string]string {
+	labels := map[string]string{
+		"org.opencontainers.image.title":       "usher",
+		"org.opencontainers.image.description": "Brings Pods into service and sees them out, without losing a request",
+		"org.opencontainers.image.url":         "https://github.com/usher-dev/usher",
+		"org.opencontainers.image.source":      "https://github.com/usher-dev/usher",
+		"org.opencontainers.image.licenses":    "Apache-2.0",
+		"org.opencontainers.image.version":     s.Version,
+		"org.opencontainers.image.created":     from.created.UTC().Format(time.RFC3339),
+	}
+	if from.revision != "" {
+		labels["org.opencontainers.image.revision"] = from.revision
+	}
+	return labels
+}
+
+// Write puts the image into a folder: a layout of all platforms, and for each of
+// them an archive and an SBOM.
+func (r *Result) Write(folder string, out io.Writer) error {
+	if err := oci.WriteLayout(filepath.Join(folder, "oci"), r.Ref, r.Index); err != nil {
+		return err
+	}
+	digest, err := r.Index.Digest()
+	if err != nil {
+		return fmt.Errorf("digest of the image: %w", err)
+	}
+	lines := []string{fmt.Sprintf("%s@%s", r.Ref, digest), "  " + filepath.Join(folder, "oci")}
+	for _, variant := range r.Variants {
+		base := filepath.Join(folder, "usher-"+strings.ReplaceAll(variant.Platform.String(), "/", "-"))
+		if err := oci.WriteTar(base+".tar", map[string]v1.Image{r.Ref: variant.Image}); err != nil {
+			return err
+		}
+		if err := os.WriteFile(base+".spdx.json", variant.SBOM, 0o600); err != nil {
+			return fmt.Errorf("write the SBOM: %w", err)
+		}
+		size, err := sizeOf(variant.Image)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, fmt.Sprintf("  %s.tar (%.1f MB compressed), %s.spdx.json", base, float64(size)/1e6, filepath.Base(base)))
+	}
+	_, err = fmt.Fprintln(out, strings.Join(lines, "\n"))
+	return err
+}
+
+// sizeOf is how many bytes a node fetches.
+func sizeOf(image v1.Image) (int64, error) {
+	manifest, err := image.Manifest()
+	if err != nil {
+		return 0, fmt.Errorf("read the manifest: %w", err)
+	}
+	if len(manifest.Layers) == 0 {
+		return 0, errors.New("the image has no layers")
+	}
+	size := manifest.Config.Size
+	for _, layer := range manifest.Layers {
+		size += layer.Size
+	}
+	return size, nil
+}
