@@ -438,22 +438,6 @@ func (p *pass) countRefused(name string, refused map[string]error, rest error) {
 	}
 }
 
-func (p *pass) applyOne(ctx context.Context, c PlaceChanges) error {
-	object := p.objects[c.Place.Registry]
-	conn, err := p.pool.get(ctx, object, c.Place.Prefix, false)
-	if err != nil {
-		return err
-	}
-	callCtx, cancel := context.WithTimeout(ctx, conn.timeout)
-	defer cancel()
-	err = conn.Apply(callCtx, c.Place.Service, slices.Concat(c.Leaves, c.Orphans, c.Joins))
-	_, rest := registry.ChangeErrors(err)
-	if errors.Is(rest, registry.ErrTransient) {
-		p.registryFailed(ctx, object, rest)
-	}
-	return err
-}
-
 // registryFailed opens an outage: other passes do not wait for the registry,
 // and the probe looks when it is back.
 func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) {

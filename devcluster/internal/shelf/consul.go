@@ -41,6 +41,7 @@ type consul struct {
 	address string
 	http    *http.Client
 	version string
+	every   time.Duration // between two looks
 
 	mu    sync.Mutex
 	nodes map[string]string // by UID
@@ -71,7 +72,7 @@ func startConsul(ctx context.Context, where Where) (Server, error) {
 	}
 	c := &consul{
 		spawner: process.NewSpawner(), address: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), http: manyConns(),
-		nodes: map[string]string{},
+		every: lookEvery, nodes: map[string]string{},
 	}
 	c.process, err = c.spawner.Start(process.Spec{
 		Name: kindConsul, Path: program, Dir: where.Dir, Log: filepath.Join(where.Dir, "consul.log"),
@@ -138,7 +139,7 @@ func (c *consul) Evict(ctx context.Context, uid string) error {
 	node := c.nodes[uid]
 	c.mu.Unlock()
 	if node == "" {
-		return fmt.Errorf("Pod %s: %w", uid, errNotWatched)
+		return fmt.Errorf("evict the entry of Pod %s: %w", uid, errNotWatched)
 	}
 	return c.Remove(ctx, node)
 }
@@ -202,7 +203,7 @@ func (c *consul) Watch(ctx context.Context, tell func(Sighting)) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(time.Until(began.Add(lookEvery))):
+		case <-time.After(time.Until(began.Add(c.every))):
 		}
 	}
 }

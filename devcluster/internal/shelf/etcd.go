@@ -84,7 +84,7 @@ func (e *etcd) Evict(ctx context.Context, uid string) error {
 	key := e.keys[uid]
 	e.mu.Unlock()
 	if key == "" {
-		return fmt.Errorf("Pod %s: %w", uid, errNotWatched)
+		return fmt.Errorf("evict the entry of Pod %s: %w", uid, errNotWatched)
 	}
 	_, err := e.client.Delete(ctx, key)
 	return err
