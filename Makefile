@@ -24,6 +24,11 @@ demo: ## Bring up a real API server and take two CloneSets through their lives u
 	@echo "Compiling the demo: a minute the first time."
 	@$(GO) -C devcluster run ./cmd/demo $(ARGS)
 
+.PHONY: e2e
+e2e: ## Play stories with real containers on a real node; needs root on Debian (docs/reliability.md).
+	@echo "Compiling the stories: a minute the first time."
+	@$(GO) -C devcluster run ./cmd/e2e $(ARGS)
+
 .PHONY: test
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C devcluster run ./cmd/devcluster build

@@ -51,11 +51,16 @@ func Debian(ctx context.Context, name string, packages ...string) (string, error
 // DebianProgram is Debian for a package of programs and the shared libraries that
 // it needs and that are not installed. Its programs run with LibraryPath.
 func DebianProgram(ctx context.Context, name string) (string, error) {
-	libraries, err := missingLibraries(ctx, name)
+	return DebianPrograms(ctx, name, name)
+}
+
+// DebianPrograms is DebianProgram for several packages in one folder.
+func DebianPrograms(ctx context.Context, name string, packages ...string) (string, error) {
+	libraries, err := missingLibraries(ctx, packages)
 	if err != nil {
 		return "", err
 	}
-	return Debian(ctx, name, append([]string{name}, libraries...)...)
+	return Debian(ctx, name, slices.Concat(packages, libraries)...)
 }
 
 // LibraryPath is the LD_LIBRARY_PATH, as Spec.Env has it, that programs below the
@@ -66,11 +71,11 @@ func LibraryPath(folder string) string {
 	return "LD_LIBRARY_PATH=" + strings.Join(append(libraries, more...), ":")
 }
 
-// missingLibraries returns the packages of libraries that a package depends on,
-// at any remove, and that are not installed.
-func missingLibraries(ctx context.Context, name string) ([]string, error) {
-	tree, err := run(ctx, "", "apt-cache", "depends", "--recurse", "--no-recommends", "--no-suggests",
-		"--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", name)
+// missingLibraries returns the packages of libraries that packages depend on, at
+// any remove, and that are not installed.
+func missingLibraries(ctx context.Context, packages []string) ([]string, error) {
+	tree, err := run(ctx, "", "apt-cache", append([]string{"depends", "--recurse", "--no-recommends", "--no-suggests",
+		"--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}, packages...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w; if apt-cache knows no such package, run apt-get update", err)
 	}

@@ -1,7 +1,7 @@
 //go:build tools
 
-// Package controlplane pins the real Kubernetes control plane and etcd that the
-// development cluster builds from their own Go modules.
+// Package controlplane pins the real Kubernetes control plane, kubelet and etcd
+// that the development cluster builds from their own Go modules.
 package controlplane
 
 import (
@@ -9,4 +9,5 @@ import (
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
 	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
 	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+	_ "k8s.io/kubernetes/cmd/kubelet"
 )

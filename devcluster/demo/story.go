@@ -3,13 +3,14 @@
 package demo
 
 import (
-	"embed"
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/usher-dev/usher/devcluster/demo/manifests"
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
 )
 
@@ -21,9 +22,6 @@ const (
 	// port is where the web program listens when its container names no port.
 	port = "8080"
 )
-
-//go:embed manifests/*.yaml
-var manifests embed.FS
 
 // story is one CloneSet's life.
 type story struct {
@@ -103,12 +101,11 @@ func registryObject(endpoint string) (*unstructured.Unstructured, error) {
 }
 
 func readManifest(name string) (*unstructured.Unstructured, error) {
-	file, err := manifests.Open("manifests/" + name)
+	text, err := manifests.Read(name)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }()
-	objects, err := checkout.ReadObjects(file)
+	objects, err := checkout.ReadObjects(strings.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w", name, err)
 	}

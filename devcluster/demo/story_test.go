@@ -3,7 +3,6 @@
 package demo
 
 import (
-	"bytes"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/devcluster/demo/manifests"
 )
 
 // The manifests say nothing that the API would drop.
@@ -28,14 +28,14 @@ func TestManifestsAreWhollyUnderstood(t *testing.T) {
 		"seed3-predelete.yaml":              &appsv1alpha1.CloneSet{},
 		"seed3-predelete-registration.yaml": &usherv1alpha1.Registration{},
 	} {
-		text, err := manifests.ReadFile("manifests/" + file)
+		text, err := manifests.Read(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := yaml.UnmarshalStrict(text, into); err != nil {
+		if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
-		if lines := bytes.Count(text, []byte("\n")); strings.HasSuffix(file, "-registration.yaml") && lines > 15 {
+		if lines := strings.Count(text, "\n"); strings.HasSuffix(file, "-registration.yaml") && lines > 15 {
 			t.Errorf("%s has %d lines, a Registration for the seeds shall do with 15", file, lines)
 		}
 	}

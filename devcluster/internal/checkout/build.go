@@ -73,7 +73,8 @@ func goBuild(ctx context.Context, p Program) (output string, err error) {
 	}
 	cmd := exec.CommandContext(ctx, path, "build", "-o", p.Out, p.Pkg)
 	cmd.Dir = p.Module
-	cmd.Env = append(os.Environ(), "GOWORK=off")
+	// Static: an image may hold nothing but the program.
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	// A group of its own, so that an interruption reaches the compilers that go
 	// has started; Pdeathsig, so that nothing outlives this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -21,6 +21,8 @@ const (
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
+	// Kubelet is no part of a control plane: All leaves it out.
+	Kubelet = "kubelet"
 )
 
 // CacheEnv names the environment variable that replaces the default cache
@@ -43,7 +45,7 @@ func packagePath(binary string) string {
 	switch binary {
 	case Etcd:
 		return "go.etcd.io/etcd/server/v3"
-	case APIServer, ControllerManager, Scheduler:
+	case APIServer, ControllerManager, Scheduler, Kubelet:
 		return "k8s.io/kubernetes/cmd/" + binary
 	default:
 		return ""
@@ -58,7 +60,7 @@ type Options struct {
 	// Cache is the cache folder; empty means $USHER_CACHE, and without that
 	// "usher" in os.UserCacheDir().
 	Cache string
-	// Only names the binaries wanted; empty means all.
+	// Only names the binaries wanted; empty means those of All.
 	Only []string
 	// Tell hears of the progress; nil is allowed.
 	Tell progress.Sink
@@ -133,7 +135,7 @@ func prepare(opts Options) (*plan, error) {
 	}
 	for _, name := range wanted {
 		if packagePath(name) == "" {
-			return nil, fmt.Errorf("cannot build %q: the binaries are %s", name, strings.Join(All(), ", "))
+			return nil, fmt.Errorf("cannot build %q: the binaries are %s", name, strings.Join(append(All(), Kubelet), ", "))
 		}
 	}
 	dir := filepath.Join(root, "controlplane", source.Key(runtime.Version()))

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// settled is a set of two Pods with nothing under way.
+func settled() State {
+	pod := func(name string) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal)}},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		}
+	}
+	return State{
+		Set: &appsv1alpha1.CloneSet{
+			ObjectMeta: metav1.ObjectMeta{Generation: 3},
+			Spec:       appsv1alpha1.CloneSetSpec{Replicas: ptr.To[int32](2)},
+			Status: appsv1alpha1.CloneSetStatus{
+				ObservedGeneration: 3, Replicas: 2, AvailableReplicas: 2, UpdatedAvailableReplicas: 2, ExpectedUpdatedReplicas: 2,
+			},
+		},
+		Registration: &usherv1alpha1.Registration{Status: usherv1alpha1.RegistrationStatus{Registered: 2}},
+		Pods:         []corev1.Pod{pod("a"), pod("b")},
+	}
+}
+
+func TestUnsettled(t *testing.T) {
+	cases := map[string]struct {
+		change func(*State)
+		want   string
+	}{
+		"nothing":             {func(*State) {}, ""},
+		"no set":              {func(s *State) { s.Set = nil }, "the set is not there"},
+		"an old set":          {func(s *State) { s.Set.Generation = 2 }, "last change"},
+		"an old status":       {func(s *State) { s.Set.Status.ObservedGeneration = 2 }, "last change"},
+		"too few Pods":        {func(s *State) { s.Pods = s.Pods[:1] }, "1 Pods, want 2"},
+		"a Pod that goes":     {func(s *State) { s.Pods[1].DeletionTimestamp = &metav1.Time{} }, "b is being deleted"},
+		"a Pod at a gate":     {func(s *State) { s.Pods[0].Labels[appsv1alpha1.LabelLifecycleState] = "Updated" }, "a is Updated"},
+		"a Pod not ready":     {func(s *State) { s.Pods[0].Status.Conditions = nil }, "a is not ready"},
+		"not all available":   {func(s *State) { s.Set.Status.AvailableReplicas = 1 }, "1 available"},
+		"not all updated":     {func(s *State) { s.Set.Status.UpdatedAvailableReplicas = 1 }, "1 updated"},
+		"a partition is kept": {func(s *State) { s.Set.Status.UpdatedAvailableReplicas, s.Set.Status.ExpectedUpdatedReplicas = 1, 1 }, ""},
+		"no Registration":     {func(s *State) { s.Registration = nil }, "the Registration is not there"},
+		"not all registered":  {func(s *State) { s.Registration.Status.Registered = 1 }, "1 Pods are registered"},
+		"one drains":          {func(s *State) { s.Registration.Status.Draining = 1 }, "1 drain"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			state := settled()
+			c.change(&state)
+			got := state.Unsettled(3)
+			if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// The usual manifests and those of registries say nothing that the API would drop.
+func TestManifestsAreWhollyUnderstood(t *testing.T) {
+	story := Story{Name: "a-story"}.withDefaults()
+	set, err := newCloneSet(story, cloneSet, []string{"spec: {replicas: 7}"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := &appsv1alpha1.CloneSet{}
+	decodeStrictly(t, set.Object, typed)
+	if *typed.Spec.Replicas != 7 || typed.Namespace != "a-story" || typed.Name != SetName {
+		t.Errorf("the set is %s/%s with %d replicas", typed.Namespace, typed.Name, *typed.Spec.Replicas)
+	}
+	reg, err := newRegistration(story, registration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decodeStrictly(t, reg.Object, &usherv1alpha1.Registration{})
+	for _, kind := range []Registry{Etcd, Consul, HAProxy} {
+		object, err := registryObject(kind, address(kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		decodeStrictly(t, object.Object, &usherv1alpha1.Registry{})
+	}
+}

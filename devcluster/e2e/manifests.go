@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// SetName is the name of a story's CloneSet and of its Registration.
+const SetName = "web"
+
+// The hooks of a story's CloneSet, if it does not say otherwise.
+const (
+	HookCreated   = "example.com/newly-create"
+	HookInPlace   = "example.com/unready-blocker-inplace"
+	HookPreDelete = "example.com/unready-blocker-delete"
+)
+
+// cloneSet is where every story begins: three Pods, updated in place one after
+// the other, with a hook before each update and each deletion.
+const cloneSet = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata: {name: web}
+spec:
+  replicas: 3
+  lifecycle:
+    inPlaceUpdate: {labelsHandler: {example.com/unready-blocker-inplace: "true"}}
+    preDelete: {labelsHandler: {example.com/unready-blocker-delete: "true"}}
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata:
+      labels:
+        app: web
+        example.com/newly-create: "true"
+        example.com/unready-blocker-inplace: "true"
+        example.com/unready-blocker-delete: "true"
+    spec:
+      containers:
+      - name: main
+        image: usher.test/web:v1
+        readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
+        resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
+  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
+`
+
+const registration = `
+apiVersion: usher.dev/v1alpha1
+kind: Registration
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  instance: {port: 8080}
+  hooks:
+    created: example.com/newly-create
+    inPlaceUpdate: example.com/unready-blocker-inplace
+    preDelete: example.com/unready-blocker-delete
+  drain: {deadline: 5m, onDeadline: Block}
+`
+
+// newCloneSet is a manifest with documents written over it.
+func newCloneSet(story Story, manifest string, documents []string) (*unstructured.Unstructured, error) {
+	return build(append([]string{manifest, names(story)}, documents...)...)
+}
+
+func newRegistration(story Story, manifest string) (*unstructured.Unstructured, error) {
+	return build(manifest, names(story), fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
+		story.Registry, story.Name, story.Propagation))
+}
+
+func names(story Story) string {
+	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, SetName)
+}
+
+// build writes documents over each other.
+func build(documents ...string) (*unstructured.Unstructured, error) {
+	object := map[string]any{}
+	for _, document := range documents {
+		var err error
+		if object, err = merge(object, document); err != nil {
+			return nil, err
+		}
+	}
+	return &unstructured.Unstructured{Object: object}, nil
+}
+
+// registryObject is the Registry of a kind at an address of the node.
+func registryObject(kind Registry, address string) (*unstructured.Unstructured, error) {
+	spec := map[Registry]string{
+		Etcd:    "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",
+		Consul:  "consul: {address: %q}",
+		HAProxy: "haproxy: {addresses: [%q]}",
+	}[kind]
+	return build("{apiVersion: usher.dev/v1alpha1, kind: Registry}",
+		fmt.Sprintf("{metadata: {name: %s}, spec: {%s}}", kind, fmt.Sprintf(spec, address)))
+}

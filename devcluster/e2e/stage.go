@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/devcluster/internal/cluster"
+	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
+	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
+	"github.com/usher-dev/usher/devcluster/internal/realnode"
+	"github.com/usher-dev/usher/devcluster/internal/sandbox"
+)
+
+// closeTime bounds the end of everything.
+const closeTime = 30 * time.Second
+
+// stage is what all stories share.
+type stage struct {
+	place   *sandbox.Place
+	kit     kit
+	stories []Story
+	rate    int
+
+	node    *realnode.Node
+	kube    client.Client
+	world   *world
+	spawner *process.Spawner
+	images  *http.Server
+	// usherReady is how long Usher took from its manifests to Ready.
+	usherReady time.Duration
+
+	etcd       *cluster.Etcd
+	etcdClient *clientv3.Client
+}
+
+// openStage brings everything up. On an error nothing of it is left running.
+func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
+	s := &stage{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner()}
+	for _, step := range []func(context.Context, progress.Sink) error{
+		s.startNode, s.serveImages, s.startRegistries, s.connect, s.installUsher, s.addRegistries,
+	} {
+		if err := step(ctx, tell); err != nil {
+			return nil, errors.Join(err, s.close(ctx))
+		}
+	}
+	return s, nil
+}
+
+func (s *stage) path(parts ...string) string {
+	return filepath.Join(append([]string{s.place.Dir}, parts...)...)
+}
+
+func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
+	node, err := realnode.Start(ctx, realnode.Options{
+		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher}, Tell: tell,
+	})
+	s.node = node
+	return err
+}
+
+// connect makes the administrator's client.
+func (s *stage) connect(context.Context, progress.Sink) error {
+	all, err := newScheme()
+	if err != nil {
+		return err
+	}
+	if s.kube, err = client.New(s.node.RESTConfig(), client.Options{Scheme: all}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	return nil
+}
+
+// addRegistries makes the Registry objects and begins to watch.
+func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
+	for _, kind := range []Registry{Etcd, Consul, HAProxy} {
+		if kind != Etcd && !uses(s.stories, kind) {
+			continue
+		}
+		object, err := registryObject(kind, address(kind))
+		if err != nil {
+			return err
+		}
+		if err := s.kube.Create(ctx, object); err != nil {
+			return fmt.Errorf("create Registry %s: %w", object.GetName(), err)
+		}
+	}
+	var err error
+	s.world, err = watchWorld(ctx, s.node.RESTConfig(), s.kube.Scheme())
+	return err
+}
+
+// close ends everything. It takes the time that it needs, also when ctx has ended.
+func (s *stage) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	var errs []error
+	if s.images != nil {
+		errs = append(errs, s.images.Close())
+	}
+	if s.etcdClient != nil {
+		errs = append(errs, s.etcdClient.Close())
+	}
+	if s.etcd != nil {
+		errs = append(errs, s.etcd.Kill())
+	}
+	if s.node != nil {
+		errs = append(errs, s.node.Stop(ctx))
+	}
+	s.spawner.Close()
+	return errors.Join(errs...)
+}
+
+// tagOf is the tag of an image's name; empty if it has none.
+func tagOf(image string) string {
+	_, tag, _ := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
+	return tag
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/devcluster/internal/traffic"
+	"github.com/usher-dev/usher/devcluster/internal/view"
+)
+
+func decodeStrictly(t *testing.T, object map[string]any, into any) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader([]byte(text(t, object))))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		t.Errorf("%v: %v", object["kind"], err)
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	report := func(lost int) traffic.Report {
+		return traffic.Report{Sections: []traffic.Section{{Sent: 1200, Lost: lost, Fast: traffic.Latencies{time.Millisecond, 3 * time.Millisecond}}}}
+	}
+	cases := map[string]struct {
+		story   Story
+		lost    int
+		failure error
+		want    string
+	}{
+		"none lost":            {story: Story{}},
+		"lost":                 {story: Story{}, lost: 2, want: "2 requests were lost"},
+		"lost and measured":    {story: Story{Loss: LossMeasured}, lost: 2},
+		"failed and lost more": {story: Story{}, lost: 2, failure: errors.New("broken"), want: "broken"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := outcomeOf(c.story, report(c.lost), time.Second, c.failure)
+			if (c.want == "") != (o.Failure == "") || !strings.Contains(o.Failure, c.want) {
+				t.Errorf("the failure is %q, want %q", o.Failure, c.want)
+			}
+			if o.Requests != 1200 || o.P99 != 3*time.Millisecond {
+				t.Errorf("%d requests, p99 %s", o.Requests, o.P99)
+			}
+		})
+	}
+}
+
+func TestTableAndReport(t *testing.T) {
+	outcomes := []Outcome{
+		{Name: "good", About: "goes well", Registry: Etcd, Requests: 1234567, P99: 1500 * time.Microsecond, Took: 12 * time.Second},
+		{Name: "bad", About: "goes wrong", Registry: Consul, Requests: 10, Lost: 3, Failure: "3 requests were lost",
+			Reasons: []traffic.ReasonCount{{Reason: "connection refused", Count: 3}}},
+	}
+	shown := strings.Join(table(outcomes, view.Style{}), "\n")
+	for _, want := range []string{"✓ good", "1,234,567", "1.5 ms", "12.0 s", "✗ bad", "lost: 3 × connection refused"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("the table has no %q:\n%s", want, shown)
+		}
+	}
+	if failed(outcomes) != 1 {
+		t.Errorf("%d have failed, want 1", failed(outcomes))
+	}
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "docs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, reportFile)
+	if err := os.WriteFile(path, []byte("before\n"+reportBegin+"\nold\n"+reportEnd+"\nafter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeReport(root, outcomes, time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)); err != nil {
+		t.Fatal(err)
+	}
+	written, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(written)
+	if !strings.HasPrefix(got, "before\n") || !strings.HasSuffix(got, "\nafter\n") || strings.Contains(got, "old") ||
+		!strings.Contains(got, "| good | goes well | etcd | 1,234,567 | 0 | 1.5 ms | 12.0 s |") || !strings.Contains(got, "2026-05-01") {
+		t.Errorf("the report is\n%s", got)
+	}
+	if _, err := splice("no marks", ""); err == nil {
+		t.Error("a report without marks is written")
+	}
+}
+
+func TestOptions(t *testing.T) {
+	stories := []Story{{Name: "one"}, {Name: "two"}}
+	for name, o := range map[string]Options{
+		"no such story":         {Stories: stories, Run: regexp.MustCompile("three")},
+		"a report of some":      {Stories: stories, Run: regexp.MustCompile("one"), Report: true},
+		"a report of a shell":   {Stories: stories, Shell: true, Report: true},
+		"less than one at once": {Stories: stories, Parallel: -1},
+		"less than no requests": {Stories: stories, Rate: -1},
+	} {
+		if _, err := o.withDefaults(); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	o, err := Options{Stories: stories, Run: regexp.MustCompile("^t")}.withDefaults()
+	if chosen := o.chosen(); err != nil || len(chosen) != 1 || chosen[0].Name != "two" || chosen[0].Registry != Etcd {
+		t.Errorf("chosen are %+v, %v", chosen, err)
+	}
+}
+
+// A run that was killed leaves its folder to the next one; a live one keeps its own.
+func TestRemoveStale(t *testing.T) {
+	root := t.TempDir()
+	own := dirPrefix + "1-live"
+	for _, name := range []string{dirPrefix + "2147483647-dead", own, dirPrefix + "logs-1", "other"} {
+		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeStale(root); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(root, "*"))
+	if err != nil || len(left) != 3 {
+		t.Errorf("left are %v, want three: %v", left, err)
+	}
+}

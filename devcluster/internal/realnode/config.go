@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realnode
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// socket is containerd's; /run is the sandbox's own.
+	socket = "/run/containerd/containerd.sock"
+	// pauseImage is the one that holds a Pod's namespaces.
+	pauseImage = "usher.test/pause:1"
+	// maxOpenFiles is what a kubelet asks for by default.
+	maxOpenFiles = 1000000
+)
+
+// containerdConfig is of version 2, which containerd 1.6 to 2 read.
+const containerdConfig = `version = 2
+root = %[1]q
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
+[grpc]
+  address = %[2]q
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %[3]q
+  # A machine may withhold the right to lower a process's score.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = %[4]q
+    conf_dir = %[5]q
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = false
+      BinaryName = %[6]q
+`
+
+// configure writes what containerd, the CNI plugins and the kubelet read.
+func (n *Node) configure() error {
+	containerd := fmt.Sprintf(containerdConfig,
+		n.path("containerd"), socket, pauseImage, n.options.Assets.plugins(), n.path("cni"), n.options.Assets.runc())
+	network, err := json.Marshal(networkConfig())
+	if err != nil {
+		return err
+	}
+	settings, err := n.kubeletSettings()
+	if err != nil {
+		return err
+	}
+	kubelet, err := yaml.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string]string{
+		"containerd.toml": containerd, "cni/10-pods.conflist": string(network), "kubelet.yaml": string(kubelet), "resolv.conf": "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
+			return fmt.Errorf("configure the node: %w", err)
+		}
+		if err := os.WriteFile(n.path(name), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("configure the node: %w", err)
+		}
+	}
+	return nil
+}
+
+func networkConfig() map[string]any {
+	return map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       "pods",
+		"plugins": []map[string]any{{
+			"type": "bridge", "bridge": "cni0", "isGateway": true, "isDefaultGateway": true,
+			"ipMasq": false, "hairpinMode": true,
+			"ipam": map[string]any{"type": "host-local", "ranges": [][]map[string]any{{{"subnet": PodRange}}}},
+		}},
+	}
+}
+
+// kubeletSettings are a kubelet's for a node that lives some minutes beside other
+// work: it evicts and collects nothing, and does not ask for what only the whole
+// machine could give.
+func (n *Node) kubeletSettings() (map[string]any, error) {
+	score, err := oomScore()
+	if err != nil {
+		return nil, err
+	}
+	files, err := openFiles()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{
+		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
+		"kind":                     "KubeletConfiguration",
+		"authentication":           map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
+		"authorization":            map[string]any{"mode": "AlwaysAllow"},
+		"containerRuntimeEndpoint": "unix://" + socket,
+		"cgroupDriver":             "cgroupfs",
+		"cgroupRoot":               n.options.Cgroup,
+		"failCgroupV1":             false,
+		"failSwapOn":               false,
+		"makeIPTablesUtilChains":   false,
+		"oomScoreAdj":              score,
+		"maxOpenFiles":             files,
+		"resolvConf":               n.path("resolv.conf"),
+		"evictionHard": map[string]string{
+			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
+		},
+		"imageGCHighThresholdPercent": 100,
+		// Else an image that was imported would have to be pulled once one of the
+		// same content was.
+		"imagePullCredentialsVerificationPolicy": "NeverVerify",
+		"serializeImagePulls":                    false,
+		"registryPullQPS":                        0,
+		"nodeStatusUpdateFrequency":              "2s",
+		"nodeLeaseDurationSeconds":               10,
+		"syncFrequency":                          "10s",
+		"eventRecordQPS":                         0,
+		"kubeAPIQPS":                             100,
+		"kubeAPIBurst":                           200,
+	}, nil
+}
+
+// oomScore is the one that this process has: to lower it takes a right that a
+// machine may withhold.
+func oomScore() (int, error) {
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// openFiles is the most that this process may ask for.
+func openFiles() (uint64, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("read the limit of open files: %w", err)
+	}
+	return min(limit.Max, maxOpenFiles), nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// groupPrefix and the id of the process that called Run are a group's name.
+	groupPrefix = "usher-sandbox-"
+	// removeTime bounds the removal: the kernel lets go of a group a moment after
+	// its last process has ended.
+	removeTime  = 10 * time.Second
+	removeEvery = 20 * time.Millisecond
+)
+
+// hierarchy is a mounted tree of control groups.
+type hierarchy struct {
+	root string
+	// cpuset says that it is version 1's tree of processor sets.
+	cpuset bool
+}
+
+// hierarchies finds all mounted trees: the one of version 2, those of version 1,
+// or both, where container runtimes use both.
+func hierarchies(mountinfo string) []hierarchy {
+	var found []hierarchy
+	scan := bufio.NewScanner(strings.NewReader(mountinfo))
+	for scan.Scan() {
+		mount, tail, _ := strings.Cut(scan.Text(), " - ")
+		fields, kind := strings.Fields(mount), strings.Fields(tail)
+		if len(fields) < 5 || len(kind) < 3 || (kind[0] != "cgroup" && kind[0] != "cgroup2") {
+			continue
+		}
+		cpuset := kind[0] == "cgroup" && slices.Contains(strings.Split(kind[2], ","), "cpuset")
+		found = append(found, hierarchy{root: fields[4], cpuset: cpuset})
+	}
+	return found
+}
+
+func findHierarchies() ([]hierarchy, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	found := hierarchies(string(text))
+	if len(found) == 0 {
+		return nil, errors.New("no control groups are mounted: mount them at /sys/fs/cgroup")
+	}
+	return found, nil
+}
+
+// makeGroup makes a group in every tree.
+func makeGroup(trees []hierarchy, name string) error {
+	for _, h := range trees {
+		if err := os.Mkdir(filepath.Join(h.root, name), 0o755); err != nil {
+			return fmt.Errorf("make a control group: %w", err)
+		}
+		if h.cpuset {
+			if err := fillCPUSet(h.root, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fillCPUSet gives a group all processors and memory nodes: an empty set takes
+// no process.
+func fillCPUSet(root, name string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		all, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			return fmt.Errorf("make a control group: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name, file), all, 0o644); err != nil {
+			return fmt.Errorf("make a control group: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeGroup removes a group and those below it from every tree.
+func removeGroup(trees []hierarchy, name string) error {
+	var errs []error
+	for _, h := range trees {
+		deadline := time.Now().Add(removeTime)
+		err := removeTree(filepath.Join(h.root, name))
+		for errors.Is(err, syscall.EBUSY) && time.Now().Before(deadline) {
+			<-time.After(removeEvery)
+			err = removeTree(filepath.Join(h.root, name))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove a control group: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeTree removes folders from the leaves up: the files in them go with them.
+func removeTree(folder string) error {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeTree(filepath.Join(folder, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := syscall.Rmdir(folder); err != nil && !errors.Is(err, syscall.ENOENT) {
+		return &fs.PathError{Op: "rmdir", Path: folder, Err: err}
+	}
+	return nil
+}
+
+// staleGroups are the groups that killed runs have left.
+func staleGroups(trees []hierarchy) []string {
+	var names []string
+	for _, h := range trees {
+		found, _ := filepath.Glob(filepath.Join(h.root, groupPrefix+"*")) // The pattern is well-formed.
+		for _, path := range found {
+			name := filepath.Base(path)
+			pid, err := strconv.Atoi(strings.TrimPrefix(name, groupPrefix))
+			if err == nil && !alive(pid) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// endGrace is how long the program inside may take to end after it was asked to.
+const endGrace = 45 * time.Second
+
+// Options of Run.
+type Options struct {
+	// Dir is a folder for the files of the sandbox. It must exist, be empty, and
+	// not be on an overlay.
+	Dir string
+	// Args are the arguments of the program inside, which is this one.
+	Args []string
+	// Stdin, Stdout and Stderr are the program's.
+	Stdin, Stdout, Stderr *os.File
+}
+
+// Check says what is missing on this machine, each as a sentence that says what
+// to do; nil if a sandbox can be made.
+func Check() error {
+	if runtime.GOOS != "linux" {
+		return fmt.Errorf("a real node needs Linux, and this is %s: run it in a virtual machine", runtime.GOOS)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("a real node needs root, for namespaces, mounts and control groups: run it as root (it changes nothing outside its own namespaces)")
+	}
+	trees, err := findHierarchies()
+	if err != nil {
+		return err
+	}
+	probe := groupPrefix + "probe"
+	if err := errors.Join(makeGroup(trees, probe), removeGroup(trees, probe)); err != nil {
+		return fmt.Errorf("a real node needs control groups that it may write (in a container: run it with --privileged --cgroupns=host): %w", err)
+	}
+	return nil
+}
+
+// Run runs this program inside, with other arguments, and returns its exit code.
+// When ctx ends the program gets SIGTERM and, if it does not end in time, SIGKILL.
+// When Run returns no process, mount or control group of the sandbox is left: the
+// error says if it is not so.
+func Run(ctx context.Context, o Options) (code int, err error) {
+	trees, err := findHierarchies()
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range staleGroups(trees) {
+		if err := removeGroup(trees, name); err != nil {
+			return 0, err
+		}
+	}
+	group := fmt.Sprintf("%s%d", groupPrefix, os.Getpid())
+	defer func() { err = errors.Join(err, removeGroup(trees, group)) }()
+	if err := makeGroup(trees, group); err != nil {
+		return 0, err
+	}
+	// Pdeathsig fires when the forking thread ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := command(ctx, o, "/"+group)
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("make the namespaces: %w", err)
+	}
+	spaces, spacesErr := namespacesOf(cmd.Process.Pid)
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) || (err != nil && ctx.Err() != nil) {
+		err = nil // The program's own code says it.
+	}
+	return cmd.ProcessState.ExitCode(), errors.Join(err, spacesErr, leftovers(spaces, o.Dir))
+}
+
+func command(ctx context.Context, o Options, group string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", o.Args...)
+	cmd.Env = append(os.Environ(), stageEnv+"="+stageInit, dirEnv+"="+o.Dir, groupEnv+"="+group)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Stdin, o.Stdout, o.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = endGrace
+	return cmd
+}
+
+// namespacesOf names the namespaces of a process that are not this one's.
+func namespacesOf(pid int) ([]string, error) {
+	var names []string
+	for _, kind := range []string{"mnt", "net", "pid"} {
+		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
+		if err != nil {
+			return nil, fmt.Errorf("read a namespace: %w", err)
+		}
+		ours, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			return nil, fmt.Errorf("read a namespace: %w", err)
+		}
+		if theirs == ours {
+			return nil, fmt.Errorf("the process inside has no %s namespace of its own", kind)
+		}
+		names = append(names, theirs)
+	}
+	return names, nil
+}
+
+// leftovers says what is left of a sandbox: processes in its namespaces, and
+// mounts outside it that come from its folder.
+func leftovers(spaces []string, dir string) error {
+	var errs []error
+	links, _ := filepath.Glob("/proc/[0-9]*/ns/*") // The pattern is well-formed.
+	for _, link := range links {
+		space, err := os.Readlink(link)
+		if err != nil {
+			continue // It has ended.
+		}
+		for _, ours := range spaces {
+			if space == ours {
+				errs = append(errs, fmt.Errorf("a process of the sandbox is left: %s", filepath.Dir(filepath.Dir(link))))
+			}
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) {
+			errs = append(errs, fmt.Errorf("a mount of the sandbox is left: %s", strings.TrimSpace(line)))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// consulWait is how long Consul may hold an answer back for want of news.
+const consulWait = "30s"
+
+// Consul is a service in Consul, as callers without an agent ask for it: its
+// instances that pass their checks.
+type Consul struct {
+	// Address is Consul's HTTP API, for instance "http://127.0.0.1:8500".
+	Address string
+	// Service is the name that callers ask for.
+	Service string
+}
+
+// Follow implements Source with blocking queries.
+func (c Consul) Follow(ctx context.Context, sink Sink) error {
+	for index := "0"; ctx.Err() == nil; {
+		entries, next, err := c.list(ctx, index)
+		if err != nil {
+			return err
+		}
+		sink.Replace(entries)
+		index = next
+	}
+	return ctx.Err()
+}
+
+func (c Consul) list(ctx context.Context, index string) (entries []Entry, next string, err error) {
+	where := fmt.Sprintf("%s/v1/health/service/%s?passing&wait=%s&index=%s",
+		c.Address, url.PathEscape(c.Service), consulWait, url.QueryEscape(index))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
+	if err != nil {
+		return nil, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, "", fmt.Errorf("list service %s in Consul: %w", c.Service, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, "", fmt.Errorf("list service %s in Consul: %s", c.Service, response.Status)
+	}
+	var listed []struct {
+		Service struct {
+			ID      string
+			Address string
+			Port    int
+		}
+	}
+	if err := json.NewDecoder(response.Body).Decode(&listed); err != nil {
+		return nil, "", fmt.Errorf("list service %s in Consul: %w", c.Service, err)
+	}
+	for _, i := range listed {
+		entries = append(entries, Entry{Key: i.Service.ID, Addr: net.JoinHostPort(i.Service.Address, strconv.Itoa(i.Service.Port))})
+	}
+	return entries, response.Header.Get("X-Consul-Index"), nil
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import "context"
+
+// Fixed is one address that never changes: that of a load balancer, which finds
+// the instances itself.
+type Fixed string
+
+// Follow implements Source.
+func (f Fixed) Follow(ctx context.Context, sink Sink) error {
+	sink.Replace([]Entry{{Key: string(f), Addr: string(f)}})
+	<-ctx.Done()
+	return ctx.Err()
+}
