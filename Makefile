@@ -66,7 +66,7 @@ bench: ## Run the benchmarks of the planners.
 	$(GO) test ./internal/plan ./internal/registration -run '^$$' -bench . -benchmem
 
 .PHONY: measure
-measure: ## Measure Usher with simulated containers, 100 and 2,000 Pods (docs/performance.md).
+measure: ## Measure Usher with simulated containers, and with ARGS=-registries=etcd,consul the operator (docs/performance.md).
 	@$(GO) -C devcluster run ./cmd/measure $(ARGS)
 
 .PHONY: build

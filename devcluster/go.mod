@@ -74,7 +74,7 @@ require (
 	github.com/usher-dev/usher/conformance v0.0.0-00010101000000-000000000000
 	github.com/usher-dev/usher/tools/image v0.0.0-00010101000000-000000000000
 	github.com/x448/float16 v0.8.4 // indirect
-	go.etcd.io/etcd/api/v3 v3.6.8 // indirect
+	go.etcd.io/etcd/api/v3 v3.6.8
 	go.etcd.io/etcd/client/pkg/v3 v3.6.8 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1

@@ -171,17 +171,20 @@ func controllerOptions(passes int) controller.Options {
 
 // Reconcile is one pass over a namespace.
 func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	if wait := r.early(request.Name); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
 	p, err := r.observe(ctx, request.Name)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	p.snapshot.Now = r.clock.Now()
 	sweep := p.sweepDue(p.snapshot.Now)
-	p.list(ctx, Needs(p.snapshot))
+	p.list(ctx, p.needs())
 	// What a listing shows was so when it ended, at the earliest: a wait that is
 	// counted from before it could be cut short.
 	p.snapshot.Now = r.clock.Now()
-	plan, err := p.execute(ctx, MakePlan(p.snapshot))
+	plan, err := p.execute(ctx, p.plan())
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -191,6 +194,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		p.errs = append(p.errs, err)
 	}
 	p.announce(plan)
+	p.pause()
 	if err := errors.Join(p.errs...); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -286,6 +290,7 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.Re
 	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("write the status of Registration %s: %w", r.Name, err)
 	}
+	p.notes.registrations.wrote(r, next)
 	return nil
 }
 

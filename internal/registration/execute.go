@@ -42,14 +42,14 @@ func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
 	unprepared, prepared := p.prepare(ctx, plan.Outcomes)
 	p.protect(ctx, plan.Protect)
 	if prepared || len(plan.Protect) > 0 {
-		plan = MakePlan(p.snapshot)
+		plan = p.plan()
 	}
 	changed, err := p.confirm(ctx, plan.Changes)
 	if err != nil {
 		return plan, err
 	}
 	if changed {
-		plan = MakePlan(p.snapshot)
+		plan = p.plan()
 	}
 	p.noteSweeps(plan.Changes)
 	changes := withoutJoins(plan.Changes, unprepared)
@@ -63,7 +63,7 @@ func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
 	}
 	p.list(ctx, places)
 	p.snapshot.Now = p.clock.Now()
-	return MakePlan(p.snapshot), nil
+	return p.plan(), nil
 }
 
 // withoutJoins leaves out what some Registrations would register, and places
@@ -130,17 +130,17 @@ func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, ta
 		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 			return fmt.Errorf("hold Registration %s: %w", r.Name, err)
 		}
+		p.replaceRegistration(r, next)
+		r, next = next, next.DeepCopy()
 	}
 	if sameTargets(targets, next.Status.Targets) {
-		p.replaceRegistration(next)
 		return nil
 	}
-	base := next.DeepCopy()
 	next.Status.Targets = targets
-	if err := p.client.Status().Patch(ctx, next, lockedPatch(base)); err != nil {
+	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("record the targets of Registration %s: %w", r.Name, err)
 	}
-	p.replaceRegistration(next)
+	p.replaceRegistration(r, next)
 	return nil
 }
 
@@ -152,7 +152,8 @@ func sameTargets(a, b []usherv1alpha1.Target) bool {
 	return slices.Equal(sortedTargets(a), sortedTargets(b))
 }
 
-func (p *pass) replaceRegistration(next *usherv1alpha1.Registration) {
+func (p *pass) replaceRegistration(old, next *usherv1alpha1.Registration) {
+	p.notes.registrations.wrote(old, next)
 	for i, r := range p.snapshot.Registrations {
 		if r.UID == next.UID {
 			p.snapshot.Registrations[i] = next
@@ -260,7 +261,7 @@ func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, e
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.notes.wrote(old, next)
+	p.notes.pods.wrote(old, next)
 	return next, nil
 }
 
@@ -435,22 +436,6 @@ func (p *pass) countRefused(name string, refused map[string]error, rest error) {
 			p.metrics.failed(name, registry.Permanent(err))
 		}
 	}
-}
-
-func (p *pass) applyOne(ctx context.Context, c PlaceChanges) error {
-	object := p.objects[c.Place.Registry]
-	conn, err := p.pool.get(ctx, object, c.Place.Prefix, false)
-	if err != nil {
-		return err
-	}
-	callCtx, cancel := context.WithTimeout(ctx, conn.timeout)
-	defer cancel()
-	err = conn.Apply(callCtx, c.Place.Service, slices.Concat(c.Leaves, c.Orphans, c.Joins))
-	_, rest := registry.ChangeErrors(err)
-	if errors.Is(rest, registry.ErrTransient) {
-		p.registryFailed(ctx, object, rest)
-	}
-	return err
 }
 
 // registryFailed opens an outage: other passes do not wait for the registry,

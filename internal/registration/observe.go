@@ -37,6 +37,8 @@ type pass struct {
 	// unsaid says that a Pod could not be told what this pass did, so that its
 	// condition may say that all is in order when it is not.
 	unsaid bool
+	// spent is what listing and planning have taken.
+	spent time.Duration
 	// retry is when to look again because something could not be done, zero if
 	// nothing failed.
 	retry time.Time
@@ -55,51 +57,23 @@ type notes struct {
 	suspects map[Place]map[string]bool
 	// left is how many orphans the last sweep of a place left there.
 	left map[Place]int
-	// written are our own last writes that the cache may not show yet.
-	written map[types.UID]written
+	// pods and registrations are our own last writes that the cache may not show yet.
+	pods          answers[*corev1.Pod]
+	registrations answers[*usherv1alpha1.Registration]
+	// next is when the next pass may begin.
+	next time.Time
 	// wants are what entries were to take from Pods when they were last planned.
 	wants map[wanted]string
 	// names are the Registrations that have metrics.
 	names map[string]bool
 }
 
-// written is the answer to our latest patch of a Pod.
-type written struct {
-	pod *corev1.Pod
-	// before are the versions that a cache shows which has not seen it.
-	before map[string]bool
-}
-
 func newNotes() *notes {
 	return &notes{
 		dirty: map[Place]bool{}, swept: map[Place]time.Time{}, suspects: map[Place]map[string]bool{},
-		left: map[Place]int{}, written: map[types.UID]written{}, names: map[string]bool{},
+		left: map[Place]int{}, pods: answers[*corev1.Pod]{}, registrations: answers[*usherv1alpha1.Registration]{},
+		names: map[string]bool{},
 	}
-}
-
-// wrote remembers the answer to a patch of old.
-func (m *notes) wrote(old, answer *corev1.Pod) {
-	before := map[string]bool{old.ResourceVersion: true}
-	if earlier, ok := m.written[old.UID]; ok && earlier.pod.ResourceVersion == old.ResourceVersion {
-		for version := range earlier.before {
-			before[version] = true
-		}
-	}
-	m.written[old.UID] = written{pod: answer, before: before}
-}
-
-// overlay replaces Pods that the cache shows as they were before our last
-// write. A version that is neither is newer: another cannot be written between
-// a patch and the version it names.
-func (m *notes) overlay(pods []*corev1.Pod) {
-	seen := map[types.UID]written{}
-	for i, pod := range pods {
-		if w, ok := m.written[pod.UID]; ok && w.before[pod.ResourceVersion] {
-			pods[i] = w.pod
-			seen[pod.UID] = w
-		}
-	}
-	m.written = seen
 }
 
 // observe reads the namespace from the caches.
@@ -122,7 +96,8 @@ func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	if err := p.readRegistries(ctx); err != nil {
 		return nil, err
 	}
-	p.notes.overlay(p.snapshot.Pods)
+	p.notes.pods = p.notes.pods.overlay(p.snapshot.Pods)
+	p.notes.registrations = p.notes.registrations.overlay(p.snapshot.Registrations)
 	p.noteWants()
 	return p, nil
 }
@@ -248,7 +223,7 @@ func (p *pass) list(ctx context.Context, places []Place) {
 			return nil
 		})
 	}
-	_ = group.Wait() // Errors are in the answers.
+	p.timed(func() { _ = group.Wait() }) // Errors are in the answers.
 	for i, place := range places {
 		if answers[i].Entries != nil || answers[i].Err != nil {
 			p.snapshot.Listings[place] = answers[i]

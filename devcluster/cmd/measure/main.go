@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command measure measures the CloneSet half of Usher on a real control plane
-// with simulated containers, and says whether it is as fast and as frugal as is
-// asked of it.
+// Command measure measures Usher on a real control plane with simulated
+// containers, and says whether it is as fast and as frugal as is asked of it: the
+// CloneSet half or, with -registries, both halves over real registries.
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,7 @@ var errUsage = errors.New("usage")
 // settings are the flags.
 type settings struct {
 	sizes         []int
+	registries    []string
 	limit         time.Duration
 	out, markdown string
 	check         bool
@@ -60,7 +62,7 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer, 
 		_, _ = fmt.Fprintln(stderr, "measure:", err)
 		return exitUsage
 	}
-	report, err := measure.Run(ctx, measure.Options{Sizes: s.sizes, PhaseLimit: s.limit, Out: stdout, Getenv: getenv})
+	report, err := s.measure(ctx, measure.Options{Sizes: s.sizes, Registries: s.registries, PhaseLimit: s.limit, Out: stdout, Getenv: getenv})
 	if report != nil {
 		err = errors.Join(err, s.write(report))
 	}
@@ -78,12 +80,35 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer, 
 	return 0
 }
 
+// result is what a measurement has found.
+type result interface {
+	Markdown() string
+	Missed() bool
+}
+
+// measure measures the half that is asked for; the result is nil if there is none.
+func (s settings) measure(ctx context.Context, options measure.Options) (result, error) {
+	if len(s.registries) == 0 {
+		report, err := measure.Run(ctx, options)
+		if report == nil {
+			return nil, err
+		}
+		return report, err
+	}
+	report, err := measure.RunRegistries(ctx, options)
+	if report == nil {
+		return nil, err
+	}
+	return report, err
+}
+
 func parse(args []string, stderr io.Writer) (settings, error) {
 	var s settings
-	sizes := ""
+	sizes, registries := "", ""
 	flags := flag.NewFlagSet("measure", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&sizes, "sizes", "100,2000", "comma-separated `numbers` of Pods to measure with")
+	flags.StringVar(&sizes, "sizes", "", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000")
+	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
 	flags.DurationVar(&s.limit, "phase-limit", measure.DefaultPhaseLimit, "how long each phase may take")
 	flags.StringVar(&s.out, "out", "", "`file` that gets the results as JSON")
 	flags.StringVar(&s.markdown, "markdown", "", "`file` that gets the tables for a document")
@@ -94,7 +119,10 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if flags.NArg() > 0 {
 		return s, fmt.Errorf("%w: unexpected argument %q: measure takes flags only, see measure --help", errUsage, flags.Arg(0))
 	}
-	for _, text := range strings.Split(sizes, ",") {
+	if registries != "" {
+		s.registries = strings.Split(registries, ",")
+	}
+	for _, text := range strings.Split(cmp.Or(sizes, s.usualSizes()), ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil {
 			return s, fmt.Errorf("%w: --sizes=%s: %q is no number: give numbers of Pods, such as 100,2000", errUsage, sizes, text)
@@ -102,6 +130,13 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		s.sizes = append(s.sizes, n)
 	}
 	return s, nil
+}
+
+func (s settings) usualSizes() string {
+	if len(s.registries) > 0 {
+		return "200,5000"
+	}
+	return "100,2000"
 }
 
 // checkFolders refuses a file that could not be written: after the measurement
@@ -120,7 +155,7 @@ func (s settings) checkFolders() error {
 }
 
 // write writes the files that were asked for.
-func (s settings) write(report *measure.Report) error {
+func (s settings) write(report result) error {
 	var errs []error
 	if s.out != "" {
 		data, err := json.MarshalIndent(report, "", "  ")

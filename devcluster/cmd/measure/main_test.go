@@ -29,6 +29,13 @@ func TestFlags(t *testing.T) {
 	}
 }
 
+func TestRegistriesFlag(t *testing.T) {
+	got, err := parse([]string{"-registries=etcd,consul"}, os.Stderr)
+	if err != nil || !slices.Equal(got.sizes, []int{200, 5000}) || !slices.Equal(got.registries, []string{"etcd", "consul"}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 // What cannot be is refused before anything is built or started.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
@@ -37,7 +44,8 @@ func TestRefusals(t *testing.T) {
 		want string
 	}{
 		{[]string{"-sizes=many"}, exitUsage, `"many" is no number: give numbers of Pods`},
-		{[]string{"-sizes="}, exitUsage, "no number"},
+		{[]string{"-sizes=,"}, exitUsage, "no number"},
+		{[]string{"-registries=disk"}, exitFailed, `registry "disk": give some of etcd, consul`},
 		{[]string{"now"}, exitUsage, `unexpected argument "now"`},
 		{[]string{"-phase-limit=long"}, exitUsage, "phase-limit"},
 		{[]string{"-out=no/such/folder/r.json"}, exitUsage, "there is no folder no/such/folder"},

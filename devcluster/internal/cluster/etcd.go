@@ -88,7 +88,7 @@ func (e *Etcd) firstRun(ctx context.Context) error {
 	e.life.Lock()
 	defer e.life.Unlock()
 	for try := 1; ; try++ {
-		free, err := freePorts(ctx, 2)
+		free, err := FreePorts(ctx, 2)
 		if err != nil {
 			return err
 		}

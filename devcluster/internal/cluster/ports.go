@@ -52,8 +52,8 @@ func choosePorts(n int, random func(n int) int, free func(port int) bool) ([]int
 	return chosen, nil
 }
 
-// freePorts picks n free ports on the loopback interface.
-func freePorts(ctx context.Context, n int) ([]int, error) {
+// FreePorts picks n free ports on the loopback interface.
+func FreePorts(ctx context.Context, n int) ([]int, error) {
 	return choosePorts(n, rand.IntN, func(port int) bool { return tryPort(ctx, port) == nil })
 }
 

@@ -59,7 +59,7 @@ func listen(t *testing.T) int {
 }
 
 func TestTryPort(t *testing.T) {
-	free, err := freePorts(t.Context(), 1)
+	free, err := FreePorts(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

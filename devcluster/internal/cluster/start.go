@@ -207,7 +207,7 @@ func (c *Cluster) startStage(ctx context.Context, names []string) error {
 }
 
 func (c *Cluster) choosePorts(ctx context.Context) error {
-	free, err := freePorts(ctx, 5)
+	free, err := FreePorts(ctx, 5)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,14 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
+)
+
+const (
+	// quietFor is how long Usher writes nothing when a phase is over.
+	quietFor = time.Second
+	// lookEvery is how often the audit log is read until then.
+	lookEvery = 200 * time.Millisecond
 )
 
 // request is one answered request, as the API server's audit log tells of it.
@@ -116,6 +125,36 @@ func takeLine(line []byte, take func(request)) error {
 	}
 	take(parsed)
 	return nil
+}
+
+// untilQuiet counts Usher's requests, and the writes of others, until Usher has
+// written nothing for a while.
+func (l *auditLog) untilQuiet(ctx context.Context) (own *Requests, others int, err error) {
+	own, theirs := newRequests(), newRequests()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	last := time.Now()
+	for {
+		err := l.next(func(one request) {
+			switch {
+			case one.user != usherUser:
+				theirs.add(one)
+			case own.add(one):
+				last = time.Now()
+			}
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		if time.Since(last) > quietFor {
+			return own, theirs.Total(), nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, 0, fmt.Errorf("wait until Usher writes no more: %w", context.Cause(ctx))
+		case <-look.C:
+		}
+	}
 }
 
 // Requests are what one user asked of the API server.

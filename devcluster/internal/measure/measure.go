@@ -35,6 +35,12 @@ import (
 type Options struct {
 	// Sizes are the numbers of Pods to measure with, in this order; at least one.
 	Sizes []int
+	// Registries are the kinds of registries to measure the hook operator with.
+	// Only RunRegistries looks at them.
+	Registries []string
+	// Repair is how often the operator compares a registry's entries with what they
+	// should be; default 30 s, as that of a Registry. Only RunRegistries looks at it.
+	Repair time.Duration
 	// PhaseLimit is how long a phase may take; default 10 minutes.
 	PhaseLimit time.Duration
 	// Out takes what is shown.
@@ -58,6 +64,9 @@ func (o Options) withDefaults() (Options, error) {
 		if n < 1 || n > maxPods {
 			return o, fmt.Errorf("size %d: give numbers of Pods from 1 to %d", n, maxPods)
 		}
+	}
+	if o.Repair == 0 {
+		o.Repair = defaultRepair
 	}
 	if o.PhaseLimit == 0 {
 		o.PhaseLimit = DefaultPhaseLimit
@@ -90,7 +99,9 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	if closeErr := s.close(ctx); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
 	}
-	o.show(report)
+	if len(report.Sizes) > 0 {
+		o.show(report.lines)
+	}
 	if err != nil && ctx.Err() == nil {
 		return report, fmt.Errorf("%w\n\nAll logs are kept in %s", err, s.dir)
 	}
@@ -142,13 +153,10 @@ func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
 	return report, nil
 }
 
-func (o Options) show(r *Report) {
-	if len(r.Sizes) == 0 {
-		return
-	}
+func (o Options) show(lines func(view.Style) []string) {
 	style := view.NewScreen(o.Out, o.Getenv, time.Now).Style()
 	style.Width = 0 // a table that is cut tells less than one that wraps
-	for _, line := range r.lines(style) {
+	for _, line := range lines(style) {
 		o.print(line)
 	}
 }

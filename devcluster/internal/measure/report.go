@@ -115,6 +115,8 @@ type CPU struct {
 	Others float64 `json:"others"`
 	// Harness is that of the measuring program, which is also the nodes' agent.
 	Harness float64 `json:"harness"`
+	// Registry is that of the registry, where there is one.
+	Registry float64 `json:"registry,omitempty"`
 	// Elsewhere is what other programs of the machine took.
 	Elsewhere float64 `json:"elsewhere"`
 }

@@ -20,13 +20,6 @@ import (
 	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
 )
 
-const (
-	// quietFor is how long Usher writes nothing when a phase is over.
-	quietFor = time.Second
-	// lookEvery is how often the audit log is read until then.
-	lookEvery = 200 * time.Millisecond
-)
-
 // session is a measurement on its stage.
 type session struct {
 	*stage
@@ -50,7 +43,7 @@ func newSession(ctx context.Context, s *stage, limit time.Duration, fail func(er
 	}
 	var running sync.WaitGroup
 	running.Go(func() { hooks.run(ctx) })
-	running.Go(func() { m.guard(ctx) })
+	running.Go(func() { s.guard(ctx, fail) })
 	running.Go(func() {
 		podWatch := cache.NewListWatchFromClient(s.pods.CoreV1().RESTClient(), "pods", namespace, fields.Everything())
 		cache.NewReflector(podWatch, &corev1.Pod{}, m.crowd, 0).RunWithContext(ctx)
@@ -110,10 +103,9 @@ func (s *session) size(ctx context.Context, n int) (Size, error) {
 func (s *session) begin(ctx context.Context) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	if err := s.startUsher(); err != nil {
+	if err := s.startUsher(s.fail, "--controllers", "cloneset"); err != nil {
 		return err
 	}
-	go s.guardUsher(s.usher)
 	var err error
 	if s.meter, err = s.stage.meter(); err != nil {
 		return err
@@ -125,7 +117,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err := s.word.await(ctx, set.GetGeneration(), 0); err != nil {
 		return err
 	}
-	_, _, err = s.untilQuiet(ctx)
+	_, _, err = s.audit.untilQuiet(ctx)
 	return err
 }
 
@@ -182,7 +174,7 @@ func (s *session) phase(ctx context.Context, p phase, n int) (Phase, error) {
 // account adds what is known only afterwards.
 func (s *session) account(ctx context.Context, done *Phase, n int) error {
 	var err error
-	if done.Usher, done.OtherWrites, err = s.untilQuiet(ctx); err != nil {
+	if done.Usher, done.OtherWrites, err = s.audit.untilQuiet(ctx); err != nil {
 		return err
 	}
 	done.WritesPerPod = float64(done.Usher.Total()) / float64(n)
@@ -191,51 +183,4 @@ func (s *session) account(ctx context.Context, done *Phase, n int) error {
 	peak, err := process.Table{}.PeakRSS(s.usher.PID())
 	done.PeakMiB = float64(peak) / (1 << 20)
 	return err
-}
-
-// untilQuiet counts Usher's requests, and the writes of others, until Usher has
-// written nothing for a while.
-func (s *session) untilQuiet(ctx context.Context) (own *Requests, others int, err error) {
-	own, theirs := newRequests(), newRequests()
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	last := time.Now()
-	for {
-		err := s.audit.next(func(one request) {
-			switch {
-			case one.user != usherUser:
-				theirs.add(one)
-			case own.add(one):
-				last = time.Now()
-			}
-		})
-		if err != nil {
-			return nil, 0, err
-		}
-		if time.Since(last) > quietFor {
-			return own, theirs.Total(), nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, 0, fmt.Errorf("wait until Usher writes no more: %w", context.Cause(ctx))
-		case <-look.C:
-		}
-	}
-}
-
-// guard ends a measurement when the control plane ends that nobody asked to end.
-func (s *session) guard(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-s.cluster.Done():
-		s.fail(fmt.Errorf("the control plane ended: %w", s.cluster.Err()))
-	}
-}
-
-// guardUsher ends a measurement when Usher ends that nobody asked to end.
-func (s *session) guardUsher(usher *process.Process) {
-	<-usher.Done()
-	if !usher.Asked() {
-		s.fail(usher.ExitError())
-	}
 }

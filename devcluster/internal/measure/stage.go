@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/build"
@@ -145,7 +146,7 @@ func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 
 func (s *stage) makeClients() error {
 	all := kruntime.NewScheme()
-	err := errors.Join(scheme.AddToScheme(all), apps.AddToScheme(all))
+	err := errors.Join(scheme.AddToScheme(all), apps.AddToScheme(all), usherv1alpha1.AddToScheme(all))
 	if err != nil {
 		return fmt.Errorf("register API types: %w", err)
 	}
@@ -183,14 +184,33 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// startUsher starts the CloneSet half of Usher, as it is shipped.
-func (s *stage) startUsher() error {
-	var err error
-	s.usher, err = s.spawner.Start(process.Spec{
+// startUsher starts Usher as it is shipped; failed hears of an end that nobody
+// asked for.
+func (s *stage) startUsher(failed func(error), args ...string) error {
+	usher, err := s.spawner.Start(process.Spec{
 		Name: "usher", Path: s.path("bin", "usher"), Log: s.path("logs", "usher.log"),
-		Args: []string{"--kubeconfig", s.kubeconfig, "--controllers", "cloneset"},
+		Args: append([]string{"--kubeconfig", s.kubeconfig}, args...),
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	s.usher = usher
+	go func() {
+		<-usher.Done()
+		if !usher.Asked() {
+			failed(usher.ExitError())
+		}
+	}()
+	return nil
+}
+
+// guard ends a measurement when the control plane ends that nobody asked to end.
+func (s *stage) guard(ctx context.Context, failed func(error)) {
+	select {
+	case <-ctx.Done():
+	case <-s.cluster.Done():
+		failed(fmt.Errorf("the control plane ended: %w", s.cluster.Err()))
+	}
 }
 
 func (s *stage) stopUsher(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/usher-dev/usher/devcluster/internal/view"
 )
@@ -129,13 +130,17 @@ func (r *Report) cpu() grid {
 
 // lines draws the whole report for a terminal.
 func (r *Report) lines(style view.Style) []string {
+	return draw(style, r.grids(), r.Machine, r.Verdicts)
+}
+
+func draw(style view.Style, grids []grid, machine Machine, verdicts []Verdict) []string {
 	lines := []string{}
-	for _, g := range r.grids() {
+	for _, g := range grids {
 		lines = append(lines, "", style.Paint(view.Bold, g.title))
 		lines = append(lines, view.Table(g.columns, cells(g.rows), style)...)
 	}
-	lines = append(lines, "", r.Machine.line(), "")
-	for _, v := range r.Verdicts {
+	lines = append(lines, "", machine.line(), "")
+	for _, v := range verdicts {
 		lines = append(lines, v.line(style))
 	}
 	return lines
@@ -170,10 +175,12 @@ func (v Verdict) line(style view.Style) string {
 }
 
 // Markdown writes the report as tables for a document.
-func (r *Report) Markdown() string {
+func (r *Report) Markdown() string { return document(r.Taken, r.grids(), r.Machine, r.Verdicts) }
+
+func document(taken time.Time, grids []grid, machine Machine, verdicts []Verdict) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s. %s\n", r.Taken.UTC().Format("2006-01-02"), r.Machine.line())
-	for _, g := range r.grids() {
+	fmt.Fprintf(&b, "Measured on %s. %s\n", taken.UTC().Format("2006-01-02"), machine.line())
+	for _, g := range grids {
 		fmt.Fprintf(&b, "\n**%s**\n\n", g.title)
 		titles, rules := []string{}, []string{}
 		for _, column := range g.columns {
@@ -188,11 +195,11 @@ func (r *Report) Markdown() string {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
 		}
 	}
-	if len(r.Verdicts) == 0 {
+	if len(verdicts) == 0 {
 		return b.String()
 	}
 	b.WriteString("\n| | asked for | found |\n|---|---|---|\n")
-	for _, v := range r.Verdicts {
+	for _, v := range verdicts {
 		word := "ok"
 		if !v.OK {
 			word = "**missed**"

@@ -17,6 +17,7 @@ const (
 	roleEtcd
 	roleOthers
 	roleHarness
+	roleRegistry
 )
 
 // times are CPU times at one moment.
@@ -47,9 +48,9 @@ func (t times) since(before times) CPU {
 	spent := func(r role) float64 { return (t.byRole[r] - before.byRole[r]).Seconds() }
 	c := CPU{
 		Usher: spent(roleUsher), APIServer: spent(roleAPIServer), Etcd: spent(roleEtcd),
-		Others: spent(roleOthers), Harness: spent(roleHarness),
+		Others: spent(roleOthers), Harness: spent(roleHarness), Registry: spent(roleRegistry),
 	}
-	ours := c.Usher + c.APIServer + c.Etcd + c.Others + c.Harness
+	ours := c.Usher + c.APIServer + c.Etcd + c.Others + c.Harness + c.Registry
 	// The kernel counts the two in different places: a small difference is none.
 	c.Elsewhere = max((t.machine-before.machine).Seconds()-ours, 0)
 	return c

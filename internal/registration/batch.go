@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/usher-dev/usher/internal/registry"
+)
+
+// maxBatch bounds the changes of one call to a registry: its time-out is for a
+// call, however many Pods change together, and a registry that has lost all its
+// entries gets thousands of them anew.
+const maxBatch = 500
+
+// applyOne makes the changes of a place, a batch after the other. What it returns
+// holds the refusals of all batches; after one that failed as a whole no other is
+// tried.
+func (p *pass) applyOne(ctx context.Context, c PlaceChanges) error {
+	object := p.objects[c.Place.Registry]
+	conn, err := p.pool.get(ctx, object, c.Place.Prefix, false)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for batch := range slices.Chunk(slices.Concat(c.Leaves, c.Orphans, c.Joins), maxBatch) {
+		err := conn.applyBatch(ctx, c.Place.Service, batch)
+		errs = append(errs, err)
+		_, rest := registry.ChangeErrors(err)
+		if errors.Is(rest, registry.ErrTransient) {
+			p.registryFailed(ctx, object, rest)
+		}
+		if rest != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *conn) applyBatch(ctx context.Context, service string, batch []registry.Change) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return c.Apply(ctx, service, batch)
+}

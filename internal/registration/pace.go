@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import "time"
+
+// maxPause bounds how long Pods wait for the next pass because the last one was
+// expensive.
+const maxPause = time.Second
+
+// timed adds what a step took to what this pass has spent on its own work: to
+// list and to plan. Waiting for the API server is none.
+func (p *pass) timed(step func()) {
+	began := p.clock.Now()
+	step()
+	p.spent += p.clock.Now().Sub(began)
+}
+
+// pause puts the next pass off. To list and to plan costs as much as the namespace
+// is large, whether one Pod has changed or a thousand: without a pause passes over
+// a large one follow each other without end, and each finds next to nothing to do.
+// So one that took long is followed by a pause as long, in which Pods gather.
+func (p *pass) pause() {
+	if p.spent > batchDelay {
+		p.notes.next = p.clock.Now().Add(min(p.spent, maxPause))
+	}
+}
+
+// early is how long the next pass is put off; zero or less if it is not.
+func (r *reconciler) early(namespace string) time.Duration {
+	return r.notesOf(namespace).next.Sub(r.clock.Now())
+}
+
+func (p *pass) plan() (plan Plan) {
+	p.timed(func() { plan = MakePlan(p.snapshot) })
+	return plan
+}
+
+func (p *pass) needs() (places []Place) {
+	p.timed(func() { places = Needs(p.snapshot) })
+	return places
+}
