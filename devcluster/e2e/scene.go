@@ -26,6 +26,9 @@ const (
 	lookAgain = 100 * time.Millisecond
 	// firstRequests must be answered before a story begins.
 	firstRequests = 20
+	// late is when a request without an answer is lost. It is long, because a machine
+	// that does other work too may starve all containers at once for seconds.
+	late = 30 * time.Second
 )
 
 // Scene is what a story acts on: a namespace of its own with a CloneSet, a
@@ -158,11 +161,20 @@ func (s *Scene) Settle() State {
 
 // Open makes the namespace, the usual Registration and the usual CloneSet, with
 // YAML documents written over that, and returns when its Pods answer requests.
-func (s *Scene) Open(documents ...string) { s.OpenManifest(cloneSet, registration, documents...) }
+func (s *Scene) Open(documents ...string) { s.open(cloneSet, []string{registration}, documents) }
+
+// OpenWith is Open with a YAML document written over the usual Registration too.
+func (s *Scene) OpenWith(over string, documents ...string) {
+	s.open(cloneSet, []string{registration, over}, documents)
+}
 
 // OpenManifest is Open with other manifests. The names of objects, service and
 // registry, and the drain time, are replaced by those of the story.
 func (s *Scene) OpenManifest(set, registration string, documents ...string) {
+	s.open(set, []string{registration}, documents)
+}
+
+func (s *Scene) open(set string, registration, documents []string) {
 	s.Step("open")
 	s.makeNamespace()
 	made, err := newRegistration(s.story, registration)
@@ -212,8 +224,12 @@ func (s *Scene) call() {
 	var err error
 	// A drain has to be longer than this delay and the longest request together.
 	part := s.story.Propagation / 8
+	if part < 0 {
+		part = defaultPropagation / 8
+	}
 	s.client, err = traffic.New(traffic.Options{
 		Source: s.stage.source(s.story), Rate: s.stage.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
+		Timeout: late,
 	})
 	s.Check(err)
 	ctx, stop := context.WithCancel(s.ctx)

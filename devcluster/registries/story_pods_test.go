@@ -56,15 +56,18 @@ func (s *store) value(parts ...string) {
 	})
 }
 
-func (e *env) annotate(name, key string, value any) {
+// keyWeight is the annotation that weights come from.
+const keyWeight = "example.com/weight"
+
+// weigh writes that annotation; nil removes it.
+func (e *env) weigh(name string, value any) {
 	e.Helper()
-	e.patch(e.pod(name), map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	e.patch(e.pod(name), map[string]any{"metadata": map[string]any{"annotations": map[string]any{keyWeight: value}}})
 }
 
 // TestStoryValuesOfPods takes weight, tags and metadata from a Pod, and follows
 // them. What cannot be used is told and stood in for.
 func TestStoryValuesOfPods(t *testing.T) {
-	const weight = "example.com/weight"
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
 	store := e.store(etcd.Endpoint())
@@ -72,23 +75,23 @@ func TestStoryValuesOfPods(t *testing.T) {
 	registration := e.newRegistration(time.Second, seedHooks(), e.newRegistry(etcd.Endpoint()).Name)
 	from := func(path string) map[string]any { return map[string]any{"fieldPath": path} }
 	e.patch(registration, map[string]any{"spec": map[string]any{"instance": map[string]any{
-		"weight": 3, "weightFrom": map[string]any{"fieldRef": from("metadata.annotations['" + weight + "']")},
+		"weight": 3, "weightFrom": map[string]any{"fieldRef": from("metadata.annotations['" + keyWeight + "']")},
 		"tags": []string{"v2"}, "tagsFrom": []any{map[string]any{"fieldRef": from("metadata.labels['app']")}},
 		"metadataFrom": []any{map[string]any{"key": "pod", "fieldRef": from("metadata.name")}},
 	}}})
 	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
-	e.annotate(name, weight, "30")
+	e.weigh(name, "30")
 	e.kubelet(name, "10.0.0.1", true)
 	e.hasLabel(name, keyCreated, "false")
 	store.value(`"weight":30`, `"tags":"nginx,v2"`, `"pod":"`+name+`"`)
 
-	e.annotate(name, weight, "40")
+	e.weigh(name, "40")
 	store.value(`"weight":40`)
-	e.annotate(name, weight, "heavy")
+	e.weigh(name, "heavy")
 	store.value(`"weight":3`)
-	e.event(e.pod(name), "InstanceInvalid", weight, `"heavy"`)
-	e.condition(usherv1alpha1.ConditionInstancesValid, "False", "InstanceInvalid", name, weight)
-	e.annotate(name, weight, nil)
+	e.event(e.pod(name), "InstanceInvalid", keyWeight, `"heavy"`)
+	e.condition(usherv1alpha1.ConditionInstancesValid, "False", "InstanceInvalid", name, keyWeight)
+	e.weigh(name, nil)
 	e.condition(usherv1alpha1.ConditionInstancesValid, "True", "")
 	e.registered(name, corev1.ConditionTrue, "Every registry lists the Pod.")
 }
@@ -233,8 +236,12 @@ func TestStoryOtherOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.eventually("another stateful-0", func() string {
-		if e.gone("stateful-0") || e.pod("stateful-0").UID == old.UID {
-			return "is not there"
+		var next corev1.Pod
+		if err := e.Get(e.Context(), client.ObjectKeyFromObject(&old), &next); err != nil {
+			return err.Error()
+		}
+		if next.UID == old.UID {
+			return "is the old one"
 		}
 		return ""
 	})

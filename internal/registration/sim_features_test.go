@@ -47,7 +47,7 @@ func drawn(seed uint64) features {
 func (f features) apply(r *usherv1alpha1.Registration) {
 	r.Spec.OnInPlaceUpdate = f.policy
 	if f.weights {
-		r.Spec.Instance.WeightFrom = weightFrom(weightPath)
+		r.Spec.Instance.WeightFrom = weightFrom()
 	}
 }
 
@@ -160,22 +160,7 @@ func (s *simulation) weightOf(name string) int32 {
 // show them.
 func (p *process) judgeSilence(name string, changes []registry.Change) {
 	p.Helper()
-	lost, total := map[string]bool{}, 0
-	for i := range p.cached.pods {
-		pod := &p.cached.pods[i]
-		isReady, _ := ready(pod)
-		since, isSilent := silent(pod)
-		live := p.lookup(pod.Name)
-		switch {
-		case live == nil || live.UID != pod.UID || !listable(pod) || !listable(live) || !isReady && !isSilent:
-			continue
-		case isSilent && p.clock.Now().Sub(since) < DefaultNodeGrace:
-			lost[string(pod.UID)] = false
-		case isSilent:
-			lost[string(pod.UID)] = true
-		}
-		total++
-	}
+	lost, total := p.silentPods()
 	removed := 0
 	for _, c := range changes {
 		overdue, isSilent := lost[c.Entry.Owner.PodUID]
@@ -189,6 +174,25 @@ func (p *process) judgeSilence(name string, changes []registry.Change) {
 	if removed > max(min(total*DefaultNodePercent/100, total-1), 0) {
 		p.fail("%s loses %d of %d Pods because their nodes are silent", name, removed, total)
 	}
+}
+
+// silentPods says of each Pod whose node the caches show as silent whether its
+// grace is over, and counts all that could be listed.
+func (p *process) silentPods() (lost map[string]bool, total int) {
+	lost = map[string]bool{}
+	for i := range p.cached.pods {
+		pod := &p.cached.pods[i]
+		isReady, _ := ready(pod)
+		since, isSilent := silent(pod)
+		live := p.lookup(pod.Name)
+		if live == nil || live.UID != pod.UID || !listable(pod) || !listable(live) || !isReady && !isSilent {
+			continue
+		}
+		if total++; isSilent {
+			lost[string(pod.UID)] = p.clock.Now().Sub(since) >= DefaultNodeGrace
+		}
+	}
+	return lost, total
 }
 
 // listable says whether a Pod's state is one in which it is listed.

@@ -70,7 +70,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			mutant.defects.expected = true
 			for seed := range uint64(20) {
 				s := simulate(t, seed, mutant.features, mutant.defects)
-				s.run(300)
+				s.run(200)
 				for _, rule := range mutant.caught {
 					if strings.Contains(s.broken, rule) {
 						return
