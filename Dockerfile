@@ -13,7 +13,6 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY api api
 COPY cmd cmd
-COPY hook hook
 COPY internal internal
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o /usher ./cmd/usher
 

@@ -65,6 +65,12 @@ func (s *Scene) DeletePod(name string) {
 	s.Check(s.stage.kube.Delete(s.ctx, s.pod(name)))
 }
 
+// ForceDeletePod deletes a Pod as "kubectl delete pod --grace-period=0 --force" does.
+func (s *Scene) ForceDeletePod(name string) {
+	s.Step("delete %s by force", name)
+	s.Check(s.stage.kube.Delete(s.ctx, s.pod(name), client.GracePeriodSeconds(0)))
+}
+
 // Evict evicts a Pod as "kubectl drain" does.
 func (s *Scene) Evict(name string) {
 	s.Step("evict %s", name)

@@ -65,9 +65,10 @@ func newCloneSet(story Story, manifest string, documents []string) (*unstructure
 	return build(append([]string{manifest, names(story)}, documents...)...)
 }
 
-func newRegistration(story Story, manifest string) (*unstructured.Unstructured, error) {
-	return build(manifest, names(story), fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
-		story.Registry, story.Name, story.Propagation))
+// newRegistration is made of a manifest with documents written over it.
+func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
+	return build(append(documents, names(story), fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
+		story.Registry, story.Name, max(story.Propagation, 0)))...)
 }
 
 func names(story Story) string {

@@ -63,6 +63,9 @@ func (s *stage) play(ctx context.Context, story Story, tell progress.Sink) Outco
 	o := outcomeOf(story, report, time.Since(began), failure)
 	if failure != nil {
 		o.Failure += "\n" + scene.describe(ctx)
+		if err := s.restore(ctx, story); err != nil {
+			o.Failure += "\n" + err.Error()
+		}
 	}
 	s.leave(ctx, story.Name)
 	event := progress.Event{Task: story.Name, State: progress.Done, Detail: o.line()}

@@ -168,13 +168,16 @@ func ask(ctx context.Context, url, want string) error {
 	return err
 }
 
+// haproxyConfig lets HAProxy try nothing again, which would hide losses, and close no
+// connection of callers that wait for their next request.
 const haproxyConfig = `
 global
   stats socket ipv4@0.0.0.0:%d level admin
 defaults
   mode http
+  retries 0
   timeout connect 2s
-  timeout client 30s
+  timeout client 10m
   timeout server 30s
   timeout queue 2s
 `

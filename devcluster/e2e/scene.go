@@ -161,11 +161,20 @@ func (s *Scene) Settle() State {
 
 // Open makes the namespace, the usual Registration and the usual CloneSet, with
 // YAML documents written over that, and returns when its Pods answer requests.
-func (s *Scene) Open(documents ...string) { s.OpenManifest(cloneSet, registration, documents...) }
+func (s *Scene) Open(documents ...string) { s.open(cloneSet, []string{registration}, documents) }
+
+// OpenWith is Open with a YAML document written over the usual Registration too.
+func (s *Scene) OpenWith(over string, documents ...string) {
+	s.open(cloneSet, []string{registration, over}, documents)
+}
 
 // OpenManifest is Open with other manifests. The names of objects, service and
 // registry, and the drain time, are replaced by those of the story.
 func (s *Scene) OpenManifest(set, registration string, documents ...string) {
+	s.open(set, []string{registration}, documents)
+}
+
+func (s *Scene) open(set string, registration, documents []string) {
 	s.Step("open")
 	s.makeNamespace()
 	made, err := newRegistration(s.story, registration)
@@ -215,6 +224,9 @@ func (s *Scene) call() {
 	var err error
 	// A drain has to be longer than this delay and the longest request together.
 	part := s.story.Propagation / 8
+	if part < 0 {
+		part = defaultPropagation / 8
+	}
 	s.client, err = traffic.New(traffic.Options{
 		Source: s.stage.source(s.story), Rate: s.stage.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
 		Timeout: late,

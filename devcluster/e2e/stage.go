@@ -25,6 +25,10 @@ import (
 // closeTime bounds the end of everything.
 const closeTime = 30 * time.Second
 
+// nodeGone is how long the node may be silent. It is silent while the API server is
+// away, and that takes its time to start on a busy machine.
+const nodeGone = 20 * time.Second
+
 // stage is what all stories share.
 type stage struct {
 	place   *sandbox.Place
@@ -64,7 +68,7 @@ func (s *stage) path(parts ...string) string {
 func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
 	node, err := realnode.Start(ctx, realnode.Options{
 		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher},
-		Mirrors: map[string]string{images.PulledHost: "http://" + imageRegistry}, Tell: tell,
+		Mirrors: map[string]string{images.PulledHost: "http://" + imageRegistry}, NodeGone: nodeGone, Tell: tell,
 	})
 	s.node = node
 	return err

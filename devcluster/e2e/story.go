@@ -47,7 +47,8 @@ type Story struct {
 	Alone bool
 	// Loss says what it may lose.
 	Loss Loss
-	// Propagation is the drain time of its Registration; default 2 s.
+	// Propagation is the drain time of its Registration; default 2 s, negative for
+	// none at all.
 	Propagation time.Duration
 	// Play plays it. It returns when its end is reached, or fails through the
 	// Scene. Requests flow until it returns.

@@ -117,6 +117,7 @@ func TestStoryRegistryDown(t *testing.T) {
 	upStore.lists() // The other registry goes on.
 	e.condition(usherv1alpha1.ConditionWaiting, "True", "", name, keyInPlace, broken.Name, "since")
 	e.condition(usherv1alpha1.ConditionReady, "False", "RegistryUnavailable", broken.Name)
+	e.registered(name, "", "Waits at inPlaceUpdate ("+keyInPlace+") for Registry "+broken.Name+" since ")
 	e.never("the hook", 2*time.Second, func() string {
 		if value := e.pod(name).Labels[keyInPlace]; value != "true" {
 			return "it was released although a registry is down"

@@ -260,14 +260,7 @@ func TestStoryXDS(t *testing.T) {
 	e.start()
 	set := e.cloneSet(lifecycleDemo)
 	i := newGreeter(t, 9, 0)
-	r := &usherv1alpha1.Registry{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "xds-"},
-		Spec: usherv1alpha1.RegistrySpec{
-			XDS: &usherv1alpha1.XDSRegistry{}, RepairInterval: &metav1.Duration{Duration: time.Second},
-		},
-	}
-	e.create(r)
-	e.create(e.registrationOf(r.Name, "greeter", i.entry.Port))
+	e.meshRegistration(i.entry.Port)
 	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
 	e.kubelet(name, i.entry.Address, true)
 	e.hasLabel(name, keyCreated, "false")
@@ -294,6 +287,64 @@ func TestStoryXDS(t *testing.T) {
 	}
 	e.remove(e.pod(name))
 	e.vanishes(name)
+}
+
+// meshRegistration registers the Pods with app=nginx in what the operator serves.
+func (e *env) meshRegistration(port int32) {
+	e.Helper()
+	r := &usherv1alpha1.Registry{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "xds-"},
+		Spec: usherv1alpha1.RegistrySpec{
+			XDS: &usherv1alpha1.XDSRegistry{}, RepairInterval: &metav1.Duration{Duration: time.Second},
+		},
+	}
+	e.create(r)
+	e.create(e.registrationOf(r.Name, "greeter", port))
+}
+
+// TestStoryXDSTraffic updates Pods in place and scales them in under calls. A
+// Pod's server ends the moment its hook is released, as it would with a kubelet.
+func TestStoryXDSTraffic(t *testing.T) {
+	e := newEnv(t)
+	e.stop()
+	e.xds = freePort(t)
+	e.start()
+	set := e.cloneSet(lifecycleDemo)
+	first := newGreeter(t, 41, 0)
+	port := first.entry.Port
+	servers := []*greeter{first, newGreeter(t, 42, port), newGreeter(t, 43, port)}
+	e.meshRegistration(port)
+	var names []string
+	for n, id := range []string{"aaaaa", "bbbbb", "ccccc"} {
+		name := e.podOf(set, id, appsv1alpha1.StateNormal).Name
+		e.kubelet(name, servers[n].entry.Address, true)
+		e.hasLabel(name, keyCreated, "false")
+		names = append(names, name)
+	}
+	c := dialXDS(t, plainBootstrap(e.xds), "xds:///greeter."+e.namespace)
+	c.reaches(t, servers...)
+	l, stop := c.talk(t)
+	for n, name := range names {
+		e.state(name, appsv1alpha1.StatePreparingUpdate)
+		e.hasLabel(name, keyInPlace, "false")
+		servers[n].end()
+		e.kubelet(name, servers[n].entry.Address, false)
+		servers[n] = newGreeter(t, 41+n, port)
+		e.state(name, appsv1alpha1.StateUpdated)
+		e.kubelet(name, servers[n].entry.Address, true)
+		e.hasLabel(name, keyInPlace, "true")
+		e.state(name, appsv1alpha1.StateNormal)
+		servers[n].hit(t)
+	}
+	for n, name := range names[:2] {
+		e.state(name, appsv1alpha1.StatePreparingDelete)
+		e.hasLabel(name, keyDelete, "false")
+		servers[n].end()
+		e.remove(e.pod(name))
+		e.vanishes(name)
+	}
+	servers[2].hit(t)
+	l.nothingLost(t, stop)
 }
 
 // TestXDSUnservedStory says in the Registry's status what is missing.

@@ -29,20 +29,33 @@ func (w *world) planCondition(s *subject, waiting []Waiting, patch *PodPatch) {
 	switch {
 	case told:
 		next.Reason, next.Message = line.reason, line.head+line.detail
-		if now != nil && now.Status == next.Status && now.Reason == next.Reason && strings.HasPrefix(now.Message, line.head) {
+		if sameStatus(now, &next) && now.Reason == next.Reason && strings.HasPrefix(now.Message, line.head) {
 			return
 		}
-	case next.Status == corev1.ConditionUnknown:
-		return
-	case now == nil && next.Status == corev1.ConditionFalse && (s.wanted() || !s.finalized()):
-		return
-	case now != nil && now.Status == next.Status && (now.Reason == ReasonRegistered || now.Reason == ReasonDeregistered || now.Reason == ""):
+	case s.saysEnough(now, &next):
 		return
 	}
-	if now != nil && now.Status == next.Status {
+	if sameStatus(now, &next) {
 		next.LastTransitionTime = now.LastTransitionTime
 	}
 	patch.Condition = &next
+}
+
+func sameStatus(now, next *corev1.PodCondition) bool { return now != nil && now.Status == next.Status }
+
+// saysEnough says whether the condition of a Pod that waits for nothing need not be
+// written: the next one is no news, or nobody needs to know.
+func (s *subject) saysEnough(now, next *corev1.PodCondition) bool {
+	switch {
+	case next.Status == corev1.ConditionUnknown:
+		return true
+	case now == nil:
+		return next.Status == corev1.ConditionFalse && (s.wanted() || !s.finalized())
+	case now.Status != next.Status:
+		return false
+	}
+	// A wait that is over is not to be told any longer.
+	return now.Reason == ReasonRegistered || now.Reason == ReasonDeregistered || now.Reason == ""
 }
 
 // tells says whether the condition is of use: not on a Pod that is let go, and

@@ -50,27 +50,31 @@ func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []ushe
 				one.Error = missing.Message
 			}
 		}
-		leaving, waiting := map[string]bool{}, map[string]bool{}
-		for _, wait := range p.Waiting {
-			if wait.Registration != o.Registration.Name || wait.Registry != name || wait.Pod == "" {
-				continue
-			}
-			waiting[wait.Pod] = true
-			leaving[wait.Pod] = leaving[wait.Pod] || wait.Gate.leaves()
-			if wait.Reason == ReasonRegistryRefuses || wait.Reason == ReasonRegistryUnavailable {
-				one.Error = cmp.Or(one.Error, wait.Message)
-			}
-		}
-		one.Waiting = int32(len(waiting))
-		for _, leaves := range leaving {
-			if leaves {
-				one.Draining++
-			}
-		}
+		countWaits(&one, o.Registration.Name, p.Waiting)
 		one.Error = shorten(one.Error, maxError)
 		all = append(all, one)
 	}
 	return all
+}
+
+// countWaits adds the Pods of a Registration that wait for the registry.
+func countWaits(one *usherv1alpha1.RegistryPods, registration string, waits []Waiting) {
+	leaving := map[string]bool{}
+	for _, wait := range waits {
+		if wait.Registration != registration || wait.Registry != one.Name || wait.Pod == "" {
+			continue
+		}
+		leaving[wait.Pod] = leaving[wait.Pod] || wait.Gate.leaves()
+		if wait.Reason == ReasonRegistryRefuses || wait.Reason == ReasonRegistryUnavailable {
+			one.Error = cmp.Or(one.Error, wait.Message)
+		}
+	}
+	for _, leaves := range leaving {
+		one.Waiting++
+		if leaves {
+			one.Draining++
+		}
+	}
 }
 
 // leaves says whether a Pod waits at the gate for its way out of a registry.

@@ -94,7 +94,7 @@ func (w *world) joins(place Place, idx *index, changes *PlaceChanges) map[string
 // claim adds what the member wants of its entry of the Pod, and says whether the
 // entry belongs there.
 func (w *world) claim(m *member, s *subject, want registry.Entry, have *registry.Entry, changes *PlaceChanges) bool {
-	place := changes.Place
+	mine := have != nil && have.Owner == want.Owner
 	switch w.stanceOf(m, s) {
 	case stanceIn:
 		if have != nil {
@@ -105,12 +105,12 @@ func (w *world) claim(m *member, s *subject, want registry.Entry, have *registry
 		}
 		return true
 	case stanceStay:
-		return have != nil && have.Owner == want.Owner
+		return mine
 	case stanceHeld:
-		if have == nil || have.Owner != want.Owner || !w.heldBack(m, place, s) {
+		if !mine || !w.heldBack(m, changes.Place, s) {
 			return false
 		}
-		if have.Weight != 0 || have.Unsettled != "" {
+		if inService(have) {
 			// The version keeps it from being made anew.
 			out := *have
 			out.Weight, out.Unsettled = 0, ""
@@ -120,6 +120,9 @@ func (w *world) claim(m *member, s *subject, want registry.Entry, have *registry
 	}
 	return false
 }
+
+// inService says whether callers get an entry, or may get it again.
+func inService(e *registry.Entry) bool { return e.Weight != 0 || e.Unsettled != "" }
 
 // mayPut says whether the wanted entry is to take the place of what is there.
 func (w *world) mayPut(want registry.Entry, have *registry.Entry) bool {
@@ -216,25 +219,32 @@ func (w *world) presence(m *member, place Place, s *subject) presence {
 		return presence{err: err}
 	}
 	want, hasPort := w.entry(m, s)
-	p := presence{reason: ReasonNotListed, cause: cmp.Or(w.Failed[place][want.ID], w.Failed[place][""])}
+	p := presence{cause: cmp.Or(w.Failed[place][want.ID], w.Failed[place][""])}
 	out := w.heldBack(m, place, s)
 	for _, e := range idx.byPod[s.pod.UID] {
-		if e.Owner.Registration == m.name && (!out || e.Weight != 0 || e.Unsettled != "") {
+		if e.Owner.Registration == m.name && (!out || inService(e)) {
 			p.listed, p.unsettled = true, cmp.Or(p.unsettled, e.Unsettled)
 		}
 		p.current = p.current || hasPort && want.Same(*e)
 		p.serving = p.serving || hasPort && serving(want, *e)
 	}
-	switch have := idx.byID[want.ID]; {
-	case !hasPort:
-		p.reason = ReasonPortNotFound
-	case have == nil:
-	case w.foreign(s.pod.UID, have):
-		p.reason = ReasonForeignEntry
-	case s.claimedByAnother(m, have.Owner.Registration):
-		p.reason = ReasonDuplicate
+	if p.reason = ReasonPortNotFound; hasPort {
+		p.reason = w.obstacle(m, s, idx.byID[want.ID])
 	}
 	return p
+}
+
+// obstacle says what keeps an entry from being as it should be; have is the one
+// with its ID, nil if there is none.
+func (w *world) obstacle(m *member, s *subject, have *registry.Entry) Reason {
+	switch {
+	case have == nil:
+	case w.foreign(s.pod.UID, have):
+		return ReasonForeignEntry
+	case s.claimedByAnother(m, have.Owner.Registration):
+		return ReasonDuplicate
+	}
+	return ReasonNotListed
 }
 
 // serving says whether callers that have the entry find the Pod.

@@ -279,11 +279,7 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, "-drain")
 	}
 	if p.Condition != nil {
-		word := "registered=" + string(p.Condition.Status)
-		if reason := p.Condition.Reason; reason != ReasonRegistered && reason != ReasonDeregistered {
-			word += "(" + reason + ")"
-		}
-		words = append(words, word)
+		words = append(words, renderCondition(p.Condition))
 	}
 	for _, r := range p.Released {
 		if len(r.Forced) > 0 {
@@ -291,6 +287,13 @@ func renderPatch(p *PodPatch) string {
 		}
 	}
 	return strings.Join(words, " ")
+}
+
+func renderCondition(c *corev1.PodCondition) string {
+	if c.Reason == ReasonRegistered || c.Reason == ReasonDeregistered {
+		return "registered=" + string(c.Status)
+	}
+	return "registered=" + string(c.Status) + "(" + c.Reason + ")"
 }
 
 func renderRecord(r *Record) string {

@@ -25,7 +25,7 @@ func (s *simulation) scrape(want string, names ...string) {
 }
 
 func TestMetrics(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.populate(3)
 	s.passes(2)
 	s.stores["backup"].Break(memory.ReadOnly)
@@ -78,7 +78,7 @@ usher_hook_waiting_since_timestamp_seconds{gate="inPlaceUpdate",namespace="demo"
 
 // TestOrphansAreCounted shows those that a sweep leaves, and those it removes.
 func TestOrphansAreCounted(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.populate(1)
 	s.passes(2)
 	for n := range 3 {

@@ -54,7 +54,7 @@ func (s *simulation) calls(name string, since memory.Calls) memory.Calls {
 }
 
 func TestManyPodsCostOneBatch(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.populate(60)
 	s.passes(1)
 	if have, want := s.calls("discovery", memory.Calls{}), (memory.Calls{List: 2, Apply: 1}); have != want {
@@ -70,7 +70,7 @@ func TestManyPodsCostOneBatch(t *testing.T) {
 // TestNothingIsRegisteredUnheld meets a Registry that somebody else, such as
 // the probe, has written to since the cache saw it.
 func TestNothingIsRegisteredUnheld(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.populate(1)
 	s.refresh()
 	s.probe()
@@ -86,7 +86,7 @@ func TestNothingIsRegisteredUnheld(t *testing.T) {
 }
 
 func TestSettledPodsCostNothing(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.populate(5)
 	s.passes(2)
 	before, writes := s.stores["discovery"].Calls(), len(s.trace)
@@ -100,7 +100,7 @@ func TestSettledPodsCostNothing(t *testing.T) {
 }
 
 func TestRepairs(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.populate(5)
 	s.passes(2)
 	pod := s.pods()[0]
@@ -120,7 +120,7 @@ func TestRepairs(t *testing.T) {
 func (s *simulation) listedIn(name string) int { return len(s.stores[name].Entries(service)) - 1 }
 
 func TestADeadRegistryIsNotAskedAgainBeforeItsTime(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.stores["backup"].Break(memory.Down)
 	s.populate(3)
 	s.passes(1)
@@ -144,7 +144,7 @@ func TestADeadRegistryIsNotAskedAgainBeforeItsTime(t *testing.T) {
 }
 
 func TestAHangingRegistryCostsOneTimeout(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	var object usherv1alpha1.Registry
 	if err := s.live.Get(t.Context(), types.NamespacedName{Name: "backup"}, &object); err != nil {
 		t.Fatal(err)
@@ -194,11 +194,11 @@ func TestBackOff(t *testing.T) {
 
 // TestSecretsAreFollowed makes a new connector when the credentials change.
 func TestSecretsAreFollowed(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	object := &usherv1alpha1.Registry{
 		ObjectMeta: metav1.ObjectMeta{Name: "secured", UID: "secured"},
 		Spec: usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
-			CredentialsSecret: &usherv1alpha1.SecretReference{Namespace: namespace, Name: "login"},
+			CredentialsSecret: &usherv1alpha1.SecretReference{Namespace: namespace, Name: "rotated"},
 		}},
 	}
 	var seen []string
@@ -209,7 +209,7 @@ func TestSecretsAreFollowed(t *testing.T) {
 	if _, err := p.get(t.Context(), object, "", true); !errors.Is(err, registry.ErrPermanent) {
 		t.Errorf("without the Secret: %v, want a permanent error", err)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "login"},
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "rotated"},
 		Data: map[string][]byte{"password": []byte("old")}}
 	if err := s.live.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestSecretsAreFollowed(t *testing.T) {
 // A Pod whose patch met a conflict after its entry was removed still says that
 // it is registered: the next pass must not believe it.
 func TestAPodThatWasNotToldIsListedAgain(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.populate(1)
 	s.passes(2)
 	pod := s.pods()[0]

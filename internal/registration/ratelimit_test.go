@@ -36,7 +36,7 @@ func (s *simulation) lists(discovery, backup int) {
 }
 
 func TestRateLimit(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	burst := int32(8)
 	s.limitRate(&usherv1alpha1.RateLimit{ChangesPerSecond: 4, Burst: &burst})
 	s.populate(18)

@@ -150,14 +150,16 @@ type happening struct {
 var happenings = []happening{
 	{5, func(s *simulation, _ *corev1.Pod) { s.create() }},
 	{6, func(s *simulation, pod *corev1.Pod) { s.kubelet(pod, s.random.IntN(6) > 0) }},
-	{25, func(s *simulation, pod *corev1.Pod) { s.lead(pod, false) }},
+	{15, func(s *simulation, pod *corev1.Pod) { s.lead(pod, false) }},
 	{2, (*simulation).delete},
 	{3, func(s *simulation, _ *corev1.Pod) { s.fault() }},
 	{2, (*simulation).drift},
 	{12, func(s *simulation, _ *corev1.Pod) { s.elapse(4 * time.Second) }},
 	{7, func(s *simulation, _ *corev1.Pod) { s.probe() }},
 	{2, func(s *simulation, _ *corev1.Pod) { s.replace() }},
-	{36, func(s *simulation, _ *corev1.Pod) { s.look() }},
+	{2, func(s *simulation, pod *corev1.Pod) { s.silence(pod) }},
+	{2, func(s *simulation, pod *corev1.Pod) { s.reweigh(pod) }},
+	{42, func(s *simulation, _ *corev1.Pod) { s.look() }},
 }
 
 // step lets something happen.
@@ -247,6 +249,9 @@ func (s *simulation) pass() {
 	s.Helper()
 	s.log("operator passes")
 	_, err := s.operator.Reconcile(s.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
+	if err != nil {
+		s.hush("an error", err.Error())
+	}
 	if errors.Is(err, errCrashed) || s.process.left <= 0 {
 		s.restart()
 		return

@@ -20,7 +20,7 @@ func (s *simulation) check() {
 	held := map[string]bool{}
 	for _, pod := range s.pods() {
 		held[string(pod.UID)] = slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer)
-		if s.listed(pod.UID) {
+		if _, serving := s.listed(pod.UID); serving {
 			s.lastSeen[pod.UID] = s.clock.Now()
 		}
 	}
@@ -59,7 +59,7 @@ func (s *simulation) judge(before *corev1.Pod, o client.Object) {
 		}
 	}
 	lost := slices.Contains(before.Finalizers, usherv1alpha1.Finalizer) && !slices.Contains(after.Finalizers, usherv1alpha1.Finalizer)
-	if lost && s.listed(before.UID) {
+	if listed, _ := s.listed(before.UID); lost && listed {
 		s.fail("the finalizer of %s was removed while a registry lists it", before.Name)
 	}
 }
@@ -68,15 +68,18 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state appsv1alpha
 	s.Helper()
 	gate := pod.Name + key + pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp]
 	s.released[gate]++
+	stays := key == keyInPlace && s.features.policy == usherv1alpha1.InPlaceUpdateStay
+	listed, serving := s.listed(pod.UID)
 	switch last, ever := s.lastSeen[pod.UID]; {
 	case stateOf(pod) != state:
 		s.fail("%s of %s was released in %s", key, pod.Name, stateOf(pod))
-	case s.listed(pod.UID):
+	case s.released[gate] > 1:
+		s.fail("%s of %s was released twice", key, pod.Name)
+	case stays:
+	case serving, listed && key == keyDelete:
 		s.fail("%s of %s was released while a registry lists it", key, pod.Name)
 	case ever && s.clock.Now().Sub(last) < simPropagation:
 		s.fail("%s of %s was released %s after it was last listed", key, pod.Name, s.clock.Now().Sub(last))
-	case s.released[gate] > 1:
-		s.fail("%s of %s was released twice", key, pod.Name)
 	}
 }
 
@@ -94,6 +97,9 @@ func (s *simulation) atRest() {
 		have := map[string]bool{}
 		for _, e := range s.stores[name].Entries(service) {
 			have[e.ID] = true
+			if want := s.weightOf(e.Owner.Pod); e.ID != s.foreign.ID && e.Weight != want {
+				s.fail("%s lists %s with the weight %d, want %d", name, e.Owner.Pod, e.Weight, want)
+			}
 		}
 		if !maps.Equal(have, want) {
 			s.fail("%s lists %v, want %v", name, have, want)

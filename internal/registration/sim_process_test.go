@@ -57,6 +57,7 @@ func (c *simClient) List(ctx context.Context, list client.ObjectList, options ..
 	default:
 		return c.Client.List(ctx, list, options...)
 	}
+	c.process.defects.mislead(list)
 	return nil
 }
 
@@ -65,6 +66,8 @@ func (c *simClient) Patch(ctx context.Context, o client.Object, patch client.Pat
 	if err != nil {
 		return err
 	}
+	c.process.hush("a patch of "+o.GetName(), string(data))
+	patch = c.process.defects.garble(patch, data)
 	before := c.process.lookup(o.GetName())
 	return c.process.write(fmt.Sprintf("patch %s %s", o.GetName(), data), func() error {
 		if err := c.Client.Patch(ctx, o, patch, options...); err != nil {
@@ -85,6 +88,11 @@ type simStatus struct {
 }
 
 func (c *simStatus) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	data, err := patch.Data(o)
+	if err != nil {
+		return err
+	}
+	c.process.hush("the status of "+o.GetName(), string(data))
 	return c.process.write("status of "+o.GetName(), func() error {
 		return c.SubResourceWriter.Patch(ctx, o, patch, options...)
 	})
@@ -94,10 +102,21 @@ func (c *simStatus) Patch(ctx context.Context, o client.Object, patch client.Pat
 type simConnector struct {
 	*memory.Registry
 	process *process
+	name    string
 }
 
+// List implements registry.Connector.
+func (c *simConnector) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	entries, err := c.Registry.List(ctx, service)
+	return entries, echo(err)
+}
+
+// Ping implements registry.Connector.
+func (c *simConnector) Ping(ctx context.Context) error { return echo(c.Registry.Ping(ctx)) }
+
 func (c *simConnector) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	c.process.judgeSilence(c.name, changes)
 	return c.process.write(fmt.Sprintf("apply %v", changes), func() error {
-		return c.Registry.Apply(ctx, service, changes)
+		return echo(c.Registry.Apply(ctx, service, changes))
 	})
 }

@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,14 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -59,6 +59,12 @@ type simulation struct {
 	// gatherer scrapes the process.
 	gatherer prometheus.Gatherer
 
+	// features are what the objects ask for, defects how the operator is broken.
+	features features
+	defects  defects
+	// broken is the first rule that did not hold, in a run that expects it.
+	broken string
+
 	// What the invariants need to know.
 	serial   int
 	lastSeen map[types.UID]time.Time
@@ -79,7 +85,12 @@ var errCrashed = errors.New("the process has crashed")
 // unlimited is a number of writes that no process reaches.
 const unlimited = 1 << 30
 
-func newSimulation(t *testing.T, seed uint64) *simulation {
+func newSimulation(t *testing.T) *simulation {
+	t.Helper()
+	return simulate(t, 1, features{}, defects{})
+}
+
+func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulation {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -93,15 +104,12 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	r := f.Registrations[0]
 	r.Spec.Registries = []string{"discovery", "backup"}
 	r.Status, r.Finalizers = usherv1alpha1.RegistrationStatus{}, nil
-	registries := []client.Object{}
-	for _, name := range r.Spec.Registries {
-		registries = append(registries, &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}})
-	}
+	given.apply(r)
 	s := &simulation{
-		T: t, random: rand.New(rand.NewPCG(seed, 1)), clock: clocktesting.NewFakePassiveClock(epoch),
+		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clocktesting.NewFakePassiveClock(epoch),
 		live: fake.NewClientBuilder().WithScheme(scheme).
 			WithStatusSubresource(&corev1.Pod{}, &usherv1alpha1.Registration{}, &usherv1alpha1.Registry{}).
-			WithObjects(r, f.CloneSets[0]).WithObjects(registries...).
+			WithObjects(r, f.CloneSets[0]).WithObjects(given.registries(r.Spec.Registries)...).
 			WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterNamespace, UID: here}},
 				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, UID: "ns"}}).Build(),
 		stores:   map[string]*memory.Registry{"discovery": memory.New(), "backup": memory.New()},
@@ -136,6 +144,10 @@ func (s *simulation) log(format string, args ...any) {
 
 func (s *simulation) fail(format string, args ...any) {
 	s.Helper()
+	if s.defects.expected {
+		s.broken = cmp.Or(s.broken, fmt.Sprintf(format, args...))
+		return
+	}
 	s.Fatalf("%s\ntrace:\n%s", fmt.Sprintf(format, args...), strings.Join(s.trace, "\n"))
 }
 
@@ -151,12 +163,13 @@ func (s *simulation) restart() {
 	s.process = p
 	s.operator = &reconciler{
 		client: &simClient{Client: s.live, process: p}, reader: s.live,
-		clock: s.clock, log: logr.Discard(), metrics: metrics, workers: 1,
-		announcer: newAnnouncer(events.NewFakeRecorder(1000), s.clock),
+		clock: s.clock, log: funcr.New(func(_, line string) { s.hush("log", line) }, funcr.Options{}),
+		metrics: metrics, workers: 1,
+		announcer: newAnnouncer(&simRecorder{s}, s.clock),
 		probes:    make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog), notes: map[string]*notes{},
 	}
 	s.operator.pool = newPool(s.live, func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
-		return &simConnector{Registry: s.stores[r.Name], process: p}, nil
+		return &simConnector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
 	}, s.clock)
 }
 
@@ -181,16 +194,18 @@ func (s *simulation) lookup(name string) *corev1.Pod {
 	return nil
 }
 
-// listed says whether any registry really lists the Pod.
-func (s *simulation) listed(uid types.UID) bool {
+// listed says whether any registry really lists the Pod, and serving whether
+// callers get it there: discovery holds entries of weight 0 back.
+func (s *simulation) listed(uid types.UID) (listed, serving bool) {
 	for _, name := range []string{"discovery", "backup"} {
 		for _, e := range s.stores[name].Entries(service) {
 			if e.Owner.PodUID == string(uid) {
-				return true
+				listed = true
+				serving = serving || name != "discovery" || e.Weight > 0 || e.Unsettled != ""
 			}
 		}
 	}
-	return false
+	return listed, serving
 }
 
 // quiesce ends all faults and lets everything come to rest.
@@ -218,6 +233,20 @@ func (s *simulation) quiesce() {
 	}
 }
 
+// run lets so many things happen, and then all come to rest.
+func (s *simulation) run(steps int) {
+	s.Helper()
+	for range steps {
+		if s.broken == "" {
+			s.step()
+		}
+	}
+	if s.broken == "" {
+		s.quiesce()
+		s.atRest()
+	}
+}
+
 // TestSimulation runs many lives of many Pods. A failure prints its seed and
 // all that happened.
 func TestSimulation(t *testing.T) {
@@ -228,12 +257,8 @@ func TestSimulation(t *testing.T) {
 	released := 0
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			s := newSimulation(t, seed)
-			for range steps {
-				s.step()
-			}
-			s.quiesce()
-			s.atRest()
+			s := simulate(t, seed, drawn(seed), defects{})
+			s.run(steps)
 			released += len(s.released)
 		})
 	}

@@ -24,8 +24,8 @@ func podSource(path string) usherv1alpha1.PodSource {
 	return usherv1alpha1.PodSource{FieldRef: usherv1alpha1.FieldRef{FieldPath: path}}
 }
 
-func weightFrom(path string) *usherv1alpha1.PodSource {
-	s := podSource(path)
+func weightFrom() *usherv1alpha1.PodSource {
+	s := podSource(weightPath)
 	return &s
 }
 
@@ -52,7 +52,7 @@ func TestWeightFrom(t *testing.T) {
 	} {
 		f := newFixture()
 		pod := f.add("a", appsv1alpha1.StateNormal).annotate(c.given).pod
-		v := valuesOf(&usherv1alpha1.Instance{Weight: 10, WeightFrom: weightFrom(weightPath)}, pod)
+		v := valuesOf(&usherv1alpha1.Instance{Weight: 10, WeightFrom: weightFrom()}, pod)
 		if v.weight != c.want || (len(v.bad) > 0) != (c.bad != "") {
 			t.Errorf("%.20q became %d with %v, want %d", c.given, v.weight, v.bad, c.want)
 		}
@@ -107,7 +107,7 @@ func TestTagsAndMetadataFrom(t *testing.T) {
 // TestBadValuesHoldNothing registers a Pod whose weight is none, and says so.
 func TestBadValuesHoldNothing(t *testing.T) {
 	f := newFixture()
-	f.Registrations[0].Spec.Instance.WeightFrom = weightFrom(weightPath)
+	f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
 	f.add("a", appsv1alpha1.StatePreparingNormal).finalizers(ours).annotate("heavy").in("discovery")
 	want := []string{"patch a: traffic-online=true registered=True"}
 	if diff := cmp.Diff(want, render(MakePlan(f.Snapshot))); diff != "" {
@@ -116,7 +116,7 @@ func TestBadValuesHoldNothing(t *testing.T) {
 	checkConditions(t, []conditionCase{
 		{"all values can be used", func(*fixture) {}, usherv1alpha1.ConditionInstancesValid, "True", "Valid", nil},
 		{"one cannot", func(f *fixture) {
-			f.Registrations[0].Spec.Instance.WeightFrom = weightFrom(weightPath)
+			f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
 			f.add("a", appsv1alpha1.StateNormal).annotate("heavy")
 		}, usherv1alpha1.ConditionInstancesValid, "False", "InstanceInvalid", []string{"Pod a", weightPath, `"heavy"`, "10"}},
 	})
@@ -140,14 +140,14 @@ func (s *simulation) takeWeights() {
 	if err := s.live.Get(s.Context(), client.ObjectKey{Namespace: namespace, Name: "nginx"}, &r); err != nil {
 		s.Fatal(err)
 	}
-	r.Spec.Instance.WeightFrom = weightFrom(weightPath)
+	r.Spec.Instance.WeightFrom = weightFrom()
 	if err := s.live.Update(s.Context(), &r); err != nil {
 		s.Fatal(err)
 	}
 }
 
 func TestAChangedAnnotationIsRepairedAtOnce(t *testing.T) {
-	s := newSimulation(t, 1)
+	s := newSimulation(t)
 	s.takeWeights()
 	s.populate(3)
 	s.passes(2)

@@ -128,6 +128,8 @@ func TestValuesRefused(t *testing.T) {
 		{"metrics: {port: 70000}", "port"},
 		{"serviceAccount: {create: false}", "serviceAccount.name"},
 		{"serviceAccount: {name: mine}", "set serviceAccount.create to false"},
+		{"halves: {registration: false}\nxds: {enabled: true}", "turn on halves.registration"},
+		{"xds: {enabled: true, clientCA: true}", "set xds.tlsSecret"},
 		{"topologySpreadConstraints: [{maxSkew: 1}]", "topologySpreadConstraints"},
 	} {
 		var values map[string]any

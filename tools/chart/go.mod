@@ -9,6 +9,7 @@ tool (
 
 require (
 	github.com/google/go-cmp v0.7.0
+	github.com/yuin/gopher-lua v1.1.2
 	helm.sh/helm/v4 v4.3.1
 	k8s.io/component-base v0.37.1
 	k8s.io/kubectl v0.37.1

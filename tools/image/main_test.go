@@ -5,12 +5,16 @@ package main
 import (
 	"bytes"
 	"debug/buildinfo"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	spdxjson "github.com/spdx/tools-golang/json"
 	"github.com/spdx/tools-golang/spdxlib"
 )
@@ -96,7 +100,10 @@ func TestUsherIsReproducible(t *testing.T) {
 func TestCommandUsher(t *testing.T) {
 	folder := t.TempDir()
 	var out strings.Builder
-	args := []string{"usher", "-root", project(t), "-version", "1.2.3", "-out", folder, "-platforms", "linux/arm64"}
+	server := httptest.NewServer(registry.New())
+	defer server.Close()
+	pushed := strings.TrimPrefix(server.URL, "http://") + "/usher:1.2.3"
+	args := []string{"usher", "-root", project(t), "-version", "1.2.3", "-out", folder, "-platforms", "linux/arm64", "-push", pushed}
 	if err := run(t.Context(), args, &out); err != nil {
 		t.Fatal(err)
 	}
@@ -104,6 +111,11 @@ func TestCommandUsher(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
 			t.Errorf("%v; it said:\n%s", err, &out)
 		}
+	}
+	if ref, err := name.ParseReference(pushed); err != nil {
+		t.Error(err)
+	} else if _, err := remote.Head(ref); err != nil {
+		t.Errorf("the registry does not have it: %v", err)
 	}
 	if !strings.HasPrefix(out.String(), "ghcr.io/usher-dev/usher:1.2.3@sha256:") {
 		t.Errorf("it said:\n%s", &out)

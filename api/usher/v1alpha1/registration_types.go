@@ -17,8 +17,8 @@ import (
 // +kubebuilder:printcolumn:name="REGISTERED",type=integer,JSONPath=`.status.registered`
 // +kubebuilder:printcolumn:name="DRAINING",type=integer,JSONPath=`.status.draining`
 // +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="REGISTRIES",type=string,priority=1,JSONPath=`.status.registries[*].name`
-// +kubebuilder:printcolumn:name="ERRORS",type=string,priority=1,JSONPath=`.status.registries[*].error`
+// +kubebuilder:printcolumn:name="REGISTRIES",type=string,priority=1,JSONPath=`.spec.registries`
+// +kubebuilder:printcolumn:name="MESSAGE",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="WAITING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Waiting")].message`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 type Registration struct {

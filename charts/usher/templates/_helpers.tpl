@@ -46,6 +46,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml $parts -}}
 {{- end -}}
 
+{{/* "true" if xDS is served, else empty. */}}
+{{- define "usher.xds" -}}
+{{- if .Values.xds.enabled -}}
+{{- if not .Values.halves.registration }}{{ fail "xds.enabled: xDS is served by the hook operator; turn on halves.registration too" }}{{ end -}}
+{{- if and .Values.xds.clientCA (not .Values.xds.tlsSecret) }}{{ fail "xds.clientCA: clients show certificates over TLS only; set xds.tlsSecret too" }}{{ end -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{/* The service account of a part: (list $ $part). */}}
 {{- define "usher.account" -}}
 {{- $root := index . 0 -}}{{- $part := index . 1 -}}

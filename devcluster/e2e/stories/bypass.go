@@ -4,6 +4,10 @@ package stories
 
 import (
 	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/devcluster/e2e"
 )
@@ -59,13 +63,13 @@ const volumes = 5
 func claims() e2e.Story {
 	return e2e.Story{
 		Name:  "claims",
-		About: "Pods with claims: updated in place they keep them, and who follows a deleted Pod takes its over (with a preStop sleep)",
+		About: "Pods with claims: updated in place they keep them, and who follows a deleted Pod takes its over (with a preStop sleep); scaled in, they go",
 		Play: func(s *e2e.Scene) {
 			s.LocalVolumes(volumes)
 			s.Open(preStop(4), fmt.Sprintf(`spec: {volumeClaimTemplates: [{metadata: {name: data},
 				spec: {accessModes: [ReadWriteOnce], storageClassName: %s, resources: {requests: {storage: 1Mi}}}}],
 				template: {spec: {containers: [{name: main, volumeMounts: [{name: data, mountPath: /data}]}]}}}`, s.StorageClass()))
-			before := s.State()
+			before, held := s.State(), claimsOf(s)
 			s.Image("v2")
 			wantSamePods(s, before, s.Settle(), 1)
 			first := before.Pods[0]
@@ -77,6 +81,28 @@ func claims() e2e.Story {
 				return ""
 			})
 			want(s, names(s.Settle()) == names(before), "the same names, since claims and names go together")
+			want(s, slices.Equal(claimsOf(s), held), "the same claims %v, not %v", held, claimsOf(s))
+			s.Scale(2)
+			s.Settle()
+			s.Await("the claim to go with its Pod", func(e2e.State) string {
+				if left := claimsOf(s); len(left) != 2 || !slices.Contains(held, left[0]) || !slices.Contains(held, left[1]) {
+					return fmt.Sprintf("%v of %v are left", left, held)
+				}
+				return ""
+			})
 		},
 	}
+}
+
+// claimsOf are the claims that are not being deleted, each with its UID and volume.
+func claimsOf(s *e2e.Scene) []string {
+	list := &corev1.PersistentVolumeClaimList{}
+	s.Check(s.Kube().List(s.Context(), list, client.InNamespace(s.Namespace())))
+	var found []string
+	for _, c := range list.Items {
+		if c.DeletionTimestamp == nil {
+			found = append(found, fmt.Sprintf("%s (%s) on %s", c.Name, c.UID, c.Spec.VolumeName))
+		}
+	}
+	return found
 }

@@ -6,11 +6,19 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/devcluster/e2e"
 )
 
-// outage is how long a registry or an API server is away.
-const outage = 5 * time.Second
+const (
+	// outage is how long an API server is away.
+	outage = 5 * time.Second
+	// registryOutage is how long a registry is.
+	registryOutage = 15 * time.Second
+)
 
 func usherKilled() e2e.Story {
 	return e2e.Story{
@@ -50,7 +58,7 @@ func usherUpgraded() e2e.Story {
 func registryDown() e2e.Story {
 	return e2e.Story{
 		Name:  "registry-down",
-		About: "etcd is killed in the middle of an update in place: no Pod is touched while nobody can know what it lists",
+		About: "etcd is killed in the middle of an update in place and back after 15 s: no Pod is touched while nobody can know what it lists",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
 			s.Open()
@@ -59,7 +67,15 @@ func registryDown() e2e.Story {
 			s.Step("the registry is down")
 			s.KillEtcd()
 			n := serving(s.State(), "v2")
-			s.Hold("no more Pods are updated", outage, func(now e2e.State) string {
+			end := time.Now().Add(registryOutage)
+			s.Await("the Registration to say so", func(now e2e.State) string {
+				c := meta.FindStatusCondition(now.Registration.Status.Conditions, usherv1alpha1.ConditionReady)
+				if c == nil || c.Status != metav1.ConditionFalse {
+					return fmt.Sprintf("its condition Ready is %+v", c)
+				}
+				return ""
+			})
+			s.Hold("no more Pods are updated", time.Until(end), func(now e2e.State) string {
 				// One may have been released already.
 				if more := serving(now, "v2") - n; more > 1 {
 					return fmt.Sprintf("%d more serve v2", more)
@@ -92,26 +108,45 @@ func apiServerDown() e2e.Story {
 	}
 }
 
-func nodeLost() e2e.Story {
+func usherLeaderless() e2e.Story {
 	return e2e.Story{
-		Name:  "node-lost",
-		About: "the kubelet is gone until the node is taken for lost, and comes back; its containers run on",
+		Name:  "usher-leaderless",
+		About: "Usher's leader loses its lease in the middle of an update in place, and nobody can lead for a while",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			s.Open()
+			s.Open(`spec: {replicas: 5}`)
 			before := s.State()
-			s.Step("the node is lost")
-			s.Check(s.Node().StopKubelet(s.Context()))
-			s.Await("Pods that are not ready", func(now e2e.State) string {
-				if n := serving(now, "v1"); n > 0 {
-					return fmt.Sprintf("%d are", n)
-				}
-				return ""
-			})
-			s.Pause(outage)
-			s.Step("the node is back")
-			s.Check(s.Node().StartKubelet(s.Context()))
-			wantSamePods(s, before, s.Settle(), 0)
+			s.Image("v2")
+			awaitMidway(s)
+			s.DeposeUsher()
+			// What the kubelet was asked to do it still does.
+			s.Hold("the rollout without a leader", outage, atMostOneMore(s.State()))
+			s.ElectUsher()
+			after := s.Settle()
+			wantVersion(s, after, "v2")
+			wantSamePods(s, before, after, 1)
 		},
+	}
+}
+
+// atMostOneMore finds fault with more than one restart since a state, and with more
+// than one Pod that is not ready.
+func atMostOneMore(since e2e.State) func(e2e.State) string {
+	return func(now e2e.State) string {
+		var more int32
+		away := 0
+		for _, pod := range now.Pods {
+			more += e2e.Restarts(&pod)
+			if !e2e.PodReady(&pod) {
+				away++
+			}
+		}
+		for _, pod := range since.Pods {
+			more -= e2e.Restarts(&pod)
+		}
+		if more > 1 || away > 1 {
+			return fmt.Sprintf("%d containers were restarted and %d Pods are not ready", more, away)
+		}
+		return ""
 	}
 }

@@ -12,12 +12,12 @@ import (
 // All are the stories in the order of the report.
 func All() []e2e.Story {
 	return []e2e.Story{
-		seedHooks(), seedPreNormal(), seedPreNormalDrain(),
-		inPlaceImage(), inPlaceMetadata(), inPlaceResources(), inPlaceSidecar(), recreate(), rollback(), scale(),
+		seedHooks(), seedPreNormal(), seedPreNormalDrain(), twoPreNormal(),
+		inPlaceImage(), inPlaceMetadata(), inPlaceResources(), inPlaceSidecar(), oneContainer(), recreate(), rollback(), scale(),
 		missingImage(), crashLoop(), ignoresTerm(), slowPreStop(),
-		deletedPods(), deletedPodsPreStop(), claims(),
+		deletedPods(), deletedPodsPreStop(), forcedPods(), forcedPodsPreStop(), claims(),
 		consulUpdate(), haproxyUpdate(),
-		usherKilled(), usherUpgraded(), registryDown(), apiServerDown(), nodeLost(),
+		usherKilled(), usherUpgraded(), usherLeaderless(), registryDown(), apiServerDown(), kubeletRestart(), nodeLost(),
 	}
 }
 

@@ -66,7 +66,7 @@ func (s *story) entries(etcd *cluster.Etcd) int {
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }() // All was read.
 	var answer struct {
 		Count int `json:",string"`
 	}

@@ -92,9 +92,9 @@ type story struct {
 }
 
 // begin starts a cluster with two nodes.
-func begin(t *testing.T) *story {
+func begin(t *testing.T, options ...clustertest.Option) *story {
 	t.Helper()
-	c := clustertest.Start(t)
+	c := clustertest.Start(t, options...)
 	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

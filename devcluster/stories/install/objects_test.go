@@ -32,17 +32,10 @@ func TestObjectsAreTaken(t *testing.T) {
 	}
 	pods := 0
 	for _, file := range append(files, filepath.Join(root, "dist", "install.yaml")) {
-		var created, applied []*unstructured.Unstructured
-		for _, object := range readObjects(t, file) {
-			switch object.GetKind() {
-			case "ServiceMonitor": // Its CRD is the Prometheus operator's.
-			case "Namespace", "CustomResourceDefinition":
-				applied = append(applied, object)
-			case "Deployment":
-				created = append(created, object, podOf(t, object))
+		created, applied := requests(t, file)
+		for _, object := range created {
+			if object.GetKind() == "Pod" {
 				pods++
-			default:
-				created = append(created, object)
 			}
 		}
 		s.taken(file, created, "create")
@@ -56,6 +49,24 @@ func TestObjectsAreTaken(t *testing.T) {
 	if out, err := s.try(`kubectl create --dry-run=server --validate=strict -f - <<< '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dat": {}}'`); err == nil || !strings.Contains(out, `unknown field "dat"`) {
 		t.Errorf("a field that nobody knows is taken, so that this test proves nothing: %s", out)
 	}
+}
+
+// requests are the objects of a file, and a Pod of each Deployment: those to create,
+// and those that are there already.
+func requests(t *testing.T, file string) (created, applied []*unstructured.Unstructured) {
+	t.Helper()
+	for _, object := range readObjects(t, file) {
+		switch object.GetKind() {
+		case "ServiceMonitor": // Its CRD is the Prometheus operator's.
+		case "Namespace", "CustomResourceDefinition":
+			applied = append(applied, object)
+		case "Deployment":
+			created = append(created, object, podOf(t, object))
+		default:
+			created = append(created, object)
+		}
+	}
+	return created, applied
 }
 
 func readObjects(t *testing.T, file string) []*unstructured.Unstructured {

@@ -267,6 +267,11 @@ func testHoldBack(h *harness) {
 	// What is gone does not come back to be held.
 	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a)), a.ID, registry.ErrConflict)
 	h.shows()
+	// The next Pod with that address is not held with it.
+	next := entry("here", 2)
+	next.Address = a.Address
+	h.apply(put(next))
+	h.shows(next)
 }
 
 func testConflict(h *harness) {

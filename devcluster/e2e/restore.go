@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// restoreTime bounds a restore.
+const restoreTime = time.Minute
+
+// restore brings back what a story has left away that failed, so that the next ones
+// fail for reasons of their own.
+func (s *stage) restore(ctx context.Context, story Story) error {
+	if !story.Alone {
+		return nil // It has taken nothing away.
+	}
+	ctx, cancel := context.WithTimeout(ctx, restoreTime)
+	defer cancel()
+	var errs []error
+	if s.etcd.PID() == 0 {
+		errs = append(errs, s.etcd.Restart(ctx))
+	}
+	errs = append(errs, s.node.Plane().StartAPIServer(ctx), s.node.StartKubelet(ctx), s.freeLease(ctx, stranger))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("after the story: %w", err)
+	}
+	return nil
+}
