@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
@@ -33,7 +35,11 @@ type kit struct {
 	Consul, HAProxy string
 }
 
-const kitFile = "kit.json"
+const (
+	kitFile = "kit.json"
+	// stopGrace is how long an interrupted build may take to end.
+	stopGrace = 5 * time.Second
+)
 
 // prepare builds and fetches everything into the caches and dir.
 func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) error {
@@ -91,6 +97,10 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	platform := "linux/" + runtime.GOARCH
 	cmd := exec.CommandContext(ctx, tool, "usher", "-root", root, "-name", name, "-version", version, "-platforms", platform,
 		"-out", filepath.Join(dir, "images"))
+	// A group of its own, so that an interruption reaches the compilers that it starts.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = stopGrace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tell.Tell(progress.Event{Task: task, State: progress.Failed})
 		return "", fmt.Errorf("make Usher's image: %w\n%s", err, out)
