@@ -65,7 +65,7 @@ func open(ctx context.Context, o Options) (*stage, error) {
 	opening.Store(true)
 	defer opening.Store(false)
 	tell := display.Sink()
-	return openStage(ctx, o.Getenv, func(event progress.Event) {
+	return openStage(ctx, o, func(event progress.Event) {
 		if opening.Load() {
 			tell(event)
 		}
@@ -117,7 +117,7 @@ func (d *demonstration) run(ctx context.Context, hooks bool) (*RunResult, error)
 // keep brings the first CloneSet back and leaves everything up until ctx ends.
 func (d *demonstration) keep(ctx context.Context) error {
 	web := stories(true)[0]
-	set, registration, err := web.objects(true, d.options.Propagation)
+	set, registration, err := web.objects(true, d.options)
 	if err != nil {
 		return err
 	}

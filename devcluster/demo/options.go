@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/usher-dev/usher/devcluster/internal/sandbox"
 )
 
 // Hooks says with which hooks to run.
@@ -63,6 +65,9 @@ type Options struct {
 	Bound time.Duration
 	// Seed decides which requests are slow.
 	Seed uint64
+	// Place is the sandbox that the demo runs in: then it brings up a real node
+	// there. nil means the development cluster, whose nodes run processes.
+	Place *sandbox.Place
 }
 
 const (

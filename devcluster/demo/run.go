@@ -54,7 +54,7 @@ func newRun(o Options, s *stage, screen *view.Screen, hooks bool) (*run, error) 
 	for _, story := range stories(hooks) {
 		a := &actor{story: story, ended: make(chan error, 1)}
 		var err error
-		if a.set, a.registration, err = story.objects(hooks, o.Propagation); err != nil {
+		if a.set, a.registration, err = story.objects(hooks, o); err != nil {
 			return nil, err
 		}
 		a.client, err = traffic.New(traffic.Options{

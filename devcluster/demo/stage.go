@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,6 +19,8 @@ import (
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/node"
+	"github.com/usher-dev/usher/devcluster/internal/realnode"
+	"github.com/usher-dev/usher/devcluster/internal/sandbox"
 )
 
 const (
@@ -36,14 +39,17 @@ type stage struct {
 	cluster  *cluster.Cluster
 	registry *cluster.Etcd
 	etcd     *clientv3.Client
-	agent    *node.Agent
+	agent    *node.Agent // nil on a real node
+	place    *sandbox.Place
+	node     *realnode.Node // nil on the development cluster
+	images   io.Closer
 	kube     *kube
 	usher    *usher
 }
 
 // openStage builds and starts everything. On an error nothing is left running.
-func openStage(ctx context.Context, getenv func(string) string, tell progress.Sink) (*stage, error) {
-	root, err := checkout.Find(getenv)
+func openStage(ctx context.Context, o Options, tell progress.Sink) (*stage, error) {
+	root, err := checkout.Find(o.Getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -51,10 +57,12 @@ func openStage(ctx context.Context, getenv func(string) string, tell progress.Si
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for the demo: %w", err)
 	}
-	s := &stage{dir: dir, root: root}
-	for _, step := range []func(context.Context, progress.Sink) error{
-		s.buildAndStart, s.startRegistry, s.startNodes, s.install, s.startUsher,
-	} {
+	s := &stage{dir: dir, root: root, place: o.Place}
+	steps := []func(context.Context, progress.Sink) error{s.buildAndStart, s.startNodes, s.startRegistry, s.install, s.startUsher}
+	if s.place != nil {
+		steps = append([]func(context.Context, progress.Sink) error{s.startRealNode}, steps[2:]...)
+	}
+	for _, step := range steps {
 		if err := step(ctx, tell); err != nil {
 			return nil, errors.Join(err, s.close(ctx), s.cleanUp())
 		}
@@ -190,12 +198,18 @@ func (s *stage) close(ctx context.Context) error {
 	if s.etcd != nil {
 		errs = append(errs, s.etcd.Close())
 	}
+	if s.images != nil {
+		errs = append(errs, s.images.Close())
+	}
 	var both sync.WaitGroup
 	stopped := make([]error, 2)
 	if s.registry != nil {
 		both.Go(func() { stopped[0] = s.registry.Kill() })
 	}
-	if s.cluster != nil {
+	switch {
+	case s.node != nil:
+		both.Go(func() { stopped[1] = s.node.Stop(ctx) })
+	case s.cluster != nil:
 		both.Go(func() { stopped[1] = s.cluster.Stop(ctx) })
 	}
 	both.Wait()

@@ -5,7 +5,6 @@ package demo
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -75,18 +74,23 @@ func stories(hooks bool) []story {
 
 // objects are the story's CloneSet and Registration. Without hooks the one loses
 // its lifecycle and the other its hooks, and all else stays.
-func (s story) objects(hooks bool, propagation time.Duration) (set, registration *unstructured.Unstructured, err error) {
+func (s story) objects(hooks bool, o Options) (set, registration *unstructured.Unstructured, err error) {
 	if set, err = readManifest(s.file + ".yaml"); err != nil {
 		return nil, nil, err
 	}
 	if registration, err = readManifest(s.file + "-registration.yaml"); err != nil {
 		return nil, nil, err
 	}
+	if o.Place != nil {
+		if err := withProbe(set); err != nil {
+			return nil, nil, err
+		}
+	}
 	if !hooks {
 		unstructured.RemoveNestedField(set.Object, "spec", "lifecycle")
 		unstructured.RemoveNestedField(registration.Object, "spec", "hooks")
 	}
-	wait := metav1.Duration{Duration: propagation}
+	wait := metav1.Duration{Duration: o.Propagation}
 	err = unstructured.SetNestedField(registration.Object, wait.Duration.String(), "spec", "drain", "propagation")
 	return set, registration, err
 }

@@ -44,11 +44,11 @@ func TestManifestsAreWhollyUnderstood(t *testing.T) {
 // The run without hooks differs from the one with hooks in the hooks alone.
 func TestHooksOffTakesTheHooksAwayAndNothingElse(t *testing.T) {
 	for _, s := range stories(true) {
-		set, registration, err := s.objects(true, 7*time.Second)
+		set, registration, err := s.objects(true, Options{Propagation: 7 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		bareSet, bareRegistration, err := s.objects(false, 7*time.Second)
+		bareSet, bareRegistration, err := s.objects(false, Options{Propagation: 7 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestHooksOffTakesTheHooksAwayAndNothingElse(t *testing.T) {
 func TestStoriesFitTheirManifests(t *testing.T) {
 	for _, hooks := range []bool{true, false} {
 		for _, s := range stories(hooks) {
-			set, registration, err := s.objects(hooks, time.Second)
+			set, registration, err := s.objects(hooks, Options{Propagation: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

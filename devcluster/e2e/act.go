@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/devcluster/internal/images"
 )
 
 const fieldManager = "usher-e2e"
@@ -42,7 +43,7 @@ func (s *Scene) Change(document string) {
 // service: v1, v2, v3, or one that does not exist.
 func (s *Scene) Image(version string) {
 	s.Step("image %s", version)
-	s.Change(fmt.Sprintf("spec: {template: {spec: {containers: [{name: main, image: %s:%s}]}}}", WebImage, version))
+	s.Change(fmt.Sprintf("spec: {template: {spec: {containers: [{name: main, image: %s:%s}]}}}", images.Web, version))
 }
 
 // Scale writes the scale subresource, as "kubectl scale" and autoscalers do.

@@ -11,24 +11,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-
-	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"syscall"
+	"time"
 
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
+	"github.com/usher-dev/usher/devcluster/internal/images"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
-	"github.com/usher-dev/usher/tools/image/oci"
 )
-
-// WebImage is the name of the web service's images. The tags are v1, v2 and v3, and
-// VersionBroken, which ends as soon as it is started.
-const WebImage = "usher.test/web"
-
-// WebProgram is the program in those images; "sleep SECONDS" makes it a hook.
-const WebProgram = "/usr/local/bin/web"
-
-// VersionBroken is a version of the web service that cannot start.
-const VersionBroken = "broken"
 
 // kit is all that the program inside needs and cannot get there, where there is
 // no way to the network.
@@ -45,7 +35,11 @@ type kit struct {
 	Consul, HAProxy string
 }
 
-const kitFile = "kit.json"
+const (
+	kitFile = "kit.json"
+	// stopGrace is how long an interrupted build may take to end.
+	stopGrace = 5 * time.Second
+)
 
 // prepare builds and fetches everything into the caches and dir.
 func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) error {
@@ -63,7 +57,7 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 	if k.Usher, err = packUsher(ctx, root, dir, tell); err != nil {
 		return err
 	}
-	if k.Programs, err = packPrograms(ctx, root, dir, tell); err != nil {
+	if k.Programs, err = images.Pack(ctx, root, dir, tell); err != nil {
 		return err
 	}
 	return k.write(dir)
@@ -103,49 +97,14 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	platform := "linux/" + runtime.GOARCH
 	cmd := exec.CommandContext(ctx, tool, "usher", "-root", root, "-name", name, "-version", version, "-platforms", platform,
 		"-out", filepath.Join(dir, "images"))
+	// A group of its own, so that an interruption reaches the compilers that it starts.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = stopGrace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tell.Tell(progress.Event{Task: task, State: progress.Failed})
 		return "", fmt.Errorf("make Usher's image: %w\n%s", err, out)
 	}
 	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "packed"})
 	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), nil
-}
-
-// packPrograms builds the programs of the Pods and packs them.
-func packPrograms(ctx context.Context, root, dir string, tell progress.Sink) (string, error) {
-	module := filepath.Join(root, "devcluster")
-	pause, web := filepath.Join(dir, "bin", "pause"), filepath.Join(dir, "bin", "web")
-	for _, p := range []checkout.Program{
-		{Name: "build pause", Module: module, Pkg: "./cmd/pause", Out: pause},
-		{Name: "build web", Module: module, Pkg: "./cmd/web", Out: web},
-	} {
-		if err := p.Compile(ctx, tell); err != nil {
-			return "", err
-		}
-	}
-	images := map[string]v1.Image{}
-	var err error
-	if images[realnode.PauseImage], err = oci.FromBinary(pause, v1.Platform{}); err != nil {
-		return "", err
-	}
-	for _, version := range []string{"v1", "v2", "v3", VersionBroken} {
-		if images[WebImage+":"+version], err = webImage(web, version); err != nil {
-			return "", err
-		}
-	}
-	archive := filepath.Join(dir, "images", "programs.tar")
-	return archive, oci.WriteTar(archive, images)
-}
-
-func webImage(program, version string) (v1.Image, error) {
-	layer, inside, err := oci.Binary(program)
-	if err != nil {
-		return nil, err
-	}
-	// It would listen on loopback by default, as in the development cluster.
-	env := []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"}
-	if version == VersionBroken {
-		env = append(env, "START_DELAY=never")
-	}
-	return oci.New(oci.Spec{Layers: []oci.Layer{oci.Base(), layer}, Entrypoint: []string{inside}, Env: env})
 }

@@ -26,6 +26,9 @@ const (
 	lookAgain = 100 * time.Millisecond
 	// firstRequests must be answered before a story begins.
 	firstRequests = 20
+	// late is when a request without an answer is lost. It is long, because a machine
+	// that does other work too may starve all containers at once for seconds.
+	late = 30 * time.Second
 )
 
 // Scene is what a story acts on: a namespace of its own with a CloneSet, a
@@ -229,6 +232,7 @@ func (s *Scene) call() {
 	}
 	s.client, err = traffic.New(traffic.Options{
 		Source: s.stage.source(s.story), Rate: s.stage.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
+		Timeout: late,
 	})
 	s.Check(err)
 	ctx, stop := context.WithCancel(s.ctx)

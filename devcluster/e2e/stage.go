@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"io"
 	"path/filepath"
 	"strings"
 	"time"
@@ -17,6 +17,7 @@ import (
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
+	"github.com/usher-dev/usher/devcluster/internal/images"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
 	"github.com/usher-dev/usher/devcluster/internal/sandbox"
 )
@@ -39,7 +40,7 @@ type stage struct {
 	kube    client.Client
 	world   *world
 	spawner *process.Spawner
-	images  *http.Server
+	images  io.Closer
 	// usherReady is how long Usher took from its manifests to Ready.
 	usherReady time.Duration
 
@@ -66,10 +67,19 @@ func (s *stage) path(parts ...string) string {
 
 func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
 	node, err := realnode.Start(ctx, realnode.Options{
-		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher}, Tell: tell,
+		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher},
+		Mirrors: map[string]string{images.PulledHost: "http://" + imageRegistry}, Tell: tell,
 		NodeGone: nodeGone,
 	})
 	s.node = node
+	return err
+}
+
+// imageRegistry is where the node pulls images from.
+const imageRegistry = "127.0.0.1:5000"
+
+func (s *stage) serveImages(ctx context.Context, _ progress.Sink) (err error) {
+	s.images, err = images.Serve(ctx, s.kit.Programs, imageRegistry)
 	return err
 }
 

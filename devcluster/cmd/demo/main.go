@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/usher-dev/usher/devcluster/demo"
+	"github.com/usher-dev/usher/devcluster/internal/sandbox"
 )
 
 // The exit codes.
@@ -26,17 +27,21 @@ const (
 	exitInterrupted = 130
 )
 
+// nodeReal is the value of --node.
+const nodeReal = "real"
+
 var errUsage = errors.New("usage")
 
 func main() {
+	place := sandbox.Enter()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The second Ctrl-C ends this process at once; its children end with it.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
+	os.Exit(run(ctx, place, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
 
-func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer, getenv func(string) string) int {
-	options, err := parse(args, stderr, getenv)
+func run(ctx context.Context, place *sandbox.Place, args []string, stdout *os.File, stderr io.Writer, getenv func(string) string) int {
+	options, real, err := parse(args, stderr, getenv)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -44,9 +49,16 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer, 
 		_, _ = fmt.Fprintln(stderr, "demo:", err)
 		return exitUsage
 	}
-	options.Out = stdout
-	result, err := demo.Run(ctx, options)
+	options.Out, options.Place = stdout, place
+	var result demo.Result
+	if real && place == nil {
+		err = demo.RunReal(ctx, options, args)
+	} else {
+		result, err = demo.Run(ctx, options)
+	}
 	switch {
+	case errors.Is(err, sandbox.ErrFailed):
+		return exitFailed
 	case err != nil && ctx.Err() != nil:
 		_, _ = fmt.Fprintln(stderr, "Interrupted: nothing is left running.")
 		return exitInterrupted
@@ -61,10 +73,9 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer, 
 }
 
 // parse reads the flags. The environment's KEEP=1, which "make demo KEEP=1"
-// leads to, is --keep.
-func parse(args []string, stderr io.Writer, getenv func(string) string) (demo.Options, error) {
-	var o demo.Options
-	hooks, phases := "", ""
+// leads to, is --keep, and its NODE=real is --node=real.
+func parse(args []string, stderr io.Writer, getenv func(string) string) (o demo.Options, real bool, err error) {
+	hooks, phases, node := "", "", getenv("NODE")
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&o.Rate, "rate", 500, "requests per second to each CloneSet")
@@ -73,21 +84,25 @@ func parse(args []string, stderr io.Writer, getenv func(string) string) (demo.Op
 	flags.BoolVar(&o.KillUsher, "kill-usher", false, "kill Usher (SIGKILL) in the middle of every phase and start it again")
 	flags.BoolVar(&o.StopRegistry, "stop-registry", false, "stop the registry for 20 s in the middle of the in-place update")
 	flags.BoolVar(&o.Keep, "keep", false, "leave the cluster up at the end, until Ctrl-C")
+	flags.StringVar(&node, "node", node, "run the containers on `real`, a node with a kubelet and containerd (needs root on Debian);\ndefault: processes of the development cluster")
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of what is left to chance: which requests are slow, when Usher is killed")
 	if keep := getenv("KEEP"); keep != "" {
 		if err := flags.Set("keep", keep); err != nil {
-			return o, fmt.Errorf("%w: KEEP=%s: give 1 or 0", errUsage, keep)
+			return o, false, fmt.Errorf("%w: KEEP=%s: give 1 or 0", errUsage, keep)
 		}
 	}
 	if err := flags.Parse(args); err != nil {
-		return o, err
+		return o, false, err
 	}
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("%w: unexpected argument %q: demo takes flags only, see demo --help", errUsage, flags.Arg(0))
+		return o, false, fmt.Errorf("%w: unexpected argument %q: demo takes flags only, see demo --help", errUsage, flags.Arg(0))
 	}
 	o.Hooks = demo.Hooks(hooks)
 	if phases != "" {
 		o.Phases = strings.Split(phases, ",")
 	}
-	return o, nil
+	if node != "" && node != nodeReal {
+		return o, false, fmt.Errorf("%w: --node=%s: give real, or nothing for the development cluster", errUsage, node)
+	}
+	return o, node == nodeReal, nil
 }

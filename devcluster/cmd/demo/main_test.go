@@ -17,19 +17,29 @@ import (
 func nothing(string) string { return "" }
 
 func TestFlags(t *testing.T) {
-	o, err := parse([]string{"--rate=20", "--hooks=off", "--phases=in-place,scale-in", "--kill-usher", "--stop-registry", "--seed=9"}, os.Stderr, nothing)
+	o, real, err := parse([]string{"--rate=20", "--hooks=off", "--phases=in-place,scale-in", "--kill-usher", "--stop-registry", "--seed=9"}, os.Stderr, nothing)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o.Rate != 20 || o.Hooks != demo.HooksOff || !slices.Equal(o.Phases, []string{"in-place", "scale-in"}) ||
-		!o.KillUsher || !o.StopRegistry || o.Keep || o.Seed != 9 {
+		!o.KillUsher || !o.StopRegistry || o.Keep || o.Seed != 9 || real {
 		t.Errorf("got %+v", o)
+	}
+}
+
+func TestNodeFromTheEnvironment(t *testing.T) {
+	getenv := func(name string) string { return map[string]string{"NODE": "real"}[name] }
+	if _, real, err := parse(nil, os.Stderr, getenv); err != nil || !real {
+		t.Errorf("NODE=real: %t, %v", real, err)
+	}
+	if _, real, err := parse([]string{"--node="}, os.Stderr, getenv); err != nil || real {
+		t.Errorf("NODE=real --node=: %t, %v", real, err)
 	}
 }
 
 func TestKeepFromTheEnvironment(t *testing.T) {
 	for value, want := range map[string]bool{"1": true, "0": false, "": false, "true": true} {
-		o, err := parse(nil, os.Stderr, func(name string) string {
+		o, _, err := parse(nil, os.Stderr, func(name string) string {
 			if name == "KEEP" {
 				return value
 			}
@@ -54,6 +64,7 @@ func TestRefusals(t *testing.T) {
 		{nil, "perhaps", exitUsage, "KEEP=perhaps: give 1 or 0"},
 		{[]string{"--hooks=maybe"}, "", exitFailed, "--hooks=maybe: give on, off or both"},
 		{[]string{"--phases=explode"}, "", exitFailed, `there is no phase "explode"`},
+		{[]string{"--node=moon"}, "", exitUsage, "--node=moon: give real"},
 		{[]string{"--help"}, "", 0, "-kill-usher"},
 	} {
 		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -61,7 +72,7 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		said := &bytes.Buffer{}
-		code := run(context.Background(), c.args, out, said, func(name string) string {
+		code := run(context.Background(), nil, c.args, out, said, func(name string) string {
 			if name == "KEEP" {
 				return c.keep
 			}

@@ -60,7 +60,7 @@ func run(ctx context.Context, place *sandbox.Place, args []string, stdout *os.Fi
 			_, _ = fmt.Fprintln(stderr, "Interrupted: nothing is left running.")
 		}
 		return exitInterrupted
-	case errors.Is(err, e2e.ErrFailed):
+	case errors.Is(err, sandbox.ErrFailed):
 		return exitFailed
 	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "e2e:", err)

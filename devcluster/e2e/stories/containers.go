@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/usher-dev/usher/devcluster/e2e"
+	"github.com/usher-dev/usher/devcluster/internal/images"
 )
 
 func oneContainer() e2e.Story {
@@ -34,9 +35,9 @@ func onlyRestarted(s *e2e.Scene, before e2e.State, containers ...string) {
 	for _, pod := range after.Pods {
 		want(s, pod.UID == before.Pod(pod.Name).UID, "the same %s", pod.Name)
 		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-			restarts, image := int32(0), e2e.WebImage+":v1"
+			restarts, image := int32(0), images.Web+":v1"
 			if slices.Contains(containers, c.Name) {
-				restarts, image = 1, e2e.WebImage+":v2"
+				restarts, image = 1, images.Web+":v2"
 			}
 			want(s, c.State.Running != nil && c.RestartCount == restarts && c.Image == image,
 				"%s of %s to run %s after %d restarts, not %s after %d", c.Name, pod.Name, image, restarts, c.Image, c.RestartCount)

@@ -11,6 +11,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/devcluster/e2e"
+	"github.com/usher-dev/usher/devcluster/internal/images"
 )
 
 // standstill is how long a rollout that cannot go on is watched.
@@ -60,7 +61,7 @@ func crashLoop() e2e.Story {
 		About: "a new version that crashes: the rollout stops at one Pod, fails its progressDeadlineSeconds, and is rolled back",
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
-			s.Image(e2e.VersionBroken)
+			s.Image(images.Broken)
 			wantStandstill(s, "CrashLoopBackOff")
 			awaitNoProgress(s)
 			s.Image("v1")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/usher-dev/usher/devcluster/demo/manifests"
 	"github.com/usher-dev/usher/devcluster/e2e"
+	"github.com/usher-dev/usher/devcluster/internal/images"
 )
 
 // seedPropagation is that of the manifests.
@@ -20,13 +21,13 @@ func seed(s *e2e.Scene, name string) {
 	s.Check(err)
 	set, err := manifests.Read(name + ".yaml")
 	s.Check(err)
-	s.OpenManifest(set, registration, `spec: {template: {spec: {containers: [{name: main, image: `+s.PulledImage("v1")+`,
+	s.OpenManifest(set, registration, `spec: {template: {spec: {containers: [{name: main, image: `+images.PulledWeb+":"+"v1"+`,
 		readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`)
 }
 
 func seedImage(s *e2e.Scene, version string) {
 	s.Step("image %s", version)
-	s.Change(`spec: {template: {spec: {containers: [{name: main, image: ` + s.PulledImage(version) + `}]}}}`)
+	s.Change(`spec: {template: {spec: {containers: [{name: main, image: ` + images.PulledWeb + ":" + version + `}]}}}`)
 }
 
 func seedHooks() e2e.Story {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/usher-dev/usher/devcluster/e2e"
+	"github.com/usher-dev/usher/devcluster/internal/images"
 )
 
 func inPlaceImage() e2e.Story {
@@ -72,15 +73,15 @@ func inPlaceSidecar() e2e.Story {
 		Play: func(s *e2e.Scene) {
 			const sidecar = `spec: {template: {spec: {initContainers: [{name: side, restartPolicy: Always,
 				image: %s:%s, env: [{name: PORT, value: "8081"}]}]}}}`
-			s.Open(fmt.Sprintf(sidecar, e2e.WebImage, "v1"))
+			s.Open(fmt.Sprintf(sidecar, images.Web, "v1"))
 			before := s.State()
 			s.Step("a new image of the sidecar")
-			s.Change(fmt.Sprintf(sidecar, e2e.WebImage, "v2"))
+			s.Change(fmt.Sprintf(sidecar, images.Web, "v2"))
 			after := s.Settle()
 			wantSamePods(s, before, after, 0)
 			for _, pod := range after.Pods {
 				side := pod.Status.InitContainerStatuses[0]
-				want(s, side.RestartCount == 1 && side.State.Running != nil && side.Image == e2e.WebImage+":v2",
+				want(s, side.RestartCount == 1 && side.State.Running != nil && side.Image == images.Web+":v2",
 					"the sidecar of %s to run v2 after one restart, not %s after %d", pod.Name, side.Image, side.RestartCount)
 			}
 		},
@@ -115,7 +116,7 @@ func rollback() e2e.Story {
 			awaitMidway(s)
 			untouched := map[string]bool{}
 			for _, pod := range s.State().Pods {
-				untouched[pod.Name] = pod.Spec.Containers[0].Image == e2e.WebImage+":v1"
+				untouched[pod.Name] = pod.Spec.Containers[0].Image == images.Web+":v1"
 			}
 			s.Image("v1")
 			after := s.Settle()
@@ -188,7 +189,7 @@ func slowPreStop() e2e.Story {
 // preStop is a hook that sleeps in the container.
 func preStop(seconds int) string {
 	return fmt.Sprintf(`spec: {template: {spec: {containers: [{name: main,
-		lifecycle: {preStop: {exec: {command: [%s, sleep, "%d"]}}}}]}}}`, e2e.WebProgram, seconds)
+		lifecycle: {preStop: {exec: {command: [%s, sleep, "%d"]}}}}]}}}`, images.WebProgram, seconds)
 }
 
 // waitingFor is why a Pod's container main waits; empty if it does not.

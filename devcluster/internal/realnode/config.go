@@ -34,6 +34,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   sandbox_image = %[3]q
   # A machine may withhold the right to lower a process's score.
   restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = %[7]q
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = %[4]q
     conf_dir = %[5]q
@@ -47,7 +49,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 // configure writes what containerd, the CNI plugins and the kubelet read.
 func (n *Node) configure() error {
 	containerd := fmt.Sprintf(containerdConfig,
-		n.path("containerd"), socket, pauseImage, n.options.Assets.plugins(), n.path("cni"), n.options.Assets.runc())
+		n.path("containerd"), socket, pauseImage, n.options.Assets.plugins(), n.path("cni"), n.options.Assets.runc(), n.path("mirrors"))
 	network, err := json.Marshal(networkConfig())
 	if err != nil {
 		return err
@@ -60,9 +62,13 @@ func (n *Node) configure() error {
 	if err != nil {
 		return err
 	}
-	for name, text := range map[string]string{
+	files := map[string]string{
 		"containerd.toml": containerd, "cni/10-pods.conflist": string(network), "kubelet.yaml": string(kubelet), "resolv.conf": "",
-	} {
+	}
+	for host, url := range n.options.Mirrors {
+		files["mirrors/"+host+"/hosts.toml"] = fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", url)
+	}
+	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
 			return fmt.Errorf("configure the node: %w", err)
 		}

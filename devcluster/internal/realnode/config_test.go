@@ -10,15 +10,16 @@ import (
 )
 
 func TestConfigure(t *testing.T) {
-	n := &Node{options: Options{Dir: t.TempDir(), Cgroup: "/usher-1", Assets: Assets{Packages: "/packages"}}}
+	n := &Node{options: Options{Dir: t.TempDir(), Cgroup: "/usher-1", Mirrors: map[string]string{"example.com": "http://127.0.0.1:5000"}, Assets: Assets{Packages: "/packages"}}}
 	if err := n.configure(); err != nil {
 		t.Fatal(err)
 	}
 	for name, wants := range map[string][]string{
-		"containerd.toml":      {`root = "` + n.path("containerd") + `"`, PauseImage, "/packages/usr/lib/cni", "/packages/usr/sbin/runc"},
-		"kubelet.yaml":         {"cgroupRoot: /usher-1", "kind: KubeletConfiguration", "unix://" + socket},
-		"cni/10-pods.conflist": {PodRange},
-		"resolv.conf":          {""},
+		"containerd.toml":                {`root = "` + n.path("containerd") + `"`, PauseImage, "/packages/usr/lib/cni", "/packages/usr/sbin/runc"},
+		"kubelet.yaml":                   {"cgroupRoot: /usher-1", "kind: KubeletConfiguration", "unix://" + socket},
+		"cni/10-pods.conflist":           {PodRange},
+		"resolv.conf":                    {""},
+		"mirrors/example.com/hosts.toml": {`[host."http://127.0.0.1:5000"]`},
 	} {
 		text, err := os.ReadFile(n.path(name))
 		if err != nil {

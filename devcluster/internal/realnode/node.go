@@ -38,9 +38,11 @@ type Options struct {
 	// Images are the archives of images to import before the node is ready. One
 	// of them must hold PauseImage.
 	Images []string
+	// Mirrors are URLs of registries to pull images from instead of the hosts in their
+	// names.
+	Mirrors map[string]string
 	// NodeGone is how long the control plane waits for a silent node before it
-	// takes it for lost; default 8 s. A Pod leaves such a node after NodeEvict, if
-	// it tolerates nothing else.
+	// takes it for lost; default 8 s.
 	NodeGone time.Duration
 	// ExtraArgs are more arguments for the control plane.
 	ExtraArgs cluster.ExtraArgs

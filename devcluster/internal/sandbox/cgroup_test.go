@@ -37,39 +37,47 @@ func TestHierarchies(t *testing.T) {
 	}
 }
 
-// TestGroups makes, fills, finds and removes groups in folders that stand for trees.
-func TestGroups(t *testing.T) {
-	plain, sets := t.TempDir(), t.TempDir()
-	trees := []hierarchy{{root: plain}, {root: sets, cpuset: true}}
+// groups makes groups with these names in folders that stand for trees.
+func groups(t *testing.T, names ...string) (trees []hierarchy) {
+	t.Helper()
+	trees = []hierarchy{{root: t.TempDir()}, {root: t.TempDir(), cpuset: true}}
 	for file, text := range map[string]string{"cpuset.cpus": "0-1", "cpuset.mems": "0"} {
-		if err := os.WriteFile(filepath.Join(sets, file), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(trees[1].root, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	dead := fmt.Sprintf("%s%d", groupPrefix, math.MaxInt32)
-	ours := fmt.Sprintf("%s%d", groupPrefix, os.Getpid())
-	for _, name := range []string{dead, ours} {
+	for _, name := range names {
 		if err := makeGroup(trees, name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if cpus, err := os.ReadFile(filepath.Join(sets, ours, "cpuset.cpus")); err != nil || string(cpus) != "0-1" {
-		t.Errorf("the group has the processors %q, %v", cpus, err)
-	}
+	return trees
+}
+
+func TestGroupsOfTheDeadAreStale(t *testing.T) {
+	dead := fmt.Sprintf("%s%d", groupPrefix, math.MaxInt32)
+	trees := groups(t, dead, fmt.Sprintf("%s%d", groupPrefix, os.Getpid()))
 	if stale := staleGroups(trees); !slices.Equal(stale, []string{dead}) {
 		t.Errorf("stale are %v, want %s alone: the process of the other one runs", stale, dead)
 	}
-	if err := os.MkdirAll(filepath.Join(plain, dead, "kubepods", "pod1"), 0o755); err != nil {
+	if cpus, err := os.ReadFile(filepath.Join(trees[1].root, dead, "cpuset.cpus")); err != nil || string(cpus) != "0-1" {
+		t.Errorf("a group has the processors %q, %v", cpus, err)
+	}
+}
+
+func TestRemoveGroup(t *testing.T) {
+	trees := groups(t, "group")
+	if err := os.MkdirAll(filepath.Join(trees[0].root, "group", "kubepods", "pod1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := removeGroup(trees[:1], dead); err != nil {
+	if err := removeGroup(trees[:1], "group"); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(filepath.Join(plain, dead)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(trees[0].root, "group")); !os.IsNotExist(err) {
 		t.Errorf("the group is still there: %v", err)
 	}
 	// A file that is no kernel's keeps its folder, as a process keeps its group.
-	if err := removeTree(filepath.Join(sets, ours)); err == nil {
+	if err := removeGroup(trees[1:], "group"); err == nil {
 		t.Error("a group that cannot go is not told of")
 	}
 }

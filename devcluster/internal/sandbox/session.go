@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Session is a whole run of a program that prepares itself outside and then runs
+// inside a sandbox.
+type Session struct {
+	// Prefix begins the names of folders for temporary files, for instance
+	// "usher-e2e-".
+	Prefix string
+	// Prepare gets into dir what is not to be had inside, where there is no network.
+	Prepare func(ctx context.Context, dir string) error
+	// Logs are the paths below the folder that are kept when the run has failed.
+	Logs []string
+	// Done is called at the end of a run that was a success, with its folder; nil is
+	// allowed.
+	Done func(dir string) error
+	// Args are the arguments of the program inside, Out takes what it writes and what
+	// the session says.
+	Args []string
+	Out  *os.File
+}
+
+// ErrFailed is returned when the program inside has said what is wrong.
+var ErrFailed = errors.New("the run has failed")
+
+// Run checks the machine, prepares, runs the program inside and takes everything
+// down. Nothing is left of it but the logs of a run that failed.
+func (s Session) Run(ctx context.Context) error {
+	if err := Check(); err != nil {
+		return err
+	}
+	if err := removeStale(os.TempDir(), s.Prefix); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", s.Prefix, os.Getpid()))
+	if err != nil {
+		return fmt.Errorf("make a folder for the run: %w", err)
+	}
+	err = s.run(ctx, dir)
+	if err != nil && ctx.Err() == nil {
+		err = errors.Join(err, s.keepLogs(dir))
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (s Session) run(ctx context.Context, dir string) error {
+	if err := s.Prepare(ctx, dir); err != nil {
+		return err
+	}
+	code, err := Run(ctx, Options{Dir: dir, Args: s.Args, Stdin: os.Stdin, Stdout: s.Out, Stderr: os.Stderr})
+	if err != nil {
+		return fmt.Errorf("take the node down: %w", err)
+	}
+	_, _ = fmt.Fprintln(s.Out, "Everything is down: no process, mount or control group is left.")
+	switch {
+	case code != 0 && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case code != 0:
+		return ErrFailed
+	case s.Done != nil:
+		return s.Done(dir)
+	}
+	return nil
+}
+
+// removeStale removes the folders of runs that were killed.
+func removeStale(root, prefix string) error {
+	found, err := filepath.Glob(filepath.Join(root, prefix+"[0-9]*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range found {
+		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		pid, err := strconv.Atoi(number)
+		if err != nil || alive(pid) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove what a killed run has left: %w", err)
+		}
+	}
+	return nil
+}
+
+// keepLogs puts the logs where they outlive the run.
+func (s Session) keepLogs(dir string) error {
+	kept, err := os.MkdirTemp("", s.Prefix+"logs-")
+	if err != nil {
+		return fmt.Errorf("keep the logs: %w", err)
+	}
+	for _, name := range s.Logs {
+		err := os.Rename(filepath.Join(dir, name), filepath.Join(kept, strings.ReplaceAll(name, "/", "-")))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("keep the logs: %w", err)
+		}
+	}
+	_, _ = fmt.Fprintf(s.Out, "All logs are kept in %s\n", kept)
+	return nil
+}
