@@ -97,6 +97,9 @@ func (s *Scene) Kube() client.Client { return s.stage.kube }
 // Node is the node.
 func (s *Scene) Node() *realnode.Node { return s.stage.node }
 
+// Generation is that of the set as the story last changed it.
+func (s *Scene) Generation() int64 { return s.generation }
+
 // State is what there is now.
 func (s *Scene) State() State {
 	now, err := s.stage.world.state(s.ctx, s.Namespace())

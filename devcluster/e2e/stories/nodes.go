@@ -67,3 +67,25 @@ func tooMany(now e2e.State, registered int32) string {
 	}
 	return ""
 }
+
+// atMostOneMore finds fault with more than one restart since a state, and with more
+// than one Pod that is not ready.
+func atMostOneMore(since e2e.State) func(e2e.State) string {
+	return func(now e2e.State) string {
+		var more int32
+		away := 0
+		for _, pod := range now.Pods {
+			more += e2e.Restarts(&pod)
+			if !e2e.PodReady(&pod) {
+				away++
+			}
+		}
+		for _, pod := range since.Pods {
+			more -= e2e.Restarts(&pod)
+		}
+		if more > 1 || away > 1 {
+			return fmt.Sprintf("%d containers were restarted and %d Pods are not ready", more, away)
+		}
+		return ""
+	}
+}
