@@ -37,13 +37,13 @@ func TestRunRegistries(t *testing.T) {
 // check holds what was found against what was asked for.
 func (m move) check(t *testing.T, p OperatorPhase) {
 	t.Helper()
-	joined, left := 0, 0
-	if m.joining || m.name == moveControl {
-		joined = m.pods
+	times := func(moves bool) int {
+		if moves || m.name == moveControl {
+			return m.pods
+		}
+		return 0
 	}
-	if m.leaving || m.name == moveControl {
-		left = m.pods
-	}
+	joined, left := times(m.joining), times(m.leaving)
 	// An update that was undone when Usher was killed is made again.
 	if p.Joined < joined || p.Left < left || p.Joined > 2*joined || p.Left > 2*left {
 		t.Errorf("%s: %d entries came and %d left, want %d and %d", p.Name, p.Joined, p.Left, joined, left)
