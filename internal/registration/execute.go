@@ -391,13 +391,13 @@ func (p *pass) noteSweeps(changes []PlaceChanges) {
 // apply sends one batch to each place.
 func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
 	failures, later := make([]error, len(changes)), make([]map[string]error, len(changes))
+	for i, c := range changes { // before the first call: both touch the pass
+		changes[i], later[i] = p.inTurn(c)
+		p.notes.dirty[c.Place] = true
+	}
 	var group errgroup.Group
 	group.SetLimit(min(p.workers, maxCalls))
-	for i := range changes {
-		var c PlaceChanges
-		c, later[i] = p.inTurn(changes[i])
-		changes[i] = c
-		p.notes.dirty[c.Place] = true
+	for i, c := range changes {
 		if c.empty() {
 			continue
 		}
