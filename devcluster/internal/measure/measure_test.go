@@ -47,8 +47,8 @@ func TestMeasure(t *testing.T) {
 	}
 	for name, want := range map[string]expected{
 		"scale out":      {patches: 1, creates: 1, joins: 1},
-		phaseInPlace:     {patches: 2, outs: 1},
-		phaseInPlaceHook: {patches: 4, hooks: 2, outs: 1},
+		phaseInPlace:     {patches: 1, outs: 1},
+		phaseInPlaceHook: {patches: 3, hooks: 2, outs: 1},
 		"recreate":       {patches: 1, creates: 1, deletes: 1, joins: 1},
 		"scale in, hook": {patches: 1, deletes: 1, hooks: 1},
 		"scale in":       {deletes: 1},
