@@ -6,7 +6,6 @@ SHELL      := /bin/bash
 GO         ?= go
 BIN        := $(CURDIR)/bin
 VERSION    ?= $(shell sed -n 's/^appVersion: //p' charts/usher/Chart.yaml)
-MODULES    := . devcluster
 CONFORMANCE := conformance
 GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
 LINT       := $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
