@@ -15,6 +15,7 @@ import (
 	"github.com/usher-dev/usher/conformance/internal/certs"
 	"github.com/usher-dev/usher/conformance/internal/hung"
 	"github.com/usher-dev/usher/conformance/internal/traffic"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/consul"
 	"github.com/usher-dev/usher/internal/registry/credentials"
@@ -72,15 +73,15 @@ func TestNothingStays(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
 	s.put(t, "/v1/catalog/register", catalog("agent-1", "web", "web", "passing"))
-	apply(t, r, registry.Put, instance("a"))
-	entries := list(t, r)
+	try.Apply(t, r, registry.Put, try.Instance("a"))
+	entries := try.List(t, r)
 	if len(entries) != 2 || entries[0].ID != "a" || entries[1].ID != "web@agent-1" || entries[1].Owner != (registry.Owner{}) {
 		t.Fatalf("listed: %+v", entries)
 	}
 	if names := s.nodes(t); !slices.Contains(names, consul.NodeName("web", "a")) {
 		t.Errorf("the catalog has the nodes %v", names)
 	}
-	apply(t, r, registry.Remove, entries[0])
+	try.Apply(t, r, registry.Remove, entries[0])
 	if names := s.nodes(t); !slices.Equal(names, []string{"agent-1"}) {
 		t.Errorf("the nodes %v are left, want agent-1 alone", names)
 	}
@@ -91,30 +92,30 @@ func TestNothingStays(t *testing.T) {
 func TestCriticalIsSeenAndRepaired(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
-	want := instance("a")
+	want := try.Instance("a")
 	node := consul.NodeName("web", "a")
 	for name, check := range map[string]map[string]any{
 		"our check": {"Node": node, "CheckID": "usher", "Name": "Usher", "Status": "critical",
 			"ServiceID": "a", "ServiceName": "web"},
 		"a check of the node": {"Node": node, "CheckID": "maintenance", "Name": "maintenance", "Status": "critical"},
 	} {
-		entries := list(t, r)
+		entries := try.List(t, r)
 		if len(entries) == 1 {
 			want.Version = entries[0].Version
 		}
-		apply(t, r, registry.Put, want)
-		before := list(t, r)[0]
+		try.Apply(t, r, registry.Put, want)
+		before := try.List(t, r)[0]
 		s.put(t, "/v1/catalog/register", map[string]any{"Node": node, "Address": "10.0.0.1", "SkipNodeUpdate": true, "Check": check})
-		off := list(t, r)[0]
+		off := try.List(t, r)[0]
 		if off.Weight != 0 || off.Version == before.Version {
 			t.Errorf("%s: the entry is %+v, before %+v", name, off, before)
 		}
 		want.Version = off.Version
-		apply(t, r, registry.Put, want)
-		if addresses, _, err := s.passing(bounded(t), "web", ""); err != nil || len(addresses) != 1 {
+		try.Apply(t, r, registry.Put, want)
+		if addresses, _, err := s.passing(try.Bounded(t), "web", ""); err != nil || len(addresses) != 1 {
 			t.Errorf("%s: callers get %v, %v after the repair", name, addresses, err)
 		}
-		if have := list(t, r)[0]; !have.Same(want) {
+		if have := try.List(t, r)[0]; !have.Same(want) {
 			t.Errorf("%s: the entry is %+v after the repair", name, have)
 		}
 	}
@@ -122,10 +123,10 @@ func TestCriticalIsSeenAndRepaired(t *testing.T) {
 
 func TestDatacenter(t *testing.T) {
 	s := start(t, nil)
-	if err := s.connect(t, consul.Options{Datacenter: datacenter}).Ping(bounded(t)); err != nil {
+	if err := s.connect(t, consul.Options{Datacenter: datacenter}).Ping(try.Bounded(t)); err != nil {
 		t.Error(err)
 	}
-	err := s.connect(t, consul.Options{Datacenter: "nowhere"}).Ping(bounded(t))
+	err := s.connect(t, consul.Options{Datacenter: "nowhere"}).Ping(try.Bounded(t))
 	if err == nil || !strings.Contains(err.Error(), "datacenter") {
 		t.Errorf("another datacenter: %v", err)
 	}
@@ -147,7 +148,7 @@ func TestACL(t *testing.T) {
 	for name, text := range rules {
 		s.put(t, "/v1/acl/policy", map[string]any{"Name": name, "Rules": text})
 		var made struct{ SecretID string }
-		if err := s.do(bounded(t), http.MethodPut, "/v1/acl/token",
+		if err := s.do(try.Bounded(t), http.MethodPut, "/v1/acl/token",
 			map[string]any{"Policies": []any{map[string]any{"Name": name}}}, &made); err != nil {
 			t.Fatal(err)
 		}
@@ -159,8 +160,8 @@ func TestACL(t *testing.T) {
 		"unknown": {registry.ErrPermanent, registry.ErrPermanent}, "none": {registry.ErrPermanent, registry.ErrPermanent},
 	} {
 		r := s.connect(t, consul.Options{Secret: token(tokens[name])})
-		_, listErr := r.List(bounded(t), "web")
-		applyErr := r.Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: instance(name)}})
+		_, listErr := r.List(try.Bounded(t), "web")
+		applyErr := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance(name)}})
 		for call, got := range map[string][2]error{"list": {listErr, test.list}, "apply": {applyErr, test.apply}} {
 			if !errors.Is(got[0], got[1]) {
 				t.Errorf("%s: %s: %v, want %v", name, call, got[0], got[1])
@@ -193,7 +194,7 @@ func TestTLS(t *testing.T) {
 		"another authority": {map[string][]byte{credentials.KeyCA: theirs.PEM, credentials.KeyCertificate: mine,
 			credentials.KeyPrivateKey: mineKey}, registry.ErrTransient, "unknown authority"},
 	} {
-		err := s.connect(t, consul.Options{Address: s.secure, Secret: test.secret}).Ping(bounded(t))
+		err := s.connect(t, consul.Options{Address: s.secure, Secret: test.secret}).Ping(try.Bounded(t))
 		if !errors.Is(err, test.want) || test.says != "" && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: ping: %v, want %v", name, err, test.want)
 		}
@@ -203,5 +204,5 @@ func TestTLS(t *testing.T) {
 // TestHung stops the server's process for a while.
 func TestHung(t *testing.T) {
 	s := start(t, nil)
-	hung.Test(t, s.Process, s.connect(t, consul.Options{}), registry.Change{Op: registry.Put, Entry: instance("a")})
+	hung.Test(t, s.Process, s.connect(t, consul.Options{}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }

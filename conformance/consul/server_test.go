@@ -16,13 +16,11 @@ import (
 
 	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry/consul"
 )
 
 const (
-	// patience bounds every wait for something that has to happen.
-	patience = 30 * time.Second
 	// buildTime bounds a first build of Consul.
 	buildTime  = 30 * time.Minute
 	datacenter = "east"
@@ -125,7 +123,7 @@ func (s *server) do(ctx context.Context, method, path string, question, into any
 
 func (s *server) put(t *testing.T, path string, question any) {
 	t.Helper()
-	if err := s.do(bounded(t), http.MethodPut, path, question, nil); err != nil {
+	if err := s.do(try.Bounded(t), http.MethodPut, path, question, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -134,7 +132,7 @@ func (s *server) put(t *testing.T, path string, question any) {
 func (s *server) nodes(t *testing.T) []string {
 	t.Helper()
 	var listed []struct{ Node string }
-	if err := s.do(bounded(t), http.MethodGet, "/v1/catalog/nodes?consistent", nil, &listed); err != nil {
+	if err := s.do(try.Bounded(t), http.MethodGet, "/v1/catalog/nodes?consistent", nil, &listed); err != nil {
 		t.Fatal(err)
 	}
 	var names []string
@@ -178,37 +176,6 @@ func catalog(node, service, id, status string) map[string]any {
 }
 
 func token(value string) map[string][]byte { return map[string][]byte{consul.KeyToken: []byte(value)} }
-
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// instance is the entry of a Pod.
-func instance(id string) registry.Entry {
-	return registry.Entry{
-		ID: id, Address: "10.0.0.1", Port: 8080, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: id, PodUID: "uid-" + id},
-	}
-}
-
-func apply(t *testing.T, r registry.Connector, op registry.Op, e registry.Entry) {
-	t.Helper()
-	if err := r.Apply(bounded(t), "web", []registry.Change{{Op: op, Entry: e}}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func list(t *testing.T, r registry.Connector) []registry.Entry {
-	t.Helper()
-	entries, err := r.List(bounded(t), "web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return entries
-}
 
 // passing are the addresses that a caller of the service gets.
 func (s *server) passing(ctx context.Context, service, index string) (addresses []string, next string, err error) {

@@ -13,6 +13,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/usher-dev/usher/conformance/internal/traffic"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/dns"
 )
@@ -45,7 +46,7 @@ func TestCredentials(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = c.Ping(bounded(t))
+		err = c.Ping(try.Bounded(t))
 		switch {
 		case test.words == "" && err != nil:
 			t.Errorf("%s: %v", test.name, err)
@@ -65,10 +66,10 @@ func TestMayNotWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if listed, err := c.List(bounded(t), web); err != nil || len(listed) != 0 {
+		if listed, err := c.List(try.Bounded(t), web); err != nil || len(listed) != 0 {
 			t.Errorf("%s: list: %v, %v", name, listed, err)
 		}
-		err = c.Apply(bounded(t), web, []registry.Change{{Op: registry.Put, Entry: traffic.Start(t, "one").Entry}})
+		err = c.Apply(try.Bounded(t), web, []registry.Change{{Op: registry.Put, Entry: traffic.Start(t, "one").Entry}})
 		if !errors.Is(err, registry.ErrPermanent) || !contains(err, "update-policy") {
 			t.Errorf("%s: apply: %v, want a permanent error that names the policy", name, err)
 		}
@@ -79,7 +80,7 @@ func TestServiceIsOneLabel(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
 	for _, service := range []string{"web.demo", "Web", "-web", strings.Repeat("w", 63), "web\n"} {
-		if _, err := c.List(bounded(t), service); !errors.Is(err, registry.ErrPermanent) {
+		if _, err := c.List(try.Bounded(t), service); !errors.Is(err, registry.ErrPermanent) {
 			t.Errorf("service %q: %v, want a permanent error", service, err)
 		}
 	}
@@ -113,7 +114,7 @@ func TestOneOfTwoWins(t *testing.T) {
 	e := traffic.Start(t, "one").Entry
 	traffic.Change(t, c, web, registry.Put, e)
 	for round := range 20 {
-		listed, err := c.List(bounded(t), web)
+		listed, err := c.List(try.Bounded(t), web)
 		if err != nil || len(listed) != 1 {
 			t.Fatal(listed, err)
 		}
@@ -122,7 +123,7 @@ func TestOneOfTwoWins(t *testing.T) {
 		for n := range results {
 			change := e
 			change.Version, change.Metadata = listed[0].Version, map[string]string{"by": fmt.Sprint(round, n)}
-			ctx := bounded(t)
+			ctx := try.Bounded(t)
 			group.Go(func() {
 				results[n] = b.connect(t, zone(0)).Apply(ctx, web, []registry.Change{{Op: registry.Put, Entry: change}})
 			})
@@ -159,7 +160,7 @@ func TestTampering(t *testing.T) {
 	b.remove(t, fmt.Sprintf("%s.web.%s 1 IN A 127.0.0.1", e.ID, z))
 	healed("without its address")
 	b.insert(t, zone(0), strings.Replace(srv, "SRV 0 10", "SRV 0 99", 1))
-	listed, err := c.List(bounded(t), web)
+	listed, err := c.List(try.Bounded(t), web)
 	if err != nil || len(listed) != 1 || listed[0].Unsettled == "" {
 		t.Errorf("with two SRV records: %+v, %v", listed, err)
 	}
@@ -168,11 +169,11 @@ func TestTampering(t *testing.T) {
 	other := e
 	other.ID = "demo.other.00000000"
 	b.insert(t, zone(0), other.ID+".web."+z+" 1 IN TXT theirs", "_web._tcp."+z+" 1 IN SRV 0 1 80 www.example.com.")
-	err = c.Apply(bounded(t), web, []registry.Change{{Op: registry.Put, Entry: other}})
+	err = c.Apply(try.Bounded(t), web, []registry.Change{{Op: registry.Put, Entry: other}})
 	if byID, _ := registry.ChangeErrors(err); !errors.Is(byID[other.ID], registry.ErrForeign) {
 		t.Errorf("over somebody else's TXT record: %v", err)
 	}
-	listed, err = c.List(bounded(t), web)
+	listed, err = c.List(try.Bounded(t), web)
 	if have := traffic.Find(listed, "www.example.com."); err != nil || have == nil || have.Owner != (registry.Owner{}) {
 		t.Errorf("a target elsewhere is %+v, %v", have, err)
 	}
@@ -206,12 +207,12 @@ func TestManyInstances(t *testing.T) {
 		changes = append(changes, registry.Change{Op: registry.Put, Entry: e})
 	}
 	began := time.Now()
-	byID, rest := registry.ChangeErrors(c.Apply(bounded(t), web, changes))
+	byID, rest := registry.ChangeErrors(c.Apply(try.Bounded(t), web, changes))
 	in := time.Since(began)
 	if rest != nil {
 		t.Fatal(rest)
 	}
-	listed, err := c.List(bounded(t), web)
+	listed, err := c.List(try.Bounded(t), web)
 	if err != nil || len(listed)+len(byID) != len(changes) || len(byID) == 0 {
 		t.Fatalf("%d are listed and %d were refused, %v", len(listed), len(byID), err)
 	}
@@ -244,11 +245,11 @@ func TestServersLimit(t *testing.T) {
 	for n := range 4 {
 		changes = append(changes, registry.Change{Op: registry.Put, Entry: traffic.Start(t, fmt.Sprint("web-", n)).Entry})
 	}
-	if err := c.Apply(bounded(t), web, changes[:3]); err != nil {
+	if err := c.Apply(try.Bounded(t), web, changes[:3]); err != nil {
 		t.Fatal(err)
 	}
-	err := c.Apply(bounded(t), web, changes)
-	if listed, listErr := c.List(bounded(t), web); !contains(err, "max-records-per-type") || listErr != nil || len(listed) != 3 {
+	err := c.Apply(try.Bounded(t), web, changes)
+	if listed, listErr := c.List(try.Bounded(t), web); !contains(err, "max-records-per-type") || listErr != nil || len(listed) != 3 {
 		t.Errorf("apply: %v; listed are %v, %v", err, listed, listErr)
 	}
 }

@@ -17,13 +17,12 @@ import (
 
 	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/dns"
 )
 
 const (
-	// patience bounds one call and one wait.
-	patience = 20 * time.Second
 	// fetchTime bounds a first download.
 	fetchTime = 15 * time.Minute
 	// secret is of a key that is known everywhere.
@@ -159,7 +158,7 @@ func (b *bind) update(t *testing.T, request *mdns.Msg) {
 	t.Helper()
 	request.SetTsig("usher.", mdns.HmacSHA256, 300, time.Now().Unix())
 	client := &mdns.Client{Net: "tcp", TsigSecret: map[string]string{"usher.": secret}}
-	answer, _, err := client.ExchangeContext(bounded(t), request, b.address())
+	answer, _, err := client.ExchangeContext(try.Bounded(t), request, b.address())
 	if err != nil || answer.Rcode != mdns.RcodeSuccess {
 		t.Fatalf("update: %v, %v", answer, err)
 	}
@@ -176,13 +175,6 @@ func (b *bind) connect(t *testing.T, zone string) registry.Connector {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func contains(err error, words string) bool {

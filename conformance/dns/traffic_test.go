@@ -16,6 +16,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/usher-dev/usher/conformance/internal/traffic"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 )
 
@@ -131,13 +132,13 @@ func TestGoResolver(t *testing.T) {
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, b.address())
 	}}
-	_, srvs, err := resolver.LookupSRV(bounded(t), web, "tcp", zone(0))
+	_, srvs, err := resolver.LookupSRV(try.Bounded(t), web, "tcp", zone(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var found []string
 	for _, srv := range srvs {
-		addresses, err := resolver.LookupHost(bounded(t), srv.Target)
+		addresses, err := resolver.LookupHost(try.Bounded(t), srv.Target)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/usher-dev/usher/conformance/internal/hung"
 	"github.com/usher-dev/usher/conformance/internal/traffic"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/eureka"
 	"github.com/usher-dev/usher/internal/registry/registrytest"
@@ -61,7 +62,7 @@ func testConformance(t *testing.T, s *server) {
 			Connector: r, HoldsBack: true,
 			Seed: func(t *testing.T, _, id string) {
 				s.must(t, http.MethodPost, "/apps/WEB", foreign("WEB", id))
-				eventually(t, "the foreign entry", func() bool { return len(list(t, r)) == 1 })
+				try.Eventually(t, "the foreign entry", func() bool { return len(try.List(t, r)) == 1 })
 			},
 			Break: signal(syscall.SIGSTOP), Mend: signal(syscall.SIGCONT),
 		}
@@ -72,16 +73,16 @@ func testConformance(t *testing.T, s *server) {
 // changes its metadata.
 func testOthers(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
-	want := instance("a")
-	put(t, r, want)
+	want := try.Instance("a")
+	try.Apply(t, r, registry.Put, want)
 	for what, path := range map[string]string{
 		"a status": "/apps/WEB/a/status?value=OUT_OF_SERVICE", "metadata": "/apps/WEB/a/metadata?zone=z",
 	} {
 		s.must(t, http.MethodPut, path, nil)
-		eventually(t, what+" of others", func() bool { return !list(t, r)[0].Same(want) })
-		want.Version = list(t, r)[0].Version
-		put(t, r, want)
-		if have := list(t, r); len(have) != 1 || !have[0].Same(want) {
+		try.Eventually(t, what+" of others", func() bool { return !try.List(t, r)[0].Same(want) })
+		want.Version = try.List(t, r)[0].Version
+		try.Apply(t, r, registry.Put, want)
+		if have := try.List(t, r); len(have) != 1 || !have[0].Same(want) {
 			t.Errorf("after the repair of %s: %+v", what, have)
 		}
 	}
@@ -91,17 +92,17 @@ func testOthers(t *testing.T, s *server) {
 // nothing before it knows.
 func testSuccessor(t *testing.T, s *server) {
 	first := s.connect(t, eureka.Options{})
-	put(t, first, instance("a"))
+	try.Apply(t, first, registry.Put, try.Instance("a"))
 	second, err := eureka.New(eureka.Options{Address: s.address, ResponseCache: 2 * cache})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = second.Close() }()
-	if _, err := second.List(bounded(t), "web"); !errors.Is(err, registry.ErrTransient) {
+	if _, err := second.List(try.Bounded(t), "web"); !errors.Is(err, registry.ErrTransient) {
 		t.Errorf("at once: %v, want a transient error", err)
 	}
-	eventually(t, "a list", func() bool {
-		entries, err := second.List(bounded(t), "web")
+	try.Eventually(t, "a list", func() bool {
+		entries, err := second.List(try.Bounded(t), "web")
 		if err == nil && len(entries) != 1 {
 			t.Fatalf("the first list is %+v", entries)
 		}
@@ -114,20 +115,20 @@ func testRenewals(t *testing.T, s *server) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	const lease = time.Second
 	r := s.connect(t, eureka.Options{Clock: clock, Lease: lease})
-	put(t, r, instance("a"))
-	list(t, r)
+	try.Apply(t, r, registry.Put, try.Instance("a"))
+	try.List(t, r)
 	for end := time.Now().Add(6 * lease); time.Now().Before(end); <-time.After(poll) {
 		// The connector's time stands still but for this: the application is not forgotten.
 		clock.Step(eureka.RenewInterval)
-		if have := list(t, r); len(have) != 1 {
+		if have := try.List(t, r); len(have) != 1 {
 			t.Fatalf("an instance that is renewed is gone: %+v", have)
 		}
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the lease to end", func() bool {
-		return s.do(bounded(t), http.MethodGet, "/apps/WEB/a", nil, nil) != nil
+	try.Eventually(t, "the lease to end", func() bool {
+		return s.do(try.Bounded(t), http.MethodGet, "/apps/WEB/a", nil, nil) != nil
 	})
 }
 
@@ -136,7 +137,7 @@ func testMany(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
 	var changes []registry.Change
 	for n := range 3000 {
-		changes = append(changes, registry.Change{Op: registry.Put, Entry: instance(fmt.Sprintf("web-%04d", n))})
+		changes = append(changes, registry.Change{Op: registry.Put, Entry: try.Instance(fmt.Sprintf("web-%04d", n))})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -145,7 +146,7 @@ func testMany(t *testing.T, s *server) {
 		t.Fatal(err)
 	}
 	wrote := time.Since(began)
-	if have := list(t, r); len(have) != len(changes) {
+	if have := try.List(t, r); len(have) != len(changes) {
 		t.Errorf("%d entries are listed", len(have))
 	}
 	t.Logf("written in %s, listed in %s", wrote, time.Since(began)-wrote)
@@ -205,21 +206,21 @@ func (s *server) callable(ctx context.Context, app string) ([]string, error) {
 }
 
 func testHung(t *testing.T, s *server) {
-	hung.Test(t, s.Process, s.connect(t, eureka.Options{}), registry.Change{Op: registry.Put, Entry: instance("a")})
+	hung.Test(t, s.Process, s.connect(t, eureka.Options{}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }
 
 // testRestart loses everything with the server, which is listed as it is.
 func testRestart(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
-	put(t, r, instance("a"))
-	if err := s.Restart(bounded(t)); err != nil {
+	try.Apply(t, r, registry.Put, try.Instance("a"))
+	if err := s.Restart(try.Bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	if have := list(t, r); len(have) != 0 {
+	if have := try.List(t, r); len(have) != 0 {
 		t.Errorf("listed: %+v", have)
 	}
-	put(t, r, instance("a"))
-	if have := list(t, r); len(have) != 1 {
+	try.Apply(t, r, registry.Put, try.Instance("a"))
+	if have := try.List(t, r); len(have) != 1 {
 		t.Errorf("listed: %+v", have)
 	}
 }

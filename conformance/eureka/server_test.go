@@ -15,7 +15,7 @@ import (
 
 	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry/eureka"
 )
 
@@ -106,7 +106,7 @@ func (s *server) do(ctx context.Context, method, path string, question, into any
 
 func (s *server) must(t *testing.T, method, path string, question any) {
 	t.Helper()
-	if err := s.do(bounded(t), method, path, question, nil); err != nil {
+	if err := s.do(try.Bounded(t), method, path, question, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -126,7 +126,7 @@ func foreign(app, id string) map[string]any {
 func (s *server) empty(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	eventually(t, "an empty server", func() bool {
+	try.Eventually(t, "an empty server", func() bool {
 		var said struct {
 			Applications struct {
 				Application []struct {
@@ -135,13 +135,13 @@ func (s *server) empty(t *testing.T) {
 				}
 			}
 		}
-		if err := s.do(bounded(t), http.MethodGet, "/apps", nil, &said); err != nil {
+		if err := s.do(try.Bounded(t), http.MethodGet, "/apps", nil, &said); err != nil {
 			t.Fatal(err)
 		}
 		for _, app := range said.Applications.Application {
 			for _, i := range app.Instance {
 				// Of what is in the cache alone the server says that it is not there.
-				_ = s.do(bounded(t), http.MethodDelete, "/apps/"+app.Name+"/"+i.InstanceID, nil, nil)
+				_ = s.do(try.Bounded(t), http.MethodDelete, "/apps/"+app.Name+"/"+i.InstanceID, nil, nil)
 			}
 		}
 		return len(said.Applications.Application) == 0 && time.Since(began) > 2*cache
@@ -160,52 +160,9 @@ func (s *server) connect(t *testing.T, options eureka.Options) *eureka.Registry 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
-	eventually(t, "lists to be trusted", func() bool {
-		_, err := r.List(bounded(t), "web")
+	try.Eventually(t, "lists to be trusted", func() bool {
+		_, err := r.List(try.Bounded(t), "web")
 		return err == nil
 	})
 	return r
-}
-
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually waits until what is said holds.
-func eventually(t *testing.T, what string, true func() bool) {
-	t.Helper()
-	for ctx := bounded(t); !true(); {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waited %s for %s", patience, what)
-		case <-time.After(poll):
-		}
-	}
-}
-
-// instance is the entry of a Pod.
-func instance(id string) registry.Entry {
-	return registry.Entry{
-		ID: id, Address: "10.0.0.1", Port: 8080, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: id, PodUID: "uid-" + id},
-	}
-}
-
-func put(t *testing.T, r registry.Connector, e registry.Entry) {
-	t.Helper()
-	if err := r.Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func list(t *testing.T, r registry.Connector) []registry.Entry {
-	t.Helper()
-	entries, err := r.List(bounded(t), "web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return entries
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/usher-dev/usher/conformance/internal/certs"
 	"github.com/usher-dev/usher/conformance/internal/servers"
 	"github.com/usher-dev/usher/conformance/internal/traffic"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/haproxy"
 )
@@ -33,18 +34,18 @@ func TestRefusals(t *testing.T) {
 		{"a backend that allows no dynamic servers", "sticky", e, "dynamic load balancing"},
 		{"weight", web, heavy, "above 256"},
 	} {
-		err := c.Apply(bounded(t), test.service, []registry.Change{{Op: registry.Put, Entry: test.entry}})
+		err := c.Apply(try.Bounded(t), test.service, []registry.Change{{Op: registry.Put, Entry: test.entry}})
 		byID, rest := registry.ChangeErrors(err)
 		refusal := byID[e.ID]
 		if rest != nil || !errors.Is(refusal, registry.ErrPermanent) || !strings.Contains(refusal.Error(), test.words) {
 			t.Errorf("%s: %v, want a permanent refusal with %q", test.name, err, test.words)
 		}
 	}
-	if listed, err := c.List(bounded(t), "nowhere"); err != nil || len(listed) != 0 {
+	if listed, err := c.List(try.Bounded(t), "nowhere"); err != nil || len(listed) != 0 {
 		t.Errorf("a service without a backend has %v, %v", listed, err)
 	}
 	for _, service := range []string{"web;shutdown sessions server web/x", "web\nhelp", "../web", "#3"} {
-		if _, err := c.List(bounded(t), service); !errors.Is(err, registry.ErrPermanent) {
+		if _, err := c.List(try.Bounded(t), service); !errors.Is(err, registry.ErrPermanent) {
 			t.Errorf("service %q: %v, want a permanent error", service, err)
 		}
 	}
@@ -54,11 +55,11 @@ func TestRefusals(t *testing.T) {
 func TestLevel(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{fmt.Sprintf("tcp://127.0.0.1:%d", p.observer)}})
-	if err := c.Ping(bounded(t)); !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "level admin") {
+	if err := c.Ping(try.Bounded(t)); !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "level admin") {
 		t.Errorf("ping: %v, want a permanent error that asks for the level", err)
 	}
 	e := traffic.Start(t, "one").Entry
-	err := c.Apply(bounded(t), web, []registry.Change{{Op: registry.Put, Entry: e}})
+	err := c.Apply(try.Bounded(t), web, []registry.Change{{Op: registry.Put, Entry: e}})
 	if byID, _ := registry.ChangeErrors(err); !errors.Is(byID[e.ID], registry.ErrPermanent) {
 		t.Errorf("apply: %v, want a permanent refusal", err)
 	}
@@ -68,7 +69,7 @@ func TestLevel(t *testing.T) {
 func TestNoHAProxy(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{fmt.Sprintf("tcp://127.0.0.1:%d", p.front)}})
-	if _, err := c.List(bounded(t), web); !errors.Is(err, registry.ErrPermanent) {
+	if _, err := c.List(try.Bounded(t), web); !errors.Is(err, registry.ErrPermanent) {
 		t.Errorf("list from a frontend: %v, want a permanent error", err)
 	}
 }
@@ -81,11 +82,11 @@ func TestConfiguredServersAreForeign(t *testing.T) {
 	if _, err := p.ask("add server web/" + e.ID + " 192.0.2.1:1"); err != nil {
 		t.Fatal(err)
 	}
-	listed, err := c.List(bounded(t), web)
+	listed, err := c.List(try.Bounded(t), web)
 	if err != nil || len(listed) != 1 || listed[0].Owner != (registry.Owner{}) || listed[0].Unsettled != "" {
 		t.Fatalf("listed is %+v, %v", listed, err)
 	}
-	err = c.Apply(bounded(t), web, []registry.Change{{Op: registry.Put, Entry: e}})
+	err = c.Apply(try.Bounded(t), web, []registry.Change{{Op: registry.Put, Entry: e}})
 	if byID, _ := registry.ChangeErrors(err); !errors.Is(byID[e.ID], registry.ErrForeign) {
 		t.Errorf("apply: %v, want a foreign entry", err)
 	}
@@ -189,7 +190,7 @@ func TestTLS(t *testing.T) {
 		{"another CA", map[string][]byte{"ca.crt": stranger.PEM, "tls.crt": certificate, "tls.key": key}, registry.ErrPermanent},
 	} {
 		c := connect(t, haproxy.Options{Addresses: []string{fmt.Sprintf("tls://127.0.0.1:%d", secure)}, Secret: test.secret})
-		err := c.Ping(bounded(t))
+		err := c.Ping(try.Bounded(t))
 		if (test.want == nil) != (err == nil) || !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, err, test.want)
 		}

@@ -188,13 +188,6 @@ func connect(t *testing.T, options haproxy.Options) registry.Connector {
 	return c
 }
 
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func message(err error) string {
 	if err == nil {
 		return ""

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/conformance/internal/traffic"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/haproxy"
 )
@@ -144,7 +145,7 @@ func TestReload(t *testing.T) {
 	if err := traffic.One(t.Context(), p.client(), p.where("")); err == nil {
 		t.Fatal("a reload has kept the servers: this test shows nothing")
 	}
-	listed, err := c.List(bounded(t), web)
+	listed, err := c.List(try.Bounded(t), web)
 	if err != nil || len(listed) != 0 {
 		t.Fatalf("after a reload %v is listed, %v", listed, err)
 	}
@@ -171,7 +172,7 @@ func TestTwoProcesses(t *testing.T) {
 		t.Fatalf("the entry is %+v", have)
 	}
 	b.reload(t)
-	listed, err := c.List(bounded(t), web)
+	listed, err := c.List(try.Bounded(t), web)
 	want := fmt.Sprintf("HAProxy 127.0.0.1:%d does not have it", b.api)
 	if have := traffic.Find(listed, one.Entry.ID); err != nil || have == nil || have.Unsettled != want {
 		t.Fatalf("the entry is %+v, want it unsettled: %s", have, want)

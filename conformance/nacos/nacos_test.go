@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/conformance/internal/hung"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/nacos"
 	"github.com/usher-dev/usher/internal/registry/registrytest"
@@ -46,7 +47,7 @@ func testConformance(t *testing.T, s *server) {
 			Connector: r, AddressIsIdentity: true, HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
 				s.must(t, http.MethodPost, instancePath, foreign(root, service, id, 1))
-				eventually(t, "the foreign entry", func() bool { return len(list(t, r)) == 1 })
+				try.Eventually(t, "the foreign entry", func() bool { return len(try.List(t, r)) == 1 })
 			},
 			Break: func(t *testing.T) {
 				if err := s.Kill(); err != nil {
@@ -54,7 +55,7 @@ func testConformance(t *testing.T, s *server) {
 				}
 			},
 			Mend: func(t *testing.T) {
-				if err := s.Restart(bounded(t)); err != nil {
+				if err := s.Restart(try.Bounded(t)); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -67,25 +68,25 @@ func testConformance(t *testing.T, s *server) {
 func testConsole(t *testing.T, s *server) {
 	root := s.root()
 	r := s.connect(t, nacos.Options{Root: root})
-	want := instance("a")
-	apply(t, r, registry.Put, want)
+	want := try.Instance("a")
+	try.Apply(t, r, registry.Put, want)
 	s.must(t, http.MethodPut, instancePath, url.Values{
 		"namespaceId": {root.Namespace}, "serviceName": {"web"}, "ip": {"10.0.0.1"}, "port": {"8080"}, "ephemeral": {"false"}, "weight": {"3"},
 		"enabled": {"false"}, "metadata": {`{"zone":"z","more":"x"}`},
 	})
-	eventually(t, "the console's change", func() bool { return list(t, r)[0].Weight == 0 })
-	want.Version = list(t, r)[0].Version
-	apply(t, r, registry.Put, want)
-	if have := list(t, r); len(have) != 1 || !have[0].Same(want) {
+	try.Eventually(t, "the console's change", func() bool { return try.List(t, r)[0].Weight == 0 })
+	want.Version = try.List(t, r)[0].Version
+	try.Apply(t, r, registry.Put, want)
+	if have := try.List(t, r); len(have) != 1 || !have[0].Same(want) {
 		t.Errorf("after the repair: %+v", have)
 	}
 	// The next Pod of that address starts without what was said of this one.
-	want.Version = list(t, r)[0].Version
-	apply(t, r, registry.Remove, want)
-	next := instance("b")
+	want.Version = try.List(t, r)[0].Version
+	try.Apply(t, r, registry.Remove, want)
+	next := try.Instance("b")
 	next.Metadata = nil
-	apply(t, r, registry.Put, next)
-	if have := list(t, r); len(have) != 1 || !have[0].Same(next) {
+	try.Apply(t, r, registry.Put, next)
+	if have := try.List(t, r); len(have) != 1 || !have[0].Same(next) {
 		t.Errorf("the next instance: %+v", have)
 	}
 }
@@ -95,25 +96,25 @@ func testAddressOfAnother(t *testing.T, s *server) {
 	root := s.root()
 	r := s.connect(t, nacos.Options{Root: root})
 	s.must(t, http.MethodPost, instancePath, foreign(root, "web", "theirs", 1))
-	ours := instance("a")
-	apply(t, r, registry.Put, ours)
-	eventually(t, "both entries", func() bool { return len(list(t, r)) == 2 })
+	ours := try.Instance("a")
+	try.Apply(t, r, registry.Put, ours)
+	try.Eventually(t, "both entries", func() bool { return len(try.List(t, r)) == 2 })
 	for port, mark := range map[int32]error{1: registry.ErrForeign, 8080: registry.ErrConflict} {
-		e := instance("b")
+		e := try.Instance("b")
 		if e.Port = port; port == 1 {
 			e.Address = "192.0.2.1"
 		}
-		err := r.Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}})
+		err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}})
 		if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["b"], mark) {
 			t.Errorf("port %d: %v, want %v", port, err, mark)
 		}
 	}
 	// In one batch the address passes on.
-	ours.Version = list(t, r)[0].Version
-	err := r.Apply(bounded(t), "web", []registry.Change{
-		{Op: registry.Put, Entry: instance("b")}, {Op: registry.Remove, Entry: ours}})
-	if err != nil || list(t, r)[0].ID != "b" {
-		t.Errorf("%v; listed: %+v", err, list(t, r))
+	ours.Version = try.List(t, r)[0].Version
+	err := r.Apply(try.Bounded(t), "web", []registry.Change{
+		{Op: registry.Put, Entry: try.Instance("b")}, {Op: registry.Remove, Entry: ours}})
+	if err != nil || try.List(t, r)[0].ID != "b" {
+		t.Errorf("%v; listed: %+v", err, try.List(t, r))
 	}
 }
 
@@ -123,7 +124,7 @@ func testEphemeralService(t *testing.T, s *server) {
 	theirs := foreign(root, "web", "theirs", 1)
 	theirs.Set("ephemeral", "true")
 	s.must(t, http.MethodPost, instancePath, theirs)
-	err := s.connect(t, nacos.Options{Root: root}).Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: instance("a")}})
+	err := s.connect(t, nacos.Options{Root: root}).Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance("a")}})
 	if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["a"], registry.ErrPermanent) ||
 		!strings.Contains(err.Error(), "ephemeral") {
 		t.Errorf("%v, want a permanent error about ephemeral instances", err)
@@ -135,19 +136,19 @@ func testHealthCheck(t *testing.T, s *server) {
 	root := s.root()
 	check := func(checks bool) {
 		s.checks = checks
-		if err := s.ready(bounded(t)); err != nil {
+		if err := s.ready(try.Bounded(t)); err != nil {
 			t.Error(err)
 		}
 	}
 	check(true)
 	defer check(false)
 	r := s.connect(t, nacos.Options{Root: root})
-	e := instance("a")
+	e := try.Instance("a")
 	e.Address, e.Port = "127.0.0.1", 1
-	apply(t, r, registry.Put, e)
-	eventually(t, "Nacos to hold the entry back", func() bool { return list(t, r)[0].Weight == 0 })
-	e.Version = list(t, r)[0].Version
-	err := r.Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}})
+	try.Apply(t, r, registry.Put, e)
+	try.Eventually(t, "Nacos to hold the entry back", func() bool { return try.List(t, r)[0].Weight == 0 })
+	e.Version = try.List(t, r)[0].Version
+	err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}})
 	if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["a"], registry.ErrTransient) {
 		t.Errorf("%v, want a transient error of the entry", err)
 	}
@@ -163,7 +164,7 @@ func TestUsers(t *testing.T) {
 		return map[string][]byte{nacos.KeyUsername: []byte(user), nacos.KeyPassword: []byte(password + "\n")}
 	}
 	first := s.connect(t, nacos.Options{Secret: secret("nacos", "right-one")})
-	eventually(t, "Nacos to know the new user", func() bool { return first.Ping(bounded(t)) == nil })
+	try.Eventually(t, "Nacos to know the new user", func() bool { return first.Ping(try.Bounded(t)) == nil })
 	for name, test := range map[string]struct {
 		secret map[string][]byte
 		want   error
@@ -172,9 +173,9 @@ func TestUsers(t *testing.T) {
 		"unknown": {secret("nobody", "wr0ng-one"), registry.ErrPermanent}, "none": {nil, registry.ErrPermanent},
 	} {
 		r := s.connect(t, nacos.Options{Secret: test.secret})
-		e := instance(name)
+		e := try.Instance(name)
 		for call, err := range map[string]error{
-			"ping": r.Ping(bounded(t)), "apply": r.Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}}),
+			"ping": r.Ping(try.Bounded(t)), "apply": r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}}),
 		} {
 			if !errors.Is(err, test.want) || err != nil && strings.Contains(err.Error(), "wr0ng-one") {
 				t.Errorf("%s: %s: %v, want %v", name, call, err, test.want)
@@ -187,7 +188,7 @@ func TestUsers(t *testing.T) {
 // testHung stops the server's process for a while.
 func testHung(t *testing.T, s *server) {
 	root := s.root()
-	hung.Test(t, s.Process, s.connect(t, nacos.Options{Root: root}), registry.Change{Op: registry.Put, Entry: instance("a")})
+	hung.Test(t, s.Process, s.connect(t, nacos.Options{Root: root}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }
 
 // testMany writes 3000 entries.
@@ -196,7 +197,7 @@ func testMany(t *testing.T, s *server) {
 	r := s.connect(t, nacos.Options{Root: root})
 	var changes []registry.Change
 	for n := range 3000 {
-		e := instance(fmt.Sprintf("web-%04d", n))
+		e := try.Instance(fmt.Sprintf("web-%04d", n))
 		e.Address = fmt.Sprintf("10.1.%d.%d", n/250, n%250+1)
 		changes = append(changes, registry.Change{Op: registry.Put, Entry: e})
 	}
@@ -205,7 +206,7 @@ func testMany(t *testing.T, s *server) {
 	if err := r.Apply(ctx, "web", changes); err != nil {
 		t.Fatal(err)
 	}
-	if have := list(t, r); len(have) != len(changes) {
+	if have := try.List(t, r); len(have) != len(changes) {
 		t.Errorf("%d entries are listed", len(have))
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/servers"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry/nacos"
 )
 
@@ -161,7 +161,7 @@ func (s *server) do(ctx context.Context, method, path string, form url.Values) (
 
 func (s *server) must(t *testing.T, method, path string, form url.Values) {
 	t.Helper()
-	if _, err := s.do(bounded(t), method, path, form); err != nil {
+	if _, err := s.do(try.Bounded(t), method, path, form); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -184,47 +184,4 @@ func (s *server) connect(t *testing.T, options nacos.Options) *nacos.Registry {
 	}
 	t.Cleanup(func() { _ = r.Close() })
 	return r
-}
-
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually waits until what is said holds.
-func eventually(t *testing.T, what string, true func() bool) {
-	t.Helper()
-	for ctx := bounded(t); !true(); {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waited %s for %s", patience, what)
-		case <-time.After(poll):
-		}
-	}
-}
-
-// instance is the entry of a Pod.
-func instance(id string) registry.Entry {
-	return registry.Entry{
-		ID: id, Address: "10.0.0.1", Port: 8080, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: id, PodUID: "uid-" + id},
-	}
-}
-
-func apply(t *testing.T, r registry.Connector, op registry.Op, e registry.Entry) {
-	t.Helper()
-	if err := r.Apply(bounded(t), "web", []registry.Change{{Op: op, Entry: e}}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func list(t *testing.T, r registry.Connector) []registry.Entry {
-	t.Helper()
-	entries, err := r.List(bounded(t), "web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return entries
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/usher-dev/usher/conformance/fetch"
 	"github.com/usher-dev/usher/conformance/internal/traffic"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
 )
@@ -122,12 +123,12 @@ func TestPayload(t *testing.T) {
 		// The key @class chooses the class, as Curator's own payloads do.
 		"java.util.TreeMap": {map[string]string{"@class": "java.util.TreeMap", "zone": "a"}, "10.0.0.1:8080|{zone=a}"},
 	} {
-		e := instance("a")
+		e := try.Instance("a")
 		e.Metadata = want.metadata
-		if have := list(t, r); len(have) == 1 {
+		if have := try.List(t, r); len(have) == 1 {
 			e.Version = have[0].Version
 		}
-		apply(t, r, registry.Put, e)
+		try.Apply(t, r, registry.Put, e)
 		knows(t, caller(t, "curator", s.address, "/services", "web", class), want.says)
 	}
 }
@@ -136,20 +137,20 @@ func TestPayload(t *testing.T) {
 func TestDubboWeight(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
-	e := instance("a")
+	e := try.Instance("a")
 	e.Metadata = map[string]string{"version": "1.0.0"}
-	apply(t, r, registry.Put, e)
+	try.Apply(t, r, registry.Put, e)
 	instances := caller(t, "dubbo", s.address, "web", "1.0.0")
 	knows(t, instances, "10.0.0.1:8080|10")
-	e.Version, e.Weight = list(t, r)[0].Version, 20
-	apply(t, r, registry.Put, e)
+	e.Version, e.Weight = try.List(t, r)[0].Version, 20
+	try.Apply(t, r, registry.Put, e)
 	knows(t, instances, "10.0.0.1:8080|20")
 }
 
 // knows waits until the caller knows that one instance.
 func knows(t *testing.T, instances func() []string, want string) {
 	t.Helper()
-	for ctx := bounded(t); ; {
+	for ctx := try.Bounded(t); ; {
 		have := instances()
 		if len(have) == 1 && have[0] == want {
 			return

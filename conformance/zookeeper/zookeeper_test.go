@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/usher-dev/usher/conformance/internal/hung"
+	"github.com/usher-dev/usher/conformance/internal/try"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registry/zookeeper"
@@ -47,7 +48,7 @@ func TestConformance(t *testing.T) {
 func TestEntriesOutliveTheirWriter(t *testing.T) {
 	s := start(t)
 	writer := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
-	apply(t, writer, registry.Put, instance("a"))
+	try.Apply(t, writer, registry.Put, try.Instance("a"))
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestEntriesOutliveTheirWriter(t *testing.T) {
 	if err != nil || stat.EphemeralOwner != 0 {
 		t.Errorf("the node is %+v, %v; want a persistent one", stat, err)
 	}
-	if err := writer.Ping(bounded(t)); !errors.Is(err, registry.ErrTransient) {
+	if err := writer.Ping(try.Bounded(t)); !errors.Is(err, registry.ErrTransient) {
 		t.Errorf("a closed connector: %v", err)
 	}
 }
@@ -64,8 +65,8 @@ func TestEntriesOutliveTheirWriter(t *testing.T) {
 func TestDisabledByCurator(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
-	want := instance("a")
-	apply(t, r, registry.Put, want)
+	want := try.Instance("a")
+	try.Apply(t, r, registry.Put, want)
 	admin := s.raw(t)
 	data, stat, err := admin.Get("/services/web/a")
 	if err != nil {
@@ -75,13 +76,13 @@ func TestDisabledByCurator(t *testing.T) {
 	if _, err := admin.Set("/services/web/a", []byte(off), stat.Version); err != nil {
 		t.Fatal(err)
 	}
-	have := list(t, r)[0]
+	have := try.List(t, r)[0]
 	if have.Weight != 0 {
 		t.Errorf("a disabled instance is listed as %+v", have)
 	}
 	want.Version = have.Version
-	apply(t, r, registry.Put, want)
-	if have := list(t, r)[0]; !have.Same(want) {
+	try.Apply(t, r, registry.Put, want)
+	if have := try.List(t, r)[0]; !have.Same(want) {
 		t.Errorf("it was not repaired: %+v", have)
 	}
 }
@@ -91,7 +92,7 @@ func TestDisabledByCurator(t *testing.T) {
 func TestDubboNames(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
-	e := instance("a")
+	e := try.Instance("a")
 	e.Metadata = map[string]string{"version": "1.0.0", "protocol": "tri"}
 	names := func() []string {
 		t.Helper()
@@ -109,22 +110,22 @@ func TestDubboNames(t *testing.T) {
 		}
 		return names
 	}
-	apply(t, r, registry.Put, e)
+	try.Apply(t, r, registry.Put, e)
 	want := "tri://10.0.0.1:8080/web?interface=web&protocol=tri&side=provider&usher=a&version=1.0.0&weight=10"
 	if have := names(); !slices.Equal(have, []string{want}) {
 		t.Errorf("the providers are %v, want %s", have, want)
 	}
-	e.Version, e.Weight = list(t, r)[0].Version, 20
-	apply(t, r, registry.Put, e)
+	e.Version, e.Weight = try.List(t, r)[0].Version, 20
+	try.Apply(t, r, registry.Put, e)
 	if have := names(); !slices.Equal(have, []string{strings.Replace(want, "=10", "=20", 1)}) {
 		t.Errorf("after the change of weight the providers are %v", have)
 	}
 	// A provider that registered itself under the very URL is not ours to take.
-	self := instance("b")
+	self := try.Instance("b")
 	self.Address = "10.0.0.2"
 	create(t, s.raw(t), "/dubbo/web/providers/"+url.QueryEscape(
 		"dubbo://10.0.0.2:8080/web?interface=web&side=provider&usher=b&weight=10&zone=a"), "10.0.0.2", open())
-	err := r.Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: self}})
+	err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: self}})
 	if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["b"], registry.ErrForeign) {
 		t.Errorf("a node of others: %v, want a foreign entry", err)
 	}
@@ -146,11 +147,11 @@ func TestDigest(t *testing.T) {
 		"none": {nil, registry.ErrPermanent},
 	} {
 		r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: test.secret})
-		err := r.Apply(bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: instance(name)}})
+		err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance(name)}})
 		if !errors.Is(err, test.want) || err != nil && strings.Contains(err.Error(), "wr0ng") {
 			t.Errorf("%s: apply: %v, want %v", name, err, test.want)
 		}
-		if _, err := r.List(bounded(t), "web"); err != nil {
+		if _, err := r.List(try.Bounded(t), "web"); err != nil {
 			t.Errorf("%s: everybody may read: %v", name, err)
 		}
 		t.Logf("%s: %v", name, err)
@@ -174,13 +175,13 @@ func TestMaskedACL(t *testing.T) {
 		zk.DigestACL(permissions, "usher", "right"), zk.WorldACL(zk.PermRead)))
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: map[string][]byte{
 		zookeeper.KeyUsername: []byte("usher"), zookeeper.KeyPassword: []byte("right")}})
-	want := instance("a")
-	apply(t, r, registry.Put, want)
-	want.Version, want.Weight = list(t, r)[0].Version, 20
-	apply(t, r, registry.Put, want)
-	want.Version = list(t, r)[0].Version
-	apply(t, r, registry.Remove, want)
-	if have := list(t, r); len(have) != 0 {
+	want := try.Instance("a")
+	try.Apply(t, r, registry.Put, want)
+	want.Version, want.Weight = try.List(t, r)[0].Version, 20
+	try.Apply(t, r, registry.Put, want)
+	want.Version = try.List(t, r)[0].Version
+	try.Apply(t, r, registry.Remove, want)
+	if have := try.List(t, r); len(have) != 0 {
 		t.Errorf("listed: %+v", have)
 	}
 }
@@ -190,10 +191,10 @@ func TestUnreadable(t *testing.T) {
 	s := start(t)
 	create(t, s.raw(t), "/services", "", zk.DigestACL(zk.PermAll, "other", "secret"))
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
-	if err := r.Ping(bounded(t)); !errors.Is(err, registry.ErrPermanent) {
+	if err := r.Ping(try.Bounded(t)); !errors.Is(err, registry.ErrPermanent) {
 		t.Errorf("ping: %v, want a permanent error", err)
 	}
-	if _, err := r.List(bounded(t), "web"); err != nil {
+	if _, err := r.List(try.Bounded(t), "web"); err != nil {
 		t.Errorf("a service that is not there: %v", err)
 	}
 }
@@ -205,13 +206,13 @@ func TestFolderThatVanishes(t *testing.T) {
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
 	admin := s.raw(t)
 	for _, id := range []string{"a", "b"} {
-		apply(t, r, registry.Put, instance(id))
-		if have := list(t, r); len(have) != 1 || have[0].ID != id {
+		try.Apply(t, r, registry.Put, try.Instance(id))
+		if have := try.List(t, r); len(have) != 1 || have[0].ID != id {
 			t.Errorf("listed: %+v", have)
 		}
 		empty(t, admin, "/services")
 	}
-	if have := list(t, r); len(have) != 0 {
+	if have := try.List(t, r); len(have) != 0 {
 		t.Errorf("listed without a folder: %+v", have)
 	}
 }
@@ -220,5 +221,5 @@ func TestFolderThatVanishes(t *testing.T) {
 func TestHung(t *testing.T) {
 	s := start(t)
 	hung.Test(t, s.Process, s.connect(t, zookeeper.Options{Layout: zookeeper.Curator}),
-		registry.Change{Op: registry.Put, Entry: instance("a")})
+		registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }
