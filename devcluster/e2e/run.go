@@ -29,7 +29,7 @@ func Run(ctx context.Context, place *sandbox.Place, options Options) error {
 			defer end()
 			return prepare(ctx, o, dir, tell)
 		},
-		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "varlog/pods", outcomesFile},
+		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "own-etcd/etcd.log", "varlog/pods", outcomesFile},
 	}
 	if o.Report {
 		session.Done = func(dir string) error { return report(dir, o) }
