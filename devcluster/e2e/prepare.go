@@ -57,6 +57,7 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 			}
 			return k.fetchRegistries(ctx, o.chosen(), tell)
 		},
+		func(ctx context.Context) error { return fetchTools(ctx, root, dir, tell) },
 		func(ctx context.Context) (err error) {
 			k.Usher, err = packUsher(ctx, root, dir, tell)
 			return err

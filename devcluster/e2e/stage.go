@@ -40,8 +40,8 @@ type stage struct {
 	world   *world
 	spawner *process.Spawner
 	images  io.Closer
-	// usherReady is how long Usher took from its manifests to Ready.
-	usherReady time.Duration
+	// footprint is what is known of it so far.
+	footprint Footprint
 
 	etcds map[Registry]*etcd
 	// leaving are the stories whose namespaces go.
