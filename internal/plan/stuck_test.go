@@ -50,6 +50,9 @@ func also(options ...podOption) podOption {
 	}
 }
 
+// seen is a Pod whose kubelet knows what it asks for.
+func seen(p *corev1.Pod) { p.Status.ObservedGeneration = p.Generation }
+
 // newContainer is what main is called once the kubelet has made it anew.
 func newContainer(p *corev1.Pod) {
 	c := &p.Status.ContainerStatuses[0]
@@ -85,12 +88,13 @@ func TestStuck(t *testing.T) {
 		{"has failed", pod("a", 1, waits(crash), phase(corev1.PodFailed)), ""},
 		{"is to be updated", pod("a", 1, waits(crash), state(apps.StatePreparingUpdate)), ""},
 		{"is to be deleted", pod("a", 1, waits(crash), state(apps.StatePreparingDelete)), ""},
-		{"updated, no image", pod("a", 0, updating(1), waits("ErrImagePull")), image},
-		{"updated, no image, and told so", pod("a", 0, updating(1), waits(crash)), image},
-		{"updated, and ended for it", pod("a", 0, updating(1), ended("c1", 137)), ""},
-		{"updated, and starts", pod("a", 0, updating(1), newContainer, runsAgain("c1", 137)), ""},
-		{"updated, and crashes", pod("a", 0, updating(1), newContainer, waits(crash)), crash},
-		{"updated, and crashes again", pod("a", 0, updating(1), newContainer, runsAgain("c2", 1)), crash},
+		{"updated, as it was before", pod("a", 0, updating(1), waits("ErrImagePull")), ""},
+		{"updated, no image", pod("a", 0, updating(1), seen, waits("ErrImagePull")), image},
+		{"updated, no image, and told so", pod("a", 0, updating(1), seen, waits(crash)), image},
+		{"updated, and ended for it", pod("a", 0, updating(1), seen, ended("c1", 137)), ""},
+		{"updated, and starts", pod("a", 0, updating(1), seen, newContainer, runsAgain("c1", 137)), ""},
+		{"updated, and crashes", pod("a", 0, updating(1), seen, newContainer, waits(crash)), crash},
+		{"updated, and crashes again", pod("a", 0, updating(1), seen, newContainer, runsAgain("c2", 1)), crash},
 		{"updated, nobody knows how", pod("a", 1, annotation(apps.AnnotationInPlaceUpdateState, "{"), runsAgain("c0", 1)), ""},
 	}
 	for _, test := range tests {
@@ -161,7 +165,7 @@ func TestStuckOrHook(t *testing.T) {
 // TestDigestOfAStuckContainer: that a container is stuck calls for a pass; the reasons
 // that a kubelet goes to and fro between do not.
 func TestDigestOfAStuckContainer(t *testing.T) {
-	for name, life := range map[string]podOption{"new": also(), "updating": updating(2)} {
+	for name, life := range map[string]podOption{"new": also(), "updating": also(updating(2), seen)} {
 		digest := func(reason string) uint64 { return Digest(pod("a", 1, life, waits(reason))) }
 		if digest("ErrImagePull") == digest("ContainerCreating") {
 			t.Errorf("%s: the digest does not tell a container that is stuck", name)
