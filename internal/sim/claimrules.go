@@ -98,7 +98,7 @@ func (s *Simulation) endOf(name string) *Commit {
 	log := s.Server.log[Pods]
 	for i := len(log) - 1; i >= 0; i-- {
 		c := log[i]
-		if c.object().GetName() == name && c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil) {
+		if c.object().GetName() == name && c.ends() {
 			return c
 		}
 	}

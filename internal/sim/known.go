@@ -135,25 +135,42 @@ func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone
 }
 
 // vanished says that a Pod which the process read or wrote is gone from its cache
-// again, and that the process can tell: the cache had it, or it shows a later
-// version of another Pod of the set. A Pod that was made and removed while the
-// watch hung leaves no other trace than that.
+// again, and that the process can tell: the cache had it, it shows a later version
+// of another Pod of the set, or the process deleted the Pod. One that was made and
+// removed while the watch hung leaves no other trace.
 func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
 	}
-	later := slices.ContainsFunc(slices.Collect(maps.Values(p.pass.base)), func(other client.Object) bool {
-		return ownerOf(other) == string(set.UID) && versionOf(other) > versionOf(pod)
-	})
-	if !later && !p.caches[Pods].shown[pod.UID] {
-		return false
+	removed, ours := p.server.removal(pod.UID, p.pass.upTo, p.name)
+	return removed && (ours || p.caches[Pods].shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
+}
+
+// removal says whether a Pod was removed before a place in the log, and whether it
+// was that actor who had deleted it.
+func (s *Server) removal(uid types.UID, end int, by string) (removed, his bool) {
+	for _, c := range s.log[Pods][:end] {
+		if c.Old != nil && c.Old.GetUID() == uid {
+			removed, his = removed || c.New == nil, his || (c.Actor == by && c.ends())
+		}
 	}
-	for _, c := range p.server.log[Pods][:p.pass.upTo] {
-		if c.New == nil && c.Old.GetUID() == pod.UID {
+	return removed, his
+}
+
+// shows says that the cache showed something of the set's Pods that is later than a
+// version.
+func (p *pass) shows(set *apps.CloneSet, version int64) bool {
+	for _, pod := range p.base {
+		if ownerOf(pod) == string(set.UID) && versionOf(pod) > version {
 			return true
 		}
 	}
 	return false
+}
+
+// ends says that the commit deletes an object, at once or in the end.
+func (c *Commit) ends() bool {
+	return c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil)
 }
 
 func versionOf(object client.Object) int64 {
