@@ -18,8 +18,11 @@ import (
 // service and paid for, so it goes on while the set is paused too. A Pod that is
 // to have another revision is left to its update.
 func (p *pass) advance(v *podView, conditions []Condition) bool {
-	if !v.unfinished() || v.chosen || v.atGate() {
+	if !v.unfinished() || v.chosen || v.pending || v.preparesDelete() {
 		return false
+	}
+	if v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate) {
+		return p.backToGate(v)
 	}
 	waits := v.record.Waits(v.pod, p.Now)
 	missing := len(v.record.Resizes(v.pod)) > 0
@@ -41,9 +44,18 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 	return true
 }
 
-// atGate says that a hook, or OpenKruise's grace period, comes before the update.
-func (p *podView) atGate() bool {
-	return p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete || p.pending
+// backToGate leads a Pod whose hook was given back in the middle of an update,
+// such as one that a scale-in had chosen and that stays, to the gate once more:
+// it may have been registered since, and its other containers are still to change.
+func (p *pass) backToGate(v *podView) bool {
+	if v.state == apps.StatePreparingUpdate || !v.more() {
+		return false
+	}
+	p.act(v, Action{
+		Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate,
+		Conditions: p.conditions(v, apps.StatePreparingUpdate),
+	})
+	return true
 }
 
 // unfinished says that the record of an update asks for more than its kubelet has
