@@ -25,23 +25,29 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 		return p.backToGate(v)
 	}
 	waits := v.record.Waits(v.pod, p.Now)
-	missing := len(v.record.Resizes(v.pod)) > 0
-	if !missing && (len(waits) > 0 || len(v.record.Pending(v.pod)) == 0) {
-		p.noteWait(v, waits)
-		return false
+	if len(v.record.Resizes(v.pod)) > 0 {
+		p.goOn(v, ReasonResize, conditions)
+		return true
 	}
-	a := Action{Verb: Continue, Reason: ReasonNextContainers, Conditions: conditions}
-	if missing {
-		a.Reason = ReasonResize
+	if len(waits) == 0 && len(v.record.Pending(v.pod)) > 0 {
+		p.goOn(v, ReasonNextContainers, conditions)
+		return true
 	}
+	p.noteWait(v, waits)
+	return false
+}
+
+// goOn writes what is next, and says of a Pod that it is in an update and out of
+// service, if somebody has said otherwise since.
+func (p *pass) goOn(v *podView, reason string, conditions []Condition) {
+	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
 	if v.state != apps.StateUpdating {
 		a.To = apps.StateUpdating
 	}
-	if v.inPlaceReady.Status != corev1.ConditionFalse { // somebody has put it back into service
+	if v.inPlaceReady.Status != corev1.ConditionFalse {
 		a.Conditions = append(conditions, outOfService(v.revision))
 	}
 	p.act(v, a)
-	return true
 }
 
 // backToGate leads a Pod whose hook was given back in the middle of an update,
