@@ -42,7 +42,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothingLeft(t)
-	if len(report.Sizes) != 1 || len(report.Sizes[0].Ceilings) != 5 || len(report.Sizes[0].Phases) != 6 || len(report.Verdicts) == 0 {
+	if len(report.Sizes) != 1 || len(report.Sizes[0].Ceilings) != 6 || len(report.Sizes[0].Phases) != 6 || len(report.Verdicts) == 0 {
 		t.Fatalf("the report lacks something: %+v", report)
 	}
 	for name, want := range map[string]expected{

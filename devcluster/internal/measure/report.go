@@ -128,6 +128,7 @@ const (
 	ceilingStatus   = "patch status"
 	ceilingImage    = "patch image"
 	ceilingDelete   = "delete"
+	ceilingByHand   = "in place by hand"
 
 	phaseInPlace     = "in place"
 	phaseInPlaceHook = "in place, hook"
