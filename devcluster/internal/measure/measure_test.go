@@ -46,12 +46,12 @@ func TestMeasure(t *testing.T) {
 		t.Fatalf("the report lacks something: %+v", report)
 	}
 	for name, want := range map[string]expected{
-		"scale out":      {patches: 1, creates: 1, joins: 1},
+		phaseScaleOut:    {patches: 1, creates: 1, joins: 1},
 		phaseInPlace:     {patches: 1, outs: 1},
 		phaseInPlaceHook: {patches: 3, hooks: 2, outs: 1},
 		"recreate":       {patches: 1, creates: 1, deletes: 1, joins: 1},
-		"scale in, hook": {patches: 1, deletes: 1, hooks: 1},
-		"scale in":       {deletes: 1},
+		phaseScaleInHook: {patches: 1, deletes: 1, hooks: 1},
+		phaseScaleIn:     {deletes: 1},
 	} {
 		p := report.Sizes[0].phase(name)
 		if p == nil {

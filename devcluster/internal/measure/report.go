@@ -130,8 +130,11 @@ const (
 	ceilingDelete   = "delete"
 	ceilingByHand   = "in place by hand"
 
+	phaseScaleOut    = "scale out"
 	phaseInPlace     = "in place"
 	phaseInPlaceHook = "in place, hook"
+	phaseScaleInHook = "scale in, hook"
+	phaseScaleIn     = "scale in"
 )
 
 func (s *Size) ceiling(name string) *Ceiling {
