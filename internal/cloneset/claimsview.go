@@ -189,6 +189,7 @@ func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *
 	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
 	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsNotFound(err) {
+		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()}) // as tryAdopt does
 		return nil
 	}
 	if err != nil {

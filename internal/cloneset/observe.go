@@ -216,8 +216,14 @@ func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *core
 		return err
 	}
 	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	if err := r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
-		return client.IgnoreNotFound(err)
+	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		// It may have been adopted before, and the cache may lag behind that too.
+		r.learnGone(set, pod)
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	r.writes.note(set.UID, written{object: adopted, created: true, at: r.Clock.Now()})
 	return nil

@@ -126,7 +126,7 @@ func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
 func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
 	var k knowledge
 	for uid, pod := range newest {
-		if !gone[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(pod) {
+		if !gone[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
 			k.pods = append(k.pods, pod)
 		}
 	}
@@ -135,9 +135,17 @@ func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone
 }
 
 // vanished says that a Pod which the process read or wrote is gone from its cache
-// again: the cache has seen it go.
-func (p *Process) vanished(pod *corev1.Pod) bool {
+// again, and that the process can tell: the cache had it, or it shows a later
+// version of another Pod of the set. A Pod that was made and removed while the
+// watch hung leaves no other trace than that.
+func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
+		return false
+	}
+	later := slices.ContainsFunc(slices.Collect(maps.Values(p.pass.base)), func(other client.Object) bool {
+		return ownerOf(other) == string(set.UID) && versionOf(other) > versionOf(pod)
+	})
+	if !later && !p.caches[Pods].shown[pod.UID] {
 		return false
 	}
 	for _, c := range p.server.log[Pods][:p.pass.upTo] {
