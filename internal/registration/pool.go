@@ -214,7 +214,7 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 // holdsBack says whether a kind can keep an entry that gets no callers: what its
 // connector calls registry.ValidateHolding for.
 func holdsBack(r *usherv1alpha1.Registry) bool {
-	return r.Spec.Consul != nil || r.Spec.Eureka != nil || r.Spec.Nacos != nil
+	return r.Spec.Consul != nil || r.Spec.Eureka != nil || r.Spec.HAProxy != nil || r.Spec.Nacos != nil || r.Spec.XDS != nil
 }
 
 // pool keeps one connector for each Registry and prefix, and remembers which

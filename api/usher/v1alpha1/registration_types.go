@@ -86,7 +86,7 @@ const (
 	// Pod is Ready.
 	InPlaceUpdateDeregister InPlaceUpdatePolicy = "Deregister"
 	// InPlaceUpdateFailOver keeps them, out of service, where the registry can:
-	// Consul, Eureka and Nacos. Elsewhere it is Deregister.
+	// Consul, Eureka, HAProxy, Nacos and xDS. Elsewhere it is Deregister.
 	InPlaceUpdateFailOver InPlaceUpdatePolicy = "FailOver"
 	// InPlaceUpdateStay keeps them in service until the updated Pod is Ready, and
 	// releases the hook at once: for updates that do not interrupt the Pod.
