@@ -36,8 +36,7 @@ func inside(ctx context.Context, place *sandbox.Place, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	_, _ = fmt.Fprintf(o.Out, "The node and Usher are up after %s; Usher was ready %s after its manifests.\n\n",
-		seconds(time.Since(began)), seconds(s.usherReady))
+	_, _ = fmt.Fprintf(o.Out, "The node and Usher are up after %s.\n\n", seconds(time.Since(began)))
 	if o.Shell {
 		return s.shell(ctx, o)
 	}
@@ -79,21 +78,47 @@ func (s *stage) run(ctx context.Context, o Options) error {
 		}
 	}()
 	stories := o.chosen()
-	tell, end := display(o.Out)
-	outcomes := s.playAll(ctx, stories, o.Parallel, tell)
-	end()
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
+	outcomes, err := s.playMeasured(ctx, stories, o)
+	if err != nil {
+		return err
 	}
-	if err := writeOutcomes(s.place.Dir, outcomes); err != nil {
+	if err := writeResult(s.place.Dir, result{Outcomes: outcomes, Footprint: s.footprint}); err != nil {
 		return err
 	}
 	style := view.NewScreen(o.Out, o.Getenv, time.Now).Style()
-	_, _ = fmt.Fprintf(o.Out, "\n%s\n\n", strings.Join(table(outcomes, style), "\n"))
+	_, _ = fmt.Fprintf(o.Out, "\n%s\n\n%s\n\n", strings.Join(table(outcomes, style), "\n"), strings.Join(footprintTable(s.footprint, style), "\n"))
 	if n := failed(outcomes); n > 0 {
 		return fmt.Errorf("%d of %d stories failed", n, len(outcomes))
 	}
 	return s.awaitEmpty(ctx, stories)
+}
+
+// playMeasured plays the stories and measures Usher meanwhile, and, if all stories are
+// played, before.
+func (s *stage) playMeasured(ctx context.Context, stories []Story, o Options) ([]Outcome, error) {
+	if err := s.measureImage(); err != nil {
+		return nil, err
+	}
+	if o.Run == nil {
+		if err := s.measureIdle(ctx); err != nil {
+			return nil, err
+		}
+	}
+	used, err := newMeter()
+	if err != nil {
+		return nil, err
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	go used.follow(following)
+	tell, end := display(o.Out)
+	outcomes := s.playAll(ctx, stories, o.Parallel, tell)
+	end()
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+	s.footprint.Loaded, err = used.usage()
+	return outcomes, err
 }
 
 // shell lets a person look around.

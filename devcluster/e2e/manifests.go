@@ -91,6 +91,7 @@ func build(documents ...string) (*unstructured.Unstructured, error) {
 func registryObject(kind Registry, address string) (*unstructured.Unstructured, error) {
 	spec := map[Registry]string{
 		Etcd:    "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",
+		OwnEtcd: "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",
 		Consul:  "consul: {address: %q}",
 		HAProxy: "haproxy: {addresses: [%q]}",
 	}[kind]

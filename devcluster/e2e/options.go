@@ -16,7 +16,7 @@ type Options struct {
 	// Run chooses stories by their names; default all.
 	Run *regexp.Regexp
 	// Parallel is how many stories play at once, but for those that play alone;
-	// default 3.
+	// default 5.
 	Parallel int
 	// Rate is the number of requests per second in each story; default 100.
 	Rate int
@@ -33,7 +33,7 @@ type Options struct {
 }
 
 const (
-	defaultParallel = 3
+	defaultParallel = 5
 	defaultRate     = 100
 )
 

@@ -56,21 +56,27 @@ func outcomeOf(story Story, report traffic.Report, took time.Duration, failure e
 	return o
 }
 
-const outcomesFile = "outcomes.json"
+// result is what a run has found.
+type result struct {
+	Outcomes  []Outcome
+	Footprint Footprint
+}
 
-func writeOutcomes(dir string, outcomes []Outcome) error {
-	text, err := json.MarshalIndent(outcomes, "", "  ")
+const resultFile = "result.json"
+
+func writeResult(dir string, found result) error {
+	text, err := json.MarshalIndent(found, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, outcomesFile), text, 0o644)
+	return os.WriteFile(filepath.Join(dir, resultFile), text, 0o644)
 }
 
-func readOutcomes(dir string) ([]Outcome, error) {
-	var outcomes []Outcome
-	text, err := os.ReadFile(filepath.Join(dir, outcomesFile))
+func readResult(dir string) (result, error) {
+	var found result
+	text, err := os.ReadFile(filepath.Join(dir, resultFile))
 	if err != nil {
-		return nil, fmt.Errorf("read the outcome: %w", err)
+		return found, fmt.Errorf("read the outcome: %w", err)
 	}
-	return outcomes, json.Unmarshal(text, &outcomes)
+	return found, json.Unmarshal(text, &found)
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/traffic"
@@ -27,29 +25,30 @@ func (s *stage) playAll(ctx context.Context, stories []Story, parallel int, tell
 	for _, story := range stories {
 		tell.Tell(progress.Event{Task: story.Name, State: progress.Waiting})
 	}
-	var all sync.WaitGroup
-	places := make(chan struct{}, parallel)
-	for i, story := range stories {
-		if !story.Alone {
-			all.Go(func() {
-				places <- struct{}{}
-				outcomes[i] = s.play(ctx, story, tell)
-				<-places
-			})
+	var sharing, alone sync.WaitGroup
+	places, shared := make(chan struct{}, parallel), make(chan struct{})
+	turn := shared
+	for _, i := range entryOrder(stories) {
+		places <- struct{}{}
+		in, group := entrance{free: sync.OnceFunc(func() { <-places })}, &sharing
+		if stories[i].Alone {
+			in.turn, in.next, group = turn, make(chan struct{}), &alone
+			turn = in.next
 		}
+		group.Go(func() {
+			defer in.leave()
+			outcomes[i] = s.play(ctx, stories[i], in, tell)
+		})
 	}
-	all.Wait()
-	for i, story := range stories {
-		if story.Alone {
-			outcomes[i] = s.play(ctx, story, tell)
-		}
-	}
+	sharing.Wait()
+	close(shared)
+	alone.Wait()
 	return outcomes
 }
 
-func (s *stage) play(ctx context.Context, story Story, tell progress.Sink) Outcome {
+func (s *stage) play(ctx context.Context, story Story, in entrance, tell progress.Sink) Outcome {
 	began := time.Now()
-	scene := &Scene{ctx: ctx, stage: s, story: story, tell: func(step string) {
+	scene := &Scene{ctx: ctx, stage: s, story: story, in: in, tell: func(step string) {
 		tell.Tell(progress.Event{Task: story.Name, State: playing, Detail: step})
 	}}
 	if cause := context.Cause(ctx); cause != nil {
@@ -60,14 +59,15 @@ func (s *stage) play(ctx context.Context, story Story, tell progress.Sink) Outco
 	if scene.client != nil {
 		report = scene.client.Report()
 	}
-	o := outcomeOf(story, report, time.Since(began), failure)
+	o := outcomeOf(story, report, time.Since(began)-scene.waited, failure)
 	if failure != nil {
 		o.Failure += "\n" + scene.describe(ctx)
+		in.await()
 		if err := s.restore(ctx, story); err != nil {
 			o.Failure += "\n" + err.Error()
 		}
 	}
-	s.leave(ctx, story.Name)
+	s.leaving.Go(func() { s.leave(ctx, story.Name) })
 	event := progress.Event{Task: story.Name, State: progress.Done, Detail: o.line()}
 	if o.Failure != "" {
 		event.State = progress.Failed
@@ -75,46 +75,6 @@ func (s *stage) play(ctx context.Context, story Story, tell progress.Sink) Outco
 	}
 	tell.Tell(event)
 	return o
-}
-
-// leave lets a namespace go while the next stories play.
-func (s *stage) leave(ctx context.Context, name string) {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	// One that is still there at the end fails the run.
-	_ = s.kube.Delete(context.WithoutCancel(ctx), namespace)
-}
-
-// awaitEmpty waits until all namespaces of stories are gone: nothing may be stuck
-// on a finalizer.
-func (s *stage) awaitEmpty(ctx context.Context, stories []Story) error {
-	deadline := time.After(patience)
-	for {
-		left, err := s.left(ctx, stories)
-		if err != nil || len(left) == 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-deadline:
-			return fmt.Errorf("%s after their stories have ended these namespaces are still there: %s", patience, strings.Join(left, ", "))
-		case <-time.After(lookAgain):
-		}
-	}
-}
-
-func (s *stage) left(ctx context.Context, stories []Story) ([]string, error) {
-	var left []string
-	for _, story := range stories {
-		err := s.kube.Get(ctx, client.ObjectKey{Name: story.Name}, &corev1.Namespace{})
-		if client.IgnoreNotFound(err) != nil {
-			return nil, err
-		}
-		if err == nil {
-			left = append(left, story.Name)
-		}
-	}
-	return left, nil
 }
 
 // describe is what there was when a story failed.

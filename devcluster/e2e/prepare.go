@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -48,19 +49,44 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 		return err
 	}
 	k := kit{Root: root}
-	if k.Assets, err = realnode.GetAssets(ctx, tell); err != nil {
-		return err
-	}
-	if err := k.fetchRegistries(ctx, o.chosen(), tell); err != nil {
-		return err
-	}
-	if k.Usher, err = packUsher(ctx, root, dir, tell); err != nil {
-		return err
-	}
-	if k.Programs, err = images.Pack(ctx, root, dir, tell); err != nil {
+	err = together(ctx,
+		// One at a time: apt-get locks its lists.
+		func(ctx context.Context) (err error) {
+			if k.Assets, err = realnode.GetAssets(ctx, tell); err != nil {
+				return err
+			}
+			return k.fetchRegistries(ctx, o.chosen(), tell)
+		},
+		func(ctx context.Context) error { return fetchTools(ctx, root, dir, tell) },
+		func(ctx context.Context) (err error) {
+			k.Usher, err = packUsher(ctx, root, dir, tell)
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			k.Programs, err = images.Pack(ctx, root, dir, tell)
+			return err
+		},
+	)
+	if err != nil {
 		return err
 	}
 	return k.write(dir)
+}
+
+// together runs steps that do not need each other. The first error ends the others.
+func together(ctx context.Context, steps ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for _, step := range steps {
+		all.Go(func() {
+			if err := step(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
 }
 
 func (k kit) write(dir string) error {

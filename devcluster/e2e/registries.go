@@ -16,11 +16,7 @@ import (
 	"strings"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-
 	"github.com/usher-dev/usher/conformance/fetch"
-	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/realnode"
@@ -30,14 +26,12 @@ import (
 // The ports of the registries on the node. HAProxy's frontends, one a story, begin
 // at frontPort.
 const (
-	etcdPort   = 2379
-	consulPort = 8500
-	proxyPort  = 9999
-	frontPort  = 9000
+	etcdPort    = 2379
+	ownEtcdPort = 2479
+	consulPort  = 8500
+	proxyPort   = 9999
+	frontPort   = 9000
 
-	etcdPrefix = "services"
-	dialTime   = 5 * time.Second
-	keepAlive  = 2 * time.Second
 	// registryTime bounds the start of a registry.
 	registryTime = time.Minute
 )
@@ -70,12 +64,15 @@ func (k *kit) fetchRegistries(ctx context.Context, stories []Story, tell progres
 
 // address is where Usher finds a registry.
 func address(kind Registry) string {
-	port := map[Registry]int{Etcd: etcdPort, Consul: consulPort, HAProxy: proxyPort}[kind]
 	scheme := "http"
 	if kind == HAProxy {
 		scheme = "tcp"
 	}
-	return scheme + "://" + net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(port))
+	return scheme + "://" + net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(portOf(kind)))
+}
+
+func portOf(kind Registry) int {
+	return map[Registry]int{Etcd: etcdPort, OwnEtcd: ownEtcdPort, Consul: consulPort, HAProxy: proxyPort}[kind]
 }
 
 // source is where the callers of a story find its Pods.
@@ -86,7 +83,7 @@ func (s *stage) source(story Story) traffic.Source {
 	case HAProxy:
 		return traffic.Fixed(net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(s.front(story))))
 	default:
-		return traffic.Etcd{Client: s.etcdClient, Prefix: etcdPrefix, Service: story.Name}
+		return traffic.Etcd{Client: s.etcds[story.Registry].client, Prefix: etcdPrefix, Service: story.Name}
 	}
 }
 
@@ -101,7 +98,7 @@ func (s *stage) startRegistries(ctx context.Context, tell progress.Sink) error {
 	for _, r := range []struct {
 		kind  Registry
 		start func(context.Context) error
-	}{{Etcd, s.startEtcd}, {Consul, s.startConsul}, {HAProxy, s.startHAProxy}} {
+	}{{Etcd, s.startEtcd(Etcd)}, {OwnEtcd, s.startEtcd(OwnEtcd)}, {Consul, s.startConsul}, {HAProxy, s.startHAProxy}} {
 		if r.kind != Etcd && !uses(s.stories, r.kind) {
 			continue
 		}
@@ -114,22 +111,6 @@ func (s *stage) startRegistries(ctx context.Context, tell progress.Sink) error {
 		tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + address(r.kind)})
 	}
 	return nil
-}
-
-func (s *stage) startEtcd(ctx context.Context) error {
-	var err error
-	s.etcd, err = cluster.StartEtcd(ctx, s.path("etcd"), cluster.EtcdOptions{
-		Port: etcdPort, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", etcdPort)},
-	})
-	if err != nil {
-		return err
-	}
-	s.etcdClient, err = clientv3.New(clientv3.Config{
-		Endpoints: []string{s.etcd.Endpoint()}, DialTimeout: dialTime,
-		DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAlive,
-		Logger: zap.NewNop(), // Its outages are part of the stories.
-	})
-	return err
 }
 
 func (s *stage) startConsul(ctx context.Context) error {
@@ -228,16 +209,4 @@ func (s *stage) spawn(ctx context.Context, spec process.Spec, ready func(context
 		case <-time.After(lookAgain):
 		}
 	}
-}
-
-// KillEtcd kills the registry etcd, and StartEtcd starts it again with its data.
-func (s *Scene) KillEtcd() {
-	s.Step("kill etcd")
-	s.Check(s.stage.etcd.Kill())
-}
-
-// StartEtcd is the end of KillEtcd.
-func (s *Scene) StartEtcd() {
-	s.Step("etcd is back")
-	s.Check(s.stage.etcd.Restart(s.ctx))
 }

@@ -20,12 +20,8 @@ func (s *stage) restore(ctx context.Context, story Story) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreTime)
 	defer cancel()
-	var errs []error
-	if s.etcd.PID() == 0 {
-		errs = append(errs, s.etcd.Restart(ctx))
-	}
-	errs = append(errs, s.node.Plane().StartAPIServer(ctx), s.node.StartKubelet(ctx), s.freeLease(ctx, stranger))
-	if err := errors.Join(errs...); err != nil {
+	err := errors.Join(s.node.Plane().StartAPIServer(ctx), s.node.StartKubelet(ctx), s.freeLease(ctx, stranger))
+	if err != nil {
 		return fmt.Errorf("after the story: %w", err)
 	}
 	return nil

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
@@ -29,7 +30,7 @@ func Run(ctx context.Context, place *sandbox.Place, options Options) error {
 			defer end()
 			return prepare(ctx, o, dir, tell)
 		},
-		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "varlog/pods", outcomesFile},
+		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "own-etcd/etcd.log", "varlog/pods", resultFile},
 	}
 	if o.Report {
 		session.Done = func(dir string) error { return report(dir, o) }
@@ -38,7 +39,7 @@ func Run(ctx context.Context, place *sandbox.Place, options Options) error {
 }
 
 func report(dir string, o Options) error {
-	outcomes, err := readOutcomes(dir)
+	found, err := readResult(dir)
 	if err != nil {
 		return err
 	}
@@ -46,5 +47,8 @@ func report(dir string, o Options) error {
 	if err != nil {
 		return err
 	}
-	return writeReport(root, outcomes, time.Now())
+	now := time.Now()
+	return errors.Join(
+		writeReport(root, reportFile, reportBegin, reportEnd, markdown(found.Outcomes, now)),
+		writeReport(root, footprintFile, footprintBegin, footprintEnd, found.Footprint.markdown(now)))
 }

@@ -39,6 +39,10 @@ type Scene struct {
 	stage *stage
 	story Story
 	tell  func(step string)
+	// in is how it comes on; waited is how long a story that plays alone has waited
+	// for its turn.
+	in     entrance
+	waited time.Duration
 
 	set         *unstructured.Unstructured // as last asked for
 	generation  int64
@@ -198,6 +202,22 @@ func (s *Scene) open(set string, registration, documents []string) {
 		}
 		return ""
 	})
+	s.awaitTurn()
+}
+
+// awaitTurn waits with a set at rest until a story that plays alone may begin.
+// Callers send requests meanwhile: the outages before its own are to cost it
+// nothing.
+func (s *Scene) awaitTurn() {
+	if !s.story.Alone {
+		return
+	}
+	s.Step("waits for its turn")
+	began := time.Now()
+	s.in.free()
+	s.in.await()
+	s.waited = time.Since(began)
+	s.Settle()
 }
 
 // Pause lets time go by that is part of the story.

@@ -9,12 +9,11 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/process"
 	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 	"github.com/usher-dev/usher/devcluster/internal/images"
@@ -41,16 +40,17 @@ type stage struct {
 	world   *world
 	spawner *process.Spawner
 	images  io.Closer
-	// usherReady is how long Usher took from its manifests to Ready.
-	usherReady time.Duration
+	// footprint is what is known of it so far.
+	footprint Footprint
 
-	etcd       *cluster.Etcd
-	etcdClient *clientv3.Client
+	etcds map[Registry]*etcd
+	// leaving are the stories whose namespaces go.
+	leaving sync.WaitGroup
 }
 
 // openStage brings everything up. On an error nothing of it is left running.
 func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
-	s := &stage{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner()}
+	s := &stage{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner(), etcds: map[Registry]*etcd{}}
 	for _, step := range []func(context.Context, progress.Sink) error{
 		s.startNode, s.serveImages, s.startRegistries, s.connect, s.installUsher, s.addRegistries,
 	} {
@@ -96,7 +96,7 @@ func (s *stage) connect(context.Context, progress.Sink) error {
 
 // addRegistries makes the Registry objects and begins to watch.
 func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
-	for _, kind := range []Registry{Etcd, Consul, HAProxy} {
+	for _, kind := range []Registry{Etcd, OwnEtcd, Consul, HAProxy} {
 		if kind != Etcd && !uses(s.stories, kind) {
 			continue
 		}
@@ -121,11 +121,8 @@ func (s *stage) close(ctx context.Context) error {
 	if s.images != nil {
 		errs = append(errs, s.images.Close())
 	}
-	if s.etcdClient != nil {
-		errs = append(errs, s.etcdClient.Close())
-	}
-	if s.etcd != nil {
-		errs = append(errs, s.etcd.Kill())
+	for _, kind := range []Registry{Etcd, OwnEtcd} {
+		errs = append(errs, s.etcds[kind].close())
 	}
 	if s.node != nil {
 		errs = append(errs, s.node.Stop(ctx))

@@ -17,7 +17,9 @@ type Registry string
 
 // The registries of the stage. Each is also the name of the Registry object.
 const (
-	Etcd    Registry = "etcd"
+	Etcd Registry = "etcd"
+	// OwnEtcd is an etcd beside it, for the one story that takes it away.
+	OwnEtcd Registry = "own-etcd"
 	Consul  Registry = "consul"
 	HAProxy Registry = "haproxy"
 )
@@ -43,8 +45,11 @@ type Story struct {
 	About string
 	// Registry is where callers look; default Etcd.
 	Registry Registry
-	// Alone keeps other stories away while it plays: it disturbs what all share.
+	// Alone keeps other stories away while it plays: it disturbs what all share. Its
+	// Pods come up while others still play, and then wait for its turn.
 	Alone bool
+	// Long begins it before others, so that it is not the last one.
+	Long bool
 	// Loss says what it may lose.
 	Loss Loss
 	// Propagation is the drain time of its Registration; default 2 s, negative for

@@ -47,6 +47,16 @@ func table(outcomes []Outcome, style view.Style) []string {
 	return append(view.Table(columns, rows, style), notes...)
 }
 
+// footprintTable is what the run says of Usher itself.
+func footprintTable(f Footprint, style view.Style) []string {
+	columns := []view.Column{{Title: "usher"}, {Title: "found", Right: true}, {Title: "how", Expendable: 1}}
+	var rows [][]view.Cell
+	for _, m := range f.lines() {
+		rows = append(rows, []view.Cell{{Text: m.what}, {Text: m.found}, {Text: m.from, Paint: view.Faint}})
+	}
+	return view.Table(columns, rows, style)
+}
+
 func (o Outcome) reasons() string {
 	text := ""
 	for _, r := range o.Reasons {
@@ -80,27 +90,27 @@ const (
 // reportFile is the report below the checkout.
 const reportFile = "docs/reliability.md"
 
-// writeReport puts the table between the marks of the report.
-func writeReport(root string, outcomes []Outcome, now time.Time) error {
-	path := filepath.Join(root, reportFile)
+// writeReport puts a text between the marks of a document.
+func writeReport(root, file, begin, end, report string) error {
+	path := filepath.Join(root, file)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	next, err := splice(string(text), markdown(outcomes, now))
+	next, err := splice(string(text), begin, end, report)
 	if err != nil {
 		return fmt.Errorf("write the report %s: %w", path, err)
 	}
 	return os.WriteFile(path, []byte(next), 0o644)
 }
 
-func splice(text, table string) (string, error) {
-	before, rest, ok := strings.Cut(text, reportBegin)
-	_, after, closed := strings.Cut(rest, reportEnd)
+func splice(text, begin, end, report string) (string, error) {
+	before, rest, ok := strings.Cut(text, begin)
+	_, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		return "", errors.New("the marks are gone: put " + reportBegin + " and " + reportEnd + " where the table belongs")
+		return "", errors.New("the marks are gone: put " + begin + " and " + end + " where the table belongs")
 	}
-	return before + reportBegin + "\n" + table + reportEnd + after, nil
+	return before + begin + "\n" + report + end + after, nil
 }
 
 func markdown(outcomes []Outcome, now time.Time) string {

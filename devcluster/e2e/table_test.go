@@ -74,6 +74,46 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// may is a day.
+var may = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+
+func TestFootprint(t *testing.T) {
+	f := Footprint{
+		Image: 20 << 20, Program: 60 << 20,
+		Installations: []Installation{{Way: "helm install", Ready: 5 * time.Second, StartReady: 2 * time.Second, StartLeading: 1500 * time.Millisecond}},
+		Loaded:        Usage{During: 100 * time.Second, CPU: 5 * time.Second, Memory: 40 << 20, Peak: 50 << 20, Processes: 4},
+	}
+	text := f.markdown(may)
+	for _, want := range []string{
+		"Measured on 2026-05-01.", "| image | 20.0 MiB |", "| program in it | 60.0 MiB |", "| `helm install` to ready | 5.0 s |",
+		"| process to leading, after `helm install` | 1.5 s |", "| process to ready, after `helm install` | 2.0 s |",
+		"| loaded: CPU of all replicas | 5.0 % of a processor |", "4 processes", "| 40.0 MiB |", "| 50.0 MiB |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the footprint has no %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "idle") {
+		t.Errorf("what was not measured is told:\n%s", text)
+	}
+	if shown := strings.Join(footprintTable(f, view.Style{}), "\n"); !strings.Contains(shown, "20.0 MiB") {
+		t.Errorf("the run shows\n%s", shown)
+	}
+}
+
+// The marks of both documents are where a run writes to.
+func TestMarks(t *testing.T) {
+	for file, marks := range map[string][2]string{reportFile: {reportBegin, reportEnd}, footprintFile: {footprintBegin, footprintEnd}} {
+		text, err := os.ReadFile(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := splice(string(text), marks[0], marks[1], ""); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
 func TestReport(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, reportFile)
@@ -81,7 +121,7 @@ func TestReport(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, old, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeReport(root, outcomes()[:1], time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)); err != nil {
+	if err := writeReport(root, reportFile, reportBegin, reportEnd, markdown(outcomes()[:1], may)); err != nil {
 		t.Fatal(err)
 	}
 	written, err := os.ReadFile(path)
@@ -94,7 +134,7 @@ func TestReport(t *testing.T) {
 	if string(written) != want {
 		t.Errorf("the report is\n%s\nwant\n%s", written, want)
 	}
-	if _, err := splice("no marks", ""); err == nil {
+	if _, err := splice("no marks", reportBegin, reportEnd, ""); err == nil {
 		t.Error("a report without marks is written")
 	}
 }

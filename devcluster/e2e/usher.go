@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
-	"github.com/usher-dev/usher/devcluster/internal/cluster/progress"
 )
 
 const (
@@ -27,8 +26,6 @@ const (
 	usherDeployment = "usher"
 	usherLease      = "usher.usher.dev"
 	usherProgram    = "/usr/local/bin/usher"
-	// readyTime is how long Usher may take from its manifests to Ready.
-	readyTime = 10 * time.Second
 )
 
 // readManifests reads what a user applies.
@@ -62,31 +59,6 @@ func usherImage(root string) (string, error) {
 		}
 	}
 	return "", errors.New("dist/install.yaml has no Deployment with an image")
-}
-
-// installUsher applies the manifests and waits until Usher is ready, as a user does.
-func (s *stage) installUsher(ctx context.Context, tell progress.Sink) error {
-	const task = "Usher"
-	tell.Tell(progress.Event{Task: task, State: progress.Starting})
-	objects, err := readManifests(s.kit.Root)
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	for _, object := range objects {
-		err := s.kube.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(fieldManager), client.ForceOwnership)
-		if err != nil {
-			return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
-		}
-	}
-	ready, cancel := context.WithTimeoutCause(ctx, readyTime, fmt.Errorf("it was to be within %s", readyTime))
-	defer cancel()
-	if err := s.awaitUsher(ready, began); err != nil {
-		return err
-	}
-	s.usherReady = time.Since(began)
-	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "dist/install.yaml is applied, two replicas are ready and one leads"})
-	return nil
 }
 
 // awaitUsher waits until all replicas are ready and one has led since a time.
@@ -125,13 +97,13 @@ func (s *stage) usherWrong(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// killUsher kills every process of Usher on the node.
-func killUsher() error {
+// usherProcesses are the process ids of Usher on the node.
+func usherProcesses() ([]int, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	killed := 0
+	var found []int
 	for _, link := range links {
 		program, err := os.Readlink(link)
 		if err != nil || program != usherProgram {
@@ -139,14 +111,25 @@ func killUsher() error {
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
 		if err != nil {
-			return err
+			return nil, err
 		}
+		found = append(found, pid)
+	}
+	return found, nil
+}
+
+// killUsher kills every process of Usher on the node.
+func killUsher() error {
+	found, err := usherProcesses()
+	if err != nil {
+		return err
+	}
+	for _, pid := range found {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			return fmt.Errorf("kill Usher: %w", err)
 		}
-		killed++
 	}
-	if killed == 0 {
+	if len(found) == 0 {
 		return errors.New("kill Usher: it does not run")
 	}
 	return nil

@@ -37,9 +37,14 @@ func (r *Reconciler) tellBlocked(set *apps.CloneSet, decided *plan.Plan, now tim
 	if at.IsZero() || at.After(now) {
 		return
 	}
-	first := &decided.Blocked[0]
-	if r.told.first(keyOf(set), first.String()) {
-		r.normal(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(decided.Blocked).message)
+	first, record := &decided.Blocked[0], r.normal
+	wait := first.String()
+	if stuck := first.Stuck; stuck != nil {
+		// Without the reason, of which a kubelet may tell now one and now another.
+		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
+	}
+	if r.told.first(keyOf(set), wait) {
+		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(decided.Blocked).message)
 	}
 }
 
@@ -67,7 +72,7 @@ func (t *told) forget(set types.NamespacedName) {
 	delete(t.waits, set)
 }
 
-// longWait is how long a Pod waits at a gate before an event says so. The
+// longWait is how long a Pod waits before an event says so. The
 // condition says it at once.
 const longWait = 10 * time.Second
 

@@ -33,6 +33,9 @@ const (
 	// ReasonWaitingForContainer: containers wait for others of a higher launch
 	// priority.
 	ReasonWaitingForContainer = "WaitingForContainer"
+	// ReasonContainerStuck: containers of the update revision cannot be started, or
+	// end again and again.
+	ReasonContainerStuck = "ContainerStuck"
 )
 
 // finding is a condition as a pass found it; "" for False.
@@ -81,10 +84,13 @@ func findBlocked(blocked []plan.Blocked) finding {
 	}
 	message := blocked[0].String()
 	if others := len(blocked) - 1; others > 0 {
-		message += fmt.Sprintf("; %d other Pods wait at a gate", others)
+		message += fmt.Sprintf("; %d other Pods wait too", others)
 	}
-	if blocked[0].Batch != nil {
+	switch {
+	case blocked[0].Batch != nil:
 		return finding{ReasonWaitingForContainer, message}
+	case blocked[0].Stuck != nil:
+		return finding{ReasonContainerStuck, message}
 	}
 	return finding{ReasonWaitingForHook, message}
 }

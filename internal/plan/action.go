@@ -153,20 +153,24 @@ func (a Action) String() string {
 	return b.String()
 }
 
-// Blocked is a Pod that waits at a gate for somebody outside, or in an update for
-// its containers.
+// Blocked is a Pod that waits at a gate for somebody outside, in an update for
+// its containers, or for a container that is stuck.
 type Blocked struct {
 	Pod string
-	// Gate is the hook in spec.lifecycle.
+	// Gate is the hook in spec.lifecycle, or GateContainer.
 	Gate string
 	// State is where the Pod is held.
 	State apps.LifecycleState
-	// Keys are the labels and finalizers that hold it, or that are missing.
+	// Keys are the labels and finalizers that hold it, or that are missing; with
+	// GateContainer the kubelet's reason.
 	Keys []string
-	// Since is when it came to the gate; zero if unknown.
+	// Since is when it came to the gate, or stopped being ready; zero if unknown.
 	Since time.Time
 	// Batch is what an update in place waits for; nil if the Pod is at a gate.
 	Batch *Batch
+	// Stuck is the container that the Pod waits for; nil if it waits for a hook or a
+	// Batch.
+	Stuck *Stuck
 }
 
 // Batch are containers of a Pod that are updated together, and those after them.
@@ -183,6 +187,9 @@ type Batch struct {
 func (b Blocked) String() string {
 	if b.Batch != nil {
 		return b.Batch.text(b.Pod, b.State)
+	}
+	if b.Stuck != nil {
+		return b.Stuck.text(b.Pod, b.Since)
 	}
 	what := "to let go of"
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {

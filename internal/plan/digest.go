@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -39,6 +41,10 @@ func Digest(pod *corev1.Pod) uint64 {
 	for i := range pod.OwnerReferences {
 		d.text(string(pod.OwnerReferences[i].UID))
 	}
+	if stuck := stuckIn(pod); stuck != nil {
+		// Not why: a kubelet goes to and fro between reasons.
+		d.text(stuck.Name)
+	}
 	if f.inUpdate() {
 		d.progress(pod)
 	}
@@ -55,7 +61,7 @@ func (d *digest) progress(pod *corev1.Pod) {
 			d.text(c.Name, c.ImageID, c.ContainerID, c.Image)
 			d.flag(c.Ready, c.State.Running != nil, c.State.Waiting != nil, c.Resources != nil)
 			if c.State.Waiting != nil {
-				d.text(c.State.Waiting.Reason)
+				d.text(cmp.Or(settledReason(c.State.Waiting.Reason), c.State.Waiting.Reason))
 			}
 			d.resources(c)
 		}

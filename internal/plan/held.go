@@ -11,8 +11,9 @@ import (
 	"github.com/usher-dev/usher/internal/lifecycle"
 )
 
-// Held lists the Pods that wait at a gate, or in an update for a container,
-// longest first: those of a snapshot as a pass left it. While a pass is being planned, Plan.Blocked tells.
+// Held lists the Pods that wait at a gate, in an update for a container, or for a
+// container that is stuck, longest first: those of a snapshot as a pass left it.
+// While a pass is being planned, Plan.Blocked tells.
 func Held(s *Snapshot) []Blocked {
 	if s.Deleting {
 		return nil
@@ -24,11 +25,7 @@ func Held(s *Snapshot) []Blocked {
 		if v.terminate {
 			continue
 		}
-		if keys := lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks); len(keys) > 0 {
-			out = append(out, v.blocked(keys))
-		} else if batch := v.waitsForBatch(s.Now); batch != nil {
-			out = append(out, Blocked{Pod: pod.Name, State: v.state, Since: batch.Since, Batch: batch})
-		}
+		out = append(out, v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))...)
 	}
 	slices.SortStableFunc(out, byWait)
 	return out
@@ -47,8 +44,21 @@ func (p *podView) waitsForBatch(now time.Time) *Batch {
 	return &Batch{Containers: waits, Next: next, Since: p.record.BatchSince()}
 }
 
-func (p *podView) blocked(keys []string) Blocked {
-	return Blocked{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: since(p.pod)}
+// wait is what the Pod waits for: the keys of a hook, containers of a higher launch
+// priority, or a container that is stuck; nothing if it waits for none. A Pod with a
+// container that is stuck may wait at a gate that only a ready Pod gets through: then
+// the container is to blame, and not the hook.
+func (p *podView) wait(keys []string, batch *Batch) []Blocked {
+	stuck := p.stuck()
+	switch {
+	case len(keys) == 0 && batch != nil:
+		return []Blocked{{Pod: p.pod.Name, State: p.state, Since: batch.Since, Batch: batch}}
+	case stuck != nil:
+		return []Blocked{*stuck}
+	case len(keys) > 0:
+		return []Blocked{{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: since(p.pod)}}
+	}
+	return nil
 }
 
 func byWait(a, b Blocked) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Pod, b.Pod)) }

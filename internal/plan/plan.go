@@ -234,11 +234,8 @@ func (p *pass) finish() Plan {
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
 	for _, list := range [][]*podView{p.pods, p.ended} {
 		for _, v := range list {
-			if v.batch != nil && !v.removed {
-				p.plan.Blocked = append(p.plan.Blocked, Blocked{Pod: v.pod.Name, State: v.state, Since: v.batch.Since, Batch: v.batch})
-			}
-			if len(v.waitsFor) > 0 {
-				p.plan.Blocked = append(p.plan.Blocked, v.blocked(v.waitsFor))
+			if !v.removed {
+				p.plan.Blocked = append(p.plan.Blocked, v.wait(v.waitsFor, v.batch)...)
 			}
 		}
 	}

@@ -198,8 +198,12 @@ func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
 
 // doomed says that a Pod is to be deleted.
 func doomed(pod *corev1.Pod, set *apps.CloneSet) bool {
-	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || state(pod) == apps.StatePreparingDelete ||
-		slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)
+	return state(pod) == apps.StatePreparingDelete || specified(pod, set)
+}
+
+// specified says that the user has asked for this Pod to go.
+func specified(pod *corev1.Pod, set *apps.CloneSet) bool {
+	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)
 }
 
 // begun says that the in-place update of a Pod has begun.

@@ -64,6 +64,7 @@ func claims() e2e.Story {
 	return e2e.Story{
 		Name:  "claims",
 		About: "Pods with claims: updated in place they keep them, and who follows a deleted Pod takes its over (with a preStop sleep); scaled in, they go",
+		Long:  true,
 		Play: func(s *e2e.Scene) {
 			s.LocalVolumes(volumes)
 			s.Open(preStop(4), fmt.Sprintf(`spec: {volumeClaimTemplates: [{metadata: {name: data},

@@ -41,6 +41,7 @@ func missingImage() e2e.Story {
 	return e2e.Story{
 		Name:  "missing-image",
 		About: "an image that does not exist, in place: the rollout stops at one Pod, fails its progressDeadlineSeconds, and goes on when the image is corrected",
+		Long:  true,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
 			before := s.State()
@@ -59,6 +60,7 @@ func crashLoop() e2e.Story {
 	return e2e.Story{
 		Name:  "crash-loop",
 		About: "a new version that crashes: the rollout stops at one Pod, fails its progressDeadlineSeconds, and is rolled back",
+		Long:  true,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
 			s.Image(images.Broken)

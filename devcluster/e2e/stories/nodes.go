@@ -14,7 +14,7 @@ func kubeletRestart() e2e.Story {
 		About: "the kubelet is away for 5 s in the middle of an update in place, too short for the node to be lost",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			s.Open(`spec: {replicas: 5}`)
+			s.Open(`spec: {replicas: 4}`)
 			before := s.State()
 			s.Image("v2")
 			awaitMidway(s)
@@ -40,7 +40,7 @@ func nodeLost() e2e.Story {
 		Alone: true,
 		Play: func(s *e2e.Scene) {
 			const pods = 5
-			s.Open(fmt.Sprintf(`spec: {replicas: %d}`, pods))
+			s.OpenWith(`spec: {nodeFailure: {grace: 2s}}`, fmt.Sprintf(`spec: {replicas: %d}`, pods))
 			s.Image("v2")
 			awaitMidway(s)
 			s.Step("the node is lost")

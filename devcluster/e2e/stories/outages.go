@@ -59,7 +59,9 @@ func registryDown() e2e.Story {
 	return e2e.Story{
 		Name:  "registry-down",
 		About: "etcd is killed in the middle of an update in place and back after 15 s: no Pod is touched while nobody can know what it lists",
-		Alone: true,
+		// Nobody else misses it.
+		Registry: e2e.OwnEtcd,
+		Long:     true,
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")

@@ -22,6 +22,7 @@ func consulUpdate() e2e.Story {
 	return e2e.Story{
 		Name:     "registry-consul",
 		About:    "callers that ask Consul: an update in place, out and in",
+		Long:     true,
 		Registry: e2e.Consul,
 		Play:     update,
 	}

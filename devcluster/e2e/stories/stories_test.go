@@ -16,7 +16,7 @@ import (
 func TestStoriesHaveNamesAndLines(t *testing.T) {
 	seen := map[string]bool{"default": true, "kube-system": true, "usher-system": true,
 		// Registries have services and backends of their own.
-		string(e2e.Etcd): true, string(e2e.Consul): true, string(e2e.HAProxy): true}
+		string(e2e.Etcd): true, string(e2e.OwnEtcd): true, string(e2e.Consul): true, string(e2e.HAProxy): true}
 	for _, story := range All() {
 		if wrong := validation.IsDNS1123Label(story.Name); len(wrong) > 0 || seen[story.Name] {
 			t.Errorf("story %q: the name is taken, or none of a namespace: %v", story.Name, wrong)

@@ -158,6 +158,7 @@ func ignoresTerm() e2e.Story {
 	return e2e.Story{
 		Name:  "ignores-sigterm",
 		About: "containers that ignore SIGTERM and end by SIGKILL after their grace period of 3 s",
+		Long:  true,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {template: {spec: {terminationGracePeriodSeconds: 3,
 				containers: [{name: main, env: [{name: IGNORE_TERM, value: "1"}]}]}}}`)
@@ -173,6 +174,7 @@ func slowPreStop() e2e.Story {
 	return e2e.Story{
 		Name:  "slow-prestop",
 		About: "a preStop hook of 5 s before each restart and end",
+		Long:  true,
 		Play: func(s *e2e.Scene) {
 			s.Open(preStop(5))
 			before := s.State()

@@ -76,13 +76,26 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	n := &Node{options: o, spawner: process.NewSpawner(), failed: make(chan error, 1)}
 	for _, step := range []func(context.Context) error{
 		func(context.Context) error { return errors.Join(makeNetwork(), n.configure()) },
-		n.startContainerd, n.startPlane, n.importAll, n.StartKubelet, n.awaitNode,
+		n.startContainerd, together(n.startPlane, n.importAll), n.StartKubelet, n.awaitNode,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, n.Stop(ctx))
 		}
 	}
 	return n, nil
+}
+
+// together runs steps that do not need each other. Each ends when ctx does.
+func together(steps ...func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var all sync.WaitGroup
+		errs := make([]error, len(steps))
+		for i, step := range steps {
+			all.Go(func() { errs[i] = step(ctx) })
+		}
+		all.Wait()
+		return errors.Join(errs...)
+	}
 }
 
 func (n *Node) path(parts ...string) string {

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/usher-dev/usher/devcluster/internal/checkout"
 	"github.com/usher-dev/usher/devcluster/internal/cluster"
 	"github.com/usher-dev/usher/devcluster/internal/clustertest"
 	"github.com/usher-dev/usher/devcluster/internal/node"
@@ -139,16 +139,11 @@ func (s *story) sh(format string, args ...any) string {
 // step is a command block of a document, which stands after <!-- story: NAME -->.
 func (s *story) step(document, name string) string {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs", document))
+	script, err := checkout.DocumentedStep(root, document, name)
 	if err != nil {
 		s.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)<!-- story: " + regexp.QuoteMeta(name) + " -->\n+ *```sh\n(.*?)\n *```")
-	found := block.FindSubmatch(text)
-	if found == nil {
-		s.Fatalf("%s has no commands for the step %q", document, name)
-	}
-	return string(found[1])
+	return script
 }
 
 // follow runs the commands of a step, which have to succeed.

@@ -87,3 +87,21 @@ func (t Table) MachineCPU() (time.Duration, error) {
 	}
 	return time.Duration(ticks) * clockTick, nil
 }
+
+// Age is how long a process has run, to a hundredth of a second.
+func (t Table) Age(pid int) (time.Duration, error) {
+	stat, err := t.stat(pid)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := os.ReadFile(t.path("uptime"))
+	if err != nil {
+		return 0, fmt.Errorf("read how long the machine runs: %w", err)
+	}
+	text, _, _ := strings.Cut(string(raw), " ")
+	up, err := time.ParseDuration(text + "s")
+	if err != nil {
+		return 0, fmt.Errorf("read how long the machine runs: %w", err)
+	}
+	return up - time.Duration(stat.startTicks)*clockTick, nil
+}

@@ -45,6 +45,23 @@ func TestPeakRSS(t *testing.T) {
 	}
 }
 
+// The process was started at the tick 12, that is 120 ms after the machine.
+func TestAge(t *testing.T) {
+	for text, want := range map[string]time.Duration{"5.12 9.00\n": 5 * time.Second, "": -1, "long 1\n": -1} {
+		table := fakeProc(t, "boot", map[int]string{7: statLine(7, "usher", "S", 12)})
+		if err := os.WriteFile(filepath.Join(table.Root, "uptime"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got, err := table.Age(7)
+		if want >= 0 && (err != nil || got != want) || want < 0 && err == nil {
+			t.Errorf("%q: %s, %v; want %s", text, got, err, want)
+		}
+		if _, err := table.Age(9); err == nil {
+			t.Error("a process that is not there has an age")
+		}
+	}
+}
+
 func TestUsageOfThisProcess(t *testing.T) {
 	if _, err := (Table{}).CPU(os.Getpid()); err != nil {
 		t.Error(err)
