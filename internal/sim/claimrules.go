@@ -217,9 +217,16 @@ func (s *Simulation) remember(object client.Object) {
 	}
 }
 
-// sent notes that a process asked for a Pod to be deleted.
+// sent notes that a process asked for a Pod to be deleted, be it gone by then: if
+// the answer is lost, nobody can tell whose doing that was.
 func (p *Process) sent(kind Kind, at types.NamespacedName) {
-	if object, err := p.server.get(kind, at); err == nil && kind == Pods {
-		p.deleted[object.GetUID()] = true
+	if kind != Pods {
+		return
+	}
+	for _, c := range slices.Backward(p.server.log[Pods]) {
+		if object := c.object(); client.ObjectKeyFromObject(object) == at {
+			p.deleted[object.GetUID()] = true
+			return
+		}
 	}
 }
