@@ -23,6 +23,7 @@ func conform(t *testing.T, address func(*proxy) string) {
 			Break:      p.process.Break,
 			Mend:       p.process.Mend,
 			NoMetadata: true,
+			HoldsBack:  true,
 			Forgets:    true,
 		}
 	})
@@ -51,6 +52,7 @@ func TestConformanceOfTwo(t *testing.T) {
 				a.process.Mend(t)
 			},
 			NoMetadata: true,
+			HoldsBack:  true,
 			Forgets:    true,
 		}
 	})

@@ -134,6 +134,59 @@ func TestDrainWaitsForSessions(t *testing.T) {
 	t.Logf("%d requests finished; on the way it said: %s", leaver.Served(), said[len(said)-1])
 }
 
+// TestHoldBack updates an instance in its place, under traffic with slow requests:
+// its server stays, gets no new ones, is settled when the last is over, and comes back.
+func TestHoldBack(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, haproxy.Options{Addresses: []string{p.tcp()}})
+	held, other := traffic.Start(t, "held"), traffic.Start(t, "other")
+	traffic.Change(t, c, web, registry.Put, held.Entry, other.Entry)
+	fast := traffic.Call(t, traffic.Load{Callers: 4, Client: p.client(), Where: p.where("")})
+	slow := traffic.Call(t, traffic.Load{Callers: 4, Client: p.client(), Where: p.where("?slow=150ms")})
+	traffic.AwaitCount(t, "requests at the one that is to be held", 20, held.Served)
+	waited := 0
+	for range 3 {
+		waited += p.holdBack(t, c, held.Entry)
+		before := held.Served()
+		traffic.AwaitCount(t, "requests at the other one", other.Served()+20, other.Served)
+		if more := held.Served() - before; more > 0 {
+			t.Errorf("an instance that is held back was given %d requests", more)
+		}
+		traffic.Change(t, c, web, registry.Put, held.Entry)
+		traffic.AwaitCount(t, "requests at the one that is back", before+20, held.Served)
+	}
+	waited += p.holdBack(t, c, held.Entry)
+	held.Kill()
+	traffic.AwaitCount(t, "requests without it", other.Served()+20, other.Served)
+	losses := append(fast.Stop(), slow.Stop()...)
+	if len(losses) > 0 || waited == 0 {
+		t.Errorf("%d lost, %d times a hold had to wait: %.5s", len(losses), waited, losses)
+	}
+	t.Logf("%d answers, none lost; holds had to wait %d times", fast.Answers()+slow.Answers(), waited)
+}
+
+// holdBack asks for it as passes do, until it is done, and returns how often it
+// had to wait for a session.
+func (p *proxy) holdBack(t *testing.T, c registry.Connector, e registry.Entry) (waited int) {
+	t.Helper()
+	e.Weight = 0
+	traffic.Await(t, "the end of its requests", func() string {
+		have := traffic.Find(traffic.Change(t, c, web, registry.Put, e), e.ID)
+		if have == nil || have.Weight != 0 {
+			t.Fatalf("the entry that is held back is %+v", have)
+		}
+		if have.Unsettled != "" {
+			waited++
+		}
+		return have.Unsettled
+	})
+	stat, err := p.ask("show stat web 4 -1")
+	if err != nil || !strings.Contains(stat, e.ID) {
+		t.Fatalf("its server is gone: %s, %v", stat, err)
+	}
+	return waited
+}
+
 // TestReload loses the servers, and has them back with the next comparison.
 func TestReload(t *testing.T) {
 	p := startProxy(t)

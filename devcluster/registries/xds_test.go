@@ -166,6 +166,7 @@ func TestXDSConformance(t *testing.T) {
 		m := meshOf(t, server, r, address)
 		return registrytest.Subject{
 			Connector: m.Connector,
+			HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
 				err := m.api.Create(bounded(t), &discoveryv1.EndpointSlice{
 					ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: "seed",

@@ -42,6 +42,19 @@ func (m *mesh) leave(t *testing.T, g *greeter, wait time.Duration) {
 	g.end()
 }
 
+// hold takes a server out of service, waits, and ends it; its entry stays.
+func (m *mesh) hold(t *testing.T, g *greeter, wait time.Duration) {
+	t.Helper()
+	held := g.entry
+	held.Weight = 0
+	put(t, m, registry.Put, held)
+	if listed, err := m.List(bounded(t), "greeter"); err != nil || !strings.Contains(ids(listed), g.entry.ID) {
+		t.Fatalf("listed: %s, %v", ids(listed), err)
+	}
+	<-time.After(wait) // This is the time that is under test.
+	g.end()
+}
+
 func ids(entries []registry.Entry) string {
 	var all []string
 	for _, e := range entries {
@@ -77,6 +90,11 @@ func TestXDSTraffic(t *testing.T) {
 	}
 	for n, old := range all { // The same come back.
 		m.leave(t, old, heed)
+		all[n] = m.join(t, 11+n, old.entry.Port)
+	}
+	for n, old := range all { // The same, without leaving the list.
+		old.hit(t)
+		m.hold(t, old, heed)
 		all[n] = m.join(t, 11+n, old.entry.Port)
 	}
 	for _, old := range all[1:] {

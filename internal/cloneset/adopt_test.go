@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,8 @@ type adopter struct {
 	orphans []corev1.Pod
 	live    *apps.CloneSet
 	patched []string
+	// gone says that the API server does not have the Pods any more.
+	gone bool
 }
 
 func (c *adopter) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
@@ -39,6 +42,9 @@ func (c *adopter) Get(_ context.Context, _ client.ObjectKey, out client.Object, 
 }
 
 func (c *adopter) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	if c.gone {
+		return apierrors.NewNotFound(corev1.Resource("pods"), object.GetName())
+	}
 	c.patched = append(c.patched, object.GetName())
 	return nil
 }
@@ -79,5 +85,25 @@ func TestAdoption(t *testing.T) {
 				t.Errorf("adopted %v, want %v", c.patched, test.want)
 			}
 		})
+	}
+}
+
+// TestAdoptedAndGone: a Pod that was adopted counts until it is found gone, although
+// the cache still shows it without an owner, as one to adopt.
+func TestAdoptedAndGone(t *testing.T) {
+	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "set"}}
+	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
+	orphan := versioned("web-a", "5")
+	orphan.Labels = map[string]string{"app": "web"}
+	for _, gone := range []bool{false, true} {
+		c := &adopter{orphans: []corev1.Pod{*orphan}, live: set.DeepCopy(), gone: gone}
+		r := &Reconciler{Client: c, Reader: c, Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
+		r.writes.note(set.UID, written{object: versioned("web-a", "6"), created: true, at: now})
+		if err := r.adoptOrphans(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+		if pods, _ := r.writes.merge(set.UID, nil, now); slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == "web-a" }) == gone {
+			t.Errorf("gone %v: the pass sees %d Pods", gone, len(pods))
+		}
 	}
 }

@@ -51,7 +51,7 @@ func TestAdoptionOfAChangedPod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			set := web()
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: "web-x", UID: "pod", Labels: map[string]string{"app": "web"}}}
-			c := &meddler{Client: clientWith(t, set, pod)}
+			c := &meddler{Client: indexed(t, set, pod)}
 			cached := read(t, c, pod)
 			for _, change := range test.changes {
 				c.meddle = append(c.meddle, func() { edit(t, c.Client, pod, change) })
@@ -115,7 +115,7 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 			set := web()
 			set.Generation = test.generation
 			object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: "web-6f"}, Revision: 5}
-			c := clientWith(t, set, object)
+			c := indexed(t, set, object)
 			r := New(c, c, events.NewFakeRecorder(1), Options{})
 			cached := read(t, c, set)
 			cached.Generation, cached.ResourceVersion = 3, "1"

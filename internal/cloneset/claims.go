@@ -89,15 +89,26 @@ func (r *Reconciler) newID(taken map[string]bool) string {
 	return id
 }
 
+// use is what an instance's claims are made for.
+type use int
+
+const (
+	// forNew: a new instance takes none that is there already.
+	forNew use = iota
+	// forNext: the next Pod of an instance takes over those that are there.
+	forNext
+	// forPod: a Pod that is there gets those that it lacks.
+	forPod
+)
+
 // provide makes sure that an instance has its claims, and says which of them it
-// made. A new instance takes none that is there already; one that is used again
-// does, and each of its claims is looked up first, because a Pod whose claim is
+// made. Those that may be there are looked up first, because a Pod whose claim is
 // gone or going would wait for ever.
-func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string, again bool) ([]*corev1.PersistentVolumeClaim, error) {
+func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string, what use) ([]*corev1.PersistentVolumeClaim, error) {
 	var made []*corev1.PersistentVolumeClaim
 	for i := range set.Spec.VolumeClaimTemplates {
 		template := &set.Spec.VolumeClaimTemplates[i]
-		claim, err := r.provideClaim(ctx, set, template, id, again)
+		claim, err := r.provideClaim(ctx, set, template, id, what)
 		if err != nil {
 			return made, fmt.Errorf("make the claim of volumeClaimTemplates %s: %w", template.Metadata.Name, err)
 		}
@@ -110,16 +121,14 @@ func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string,
 
 // provideClaim makes a claim unless it is there; nil if it was.
 func (r *Reconciler) provideClaim(
-	ctx context.Context, set *apps.CloneSet, template *apps.ClaimTemplate, id string, again bool,
+	ctx context.Context, set *apps.CloneSet, template *apps.ClaimTemplate, id string, what use,
 ) (*corev1.PersistentVolumeClaim, error) {
 	manifest, err := claimManifest(set, template, id)
 	if err != nil {
 		return nil, err
 	}
-	if again {
-		if there, err := r.hasClaim(ctx, set, manifest.GetName()); there || err != nil {
-			return nil, err
-		}
+	if there, err := r.hasClaim(ctx, set, manifest.GetName(), what); there || err != nil {
+		return nil, err
 	}
 	err = r.Strict.Create(ctx, manifest)
 	if apierrors.IsAlreadyExists(err) {
@@ -163,23 +172,35 @@ func (r *Reconciler) takeBack(ctx context.Context, set *apps.CloneSet, id string
 	return r.deleteClaims(ctx, set, id, made)
 }
 
-// hasClaim asks the API server whether the set has a claim of that name that can
-// be used.
-func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
+// hasClaim says that the set has a claim of that name which can be used.
+func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string, what use) (bool, error) {
+	switch what {
+	case forNext:
+		return r.takeOver(ctx, set, name)
+	case forPod:
+		claim, err := r.findClaim(ctx, set, name)
+		return claim != nil, err
+	}
+	return false, nil
+}
+
+// findClaim asks the API server for a claim of the set's; nil if there is none of
+// that name, and errClaimTaken if it cannot be used.
+func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name string) (*corev1.PersistentVolumeClaim, error) {
 	live := &corev1.PersistentVolumeClaim{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, live)
 	switch {
 	case apierrors.IsNotFound(err):
-		return false, nil
+		return nil, nil
 	case err != nil:
-		return false, fmt.Errorf("get claim %s: %w", name, err)
+		return nil, fmt.Errorf("get claim %s: %w", name, err)
 	case !metav1.IsControlledBy(live, set):
-		return false, fmt.Errorf("%w: %s does not belong to CloneSet %s", errClaimTaken, name, set.Name)
+		return nil, fmt.Errorf("%w: %s does not belong to CloneSet %s", errClaimTaken, name, set.Name)
 	case live.DeletionTimestamp != nil:
-		return false, fmt.Errorf("%w: %s is being deleted", errClaimTaken, name)
+		return nil, fmt.Errorf("%w: %s is being deleted", errClaimTaken, name)
 	}
 	r.claims.note(set.UID, claimWritten{object: live, created: true, at: r.Clock.Now()})
-	return true, nil
+	return live, nil
 }
 
 // deleteInstance deletes a Pod and then the claims that go with it.
@@ -195,7 +216,7 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 		return r.deletePod(ctx, set, a)
 	}
 	id := plan.InstanceOf(set.Name, a.Pod)
-	r.departures.note(set.UID, id)
+	r.departures.note(set.UID, id, a.Claims)
 	err := r.deletePod(ctx, set, a)
 	if err != nil {
 		if !unanswered(err) {
@@ -221,13 +242,17 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 		}
 		return nil
 	}
-	r.departures.note(set.UID, a.Instance)
+	r.departures.note(set.UID, a.Instance, a.Claims)
 	return r.deleteClaims(ctx, set, a.Instance, a.Claims)
 }
 
 func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id string, claims []*corev1.PersistentVolumeClaim) error {
 	for _, claim := range claims {
-		if err := r.deleteClaim(ctx, set, claim); err != nil {
+		err := r.deleteClaim(ctx, set, claim)
+		if errors.Is(err, errTakenOver) {
+			break
+		}
+		if err != nil {
 			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 		}
 	}
@@ -236,7 +261,8 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 }
 
 // deleteClaim deletes a claim in the version in which it was seen: one that the
-// user has set free since, to keep it, is not the set's to delete.
+// user has set free since, to keep it, is not the set's to delete, and one that
+// was taken over is the next Pod's.
 func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
 	for range 2 {
 		err := r.Client.Delete(ctx, &corev1.PersistentVolumeClaim{
@@ -262,6 +288,9 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 		r.claims.note(set.UID, claimWritten{object: live, deleted: !ours, at: r.Clock.Now()})
 		if !ours || live.DeletionTimestamp != nil {
 			return nil
+		}
+		if !sameUse(live, claim) {
+			return errTakenOver
 		}
 		claim = live // bound, or labelled: it goes all the same
 	}

@@ -109,8 +109,10 @@ func TestDepartures(t *testing.T) {
 	}
 	lives, ends := pod(func(*corev1.Pod) {}), pod(func(p *corev1.Pod) { p.DeletionTimestamp = &at })
 	there := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x")}
-	going := claimOf(set, "data-web-x", "x")
+	going, taken, again := claimOf(set, "data-web-x", "x"), claimOf(set, "data-web-x", "x"), claimOf(set, "data-web-x", "x")
 	going.DeletionTimestamp = &at
+	taken.Annotations = map[string]string{annotationTakenOver: "2026-01-02T03:04:05Z"}
+	again.UID = "later"
 	for name, c := range map[string]struct {
 		pods   []*corev1.Pod
 		claims []*corev1.PersistentVolumeClaim
@@ -121,9 +123,12 @@ func TestDepartures(t *testing.T) {
 		"it lives on after all": {lives, there, false},
 		"the claims are going":  {ends, []*corev1.PersistentVolumeClaim{going}, false},
 		"the claims are gone":   {ends, nil, false},
+		"the next Pod has them": {nil, []*corev1.PersistentVolumeClaim{taken}, false},
+		"they were made again":  {nil, []*corev1.PersistentVolumeClaim{again}, false},
+		"one is new":            {nil, []*corev1.PersistentVolumeClaim{there[0], claimOf(set, "log-web-x", "x")}, false},
 	} {
 		d := newDepartures()
-		d.note(set.UID, "x")
+		d.note(set.UID, "x", there)
 		if got := d.of(set, c.pods, c.claims)["x"]; got != c.want {
 			t.Errorf("%s: departed = %v", name, got)
 		}

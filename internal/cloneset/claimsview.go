@@ -189,6 +189,7 @@ func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *
 	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
 	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsNotFound(err) {
+		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()}) // as tryAdopt does
 		return nil
 	}
 	if err != nil {
@@ -238,19 +239,22 @@ func (r *Reconciler) elsewhere(
 // deleted, until their claims are gone too: the answer may have been lost, or
 // the API server too busy for the rest. It is a memory of this process alone.
 type departures struct {
-	mu   sync.Mutex
-	sets map[types.UID]map[string]bool
+	mu sync.Mutex
+	// sets hold the claims of each instance as they were when it was decided.
+	sets map[types.UID]map[string][]*corev1.PersistentVolumeClaim
 }
 
-func newDepartures() *departures { return &departures{sets: map[types.UID]map[string]bool{}} }
+func newDepartures() *departures {
+	return &departures{sets: map[types.UID]map[string][]*corev1.PersistentVolumeClaim{}}
+}
 
-func (d *departures) note(set types.UID, id string) {
+func (d *departures) note(set types.UID, id string, claims []*corev1.PersistentVolumeClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sets[set] == nil {
-		d.sets[set] = map[string]bool{}
+		d.sets[set] = map[string][]*corev1.PersistentVolumeClaim{}
 	}
-	d.sets[set][id] = true
+	d.sets[set][id] = claims
 }
 
 func (d *departures) forget(set types.UID, id string) {
@@ -263,31 +267,36 @@ func (d *departures) forget(set types.UID, id string) {
 }
 
 // of gives the instances of a set that are to go, and forgets those whose Pod
-// lives on after all, or whose claims are gone.
+// lives on after all, whose claims are gone, or have the next Pod.
 func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := map[string]bool{}
+	noted := d.sets[set.UID]
+	left := map[string][]*corev1.PersistentVolumeClaim{}
 	for _, claim := range claims {
 		id := plan.InstanceOfClaim(set.Name, claim)
-		if !d.sets[set.UID][id] || claim.DeletionTimestamp != nil {
+		if noted[id] == nil || claim.DeletionTimestamp != nil {
 			continue
 		}
 		lives := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
 		})
-		if !lives {
-			out[id] = true
+		same := slices.ContainsFunc(noted[id], func(was *corev1.PersistentVolumeClaim) bool { return sameUse(was, claim) })
+		if lives || !same {
+			delete(noted, id)
+			delete(left, id)
+			continue
 		}
+		left[id] = noted[id]
 	}
-	if len(out) == 0 {
+	if len(left) == 0 {
 		delete(d.sets, set.UID)
 		return nil
 	}
-	d.sets[set.UID] = out
+	d.sets[set.UID] = left
 	// A copy: what executes the plan writes to the memory.
-	shown := make(map[string]bool, len(out))
-	for id := range out {
+	shown := make(map[string]bool, len(left))
+	for id := range left {
 		shown[id] = true
 	}
 	return shown

@@ -106,7 +106,7 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 	case plan.Discard:
 		return outcome{action: a, err: r.discard(ctx, set, a)}
 	case plan.Provide:
-		_, err := r.provide(ctx, set, a.Instance, true)
+		_, err := r.provide(ctx, set, a.Instance, forPod)
 		return outcome{action: a, err: err}
 	}
 	pod, err := r.changePod(ctx, set, a)
@@ -124,12 +124,12 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 	var err error
 	id := a.Instance
 	for range idTries {
-		again := id != ""
-		if !again {
-			id = r.newID(a.Taken)
+		what := forNext
+		if id == "" {
+			id, what = r.newID(a.Taken), forNew
 		}
 		var pod *corev1.Pod
-		made, failure := r.provide(ctx, set, id, again)
+		made, failure := r.provide(ctx, set, id, what)
 		if err = failure; err == nil {
 			pod, err = r.createNamed(ctx, set, a, id)
 		}
@@ -138,7 +138,7 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 			return r.openGates(ctx, set, pod)
 		case !apierrors.IsAlreadyExists(err) && !errors.Is(err, errClaimTaken):
 			return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
-		case !again:
+		case what == forNew:
 			if err := r.takeBack(ctx, set, id, made); err != nil {
 				return nil, err
 			}

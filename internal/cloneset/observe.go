@@ -63,6 +63,8 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, err
 	}
+	// What was read after the pass began counts from its reading, not from before.
+	drained := r.drains.of(pods, r.Clock.Now())
 	refused, claimsRefused := r.tryTemplate(ctx, set, known, pods), r.tryClaims(ctx, set)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
@@ -70,7 +72,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Drained: r.drains.of(pods, now), Nodes: nodes,
+		Pods: pods, Drained: drained, Nodes: nodes,
 		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
 		Starts: r.Options.Parallel,
@@ -214,8 +216,14 @@ func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *core
 		return err
 	}
 	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	if err := r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
-		return client.IgnoreNotFound(err)
+	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		// It may have been adopted before, and the cache may lag behind that too.
+		r.learnGone(set, pod)
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	r.writes.note(set.UID, written{object: adopted, created: true, at: r.Clock.Now()})
 	return nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -68,6 +69,34 @@ func TestDoubtIsSettledAtOnce(t *testing.T) {
 	}
 }
 
+// TestDrainCountsFromItsReading: what a pass reads in its course may be younger
+// than the pass, so a drain that it finds there has not lasted since its start.
+func TestDrainCountsFromItsReading(t *testing.T) {
+	set := web()
+	if err := set.Spec.Template.UnmarshalJSON([]byte(`{"spec": {"containers": [{"name": "main"}]}}`)); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web-a", UID: "pod",
+			Labels:          map[string]string{"app": "web"},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+		},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+			Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now),
+		}}},
+	}
+	server, read := indexed(t, set, pod), now.Add(3*time.Second)
+	r := New(server, server, events.NewFakeRecorder(10), Options{Clock: testclock.NewFakePassiveClock(read)})
+	snapshot, _, err := r.observe(t.Context(), set, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := snapshot.Drained[pod.UID]; !got.Equal(read) {
+		t.Errorf("drained since %s, want %s", got, read)
+	}
+}
+
 // indexed is an API server, or a cache, that has these objects.
 func indexed(t *testing.T, objects ...client.Object) client.Client {
 	t.Helper()
@@ -78,7 +107,11 @@ func indexed(t *testing.T, objects ...client.Object) client.Client {
 	if err := apps.AddToScheme(known); err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(known).WithIndex(&corev1.Pod{}, indexOwner, ownerOf).WithObjects(objects...).Build()
+	builder := fake.NewClientBuilder().WithScheme(known).WithObjects(objects...)
+	for _, owned := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}, &corev1.PersistentVolumeClaim{}} {
+		builder.WithIndex(owned, indexOwner, ownerOf)
+	}
+	return builder.Build()
 }
 
 // TestPodTakenAwayMidAction: a Pod that somebody sets free while an action on it

@@ -8,10 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -60,7 +58,7 @@ func TestRevisionsAreAdopted(t *testing.T) {
 			if test.live != nil {
 				test.live(live)
 			}
-			c := clientWith(t, live, test.there)
+			c := indexed(t, live, test.there)
 			r := New(c, c, events.NewFakeRecorder(1), Options{})
 			if err := r.adoptRevisions(t.Context(), set); err != nil {
 				t.Fatal(err)
@@ -74,18 +72,4 @@ func TestRevisionsAreAdopted(t *testing.T) {
 			}
 		})
 	}
-}
-
-// clientWith is an API server that knows CloneSets and the index of owners.
-func clientWith(t *testing.T, objects ...client.Object) client.Client {
-	t.Helper()
-	known := runtime.NewScheme()
-	if err := scheme.AddToScheme(known); err != nil {
-		t.Fatal(err)
-	}
-	if err := apps.AddToScheme(known); err != nil {
-		t.Fatal(err)
-	}
-	return fake.NewClientBuilder().WithScheme(known).WithObjects(objects...).
-		WithIndex(&appsv1.ControllerRevision{}, indexOwner, ownerOf).Build()
 }

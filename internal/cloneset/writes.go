@@ -82,6 +82,9 @@ func (w *overlay[T]) note(set types.UID, entry answer[T]) {
 		entry.created = entry.created || known.created
 		// What a later version shows counts more than that a deletion was asked for.
 		entry.deleted = entry.deleted || (known.deleted && !newer(entry.object, known.object))
+		if newer(known.object, entry.object) { // found gone by an older version, as the cache shows it
+			entry.object = known.object
+		}
 	}
 	objects[uid] = entry
 }
@@ -136,8 +139,8 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 		}
 	}
 	for uid, entry := range unseen {
-		if !entry.created {
-			delete(entries, uid) // the cache has seen it, and seen it go
+		if !entry.created || beyond(cached, entry.object) {
+			delete(entries, uid) // the cache has seen it, and seen it go; or it went before a relist
 			continue
 		}
 		if entry.deleted { // gone before the cache has shown it at all, which it still may
@@ -169,6 +172,14 @@ func (w *overlay[T]) doubtAt(set types.UID) time.Time {
 		first = earlier(first, entry.at.Add(doubtAfter))
 	}
 	return first
+}
+
+// beyond says that what the cache shows is later than a version of an object: a
+// watch tells of one kind in the order of its versions, and a list has one version
+// for all. So an object that is missing there is gone for good, even if it was
+// made and removed while the watch was interrupted and the cache never had it.
+func beyond[T client.Object](cached []T, version client.Object) bool {
+	return slices.ContainsFunc(cached, func(object T) bool { return newer(object, version) })
 }
 
 // over lays an entry over the object that the cache shows: what a pass is to see

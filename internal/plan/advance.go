@@ -18,32 +18,50 @@ import (
 // service and paid for, so it goes on while the set is paused too. A Pod that is
 // to have another revision is left to its update.
 func (p *pass) advance(v *podView, conditions []Condition) bool {
-	if !v.unfinished() || v.chosen || v.atGate() {
+	if !v.unfinished() || v.chosen || v.pending || v.preparesDelete() {
 		return false
+	}
+	if v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate) {
+		return p.backToGate(v)
 	}
 	waits := v.record.Waits(v.pod, p.Now)
-	missing := len(v.record.Resizes(v.pod)) > 0
-	if !missing && (len(waits) > 0 || len(v.record.Pending(v.pod)) == 0) {
-		p.noteWait(v, waits)
-		return false
+	if len(v.record.Resizes(v.pod)) > 0 {
+		p.goOn(v, ReasonResize, conditions)
+		return true
 	}
-	a := Action{Verb: Continue, Reason: ReasonNextContainers, Conditions: conditions}
-	if missing {
-		a.Reason = ReasonResize
+	if len(waits) == 0 && len(v.record.Pending(v.pod)) > 0 {
+		p.goOn(v, ReasonNextContainers, conditions)
+		return true
 	}
+	p.noteWait(v, waits)
+	return false
+}
+
+// goOn writes what is next, and says of a Pod that it is in an update and out of
+// service, if somebody has said otherwise since.
+func (p *pass) goOn(v *podView, reason string, conditions []Condition) {
+	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
 	if v.state != apps.StateUpdating {
 		a.To = apps.StateUpdating
 	}
-	if v.inPlaceReady.Status != corev1.ConditionFalse { // somebody has put it back into service
+	if v.inPlaceReady.Status != corev1.ConditionFalse {
 		a.Conditions = append(conditions, outOfService(v.revision))
 	}
 	p.act(v, a)
-	return true
 }
 
-// atGate says that a hook, or OpenKruise's grace period, comes before the update.
-func (p *podView) atGate() bool {
-	return p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete || p.pending
+// backToGate leads a Pod whose hook was given back in the middle of an update,
+// such as one that a scale-in had chosen and that stays, to the gate once more:
+// it may have been registered since, and its other containers are still to change.
+func (p *pass) backToGate(v *podView) bool {
+	if v.state == apps.StatePreparingUpdate || !v.more() {
+		return false
+	}
+	p.act(v, Action{
+		Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate,
+		Conditions: p.conditions(v, apps.StatePreparingUpdate),
+	})
+	return true
 }
 
 // unfinished says that the record of an update asks for more than its kubelet has

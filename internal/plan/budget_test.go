@@ -4,6 +4,7 @@ package plan
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -96,5 +97,38 @@ func TestNamedPodsCountAsUnavailable(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
+	}
+}
+
+// TestRecreateBesideNamedPods: a Pod whose update in place has begun is paid for. To
+// recreate it instead takes its place away for a time, and Pods that were named for
+// deletion rest on that; so it waits until they are replaced.
+func TestRecreateBesideNamedPods(t *testing.T) {
+	marked := pod("a", 1, label(apps.LabelSpecifiedDelete, "true"), notReady0)
+	begun := func(options ...podOption) *corev1.Pod { return pod("b", 1, append(options, out(2, time.Minute))...) }
+	set := func(n int, options ...option) *Snapshot {
+		return snap(3, append(options, toRevision(rev(3, newEnv)), maxUnavailable(n), with(pod("c", 1, readyFor(0), notReady0)))...)
+	}
+	goes, made, back := "delete a (SpecifiedDelete)", "delete b (Recreate)", "move b (Conditions) InPlaceUpdateReady=True"
+	tests := []struct {
+		name string
+		s    *Snapshot
+		want []string
+		more bool
+	}{
+		{"nobody is named", set(1, with(begun(), pod("d", 1))), []string{made}, false},
+		{"one of the same age", set(1, with(marked, begun())), []string{back, goes}, true},
+		{"one of the same age, and room for both", set(2, with(marked, begun())), []string{made, goes}, false},
+		{"an older one", set(1, with(marked, begun(created(time.Minute)))), []string{made}, false},
+		{"at the gate before", set(1, hooks(preDelete()), with(
+			pod("a", 1, label(apps.LabelSpecifiedDelete, "true"), notReady0, registered), begun(registered))),
+			[]string{back, "move a (SpecifiedDelete) to PreparingDelete"}, true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if p := expect(t, test.s, test.want...); p.More != test.more {
+				t.Errorf("another pass at once: %v", p.More)
+			}
+		})
 	}
 }

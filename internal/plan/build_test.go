@@ -106,6 +106,9 @@ func gates(marking bool) lifecycle.Hooks {
 
 // preDelete is a set whose only hook is a preDelete finalizer.
 func preDelete() lifecycle.Hooks { return lifecycle.Hooks{PreDelete: gates(false).PreDelete} }
+func updateGate() lifecycle.Hooks {
+	return lifecycle.Hooks{InPlaceUpdate: gates(false).InPlaceUpdate}
+}
 
 type podOption func(*corev1.Pod)
 
@@ -305,15 +308,13 @@ func soundness(s *Snapshot, p Plan) error {
 func held(s *Snapshot, a Action) error {
 	at := apps.LifecycleState(a.Pod.Labels[apps.LabelLifecycleState])
 	hooked := func(hook lifecycle.Hook) bool { return hook.Holds(a.Pod.Labels, a.Pod.Finalizers) }
-	if a.Verb == Continue && (at == apps.StatePreparingUpdate || at == apps.StatePreparingDelete) {
-		return fmt.Errorf("%v: the Pod is at a gate", a)
-	}
+	changes := a.Verb == Update || a.Verb == Continue
 	switch {
 	case a.Verb == Delete && hooked(s.Spec.Hooks.PreDelete):
 		return fmt.Errorf("%v: preDelete holds the Pod", a)
-	case a.Verb == Update && at != apps.StateUpdating && hooked(s.Spec.Hooks.InPlaceUpdate):
+	case changes && at != apps.StateUpdating && hooked(s.Spec.Hooks.InPlaceUpdate):
 		return fmt.Errorf("%v: inPlaceUpdate holds the Pod", a)
-	case a.Verb == Update && at == apps.StatePreparingDelete:
+	case changes && at == apps.StatePreparingDelete:
 		return fmt.Errorf("%v: the Pod is about to be deleted", a)
 	}
 	return nil

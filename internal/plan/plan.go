@@ -29,6 +29,8 @@ type pass struct {
 	queue []*podView
 	// begun counts the Pods that this pass takes an update further with.
 	begun int
+	// made is what replace reckons with; nil if no Pod waits to be replaced.
+	made *making
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named map[string]bool
 	// instances are those that have claims, in the order of their ids.

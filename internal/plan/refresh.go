@@ -30,8 +30,9 @@ func (p *pass) refreshPod(v *podView) {
 		return
 	}
 	pod := v.lifecycle()
-	// A Pod that waits for its deletion is not led back first.
-	pod.UpdateWanted = v.chosen || v.waits()
+	// A Pod that waits for its deletion is not led back first, and one whose update
+	// has more to change goes on with it when its gate opens.
+	pod.UpdateWanted = v.chosen || v.waits() || v.more()
 	next, reason := lifecycle.Next(pod, p.Spec.Hooks)
 	conditions := p.conditions(v, next)
 	if next != v.state {

@@ -92,6 +92,7 @@ func (p *pass) replace() {
 		return
 	}
 	made := p.beingMade()
+	p.made = made
 	stays := func(v *podView) bool { return !v.leaving && !v.removed }
 	for _, v := range p.crowding(stays).take(waiting, len(waiting)) {
 		if v.fixed {
@@ -157,6 +158,21 @@ func (m *making) roomFor(v *podView, l *ledger) bool {
 	if !m.oldest.IsZero() && m.oldest.Before(oldest) {
 		oldest = m.oldest
 	}
+	return m.room(oldest, l)
+}
+
+// roomBeside says whether a Pod whose update has begun may be recreated in the pass
+// that replaces others. As an older Pod it has held none of them up; on its way out
+// it would, and nobody knows which of them goes first.
+func (m *making) roomBeside(v *podView, l *ledger) bool {
+	if m == nil || m.oldest.IsZero() || !v.underway || v.created.After(m.oldest) {
+		return true
+	}
+	return m.room(m.oldest, l)
+}
+
+// room says whether one more Pod may be made while one of that age is replaced.
+func (m *making) room(oldest time.Time, l *ledger) bool {
 	notLater, _ := slices.BinarySearchFunc(m.created, oldest, func(at, limit time.Time) int {
 		if at.After(limit) {
 			return 1

@@ -116,8 +116,15 @@ func (p *pass) update() {
 }
 
 func (p *pass) recreate(v *podView) {
-	if p.ClaimsRefused == "" && p.takeDown(v) {
+	switch {
+	case p.ClaimsRefused != "":
+	case !p.made.roomBeside(v, &p.ledger):
+		p.plan.More = true // after those that were named
+	case p.takeDown(v):
 		p.remove(v, ReasonRecreate)
+		if v.leaving && p.made != nil {
+			p.made.taken++
+		}
 	}
 }
 

@@ -19,7 +19,8 @@
 //
 //   - A hook is released only by a pass that itself listed every registry
 //     without the Pod, and only when spec.drain.propagation has gone by since
-//     the listing that first did.
+//     the listing that first did; and since callers are back that had lost the
+//     registry, as far as an outage was seen by this process or an earlier one.
 //   - No entry is written for a Pod that could vanish unseen: the finalizer is
 //     there, no drain record is, and the API server has just said so.
 //   - Entries of another cluster or of nobody are never touched.

@@ -78,6 +78,10 @@ func propagation(r *usherv1alpha1.Registration) time.Duration {
 	return max(r.Spec.Drain.Propagation.Duration, 0)
 }
 
+func afterOutage(r *usherv1alpha1.Registration) time.Duration {
+	return min(durationOf(r.Spec.Drain.AfterOutage, DefaultAfterOutage), maxAfterOutage)
+}
+
 // limit is how long registries may keep a Pod waiting at a gate.
 type limit struct {
 	// none says that there is no such time.

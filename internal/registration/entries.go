@@ -33,17 +33,12 @@ type PlaceChanges struct {
 	Suspects map[string]bool
 	// Swept says that orphans were looked for.
 	Swept bool
+	// unsettled says that an entry is on its way out: no event tells when its last
+	// request is over.
+	unsettled bool
 }
 
 func (c PlaceChanges) empty() bool { return len(c.Joins)+len(c.Leaves)+len(c.Orphans) == 0 }
-
-// unsettled says whether an entry is on its way out: no event tells when its
-// last request is over.
-func (c PlaceChanges) unsettled() bool {
-	return slices.ContainsFunc(slices.Concat(c.Leaves, c.Orphans), func(change registry.Change) bool {
-		return change.Entry.Unsettled != ""
-	})
-}
 
 // changes compares every listed place with what it is to have.
 func (w *world) changes() []PlaceChanges {
@@ -110,15 +105,20 @@ func (w *world) claim(m *member, s *subject, want registry.Entry, have *registry
 		if !mine || !w.heldBack(m, changes.Place, s) {
 			return false
 		}
-		if inService(have) {
-			// The version keeps it from being made anew.
-			out := *have
-			out.Weight, out.Unsettled = 0, ""
-			changes.Leaves = append(changes.Leaves, registry.Change{Op: registry.Put, Entry: out})
-		}
+		changes.hold(*have)
 		return true
 	}
 	return false
+}
+
+// hold takes an entry out of service that stays. Its version keeps it from being
+// made anew.
+func (c *PlaceChanges) hold(e registry.Entry) {
+	if inService(&e) {
+		c.unsettled = c.unsettled || e.Unsettled != ""
+		e.Weight, e.Unsettled = 0, ""
+		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Put, Entry: e})
+	}
 }
 
 // inService says whether callers get an entry, or may get it again.
@@ -148,6 +148,7 @@ func (w *world) leaves(place Place, claimed map[string]bool, changes *PlaceChang
 		case claimed[e.ID]:
 		case w.deliberate(place, e):
 			changes.Leaves = append(changes.Leaves, remove)
+			changes.unsettled = changes.unsettled || e.Unsettled != ""
 		case w.orphaned(e):
 			orphans = append(orphans, remove)
 			changes.Suspects[e.ID] = true
@@ -162,6 +163,9 @@ func (w *world) leaves(place Place, claimed map[string]bool, changes *PlaceChang
 		})
 	}
 	changes.Orphans = orphans
+	changes.unsettled = changes.unsettled || slices.ContainsFunc(orphans, func(c registry.Change) bool {
+		return c.Entry.Unsettled != ""
+	})
 }
 
 // deliberate says whether an unclaimed entry is one that the cluster's objects

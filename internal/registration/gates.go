@@ -184,10 +184,16 @@ func (w *world) left(m *member, place Place, s *subject, record *Record, base Wa
 		gone = w.Now.UTC()
 		record.Gone[key] = gone
 	}
-	end := gone.Add(propagation(m.registration))
-	if !w.Now.Before(end) {
+	away := w.Registries[place.Registry].Outage
+	end, late := away.heard(gone, propagation(m.registration), afterOutage(m.registration), w.Now)
+	switch {
+	case !w.Now.Before(end):
 		base.Since = gone
 		return base, nil
+	case late:
+		return base.because(ReasonReconnecting, fmt.Sprintf(
+			"callers of Registry %s may hear of it as late as %s, since they have to find the registry again: it %s",
+			place.Registry, end.UTC().Format(time.RFC3339), away)), &end
 	}
 	return base.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
 		place.Registry, end.Format(time.RFC3339))), &end

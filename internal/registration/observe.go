@@ -149,6 +149,9 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := p.recall(ctx, r.Name); err != nil {
+			return err
+		}
 		until, down := p.pool.down(r.Name)
 		if down != nil {
 			p.retry = earlier(p.retry, until)
@@ -224,6 +227,7 @@ func (p *pass) list(ctx context.Context, places []Place) {
 		})
 	}
 	p.timed(func() { _ = group.Wait() }) // Errors are in the answers.
+	p.noticeOutages()
 	for i, place := range places {
 		if answers[i].Entries != nil || answers[i].Err != nil {
 			p.snapshot.Listings[place] = answers[i]
@@ -241,6 +245,7 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, plac
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	entries, err := c.List(callCtx, place.Service)
+	p.pool.asked(ctx, object.Name, err)
 	if err != nil {
 		p.registryFailed(ctx, object, err)
 		return Listing{Err: fmt.Errorf("list service %s: %w", place.Service, err)}

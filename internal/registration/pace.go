@@ -4,9 +4,14 @@ package registration
 
 import "time"
 
-// maxPause bounds how long Pods wait for the next pass because the last one was
-// expensive.
-const maxPause = time.Second
+const (
+	// restFactor is how many times as long as its own work a pass is followed by a
+	// pause: passes over one namespace take a quarter of a processor at most.
+	restFactor = 3
+	// maxPause bounds how long Pods wait for the next pass because the last one was
+	// expensive.
+	maxPause = time.Second
+)
 
 // timed adds what a step took to what this pass has spent on its own work: to
 // list and to plan. Waiting for the API server is none.
@@ -19,10 +24,10 @@ func (p *pass) timed(step func()) {
 // pause puts the next pass off. To list and to plan costs as much as the namespace
 // is large, whether one Pod has changed or a thousand: without a pause passes over
 // a large one follow each other without end, and each finds next to nothing to do.
-// So one that took long is followed by a pause as long, in which Pods gather.
+// So one that took long is followed by a longer pause, in which Pods gather.
 func (p *pass) pause() {
-	if p.spent > batchDelay {
-		p.notes.next = p.clock.Now().Add(min(p.spent, maxPause))
+	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay {
+		p.notes.next = p.clock.Now().Add(rest)
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// A pass that listed and planned for long is followed by a pause as long, and
+// A pass that listed and planned for long is followed by a longer pause, and
 // none comes before it is over.
 func TestPause(t *testing.T) {
 	for spent, want := range map[time.Duration]time.Duration{
-		0: 0, batchDelay: 0, 300 * time.Millisecond: 300 * time.Millisecond, time.Minute: maxPause,
+		0: 0, batchDelay / restFactor: 0, 100 * time.Millisecond: 300 * time.Millisecond, time.Minute: maxPause,
 	} {
 		clock := clocktesting.NewFakePassiveClock(epoch)
 		r := &reconciler{clock: clock, notes: map[string]*notes{}}

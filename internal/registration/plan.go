@@ -62,7 +62,7 @@ const unsettledRetry = time.Second
 func MakePlan(snapshot Snapshot) Plan {
 	w := newWorld(snapshot)
 	p := Plan{Changes: w.changes(), Findings: w.findings(), Misfits: w.misfits()}
-	if slices.ContainsFunc(p.Changes, PlaceChanges.unsettled) {
+	if slices.ContainsFunc(p.Changes, func(c PlaceChanges) bool { return c.unsettled }) {
 		p.RequeueAt = w.Now.Add(unsettledRetry)
 	}
 	for _, s := range w.subjects {

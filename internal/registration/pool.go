@@ -214,7 +214,7 @@ func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
 // holdsBack says whether a kind can keep an entry that gets no callers: what its
 // connector calls registry.ValidateHolding for.
 func holdsBack(r *usherv1alpha1.Registry) bool {
-	return r.Spec.Consul != nil || r.Spec.Eureka != nil || r.Spec.Nacos != nil
+	return r.Spec.Consul != nil || r.Spec.Eureka != nil || r.Spec.HAProxy != nil || r.Spec.Nacos != nil || r.Spec.XDS != nil
 }
 
 // pool keeps one connector for each Registry and prefix, and remembers which
@@ -227,6 +227,7 @@ type pool struct {
 	mu      sync.Mutex
 	conns   map[connKey]*conn
 	outages map[string]*outage
+	sights  map[string]*sight
 	// limiters are those of Registries with a rate limit, by name.
 	limiters map[string]turns
 }
@@ -247,7 +248,7 @@ type connVersion struct {
 	secretVersion string
 }
 
-// outage is a registry that failed.
+// outage is why passes leave a registry alone that failed.
 type outage struct {
 	err      error
 	last     time.Time
@@ -257,7 +258,7 @@ type outage struct {
 
 func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
 	return &pool{reader: reader, connect: connect, clock: clock,
-		conns: map[connKey]*conn{}, outages: map[string]*outage{}, limiters: map[string]turns{}}
+		conns: map[connKey]*conn{}, outages: map[string]*outage{}, sights: map[string]*sight{}, limiters: map[string]turns{}}
 }
 
 // get returns the connector, made anew if the Registry changed. With fresh the
@@ -322,6 +323,7 @@ func (p *pool) forget(name string) {
 		}
 	}
 	delete(p.outages, name)
+	delete(p.sights, name)
 	delete(p.limiters, name)
 }
 

@@ -91,6 +91,9 @@ func (r *prober) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
+	if err := r.recall(ctx, object.Name); err != nil {
+		return ctrl.Result{}, err
+	}
 	// The probe comes back after an outage as soon as the back-off is over, and
 	// else when entries are compared.
 	next := repairOf(&object)
@@ -125,7 +128,9 @@ func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error
 	}
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return c.Ping(callCtx)
+	err = c.Ping(callCtx)
+	r.pool.asked(ctx, object.Name, err)
+	return err
 }
 
 func (r *prober) writeStatus(ctx context.Context, object *usherv1alpha1.Registry, failure error) error {
@@ -142,6 +147,7 @@ func (r *prober) writeStatus(ctx context.Context, object *usherv1alpha1.Registry
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(w.Reason), failure.Error()
 	}
 	meta.SetStatusCondition(&next.Status.Conditions, c)
+	next.Status.LastOutage = r.pool.outage(object.Name).status()
 	if equality.Semantic.DeepEqual(next.Status, object.Status) {
 		return nil
 	}

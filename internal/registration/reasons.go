@@ -62,6 +62,9 @@ const (
 	ReasonNodeSilent Reason = "NodeSilent"
 	// ReasonPropagation: the entry is gone; callers may still use it.
 	ReasonPropagation Reason = "Propagation"
+	// ReasonReconnecting: the entry is gone; the registry was away, and callers hear
+	// of it when they are back.
+	ReasonReconnecting Reason = "Reconnecting"
 )
 
 // Reasons of conditions.

@@ -235,8 +235,7 @@ func (s *simulation) fault() {
 	name := []string{"discovery", "backup"}[s.random.IntN(2)]
 	fault := []memory.Fault{memory.None, memory.None, memory.None, memory.Down, memory.ReadOnly, memory.Lossy,
 		memory.Busy}[s.random.IntN(7)]
-	s.log("%s has fault %d", name, fault)
-	s.stores[name].Break(fault)
+	s.breaks(name, fault)
 }
 
 // drift loses an entry of a Pod behind the operator's back.

@@ -209,6 +209,8 @@ type defects struct {
 	expected bool
 	// believes changes the objects that the caches show.
 	believes func(*usherv1alpha1.Registration, []usherv1alpha1.Registry)
+	// forgets says that a process knows nothing of what earlier ones saw.
+	forgets bool
 	// writes changes what a patch of an object's metadata holds.
 	writes func(metadata map[string]any)
 }

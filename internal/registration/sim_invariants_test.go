@@ -80,6 +80,8 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state appsv1alpha
 		s.fail("%s of %s was released while a registry lists it", key, pod.Name)
 	case ever && s.clock.Now().Sub(last) < simPropagation:
 		s.fail("%s of %s was released %s after it was last listed", key, pod.Name, s.clock.Now().Sub(last))
+	case ever:
+		s.judgeOutages(key, pod)
 	}
 }
 

@@ -27,6 +27,10 @@ func TestMutantsAreCaught(t *testing.T) {
 		"ignores the propagation": {defects: believing(func(r *usherv1alpha1.Registration) {
 			r.Spec.Drain.Propagation = &metav1.Duration{}
 		}), caught: []string{"after it was last listed"}},
+		"ignores that callers have to come back": {defects: believing(func(r *usherv1alpha1.Registration) {
+			r.Spec.Drain.AfterOutage = &metav1.Duration{}
+		}), caught: []string{"after callers were back"}},
+		"forgets outages when it restarts": {defects: defects{forgets: true}, caught: []string{"after callers were back"}},
 		"releases hooks of Pods that stay": {defects: believing(func(r *usherv1alpha1.Registration) {
 			r.Spec.OnInPlaceUpdate = usherv1alpha1.InPlaceUpdateStay
 		}), caught: []string{"released while a registry lists it"}},

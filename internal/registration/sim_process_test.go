@@ -94,7 +94,9 @@ func (c *simStatus) Patch(ctx context.Context, o client.Object, patch client.Pat
 	}
 	c.process.hush("the status of "+o.GetName(), string(data))
 	return c.process.write("status of "+o.GetName(), func() error {
-		return c.SubResourceWriter.Patch(ctx, o, patch, options...)
+		err := c.SubResourceWriter.Patch(ctx, o, patch, options...)
+		c.process.records(o, err)
+		return err
 	})
 }
 
@@ -108,11 +110,16 @@ type simConnector struct {
 // List implements registry.Connector.
 func (c *simConnector) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	entries, err := c.Registry.List(ctx, service)
+	c.process.finds(c.name, err)
 	return entries, echo(err)
 }
 
 // Ping implements registry.Connector.
-func (c *simConnector) Ping(ctx context.Context) error { return echo(c.Registry.Ping(ctx)) }
+func (c *simConnector) Ping(ctx context.Context) error {
+	err := c.Registry.Ping(ctx)
+	c.process.finds(c.name, err)
+	return echo(err)
+}
 
 func (c *simConnector) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	c.process.judgeSilence(c.name, changes)

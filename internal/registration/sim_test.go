@@ -67,6 +67,7 @@ type simulation struct {
 
 	// What the invariants need to know.
 	serial   int
+	absences []*absence
 	lastSeen map[types.UID]time.Time
 	released map[string]int
 	foreign  registry.Entry
@@ -171,6 +172,9 @@ func (s *simulation) restart() {
 	s.operator.pool = newPool(s.live, func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
 		return &simConnector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
 	}, s.clock)
+	if s.defects.forgets {
+		s.operator.pool.sights = map[string]*sight{"discovery": {}, "backup": {}}
+	}
 }
 
 // pods are copies of those of the API server, by name.
@@ -213,7 +217,7 @@ func (s *simulation) quiesce() {
 	s.Helper()
 	s.log("all is well")
 	for _, name := range []string{"discovery", "backup"} {
-		s.stores[name].Break(memory.None)
+		s.breaks(name, memory.None)
 	}
 	for round := range 40 {
 		for _, pod := range s.pods() {

@@ -43,6 +43,8 @@ type RegistryState struct {
 	Leaving bool
 	// HoldsBack says that entries of weight 0 stay there and get no callers.
 	HoldsBack bool
+	// Outage is when it last did not answer.
+	Outage Outage
 	// Err is why the registry could not be used when it was last tried.
 	Err error
 }

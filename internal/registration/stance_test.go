@@ -127,6 +127,12 @@ func TestFailOver(t *testing.T) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
 		}, []string{"hold discovery a", "patch a: drain(inPlaceUpdate 0s: )",
 			"wait a inPlaceUpdate discovery StillListed", "again in 1m0s"}},
+		{"requests in flight hold the hook, and it is asked for again soon", func(f *fixture) {
+			failsOver(f)
+			f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery").hold().unsettle(inFlight).
+				drained(GateInPlaceUpdate, 10*time.Second, nil)
+		}, []string{"hold discovery a", "patch a: registered=True(Draining)",
+			"wait a inPlaceUpdate discovery Draining", "again in 1s"}},
 		{"then callers have time to hear of it", func(f *fixture) {
 			failsOver(f)
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery").hold()

@@ -95,7 +95,7 @@ func waitingCondition(o Outcome, p Plan) metav1.Condition {
 // onItsWay says whether the Pod needs nobody's attention.
 func (r Reason) onItsWay() bool {
 	switch r {
-	case ReasonPodNotReady, ReasonPropagation, ReasonNotListed, ReasonNotAsked, ReasonRateLimited:
+	case ReasonPodNotReady, ReasonPropagation, ReasonReconnecting, ReasonNotListed, ReasonNotAsked, ReasonRateLimited:
 		return true
 	}
 	return false

@@ -29,6 +29,7 @@ type Connector interface {
 	// List returns every entry of the service, also those of other owners,
 	// sorted by ID. It reads what a caller would read now: never from a cache,
 	// never from a replica that may lag, because hooks are released on its word.
+	// Maps of entries are for reading: the connector may hand them out again.
 	List(ctx context.Context, service string) ([]Entry, error)
 
 	// Apply makes the changes. Each is compared with what is there when it is

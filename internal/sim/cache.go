@@ -27,6 +27,8 @@ type cache struct {
 	// applied is how much of the server's log the copy has.
 	applied int
 	objects map[types.NamespacedName]client.Object
+	// shown are the objects that the copy ever had.
+	shown map[types.UID]bool
 	// due is when the latest planned delivery happens: watches keep the order.
 	due time.Time
 	// heard is when the latest event reaches its handler.
@@ -39,12 +41,16 @@ type cache struct {
 
 // newCache lists the objects as they are now, and tells of each of them.
 func newCache(w *World, s *Server, kind Kind, lag Lag) *cache {
-	c := &cache{world: w, server: s, kind: kind, lag: lag, objects: map[types.NamespacedName]client.Object{}}
+	c := &cache{world: w, server: s, kind: kind, lag: lag, objects: map[types.NamespacedName]client.Object{}, shown: map[types.UID]bool{}}
 	for key, object := range s.objects[kind] {
-		c.objects[key] = object
+		c.put(key, object)
 	}
 	c.applied = len(s.log[kind])
 	return c
+}
+
+func (c *cache) put(at types.NamespacedName, object client.Object) {
+	c.objects[at], c.shown[object.GetUID()] = object, true
 }
 
 // start tells of what the first list brought.
@@ -93,7 +99,7 @@ func (c *cache) deliver(upTo int, relist bool) {
 			c.changed(before, nil)
 			continue
 		}
-		c.objects[key] = commit.New
+		c.put(key, commit.New)
 		c.changed(before, commit.New)
 	}
 }
@@ -105,7 +111,7 @@ func (c *cache) jump() {
 	c.applied = len(c.server.log[c.kind])
 	c.objects = map[types.NamespacedName]client.Object{}
 	for key, object := range c.server.objects[c.kind] {
-		c.objects[key] = object
+		c.put(key, object)
 	}
 	for _, object := range sorted(before) {
 		if _, ok := c.objects[client.ObjectKeyFromObject(object)]; !ok {

@@ -59,8 +59,10 @@ func foreignClaim(_ *Simulation, p *Process, d *claimDeed) string {
 	return fmt.Sprintf("claim %s belongs to %s", d.old.Name, ownerOf(d.old))
 }
 
-func claimFirst(s *Simulation, p *Process, d *claimDeed) string {
-	if !d.deletes() || p.rivals() {
+// claimFirst: also not if the Pod is one that another process has made since. Who
+// deletes a Pod and then its claims cannot know of the next Pod, but meets its mark.
+func claimFirst(s *Simulation, _ *Process, d *claimDeed) string {
+	if !d.deletes() {
 		return ""
 	}
 	if pod := usedBy(s.Server, d.old.Name, active); pod != nil {
@@ -96,7 +98,7 @@ func (s *Simulation) endOf(name string) *Commit {
 	log := s.Server.log[Pods]
 	for i := len(log) - 1; i >= 0; i-- {
 		c := log[i]
-		if c.object().GetName() == name && c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil) {
+		if c.object().GetName() == name && c.ends() {
 			return c
 		}
 	}
@@ -215,9 +217,16 @@ func (s *Simulation) remember(object client.Object) {
 	}
 }
 
-// sent notes that a process asked for a Pod to be deleted.
+// sent notes that a process asked for a Pod to be deleted, be it gone by then: if
+// the answer is lost, nobody can tell whose doing that was.
 func (p *Process) sent(kind Kind, at types.NamespacedName) {
-	if object, err := p.server.get(kind, at); err == nil && kind == Pods {
-		p.deleted[object.GetUID()] = true
+	if kind != Pods {
+		return
+	}
+	for _, c := range slices.Backward(p.server.log[Pods]) {
+		if object := c.object(); client.ObjectKeyFromObject(object) == at {
+			p.deleted[object.GetUID()] = true
+			return
+		}
 	}
 }

@@ -126,7 +126,7 @@ func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
 func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
 	var k knowledge
 	for uid, pod := range newest {
-		if !gone[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(pod) {
+		if !gone[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
 			k.pods = append(k.pods, pod)
 		}
 	}
@@ -135,17 +135,42 @@ func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone
 }
 
 // vanished says that a Pod which the process read or wrote is gone from its cache
-// again: the cache has seen it go.
-func (p *Process) vanished(pod *corev1.Pod) bool {
+// again, and that the process can tell: the cache had it, it shows a later version
+// of another Pod of the set, or the process deleted the Pod. One that was made and
+// removed while the watch hung leaves no other trace.
+func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
 	}
-	for _, c := range p.server.log[Pods][:p.pass.upTo] {
-		if c.New == nil && c.Old.GetUID() == pod.UID {
+	removed, ours := p.server.removal(pod.UID, p.pass.upTo, p.name)
+	return removed && (ours || p.caches[Pods].shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
+}
+
+// removal says whether a Pod was removed before a place in the log, and whether it
+// was that actor who had deleted it.
+func (s *Server) removal(uid types.UID, end int, by string) (removed, his bool) {
+	for _, c := range s.log[Pods][:end] {
+		if c.Old != nil && c.Old.GetUID() == uid {
+			removed, his = removed || c.New == nil, his || (c.Actor == by && c.ends())
+		}
+	}
+	return removed, his
+}
+
+// shows says that the cache showed something of the set's Pods that is later than a
+// version.
+func (p *pass) shows(set *apps.CloneSet, version int64) bool {
+	for _, pod := range p.base {
+		if ownerOf(pod) == string(set.UID) && versionOf(pod) > version {
 			return true
 		}
 	}
 	return false
+}
+
+// ends says that the commit deletes an object, at once or in the end.
+func (c *Commit) ends() bool {
+	return c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil)
 }
 
 func versionOf(object client.Object) int64 {
@@ -173,8 +198,12 @@ func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
 
 // doomed says that a Pod is to be deleted.
 func doomed(pod *corev1.Pod, set *apps.CloneSet) bool {
-	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || state(pod) == apps.StatePreparingDelete ||
-		slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)
+	return state(pod) == apps.StatePreparingDelete || specified(pod, set)
+}
+
+// specified says that the user has asked for this Pod to go.
+func specified(pod *corev1.Pod, set *apps.CloneSet) bool {
+	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)
 }
 
 // begun says that the in-place update of a Pod has begun.

@@ -115,7 +115,7 @@ func wrongRevision(d *deed) string {
 	if d.old != nil || current == "" || !of(d.new, d.update) || revision.Same(current, d.update) || !d.process.knows(current) {
 		return ""
 	}
-	if old := d.after.count(d.keepsOld); old < partitionOf(d.set) {
+	if old := d.after.count(d.countsAsOld); old < partitionOf(d.set) {
 		return fmt.Sprintf("Pod %s is created of the update revision, with %d old Pods and a partition of %d",
 			d.name(), old, partitionOf(d.set))
 	}
@@ -125,6 +125,14 @@ func wrongRevision(d *deed) string {
 // keepsOld says that a Pod is of an old revision and is to stay.
 func (d *deed) keepsOld(pod *corev1.Pod) bool {
 	return active(pod) && !of(pod, d.update) && !doomed(pod, d.set)
+}
+
+// countsAsOld says that a Pod is of an old revision when a new one is made. One that
+// a scale-in had chosen counts: before a set grows it takes those back, and if the
+// write is refused the next pass does.
+func (d *deed) countsAsOld(pod *corev1.Pod) bool {
+	planned := state(pod) == apps.StatePreparingDelete && !specified(pod, d.set)
+	return active(pod) && !of(pod, d.update) && (planned || !doomed(pod, d.set))
 }
 
 // partitionOverrun: no Pod that the partition keeps changes to the update

@@ -70,6 +70,11 @@ func describe(c *Commit) string {
 	case c.Old.GetDeletionTimestamp() == nil && c.New.GetDeletionTimestamp() != nil:
 		return fmt.Sprintf("changes %s %s: to be deleted", c.Kind, name)
 	}
+	for _, key := range sortedKeys(c.Old.GetAnnotations(), c.New.GetAnnotations()) {
+		if c.Old.GetAnnotations()[key] != c.New.GetAnnotations()[key] {
+			return fmt.Sprintf("changes %s %s: annotation %s", c.Kind, name, key)
+		}
+	}
 	return fmt.Sprintf("changes %s %s", c.Kind, name)
 }
 

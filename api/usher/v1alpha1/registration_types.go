@@ -86,7 +86,7 @@ const (
 	// Pod is Ready.
 	InPlaceUpdateDeregister InPlaceUpdatePolicy = "Deregister"
 	// InPlaceUpdateFailOver keeps them, out of service, where the registry can:
-	// Consul, Eureka and Nacos. Elsewhere it is Deregister.
+	// Consul, Eureka, HAProxy, Nacos and xDS. Elsewhere it is Deregister.
 	InPlaceUpdateFailOver InPlaceUpdatePolicy = "FailOver"
 	// InPlaceUpdateStay keeps them in service until the updated Pod is Ready, and
 	// releases the hook at once: for updates that do not interrupt the Pod.
@@ -210,6 +210,16 @@ type Drain struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Propagation *metav1.Duration `json:"propagation,omitempty"`
+	// AfterOutage bounds how long callers may take to find a registry again that was
+	// away: a drain counts the propagation anew from when it answers, and as long
+	// again as it was away, but no longer than this. Clients of gRPC may take up to
+	// two and a half minutes.
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10m')",message="a duration is a number with a unit, as in 30s, 5m or 1m30s, and here at most 10m"
+	// +optional
+	AfterOutage *metav1.Duration `json:"afterOutage,omitempty"`
 	// Deadline is how long a drain may take, propagation included.
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string

@@ -363,6 +363,20 @@ type RegistryStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// LastOutage is when the registry last did not answer; absent if that is not
+	// known to have happened.
+	// +optional
+	LastOutage *Outage `json:"lastOutage,omitempty"`
+}
+
+// Outage is a time in which a registry did not answer. Two that follow each other
+// closely are one.
+type Outage struct {
+	// From is when it last answered before, as far as is known.
+	From metav1.Time `json:"from"`
+	// To is when it answered again; absent while it does not.
+	// +optional
+	To *metav1.Time `json:"to,omitempty"`
 }
 
 // ConditionReachable is True while the registry answers.

@@ -189,11 +189,12 @@ func stateOf(pod *corev1.Pod) apps.LifecycleState {
 
 // inService says that callers may use the Pod.
 func inService(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil {
-		return false
-	}
+	return pod.DeletionTimestamp == nil && isTrue(pod, corev1.PodReady)
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+		if c := &pod.Status.Conditions[i]; c.Type == kind {
 			return c.Status == corev1.ConditionTrue
 		}
 	}

@@ -42,16 +42,16 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothingLeft(t)
-	if len(report.Sizes) != 1 || len(report.Sizes[0].Ceilings) != 5 || len(report.Sizes[0].Phases) != 6 || len(report.Verdicts) == 0 {
+	if len(report.Sizes) != 1 || len(report.Sizes[0].Ceilings) != 6 || len(report.Sizes[0].Phases) != 6 || len(report.Verdicts) == 0 {
 		t.Fatalf("the report lacks something: %+v", report)
 	}
 	for name, want := range map[string]expected{
-		"scale out":      {patches: 1, creates: 1, joins: 1},
+		phaseScaleOut:    {patches: 1, creates: 1, joins: 1},
 		phaseInPlace:     {patches: 1, outs: 1},
 		phaseInPlaceHook: {patches: 3, hooks: 2, outs: 1},
 		"recreate":       {patches: 1, creates: 1, deletes: 1, joins: 1},
-		"scale in, hook": {patches: 1, deletes: 1, hooks: 1},
-		"scale in":       {deletes: 1},
+		phaseScaleInHook: {patches: 1, deletes: 1, hooks: 1},
+		phaseScaleIn:     {deletes: 1},
 	} {
 		p := report.Sizes[0].phase(name)
 		if p == nil {

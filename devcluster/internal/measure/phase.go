@@ -14,12 +14,12 @@ type phase struct {
 // the one before has ended.
 func phases(n int) []phase {
 	return []phase{
-		{name: "scale out", kind: KindScale, change: change{replicas: n, version: 1}},
+		{name: phaseScaleOut, kind: KindScale, change: change{replicas: n, version: 1}},
 		{name: phaseInPlace, kind: KindInPlace, change: change{replicas: n, version: 2}},
 		{name: phaseInPlaceHook, kind: KindInPlace, change: change{replicas: n, version: 3, updateHook: true}},
 		{name: "recreate", kind: KindRecreate, change: change{replicas: n, version: 4, recreate: true}},
-		{name: "scale in, hook", kind: KindScale, change: change{version: 4, deleteHook: true}},
+		{name: phaseScaleInHook, kind: KindScale, change: change{version: 4, deleteHook: true}},
 		{name: "scale out again", kind: KindScale, change: change{replicas: n, version: 4}, aside: true},
-		{name: "scale in", kind: KindScale, change: change{version: 4}},
+		{name: phaseScaleIn, kind: KindScale, change: change{version: 4}},
 	}
 }

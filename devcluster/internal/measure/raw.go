@@ -3,6 +3,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,9 @@ const rawWorkers = 50
 type ask struct {
 	name string
 	send func(ctx context.Context, pod string) (uint64, error)
-	// then is the image that all Pods run in the end.
+	// workers is how many are under way at a time; 0 stands for rawWorkers.
+	workers int
+	// then is the image that all Pods run in the end; "" if nobody waits for that.
 	then string
 	gone bool // there are no Pods in the end
 }
@@ -40,18 +43,17 @@ func (s *session) raw(ctx context.Context, n int) ([]Ceiling, error) {
 		}
 		ceilings = append(ceilings, c)
 	}
-	return ceilings, nil
+	s.say("%s Pods, no controller: %s", group(n), ceilingByHand)
+	c, err := s.byHand(ctx, n)
+	if err != nil {
+		return ceilings, fmt.Errorf("%d Pods, no controller, %s: %w", n, ceilingByHand, err)
+	}
+	return append(ceilings, c), nil
 }
 
 func (s *session) asks() []ask {
 	patch := func(kind types.PatchType, body string, sub ...string) func(context.Context, string) (uint64, error) {
-		return func(ctx context.Context, pod string) (uint64, error) {
-			written, err := s.pods.CoreV1().Pods(namespace).Patch(ctx, pod, kind, []byte(body), metav1.PatchOptions{}, sub...)
-			if err != nil {
-				return 0, err
-			}
-			return versionOf(written), nil
-		}
+		return func(ctx context.Context, pod string) (uint64, error) { return s.patch(ctx, pod, kind, body, sub...) }
 	}
 	merge := types.StrategicMergePatchType
 	return []ask{
@@ -61,18 +63,24 @@ func (s *session) asks() []ask {
 			`{"status":{"conditions":[{"type":"measure.usher.dev/Touched","status":"True"}]}}`, "status")},
 		{name: ceilingImage, then: image(2), send: patch(merge,
 			fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, image(2)))},
-		{name: ceilingDelete, gone: true, send: func(ctx context.Context, pod string) (uint64, error) {
-			return 0, s.pods.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{})
-		}},
+		{name: ceilingDelete, gone: true, send: s.deleteRaw},
 	}
+}
+
+func (s *session) deleteRaw(ctx context.Context, pod string) (uint64, error) {
+	return 0, s.pods.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{})
 }
 
 // createRaw creates a Pod as the CloneSet's are, but for the owner and the
 // readiness gate, which wants a controller.
 func (s *session) createRaw(ctx context.Context, pod string) (uint64, error) {
+	return s.createPod(ctx, pod)
+}
+
+func (s *session) createPod(ctx context.Context, pod string, gates ...corev1.PodReadinessGate) (uint64, error) {
 	created, err := s.pods.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: pod, Labels: podLabels()},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image(1)}}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image(1)}}, ReadinessGates: gates},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return 0, err
@@ -99,13 +107,7 @@ func (s *session) ceiling(ctx context.Context, a ask, n int) (Ceiling, error) {
 	if err != nil {
 		return Ceiling{}, err
 	}
-	if a.gone {
-		n = 0
-	}
-	if err := s.crowd.awaitVersion(ctx, version); err != nil {
-		return Ceiling{}, err
-	}
-	if err := s.crowd.await(ctx, n, a.then); err != nil {
+	if err := s.settle(ctx, a, n, version); err != nil {
 		return Ceiling{}, err
 	}
 	return Ceiling{
@@ -114,19 +116,31 @@ func (s *session) ceiling(ctx context.Context, a ask, n int) (Ceiling, error) {
 	}, nil
 }
 
+// settle waits until a watch shows the Pods as a request asks.
+func (s *session) settle(ctx context.Context, a ask, n int, version uint64) error {
+	if a.gone {
+		n = 0
+	}
+	if err := s.crowd.awaitVersion(ctx, version); err != nil || (a.then == "" && !a.gone) {
+		return err
+	}
+	return s.crowd.await(ctx, n, a.then)
+}
+
 // sendAll sends a request for each Pod and returns how long each took to be
 // answered, and the last version that they led to.
 func sendAll(ctx context.Context, a ask, n int) (latencies []time.Duration, version uint64, err error) {
 	latencies = make([]time.Duration, n)
 	versions := make([]uint64, n)
-	failures := make([]error, rawWorkers)
+	workers := cmp.Or(a.workers, rawWorkers)
+	failures := make([]error, workers)
 	numbers := make(chan int, n)
 	for i := range n {
 		numbers <- i
 	}
 	close(numbers)
 	var working sync.WaitGroup
-	for w := range rawWorkers {
+	for w := range workers {
 		working.Go(func() {
 			for i := range numbers {
 				began := time.Now()

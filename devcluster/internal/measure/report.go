@@ -128,9 +128,13 @@ const (
 	ceilingStatus   = "patch status"
 	ceilingImage    = "patch image"
 	ceilingDelete   = "delete"
+	ceilingByHand   = "in place by hand"
 
+	phaseScaleOut    = "scale out"
 	phaseInPlace     = "in place"
 	phaseInPlaceHook = "in place, hook"
+	phaseScaleInHook = "scale in, hook"
+	phaseScaleIn     = "scale in"
 )
 
 func (s *Size) ceiling(name string) *Ceiling {

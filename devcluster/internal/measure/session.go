@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,7 @@ type session struct {
 	crowd *crowd
 	word  *word
 	hooks *answerer
+	hand  atomic.Pointer[hand] // nil unless the plain client updates Pods
 	audit *auditLog
 	meter meter
 }
@@ -39,8 +41,9 @@ func newSession(ctx context.Context, s *stage, limit time.Duration, fail func(er
 	hooks := newAnswerer(s.pods, fail)
 	m := &session{
 		stage: s, limit: limit, say: say, fail: fail, hooks: hooks,
-		crowd: newCrowd(time.Now, hooks.saw), word: newWord(), audit: &auditLog{path: s.auditLog()},
+		word: newWord(), audit: &auditLog{path: s.auditLog()},
 	}
+	m.crowd = newCrowd(time.Now, m.saw)
 	var running sync.WaitGroup
 	running.Go(func() { hooks.run(ctx) })
 	running.Go(func() { s.guard(ctx, fail) })
@@ -50,6 +53,14 @@ func newSession(ctx context.Context, s *stage, limit time.Duration, fail func(er
 	})
 	running.Go(func() { cache.NewReflector(m.setWatch(), &apps.CloneSet{}, m.word, 0).RunWithContext(ctx) })
 	return m, running.Wait
+}
+
+// saw passes on what the watch has brought.
+func (s *session) saw(pod *corev1.Pod, before apps.LifecycleState) {
+	s.hooks.saw(pod, before)
+	if h := s.hand.Load(); h != nil {
+		h.saw(pod)
+	}
 }
 
 func (s *session) setWatch() cache.ListerWatcher {

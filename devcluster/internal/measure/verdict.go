@@ -83,10 +83,19 @@ func judgeRate(size *Size) []Verdict {
 	return []Verdict{{
 		OK:   share >= ceilingShare,
 		What: fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*ceilingShare, writesInPlace),
-		Found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f; of the %.0f/s that the nodes keep up with, ÷ %d: %.0f %%",
+		Found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f; of the %.0f/s that the nodes keep up with, ÷ %d: %.0f %%%s",
 			100*share, group(size.Pods), phase.PodsPerSecond, ceiling.PerSecond, writesInPlace, limit,
-			kept, writesInPlace, 100*phase.PodsPerSecond*writesInPlace/kept),
+			kept, writesInPlace, 100*phase.PodsPerSecond*writesInPlace/kept, besideByHand(size, phase)),
 	}}
+}
+
+// besideByHand tells what a plain client makes of the same protocol.
+func besideByHand(size *Size, phase *Phase) string {
+	hand := size.ceiling(ceilingByHand)
+	if hand == nil {
+		return ""
+	}
+	return fmt.Sprintf("; by hand %.1f Pods/s, of which Usher has %.0f %%", hand.PerSecond, 100*phase.PodsPerSecond/hand.PerSecond)
 }
 
 // worst finds the phase with the largest value.
@@ -171,11 +180,25 @@ func judgeLinear(small, large *Size) []Verdict {
 		verdicts = append(verdicts, Verdict{
 			OK:   times <= linearLimit,
 			What: after.Name + ": no worse than linear",
-			Found: fmt.Sprintf("%.2f × the time per Pod: %.1f s for %s Pods, %.2f s for %s", times,
-				after.Seconds, group(large.Pods), before.Seconds, group(small.Pods)),
+			Found: fmt.Sprintf("%.2f × the time per Pod: %.1f s for %s Pods, %.2f s for %s%s", times,
+				after.Seconds, group(large.Pods), before.Seconds, group(small.Pods), aloneGrows(small, large, after.Name)),
 		})
 	}
 	return verdicts
+}
+
+// aloneGrows tells how API server and nodes take to the larger size without any
+// controller, where a ceiling does what the phase does.
+func aloneGrows(small, large *Size, phase string) string {
+	alike := map[string]string{
+		phaseInPlace: ceilingByHand, phaseScaleOut: ceilingCreate, phaseScaleIn: ceilingDelete, phaseScaleInHook: ceilingDelete,
+	}
+	before, after := small.ceiling(alike[phase]), large.ceiling(alike[phase])
+	if before == nil || after == nil {
+		return ""
+	}
+	times := (after.SettledSeconds / float64(large.Pods)) / (before.SettledSeconds / float64(small.Pods))
+	return fmt.Sprintf("; without a controller %s takes %.2f ×", alike[phase], times)
 }
 
 func judgeMemory(sizes []Size) []Verdict {

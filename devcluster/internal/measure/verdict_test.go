@@ -12,8 +12,12 @@ import (
 func size(pods int, changes ...func(*Size)) Size {
 	share := float64(pods) / 100
 	s := Size{
-		Pods:     pods,
-		Ceilings: []Ceiling{{Name: ceilingImage, PerSecond: 40, SettledSeconds: float64(pods) / 32, Latency: &Distribution{Count: pods, P50: 0.1, P99: 0.2}}},
+		Pods: pods,
+		Ceilings: []Ceiling{
+			{Name: ceilingImage, PerSecond: 40, SettledSeconds: float64(pods) / 32, Latency: &Distribution{Count: pods, P50: 0.1, P99: 0.2}},
+			{Name: ceilingDelete, PerSecond: 40, SettledSeconds: share * share, Latency: &Distribution{Count: pods, P50: 0.1, P99: 0.2}},
+			{Name: ceilingByHand, PerSecond: 20, SettledSeconds: share, Latency: &Distribution{Count: pods, P50: 0.1, P99: 0.2}},
+		},
 		Phases: []Phase{
 			{
 				Name: phaseInPlace, Kind: KindInPlace, Seconds: 10 * share, StatusSeconds: 10 * share, PodsPerSecond: 10,
@@ -52,11 +56,11 @@ func TestJudge(t *testing.T) {
 		change func(*Size)
 		want   string
 	}{
-		"slow":        {func(s *Size) { s.Phases[0].PodsPerSecond = 7.9 }, "79 % at 2,000 Pods: 7.9 Pods/s of 40 ÷ 4 = 10.0; of the 32/s that the nodes keep up with, ÷ 4: 99 %"},
+		"slow":        {func(s *Size) { s.Phases[0].PodsPerSecond = 7.9 }, "79 % at 2,000 Pods: 7.9 Pods/s of 40 ÷ 4 = 10.0; of the 32/s that the nodes keep up with, ÷ 4: 99 %; by hand 20.0 Pods/s, of which Usher has 40 %"},
 		"rejected":    {func(s *Size) { s.Phases[1].Usher.Rejected = map[string]int{"delete pods 409": 20} }, `1.00 %: 20 of 2,000 in "scale in"`},
 		"over budget": {func(s *Size) { s.Phases[0].LeastReady = 1599 }, `at least 1,599 of 2,000 were, in "in place"`},
 		"long outage": {func(s *Size) { s.Phases[0].OutOfService.P99 = 0.91 }, "3.0 ×: 910 ms at 2,000 Pods, 300 ms at 100"},
-		"quadratic":   {func(s *Size) { s.Phases[1].Seconds = 22.1 }, "1.10 × the time per Pod: 22.1 s for 2,000 Pods, 1.00 s for 100"},
+		"quadratic":   {func(s *Size) { s.Phases[1].Seconds = 22.1 }, "1.10 × the time per Pod: 22.1 s for 2,000 Pods, 1.00 s for 100; without a controller delete takes 20.00 ×"},
 		"memory":      {func(s *Size) { s.Phases[1].PeakMiB = 100 }, "at most 100 MiB, with 2,000 Pods"},
 	} {
 		// The order of the sizes does not matter.

@@ -22,7 +22,11 @@ const maxRounds = 8
 // read first; each slice is written against the version that was read, whole, so
 // that all changes to one slice are made at once.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
+	validate := registry.Validate
+	if r.holds {
+		validate = registry.ValidateHolding
+	}
+	if err := validate(service, changes); err != nil {
 		return err
 	}
 	var refused []error

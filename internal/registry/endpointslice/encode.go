@@ -81,11 +81,11 @@ func encode(e registry.Entry) (item, group, error) {
 	if g.portName, g.appProtocol, err = portMetadata(rest); err != nil {
 		return item{}, group{}, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
 	}
-	yes, no := true, false
+	serves, held, yes := e.Weight > 0, e.Weight == 0, true
 	made := item{
 		endpoint: discoveryv1.Endpoint{
 			Addresses:  []string{e.Address},
-			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+			Conditions: discoveryv1.EndpointConditions{Ready: &serves, Serving: &yes, Terminating: &held},
 			TargetRef: &corev1.ObjectReference{
 				Kind: "Pod", Namespace: e.Owner.Namespace, Name: e.Owner.Pod, UID: types.UID(e.Owner.PodUID),
 			},

@@ -7,7 +7,9 @@
 // The slices carry the label endpointslice.kubernetes.io/managed-by: usher.dev,
 // so that no controller of Kubernetes touches them. Endpoints have no room for
 // an owner, a weight or metadata: those are in an annotation of the slice, where
-// callers do not look.
+// callers do not look. Kubernetes sends requests to an endpoint that is terminating
+// where a Service has no other, so that an entry can be held back from other
+// followers alone (Options.Holds).
 package endpointslice
 
 import (
@@ -50,6 +52,9 @@ type Options struct {
 	// ServiceLabel is the label that names a slice's service, Kubernetes' own if
 	// empty. With another one nobody in Kubernetes follows the slices.
 	ServiceLabel string
+	// Holds says that those who follow the slices give an endpoint nothing new that
+	// is terminating, even if there is no other: one of weight 0 is written as such.
+	Holds bool
 	// Heard returns when the slices that callers know are as new as the list, or
 	// the error that says why they are not; nil where callers follow the API
 	// server themselves.
@@ -62,6 +67,7 @@ type Registry struct {
 	writer    client.Writer
 	namespace string
 	label     string
+	holds     bool
 	heard     func(context.Context, string, string, *discoveryv1.EndpointSliceList) error
 }
 
@@ -74,7 +80,8 @@ func New(options Options) (*Registry, error) {
 	}
 	return &Registry{
 		reader: options.Reader, writer: options.Writer, namespace: options.Namespace,
-		label: cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName), heard: options.Heard,
+		label: cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName), holds: options.Holds,
+		heard: options.Heard,
 	}, nil
 }
 

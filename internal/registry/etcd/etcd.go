@@ -9,6 +9,7 @@
 package etcd
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -74,6 +76,15 @@ type Registry struct {
 	mu     sync.Mutex
 	client *clientv3.Client
 	closed bool
+	// decoded are the entries of the last list, by service and key.
+	decoded map[string]map[string]decoded
+}
+
+// decoded is an entry and the value that it was read from. Few of a service's
+// values change from one list to the next.
+type decoded struct {
+	value []byte
+	entry registry.Entry
 }
 
 var _ registry.Connector = (*Registry)(nil)
@@ -103,7 +114,7 @@ func New(options Options) (*Registry, error) {
 			return nil, registry.Permanent(err)
 		}
 	}
-	return &Registry{prefix: strings.Trim(options.Prefix, "/"), config: config}, nil
+	return &Registry{prefix: strings.Trim(options.Prefix, "/"), config: config, decoded: map[string]map[string]decoded{}}, nil
 }
 
 // failFast undoes the client's own waiting for a connection: there an etcd that
@@ -165,11 +176,34 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, typed(err)
 	}
-	entries := make([]registry.Entry, 0, len(answer.Kvs))
-	for _, kv := range answer.Kvs {
-		entries = append(entries, decode(strings.TrimPrefix(string(kv.Key), root), kv))
+	return r.decode(service, answer.Kvs), nil
+}
+
+// decode reads the values that have changed since the last list, and takes what
+// the others say from there.
+func (r *Registry) decode(service string, kvs []*mvccpb.KeyValue) []registry.Entry {
+	r.mu.Lock()
+	before := r.decoded[service]
+	r.mu.Unlock()
+	root := r.root(service)
+	entries, now := make([]registry.Entry, 0, len(kvs)), make(map[string]decoded, len(kvs))
+	for _, kv := range kvs {
+		id := strings.TrimPrefix(string(kv.Key), root)
+		known, ok := before[id]
+		if !ok || !bytes.Equal(known.value, kv.Value) {
+			known = decoded{kv.Value, decode(id, kv)}
+		}
+		known.entry.Version = version(kv)
+		now[id] = known
+		entries = append(entries, known.entry)
 	}
-	return entries, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.decoded[service] = now
+	if len(now) == 0 {
+		delete(r.decoded, service)
+	}
+	return entries
 }
 
 // Close implements registry.Connector.

@@ -53,7 +53,7 @@ func encode(entry registry.Entry) (string, error) {
 // decode never fails: a value that Usher did not write is an entry without an
 // owner, so that nobody touches it.
 func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
-	entry := registry.Entry{ID: id, Version: strconv.FormatInt(kv.ModRevision, 10)}
+	entry := registry.Entry{ID: id, Version: version(kv)}
 	var stored value
 	if err := json.Unmarshal(kv.Value, &stored); err != nil {
 		entry.Address = string(kv.Value)
@@ -70,6 +70,9 @@ func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
 	}
 	return entry
 }
+
+// version is what a write compares.
+func version(kv *mvccpb.KeyValue) string { return strconv.FormatInt(kv.ModRevision, 10) }
 
 func decodeMetadata(entry registry.Entry, key string, raw json.RawMessage) registry.Entry {
 	var err error

@@ -29,6 +29,37 @@ func TestValueRoundTrip(t *testing.T) {
 	}
 }
 
+// Each list shows what is stored now: a value that is changed, gone or back, and
+// the version of one that was written again as it was.
+func TestListsDecodeWhatChanged(t *testing.T) {
+	r, err := New(Options{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "usher"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv := func(id string, revision int64, address string) *mvccpb.KeyValue {
+		return &mvccpb.KeyValue{Key: []byte("usher/shop/" + id), ModRevision: revision, Value: []byte(`{"Addr":"` + address + `:80"}`)}
+	}
+	entry := func(id, version, address string) registry.Entry {
+		return registry.Entry{ID: id, Version: version, Address: address, Port: 80}
+	}
+	for _, step := range []struct {
+		stored []*mvccpb.KeyValue
+		want   []registry.Entry
+	}{
+		{[]*mvccpb.KeyValue{kv("a", 1, "10.0.0.1"), kv("b", 2, "10.0.0.2")}, []registry.Entry{entry("a", "1", "10.0.0.1"), entry("b", "2", "10.0.0.2")}},
+		{[]*mvccpb.KeyValue{kv("a", 3, "10.0.0.3")}, []registry.Entry{entry("a", "3", "10.0.0.3")}},
+		{[]*mvccpb.KeyValue{kv("a", 4, "10.0.0.3"), kv("b", 2, "10.0.0.9")}, []registry.Entry{entry("a", "4", "10.0.0.3"), entry("b", "2", "10.0.0.9")}},
+		{nil, []registry.Entry{}},
+	} {
+		if diff := cmp.Diff(step.want, r.decode("shop", step.stored)); diff != "" {
+			t.Errorf("entries (-want +have):\n%s", diff)
+		}
+	}
+	if len(r.decoded) > 0 {
+		t.Errorf("a service without entries is remembered: %v", r.decoded)
+	}
+}
+
 func TestValueLayout(t *testing.T) {
 	text, err := encode(registry.Entry{
 		ID: "a", Address: "10.0.0.1", Port: 80, Weight: 10,

@@ -49,7 +49,7 @@ func (r *refusals) errors(changes []registry.Change) []error {
 // Apply implements registry.Connector. A process that fails keeps the changes
 // from no other.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
+	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
 	}
 	views, err := r.look(ctx, service)

@@ -11,7 +11,8 @@
 // configuration file among them, are foreign and never touched.
 //
 // Removing drains: the server gets no new requests and stays listed, unsettled,
-// until a Remove finds no session on it any more and deletes it.
+// until a Remove finds no session on it any more and deletes it. One that is held
+// back has the weight 0, and is unsettled while it has a session.
 //
 // HAProxy cannot compare and set. Changes are compared with what the processes
 // have just before they are made; only that a name is unique is HAProxy's own word.

@@ -133,7 +133,8 @@ func TestSettle(t *testing.T) {
 	r := &Registry{targets: []target{{address: "a"}, {address: "b"}}}
 	up := server{name: "x", entry: owned("x")}
 	up.entry.Weight = 10
-	heavy, draining, idle, theirs := up, up, up, up
+	heavy, draining, idle, theirs, held, busy := up, up, up, up, up, up
+	held.entry.Weight, busy.entry.Weight, busy.sessions = 0, 0, 1
 	heavy.entry.Weight = 20
 	draining.admin, draining.sessions = 8, 2
 	idle.admin = 1
@@ -153,6 +154,10 @@ func TestSettle(t *testing.T) {
 		{"one drains, the other is done", nil, one(draining), "it waits for 2 sessions on HAProxy b"},
 		{"one is idle", one(up), one(idle), "it is out of service on HAProxy b and about to be deleted"},
 		{"two servers of one entry", []server{draining, up}, one(up), "it waits for 2 sessions on HAProxy a"},
+		{"it is held back", one(held), one(held), ""},
+		{"held back, and it has a session", one(busy), nil, "it waits for 1 session on HAProxy a"},
+		{"held back on one alone", one(held), one(up), "HAProxy b has it with another address, port, weight or owner"},
+		{"held back on one alone, and it has a session", one(up), one(busy), "it waits for 1 session on HAProxy b"},
 		{"somebody else's, in maintenance", one(theirs), nil, ""},
 	} {
 		have := r.settle([][]server{test.a, test.b})

@@ -44,7 +44,8 @@ func (r *Registry) merge(found [][]server) []view {
 }
 
 // settle makes the entry of one ID. Its version is a digest of all that can
-// change; numbers of sessions come and go without one.
+// change; numbers of sessions come and go without one. A server of weight 0 that is
+// otherwise in service is held back, once its last session is over.
 func (r *Registry) settle(processes [][]server) registry.Entry {
 	var all strings.Builder
 	var entry registry.Entry
@@ -61,7 +62,7 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 			case i == 0 && !entry.Same(s.entry):
 				unequal = append(unequal, fmt.Sprintf("%s has it with another address, port, weight or owner", r.targets[at]))
 			}
-			if s.admin != 0 || i > 0 {
+			if i > 0 || s.leaving() {
 				leaving = append(leaving, s.wait(r.targets[at]))
 			}
 		}

@@ -30,6 +30,14 @@ type server struct {
 	sessions int
 }
 
+// idle says whether the server gets no new requests: HAProxy chooses none of
+// weight 0.
+func (s server) idle() bool { return s.admin != 0 || s.entry.Weight == 0 }
+
+// leaving says whether it is on its way out: one that is held back is, until its
+// last session is over.
+func (s server) leaving() bool { return s.admin != 0 || s.idle() && s.sessions > 0 }
+
 func (s server) foreign() bool { return s.entry.Owner == registry.Owner{} }
 
 // nameOf is the name of an entry's server. Errors are permanent.
@@ -91,7 +99,7 @@ func (s *session) servers(backend string) ([]server, error) {
 		return nil, err
 	}
 	for i := range servers {
-		if servers[i].admin == 0 || servers[i].foreign() {
+		if !servers[i].idle() || servers[i].foreign() {
 			continue
 		}
 		sessions, err := s.sessions(backend)

@@ -31,8 +31,8 @@ const (
 	Stale
 	// Lossy applies changes and says that it failed.
 	Lossy
-	// Busy has requests in flight to every instance: what is removed stays
-	// listed, unsettled, until it is removed again without the fault.
+	// Busy has requests in flight to every instance: what is removed or held back
+	// stays listed, unsettled, until that is asked for again without the fault.
 	Busy
 )
 
@@ -174,11 +174,8 @@ func (r *Registry) apply(service string, change registry.Change) error {
 	if err != nil || !needed {
 		return err
 	}
-	if change.Op == registry.Remove && r.fault == Busy {
-		if current.Unsettled == "" {
-			current.Unsettled = "it waits for 1 session"
-			r.put(service, *current)
-		}
+	if r.fault == Busy && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0) {
+		r.linger(service, *current, change)
 		return nil
 	}
 	if change.Op == registry.Remove {
@@ -187,6 +184,18 @@ func (r *Registry) apply(service string, change registry.Change) error {
 	}
 	r.put(service, change.Entry)
 	return nil
+}
+
+// linger keeps an entry that has a request in flight.
+func (r *Registry) linger(service string, current registry.Entry, change registry.Change) {
+	next := current
+	next.Unsettled = "it waits for 1 session"
+	if change.Op == registry.Put {
+		next.Weight = 0
+	}
+	if !next.Same(current) {
+		r.put(service, next)
+	}
 }
 
 func (r *Registry) put(service string, entry registry.Entry) {

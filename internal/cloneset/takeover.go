@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// annotationTakenOver says since when a claim is its present Pod's, if it was
+// another one's before.
+//
+// Between the deletion of a Pod and that of its claims another process may come to
+// lead: this one was suspended there, or its request was under way for long. To the
+// other the claims wait for the next Pod. It makes that Pod, and then the claims
+// would go under it: it would run on, and its data would be gone when it ends. So
+// whoever takes claims over writes that to each of them first, and whoever deletes
+// them does so only as long as they are what they were when it decided to delete
+// the Pod. Either the deletion comes first, and the claim is not taken over, or it
+// meets the annotation.
+const annotationTakenOver = "usher.dev/taken-over"
+
+// errTakenOver says that the next Pod has a claim by now that was to be deleted.
+var errTakenOver = errors.New("the claim was taken over")
+
+// sameUse says that two versions of a claim are of the same Pod's time.
+func sameUse(a, b *corev1.PersistentVolumeClaim) bool {
+	return a.UID == b.UID && a.Annotations[annotationTakenOver] == b.Annotations[annotationTakenOver]
+}
+
+// takeOverTries bounds how often a claim is read again that changes meanwhile.
+const takeOverTries = 3
+
+// takeOver has the next Pod take a claim over. It returns false if there is no such
+// claim, and errClaimTaken if it cannot be used.
+func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
+	for range takeOverTries {
+		claim, err := r.findClaim(ctx, set, name)
+		if claim == nil || err != nil {
+			return false, err
+		}
+		err = r.markTakenOver(ctx, set, claim)
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return err == nil, err
+		}
+	}
+	return false, fmt.Errorf("take over claim %s: %w", name, errClaimBusy)
+}
+
+func (r *Reconciler) markTakenOver(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
+	now := r.Clock.Now()
+	patch, err := encode(map[string]any{"metadata": map[string]any{
+		"uid": claim.UID, "resourceVersion": claim.ResourceVersion,
+		"annotations": map[string]string{annotationTakenOver: now.UTC().Format(time.RFC3339Nano)},
+	}})
+	if err != nil {
+		return err
+	}
+	taken := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
+	if err := r.Client.Patch(ctx, taken, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("take over claim %s: %w", claim.Name, err)
+	}
+	r.claims.note(set.UID, claimWritten{object: taken, created: true, at: now})
+	return nil
+}
