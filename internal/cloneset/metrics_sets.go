@@ -42,7 +42,7 @@ func newSetCollector(now func() time.Time) *setCollector {
 			"Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.",
 			[]string{"namespace", "cloneset", "state"}, nil),
 		blocked: prometheus.NewDesc("usher_cloneset_blocked_pods",
-			"Pods that wait at a gate, by the label or finalizer that they wait for.",
+			"Pods that wait at a gate, by the label or finalizer that they wait for, or for a container, by the kubelet's reason.",
 			[]string{"namespace", "cloneset", "gate", "key"}, nil),
 		wait: prometheus.NewDesc("usher_cloneset_blocked_seconds",
 			"How long the Pod has waited that waits longest at a gate.",

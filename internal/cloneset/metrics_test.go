@@ -52,7 +52,7 @@ func TestSetMetrics(t *testing.T) {
 	}}
 	m.passed(set, decided, nil, left)
 	at = now.Add(time.Second)
-	compare(t, m.sets, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for.
+	compare(t, m.sets, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for, or for a container, by the kubelet's reason.
 # TYPE usher_cloneset_blocked_pods gauge
 usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="x",namespace="shop"} 2
 usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="y",namespace="shop"} 1

@@ -84,7 +84,11 @@ func findBlocked(blocked []plan.Blocked) finding {
 	}
 	message := blocked[0].String()
 	if others := len(blocked) - 1; others > 0 {
-		message += fmt.Sprintf("; %d other Pods wait too", others)
+		where := "at a gate"
+		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool { return b.Stuck != nil }) {
+			where = "too"
+		}
+		message += fmt.Sprintf("; %d other Pods wait %s", others, where)
 	}
 	switch {
 	case blocked[0].Batch != nil:

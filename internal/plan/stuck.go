@@ -46,8 +46,11 @@ func settledReason(reason string) string {
 }
 
 // stuckIn is the first container that is stuck, init containers before others; nil if
-// none is.
+// none is, or the kubelet has not seen yet what the Pod asks for now.
 func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
+	if seen := pod.Status.ObservedGeneration; seen > 0 && seen < pod.Generation {
+		return nil
+	}
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {
 			if stuckReason(pod, &list[i]) != "" {

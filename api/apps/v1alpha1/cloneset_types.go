@@ -405,8 +405,9 @@ const (
 	ConditionFailedUpdate CloneSetConditionType = "FailedUpdate"
 	// ConditionProgressing says whether the rollout moves.
 	ConditionProgressing CloneSetConditionType = "Progressing"
-	// ConditionBlocked is True while Pods wait for a hook; its message names the
-	// Pod that has waited longest, the gate, the hook and since when.
+	// ConditionBlocked is True while Pods wait for a hook, or for a container that
+	// cannot be started or ends again and again; its message names the Pod that has
+	// waited longest, what it waits for and since when.
 	ConditionBlocked CloneSetConditionType = "Blocked"
 )
 

@@ -5,6 +5,7 @@ package stories
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +18,8 @@ import (
 // standstill is how long a rollout that cannot go on is watched.
 const standstill = 8 * time.Second
 
-// wantStandstill waits until one Pod is down for a reason, and watches that the
-// others go on serving the old version.
+// wantStandstill waits until one Pod is down for a reason and the set says so, and
+// watches that the others go on serving the old version.
 func wantStandstill(s *e2e.Scene, reasons ...string) {
 	s.Step("the rollout stands still")
 	s.Await("a Pod that is down", func(now e2e.State) string {
@@ -28,6 +29,13 @@ func wantStandstill(s *e2e.Scene, reasons ...string) {
 			}
 		}
 		return "none waits for any of " + fmt.Sprint(reasons)
+	})
+	s.Await("the set to name the container", func(now e2e.State) string {
+		c := now.Condition(appsv1alpha1.ConditionBlocked)
+		if c == nil || c.Status != corev1.ConditionTrue || c.Reason != "ContainerStuck" || !strings.Contains(c.Message, "container main") {
+			return fmt.Sprintf("it is %+v", c)
+		}
+		return ""
 	})
 	s.Hold("two of three Pods go on serving v1", standstill, func(now e2e.State) string {
 		if n := serving(now, "v1"); n != 2 {
@@ -40,7 +48,7 @@ func wantStandstill(s *e2e.Scene, reasons ...string) {
 func missingImage() e2e.Story {
 	return e2e.Story{
 		Name:  "missing-image",
-		About: "an image that does not exist, in place: the rollout stops at one Pod, fails its progressDeadlineSeconds, and goes on when the image is corrected",
+		About: "an image that does not exist, in place: the rollout stops at one Pod, says why, fails its progressDeadlineSeconds, and goes on when the image is corrected",
 		Long:  true,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
@@ -52,6 +60,7 @@ func missingImage() e2e.Story {
 			after := s.Settle()
 			wantVersion(s, after, "v2")
 			want(s, names(after) == names(before), "the same Pods")
+			wantNotBlocked(s)
 		},
 	}
 }
@@ -59,7 +68,7 @@ func missingImage() e2e.Story {
 func crashLoop() e2e.Story {
 	return e2e.Story{
 		Name:  "crash-loop",
-		About: "a new version that crashes: the rollout stops at one Pod, fails its progressDeadlineSeconds, and is rolled back",
+		About: "a new version that crashes: the rollout stops at one Pod, says why, fails its progressDeadlineSeconds, and is rolled back",
 		Long:  true,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
@@ -68,8 +77,19 @@ func crashLoop() e2e.Story {
 			awaitNoProgress(s)
 			s.Image("v1")
 			wantVersion(s, s.Settle(), "v1")
+			wantNotBlocked(s)
 		},
 	}
+}
+
+// wantNotBlocked waits until the set waits for nothing.
+func wantNotBlocked(s *e2e.Scene) {
+	s.Await("the condition Blocked=False", func(now e2e.State) string {
+		if c := now.Condition(appsv1alpha1.ConditionBlocked); c == nil || c.Status != corev1.ConditionFalse {
+			return fmt.Sprintf("it is %+v", c)
+		}
+		return ""
+	})
 }
 
 // awaitNoProgress waits until the set says that its rollout has come to a stop.
