@@ -107,3 +107,23 @@ func TestAdoptedAndGone(t *testing.T) {
 		}
 	}
 }
+
+// TestAdoptedClaimAndGone: the same for a claim.
+func TestAdoptedClaimAndGone(t *testing.T) {
+	set := claimedSet(t, `{"metadata":{"name":"data"}}`)
+	orphan := claimOf(set, "data-web-x", "x")
+	adopted := orphan.DeepCopy()
+	orphan.OwnerReferences, orphan.ResourceVersion, adopted.ResourceVersion = nil, "5", "6"
+	for _, gone := range []bool{false, true} {
+		c := &adopter{live: set.DeepCopy(), gone: gone}
+		r := &Reconciler{Client: c, Reader: c, Clock: testclock.NewFakePassiveClock(now), claims: newOverlay[*corev1.PersistentVolumeClaim](), answers: newAnswers()}
+		r.claims.note(set.UID, claimWritten{object: adopted, created: true, at: now})
+		if err := r.adoptClaim(t.Context(), set, orphan); err != nil {
+			t.Fatal(err)
+		}
+		claims, _ := r.claims.merge(set.UID, nil, now)
+		if slices.ContainsFunc(claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == orphan.Name }) == gone {
+			t.Errorf("gone %v: the pass sees %d claims", gone, len(claims))
+		}
+	}
+}

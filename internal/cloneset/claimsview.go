@@ -84,6 +84,12 @@ func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, pods []*
 			return nil, err
 		}
 	}
+	if len(doubtful) > 0 { // laid over and listed anew, as ownPods does
+		if cached, err = r.cachedClaims(ctx, set, string(set.UID)); err != nil {
+			return nil, err
+		}
+		claims, _ = r.claims.merge(set.UID, cached, now)
+	}
 	return claims, nil
 }
 

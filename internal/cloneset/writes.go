@@ -19,9 +19,9 @@ import (
 // overlay remembers what the API server answered to this controller's own writes
 // until the cache shows it: each pass sees its objects at least as new as the
 // pass before it left them. Nothing waits for the cache, and nothing can leak: an
-// entry goes when the cache has caught up, and one that the cache contradicts
-// for longer than doubtAfter is looked up at the API server, by a pass of its own
-// if no event brings one.
+// entry goes when the cache has caught up, and one that the cache has gone past, or
+// contradicts for longer than doubtAfter, is looked up at the API server, by a pass
+// of its own if no event brings one.
 type overlay[T client.Object] struct {
 	mu   sync.Mutex
 	sets map[types.UID]map[types.UID]answer[T]
@@ -139,8 +139,8 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 		}
 	}
 	for uid, entry := range unseen {
-		if !entry.created || beyond(cached, entry.object) {
-			delete(entries, uid) // the cache has seen it, and seen it go; or it went before a relist
+		if !entry.created {
+			delete(entries, uid) // the cache has seen it, and seen it go
 			continue
 		}
 		if entry.deleted { // gone before the cache has shown it at all, which it still may
@@ -150,7 +150,7 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 			continue
 		}
 		objects = append(objects, entry.object)
-		if now.Sub(entry.at) >= doubtAfter {
+		if now.Sub(entry.at) >= doubtAfter || beyond(cached, entry.object) {
 			doubtful = append(doubtful, entry)
 		}
 	}
@@ -174,10 +174,11 @@ func (w *overlay[T]) doubtAt(set types.UID) time.Time {
 	return first
 }
 
-// beyond says that what the cache shows is later than a version of an object: a
-// watch tells of one kind in the order of its versions, and a list has one version
-// for all. So an object that is missing there is gone for good, even if it was
-// made and removed while the watch was interrupted and the cache never had it.
+// beyond says that what the cache shows is later than a version of an object. A
+// watch tells of one kind in the order of its versions, so an object that is missing
+// there is gone, even if the cache never had it: it was made and removed while the
+// watch was interrupted. Only to be looked up, not to be believed: an informer may
+// put a new list into its store object by object.
 func beyond[T client.Object](cached []T, version client.Object) bool {
 	return slices.ContainsFunc(cached, func(object T) bool { return newer(object, version) })
 }
