@@ -34,6 +34,7 @@ func haproxyUpdate() e2e.Story {
 	return e2e.Story{
 		Name:     "registry-haproxy",
 		About:    "callers behind HAProxy: an update in place, out and in",
+		Takes:    25 * time.Second,
 		Registry: e2e.HAProxy,
 		// HAProxy itself says when the last request is over.
 		Propagation: -1,
