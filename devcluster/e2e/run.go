@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/usher-dev/usher/devcluster/internal/checkout"
@@ -23,6 +24,10 @@ func Run(ctx context.Context, place *sandbox.Place, options Options) error {
 	if place != nil {
 		return inside(ctx, place, o)
 	}
+	meter, err := newLoadMeter()
+	if err != nil {
+		return err
+	}
 	session := sandbox.Session{
 		Prefix: "usher-e2e-", Args: o.Args, Out: o.Out,
 		Prepare: func(ctx context.Context, dir string) error {
@@ -32,13 +37,21 @@ func Run(ctx context.Context, place *sandbox.Place, options Options) error {
 		},
 		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "own-etcd/etcd.log", "varlog/pods", resultFile},
 	}
-	if o.Report {
-		session.Done = func(dir string) error { return report(dir, o) }
+	session.Done = func(dir string) error {
+		took, err := meter.read()
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintln(o.Out, took)
+		if !o.Report {
+			return nil
+		}
+		return report(dir, o, took)
 	}
 	return session.Run(ctx)
 }
 
-func report(dir string, o Options) error {
+func report(dir string, o Options, took load) error {
 	found, err := readResult(dir)
 	if err != nil {
 		return err
@@ -49,6 +62,6 @@ func report(dir string, o Options) error {
 	}
 	now := time.Now()
 	return errors.Join(
-		writeReport(root, reportFile, reportBegin, reportEnd, markdown(found.Outcomes, now)),
+		writeReport(root, reportFile, reportBegin, reportEnd, markdown(found.Outcomes, now, took)),
 		writeReport(root, footprintFile, footprintBegin, footprintEnd, found.Footprint.markdown(now)))
 }

@@ -113,9 +113,9 @@ func splice(text, begin, end, report string) (string, error) {
 	return before + begin + "\n" + report + end + after, nil
 }
 
-func markdown(outcomes []Outcome, now time.Time) string {
-	text := fmt.Sprintf("Played on %s.\n\n| Story | What happens | Registry | Requests | Lost | p99 | Time |\n|---|---|---|---:|---:|---:|---:|\n",
-		now.UTC().Format(time.DateOnly))
+func markdown(outcomes []Outcome, now time.Time, took load) string {
+	text := fmt.Sprintf("Played on %s. %s\n\n| Story | What happens | Registry | Requests | Lost | p99 | Time |\n|---|---|---|---:|---:|---:|---:|\n",
+		now.UTC().Format(time.DateOnly), took)
 	for _, o := range outcomes {
 		text += fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |\n", o.Name, o.About, o.Registry,
 			thousands(o.Requests), thousands(o.Lost), milliseconds(o.P99), seconds(o.Took))

@@ -77,6 +77,9 @@ func TestTable(t *testing.T) {
 // may is a day.
 var may = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 
+// busy is a run of which others took a quarter of the processors.
+var busy = load{took: 100 * time.Second, ours: 100 * time.Second, machine: 150 * time.Second, processors: 2}
+
 func TestFootprint(t *testing.T) {
 	f := Footprint{
 		Image: 20 << 20, Program: 60 << 20,
@@ -121,14 +124,14 @@ func TestReport(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, old, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeReport(root, reportFile, reportBegin, reportEnd, markdown(outcomes()[:1], may)); err != nil {
+	if err := writeReport(root, reportFile, reportBegin, reportEnd, markdown(outcomes()[:1], may, busy)); err != nil {
 		t.Fatal(err)
 	}
 	written, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "before\n" + reportBegin + "\nPlayed on 2026-05-01.\n\n" +
+	const want = "before\n" + reportBegin + "\nPlayed on 2026-05-01. It took 1m40s; of the 2 processors other programs took 25 % meanwhile.\n\n" +
 		"| Story | What happens | Registry | Requests | Lost | p99 | Time |\n|---|---|---|---:|---:|---:|---:|\n" +
 		"| good | goes well | etcd | 1,234,567 | 0 | 1.5 ms | 12.0 s |\n" + reportEnd + "\nafter\n"
 	if string(written) != want {
