@@ -2,6 +2,11 @@
 
 package e2e
 
+import (
+	"cmp"
+	"slices"
+)
+
 // entrance is how a story comes on to the stage, and leaves it.
 type entrance struct {
 	// free gives up the story's place among those that play at once; it may be called
@@ -32,19 +37,23 @@ func (e entrance) leave() {
 }
 
 // entryOrder are the places of the stories in the order in which they begin: those
-// that take long, the others, and those that play alone.
+// that share the stage, the longest first, and then those that play alone.
 func entryOrder(stories []Story) []int {
-	var order []int
-	for _, in := range []func(Story) bool{
-		func(s Story) bool { return !s.Alone && s.Long },
-		func(s Story) bool { return !s.Alone && !s.Long },
-		func(s Story) bool { return s.Alone },
-	} {
-		for i, story := range stories {
-			if in(story) {
-				order = append(order, i)
-			}
-		}
+	order := make([]int, len(stories))
+	for i := range order {
+		order[i] = i
 	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		one, other := stories[a], stories[b]
+		switch {
+		case one.Alone && other.Alone:
+			return 0
+		case one.Alone:
+			return 1
+		case other.Alone:
+			return -1
+		}
+		return cmp.Compare(other.Takes, one.Takes)
+	})
 	return order
 }

@@ -16,7 +16,7 @@ type Options struct {
 	// Run chooses stories by their names; default all.
 	Run *regexp.Regexp
 	// Parallel is how many stories play at once, but for those that play alone;
-	// default 5.
+	// default 6.
 	Parallel int
 	// Rate is the number of requests per second in each story; default 100.
 	Rate int
@@ -33,7 +33,7 @@ type Options struct {
 }
 
 const (
-	defaultParallel = 5
+	defaultParallel = 6
 	defaultRate     = 100
 )
 

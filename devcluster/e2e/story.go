@@ -48,8 +48,9 @@ type Story struct {
 	// Alone keeps other stories away while it plays: it disturbs what all share. Its
 	// Pods come up while others still play, and then wait for its turn.
 	Alone bool
-	// Long begins it before others, so that it is not the last one.
-	Long bool
+	// Takes is about how long it plays, for those that take long: the longest begin
+	// first, so that none is the last one for long.
+	Takes time.Duration
 	// Loss says what it may lose.
 	Loss Loss
 	// Propagation is the drain time of its Registration; default 2 s, negative for

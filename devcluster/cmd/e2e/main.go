@@ -78,7 +78,7 @@ func parse(args []string, stderr io.Writer) (e2e.Options, bool, error) {
 		o.Run, err = regexp.Compile(text)
 		return err
 	})
-	flags.IntVar(&o.Parallel, "parallel", 0, "how many stories play at once, but for those that play alone (default 5)")
+	flags.IntVar(&o.Parallel, "parallel", 0, "how many stories play at once, but for those that play alone (default 6)")
 	flags.IntVar(&o.Rate, "rate", 0, "requests per second in each story (default 100)")
 	flags.BoolVar(&o.Shell, "shell", false, "open a shell on the node instead of playing stories")
 	flags.BoolVar(&o.Report, "report", false, "write the table of all stories into docs/reliability.md")

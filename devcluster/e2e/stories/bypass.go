@@ -5,6 +5,7 @@ package stories
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,7 +65,7 @@ func claims() e2e.Story {
 	return e2e.Story{
 		Name:  "claims",
 		About: "Pods with claims: updated in place they keep them, and who follows a deleted Pod takes its over (with a preStop sleep); scaled in, they go",
-		Long:  true,
+		Takes: 50 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.LocalVolumes(volumes)
 			s.Open(preStop(4), fmt.Sprintf(`spec: {volumeClaimTemplates: [{metadata: {name: data},

@@ -4,6 +4,7 @@ package stories
 
 import (
 	"slices"
+	"time"
 
 	"github.com/usher-dev/usher/devcluster/e2e"
 	"github.com/usher-dev/usher/devcluster/internal/images"
@@ -13,7 +14,7 @@ func oneContainer() e2e.Story {
 	return e2e.Story{
 		Name:  "in-place-one-of-several",
 		About: "a new image of one container of three in place, and of another one: each time the others run on",
-		Long:  true,
+		Takes: 40 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.Open(`{spec: {template: {spec: {
 				initContainers: [{name: side, image: "usher.test/web:v1", restartPolicy: Always, env: [{name: PORT, value: "8081"}]}],

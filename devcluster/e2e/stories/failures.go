@@ -49,7 +49,7 @@ func missingImage() e2e.Story {
 	return e2e.Story{
 		Name:  "missing-image",
 		About: "an image that does not exist, in place: the rollout stops at one Pod, says why, fails its progressDeadlineSeconds, and goes on when the image is corrected",
-		Long:  true,
+		Takes: 30 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
 			before := s.State()
@@ -69,7 +69,7 @@ func crashLoop() e2e.Story {
 	return e2e.Story{
 		Name:  "crash-loop",
 		About: "a new version that crashes: the rollout stops at one Pod, says why, fails its progressDeadlineSeconds, and is rolled back",
-		Long:  true,
+		Takes: 25 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
 			s.Image(images.Broken)

@@ -61,7 +61,7 @@ func registryDown() e2e.Story {
 		About: "etcd is killed in the middle of an update in place and back after 15 s: no Pod is touched while nobody can know what it lists",
 		// Nobody else misses it.
 		Registry: e2e.OwnEtcd,
-		Long:     true,
+		Takes:    70 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			s.Image("v2")

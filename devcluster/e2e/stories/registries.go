@@ -3,6 +3,8 @@
 package stories
 
 import (
+	"time"
+
 	"github.com/usher-dev/usher/devcluster/e2e"
 )
 
@@ -22,7 +24,7 @@ func consulUpdate() e2e.Story {
 	return e2e.Story{
 		Name:     "registry-consul",
 		About:    "callers that ask Consul: an update in place, out and in",
-		Long:     true,
+		Takes:    30 * time.Second,
 		Registry: e2e.Consul,
 		Play:     update,
 	}

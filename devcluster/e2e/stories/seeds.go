@@ -34,7 +34,7 @@ func seedHooks() e2e.Story {
 	return e2e.Story{
 		Name:  "seed-hooks",
 		About: "the CloneSet of OpenKruise's article “CloneSet Lifecycle”: created, scaled out, updated in place, scaled in",
-		Long:  true,
+		Takes: 45 * time.Second,
 		Play: func(s *e2e.Scene) {
 			seed(s, "seed1")
 			s.Scale(4)
@@ -75,7 +75,7 @@ func seedPreNormalDrain() e2e.Story {
 	return e2e.Story{
 		Name:        "seed-prenormal-drain",
 		About:       "the same with a preDelete hook beside it",
-		Long:        true,
+		Takes:       30 * time.Second,
 		Propagation: seedPropagation,
 		Play:        func(s *e2e.Scene) { preNormal(s, "seed3-predelete") },
 	}

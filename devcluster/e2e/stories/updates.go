@@ -4,6 +4,7 @@ package stories
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -158,7 +159,7 @@ func ignoresTerm() e2e.Story {
 	return e2e.Story{
 		Name:  "ignores-sigterm",
 		About: "containers that ignore SIGTERM and end by SIGKILL after their grace period of 3 s",
-		Long:  true,
+		Takes: 40 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {template: {spec: {terminationGracePeriodSeconds: 3,
 				containers: [{name: main, env: [{name: IGNORE_TERM, value: "1"}]}]}}}`)
@@ -174,7 +175,7 @@ func slowPreStop() e2e.Story {
 	return e2e.Story{
 		Name:  "slow-prestop",
 		About: "a preStop hook of 5 s before each restart and end",
-		Long:  true,
+		Takes: 45 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.Open(preStop(5))
 			before := s.State()
