@@ -252,6 +252,10 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	names := map[string]bool{}
 	var errs []error
 	for _, o := range plan.Outcomes {
+		if p.vanished[o.Registration.Name] {
+			errs = append(errs, ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept), &p.retry, p.clock))
+			continue
+		}
 		names[o.Registration.Name] = true
 		status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
 		p.metrics.count(p.snapshot.Namespace, o, plan, status)
@@ -271,6 +275,9 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.RegistrationStatus) error {
 	r := o.Registration
 	if o.Released {
+		if err := p.dropUsers(ctx, r.Name, nil); err != nil {
+			return err
+		}
 		at := slices.Index(r.Finalizers, usherv1alpha1.Finalizer)
 		if at < 0 {
 			return nil
@@ -283,7 +290,7 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.Re
 		return nil
 	}
 	if equality.Semantic.DeepEqual(status, r.Status) {
-		return nil
+		return p.dropUsers(ctx, r.Name, o.Kept)
 	}
 	next := r.DeepCopy()
 	next.Status = status
@@ -291,7 +298,7 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.Re
 		return fmt.Errorf("write the status of Registration %s: %w", r.Name, err)
 	}
 	p.notes.registrations.wrote(r, next)
-	return nil
+	return p.dropUsers(ctx, r.Name, o.Kept)
 }
 
 // announce sends the events of a pass whose writes are done.
