@@ -26,6 +26,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
@@ -100,12 +101,16 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return fmt.Errorf("register the metrics of the hook operator: %w", err)
 	}
+	recorder, err := announce.Recorder(mgr, "usher")
+	if err != nil {
+		return err
+	}
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: options.Clock,
 		log:       mgr.GetLogger().WithName("registration"),
 		pool:      newPool(mgr.GetAPIReader(), options.Connect, options.Clock),
 		metrics:   m,
-		announcer: newAnnouncer(mgr.GetEventRecorder("usher"), options.Clock),
+		announcer: newAnnouncer(recorder, options.Clock),
 		probes:    make(chan event.GenericEvent, probeBacklog),
 		back:      make(chan event.GenericEvent, probeBacklog),
 		workers:   options.Workers,
