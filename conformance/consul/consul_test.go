@@ -174,6 +174,29 @@ func TestACL(t *testing.T) {
 	}
 }
 
+// TestACLsAreTurnedOn hides what a connector without a token has seen: it takes
+// nothing for gone.
+func TestACLsAreTurnedOn(t *testing.T) {
+	s := start(t, nil)
+	r := s.connect(t, consul.Options{})
+	if err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance("one")}}); err != nil {
+		t.Fatal(err)
+	}
+	if listed, err := r.List(try.Bounded(t), "web"); err != nil || len(listed) != 1 {
+		t.Fatalf("listed: %v, %v", listed, err)
+	}
+	s.Break(t)
+	s.set(t, map[string]any{"acl": map[string]any{
+		"enabled": true, "default_policy": "deny", "tokens": map[string]any{"initial_management": management},
+	}})
+	s.Mend(t)
+	for range 2 {
+		if listed, err := r.List(try.Bounded(t), "web"); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("listed without a token: %v, %v; want a permanent error", listed, err)
+		}
+	}
+}
+
 // TestTLS checks the server's certificate, and shows our own.
 func TestTLS(t *testing.T) {
 	ours, theirs := certs.New(t), certs.New(t)

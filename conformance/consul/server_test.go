@@ -9,8 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -32,6 +35,9 @@ type server struct {
 	address string
 	secure  string // With TLS, if the settings name a certificate.
 	token   string // Of tests; may do everything.
+	// file has the configuration, which is read when the server starts.
+	file   string
+	config map[string]any
 }
 
 // start starts a server with these settings besides its own.
@@ -49,7 +55,8 @@ func start(t *testing.T, settings map[string]any) *server {
 		https = ports[4]
 	}
 	s := &server{address: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), secure: fmt.Sprintf("https://127.0.0.1:%d", https)}
-	config := map[string]any{
+	s.file = filepath.Join(t.TempDir(), "config.json")
+	s.config = map[string]any{
 		"disable_update_check": true,
 		"disable_host_node_id": true,
 		"performance":          map[string]any{"raft_multiplier": 1},
@@ -58,22 +65,29 @@ func start(t *testing.T, settings map[string]any) *server {
 			"dns": -1, "grpc": -1,
 		},
 	}
-	for key, value := range settings {
-		config[key] = value
+	s.set(t, settings)
+	s.Process = servers.Start(t, servers.Spec{
+		Name: "consul", Path: program, Ready: s.ready,
+		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-datacenter=" + datacenter,
+			"-bind=127.0.0.1", "-client=127.0.0.1", "-data-dir=" + t.TempDir(), "-config-file=" + s.file},
+	})
+	return s
+}
+
+// set adds settings, for when the server starts.
+func (s *server) set(t *testing.T, settings map[string]any) {
+	t.Helper()
+	maps.Copy(s.config, settings)
+	data, err := json.Marshal(s.config)
+	if err == nil {
+		err = os.WriteFile(s.file, data, 0o600)
 	}
-	data, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if acl, ok := settings["acl"].(map[string]any); ok {
 		s.token = acl["tokens"].(map[string]any)["initial_management"].(string)
 	}
-	s.Process = servers.Start(t, servers.Spec{
-		Name: "consul", Path: program, Ready: s.ready,
-		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-datacenter=" + datacenter,
-			"-bind=127.0.0.1", "-client=127.0.0.1", "-data-dir=" + t.TempDir(), "-hcl=" + string(data)},
-	})
-	return s
 }
 
 // ready says whether the server leads and has registered itself.

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/plan"
 )
 
@@ -122,7 +123,11 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 
 // Setup adds the controller to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	r := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("usher-cloneset"), options)
+	recorder, err := announce.Recorder(mgr, "usher-cloneset")
+	if err != nil {
+		return err
+	}
+	r := New(mgr.GetClient(), mgr.GetAPIReader(), recorder, options)
 	if err := r.metrics.register(r.Options.Registerer); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
@@ -131,7 +136,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
 	}
-	err := ctrl.NewControllerManagedBy(mgr).Named("cloneset").
+	err = ctrl.NewControllerManagedBy(mgr).Named("cloneset").
 		For(&apps.CloneSet{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).

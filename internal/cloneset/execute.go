@@ -171,8 +171,13 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 		}
 	}
 	opened, err := r.patchStatus(ctx, set, pod, plan.Action{Conditions: conditions})
+	if apierrors.IsNotFound(err) {
+		// Decided anew at once: a cache that never has the Pod tells nobody that it went.
+		r.learnGone(set, pod)
+		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errGone)
+	}
 	if err != nil {
-		return pod, client.IgnoreNotFound(fmt.Errorf("open the readiness gates of Pod %s: %w", pod.Name, err))
+		return pod, fmt.Errorf("open the readiness gates of Pod %s: %w", pod.Name, err)
 	}
 	return opened, nil
 }
@@ -266,6 +271,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 	}
 	return patched, nil
 }
+
+// errGone is why a new Pod is none: somebody has deleted it at once.
+var errGone = errors.New("the Pod is gone again")
 
 // errNotOurs is why an action on a Pod ends half way.
 var errNotOurs = errors.New("the Pod does not belong to the CloneSet any more")

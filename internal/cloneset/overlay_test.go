@@ -10,6 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
 )
 
 func versioned(name, version string) *corev1.Pod {
@@ -51,5 +54,21 @@ func TestFoundGoneByAnOlderVersion(t *testing.T) {
 		if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == "new" }) {
 			t.Errorf("the cache shows %v, and the Pod is back", cached)
 		}
+	}
+}
+
+// TestNewPodGoneAtOnce: a Pod that is gone before its gates are opened counts no
+// more, and the pass after it comes at once.
+func TestNewPodGoneAtOnce(t *testing.T) {
+	set, r := web(), reconcilerOf()
+	pod := versioned("web-a", "5")
+	pod.Namespace, pod.Spec.ReadinessGates = set.Namespace, []corev1.PodReadinessGate{{ConditionType: apps.ConditionInPlaceUpdateReady}}
+	r.writes.note(set.UID, written{object: pod, created: true, at: now})
+	made, err := r.openGates(t.Context(), set, pod)
+	if made != nil || !(outcome{action: plan.Action{Verb: plan.Create}, err: err}).stale() {
+		t.Errorf("made %v: %v", made, err)
+	}
+	if pods, _ := r.writes.merge(set.UID, nil, now); len(pods) > 0 {
+		t.Errorf("the next pass sees %d Pods", len(pods))
 	}
 }

@@ -26,6 +26,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
@@ -100,12 +101,16 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return fmt.Errorf("register the metrics of the hook operator: %w", err)
 	}
+	recorder, err := announce.Recorder(mgr, "usher")
+	if err != nil {
+		return err
+	}
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: options.Clock,
 		log:       mgr.GetLogger().WithName("registration"),
 		pool:      newPool(mgr.GetAPIReader(), options.Connect, options.Clock),
 		metrics:   m,
-		announcer: newAnnouncer(mgr.GetEventRecorder("usher"), options.Clock),
+		announcer: newAnnouncer(recorder, options.Clock),
 		probes:    make(chan event.GenericEvent, probeBacklog),
 		back:      make(chan event.GenericEvent, probeBacklog),
 		workers:   options.Workers,
@@ -252,6 +257,10 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	names := map[string]bool{}
 	var errs []error
 	for _, o := range plan.Outcomes {
+		if p.vanished[o.Registration.Name] {
+			errs = append(errs, ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept), &p.retry, p.clock))
+			continue
+		}
 		names[o.Registration.Name] = true
 		status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
 		p.metrics.count(p.snapshot.Namespace, o, plan, status)
@@ -271,6 +280,9 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.RegistrationStatus) error {
 	r := o.Registration
 	if o.Released {
+		if err := p.dropUsers(ctx, r.Name, nil); err != nil {
+			return err
+		}
 		at := slices.Index(r.Finalizers, usherv1alpha1.Finalizer)
 		if at < 0 {
 			return nil
@@ -283,7 +295,7 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.Re
 		return nil
 	}
 	if equality.Semantic.DeepEqual(status, r.Status) {
-		return nil
+		return p.dropUsers(ctx, r.Name, o.Kept)
 	}
 	next := r.DeepCopy()
 	next.Status = status
@@ -291,7 +303,7 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.Re
 		return fmt.Errorf("write the status of Registration %s: %w", r.Name, err)
 	}
 	p.notes.registrations.wrote(r, next)
-	return nil
+	return p.dropUsers(ctx, r.Name, o.Kept)
 }
 
 // announce sends the events of a pass whose writes are done.

@@ -23,6 +23,8 @@
 //     registry, as far as an outage was seen by this process or an earlier one.
 //   - No entry is written for a Pod that could vanish unseen: the finalizer is
 //     there, no drain record is, and the API server has just said so.
+//   - Who has entries in a registry is recorded there before the first is, so that
+//     none outlives its Pod or its Registration, whoever takes finalizers off.
 //   - Entries of another cluster or of nobody are never touched.
 //   - What is not known is not assumed: a registry that cannot be listed holds
 //     hooks and finalizers, until spec.drain says otherwise.

@@ -44,6 +44,13 @@ func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
 	if prepared || len(plan.Protect) > 0 {
 		plan = p.plan()
 	}
+	stale, err := p.confirmRegistrations(ctx, plan.Changes)
+	if err != nil {
+		return plan, err
+	}
+	if stale {
+		plan = p.plan()
+	}
 	changed, err := p.confirm(ctx, plan.Changes)
 	if err != nil {
 		return plan, err
@@ -82,7 +89,7 @@ func withoutJoins(changes []PlaceChanges, registrations map[string]bool) []Place
 }
 
 // prepare records where entries will be, before any is there: the Registry
-// and the Registration are held, and the Registration says where. It returns
+// and the Registration are held, and both say where. It returns
 // the Registrations for which that failed: nothing is registered for them.
 func (p *pass) prepare(ctx context.Context, outcomes []Outcome) (failed map[string]bool, changed bool) {
 	failed = map[string]bool{}
@@ -109,7 +116,7 @@ func (p *pass) prepare(ctx context.Context, outcomes []Outcome) (failed map[stri
 // has left only a part of it behind.
 func (p *pass) prepared(o Outcome) bool {
 	for _, target := range o.Targets {
-		if r := p.objects[target.Registry]; r != nil && r.DeletionTimestamp == nil && !held(r) {
+		if r := p.objects[target.Registry]; r != nil && (r.DeletionTimestamp == nil && !held(r) || !recorded(r, o.Registration, target)) {
 			return false
 		}
 	}
@@ -121,6 +128,9 @@ func held(o client.Object) bool { return slices.Contains(o.GetFinalizers(), ushe
 func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []usherv1alpha1.Target) error {
 	for _, target := range targets {
 		if err := p.holdRegistry(ctx, target.Registry); err != nil {
+			return err
+		}
+		if err := p.recordUser(ctx, r, target); err != nil {
 			return err
 		}
 	}
@@ -172,7 +182,7 @@ func (p *pass) holdRegistry(ctx context.Context, name string) error {
 	if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("hold Registry %s: %w", name, err)
 	}
-	p.objects[name] = next
+	p.replaceRegistry(r, next)
 	return nil
 }
 

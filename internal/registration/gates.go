@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 )
 
@@ -174,14 +177,12 @@ func (w *world) left(m *member, place Place, s *subject, record *Record, base Wa
 		return wait, &time.Time{}
 	}
 	gone, seen := record.Gone[key]
-	if !seen && !s.finalized() {
-		// Without the finalizer nothing was ever written for it: nobody can have
-		// it in a cache.
-		base.Since = w.Now
-		return base, nil
-	}
 	if !seen {
-		gone = w.Now.UTC()
+		var ever bool
+		if gone, ever = w.goneSince(s); !ever {
+			base.Since = w.Now
+			return base, nil
+		}
 		record.Gone[key] = gone
 	}
 	away := w.Registries[place.Registry].Outage
@@ -197,6 +198,22 @@ func (w *world) left(m *member, place Place, s *subject, record *Record, base Wa
 	}
 	return base.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
 		place.Registry, end.Format(time.RFC3339))), &end
+}
+
+// goneSince is since when a Pod is gone that nobody has seen go: since now, or since
+// it was let go. Without the finalizer, and without having told that it was let go,
+// nothing was ever written for it: nobody can have it in a cache.
+func (w *world) goneSince(s *subject) (gone time.Time, ever bool) {
+	c := condition(s.pod, usherv1alpha1.ConditionRegistered)
+	switch {
+	case s.finalized():
+	case c == nil || c.Status == corev1.ConditionUnknown:
+		return time.Time{}, false
+	case c.Status == corev1.ConditionFalse:
+		// Times in a status have whole seconds.
+		return earlier(w.Now, c.LastTransitionTime.Add(time.Second)).UTC(), true
+	}
+	return w.Now.UTC(), true
 }
 
 // gone says whether none of the places lists the Pod, and if not, what is in

@@ -28,6 +28,8 @@ type pass struct {
 	notes    *notes
 	// objects are the Registry objects by name.
 	objects map[string]*usherv1alpha1.Registry
+	// vanished are Registrations of the snapshot that are no more.
+	vanished map[string]bool
 	// fresh are Pods that the API server itself has shown in this pass.
 	fresh map[types.UID]bool
 	// at finds Pods in the snapshot; nil after one came or went.
@@ -57,9 +59,12 @@ type notes struct {
 	suspects map[Place]map[string]bool
 	// left is how many orphans the last sweep of a place left there.
 	left map[Place]int
-	// pods and registrations are our own last writes that the cache may not show yet.
+	// pods, registrations and registries are our own last writes that the cache may not show yet.
 	pods          answers[*corev1.Pod]
 	registrations answers[*usherv1alpha1.Registration]
+	registries    answers[*usherv1alpha1.Registry]
+	// confirmed are Registrations that the API server itself has shown once.
+	confirmed map[types.UID]bool
 	// next is when the next pass may begin.
 	next time.Time
 	// wants are what entries were to take from Pods when they were last planned.
@@ -72,14 +77,14 @@ func newNotes() *notes {
 	return &notes{
 		dirty: map[Place]bool{}, swept: map[Place]time.Time{}, suspects: map[Place]map[string]bool{},
 		left: map[Place]int{}, pods: answers[*corev1.Pod]{}, registrations: answers[*usherv1alpha1.Registration]{},
-		names: map[string]bool{},
+		registries: answers[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{},
 	}
 }
 
 // observe reads the namespace from the caches.
 func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
 	p := &pass{reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
-		fresh: map[types.UID]bool{}}
+		vanished: map[string]bool{}, fresh: map[types.UID]bool{}}
 	cluster, err := r.clusterID(ctx)
 	if err != nil {
 		return nil, err
@@ -98,6 +103,9 @@ func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	}
 	p.notes.pods = p.notes.pods.overlay(p.snapshot.Pods)
 	p.notes.registrations = p.notes.registrations.overlay(p.snapshot.Registrations)
+	if err := p.takeOver(ctx); err != nil {
+		return nil, err
+	}
 	p.noteWants()
 	return p, nil
 }
@@ -143,8 +151,12 @@ func (p *pass) readRegistries(ctx context.Context) error {
 	if err := p.client.List(ctx, &list); err != nil {
 		return fmt.Errorf("list Registries: %w", err)
 	}
+	objects := make([]*usherv1alpha1.Registry, 0, len(list.Items))
 	for i := range list.Items {
-		r := &list.Items[i]
+		objects = append(objects, &list.Items[i])
+	}
+	p.notes.registries = p.notes.registries.overlay(objects)
+	for _, r := range objects {
 		allowed, err := p.allowed(ctx, r)
 		if err != nil {
 			return err

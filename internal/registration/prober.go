@@ -171,12 +171,16 @@ func (r *prober) free(ctx context.Context, object *usherv1alpha1.Registry) (bool
 			users = append(users, list.Items[i].Namespace+"/"+list.Items[i].Name)
 		}
 	}
+	for _, u := range object.Status.Users {
+		users = append(users, u.Namespace+"/"+u.Registration)
+	}
 	at := slices.Index(object.Finalizers, usherv1alpha1.Finalizer)
 	switch {
 	case at < 0:
 		return true, nil
 	case len(users) > 0:
 		slices.Sort(users)
+		users = slices.Compact(users)
 		r.announcer.warn(object, reasonInUse, "Delete", fmt.Sprintf(
 			"Registrations still have entries there: %s. Delete them, or take the Registry out of their spec.registries.",
 			strings.Join(users, ", ")))

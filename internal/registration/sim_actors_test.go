@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry/memory"
 )
 
@@ -159,7 +160,8 @@ var happenings = []happening{
 	{2, func(s *simulation, _ *corev1.Pod) { s.replace() }},
 	{2, func(s *simulation, pod *corev1.Pod) { s.silence(pod) }},
 	{2, func(s *simulation, pod *corev1.Pod) { s.reweigh(pod) }},
-	{42, func(s *simulation, _ *corev1.Pod) { s.look() }},
+	{1, func(s *simulation, _ *corev1.Pod) { s.bypass() }},
+	{41, func(s *simulation, _ *corev1.Pod) { s.look() }},
 }
 
 // step lets something happen.
@@ -191,6 +193,42 @@ func (s *simulation) replace() {
 		s.cached = s.views[s.random.IntN(len(s.views))]
 	}
 	s.restart()
+}
+
+// bypass takes the Registration away although entries may be there, or brings it back.
+func (s *simulation) bypass() {
+	s.Helper()
+	if s.absent == nil {
+		s.absent = s.vanish()
+		return
+	}
+	s.log("the Registration is made anew")
+	s.serial++
+	s.absent.UID = types.UID(fmt.Sprintf("nginx-%d", s.serial))
+	if err := s.live.Create(s.Context(), s.absent); err != nil {
+		s.Fatal(err)
+	}
+	s.absent = nil
+}
+
+// vanish deletes the Registration past our finalizer, and returns one to make anew.
+func (s *simulation) vanish() *usherv1alpha1.Registration {
+	s.Helper()
+	var r usherv1alpha1.Registration
+	if err := s.live.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: "nginx"}, &r); err != nil {
+		s.Fatal(err)
+	}
+	s.log("the Registration vanishes")
+	again := r.DeepCopy()
+	again.ResourceVersion, again.Finalizers, again.Status = "", nil, usherv1alpha1.RegistrationStatus{}
+	r.Finalizers = nil
+	if err := s.live.Update(s.Context(), &r); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.live.Delete(s.Context(), &r); err != nil {
+		s.Fatal(err)
+	}
+	return again
 }
 
 // look lets the operator make a pass, and perhaps crash in it.

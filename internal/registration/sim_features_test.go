@@ -160,6 +160,9 @@ func (s *simulation) weightOf(name string) int32 {
 // show them.
 func (p *process) judgeSilence(name string, changes []registry.Change) {
 	p.Helper()
+	if len(p.cached.registrations.Items) == 0 {
+		return // What leaves does so because its Registration is no more.
+	}
 	lost, total := p.silentPods()
 	removed := 0
 	for _, c := range changes {
@@ -177,18 +180,20 @@ func (p *process) judgeSilence(name string, changes []registry.Change) {
 }
 
 // silentPods says of each Pod whose node the caches show as silent whether its
-// grace is over, and counts all that could be listed.
+// grace is over, unless it leaves for another reason that they do not show yet, and
+// counts all that could be listed.
 func (p *process) silentPods() (lost map[string]bool, total int) {
 	lost = map[string]bool{}
 	for i := range p.cached.pods {
 		pod := &p.cached.pods[i]
 		isReady, _ := ready(pod)
 		since, isSilent := silent(pod)
-		live := p.lookup(pod.Name)
-		if live == nil || live.UID != pod.UID || !listable(pod) || !listable(live) || !isReady && !isSilent {
+		if !listable(pod) || !isReady && !isSilent {
 			continue
 		}
-		if total++; isSilent {
+		total++
+		live := p.lookup(pod.Name)
+		if isSilent && live != nil && live.UID == pod.UID && listable(live) {
 			lost[string(pod.UID)] = p.clock.Now().Sub(since) >= DefaultNodeGrace
 		}
 	}
@@ -209,6 +214,8 @@ type defects struct {
 	expected bool
 	// believes changes the objects that the caches show.
 	believes func(*usherv1alpha1.Registration, []usherv1alpha1.Registry)
+	// loses says that what vanished Registrations left is not found in Registries.
+	loses bool
 	// forgets says that a process knows nothing of what earlier ones saw.
 	forgets bool
 	// writes changes what a patch of an object's metadata holds.
@@ -216,6 +223,11 @@ type defects struct {
 }
 
 func (d defects) mislead(list client.ObjectList) {
+	if registries, ok := list.(*usherv1alpha1.RegistryList); ok && d.loses {
+		for i := range registries.Items {
+			registries.Items[i].Status.Users = nil
+		}
+	}
 	if d.believes == nil {
 		return
 	}

@@ -68,6 +68,8 @@ type simulation struct {
 	// What the invariants need to know.
 	serial   int
 	absences []*absence
+	// absent is the Registration while somebody has taken it away.
+	absent   *usherv1alpha1.Registration
 	lastSeen map[types.UID]time.Time
 	released map[string]int
 	foreign  registry.Entry
@@ -129,10 +131,11 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		return list.Items
 	}
 	s.holds = func(namespace, name string, o client.Object) bool {
-		if err := s.live.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, o); err != nil {
+		err := s.live.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, o)
+		if client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
-		return held(o)
+		return err == nil && held(o)
 	}
 	s.refresh()
 	s.restart()
@@ -218,6 +221,9 @@ func (s *simulation) quiesce() {
 	s.log("all is well")
 	for _, name := range []string{"discovery", "backup"} {
 		s.breaks(name, memory.None)
+	}
+	if s.absent != nil {
+		s.bypass()
 	}
 	for round := range 40 {
 		for _, pod := range s.pods() {

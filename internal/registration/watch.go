@@ -136,10 +136,17 @@ func matters(a, b *corev1.Pod) bool {
 }
 
 // ofRegistries maps a Registry to the namespaces whose Registrations name it or
-// have entries there.
+// have entries there, or had when they vanished.
 func (r *reconciler) ofRegistries() handler.EventHandler {
-	return r.toNamespaces(func(registration *usherv1alpha1.Registration, object client.Object) bool {
+	users := func(registration *usherv1alpha1.Registration, object client.Object) bool {
 		return uses(registration, object.GetName())
+	}
+	return r.toNamespaces(users, func(object client.Object, q queue) {
+		if registry, ok := object.(*usherv1alpha1.Registry); ok {
+			for _, u := range registry.Status.Users {
+				gather(q, u.Namespace)
+			}
+		}
 	})
 }
 
@@ -147,7 +154,7 @@ func (r *reconciler) ofRegistries() handler.EventHandler {
 func (r *reconciler) ofNamespaces() handler.EventHandler {
 	return r.toNamespaces(func(registration *usherv1alpha1.Registration, object client.Object) bool {
 		return registration.Namespace == object.GetName()
-	})
+	}, func(client.Object, queue) {})
 }
 
 func uses(registration *usherv1alpha1.Registration, registry string) bool {
@@ -160,8 +167,11 @@ func recordedAt(registration *usherv1alpha1.Registration, registry string) bool 
 	})
 }
 
-func (r *reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool) handler.EventHandler {
+// toNamespaces maps an object to the namespaces of Registrations that it concerns,
+// and to those that more adds.
+func (r *reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool, more func(client.Object, queue)) handler.EventHandler {
 	enqueue := func(ctx context.Context, object client.Object, q queue) {
+		more(object, q)
 		var list usherv1alpha1.RegistrationList
 		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 			r.log.Error(err, "Cannot list Registrations; they follow at their next repair")

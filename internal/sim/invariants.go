@@ -194,7 +194,9 @@ func heldDelete(d *deed) string {
 }
 
 // drainSkipped: before a container changes the Pod is out of its endpoints, for
-// the whole of the grace period. A Pod without a node serves nobody.
+// the whole of the grace period. A Pod without a node serves nobody, nor does one
+// in which nothing runs, or nothing ran when it left its endpoints: what starts
+// later is never in them.
 func drainSkipped(d *deed) string {
 	if !d.changesContainers() || d.old.Spec.NodeName == "" {
 		return "" // nothing runs yet that could restart
@@ -208,16 +210,16 @@ func drainSkipped(d *deed) string {
 		return ""
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
-	if gone := d.process.world.now().Sub(d.process.server.drainedAt(d.old)); gone < grace {
+	at, ran := d.process.server.drainedAt(d.old)
+	if gone := d.process.world.now().Sub(at); ran && gone < grace {
 		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", d.name(), gone, grace)
 	}
 	return ""
 }
 
-// drainedAt is when a Pod last left its endpoints for an update, exactly: its
-// condition has whole seconds only.
-func (s *Server) drainedAt(pod *corev1.Pod) time.Time {
-	var at time.Time
+// drainedAt is when a Pod last left its endpoints for an update, exactly (its
+// condition has whole seconds only), and whether a container of it ran then.
+func (s *Server) drainedAt(pod *corev1.Pod) (at time.Time, ran bool) {
 	for _, c := range s.log[Pods] {
 		old, _ := c.Old.(*corev1.Pod)
 		next, _ := c.New.(*corev1.Pod)
@@ -228,10 +230,10 @@ func (s *Server) drainedAt(pod *corev1.Pod) time.Time {
 			return condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
 		}
 		if out(next) && !out(old) {
-			at = c.At
+			at, ran = c.At, anyRunning(old)
 		}
 	}
-	return at
+	return at, ran
 }
 
 // anyRunning says that there is a container to drain.

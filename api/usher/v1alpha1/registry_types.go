@@ -367,6 +367,28 @@ type RegistryStatus struct {
 	// known to have happened.
 	// +optional
 	LastOutage *Outage `json:"lastOutage,omitempty"`
+	// Users are Registrations that may have entries there, one for each service. They
+	// are written before the first entry is, and tell what to remove when a
+	// Registration vanishes whose finalizer somebody took off.
+	// +listType=atomic
+	// +optional
+	Users []RegistryUser `json:"users,omitempty"`
+}
+
+// RegistryUser is a Registration that may have entries in a service.
+type RegistryUser struct {
+	// Namespace of the Registration.
+	Namespace string `json:"namespace"`
+	// Registration is its name.
+	Registration string `json:"registration"`
+	// Selector found its Pods when this was written.
+	Selector metav1.LabelSelector `json:"selector"`
+	// Prefix is where the Registry kept its services, as in status.targets of a
+	// Registration.
+	// +optional
+	Prefix string `json:"prefix,omitempty"`
+	// Service is the name that callers ask for.
+	Service string `json:"service"`
 }
 
 // Outage is a time in which a registry did not answer. Two that follow each other

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -93,6 +94,8 @@ type story struct {
 	*testing.T
 	*world
 	namespace string
+	// wrap looks at the controller's requests; nil for nobody.
+	wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // begin makes a namespace and starts a controller that ends with the test.
@@ -120,6 +123,7 @@ func (s *story) startController() (stop func()) {
 	skip := true // tests run several managers in one process
 	config := rest.CopyConfig(s.config)
 	config.UserAgent = manager // so that a story can tell who wrote a field
+	config.WrapTransport = s.wrap
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: s.scheme, Metrics: server.Options{BindAddress: "0"}, Cache: cacheOf(s.namespace),
 		Controller: ctrlconfig.Controller{SkipNameValidation: &skip},

@@ -63,6 +63,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
 	}
+	defer r.memory.wrote(service, changes)
 	var refused []error
 	for range maxRounds {
 		instances, err := r.read(ctx, service)

@@ -48,6 +48,7 @@ type Registry struct {
 	datacenter string
 	token      string
 	client     *rest.Client
+	memory     memory
 }
 
 var _ registry.Connector = (*Registry)(nil)
@@ -69,8 +70,14 @@ func New(options Options) (*Registry, error) {
 	return &Registry{client: client, datacenter: options.Datacenter, token: token}, nil
 }
 
-// Ping implements registry.Connector. It needs a leader, as a List does.
+// Ping implements registry.Connector. It needs a leader, as a List does, and without
+// a token asks for ACLs each time.
 func (r *Registry) Ping(ctx context.Context) error {
+	if r.token == "" {
+		if err := r.mayBeFiltered(ctx); err != nil {
+			return err
+		}
+	}
 	_, err := r.read(ctx, pingService)
 	return err
 }
@@ -84,12 +91,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	entries := make([]registry.Entry, 0, len(instances))
-	for _, i := range instances {
-		entries = append(entries, i.entry(service))
-	}
-	sortByID(entries)
-	return entries, nil
+	return entries(service, instances), nil
 }
 
 // Close implements registry.Connector.
@@ -101,9 +103,6 @@ func (r *Registry) Close() error {
 // read returns the service's instances. It fails rather than return some of
 // them: who cannot see an entry would think that it is gone.
 func (r *Registry) read(ctx context.Context, service string) ([]instance, error) {
-	if err := r.mayBeFiltered(ctx); err != nil {
-		return nil, err
-	}
 	answer, err := r.call(ctx, http.MethodGet, "/v1/health/service/"+url.PathEscape(service), "consistent", nil)
 	if err != nil {
 		return nil, err
@@ -124,26 +123,10 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 		// Consul writes [] for none: null is another server's word.
 		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: it is no Consul", answer.Where))
 	}
+	if err := r.whole(ctx, service, instances); err != nil {
+		return nil, err
+	}
 	return instances, nil
-}
-
-// mayBeFiltered refuses to list without a token where Consul has ACLs: it would
-// leave entries out of its answer, and not say so to somebody unknown.
-func (r *Registry) mayBeFiltered(ctx context.Context) error {
-	if r.token != "" {
-		return nil
-	}
-	answer, err := r.call(ctx, http.MethodGet, "/v1/acl/token/self", "", nil)
-	switch {
-	case err != nil:
-		return err
-	case answer.Code == http.StatusUnauthorized && strings.Contains(string(answer.Body), "ACL support disabled"):
-		return nil
-	case answer.Code == http.StatusOK, answer.Code == http.StatusForbidden:
-		return registry.Permanent(fmt.Errorf(
-			"there are ACLs, which hide entries: put a token into the key %s of the credentials Secret", KeyToken))
-	}
-	return r.failure(answer)
 }
 
 func (r *Registry) call(ctx context.Context, method, path, flag string, question any) (*rest.Answer, error) {

@@ -209,7 +209,3 @@ func checkMeta(key, value string) error {
 	}
 	return nil
 }
-
-func sortByID(entries []registry.Entry) {
-	slices.SortFunc(entries, func(a, b registry.Entry) int { return strings.Compare(a.ID, b.ID) })
-}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package announce sends events, but none to namespaces that take none.
+//
+// A namespace that is being deleted refuses new events. Its objects end one after the
+// other meanwhile, which is much to tell, and client-go logs each refusal. So the first
+// one says that the namespace is ending, and its events end with it.
+package announce
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// ending is how long a namespace that refused an event is sent no more: one of the
+// same name may follow it.
+const ending = time.Minute
+
+// Recorder returns a recorder of events whose reporting controller has the name. It
+// works while the manager does.
+func Recorder(mgr ctrl.Manager, name string) (events.EventRecorder, error) {
+	api, err := typedeventsv1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("make a client for events: %w", err)
+	}
+	sender := &sender{broadcaster: events.NewBroadcaster(newSink(&events.EventSinkImpl{Interface: api}, clock.RealClock{}))}
+	if err := mgr.Add(sender); err != nil {
+		return nil, fmt.Errorf("send events with the manager: %w", err)
+	}
+	return sender.broadcaster.NewRecorder(mgr.GetScheme(), name), nil
+}
+
+// sender sends events while the manager runs, whether it leads or not.
+type sender struct{ broadcaster events.EventBroadcaster }
+
+// Start implements manager.Runnable.
+func (s *sender) Start(ctx context.Context) error {
+	// What is told last, as when the lease is lost, is to be sent as well.
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	if err := s.broadcaster.StartRecordingToSinkWithContext(sending); err != nil {
+		return fmt.Errorf("send events: %w", err)
+	}
+	quiet, err := s.broadcaster.StartLogging(log.FromContext(ctx).V(1))
+	if err != nil {
+		return fmt.Errorf("log events: %w", err)
+	}
+	<-ctx.Done()
+	quiet()
+	s.broadcaster.Shutdown()
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (s *sender) NeedLeaderElection() bool { return false }
+
+// sink keeps events from namespaces that refused one because they are ending.
+type sink struct {
+	events.EventSink
+	clock clock.PassiveClock
+
+	mu sync.Mutex
+	// refused is when each of them last did.
+	refused map[string]time.Time
+}
+
+func newSink(to events.EventSink, clock clock.PassiveClock) *sink {
+	return &sink{EventSink: to, clock: clock, refused: map[string]time.Time{}}
+}
+
+// Create implements events.EventSink.
+func (s *sink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+	if s.ends(event.Namespace) {
+		return event, nil
+	}
+	made, err := s.EventSink.Create(ctx, event)
+	return s.heed(event, made, err)
+}
+
+// Patch implements events.EventSink.
+func (s *sink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
+	if s.ends(event.Namespace) {
+		return event, nil
+	}
+	return s.EventSink.Patch(ctx, event, data)
+}
+
+// heed takes a refusal for an answer, if the namespace is ending or has ended. An
+// event itself is never what is not found when it is made.
+func (s *sink) heed(event, made *eventsv1.Event, err error) (*eventsv1.Event, error) {
+	if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsNotFound(err) {
+		return made, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[event.Namespace] = s.clock.Now()
+	return event, nil
+}
+
+// ends says whether the namespace has refused an event a short while ago.
+func (s *sink) ends(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, at := range s.refused {
+		if s.clock.Since(at) >= ending {
+			delete(s.refused, name)
+		}
+	}
+	_, ends := s.refused[namespace]
+	return ends
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// A Registration whose finalizer somebody takes off vanishes with its entries still
+// listed. So Registries say as well who may have entries, before the first is there;
+// and a Registration that is no more is treated as one that is still being deleted,
+// until nothing of it is listed.
+
+// userOf is what a Registry is to say of a Registration's target.
+func userOf(r *usherv1alpha1.Registration, t usherv1alpha1.Target) usherv1alpha1.RegistryUser {
+	return usherv1alpha1.RegistryUser{
+		Namespace: r.Namespace, Registration: r.Name, Selector: *r.Spec.Selector.DeepCopy(), Prefix: t.Prefix, Service: t.Service,
+	}
+}
+
+func targetOf(registry string, u usherv1alpha1.RegistryUser) usherv1alpha1.Target {
+	return usherv1alpha1.Target{Registry: registry, Prefix: u.Prefix, Service: u.Service}
+}
+
+// usersOf are what a Registry says of one Registration.
+func usersOf(object *usherv1alpha1.Registry, namespace, registration string) []usherv1alpha1.RegistryUser {
+	return slices.DeleteFunc(slices.Clone(object.Status.Users), func(u usherv1alpha1.RegistryUser) bool {
+		return u.Namespace != namespace || u.Registration != registration
+	})
+}
+
+// recorded says whether the Registry knows of the Registration's target.
+func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t usherv1alpha1.Target) bool {
+	return slices.ContainsFunc(usersOf(object, r.Namespace, r.Name), func(u usherv1alpha1.RegistryUser) bool {
+		return targetOf(object.Name, u) == t
+	})
+}
+
+// recordUser makes the Registry say that the Registration may have entries there.
+func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t usherv1alpha1.Target) error {
+	object := p.objects[t.Registry]
+	if object == nil || recorded(object, r, t) {
+		return nil
+	}
+	return p.setUsers(ctx, object, append(slices.Clone(object.Status.Users), userOf(r, t)))
+}
+
+// dropUsers makes Registries forget targets that the Registration has left.
+func (p *pass) dropUsers(ctx context.Context, name string, kept []usherv1alpha1.Target) error {
+	for _, registry := range slices.Sorted(maps.Keys(p.objects)) {
+		object := p.objects[registry]
+		left := slices.DeleteFunc(slices.Clone(object.Status.Users), func(u usherv1alpha1.RegistryUser) bool {
+			return u.Namespace == p.snapshot.Namespace && u.Registration == name && !slices.Contains(kept, targetOf(registry, u))
+		})
+		if len(left) == len(object.Status.Users) {
+			continue
+		}
+		if err := p.setUsers(ctx, object, left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pass) setUsers(ctx context.Context, object *usherv1alpha1.Registry, users []usherv1alpha1.RegistryUser) error {
+	next := object.DeepCopy()
+	next.Status.Users = users
+	if err := p.client.Status().Patch(ctx, next, lockedPatch(object)); err != nil {
+		return fmt.Errorf("record in Registry %s who has entries there: %w", object.Name, err)
+	}
+	p.replaceRegistry(object, next)
+	return nil
+}
+
+func (p *pass) replaceRegistry(old, next *usherv1alpha1.Registry) {
+	p.notes.registries.wrote(old, next)
+	p.objects[next.Name] = next
+}
+
+// takeOver adds Registrations to the snapshot that have vanished, and what they left
+// to those that were made anew.
+func (p *pass) takeOver(ctx context.Context) error {
+	live := map[string]*usherv1alpha1.Registration{}
+	for _, r := range p.snapshot.Registrations {
+		live[r.Name] = r
+	}
+	left := p.users()
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		if err := p.adopt(ctx, live[name], left[name]); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
+	return nil
+}
+
+// users are the Registrations of the namespace that Registries know, by name.
+func (p *pass) users() map[string]*usherv1alpha1.Registration {
+	now := metav1.NewTime(p.clock.Now())
+	known := map[string]*usherv1alpha1.Registration{}
+	for _, registry := range slices.Sorted(maps.Keys(p.objects)) {
+		for _, u := range p.objects[registry].Status.Users {
+			if u.Namespace != p.snapshot.Namespace {
+				continue
+			}
+			if known[u.Registration] == nil {
+				known[u.Registration] = &usherv1alpha1.Registration{
+					ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Registration, DeletionTimestamp: &now},
+					Spec:       usherv1alpha1.RegistrationSpec{Selector: u.Selector},
+				}
+			}
+			targets := &known[u.Registration].Status.Targets
+			*targets = sortedTargets(append(*targets, targetOf(registry, u)))
+		}
+	}
+	return known
+}
+
+// adopt makes somebody answer for what Registries know: the Registration, nil if the
+// cache has none, or what is known of it where there is none.
+func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) error {
+	if r == nil {
+		live, err := p.findRegistration(ctx, known.Name)
+		if err != nil {
+			return err
+		}
+		if live == nil {
+			p.snapshot.Registrations = append(p.snapshot.Registrations, known)
+			p.vanished[known.Name] = true
+			return nil
+		}
+		p.snapshot.Registrations = append(p.snapshot.Registrations, live)
+		p.snapshot.Known[live.Namespace+"/"+live.Name] = true
+		r = live
+	}
+	all := sortedTargets(slices.Concat(r.Status.Targets, known.Status.Targets))
+	if sameTargets(all, r.Status.Targets) {
+		return nil
+	}
+	next := r.DeepCopy()
+	next.Status.Targets = all
+	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
+		return fmt.Errorf("record in Registration %s what was left by its name: %w", r.Name, err)
+	}
+	p.replaceRegistration(r, next)
+	return nil
+}
+
+// findRegistration asks the API server: what a cache does not show may be new.
+func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha1.Registration, error) {
+	var live usherv1alpha1.Registration
+	err := p.reader.Get(ctx, types.NamespacedName{Namespace: p.snapshot.Namespace, Name: name}, &live)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Registration %s, which the cache does not show: %w", name, err)
+	}
+	return &live, nil
+}
+
+// confirmRegistrations asks the API server once about each Registration that
+// registers Pods: a cache may show one yet, just after a change of leader, that is
+// gone with all records of it. It says whether one is.
+func (p *pass) confirmRegistrations(ctx context.Context, changes []PlaceChanges) (stale bool, err error) {
+	joining := map[string]bool{}
+	for _, c := range changes {
+		for _, change := range c.Joins {
+			joining[change.Entry.Owner.Registration] = true
+		}
+	}
+	for _, r := range slices.Clone(p.snapshot.Registrations) {
+		if !joining[r.Name] || p.notes.confirmed[r.UID] {
+			continue
+		}
+		live, err := p.findRegistration(ctx, r.Name)
+		if err != nil {
+			return false, err
+		}
+		if live != nil && live.UID == r.UID && (live.DeletionTimestamp == nil) == (r.DeletionTimestamp == nil) {
+			p.notes.confirmed[r.UID] = true
+			continue
+		}
+		stale = true
+		p.forgetRegistration(r, live)
+	}
+	if stale {
+		p.again(soon)
+		return true, p.takeOver(ctx)
+	}
+	return false, nil
+}
+
+// forgetRegistration replaces one of the snapshot that is out of date; live is nil
+// if there is none.
+func (p *pass) forgetRegistration(r, live *usherv1alpha1.Registration) {
+	p.snapshot.Registrations = slices.DeleteFunc(p.snapshot.Registrations, func(other *usherv1alpha1.Registration) bool {
+		return other.UID == r.UID
+	})
+	if live == nil {
+		delete(p.snapshot.Known, r.Namespace+"/"+r.Name)
+		return
+	}
+	p.snapshot.Registrations = append(p.snapshot.Registrations, live)
+}

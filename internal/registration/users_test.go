@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry/memory"
+)
+
+// recordsIn is how many records there are of it.
+func (s *simulation) recordsIn(name string) int {
+	s.Helper()
+	var r usherv1alpha1.Registry
+	if err := s.live.Get(s.Context(), types.NamespacedName{Name: name}, &r); err != nil {
+		s.Fatal(err)
+	}
+	return len(r.Status.Users)
+}
+
+// registeredWorld has three Pods in both registries, of which discovery goes down
+// before the Registration vanishes.
+func registeredWorld(t *testing.T, wrong defects) *simulation {
+	t.Helper()
+	s := simulate(t, 1, features{}, wrong)
+	s.populate(3)
+	s.passes(2)
+	s.probe()
+	s.lists(3, 3)
+	s.breaks("discovery", memory.Down)
+	return s
+}
+
+// TestVanishedRegistration takes the finalizer off a Registration while a registry
+// is down: no Pod goes before its entries, whatever happens to Usher.
+func TestVanishedRegistration(t *testing.T) {
+	s := registeredWorld(t, defects{})
+	s.passes(1)
+	s.vanish()
+	s.passes(1)
+	if s.recordsIn("discovery") != 1 {
+		t.Fatal("discovery has no record of what is left there")
+	}
+	pods := s.pods()
+	s.delete(&pods[0])
+	s.restart()
+	s.passes(2)
+	s.clock.SetTime(s.clock.Now().Add(time.Minute))
+	s.passes(2)
+	s.lists(3, 0)
+	if len(s.pods()) != 3 {
+		t.Fatalf("%d Pods are left while discovery lists three", len(s.pods()))
+	}
+	s.breaks("discovery", memory.None)
+	s.passes(1)
+	s.probe()
+	s.passes(3)
+	s.lists(0, 0)
+	for _, pod := range s.pods() {
+		if held(&pod) {
+			t.Errorf("%s is never let go", pod.Name)
+		}
+	}
+	if have := len(s.pods()); have != 2 || s.recordsIn("discovery")+s.recordsIn("backup") != 0 {
+		t.Errorf("%d Pods are left, want 2, and records %d, %d", have, s.recordsIn("discovery"), s.recordsIn("backup"))
+	}
+}
+
+// TestLosingRecordsIsCaught breaks the operator so that it finds no records.
+func TestLosingRecordsIsCaught(t *testing.T) {
+	s := registeredWorld(t, defects{expected: true, loses: true})
+	s.passes(1)
+	s.vanish()
+	s.passes(1)
+	s.restart()
+	s.passes(2)
+	if !strings.Contains(s.broken, "while a registry lists it") && !strings.Contains(s.broken, "could vanish") {
+		t.Errorf("it is not caught: %q", s.broken)
+	}
+}
+
+// TestRegistrationIsMadeAnew has another one of the name, with another service,
+// before Usher hears that the first is gone.
+func TestRegistrationIsMadeAnew(t *testing.T) {
+	s := registeredWorld(t, defects{})
+	s.passes(1)
+	next := s.vanish()
+	next.UID, next.Spec.Instance.Service = "another", "other"
+	if err := s.live.Create(s.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	s.clock.SetTime(s.clock.Now().Add(time.Minute))
+	s.breaks("discovery", memory.None)
+	for range 4 {
+		s.refresh()
+		s.probe()
+		s.passes(1)
+	}
+	s.lists(0, 0)
+	for _, name := range []string{"discovery", "backup"} {
+		if have := len(s.stores[name].Entries("other")); have != 3 || s.recordsIn(name) != 1 {
+			t.Errorf("%s lists %d Pods in the new service, want 3, and has %d records, want 1", name, have, s.recordsIn(name))
+		}
+	}
+}
+
+// TestARegistryWaitsForWhatIsLeft keeps a Registry whose only user has vanished.
+func TestARegistryWaitsForWhatIsLeft(t *testing.T) {
+	s := registeredWorld(t, defects{})
+	s.passes(1)
+	s.vanish()
+	s.passes(1)
+	var r usherv1alpha1.Registry
+	if err := s.live.Get(s.Context(), types.NamespacedName{Name: "discovery"}, &r); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.live.Delete(s.Context(), &r); err != nil {
+		t.Fatal(err)
+	}
+	s.refresh()
+	s.probe()
+	if err := s.live.Get(s.Context(), types.NamespacedName{Name: "discovery"}, &r); err != nil {
+		t.Fatalf("the Registry went with entries in it: %v", err)
+	}
+	for _, pod := range s.pods() {
+		if c := condition(&pod, usherv1alpha1.ConditionRegistered); c == nil || c.Status == corev1.ConditionFalse {
+			t.Errorf("%s says %+v", pod.Name, c)
+		}
+	}
+}
