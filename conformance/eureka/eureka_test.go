@@ -48,11 +48,14 @@ func TestServer(t *testing.T) {
 // testConformance stops the server's process instead of ending it: Eureka keeps
 // nothing on disk.
 func testConformance(t *testing.T, s *server) {
-	signal := func(signal syscall.Signal) func(t *testing.T) {
-		return func(t *testing.T) {
-			if err := s.Signal(signal); err != nil {
-				t.Fatal(err)
-			}
+	breakIt := func(t *testing.T) {
+		if err := s.Hold(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mend := func(t *testing.T) {
+		if err := s.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
 		}
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
@@ -64,7 +67,7 @@ func testConformance(t *testing.T, s *server) {
 				s.must(t, http.MethodPost, "/apps/WEB", foreign("WEB", id))
 				try.Eventually(t, "the foreign entry", func() bool { return len(try.List(t, r)) == 1 })
 			},
-			Break: signal(syscall.SIGSTOP), Mend: signal(syscall.SIGCONT),
+			Break: breakIt, Mend: mend,
 		}
 	})
 }

@@ -29,7 +29,7 @@ func Test(t *testing.T, server *servers.Process, connector registry.Connector, c
 	if err := connector.Ping(bounded(t, recovery)); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.Signal(syscall.SIGSTOP); err != nil {
+	if err := server.Hold(); err != nil {
 		t.Fatal(err)
 	}
 	results := map[string]chan error{}

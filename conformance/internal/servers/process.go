@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -161,6 +163,21 @@ func (p *Process) Signal(signal syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd.Process.Signal(signal)
+}
+
+// Hold stops the process without ending it, until it is sent SIGCONT, and returns
+// when all its threads stand still: the signal itself is only a request, and a
+// server may answer a call yet that is made right after it.
+func (p *Process) Hold() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // Kill ends the process, and what it started, with SIGKILL, and returns when it
