@@ -52,6 +52,7 @@ type settings struct {
 	xds             xds.ServerOptions
 	qps             float64
 	parallel        int
+	keepManagers    bool
 	log             zap.Options
 }
 
@@ -71,6 +72,7 @@ func parse(args []string) (*settings, error) {
 	flags.StringVar(&s.xds.TLS.ClientCA, "xds-client-ca", "", "PEM `file` with the CAs that xDS clients' certificates are checked with; default: clients need none")
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.parallel, "parallel", 32, "how many Pods of one set are written at a time")
+	flags.BoolVar(&s.keepManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
 	s.log.BindFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -120,7 +122,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if s.runs(halfCloneSet) {
-		if err := cloneset.Setup(ctx, mgr, cloneset.Options{Parallel: s.parallel}); err != nil {
+		if err := cloneset.Setup(ctx, mgr, cloneset.Options{Parallel: s.parallel, KeepFieldManagers: s.keepManagers}); err != nil {
 			return err
 		}
 	}
@@ -188,6 +190,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}:                  {Transform: onlyLabels},
+				&corev1.Pod{}:                   cloneset.PodCache(),
 				&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
 				&discoveryv1.EndpointSlice{}:    xds.Cache(),
 			},

@@ -54,6 +54,10 @@ type Options struct {
 	// or removes as many, and updates half as many: the other half are those that
 	// come back. Default: 32.
 	Parallel int
+	// KeepFieldManagers leaves metadata.managedFields of Pods to the API server.
+	// Default: those of Pods that nobody applies to server-side are dropped, which
+	// halves what each later write of the Pod costs.
+	KeepFieldManagers bool
 	// Clock tells the time. Default: the machine's.
 	Clock clock.PassiveClock
 	// Registerer takes the metrics. Default: controller-runtime's.

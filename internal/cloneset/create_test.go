@@ -192,7 +192,7 @@ func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")
 	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
-	data, err := podPatch(pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, now)
+	data, err := podPatch(pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}

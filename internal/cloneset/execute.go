@@ -279,7 +279,7 @@ var errGone = errors.New("the Pod is gone again")
 var errNotOurs = errors.New("the Pod does not belong to the CloneSet any more")
 
 func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
-	data, err := podPatch(pod, &a, r.Clock.Now())
+	data, err := podPatch(pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
 	if err != nil || data == nil {
 		return pod, err
 	}

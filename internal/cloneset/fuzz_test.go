@@ -114,7 +114,7 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 		if a.Pod == nil {
 			continue
 		}
-		if _, err := podPatch(a.Pod, &a, now); err != nil {
+		if _, err := podPatch(a.Pod, &a, false, now); err != nil {
 			return fmt.Errorf("encode the patch of %v: %w", a, err)
 		}
 	}

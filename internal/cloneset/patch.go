@@ -181,8 +181,9 @@ func (p *jsonPatch) testCondition(i int, pod *corev1.Pod) {
 }
 
 // podPatch is the patch of an action without its conditions; nil if it changes
-// nothing else. It touches only fields of its own.
-func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
+// nothing else. It touches only fields of its own, and drops the record of field
+// managers unless that is to be kept.
+func podPatch(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byte, error) {
 	p := basis(pod)
 	tests := len(p)
 	switch a.Verb {
@@ -196,6 +197,9 @@ func podPatch(pod *corev1.Pod, a *plan.Action, now time.Time) ([]byte, error) {
 	}
 	if len(p) == tests {
 		return nil, nil
+	}
+	if !keepRecord {
+		p.dropRecord(pod)
 	}
 	return p.encode()
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -131,6 +132,11 @@ func confine(old, next client.Object, subresource string) error {
 				return invalid(old, "metadata.finalizers", f, "no new finalizers can be added if the object is being deleted")
 			}
 		}
+	}
+	if subresource != "" || len(next.GetManagedFields()) == 0 {
+		next.SetManagedFields(old.GetManagedFields())
+	} else if reflect.DeepEqual(next.GetManagedFields(), []metav1.ManagedFieldsEntry{{}}) {
+		next.SetManagedFields(nil)
 	}
 	switch o := old.(type) {
 	case *corev1.Pod:

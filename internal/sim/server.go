@@ -144,6 +144,7 @@ func (s *Server) create(actor string, kind Kind, object client.Object, dryRun bo
 	fresh.SetUID(types.UID(fmt.Sprintf("uid-%04d", s.uids)))
 	fresh.SetCreationTimestamp(metav1.NewTime(s.now().Truncate(time.Second)))
 	fresh.SetGeneration(1)
+	fresh.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: actor, Operation: metav1.ManagedFieldsOperationUpdate}})
 	if pod, ok := fresh.(*corev1.Pod); ok {
 		defaultPod(pod)
 	}

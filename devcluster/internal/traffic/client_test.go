@@ -497,3 +497,11 @@ func TestRunEndsBeforeAnyInstanceWasSeen(t *testing.T) {
 		t.Fatal("Run did not end")
 	}
 }
+
+// A dial that times out is not taken for an answer that is late.
+func TestReasonOfADialThatTimesOut(t *testing.T) {
+	_, err := (&net.Dialer{Timeout: time.Nanosecond}).DialContext(t.Context(), "tcp", closedPort(t))
+	if got, want := reason(err, time.Minute), "no connection within 5s"; got != want {
+		t.Errorf("reason(%v) = %q, want %q", err, got, want)
+	}
+}

@@ -23,7 +23,9 @@ const (
 )
 
 const (
-	dialTimeout = 2 * time.Second
+	// dialTimeout leaves time for two SYNs that a busy machine has dropped: they are
+	// sent again after 1 s and 3 s.
+	dialTimeout = 5 * time.Second
 	maxIdle     = 256
 	// maxAnswer bounds how much of an answer is read.
 	maxAnswer = 64 << 10
@@ -222,6 +224,8 @@ func reason(err error, timeout time.Duration) string {
 	switch {
 	case errors.As(err, &status):
 		return status.Error()
+	case errors.As(err, &dial) && dial.Op == "dial" && dial.Timeout():
+		return fmt.Sprintf("no connection within %s", dialTimeout)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("no answer within %s", timeout)
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -42,6 +42,7 @@ spec:
 func TestHandingBack(t *testing.T) {
 	t.Parallel()
 	s := without(t)
+	s.options.KeepFieldManagers = true // they tell what the controller has written
 	s.create(bothHooks)
 	leg := func(what string, wanted func() bool) {
 		t.Helper()

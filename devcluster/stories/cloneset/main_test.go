@@ -94,6 +94,7 @@ type story struct {
 	*testing.T
 	*world
 	namespace string
+	options   cloneset.Options
 	// wrap looks at the controller's requests; nil for nobody.
 	wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -132,7 +133,7 @@ func (s *story) startController() (stop func()) {
 		s.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := cloneset.Setup(ctx, mgr, cloneset.Options{}); err != nil {
+	if err := cloneset.Setup(ctx, mgr, s.options); err != nil {
 		s.Fatal(err)
 	}
 	done := make(chan struct{})

@@ -28,7 +28,9 @@ func cacheOf(namespace string) cache.Options {
 	return cache.Options{
 		DefaultNamespaces: map[string]cache.Config{namespace: {}},
 		DefaultTransform:  cache.TransformStripManagedFields(),
-		ByObject:          map[client.Object]cache.ByObject{&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache()},
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: cloneset.PodCache(), &corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
+		},
 	}
 }
 

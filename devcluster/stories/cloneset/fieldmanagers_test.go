@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Pods carry no record of field managers, which would double what each write of
+// them costs, but for those that somebody applies to server-side: what that one
+// applies no more goes, after an update too.
+func TestFieldManagersOfThoseWhoApply(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain)
+	s.settled(3)
+	for _, pod := range s.pods() {
+		if len(pod.ManagedFields) > 0 {
+			t.Errorf("Pod %s has managed fields of %s", pod.Name, pod.ManagedFields[0].Manager)
+		}
+	}
+	const theirs = "example.com/theirs"
+	name := s.pods()[0].Name
+	s.apply(name, map[string]any{theirs: "1"})
+	s.image("example.test/web:v2")
+	s.settled(3)
+	for _, pod := range s.pods() {
+		applies := slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+			return e.Operation == metav1.ManagedFieldsOperationApply && e.Manager == theirs
+		})
+		if applies != (pod.Name == name) || (len(pod.ManagedFields) > 0) != applies {
+			t.Errorf("Pod %s: %d managers, somebody applies: %v", pod.Name, len(pod.ManagedFields), applies)
+		}
+	}
+	s.apply(name, nil)
+	s.until("the label is gone that is applied no more", func() bool {
+		return !slices.ContainsFunc(s.pods(), func(p corev1.Pod) bool { return p.Labels[theirs] != "" })
+	})
+}
+
+// apply applies labels to a Pod server-side, as somebody else.
+func (s *story) apply(name string, labels map[string]any) {
+	s.Helper()
+	pod := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"namespace": s.namespace, "name": name, "labels": labels},
+	}}
+	if err := s.client.Apply(s.Context(), client.ApplyConfigurationFromUnstructured(pod), client.FieldOwner("example.com/theirs")); err != nil {
+		s.Fatal(err)
+	}
+}
