@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -97,6 +98,7 @@ type Reconciler struct {
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
+	pods       podLister
 	writes     *writes
 	claims     *claimWrites
 	departures *departures
@@ -119,7 +121,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, NewID: func() string { return rand.String(5) },
-		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
+		pods: byClient(c), writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
 		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
 		metrics: m, told: newTold(), drains: newDrains(),
 	}
@@ -135,13 +137,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := r.metrics.register(r.Options.Registerer); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	for _, object := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &appsv1.ControllerRevision{}} {
+	if r.pods, err = indexPods(ctx, mgr.GetCache(), mgr.GetClient()); err != nil {
+		return err
+	}
+	for _, object := range []client.Object{&corev1.PersistentVolumeClaim{}, &appsv1.ControllerRevision{}} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, indexOwner, ownerOf); err != nil {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
 	}
 	err = ctrl.NewControllerManagedBy(mgr).Named("cloneset").
-		For(&apps.CloneSet{}).
+		For(&apps.CloneSet{}, builder.WithPredicates(setEvents)).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
 		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
@@ -210,9 +215,10 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	left := afterwards(snapshot, outcomes)
-	decided.Blocked = plan.Held(left)
+	var counts plan.Counts
+	counts, decided.Blocked = plan.Review(left)
 	r.metrics.passed(set, &decided, outcomes, left)
-	next, due := nextStatus(set, left, known, find(&decided, outcomes))
+	next, due := nextStatus(set, left, counts, known, find(&decided, outcomes))
 	if err := r.writeStatus(ctx, set, next); err != nil {
 		return reconcile.Result{}, err
 	}

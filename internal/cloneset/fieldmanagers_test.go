@@ -19,7 +19,7 @@ func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFie
 	var entries []metav1.ManagedFieldsEntry
 	for _, operation := range operations {
 		entries = append(entries, metav1.ManagedFieldsEntry{
-			Manager: "somebody", Operation: operation, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)},
+			Manager: "somebody", Operation: operation, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`),
 		})
 	}
 	return entries

@@ -109,7 +109,7 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 		Now: now, Set: "web", Spec: spec, Current: r, Update: r, Starts: 32,
 		Revisions: map[string]*revision.Revision{revision.Short(r.Name): r}, Pods: []*corev1.Pod{pod},
 	}
-	plan.Tally(s)
+	plan.Review(s)
 	for _, a := range plan.Make(s).Actions {
 		if a.Pod == nil {
 			continue

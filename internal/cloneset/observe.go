@@ -92,7 +92,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 	if err := r.adoptOrphans(ctx, set); err != nil {
 		return nil, err
 	}
-	cached, err := r.cachedPods(ctx, set)
+	cached, err := r.pods(ctx, set.Namespace, string(set.UID))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		}
 		// Listed anew: the watch may have shown a removal meanwhile, and forgotten the
 		// answer that hides the Pod in the older list.
-		if cached, err = r.cachedPods(ctx, set); err != nil {
+		if cached, err = r.pods(ctx, set.Namespace, string(set.UID)); err != nil {
 			return nil, err
 		}
 	}
@@ -117,27 +117,12 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		// must not count in the budgets of the very pass that found it out. And listed
 		// anew, since the watch may have forgotten an answer in the meantime that an
 		// older list needs.
-		if cached, err = r.cachedPods(ctx, set); err != nil {
+		if cached, err = r.pods(ctx, set.Namespace, string(set.UID)); err != nil {
 			return nil, err
 		}
 		pods, _ = r.writes.merge(set.UID, cached, now)
 	}
 	return r.releaseStrays(ctx, set, pods)
-}
-
-// cachedPods are the set's Pods as the cache shows them.
-func (r *Reconciler) cachedPods(ctx context.Context, set *apps.CloneSet) ([]*corev1.Pod, error) {
-	var list corev1.PodList
-	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
-		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("list Pods: %w", err)
-	}
-	cached := make([]*corev1.Pod, 0, len(list.Items))
-	for i := range list.Items {
-		cached = append(cached, &list.Items[i])
-	}
-	return cached, nil
 }
 
 // lookUp settles what the cache has contradicted for too long: a lost watch
@@ -171,14 +156,11 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	if err != nil {
 		return invalid(fmt.Errorf("spec.selector: %w", err))
 	}
-	var orphans corev1.PodList
-	err = r.Client.List(ctx, &orphans, client.InNamespace(set.Namespace),
-		client.MatchingFields{indexOwner: orphanKey}, client.UnsafeDisableDeepCopy)
+	orphans, err := r.pods(ctx, set.Namespace, orphanKey)
 	if err != nil {
-		return fmt.Errorf("list orphans: %w", err)
+		return err
 	}
-	for i := range orphans.Items {
-		pod := &orphans.Items[i]
+	for _, pod := range orphans {
 		if !adoptable(pod, selector) {
 			continue
 		}

@@ -102,8 +102,7 @@ func findBlocked(blocked []plan.Blocked) finding {
 // nextStatus is the status that a pass found.
 //
 // It also says when time alone changes the status; zero if it does not.
-func nextStatus(set *apps.CloneSet, s *plan.Snapshot, known *revisions, f findings) (apps.CloneSetStatus, time.Time) {
-	counts := plan.Tally(s)
+func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known *revisions, f findings) (apps.CloneSetStatus, time.Time) {
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
 	next.Replicas, next.ReadyReplicas, next.AvailableReplicas = number(counts.Replicas), number(counts.Ready), number(counts.Available)

@@ -48,7 +48,7 @@ func TestProgressingCondition(t *testing.T) {
 	for _, step := range steps {
 		step.edit()
 		s.Now = now.Add(step.after)
-		next, due := nextStatus(set, s, known, findings{})
+		next, due := nextStatus(set, s, tally(s), known, findings{})
 		c := conditionOfType(&next, apps.ConditionProgressing)
 		if c == nil || c.Status != step.status || c.Reason != step.reason || c.Message == "" {
 			t.Fatalf("after %v: %+v, want %s %s", step.after, c, step.status, step.reason)
@@ -59,7 +59,7 @@ func TestProgressingCondition(t *testing.T) {
 		set.Status = next
 	}
 	s.Spec.ProgressDeadline = 0
-	if next, _ := nextStatus(set, s, known, findings{}); conditionOfType(&next, apps.ConditionProgressing) != nil {
+	if next, _ := nextStatus(set, s, tally(s), known, findings{}); conditionOfType(&next, apps.ConditionProgressing) != nil {
 		t.Error("the condition outlives its deadline")
 	}
 }
@@ -71,15 +71,20 @@ func TestFailureConditionsClear(t *testing.T) {
 	set := &apps.CloneSet{}
 	s := &plan.Snapshot{Now: now, Current: r, Update: r}
 	unknown := &plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "no Pod x"}}}
-	set.Status, _ = nextStatus(set, s, known, find(unknown, nil))
+	set.Status, _ = nextStatus(set, s, tally(s), known, find(unknown, nil))
 	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionTrue || c.Message != "no Pod x" {
 		t.Errorf("FailedScale = %+v", c)
 	}
 	if c := conditionOfType(&set.Status, apps.ConditionFailedUpdate); c != nil {
 		t.Errorf("FailedUpdate = %+v, but nothing fails to update", c)
 	}
-	set.Status, _ = nextStatus(set, s, known, find(&plan.Plan{}, nil))
+	set.Status, _ = nextStatus(set, s, tally(s), known, find(&plan.Plan{}, nil))
 	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionFalse || c.Message != "" {
 		t.Errorf("FailedScale = %+v, want it cleared", c)
 	}
+}
+
+func tally(s *plan.Snapshot) plan.Counts {
+	counts, _ := plan.Review(s)
+	return counts
 }

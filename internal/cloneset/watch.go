@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,11 +17,48 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/plan"
 )
+
+// setEvents passes on what changes something that a pass reads of a set.
+var setEvents = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return SetChanged(e.ObjectOld, e.ObjectNew) }}
+
+// SetChanged says that something changed that a pass reads of a CloneSet: not its
+// counters and conditions, which each pass works out anew, and which its own writes
+// change all the time. An event that changes nothing at all is the informer's
+// periodic one, and counts.
+func SetChanged(before, after client.Object) bool {
+	was, okBefore := before.(*apps.CloneSet)
+	is, okAfter := after.(*apps.CloneSet)
+	if !okBefore || !okAfter || was.ResourceVersion == is.ResourceVersion {
+		return true
+	}
+	return !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
+}
+
+// setReading is what a pass reads of a set.
+type setReading struct {
+	UID                             types.UID
+	Generation                      int64
+	Deletion                        *metav1.Time
+	Labels, Annotations             map[string]string
+	Finalizers                      []string
+	CurrentRevision, UpdateRevision string
+	CollisionCount                  *int32
+}
+
+func readingOf(set *apps.CloneSet) setReading {
+	return setReading{
+		UID: set.UID, Generation: set.Generation, Deletion: set.DeletionTimestamp,
+		Labels: set.Labels, Annotations: set.Annotations, Finalizers: set.Finalizers,
+		CurrentRevision: set.Status.CurrentRevision, UpdateRevision: set.Status.UpdateRevision,
+		CollisionCount: set.Status.CollisionCount,
+	}
+}
 
 // podHandler leads Pod events to the sets that they matter to.
 type podHandler struct {

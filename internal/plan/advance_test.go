@@ -269,7 +269,7 @@ func TestPriorityWaitIsTold(t *testing.T) {
 		t.Fatalf("blocked = %v", p.Blocked)
 	}
 	// The status tells of the set as the pass left it.
-	if diff := cmp.Diff(p.Blocked, Held(held)); diff != "" {
+	if diff := cmp.Diff(p.Blocked, waiting(held)); diff != "" {
 		t.Errorf("after the pass (-plan +held):\n%s", diff)
 	}
 	want := "Pod a is in Updating and waits for its containers base to be ready before it updates main, which have a lower " +

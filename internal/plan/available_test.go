@@ -43,7 +43,7 @@ func TestAvailable(t *testing.T) {
 			if v.available != test.available || (test.due == 0) != v.wakeAt.IsZero() || (test.due != 0 && !v.wakeAt.Equal(now.Add(test.due))) {
 				t.Errorf("available %v, to be looked at again at %v", v.available, v.wakeAt)
 			}
-			if got := Tally(s).Available == 1; got != test.available {
+			if got := tally(s).Available == 1; got != test.available {
 				t.Errorf("counted as available: %v", got)
 			}
 		})

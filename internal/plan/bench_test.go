@@ -73,12 +73,12 @@ func BenchmarkMakeUnbounded(b *testing.B) {
 	}
 }
 
-// BenchmarkTally counts for the status.
-func BenchmarkTally(b *testing.B) {
+// BenchmarkReview is what the status is made from.
+func BenchmarkReview(b *testing.B) {
 	s := crowd(5_000)
 	b.ReportAllocs()
 	for b.Loop() {
-		Tally(s)
+		Review(s)
 	}
 }
 

@@ -319,3 +319,13 @@ func held(s *Snapshot, a Action) error {
 	}
 	return nil
 }
+
+func tally(s *Snapshot) Counts {
+	counts, _ := Review(s)
+	return counts
+}
+
+func waiting(s *Snapshot) []Blocked {
+	_, blocked := Review(s)
+	return blocked
+}

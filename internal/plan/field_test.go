@@ -226,7 +226,7 @@ func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
 		{"no replicas", snap(0, to), true},
 	}
 	for _, test := range tests {
-		if got := Tally(test.s).RolledOut; got != test.want {
+		if got := tally(test.s).RolledOut; got != test.want {
 			t.Errorf("%s: RolledOut = %v", test.name, got)
 		}
 	}

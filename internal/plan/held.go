@@ -4,31 +4,19 @@ package plan
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/lifecycle"
 )
 
-// Held lists the Pods that wait at a gate, in an update for a container, or for a
-// container that is stuck, longest first: those of a snapshot as a pass left it.
-// While a pass is being planned, Plan.Blocked tells.
-func Held(s *Snapshot) []Blocked {
-	if s.Deleting {
+// held is what a Pod waits for as a pass left it. While a pass is being planned,
+// Plan.Blocked tells.
+func (s *Snapshot) held(v *podView) []Blocked {
+	if s.Deleting || v.terminate {
 		return nil
 	}
-	var out []Blocked
-	for _, pod := range s.Pods {
-		var v podView
-		s.read(&v, pod)
-		if v.terminate {
-			continue
-		}
-		out = append(out, v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))...)
-	}
-	slices.SortStableFunc(out, byWait)
-	return out
+	return v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))
 }
 
 // waitsForBatch tells which containers an update waits for before it goes on to

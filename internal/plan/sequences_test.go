@@ -94,7 +94,7 @@ type watch struct {
 }
 
 // serving counts available Pods as the planner does.
-func (w *watch) serving() int { return Tally(w.s).Available }
+func (w *watch) serving() int { return tally(w.s).Available }
 
 // check says what a plan breaks that is about to be carried out.
 func (w *watch) check(p Plan) error {
@@ -111,7 +111,7 @@ func (w *watch) check(p Plan) error {
 	if left := w.serving() - taken; taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
 		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), told(p))
 	}
-	if c := Tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
+	if c := tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
 		return fmt.Errorf("%d Pods, and %d more: %v", c.Replicas, made, told(p))
 	}
 	return nil
@@ -165,7 +165,7 @@ func end(t *testing.T, r rollout, s *Snapshot) {
 	if r.end != nil && fmt.Sprint(got) != fmt.Sprint(r.end) {
 		t.Errorf("ended with %v, want %v", got, r.end)
 	}
-	c := Tally(s)
+	c := tally(s)
 	if c.Available != s.Spec.Replicas || c.Replicas != s.Spec.Replicas {
 		t.Errorf("ended with %+v of %d replicas", c, s.Spec.Replicas)
 	}

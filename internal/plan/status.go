@@ -2,6 +2,8 @@
 
 package plan
 
+import "slices"
+
 // Counts are the numbers of a set's status.
 type Counts struct {
 	Replicas, Ready, Available              int
@@ -12,25 +14,33 @@ type Counts struct {
 	RolledOut bool
 }
 
-// Tally counts the set's Pods.
-func Tally(s *Snapshot) Counts {
+// Review looks at a set as a pass left it: it counts the Pods, and lists those that
+// wait at a gate, in an update for a container, or for a container that is stuck,
+// longest first.
+func Review(s *Snapshot) (Counts, []Blocked) {
 	var c Counts
+	var waiting []Blocked
 	for _, pod := range s.Pods {
 		var v podView
 		s.read(&v, pod)
-		if !v.active() {
-			continue
+		waiting = append(waiting, s.held(&v)...)
+		if v.active() {
+			c.add(&v)
 		}
-		c.Replicas++
-		c.Ready += one(v.ready)
-		c.Available += one(v.available)
-		c.Updated += one(v.isTarget)
-		c.UpdatedReady += one(v.isTarget && v.ready)
-		c.UpdatedAvailable += one(v.isTarget && v.available)
 	}
 	c.ExpectedUpdated = s.Spec.Replicas - s.Spec.partition()
 	c.RolledOut = c.Updated == c.Replicas && c.Replicas == s.Spec.Replicas
-	return c
+	slices.SortStableFunc(waiting, byWait)
+	return c, waiting
+}
+
+func (c *Counts) add(v *podView) {
+	c.Replicas++
+	c.Ready += one(v.ready)
+	c.Available += one(v.available)
+	c.Updated += one(v.isTarget)
+	c.UpdatedReady += one(v.isTarget && v.ready)
+	c.UpdatedAvailable += one(v.isTarget && v.available)
 }
 
 func one(yes bool) int {

@@ -101,7 +101,7 @@ func TestStuck(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, with(test.pod))
 			reason := ""
-			for _, b := range Held(s) {
+			for _, b := range waiting(s) {
 				if b.Stuck != nil {
 					reason = b.Stuck.Reason
 				}
@@ -122,7 +122,7 @@ func TestStuckIsTold(t *testing.T) {
 	}
 	s := snap(2, with(pod("b", 1, waits("CrashLoopBackOff")), pod("a", 1, waits("CrashLoopBackOff"), sidecar)))
 	blocked := Make(s).Blocked
-	if diff := cmp.Diff(blocked, Held(s)); diff != "" {
+	if diff := cmp.Diff(blocked, waiting(s)); diff != "" {
 		t.Errorf("after the pass (-plan +held):\n%s", diff)
 	}
 	want := []string{
@@ -156,7 +156,7 @@ func TestStuckOrHook(t *testing.T) {
 		if test.state == apps.StatePreparingUpdate || test.state == apps.StatePreparingDelete {
 			registered(p)
 		}
-		if got := Held(snap(1, hooks(h), with(p))); len(got) != 1 || got[0].Gate != test.want {
+		if got := waiting(snap(1, hooks(h), with(p))); len(got) != 1 || got[0].Gate != test.want {
 			t.Errorf("%s: %v, want the gate %s", test.state, got, test.want)
 		}
 	}

@@ -178,7 +178,7 @@ func (p *Process) handle(kind Kind, before, after client.Object) {
 	}
 	switch handlers := p.handlers[kind]; {
 	case kind == Sets:
-		p.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+		p.handleSet(before, after)
 	case handlers != nil && before == nil:
 		handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
 	case handlers != nil && after == nil:
@@ -190,6 +190,17 @@ func (p *Process) handle(kind Kind, before, after client.Object) {
 			p.queue.Add(reconcile.Request{NamespacedName: key(object.GetNamespace(), owner.Name)})
 		}
 	}
+}
+
+func (p *Process) handleSet(before, after client.Object) {
+	object := after
+	switch {
+	case after == nil:
+		object = before
+	case before != nil && !cloneset.SetChanged(before, after):
+		return
+	}
+	p.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 }
 
 // mostVain is how many passes may follow one another while nothing changes.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// TestSetChanged: a write of counters and conditions, which are all the
+// controller's own, leads to no pass; all that a pass reads does.
+func TestSetChanged(t *testing.T) {
+	two := int32(2)
+	for _, test := range []struct {
+		name   string
+		change func(*apps.CloneSet)
+		want   bool
+	}{
+		{"counters", func(s *apps.CloneSet) { s.Status.ReadyReplicas, s.Status.ObservedGeneration = 3, 1 }, false},
+		{"a condition", func(s *apps.CloneSet) { s.Status.Conditions = []apps.CloneSetCondition{{Type: "Blocked"}} }, false},
+		{"managed fields", func(s *apps.CloneSet) { s.ManagedFields = record(metav1.ManagedFieldsOperationUpdate) }, false},
+		{"the spec", func(s *apps.CloneSet) { s.Generation++ }, true},
+		{"a label", func(s *apps.CloneSet) { s.Labels = map[string]string{"a": "b"} }, true},
+		{"an annotation", func(s *apps.CloneSet) { s.Annotations = map[string]string{"a": "b"} }, true},
+		{"a finalizer", func(s *apps.CloneSet) { s.Finalizers = []string{"a"} }, true},
+		{"its deletion", func(s *apps.CloneSet) { s.DeletionTimestamp = &metav1.Time{Time: now} }, true},
+		{"another set of its name", func(s *apps.CloneSet) { s.UID = "other" }, true},
+		{"the current revision", func(s *apps.CloneSet) { s.Status.CurrentRevision = "web-2" }, true},
+		{"the update revision", func(s *apps.CloneSet) { s.Status.UpdateRevision = "web-2" }, true},
+		{"a collision", func(s *apps.CloneSet) { s.Status.CollisionCount = &two }, true},
+		{"nothing: the periodic event", func(s *apps.CloneSet) { s.ResourceVersion = "1" }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Generation: 1, ResourceVersion: "1"}}
+			after := before.DeepCopy()
+			after.ResourceVersion = "2"
+			test.change(after)
+			if got := SetChanged(before, after); got != test.want {
+				t.Errorf("SetChanged = %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// TestPodsByIndex: the index gives a set's Pods and the orphans, of one namespace,
+// and the cache's own objects.
+func TestPodsByIndex(t *testing.T) {
+	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{indexOwner: ownerInNamespace})
+	pod := func(namespace, name string, owner types.UID) *corev1.Pod {
+		p := podWithSecret(name)
+		p.Namespace, p.OwnerReferences = namespace, nil
+		if owner != "" {
+			set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: owner}}
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)}
+		}
+		if err := indexer.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	ours, orphan := pod("here", "a", "uid-1"), pod("here", "b", "")
+	pod("there", "a", "uid-1")
+	list := byIndex(indexer)
+	for key, want := range map[string]*corev1.Pod{"uid-1": ours, orphanKey: orphan} {
+		got, err := list(t.Context(), "here", key)
+		if err != nil || len(got) != 1 || got[0] != want {
+			t.Errorf("Pods of %s: %v, %v", key, got, err)
+		}
+	}
+	if got, err := list(t.Context(), "here", "uid-2"); err != nil || len(got) != 0 {
+		t.Errorf("Pods of nobody: %v, %v", got, err)
+	}
+}
