@@ -219,8 +219,10 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	counts, decided.Blocked = plan.Review(left)
 	r.metrics.passed(set, &decided, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, outcomes))
-	if err := r.writeStatus(ctx, set, next); err != nil {
-		return reconcile.Result{}, err
+	if !canWait(&set.Status, &next, outcomes) {
+		if err := r.writeStatus(ctx, set, next); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	if err := r.trim(ctx, set, &decided, outcomes); err != nil {
 		return reconcile.Result{}, err

@@ -118,7 +118,8 @@ func statusPatch(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchTyp
 	if a.Verb == plan.Move {
 		p.move(pod, a, now)
 	}
-	if len(p) == with && slices.ContainsFunc(a.Conditions, func(c plan.Condition) bool { return indexOf(pod, c.Type) < 0 }) {
+	merges := func(c plan.Condition) bool { return indexOf(pod, c.Type) < 0 || c.Status == corev1.ConditionFalse }
+	if len(p) == with && slices.ContainsFunc(a.Conditions, merges) {
 		data, err := mergeConditions(pod, a.Conditions, now)
 		return types.StrategicMergePatchType, data, err
 	}
@@ -155,9 +156,11 @@ func condition(c plan.Condition, now time.Time) corev1.PodCondition {
 	}
 }
 
-// mergeConditions sets conditions of which the Pod lacks one, and nothing else.
-// It merges by type: another process may have added it since, and the scheduler
-// and the kubelet write to a Pod that is as new all the time.
+// mergeConditions sets conditions of which the Pod lacks one or one takes it out of
+// service, and nothing else. It merges by type: another process may have added what
+// the Pod lacks, and the scheduler and the kubelet write to a Pod that is as new all
+// the time. A Pod that leaves has the observed version as its precondition, which
+// says all that tests could, and a merge costs the API server less.
 func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) ([]byte, error) {
 	metadata := map[string]any{"uid": pod.UID}
 	list := make([]corev1.PodCondition, 0, len(conditions))

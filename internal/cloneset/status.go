@@ -165,6 +165,37 @@ func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *
 	return &status.Conditions[i]
 }
 
+// countersPerWrite is the share of the Pods that counters of a rollout in motion may
+// be behind. A write of the status costs the API server as much as three of a Pod.
+const countersPerWrite = 50 // one in fifty
+
+// canWait says that the status may be left to the next pass: nothing but counters
+// changed, by a few in a large set, and the events of what this pass did bring the
+// next one. A pass that finds nothing to do any more always writes.
+func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
+	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil }) {
+		return false
+	}
+	before, after, same := counters(was), counters(next), *was
+	for i := range before {
+		if change := *after[i] - *before[i]; max(change, -change) > next.Replicas/countersPerWrite {
+			return false
+		}
+	}
+	for i, counter := range counters(&same) {
+		*counter = *after[i]
+	}
+	return equality.Semantic.DeepEqual(same, *next)
+}
+
+// counters are the numbers of a status that change as its Pods do.
+func counters(s *apps.CloneSetStatus) []*int32 {
+	return []*int32{
+		&s.Replicas, &s.ReadyReplicas, &s.AvailableReplicas,
+		&s.UpdatedReplicas, &s.UpdatedReadyReplicas, &s.UpdatedAvailableReplicas,
+	}
+}
+
 // writeStatus writes the status if it changed.
 func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next apps.CloneSetStatus) error {
 	if equality.Semantic.DeepEqual(set.Status, next) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/plan"
@@ -87,4 +88,43 @@ func TestFailureConditionsClear(t *testing.T) {
 func tally(s *plan.Snapshot) plan.Counts {
 	counts, _ := plan.Review(s)
 	return counts
+}
+
+// TestStatusThatCanWait: in a large set counters are written in steps while the
+// rollout goes on; all else is written at once, and so is everything when a pass has
+// nothing left to do, and in a small set.
+func TestStatusThatCanWait(t *testing.T) {
+	did, failed := []outcome{{}}, []outcome{{err: errGone}}
+	for _, test := range []struct {
+		name     string
+		replicas int32
+		change   func(*apps.CloneSetStatus)
+		outcomes []outcome
+		want     bool
+	}{
+		{"a few Pods of many", 1_000, func(s *apps.CloneSetStatus) { s.UpdatedReplicas += 20; s.ReadyReplicas -= 20 }, did, true},
+		{"more of them", 1_000, func(s *apps.CloneSetStatus) { s.UpdatedReplicas += 21 }, did, false},
+		{"fewer by more of them", 1_000, func(s *apps.CloneSetStatus) { s.ReadyReplicas -= 21 }, did, false},
+		{"one Pod of a few", 49, func(s *apps.CloneSetStatus) { s.ReadyReplicas-- }, did, false},
+		{"the pass did nothing", 1_000, func(s *apps.CloneSetStatus) { s.ReadyReplicas-- }, nil, false},
+		{"what it tried failed", 1_000, func(s *apps.CloneSetStatus) { s.ReadyReplicas-- }, failed, false},
+		{"a new generation", 1_000, func(s *apps.CloneSetStatus) { s.ObservedGeneration++ }, did, false},
+		{"what is expected", 1_000, func(s *apps.CloneSetStatus) { s.ExpectedUpdatedReplicas++ }, did, false},
+		{"a revision", 1_000, func(s *apps.CloneSetStatus) { s.CurrentRevision = "web-2" }, did, false},
+		{"a condition", 1_000, func(s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, did, false},
+		{"nothing", 1_000, func(*apps.CloneSetStatus) {}, did, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			was := &apps.CloneSetStatus{Replicas: test.replicas, ReadyReplicas: test.replicas, UpdatedReplicas: 7}
+			next := was.DeepCopy()
+			test.change(next)
+			before := was.DeepCopy()
+			if got := canWait(was, next, test.outcomes); got != test.want {
+				t.Errorf("canWait = %v, want %v", got, test.want)
+			}
+			if !equality.Semantic.DeepEqual(before, was) {
+				t.Error("the status was changed")
+			}
+		})
+	}
 }
