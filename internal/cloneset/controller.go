@@ -227,10 +227,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if err := r.trim(ctx, set, &decided, outcomes); err != nil {
 		return reconcile.Result{}, err
 	}
-	if !due.IsZero() {
-		decided.RequeueAt = earlier(decided.RequeueAt, due)
-	}
-	for _, at := range []time.Time{r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
+	for _, at := range []time.Time{due, r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
 		if !at.IsZero() {
 			decided.RequeueAt = earlier(decided.RequeueAt, at)
 		}
