@@ -10,7 +10,7 @@
 // Before each size a plain client shows what the API server can do on this
 // machine, so that numbers of two machines can be compared.
 //
-// The pure parts are audit.go, distribution.go, verdict.go and table.go; crowd.go
+// The pure parts are audit.go, distribution.go, rounds.go, verdict.go and table.go; crowd.go
 // and set.go keep what watches tell; session.go drives the phases of phase.go on
 // what stage.go has started.
 package measure
@@ -139,7 +139,7 @@ func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
 	defer cancel(nil)
 	report := &Report{Taken: began, Machine: s.machine()}
 	for _, n := range o.Sizes {
-		size, err := session.size(ctx, n)
+		size, err := session.sizeInRounds(ctx, n)
 		if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w (during %w)", cause, err)
 		}

@@ -31,6 +31,9 @@ type Machine struct {
 type Size struct {
 	// Pods is that number.
 	Pods int `json:"pods"`
+	// Rounds is how often it was measured; what follows is of the median one, line
+	// by line.
+	Rounds int `json:"rounds"`
 	// Ceilings say what the API server can do without a controller.
 	Ceilings []Ceiling `json:"ceilings"`
 	// Phases say what Usher did.
