@@ -23,7 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -145,6 +147,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
 	}
+	setEvents := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return r.SetChanged(e.ObjectOld, e.ObjectNew) }}
 	err = ctrl.NewControllerManagedBy(mgr).Named("cloneset").
 		For(&apps.CloneSet{}, builder.WithPredicates(setEvents)).
 		Owns(&appsv1.ControllerRevision{}).

@@ -17,27 +17,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/plan"
 )
 
-// setEvents passes on what changes something that a pass reads of a set.
-var setEvents = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return SetChanged(e.ObjectOld, e.ObjectNew) }}
-
-// SetChanged says that something changed that a pass reads of a CloneSet: not its
-// counters and conditions, which each pass works out anew, and which its own writes
-// change all the time. An event that changes nothing at all is the informer's
-// periodic one, and counts.
-func SetChanged(before, after client.Object) bool {
+// SetChanged says that an event of a CloneSet tells something that no pass has seen:
+// what a pass reads of it, or a status that this controller did not write. Its own
+// writes of counters and conditions, which come with every step, tell nothing. An
+// event that changes nothing at all is the informer's periodic one, and counts.
+func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	was, okBefore := before.(*apps.CloneSet)
 	is, okAfter := after.(*apps.CloneSet)
 	if !okBefore || !okAfter || was.ResourceVersion == is.ResourceVersion {
 		return true
 	}
-	return !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
+	answered := r.answers.newest(is) != is
+	return !answered || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
 }
 
 // setReading is what a pass reads of a set.

@@ -13,35 +13,47 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestSetChanged: a write of counters and conditions, which are all the
-// controller's own, leads to no pass; all that a pass reads does.
+// TestSetChanged: the controller's own write of counters and conditions leads to no
+// pass; somebody else's does, who may have written what is not so, and so does all
+// that a pass reads.
 func TestSetChanged(t *testing.T) {
 	two := int32(2)
+	counters := func(s *apps.CloneSet) { s.Status.ReadyReplicas, s.Status.ObservedGeneration = 3, 1 }
 	for _, test := range []struct {
-		name   string
-		change func(*apps.CloneSet)
-		want   bool
+		name     string
+		answered string // the version that this controller's last write led to
+		change   func(*apps.CloneSet)
+		want     bool
 	}{
-		{"counters", func(s *apps.CloneSet) { s.Status.ReadyReplicas, s.Status.ObservedGeneration = 3, 1 }, false},
-		{"a condition", func(s *apps.CloneSet) { s.Status.Conditions = []apps.CloneSetCondition{{Type: "Blocked"}} }, false},
-		{"managed fields", func(s *apps.CloneSet) { s.ManagedFields = record(metav1.ManagedFieldsOperationUpdate) }, false},
-		{"the spec", func(s *apps.CloneSet) { s.Generation++ }, true},
-		{"a label", func(s *apps.CloneSet) { s.Labels = map[string]string{"a": "b"} }, true},
-		{"an annotation", func(s *apps.CloneSet) { s.Annotations = map[string]string{"a": "b"} }, true},
-		{"a finalizer", func(s *apps.CloneSet) { s.Finalizers = []string{"a"} }, true},
-		{"its deletion", func(s *apps.CloneSet) { s.DeletionTimestamp = &metav1.Time{Time: now} }, true},
-		{"another set of its name", func(s *apps.CloneSet) { s.UID = "other" }, true},
-		{"the current revision", func(s *apps.CloneSet) { s.Status.CurrentRevision = "web-2" }, true},
-		{"the update revision", func(s *apps.CloneSet) { s.Status.UpdateRevision = "web-2" }, true},
-		{"a collision", func(s *apps.CloneSet) { s.Status.CollisionCount = &two }, true},
-		{"nothing: the periodic event", func(s *apps.CloneSet) { s.ResourceVersion = "1" }, true},
+		{"its own counters", "2", counters, false},
+		{"its own counters, of a write before the last one", "3", counters, false},
+		{"another's counters", "1", counters, true},
+		{"another's counters, and it has written none", "", counters, true},
+		{"its own condition", "2", func(s *apps.CloneSet) { s.Status.Conditions = []apps.CloneSetCondition{{Type: "Blocked"}} }, false},
+		{"managed fields", "2", func(s *apps.CloneSet) { s.ManagedFields = record(metav1.ManagedFieldsOperationUpdate) }, false},
+		{"the spec", "3", func(s *apps.CloneSet) { s.Generation++ }, true},
+		{"a label", "3", func(s *apps.CloneSet) { s.Labels = map[string]string{"a": "b"} }, true},
+		{"an annotation", "3", func(s *apps.CloneSet) { s.Annotations = map[string]string{"a": "b"} }, true},
+		{"a finalizer", "3", func(s *apps.CloneSet) { s.Finalizers = []string{"a"} }, true},
+		{"its deletion", "3", func(s *apps.CloneSet) { s.DeletionTimestamp = &metav1.Time{Time: now} }, true},
+		{"another set of its name", "3", func(s *apps.CloneSet) { s.UID = "other" }, true},
+		{"the current revision", "2", func(s *apps.CloneSet) { s.Status.CurrentRevision = "web-2" }, true},
+		{"the update revision", "2", func(s *apps.CloneSet) { s.Status.UpdateRevision = "web-2" }, true},
+		{"a collision", "2", func(s *apps.CloneSet) { s.Status.CollisionCount = &two }, true},
+		{"nothing: the periodic event", "1", func(s *apps.CloneSet) { s.ResourceVersion = "1" }, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Generation: 1, ResourceVersion: "1"}}
 			after := before.DeepCopy()
 			after.ResourceVersion = "2"
+			r := &Reconciler{answers: newAnswers()}
+			if test.answered != "" {
+				own := before.DeepCopy()
+				own.ResourceVersion = test.answered
+				r.answers.note(own)
+			}
 			test.change(after)
-			if got := SetChanged(before, after); got != test.want {
+			if got := r.SetChanged(before, after); got != test.want {
 				t.Errorf("SetChanged = %v, want %v", got, test.want)
 			}
 		})

@@ -197,7 +197,7 @@ func (p *Process) handleSet(before, after client.Object) {
 	switch {
 	case after == nil:
 		object = before
-	case before != nil && !cloneset.SetChanged(before, after):
+	case before != nil && !p.reconciler.SetChanged(before, after):
 		return
 	}
 	p.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
