@@ -5,6 +5,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,6 +44,7 @@ type pass struct {
 // Make decides what the set needs next.
 func Make(s *Snapshot) Plan {
 	p := newPass(s)
+	defer p.giveBack()
 	if s.Deleting {
 		return p.plan
 	}
@@ -61,12 +63,32 @@ func Make(s *Snapshot) Plan {
 	return p.finish()
 }
 
+// spareViews are those of passes that are over: of 2,000 Pods they are more than a
+// megabyte, which would be garbage ten times a second.
+var spareViews = sync.Pool{New: func() any { return new([]podView) }}
+
+// viewsOf are empty views of so many Pods.
+func viewsOf(pods int) []podView {
+	spare, ok := spareViews.Get().(*[]podView)
+	if !ok || cap(*spare) < pods {
+		return make([]podView, pods) // one allocation, not one for each Pod
+	}
+	return (*spare)[:pods]
+}
+
+// giveBack ends the use of the views. A plan holds none.
+func (p *pass) giveBack() {
+	views := p.views // not the field, which would keep the pass
+	clear(views)
+	spareViews.Put(&views)
+}
+
 func newPass(s *Snapshot) *pass {
 	p := &pass{Snapshot: s, named: make(map[string]bool, len(s.Spec.PodsToDelete)), changes: map[string]diff{}}
 	for _, name := range s.Spec.PodsToDelete {
 		p.named[name] = true
 	}
-	p.views = make([]podView, len(s.Pods)) // one allocation, not one for each Pod
+	p.views = viewsOf(len(s.Pods))
 	p.pods = make([]*podView, 0, len(s.Pods))
 	for i, pod := range s.Pods {
 		v := &p.views[i]
