@@ -17,6 +17,19 @@ type Distribution struct {
 	P99 float64 `json:"p99"`
 	// Max is the longest time.
 	Max float64 `json:"max"`
+
+	sorted []time.Duration
+}
+
+// with is the distribution of what two have seen; each may be nil.
+func (d *Distribution) with(other *Distribution) *Distribution {
+	switch {
+	case d == nil:
+		return other
+	case other == nil:
+		return d
+	}
+	return distribute(slices.Concat(d.sorted, other.sorted))
 }
 
 // distribute sums up durations; nil if there are none.
@@ -29,7 +42,7 @@ func distribute(durations []time.Duration) *Distribution {
 	return &Distribution{
 		Count: len(sorted),
 		P50:   percentile(sorted, 0.50).Seconds(), P99: percentile(sorted, 0.99).Seconds(),
-		Max: sorted[len(sorted)-1].Seconds(),
+		Max: sorted[len(sorted)-1].Seconds(), sorted: sorted,
 	}
 }
 

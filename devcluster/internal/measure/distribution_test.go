@@ -19,12 +19,13 @@ func TestDistribute(t *testing.T) {
 		given []time.Duration
 		want  Distribution
 	}{
-		"one":                 {[]time.Duration{2 * time.Second}, Distribution{1, 2, 2, 2}},
-		"two":                 {[]time.Duration{3 * time.Second, time.Second}, Distribution{2, 1, 3, 3}},
-		"a hundred":           {hundred, Distribution{100, 50, 99, 100}},
-		"one hundred and one": {append(hundred, 200*time.Second), Distribution{101, 51, 100, 200}},
+		"one":                 {[]time.Duration{2 * time.Second}, Distribution{Count: 1, P50: 2, P99: 2, Max: 2}},
+		"two":                 {[]time.Duration{3 * time.Second, time.Second}, Distribution{Count: 2, P50: 1, P99: 3, Max: 3}},
+		"a hundred":           {hundred, Distribution{Count: 100, P50: 50, P99: 99, Max: 100}},
+		"one hundred and one": {append(hundred, 200*time.Second), Distribution{Count: 101, P50: 51, P99: 100, Max: 200}},
 	} {
-		if got := distribute(c.given); *got != c.want {
+		got := distribute(c.given)
+		if got.Count != c.want.Count || got.P50 != c.want.P50 || got.P99 != c.want.P99 || got.Max != c.want.Max {
 			t.Errorf("%s: %+v, want %+v", name, *got, c.want)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -117,11 +118,7 @@ func open(ctx context.Context, o Options) (*stage, error) {
 	opening.Store(true)
 	defer opening.Store(false)
 	tell := display.Sink()
-	most := 0
-	for _, n := range o.Sizes {
-		most = max(most, n)
-	}
-	return openStage(ctx, most, o.Getenv, func(event progress.Event) {
+	return openStage(ctx, slices.Max(o.Sizes), o.Getenv, func(event progress.Event) {
 		if opening.Load() {
 			tell(event)
 		}
@@ -139,7 +136,7 @@ func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
 	defer cancel(nil)
 	report := &Report{Taken: began, Machine: s.machine()}
 	for _, n := range o.Sizes {
-		size, err := session.sizeInRounds(ctx, n)
+		size, err := session.sizeInRounds(ctx, n, rounds(n, slices.Max(o.Sizes)))
 		if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w (during %w)", cause, err)
 		}

@@ -31,8 +31,8 @@ type Machine struct {
 type Size struct {
 	// Pods is that number.
 	Pods int `json:"pods"`
-	// Rounds is how often it was measured; what follows is of the median one, line
-	// by line.
+	// Rounds is how often it was measured. What follows is of all rounds: times and
+	// what they cost are means, counts are sums.
 	Rounds int `json:"rounds"`
 	// Ceilings say what the API server can do without a controller.
 	Ceilings []Ceiling `json:"ceilings"`
@@ -139,6 +139,9 @@ const (
 	phaseScaleInHook = "scale in, hook"
 	phaseScaleIn     = "scale in"
 )
+
+// moved is how many Pods each phase has moved in all rounds.
+func (s *Size) moved() int { return s.Pods * max(s.Rounds, 1) }
 
 func (s *Size) ceiling(name string) *Ceiling {
 	for i := range s.Ceilings {

@@ -3,67 +3,120 @@
 package measure
 
 import (
-	"cmp"
 	"context"
-	"slices"
+	"maps"
 )
 
-const (
-	// chancyPods are so few that a phase is over in a second or three: then chance has a
-	// large part in it, and the median of several rounds is taken.
-	chancyPods = 200
-	// roundsOfFew is how many; an odd number.
-	roundsOfFew = 3
-)
+// maxRounds bounds how often a size is measured.
+const maxRounds = 20
 
-// rounds says how often a size is measured.
-func rounds(pods int) int {
-	if pods <= chancyPods {
-		return roundsOfFew
-	}
-	return 1
-}
+// rounds says how often a size is measured, beside the largest: until as many Pods
+// have moved. What comes now and then and lasts (a garbage collection of the API
+// server takes as long as a hundred Pods do) has the same share in all sizes then.
+// With one round of a phase that is over in half a second it is all or nothing.
+func rounds(pods, largest int) int { return min(max(largest/pods, 1), maxRounds) }
 
 // sizeInRounds measures with one number of Pods as often as it takes.
-func (s *session) sizeInRounds(ctx context.Context, n int) (Size, error) {
+func (s *session) sizeInRounds(ctx context.Context, n, times int) (Size, error) {
 	var sizes []Size
-	for round := range rounds(n) {
-		s.say("%s Pods, round %d of %d", group(n), round+1, rounds(n))
+	for round := range times {
+		s.say("%s Pods, round %d of %d", group(n), round+1, times)
 		size, err := s.size(ctx, n)
 		if err != nil {
 			return size, err
 		}
 		sizes = append(sizes, size)
 	}
-	return median(sizes), nil
+	return together(sizes), nil
 }
 
-// median takes each ceiling and each phase from the round in which it took the
-// median time, but for what must hold in every round: the fewest Pods that were
-// ready, and the most memory.
-func median(sizes []Size) Size {
-	middle := Size{Pods: sizes[0].Pods, Rounds: len(sizes)}
-	for i := range sizes[0].Ceilings {
-		middle.Ceilings = append(middle.Ceilings, middleOf(sizes,
-			func(s *Size) Ceiling { return s.Ceilings[i] }, func(c Ceiling) float64 { return c.Seconds }))
-	}
-	for i := range sizes[0].Phases {
-		phase := middleOf(sizes, func(s *Size) Phase { return s.Phases[i] }, func(p Phase) float64 { return p.Seconds })
-		for j := range sizes {
-			phase.LeastReady = min(phase.LeastReady, sizes[j].Phases[i].LeastReady)
-			phase.PeakMiB = max(phase.PeakMiB, sizes[j].Phases[i].PeakMiB)
+// together sums up the rounds of one size: a time is the mean of all rounds, a count
+// their sum, a distribution that of all that was seen, and what must hold in every
+// round is that of the worst one.
+func together(rounds []Size) Size {
+	all := Size{Pods: rounds[0].Pods, Rounds: len(rounds)}
+	for i := range rounds[0].Ceilings {
+		var of []Ceiling
+		for _, round := range rounds {
+			of = append(of, round.Ceilings[i])
 		}
-		middle.Phases = append(middle.Phases, phase)
+		all.Ceilings = append(all.Ceilings, meanCeiling(of, all.Pods))
 	}
-	return middle
+	for i := range rounds[0].Phases {
+		var of []Phase
+		for _, round := range rounds {
+			of = append(of, round.Phases[i])
+		}
+		all.Phases = append(all.Phases, meanPhase(of, all.Pods))
+	}
+	return all
 }
 
-// middleOf is the one of the median time.
-func middleOf[T any](sizes []Size, of func(*Size) T, seconds func(T) float64) T {
-	all := make([]T, 0, len(sizes))
-	for i := range sizes {
-		all = append(all, of(&sizes[i]))
+func meanCeiling(rounds []Ceiling, pods int) Ceiling {
+	all := Ceiling{Name: rounds[0].Name}
+	for _, c := range rounds {
+		all.Seconds += c.Seconds
+		all.SettledSeconds += c.SettledSeconds
+		all.CPU = all.CPU.plus(c.CPU)
+		all.Latency = all.Latency.with(c.Latency)
 	}
-	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(seconds(a), seconds(b)) })
-	return all[len(all)/2]
+	share := 1 / float64(len(rounds))
+	all.Seconds *= share
+	all.SettledSeconds *= share
+	all.CPU = all.CPU.times(share)
+	all.PerSecond = float64(pods) / all.Seconds
+	return all
+}
+
+func meanPhase(rounds []Phase, pods int) Phase {
+	all := Phase{Name: rounds[0].Name, Kind: rounds[0].Kind, Usher: newRequests(), LeastReady: rounds[0].LeastReady}
+	for i := range rounds {
+		p := &rounds[i]
+		all.Seconds += p.Seconds
+		all.StatusSeconds += p.StatusSeconds
+		all.CPU = all.CPU.plus(p.CPU)
+		all.Usher.plus(p.Usher)
+		all.OtherWrites += p.OtherWrites
+		all.HookAnswers += p.HookAnswers
+		all.OutOfService = all.OutOfService.with(p.OutOfService)
+		all.Startup = all.Startup.with(p.Startup)
+		all.LeastReady = min(all.LeastReady, p.LeastReady)
+		all.PeakMiB = max(all.PeakMiB, p.PeakMiB)
+	}
+	share := 1 / float64(len(rounds))
+	all.Seconds *= share
+	all.StatusSeconds *= share
+	all.CPU = all.CPU.times(share)
+	all.PodsPerSecond = float64(pods) / all.Seconds
+	all.WritesPerPod = float64(all.Usher.Total()) / float64(pods*len(rounds))
+	return all
+}
+
+// plus adds requests.
+func (r *Requests) plus(other *Requests) {
+	if other == nil {
+		return
+	}
+	for _, counts := range []struct{ of, more map[string]int }{{r.Writes, other.Writes}, {r.Rejected, other.Rejected}} {
+		for what := range maps.Keys(counts.more) {
+			counts.of[what] += counts.more[what]
+		}
+	}
+	r.Reads += other.Reads
+}
+
+func (c CPU) plus(other CPU) CPU {
+	return CPU{
+		Usher: c.Usher + other.Usher, APIServer: c.APIServer + other.APIServer, Etcd: c.Etcd + other.Etcd,
+		Others: c.Others + other.Others, Harness: c.Harness + other.Harness,
+		Registry: c.Registry + other.Registry, Elsewhere: c.Elsewhere + other.Elsewhere,
+	}
+}
+
+func (c CPU) times(factor float64) CPU {
+	return CPU{
+		Usher: c.Usher * factor, APIServer: c.APIServer * factor, Etcd: c.Etcd * factor,
+		Others: c.Others * factor, Harness: c.Harness * factor,
+		Registry: c.Registry * factor, Elsewhere: c.Elsewhere * factor,
+	}
 }

@@ -2,25 +2,45 @@
 
 package measure
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
-// TestMedian: each line is that of its own median round, and what must hold in every
-// round is the worst of all.
-func TestMedian(t *testing.T) {
-	size := func(ceiling, phase, peak float64, least int) Size {
+// TestTogether: times are means, counts are sums, distributions are of all rounds, and
+// what must hold in every round is the worst of all.
+func TestTogether(t *testing.T) {
+	round := func(seconds, peak float64, least, patches int, outs ...time.Duration) Size {
 		return Size{
-			Pods: 100, Ceilings: []Ceiling{{Name: ceilingImage, Seconds: ceiling}},
-			Phases: []Phase{{Name: phaseInPlace, Seconds: phase, PeakMiB: peak, LeastReady: least}},
+			Pods: 100, Ceilings: []Ceiling{{Name: ceilingImage, Seconds: seconds, Latency: distribute(outs)}},
+			Phases: []Phase{{
+				Name: phaseInPlace, Seconds: seconds, PeakMiB: peak, LeastReady: least, OutOfService: distribute(outs),
+				Usher: &Requests{Writes: map[string]int{"patch pods": patches}, Rejected: map[string]int{}}, CPU: CPU{Usher: seconds},
+			}},
 		}
 	}
-	got := median([]Size{size(3, 10, 50, 80), size(1, 30, 70, 81), size(2, 20, 60, 82)})
-	if got.Pods != 100 || got.Rounds != 3 || got.ceiling(ceilingImage).Seconds != 2 {
-		t.Errorf("got %+v", got)
+	got := together([]Size{
+		round(3, 50, 80, 300, time.Second, 5*time.Second), round(1, 70, 81, 301, 2*time.Second), round(2, 60, 79, 302),
+	})
+	c, p := got.ceiling(ceilingImage), got.phase(phaseInPlace)
+	for what, pair := range map[string][2]float64{
+		"Pods": {float64(got.Pods), 100}, "rounds": {float64(got.Rounds), 3}, "Pods moved": {float64(got.moved()), 300},
+		"ceiling": {c.Seconds, 2}, "its rate": {c.PerSecond, 50}, "its requests": {float64(c.Latency.Count), 3},
+		"phase": {p.Seconds, 2}, "its rate, Pods": {p.PodsPerSecond, 50}, "CPU": {p.CPU.Usher, 2},
+		"memory": {p.PeakMiB, 70}, "least ready": {float64(p.LeastReady), 79},
+		"writes": {float64(p.Usher.Total()), 903}, "writes per Pod": {p.WritesPerPod, 3.01},
+		"Pods out": {float64(p.OutOfService.Count), 3}, "out, p50": {p.OutOfService.P50, 2}, "out, longest": {p.OutOfService.Max, 5},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: %v, want %v", what, pair[0], pair[1])
+		}
 	}
-	if p := got.phase(phaseInPlace); p.Seconds != 20 || p.PeakMiB != 70 || p.LeastReady != 80 {
-		t.Errorf("got %+v", p)
-	}
-	if rounds(100)%2 == 0 || rounds(2_000) != 1 {
-		t.Errorf("%d rounds for 100 Pods, %d for 2,000", rounds(100), rounds(2_000))
+}
+
+func TestRounds(t *testing.T) {
+	for _, c := range []struct{ pods, largest, want int }{{2_000, 2_000, 1}, {100, 2_000, 20}, {1_500, 2_000, 1}, {1, 20_000, maxRounds}} {
+		if got := rounds(c.pods, c.largest); got != c.want {
+			t.Errorf("%d Pods are measured %d times beside %d, want %d", c.pods, got, c.largest, c.want)
+		}
 	}
 }

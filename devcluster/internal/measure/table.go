@@ -92,12 +92,12 @@ func (r *Report) writes() grid {
 		for _, p := range size.Phases {
 			row, rest := []string{group(size.Pods), p.Name}, p.Usher.Total()
 			for _, what := range shownWrites() {
-				row = append(row, perPod(p.Usher.Writes[what], size.Pods))
+				row = append(row, perPod(p.Usher.Writes[what], size.moved()))
 				rest -= p.Usher.Writes[what]
 			}
 			g.rows = append(g.rows, append(row,
-				perPod(rest, size.Pods), decimal(p.WritesPerPod, 2), perPod(p.Usher.Reads, size.Pods),
-				perPod(p.OtherWrites, size.Pods), list(p.Usher.Rejected)))
+				perPod(rest, size.moved()), decimal(p.WritesPerPod, 2), perPod(p.Usher.Reads, size.moved()),
+				perPod(p.OtherWrites, size.moved()), list(p.Usher.Rejected)))
 		}
 	}
 	return g

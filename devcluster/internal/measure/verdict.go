@@ -20,8 +20,7 @@ const (
 	// of service in the largest, by p99.
 	outLimit = 3.0
 	// linearLimit is how many times longer per Pod a phase may take in the largest
-	// size than in the smallest, beside what API server and nodes take longer without
-	// a controller. It leaves a tenth for chance.
+	// size than in the smallest. It leaves a tenth for chance.
 	linearLimit = 1.1
 	// memoryLimit bounds Usher's memory, in MiB.
 	memoryLimit = 100
@@ -178,30 +177,28 @@ func judgeLinear(small, large *Size) []Verdict {
 			continue
 		}
 		times := (after.Seconds / float64(large.Pods)) / (before.Seconds / float64(small.Pods))
-		alone, beside := aloneGrows(small, large, after.Name)
 		verdicts = append(verdicts, Verdict{
-			OK:   times <= linearLimit*alone,
-			What: after.Name + ": no worse than linear, beside the API server itself",
+			OK:   times <= linearLimit,
+			What: after.Name + ": no worse than linear",
 			Found: fmt.Sprintf("%.2f × the time per Pod: %.1f s for %s Pods, %.2f s for %s%s", times,
-				after.Seconds, group(large.Pods), before.Seconds, group(small.Pods), beside),
+				after.Seconds, group(large.Pods), before.Seconds, group(small.Pods), aloneGrows(small, large, after.Name)),
 		})
 	}
 	return verdicts
 }
 
 // aloneGrows tells how API server and nodes take to the larger size without any
-// controller, where a ceiling does what the phase does: the factor, 1 if it is
-// smaller or not known, and a text.
-func aloneGrows(small, large *Size, phase string) (float64, string) {
+// controller, where a ceiling does what the phase does.
+func aloneGrows(small, large *Size, phase string) string {
 	alike := map[string]string{
 		phaseInPlace: ceilingByHand, phaseScaleOut: ceilingCreate, phaseScaleIn: ceilingDelete, phaseScaleInHook: ceilingDelete,
 	}
 	before, after := small.ceiling(alike[phase]), large.ceiling(alike[phase])
 	if before == nil || after == nil {
-		return 1, ""
+		return ""
 	}
 	times := (after.SettledSeconds / float64(large.Pods)) / (before.SettledSeconds / float64(small.Pods))
-	return max(times, 1), fmt.Sprintf("; without a controller %s takes %.2f ×", alike[phase], times)
+	return fmt.Sprintf("; without a controller %s takes %.2f ×", alike[phase], times)
 }
 
 func judgeMemory(sizes []Size) []Verdict {

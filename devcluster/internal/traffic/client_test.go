@@ -501,7 +501,7 @@ func TestRunEndsBeforeAnyInstanceWasSeen(t *testing.T) {
 // A dial that times out is not taken for an answer that is late.
 func TestReasonOfADialThatTimesOut(t *testing.T) {
 	_, err := (&net.Dialer{Timeout: time.Nanosecond}).DialContext(t.Context(), "tcp", closedPort(t))
-	if got, want := reason(err, time.Minute), "no connection within 5s"; got != want {
+	if got, want := reason(err, time.Minute), "no connection within 2s"; got != want {
 		t.Errorf("reason(%v) = %q, want %q", err, got, want)
 	}
 }

@@ -23,9 +23,9 @@ const (
 )
 
 const (
-	// dialTimeout leaves time for two SYNs that a busy machine has dropped: they are
-	// sent again after 1 s and 3 s.
-	dialTimeout = 5 * time.Second
+	// dialTimeout leaves time for one SYN that a busy machine has dropped: it is sent
+	// again after 1 s.
+	dialTimeout = 2 * time.Second
 	maxIdle     = 256
 	// maxAnswer bounds how much of an answer is read.
 	maxAnswer = 64 << 10
