@@ -12,7 +12,7 @@
 //
 // The pure parts are audit.go, distribution.go, rounds.go, verdict.go and table.go; crowd.go
 // and set.go keep what watches tell; session.go drives the phases of phase.go on
-// what stage.go has started.
+// what stage.go has started, and stagger.go sees to it that rounds differ.
 package measure
 
 import (

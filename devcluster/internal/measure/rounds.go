@@ -21,7 +21,7 @@ func (s *session) sizeInRounds(ctx context.Context, n, times int) (Size, error) 
 	var sizes []Size
 	for round := range times {
 		s.say("%s Pods, round %d of %d", group(n), round+1, times)
-		size, err := s.size(ctx, n)
+		size, err := s.size(ctx, n, float64(round)/float64(times))
 		if err != nil {
 			return size, err
 		}
