@@ -8,12 +8,13 @@ import (
 )
 
 // maxRounds bounds how often a size is measured.
-const maxRounds = 20
+const maxRounds = 10
 
 // rounds says how often a size is measured, beside the largest: until as many Pods
-// have moved. What comes now and then and lasts (a garbage collection of the API
-// server takes as long as a hundred Pods do) has the same share in all sizes then.
-// With one round of a phase that is over in half a second it is all or nothing.
+// have moved, or often enough. What comes now and then and lasts (a garbage
+// collection of the API server takes as long as a hundred Pods do) is to have the
+// same share in all sizes; one round of a phase that is over in half a second has all
+// of it or nothing.
 func rounds(pods, largest int) int { return min(max(largest/pods, 1), maxRounds) }
 
 // sizeInRounds measures with one number of Pods as often as it takes.

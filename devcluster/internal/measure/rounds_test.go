@@ -38,7 +38,7 @@ func TestTogether(t *testing.T) {
 }
 
 func TestRounds(t *testing.T) {
-	for _, c := range []struct{ pods, largest, want int }{{2_000, 2_000, 1}, {100, 2_000, 20}, {1_500, 2_000, 1}, {1, 20_000, maxRounds}} {
+	for _, c := range []struct{ pods, largest, want int }{{2_000, 2_000, 1}, {100, 2_000, maxRounds}, {500, 2_000, 4}, {1_500, 2_000, 1}, {1, 20_000, maxRounds}} {
 		if got := rounds(c.pods, c.largest); got != c.want {
 			t.Errorf("%d Pods are measured %d times beside %d, want %d", c.pods, got, c.largest, c.want)
 		}

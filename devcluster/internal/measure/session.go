@@ -85,8 +85,8 @@ func (s *session) bound(ctx context.Context) (context.Context, context.CancelFun
 func (s *session) cpu() (times, error) { return s.meter.read(process.Table{}) }
 
 // size measures with one number of Pods: first without a controller, then with
-// an Usher that has just been started, both from a share of the way from one garbage
-// collection of the API server to the next.
+// an Usher that has just been started. Each phase begins a share of the way from one
+// garbage collection of the API server to the next.
 func (s *session) size(ctx context.Context, n int, share float64) (Size, error) {
 	size := Size{Pods: n}
 	var err error
@@ -102,10 +102,10 @@ func (s *session) size(ctx context.Context, n int, share float64) (Size, error) 
 	if err := s.begin(ctx); err != nil {
 		return size, err
 	}
-	if err := s.stagger(ctx, share); err != nil {
-		return size, err
-	}
 	for _, p := range phases(n) {
+		if err := s.stagger(ctx, share); err != nil {
+			return size, err
+		}
 		done, err := s.phase(ctx, p, n)
 		if err != nil {
 			return size, fmt.Errorf("%d Pods, %s: %w", n, p.name, err)
