@@ -5,8 +5,6 @@ package plan
 import (
 	"slices"
 	"time"
-
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // desired is how many Pods there shall be now: the replicas, and a surge while
@@ -200,7 +198,6 @@ func (p *pass) scaleIn() {
 	if surplus <= 0 {
 		return
 	}
-	p.widen()
 	for _, v := range p.victims(surplus) {
 		if v.fixed {
 			continue // its turn comes with the next pass; nobody else goes instead
@@ -213,25 +210,6 @@ func (p *pass) scaleIn() {
 			return
 		}
 		p.remove(v, ReasonScaleIn)
-	}
-}
-
-// podsPerRemoval is how many Pods of a large set there are for each that a pass
-// removes from it.
-const podsPerRemoval = 16
-
-// widen lets the pass remove more Pods from a larger set. A pass takes as long as
-// there are Pods: were it to remove a fixed number, to empty a set would take the
-// square of that. While a Pod is on its way into service passes stay short, for it
-// waits for the next one.
-func (p *pass) widen() {
-	for _, v := range p.pods {
-		if v.state != apps.StateNormal || v.inUpdate() {
-			return
-		}
-	}
-	if p.ledger.starts > 0 {
-		p.ledger.starts = max(p.ledger.starts, len(p.pods)/podsPerRemoval)
 	}
 }
 

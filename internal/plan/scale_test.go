@@ -76,38 +76,6 @@ func TestScaleOut(t *testing.T) {
 	}
 }
 
-// TestScaleInOfALargeSet: a pass removes a share of a large set, but not while a Pod
-// waits for the pass to end to be brought into service.
-func TestScaleInOfALargeSet(t *testing.T) {
-	for name, c := range map[string]struct {
-		pods int
-		one  *corev1.Pod // beside them
-		want int
-	}{
-		"small":                {100, pod("one", 1), 8},
-		"large":                {3199, pod("one", 1), 3200 / podsPerRemoval},
-		"one does not serve":   {3199, pod("one", 1, notReady0), 3200 / podsPerRemoval},
-		"one is being updated": {3199, pod("one", 1, updating(2)), 8},
-		"one is new":           {3199, pod("one", 1, state(apps.StatePreparingNormal), notReady0), 8},
-		"one is at the gate":   {3199, pod("one", 1, state(apps.StatePreparingDelete), finalizers(keyDelete)), 8},
-	} {
-		all := []*corev1.Pod{c.one}
-		for i := range c.pods {
-			all = append(all, pod(fmt.Sprintf("p%05d", i), 1))
-		}
-		p := decide(t, snap(0, starts(8), hooks(preDelete()), with(all...)))
-		removed := 0
-		for _, a := range p.Actions {
-			if a.Reason == ReasonScaleIn {
-				removed++
-			}
-		}
-		if removed != c.want || !p.More {
-			t.Errorf("%s: %d Pods are removed, want %d; another pass: %v", name, removed, c.want, p.More)
-		}
-	}
-}
-
 // TestRevisionOfNewPods: those that the partition keeps old come first.
 func TestRevisionOfNewPods(t *testing.T) {
 	to := toRevision(rev(2))

@@ -60,8 +60,7 @@ type Snapshot struct {
 	// ClaimsRefusedUntil is when the API server is asked again; zero if it is not.
 	ClaimsRefusedUntil time.Time
 	// Starts bounds how many Pods one pass takes out of service or creates, so
-	// that the Pods that are done never wait behind a long queue of new starts. A
-	// scale-in of a large set at rest may remove more.
+	// that the Pods that are done never wait behind a long queue of new starts.
 	// Half as many may be for updates, and as many may be out for an update in
 	// place that left within the last second. 0 is no bound.
 	Starts int
