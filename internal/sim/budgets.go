@@ -87,18 +87,18 @@ func (d *deed) leaves() bool {
 	return d.new == nil || !active(d.new) || state(d.new) == apps.StatePreparingDelete
 }
 
-// staying counts the Pods that were not on their way out when the pass began, and are
-// still there: what is surplus is decided for all of them at once, in whatever order
-// they are written then.
+// staying counts the Pods that are not on their way out. One whose update had begun
+// and that this very pass recreates instead is among them: it is no surplus, and what
+// is surplus was decided beside it, in whatever order the two are written then.
 func (d *deed) staying() int {
 	const gate = apps.StatePreparingDelete
-	led := map[types.UID]bool{}
+	instead := map[types.UID]bool{}
 	for _, c := range d.process.server.log[Pods][d.process.pass.upTo:] {
-		if c.Actor == d.process.name && c.Old != nil && state(c.Old) != gate {
-			led[c.Old.GetUID()] = true
+		if old, ok := c.Old.(*corev1.Pod); ok && c.Actor == d.process.name && state(old) != gate && begun(old) {
+			instead[old.UID] = true
 		}
 	}
-	return d.after.count(func(pod *corev1.Pod) bool { return active(pod) && (state(pod) != gate || led[pod.UID]) })
+	return d.after.count(func(pod *corev1.Pod) bool { return active(pod) && (state(pod) != gate || instead[pod.UID]) })
 }
 
 // tooManyNamed: Pods that were named for deletion and do not serve go while the
