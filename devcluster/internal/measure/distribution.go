@@ -18,7 +18,7 @@ type Distribution struct {
 	// Max is the longest time.
 	Max float64 `json:"max"`
 
-	sorted []time.Duration
+	sorted []time.Duration // all that was seen
 }
 
 // with is the distribution of what two have seen; each may be nil.

@@ -2,10 +2,7 @@
 
 package measure
 
-import (
-	"context"
-	"maps"
-)
+import "context"
 
 // maxRounds bounds how often a size is measured.
 const maxRounds = 10
@@ -99,8 +96,8 @@ func (r *Requests) plus(other *Requests) {
 		return
 	}
 	for _, counts := range []struct{ of, more map[string]int }{{r.Writes, other.Writes}, {r.Rejected, other.Rejected}} {
-		for what := range maps.Keys(counts.more) {
-			counts.of[what] += counts.more[what]
+		for what, count := range counts.more {
+			counts.of[what] += count
 		}
 	}
 	r.Reads += other.Reads
