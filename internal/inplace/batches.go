@@ -271,9 +271,14 @@ func (s State) UnderWay(pod *corev1.Pod) bool {
 	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StateUpdating {
 		return true
 	}
-	return s.Revision != "" && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse && c.Message == s.Revision
-	})
+	return s.Revision != "" && slices.ContainsFunc(pod.Status.Conditions, s.outFor)
+}
+
+// outFor says that the Pod is out of service for the record's update: the
+// condition names it, or names one before it in whose midst it began.
+func (s State) outFor(c corev1.PodCondition) bool {
+	return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse &&
+		(c.Message == s.Revision || !s.UpdateTimestamp.Before(&c.LastTransitionTime))
 }
 
 // ImagesOnly is the record without what asks for further writes.

@@ -132,6 +132,7 @@ func TestResizeSteps(t *testing.T) {
 		{"… and somebody put the Pod back into service",
 			sizedSet(pod("a", 1, small, resizing(false), condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, ""))), []string{resizesA + readyFalse}},
 		{"… and somebody took the state away", sizedSet(pod("a", 1, small, resizing(false), state(""))), []string{resizesA + " to Updating"}},
+		{"… of an update that began in the midst of another", sizedSet(pod("a", 1, small, resizing(false), state(""), out(7, 2*time.Minute))), []string{resizesA + " to Updating"}},
 		{"an autoscaler resized the Pod after its update, and another one was called off",
 			sizedSet(pod("a", 1, resizing(true), resized, hasCPU("500m"), state(apps.StateNormal), out(3, time.Second)), paused),
 			[]string{"move a (Conditions) InPlaceUpdateReady=True"}},

@@ -236,8 +236,7 @@ func (p *pass) restart(v *podView, change *inplace.Change) {
 	if p.crowded(v) || !p.takeDown(v) {
 		return
 	}
-	drained = drained || (v.restarting && v.inPlaceReady.Status == corev1.ConditionFalse)
-	p.act(v, p.restartOf(change, drained))
+	p.act(v, p.restartOf(change, drained || v.changing()))
 }
 
 // restartOf is the next step of a restart: out of the endpoints, or, in the same

@@ -186,6 +186,13 @@ func (p *podView) lifecycle() lifecycle.Pod {
 	}
 }
 
+// changing says that the Pod's containers are changing, and that it left service
+// for that. One that only drains for an update has changed nothing yet.
+func (p *podView) changing() bool {
+	return p.restarting && p.inPlaceReady.Status == corev1.ConditionFalse &&
+		(p.state == apps.StateUpdating || (p.record != nil && p.record.UnderWay(p.pod)))
+}
+
 // graceOver says when the grace period of an in-place update to a revision that
 // has begun is over; ok is false if none has begun.
 func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
