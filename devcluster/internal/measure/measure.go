@@ -12,7 +12,7 @@
 //
 // The pure parts are audit.go, distribution.go, rounds.go, verdict.go and table.go; crowd.go
 // and set.go keep what watches tell; session.go drives the phases of phase.go on
-// what stage.go has started, and stagger.go sees to it that rounds differ.
+// what stage.go has started, and warm.go sees to it that short phases begin as long ones go on.
 package measure
 
 import (
@@ -34,7 +34,7 @@ import (
 
 // Options of a measurement.
 type Options struct {
-	// Sizes are the numbers of Pods to measure with, in this order; at least one.
+	// Sizes are the numbers of Pods to measure with; at least one.
 	Sizes []int
 	// Registries are the kinds of registries to measure the hook operator with.
 	// Only RunRegistries looks at them.
@@ -135,19 +135,16 @@ func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
 	defer wait()
 	defer cancel(nil)
 	report := &Report{Taken: began, Machine: s.machine()}
-	for _, n := range o.Sizes {
-		size, err := session.sizeInRounds(ctx, n, rounds(n, slices.Max(o.Sizes)))
-		if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w (during %w)", cause, err)
-		}
-		if err != nil {
-			report.Verdicts = judge(report.Sizes)
-			return report, err
-		}
-		report.Sizes = append(report.Sizes, size)
+	var err error
+	report.Sizes, err = inTurn(o.Sizes, func(n int, t turn) (Size, error) {
+		session.say("%s Pods, round %d of %d", group(n), t.round+1, t.of)
+		return session.size(ctx, n, float64(t.round)/float64(t.of))
+	})
+	if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w (during %w)", cause, err)
 	}
 	report.Verdicts = judge(report.Sizes)
-	return report, nil
+	return report, err
 }
 
 func (o Options) show(lines func(view.Style) []string) {

@@ -2,7 +2,7 @@
 
 package measure
 
-import "context"
+import "slices"
 
 // maxRounds bounds how often a size is measured.
 const maxRounds = 10
@@ -14,18 +14,57 @@ const maxRounds = 10
 // of it or nothing.
 func rounds(pods, largest int) int { return min(max(largest/pods, 1), maxRounds) }
 
-// sizeInRounds measures with one number of Pods as often as it takes.
-func (s *session) sizeInRounds(ctx context.Context, n, times int) (Size, error) {
-	var sizes []Size
-	for round := range times {
-		s.say("%s Pods, round %d of %d", group(n), round+1, times)
-		size, err := s.size(ctx, n, float64(round)/float64(times))
-		if err != nil {
-			return size, err
+// turn is one round of one size.
+type turn struct {
+	// size is its place in Options.Sizes.
+	size int
+	// round is its number, of so many; from 0.
+	round, of int
+}
+
+// schedule puts the rounds of all sizes in order: half of those of each smaller size,
+// then the largest, then the other halves. A machine that gets faster or slower
+// meanwhile does so for all sizes alike.
+func schedule(sizes []int) []turn {
+	largest := slices.Max(sizes)
+	var first, middle, last []turn
+	for i, n := range sizes {
+		times := rounds(n, largest)
+		for round := range times {
+			t := turn{size: i, round: round, of: times}
+			switch {
+			case n == largest:
+				middle = append(middle, t)
+			case 2*round < times:
+				first = append(first, t)
+			default:
+				last = append(last, t)
+			}
 		}
-		sizes = append(sizes, size)
 	}
-	return together(sizes), nil
+	return slices.Concat(first, middle, last)
+}
+
+// inTurn measures one round after the other, and sums up the sizes of which all rounds
+// are done.
+func inTurn(sizes []int, measure func(n int, t turn) (Size, error)) ([]Size, error) {
+	done := make([][]Size, len(sizes))
+	var failure error
+	for _, t := range schedule(sizes) {
+		size, err := measure(sizes[t.size], t)
+		if err != nil {
+			failure = err
+			break
+		}
+		done[t.size] = append(done[t.size], size)
+	}
+	var all []Size
+	for i, n := range sizes {
+		if len(done[i]) == rounds(n, slices.Max(sizes)) {
+			all = append(all, together(done[i]))
+		}
+	}
+	return all, failure
 }
 
 // together sums up the rounds of one size: a time is the mean of all rounds, a count

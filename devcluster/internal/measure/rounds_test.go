@@ -3,6 +3,10 @@
 package measure
 
 import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -41,6 +45,33 @@ func TestRounds(t *testing.T) {
 	for _, c := range []struct{ pods, largest, want int }{{2_000, 2_000, 1}, {100, 2_000, maxRounds}, {500, 2_000, 4}, {1_500, 2_000, 1}, {1, 20_000, maxRounds}} {
 		if got := rounds(c.pods, c.largest); got != c.want {
 			t.Errorf("%d Pods are measured %d times beside %d, want %d", c.pods, got, c.largest, c.want)
+		}
+	}
+}
+
+// TestInTurn: half of the rounds of a smaller size come before the largest; what is not
+// complete when something fails is left out.
+func TestInTurn(t *testing.T) {
+	sizes := []int{500, 2_000, 1_500}
+	for failAt, want := range map[int]string{
+		-1: "500 500 1500 2000 500 500: [500 2000 1500]",
+		4:  "500 500 1500 2000: [2000 1500]",
+		0:  ": []",
+	} {
+		var order []string
+		done, err := inTurn(sizes, func(n int, _ turn) (Size, error) {
+			if len(order) == failAt {
+				return Size{}, errors.New("gone")
+			}
+			order = append(order, strconv.Itoa(n))
+			return Size{Pods: n}, nil
+		})
+		var complete []int
+		for _, size := range done {
+			complete = append(complete, size.Pods)
+		}
+		if got := fmt.Sprintf("%s: %v", strings.Join(order, " "), complete); got != want || (err == nil) != (failAt < 0) {
+			t.Errorf("failing at %d: %s, %v; want %s", failAt, got, err, want)
 		}
 	}
 }

@@ -85,15 +85,15 @@ func (s *session) bound(ctx context.Context) (context.Context, context.CancelFun
 func (s *session) cpu() (times, error) { return s.meter.read(process.Table{}) }
 
 // size measures with one number of Pods: first without a controller, then with
-// an Usher that has just been started. Each phase begins a share of the way from one
-// garbage collection of the API server to the next.
+// an Usher that has just been started. The larger the share, the longer the API server
+// is kept busy before each phase.
 func (s *session) size(ctx context.Context, n int, share float64) (Size, error) {
 	size := Size{Pods: n}
 	var err error
 	if s.meter, err = s.stage.meter(); err != nil {
 		return size, err
 	}
-	if err := s.stagger(ctx, share); err != nil {
+	if err := s.warmUp(ctx, share); err != nil {
 		return size, err
 	}
 	if size.Ceilings, err = s.raw(ctx, n); err != nil {
@@ -103,7 +103,7 @@ func (s *session) size(ctx context.Context, n int, share float64) (Size, error) 
 		return size, err
 	}
 	for _, p := range phases(n) {
-		if err := s.stagger(ctx, share); err != nil {
+		if err := s.warmUp(ctx, share); err != nil {
 			return size, err
 		}
 		done, err := s.phase(ctx, p, n)
