@@ -77,7 +77,7 @@ func TestAdoption(t *testing.T) {
 			if test.live != nil {
 				test.live(c.live)
 			}
-			r := &Reconciler{Client: c, Reader: c, pods: byClient(c), Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
+			r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
 			if err := r.adoptOrphans(t.Context(), set); err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestAdoptedAndGone(t *testing.T) {
 	orphan.Labels = map[string]string{"app": "web"}
 	for _, gone := range []bool{false, true} {
 		c := &adopter{orphans: []corev1.Pod{*orphan}, live: set.DeepCopy(), gone: gone}
-		r := &Reconciler{Client: c, Reader: c, pods: byClient(c), Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
+		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
 		r.writes.note(set.UID, written{object: versioned("web-a", "6"), created: true, at: now})
 		if err := r.adoptOrphans(t.Context(), set); err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestAdoptedClaimAndGone(t *testing.T) {
 	orphan.OwnerReferences, orphan.ResourceVersion, adopted.ResourceVersion = nil, "5", "6"
 	for _, gone := range []bool{false, true} {
 		c := &adopter{live: set.DeepCopy(), gone: gone}
-		r := &Reconciler{Client: c, Reader: c, pods: byClient(c), Clock: testclock.NewFakePassiveClock(now), claims: newOverlay[*corev1.PersistentVolumeClaim](), answers: newAnswers()}
+		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), claims: newOverlay[*corev1.PersistentVolumeClaim](), answers: newAnswers()}
 		r.claims.note(set.UID, claimWritten{object: adopted, created: true, at: now})
 		if err := r.adoptClaim(t.Context(), set, orphan); err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/usher-dev/usher/internal/plan"
 )
@@ -15,22 +14,22 @@ import (
 // one when the cache has caught up.
 func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 	left := *s
-	newest := map[types.UID]*corev1.Pod{}
+	newest := map[*corev1.Pod]*corev1.Pod{} // by the Pod as it was; nil if it was deleted
 	var made []*corev1.Pod
 	for _, o := range outcomes {
 		switch {
 		case o.action.Verb == plan.Delete && o.err == nil:
-			newest[o.action.Pod.UID] = nil
+			newest[o.action.Pod] = nil
 		case o.pod == nil:
 		case o.action.Verb == plan.Create:
 			made = append(made, o.pod)
 		default:
-			newest[o.pod.UID] = o.pod
+			newest[o.action.Pod] = o.pod
 		}
 	}
 	left.Pods = make([]*corev1.Pod, 0, len(s.Pods)+len(made))
 	for _, pod := range s.Pods {
-		if answered, ok := newest[pod.UID]; ok {
+		if answered, ok := newest[pod]; ok {
 			pod = answered
 		}
 		if pod != nil {
@@ -38,5 +37,6 @@ func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 		}
 	}
 	left.Pods = append(left.Pods, made...)
+	left.Readings = plan.Read(left.Pods, s.Readings)
 	return &left
 }

@@ -89,7 +89,7 @@ func edit(t *testing.T, c client.Client, pod *corev1.Pod, change func(*corev1.Po
 }
 
 // read is an object as the API server has it.
-func read[T client.Object](t *testing.T, c client.Reader, object T) T {
+func read[T client.Object](t testing.TB, c client.Reader, object T) T {
 	t.Helper()
 	out, ok := object.DeepCopyObject().(T)
 	if !ok {

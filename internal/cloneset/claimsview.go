@@ -41,15 +41,15 @@ func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()
 func (r *Reconciler) ClaimEvents() handler.EventHandler {
 	sets := &podHandler{reader: r.Client, writes: r.writes}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { sets.enqueue(ctx, e.Object, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { sets.enqueue(ctx, e.Object, q.Add) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			if claimChanged(e.ObjectOld, e.ObjectNew) {
-				sets.enqueue(ctx, e.ObjectNew, q)
+				sets.enqueue(ctx, e.ObjectNew, q.Add)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			r.claims.forget(e.Object.GetUID())
-			sets.enqueue(ctx, e.Object, q)
+			sets.enqueue(ctx, e.Object, q.Add)
 		},
 	}
 }

@@ -97,10 +97,13 @@ type Reconciler struct {
 	Clock   clock.PassiveClock
 	// Plan decides what a set needs. Default: plan.Make.
 	Plan func(*plan.Snapshot) plan.Plan
+	// ListPods lists Pods of a namespace by their controller's UID, or those without
+	// one, as the cache shows them: the cache's own, which nobody may change. Default:
+	// by Client, whose lists hold copies.
+	ListPods PodLister
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
-	pods       podLister
 	writes     *writes
 	claims     *claimWrites
 	departures *departures
@@ -111,6 +114,7 @@ type Reconciler struct {
 	metrics       *metrics
 	told          *told
 	drains        *drains
+	readings      *readings
 }
 
 // New makes a Reconciler, whose metrics Setup registers. Reader must not be a
@@ -122,10 +126,10 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	return &Reconciler{
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
-		Plan: plan.Make, NewID: func() string { return rand.String(5) },
-		pods: byClient(c), writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
+		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
+		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
 		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
-		metrics: m, told: newTold(), drains: newDrains(),
+		metrics: m, told: newTold(), drains: newDrains(), readings: newReadings(),
 	}
 }
 
@@ -139,7 +143,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := r.metrics.register(r.Options.Registerer); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	if r.pods, err = indexPods(ctx, mgr.GetCache(), mgr.GetClient()); err != nil {
+	if r.ListPods, err = indexPods(ctx, mgr.GetCache(), mgr.GetClient()); err != nil {
 		return err
 	}
 	for _, object := range []client.Object{&corev1.PersistentVolumeClaim{}, &appsv1.ControllerRevision{}} {
@@ -187,6 +191,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if err == nil {
 			r.metrics.sets.forget(req.NamespacedName)
 			r.told.forget(req.NamespacedName)
+			r.readings.forget(req.NamespacedName)
 		}
 		return reconcile.Result{}, err
 	}
@@ -220,6 +225,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	left := afterwards(snapshot, outcomes)
 	var counts plan.Counts
 	counts, decided.Blocked = plan.Review(left)
+	r.readings.keep(keyOf(set), left.Readings, atRest(counts, &decided, left))
 	r.metrics.passed(set, &decided, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, outcomes))
 	if !canWait(&set.Status, &next, outcomes) {

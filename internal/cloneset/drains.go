@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
 )
 
 // maxFlight bounds how long a request can have been on its way before it took
@@ -60,11 +61,15 @@ func (d *drains) keep(pod *corev1.Pod, now time.Time) {
 
 // of tells since when each of the Pods is known to be drained; those that are in
 // service are left out.
-func (d *drains) of(pods []*corev1.Pod, now time.Time) map[types.UID]time.Time {
+func (d *drains) of(pods []*plan.Reading, now time.Time) map[types.UID]time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := map[types.UID]time.Time{}
-	for _, pod := range pods {
+	for _, reading := range pods {
+		if len(d.known) == 0 && !reading.Drained() {
+			continue // nothing to forget
+		}
+		pod := reading.Pod()
 		d.keep(pod, now)
 		if have, ok := d.known[pod.UID]; ok {
 			out[pod.UID] = have.since

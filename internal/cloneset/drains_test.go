@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
 )
 
 // TestDrains: a drain counts from when it was known to be in effect, whatever
@@ -37,7 +38,7 @@ func TestDrains(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDrains()
 			for _, look := range looks {
-				since, drained := d.of([]*corev1.Pod{look.pod}, now.Add(look.at))["a"]
+				since, drained := d.of(plan.Read([]*corev1.Pod{look.pod}, nil), now.Add(look.at))["a"]
 				if drained != (look.want >= 0) || drained && !since.Equal(now.Add(look.want)) {
 					t.Errorf("after %s: drained %t since %s, want %s", look.at, drained, since.Sub(now), look.want)
 				}

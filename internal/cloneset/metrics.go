@@ -83,7 +83,7 @@ func (m *metrics) passed(set *apps.CloneSet, decided *plan.Plan, outcomes []outc
 		m.sets.forget(keyOf(set))
 		return
 	}
-	m.sets.put(keyOf(set), decided.Blocked, left.Pods)
+	m.sets.put(keyOf(set), decided.Blocked, left.Readings)
 }
 
 // outOfService says since when the Pod was drained that the action puts back

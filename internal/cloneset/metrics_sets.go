@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -55,11 +54,11 @@ func keyOf(set *apps.CloneSet) types.NamespacedName {
 }
 
 // put notes how a pass left a set.
-func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*corev1.Pod) {
+func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.Reading) {
 	found := setState{states: map[apps.LifecycleState]int{}, held: map[[2]string]int{}, since: map[string]time.Time{}}
 	for _, pod := range pods {
-		if pod.DeletionTimestamp == nil {
-			found.states[knownState(pod)]++
+		if !pod.Terminating() {
+			found.states[knownState(pod.State())]++
 		}
 	}
 	for i := range blocked {
@@ -76,12 +75,10 @@ func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pod
 	c.sets[set] = found
 }
 
-// knownState is the Pod's state; what nobody knows is told as "other", so that a
+// knownState is a Pod's state; what nobody knows is told as "other", so that a
 // label of a Pod cannot make series without end.
-func knownState(pod *corev1.Pod) apps.LifecycleState {
-	switch state := apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]); state {
-	case "":
-		return apps.StateNormal
+func knownState(state apps.LifecycleState) apps.LifecycleState {
+	switch state {
 	case apps.StatePreparingNormal, apps.StateNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete:
 		return state
 	}

@@ -46,8 +46,9 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, pod := range pods {
-		if err := r.findRevision(ctx, set, known, podRevision(pod)); err != nil {
+	read := plan.Read(pods, r.readings.of(keyOf(set)))
+	for _, pod := range read {
+		if err := r.findRevision(ctx, set, known, pod.Revision()); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -64,7 +65,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		return nil, nil, err
 	}
 	// What was read after the pass began counts from its reading, not from before.
-	drained := r.drains.of(pods, r.Clock.Now())
+	drained := r.drains.of(read, r.Clock.Now())
 	refused, claimsRefused := r.tryTemplate(ctx, set, known, pods), r.tryClaims(ctx, set)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
@@ -72,7 +73,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Drained: drained, Nodes: nodes,
+		Pods: pods, Readings: read, Drained: drained, Nodes: nodes,
 		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
 		Starts: r.Options.Parallel,
@@ -92,7 +93,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 	if err := r.adoptOrphans(ctx, set); err != nil {
 		return nil, err
 	}
-	cached, err := r.pods(ctx, set.Namespace, string(set.UID))
+	cached, err := r.ListPods(ctx, set.Namespace, string(set.UID))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		}
 		// Listed anew: the watch may have shown a removal meanwhile, and forgotten the
 		// answer that hides the Pod in the older list.
-		if cached, err = r.pods(ctx, set.Namespace, string(set.UID)); err != nil {
+		if cached, err = r.ListPods(ctx, set.Namespace, string(set.UID)); err != nil {
 			return nil, err
 		}
 	}
@@ -117,7 +118,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		// must not count in the budgets of the very pass that found it out. And listed
 		// anew, since the watch may have forgotten an answer in the meantime that an
 		// older list needs.
-		if cached, err = r.pods(ctx, set.Namespace, string(set.UID)); err != nil {
+		if cached, err = r.ListPods(ctx, set.Namespace, string(set.UID)); err != nil {
 			return nil, err
 		}
 		pods, _ = r.writes.merge(set.UID, cached, now)
@@ -156,7 +157,7 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	if err != nil {
 		return invalid(fmt.Errorf("spec.selector: %w", err))
 	}
-	orphans, err := r.pods(ctx, set.Namespace, orphanKey)
+	orphans, err := r.ListPods(ctx, set.Namespace, orphanKey)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func TestDrainCountsFromItsReading(t *testing.T) {
 }
 
 // indexed is an API server, or a cache, that has these objects.
-func indexed(t *testing.T, objects ...client.Object) client.Client {
+func indexed(t testing.TB, objects ...client.Object) client.Client {
 	t.Helper()
 	known := runtime.NewScheme()
 	if err := scheme.AddToScheme(known); err != nil {
@@ -107,7 +107,7 @@ func indexed(t *testing.T, objects ...client.Object) client.Client {
 	if err := apps.AddToScheme(known); err != nil {
 		t.Fatal(err)
 	}
-	builder := fake.NewClientBuilder().WithScheme(known).WithObjects(objects...)
+	builder := fake.NewClientBuilder().WithScheme(known).WithStatusSubresource(&apps.CloneSet{}).WithObjects(objects...)
 	for _, owned := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}, &corev1.PersistentVolumeClaim{}} {
 		builder.WithIndex(owned, indexOwner, ownerOf)
 	}

@@ -12,12 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// podLister lists Pods of a namespace by what ownerOf says, as the cache shows
-// them. They are the cache's own: nobody may change them.
-type podLister func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error)
+// PodLister lists Pods of a namespace by the UID of their controller; those that have
+// none are listed by "orphan".
+type PodLister func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error)
 
 // byClient lists by a client whose cache has the index.
-func byClient(c client.Reader) podLister {
+func byClient(c client.Reader) PodLister {
 	return func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 		var list corev1.PodList
 		err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner}, client.UnsafeDisableDeepCopy)
@@ -34,7 +34,7 @@ func byClient(c client.Reader) podLister {
 
 // byIndex lists from an informer's index. A client's list holds a copy of each
 // Pod's outermost struct: two megabytes for 2,000 Pods, in every pass.
-func byIndex(indexer toolscache.Indexer) podLister {
+func byIndex(indexer toolscache.Indexer) PodLister {
 	return func(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 		objects, err := indexer.ByIndex(indexOwner, namespace+"/"+owner)
 		if err != nil {
@@ -53,7 +53,7 @@ func byIndex(indexer toolscache.Indexer) podLister {
 }
 
 // indexPods makes the index of Pods, and the lister that reads it.
-func indexPods(ctx context.Context, c cache.Cache, reader client.Reader) (podLister, error) {
+func indexPods(ctx context.Context, c cache.Cache, reader client.Reader) (PodLister, error) {
 	informer, err := c.GetInformer(ctx, &corev1.Pod{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch Pods: %w", err)

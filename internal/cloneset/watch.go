@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -74,31 +75,47 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func (h *podHandler) handler() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { h.enqueue(ctx, e.Object, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { h.enqueue(ctx, e.Object, q.Add) },
 		UpdateFunc: h.update,
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			h.writes.forget(e.Object.GetUID())
-			h.drains.forget(e.Object.GetUID())
-			h.enqueue(ctx, e.Object, q)
-			enqueueFormer(e.Object, q)
-		},
+		DeleteFunc: h.gone,
 	}
+}
+
+// goneDelay is how long the end of a Pod waits for that of others. Its place was
+// free since it began to go; a quota, which is refused by then, and the history
+// of revisions can wait for so long, and a pass for each Pod of a large set that
+// ends costs more than all that was done to end them.
+const goneDelay = 100 * time.Millisecond
+
+// gone wakes the set of a Pod that is gone.
+func (h *podHandler) gone(ctx context.Context, e event.DeleteEvent, q queue) {
+	h.writes.forget(e.Object.GetUID())
+	h.drains.forget(e.Object.GetUID())
+	pod, ok := e.Object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	if pod.DeletionTimestamp != nil && !keepsClaims(pod) {
+		h.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, goneDelay) })
+		return
+	}
+	h.enqueue(ctx, pod, q.Add)
+	enqueueFormer(pod, q)
 }
 
 // enqueueFormer wakes the set that a Pod belonged to before it was let go: the
 // claims that it kept are free.
-func enqueueFormer(object client.Object, q queue) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return
-	}
-	end := strings.LastIndexByte(pod.Name, '-')
-	kept := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
-	})
-	if end > 0 && kept {
+func enqueueFormer(pod *corev1.Pod, q queue) {
+	if end := strings.LastIndexByte(pod.Name, '-'); end > 0 && keepsClaims(pod) {
 		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:end]}})
 	}
+}
+
+// keepsClaims says that a Pod mounts claims of its own.
+func keepsClaims(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
+	})
 }
 
 // update passes on what changes something that the planner reads.
@@ -110,24 +127,25 @@ func (h *podHandler) update(ctx context.Context, e event.UpdateEvent, q queue) {
 	}
 	ownerBefore, ownerAfter := metav1.GetControllerOf(before), metav1.GetControllerOf(after)
 	if ownerBefore != nil && (ownerAfter == nil || ownerAfter.UID != ownerBefore.UID) {
-		h.enqueue(ctx, before, q)
+		h.enqueue(ctx, before, q.Add)
 	}
 	if ownerAfter != nil && ownerAfter.Kind != apps.KindCloneSet.Kind {
 		return
 	}
 	if plan.Digest(before) != plan.Digest(after) {
-		h.enqueue(ctx, after, q)
+		h.enqueue(ctx, after, q.Add)
 	}
 }
 
-func (h *podHandler) enqueue(ctx context.Context, pod client.Object, q queue) {
+// enqueue adds the sets that a Pod matters to.
+func (h *podHandler) enqueue(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		h.enqueueAdopters(ctx, pod, q)
+		h.enqueueAdopters(ctx, pod, add)
 		return
 	}
 	if owner.Kind == apps.KindCloneSet.Kind && groupOf(owner.APIVersion) == apps.GroupVersion.Group {
-		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.GetNamespace(), Name: owner.Name}})
+		add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.GetNamespace(), Name: owner.Name}})
 	}
 }
 
@@ -140,8 +158,8 @@ func groupOf(apiVersion string) string {
 	return ""
 }
 
-// enqueueAdopters wakes the sets whose selector an ownerless Pod matches.
-func (h *podHandler) enqueueAdopters(ctx context.Context, pod client.Object, q queue) {
+// enqueueAdopters adds the sets whose selector an ownerless Pod matches.
+func (h *podHandler) enqueueAdopters(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
 	var sets apps.CloneSetList
 	if err := h.reader.List(ctx, &sets, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "list CloneSets for an ownerless Pod", "pod", client.ObjectKeyFromObject(pod))
@@ -150,7 +168,7 @@ func (h *podHandler) enqueueAdopters(ctx context.Context, pod client.Object, q q
 	for i := range sets.Items {
 		selector, err := metav1.LabelSelectorAsSelector(sets.Items[i].Spec.Selector.AsMeta())
 		if err == nil && selector.Matches(labels.Set(pod.GetLabels())) {
-			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
+			add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
 		}
 	}
 }

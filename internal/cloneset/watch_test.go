@@ -3,12 +3,18 @@
 package cloneset
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -89,3 +95,48 @@ func TestPodsByIndex(t *testing.T) {
 		t.Errorf("Pods of nobody: %v, %v", got, err)
 	}
 }
+
+// TestGone: the end of a Pod on its way out is told with that of others; one that
+// was not, or that had claims, at once.
+func TestGone(t *testing.T) {
+	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
+	pod := func(edits ...func(*corev1.Pod)) *corev1.Pod {
+		p := servingPod(set, "web-a", "web-1")
+		for _, edit := range edits {
+			edit(p)
+		}
+		return p
+	}
+	ends := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }
+	claims := func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-web-a"},
+		}}}
+	}
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want time.Duration
+	}{
+		"on its way out":              {pod(ends), goneDelay},
+		"on its way out, with claims": {pod(ends, claims), 0},
+		"all of a sudden":             {pod(), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := New(indexed(t, set), indexed(t), events.NewFakeRecorder(1), Options{})
+			q := &delays{}
+			r.PodEvents().Delete(t.Context(), event.DeleteEvent{Object: test.pod}, q)
+			if !slices.Contains(q.after, test.want) || (test.want > 0 && len(q.after) > 1) {
+				t.Errorf("passes after %v, want one after %s", q.after, test.want)
+			}
+		})
+	}
+}
+
+// delays is a queue that notes when passes are due.
+type delays struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	after []time.Duration
+}
+
+func (d *delays) Add(reconcile.Request)                             { d.after = append(d.after, 0) }
+func (d *delays) AddAfter(_ reconcile.Request, delay time.Duration) { d.after = append(d.after, delay) }

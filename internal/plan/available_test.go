@@ -39,7 +39,7 @@ func TestAvailable(t *testing.T) {
 			s := snap(1, with(test.pod))
 			s.Spec.MinReady = time.Minute
 			var v podView
-			s.read(&v, test.pod)
+			s.read(&v, newReading(test.pod))
 			if v.available != test.available || (test.due == 0) != v.wakeAt.IsZero() || (test.due != 0 && !v.wakeAt.Equal(now.Add(test.due))) {
 				t.Errorf("available %v, to be looked at again at %v", v.available, v.wakeAt)
 			}

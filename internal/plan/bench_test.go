@@ -42,10 +42,22 @@ func crowd(n int, options ...option) *Snapshot {
 			s.Spec.Scatter = []ScatterTerm{{Key: "zone", Value: "z-2"}}
 		},
 	}, options...)
-	return snap(n, all...)
+	s := snap(n, all...)
+	s.Readings = Read(s.Pods, nil)
+	return s
 }
 
 var sizes = []int{100, 1_000, 5_000, 20_000}
+
+// BenchmarkRead reads all Pods, as the first pass over a set does; later ones read
+// those that have changed.
+func BenchmarkRead(b *testing.B) {
+	s := crowd(5_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		Read(s.Pods, nil)
+	}
+}
 
 // BenchmarkMake plans one pass of a set in the middle of a rollout.
 func BenchmarkMake(b *testing.B) {

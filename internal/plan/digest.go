@@ -12,18 +12,14 @@ import (
 
 // Digest is a hash of all that the planner reads of a Pod: an event that leaves
 // it unchanged needs no pass. What cannot change in the life of a Pod is left
-// out.
+// out; of a Pod on its way out of the cluster only what becomes of its claims
+// depends on is read.
 func Digest(pod *corev1.Pod) uint64 {
 	var f facts
 	readFacts(&f, pod)
 	d := newDigest()
-	d.text(string(pod.UID), string(f.phase), f.node)
-	d.flag(f.terminate, f.ready)
-	d.number(f.readySince.Unix(), int64(f.restarts))
-	for _, c := range []*corev1.PodCondition{&f.inPlaceReady, &f.podReady} {
-		d.text(string(c.Status), c.Message)
-		d.number(c.LastTransitionTime.Unix())
-	}
+	d.text(string(pod.UID), string(f.phase))
+	d.flag(f.terminate)
 	labels := uint64(0) // a sum, so that the order of the map does not matter
 	for key, value := range pod.Labels {
 		one := newDigest()
@@ -31,6 +27,24 @@ func Digest(pod *corev1.Pod) uint64 {
 		labels += uint64(one)
 	}
 	d.number(int64(labels), int64(len(pod.Labels))) // a hash wraps as it likes
+	for i := range pod.OwnerReferences {
+		d.text(string(pod.OwnerReferences[i].UID))
+	}
+	if !f.terminate {
+		d.life(pod, &f)
+	}
+	return uint64(d)
+}
+
+// life is what is read of a Pod that is not on its way out.
+func (d *digest) life(pod *corev1.Pod, f *facts) {
+	d.text(f.node)
+	d.flag(f.ready)
+	d.number(f.readySince.Unix(), int64(f.restarts))
+	for _, c := range []*corev1.PodCondition{f.inPlaceReady, f.podReady} {
+		d.text(string(c.Status), c.Message)
+		d.number(c.LastTransitionTime.Unix())
+	}
 	for _, key := range []string{
 		apps.AnnotationLifecycleTimestamp, apps.AnnotationInPlaceUpdateState, apps.AnnotationInPlaceUpdateGrace, corev1.PodDeletionCost,
 	} {
@@ -38,17 +52,13 @@ func Digest(pod *corev1.Pod) uint64 {
 	}
 	d.number(int64(len(pod.Finalizers)))
 	d.text(pod.Finalizers...)
-	for i := range pod.OwnerReferences {
-		d.text(string(pod.OwnerReferences[i].UID))
-	}
-	if stuck := stuckIn(pod); stuck != nil {
+	if f.stuckOn != nil {
 		// Not why: a kubelet goes to and fro between reasons.
-		d.text(stuck.Name)
+		d.text(f.stuckOn.Name)
 	}
 	if f.inUpdate() {
 		d.progress(pod)
 	}
-	return uint64(d)
 }
 
 // progress is what tells how far the kubelet is with an update.

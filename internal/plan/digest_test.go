@@ -59,6 +59,14 @@ func TestDigest(t *testing.T) {
 			p.Status.InitContainerStatuses = append(p.Status.InitContainerStatuses, corev1.ContainerStatus{Name: "s"})
 		},
 	}
+	mattersAtItsEnd := map[string]podOption{ // to its claims
+		"state": matters["state"], "phase": matters["phase"], "released by its owner": matters["released by its owner"],
+		"named for deletion": label(apps.LabelSpecifiedDelete, "true"),
+	}
+	idleAtItsEnd := map[string]podOption{
+		"not ready": matters["not ready"], "restarts": matters["restarts"], "finalizer": matters["finalizer"],
+		"in-place condition": matters["in-place condition"], "record": matters["record"],
+	}
 	compare := func(name string, before podOption, edit podOption, changes bool) {
 		if got := Digest(pod("a", 1, before)) != Digest(pod("a", 1, before, edit)); got != changes {
 			t.Errorf("%s: changes the digest = %v", name, got)
@@ -73,5 +81,11 @@ func TestDigest(t *testing.T) {
 	}
 	for name, edit := range mattersInUpdate {
 		compare("updating: "+name, updating(2), edit, true)
+	}
+	for name, edit := range mattersAtItsEnd {
+		compare("terminating: "+name, terminating, edit, true)
+	}
+	for name, edit := range idleAtItsEnd {
+		compare("terminating: "+name, terminating, edit, false)
 	}
 }

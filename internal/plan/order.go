@@ -101,7 +101,7 @@ func (p *podView) begun() bool {
 func (s *Snapshot) weight(p *podView) int {
 	sum := 0
 	for _, term := range s.Spec.Priority.Weights {
-		if term.Selector.Matches(labels.Set(p.pod.Labels)) {
+		if term.Selector.Matches(labels.Set(p.labels)) {
 			sum += term.Weight
 		}
 	}
@@ -112,8 +112,8 @@ func (s *Snapshot) weight(p *podView) int {
 // either Pod carries; a Pod without it comes last.
 func (s *Snapshot) compareOrderKeys(a, b *podView) int {
 	for _, key := range s.Spec.Priority.OrderKeys {
-		valueA, okA := a.pod.Labels[key]
-		valueB, okB := b.pod.Labels[key]
+		valueA, okA := a.labels[key]
+		valueB, okB := b.labels[key]
 		if !okA && !okB {
 			continue
 		}

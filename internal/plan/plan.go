@@ -90,10 +90,10 @@ func newPass(s *Snapshot) *pass {
 	}
 	p.views = viewsOf(len(s.Pods))
 	p.pods = make([]*podView, 0, len(s.Pods))
-	for i, pod := range s.Pods {
+	for i := range s.Pods {
 		v := &p.views[i]
-		s.read(v, pod)
-		v.specified = v.specified || p.named[pod.Name]
+		s.read(v, s.at(i))
+		v.specified = v.specified || (len(p.named) > 0 && p.named[v.pod.Name])
 		switch {
 		case v.terminate:
 		case v.ended():

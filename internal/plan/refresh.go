@@ -60,7 +60,7 @@ func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
 		if !p.keptOut(v, next) {
 			out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInPlaceDone})
 		}
-	case v.inPlaceReady.Status == "" && hasGate(v.pod, apps.ConditionInPlaceUpdateReady):
+	case v.inPlaceReady.Status == "" && v.inPlaceReadyGate:
 		out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInService})
 	}
 	return append(out, p.mark(v, next)...)
@@ -68,7 +68,7 @@ func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
 
 // mark sets or lifts what a hook with markPodNotReady asks for.
 func (p *pass) mark(v *podView, next apps.LifecycleState) []Condition {
-	gated := hasGate(v.pod, apps.ConditionPodReady)
+	gated := v.podReadyGate
 	mark := lifecycle.MarkOf(next, p.Spec.Hooks)
 	switch {
 	case mark == lifecycle.MarkSet && gated && v.podReady.Status != corev1.ConditionFalse:
@@ -127,15 +127,6 @@ func (p *pass) keptOut(v *podView, next apps.LifecycleState) bool {
 	}
 	_, begun := v.graceOver(p.Update.Name, p.Spec.Grace)
 	return begun && v.chosen && next != apps.StateUpdated
-}
-
-func hasGate(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	for i := range pod.Spec.ReadinessGates {
-		if pod.Spec.ReadinessGates[i].ConditionType == kind {
-			return true
-		}
-	}
-	return false
 }
 
 // cleanUp deletes a Pod that will never run again. Its place is free already;

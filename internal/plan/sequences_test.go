@@ -104,7 +104,7 @@ func (w *watch) check(p Plan) error {
 		made += one(a.Verb == Create)
 		if takesDown(a) {
 			var v podView
-			s.read(&v, a.Pod)
+			s.read(&v, newReading(a.Pod))
 			taken += one(v.available && v.active())
 		}
 	}

@@ -44,6 +44,8 @@ type Snapshot struct {
 	Drained map[types.UID]time.Time
 	// Pods are the set's own Pods in the order of their names.
 	Pods []*corev1.Pod
+	// Readings are those of the Pods, by place; a Pod that has none is read.
+	Readings []*Reading
 	// Nodes are the labels of the Pods' nodes that Spec.Spread names, by node.
 	Nodes map[string]map[string]string
 	// Claims are the set's own claims in the order of their names.

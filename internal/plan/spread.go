@@ -33,7 +33,7 @@ func byNode() []SpreadTerm {
 // its node is in no domain. A node's host name is its name, so that nodes need
 // not be read for the most usual of keys.
 func (t *SpreadTerm) domain(p *podView, nodes map[string]map[string]string) (string, bool) {
-	if !p.scheduled || !t.Selector.Matches(labels.Set(p.pod.Labels)) {
+	if !p.scheduled || !t.Selector.Matches(labels.Set(p.labels)) {
 		return "", false
 	}
 	value, ok := p.node, true
@@ -41,7 +41,7 @@ func (t *SpreadTerm) domain(p *podView, nodes map[string]map[string]string) (str
 		value, ok = nodes[p.node][t.TopologyKey]
 	}
 	for _, key := range t.MatchLabelKeys {
-		value += "\x00" + p.pod.Labels[key]
+		value += "\x00" + p.labels[key]
 	}
 	return value, ok
 }

@@ -20,9 +20,9 @@ type Counts struct {
 func Review(s *Snapshot) (Counts, []Blocked) {
 	var c Counts
 	var waiting []Blocked
-	for _, pod := range s.Pods {
+	for i := range s.Pods {
 		var v podView
-		s.read(&v, pod)
+		s.read(&v, s.at(i))
 		waiting = append(waiting, s.held(&v)...)
 		if v.active() {
 			c.add(&v)

@@ -112,11 +112,8 @@ func lastUpdate(pod *corev1.Pod, container string) (inplace.ContainerStatus, boo
 // ready; nil if none does. A Pod on its way out does not have to get ready.
 func (p *podView) stuck() *Blocked {
 	leaves := p.terminate || p.ended() || p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete
-	if leaves || !p.isTarget {
-		return nil
-	}
-	status := stuckIn(p.pod)
-	if status == nil {
+	status := p.stuckOn
+	if leaves || !p.isTarget || status == nil {
 		return nil
 	}
 	found := Stuck{Container: status.Name, Image: imageOf(p.pod, status.Name), Reason: stuckReason(p.pod, status)}

@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,24 +12,6 @@ import (
 	"github.com/usher-dev/usher/internal/lifecycle"
 	"github.com/usher-dev/usher/internal/revision"
 )
-
-// facts are what the planner reads of a Pod, beside its labels and finalizers.
-type facts struct {
-	state      apps.LifecycleState
-	revision   string
-	specified  bool
-	cost       int
-	phase      corev1.PodPhase
-	terminate  bool
-	scheduled  bool
-	node       string
-	ready      bool
-	readySince time.Time // zero unless ready
-	restarts   int32
-	created    time.Time
-	// inPlaceReady and podReady are the conditions that the controller owns.
-	inPlaceReady, podReady corev1.PodCondition
-}
 
 // podView is one Pod as a pass sees it. Steps write only the last block.
 type podView struct {
@@ -63,40 +44,6 @@ type podView struct {
 	batch     *Batch   // what its update waits for
 }
 
-func readFacts(f *facts, pod *corev1.Pod) {
-	f.state = apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
-	f.revision = podRevision(pod)
-	f.specified = pod.Labels[apps.LabelSpecifiedDelete] == "true"
-	f.phase = pod.Status.Phase
-	f.terminate = pod.DeletionTimestamp != nil
-	f.scheduled = pod.Spec.NodeName != ""
-	f.node = pod.Spec.NodeName
-	f.created = pod.CreationTimestamp.Time
-	if f.state == "" {
-		f.state = apps.StateNormal
-	}
-	if cost, ok := pod.Annotations[corev1.PodDeletionCost]; ok {
-		// An unreadable cost counts as 0, as it does for a ReplicaSet.
-		f.cost, _ = strconv.Atoi(cost)
-	}
-	for i := range pod.Status.Conditions {
-		c := &pod.Status.Conditions[i]
-		switch c.Type {
-		case corev1.PodReady:
-			if c.Status == corev1.ConditionTrue {
-				f.ready, f.readySince = true, c.LastTransitionTime.Time
-			}
-		case apps.ConditionInPlaceUpdateReady:
-			f.inPlaceReady = *c
-		case apps.ConditionPodReady:
-			f.podReady = *c
-		}
-	}
-	for i := range pod.Status.ContainerStatuses {
-		f.restarts = max(f.restarts, pod.Status.ContainerStatuses[i].RestartCount)
-	}
-}
-
 // since is when the Pod came to its state; zero if unknown.
 func since(pod *corev1.Pod) time.Time {
 	at, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp])
@@ -104,13 +51,6 @@ func since(pod *corev1.Pod) time.Time {
 		return time.Time{}
 	}
 	return at
-}
-
-func podRevision(pod *corev1.Pod) string {
-	if long := pod.Labels[apps.LabelRevision]; long != "" {
-		return long
-	}
-	return pod.Labels[apps.LabelTemplateHash]
 }
 
 // active says that the Pod holds a place in the set: it runs or will, and is
@@ -124,10 +64,21 @@ func (f *facts) ended() bool { return f.phase == corev1.PodFailed || f.phase == 
 // preparesDelete says that the Pod is at the gate before its deletion.
 func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDelete }
 
+// at is the reading of the Pod at that place.
+func (s *Snapshot) at(place int) *Reading {
+	if place < len(s.Readings) && s.Readings[place].pod == s.Pods[place] {
+		return s.Readings[place]
+	}
+	return newReading(s.Pods[place])
+}
+
 // read reads a Pod for one pass.
-func (s *Snapshot) read(v *podView, pod *corev1.Pod) {
-	v.pod, v.drained = pod, s.Drained[pod.UID]
-	readFacts(&v.facts, pod)
+func (s *Snapshot) read(v *podView, r *Reading) {
+	pod := r.pod
+	v.pod, v.facts = pod, r.facts
+	if v.inPlaceReady.Status == corev1.ConditionFalse {
+		v.drained = s.Drained[pod.UID]
+	}
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
 	v.isTarget = revision.Same(v.revision, s.Update.Name) && !v.pending
 	v.available, v.wakeAt = s.availability(&v.facts)
@@ -181,7 +132,7 @@ func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time
 // lifecycle is the Pod as the state machine sees it.
 func (p *podView) lifecycle() lifecycle.Pod {
 	return lifecycle.Pod{
-		State: p.state, Labels: p.pod.Labels, Finalizers: p.pod.Finalizers,
+		State: p.state, Labels: p.labels, Finalizers: p.finalizers,
 		Scheduled: p.scheduled, UpdateDone: !p.restarting, UpdateWanted: p.chosen,
 	}
 }
@@ -214,4 +165,4 @@ func graceEnd(begun time.Time, grace time.Duration) time.Time {
 	return begun.Truncate(time.Second).Add(time.Second + grace)
 }
 
-func (p *podView) holds(hook lifecycle.Hook) bool { return hook.Holds(p.pod.Labels, p.pod.Finalizers) }
+func (p *podView) holds(hook lifecycle.Hook) bool { return hook.Holds(p.labels, p.finalizers) }

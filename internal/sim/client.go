@@ -69,9 +69,6 @@ func (c *apiClient) List(_ context.Context, list client.ObjectList, options ...c
 	if c.process.dead {
 		return errDead
 	}
-	if kind == Pods {
-		c.process.looked()
-	}
 	return fillList(list, sorted(c.process.caches[kind].objects), options)
 }
 

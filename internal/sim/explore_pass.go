@@ -89,6 +89,7 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 	live := &apiClient{process: p}
 	c := &passClient{Client: live, run: r}
 	out := cloneset.New(c, &passReader{run: r, live: &liveReader{p}}, silent{}, cloneset.Options{Parallel: 1, Clock: x.sim.World.Clock})
+	out.ListPods = p.listPods
 	used, step, last := r.taken(), 1, 0
 	if x.model.NamesFirst {
 		step, last = -1, x.offset+1

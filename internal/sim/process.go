@@ -118,6 +118,7 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 	}
 	c := &apiClient{process: p}
 	p.reconciler = cloneset.New(c, &liveReader{p}, recorder{p}, cloneset.Options{Parallel: 1, Clock: w.Clock})
+	p.reconciler.ListPods = p.listPods
 	ids := 0
 	p.reconciler.NewID = func() string { ids++; return fmt.Sprintf("%s%02d", short(name), ids) }
 	planner := config.Planner
@@ -150,6 +151,25 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 		p.caches[kind].start()
 	}
 	return p
+}
+
+// listPods lists from the cache's index of Pods.
+func (p *Process) listPods(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
+	if p.dead {
+		return nil, errDead
+	}
+	p.looked()
+	var pods []*corev1.Pod
+	for _, object := range sorted(p.caches[Pods].objects) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return nil, fmt.Errorf("the cache of Pods holds a %T", object)
+		}
+		if pod.Namespace == namespace && ownerOf(pod) == owner {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
 }
 
 // short makes the first letter of the ids of a process's Pods: "a" for the first.

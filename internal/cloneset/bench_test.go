@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	testclock "k8s.io/utils/clock/testing"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// BenchmarkPass is a whole pass over a set in which nothing is to be done: what
+// every pass costs, beside its writes. A set in motion is read again where it has
+// changed, one at rest from the start.
+func BenchmarkPass(b *testing.B) {
+	for _, n := range []int{100, 2_000, 20_000} {
+		for _, moves := range []bool{false, true} {
+			b.Run(fmt.Sprintf("pods=%d,moves=%t", n, moves), func(b *testing.B) {
+				r, set := idleSet(b, n, moves)
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := r.pass(b.Context(), set); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// idleSet is a set whose Pods are as it asks, or which is paused in mid-rollout. They
+// come in no order, as from an index.
+func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
+	b.Helper()
+	set := web()
+	set.ResourceVersion, set.Spec.Replicas = "1", new(int32(n)) // a benchmark's sizes are small
+	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
+	set.Spec.Template = templateOf("app:1")
+	server := indexed(b, set)
+	r := New(server, server, events.NewFakeRecorder(10), Options{Clock: testclock.NewFakePassiveClock(now)})
+	known, err := r.syncRevisions(b.Context(), set)
+	if err != nil {
+		b.Fatal(err)
+	}
+	pods := make([]*corev1.Pod, n)
+	for i := range pods {
+		pods[i] = servingPod(set, fmt.Sprintf("web-%05d", i), known.update.Name)
+		pods[i].ResourceVersion = strconv.Itoa(i + 1)
+	}
+	r.ListPods = func(_ context.Context, _, owner string) ([]*corev1.Pod, error) {
+		if owner == orphanKey {
+			return nil, nil
+		}
+		rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+		return pods, nil
+	}
+	if moves {
+		set.Spec.Template, set.Spec.UpdateStrategy.Paused = templateOf("app:2"), true
+	}
+	if _, err := r.pass(b.Context(), set); err != nil { // writes the status
+		b.Fatal(err)
+	}
+	set.Status = read(b, server, set).Status
+	return r, set
+}
+
+func templateOf(image string) apps.PodTemplate {
+	return apps.NewPodTemplate(corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
+	})
+}
+
+func servingPod(set *apps.CloneSet, name, of string) *corev1.Pod {
+	at := metav1.NewTime(now.Add(-time.Hour))
+	yes := func(kind corev1.PodConditionType) corev1.PodCondition {
+		return corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: at}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: set.Namespace, Name: name, UID: types.UID("uid-" + name), CreationTimestamp: at, Generation: 1,
+			Labels: map[string]string{
+				"app": "web", apps.LabelLifecycleState: string(apps.StateNormal), apps.LabelInstanceID: name,
+				apps.LabelRevision: of, apps.LabelTemplateHash: revision.Short(of),
+			},
+			Annotations:     map[string]string{apps.AnnotationLifecycleTimestamp: at.Format(time.RFC3339)},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+		},
+		Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main", Image: "app:1"}}},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, ObservedGeneration: 1,
+			Conditions: []corev1.PodCondition{
+				yes(corev1.PodReadyToStartContainers), yes(corev1.PodInitialized), yes(corev1.PodReady), yes(corev1.ContainersReady),
+				yes(corev1.PodScheduled), yes(apps.ConditionInPlaceUpdateReady),
+			},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: "app:1", ImageID: "id", ContainerID: "c", Ready: true}},
+		},
+	}
+}

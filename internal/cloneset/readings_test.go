@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// TestReadingsOfASetAtRest are forgotten, and so are those of a set that is gone.
+func TestReadingsOfASetAtRest(t *testing.T) {
+	r, web, shop := newReadings(), types.NamespacedName{Name: "web"}, types.NamespacedName{Name: "shop"}
+	read := plan.Read([]*corev1.Pod{inState("")}, nil)
+	r.keep(web, read, false)
+	r.keep(shop, read, false)
+	if len(r.of(web)) != 1 || len(r.of(shop)) != 1 {
+		t.Fatalf("kept %v", r.sets)
+	}
+	r.keep(web, read, true)
+	r.forget(shop)
+	if len(r.sets) > 0 {
+		t.Errorf("left: %v", r.sets)
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Reading is what is read of one version of a Pod, whatever its set asks for. It
+// costs more than all else that a pass does with a Pod that does not change: what a
+// large set's Pods say lies all over the memory.
+type Reading struct {
+	pod *corev1.Pod
+	facts
+}
+
+// facts are what the planner reads of a Pod.
+type facts struct {
+	labels     map[string]string
+	finalizers []string
+	state      apps.LifecycleState
+	revision   string
+	specified  bool
+	cost       int
+	phase      corev1.PodPhase
+	terminate  bool
+	scheduled  bool
+	node       string
+	ready      bool
+	readySince time.Time // zero unless ready
+	restarts   int32
+	created    time.Time
+	// inPlaceReady and podReady are the conditions that the controller owns, never
+	// nil. The gates say that the Pod is ready with them only.
+	inPlaceReady, podReady         *corev1.PodCondition
+	inPlaceReadyGate, podReadyGate bool
+	// stuckOn is the container that is stuck; nil if none is.
+	stuckOn *corev1.ContainerStatus
+}
+
+// Read reads Pods. Of a Pod that is among the readings before, the very same object,
+// that one is taken: nobody changes a Pod that has been read. Both lists are in the
+// order of names; what is not is read anew.
+func Read(pods []*corev1.Pod, before []*Reading) []*Reading {
+	out := make([]*Reading, len(pods))
+	var room []Reading
+	if len(before) == 0 {
+		room = make([]Reading, len(pods)) // one allocation, not one for each Pod
+	}
+	for i, pod := range pods {
+		for len(before) > 0 && before[0].pod != pod && before[0].pod.Name < pod.Name {
+			before = before[1:]
+		}
+		if len(before) > 0 && before[0].pod == pod {
+			out[i], before = before[0], before[1:]
+			continue
+		}
+		if room != nil {
+			out[i] = room[i].of(pod)
+		} else {
+			out[i] = newReading(pod)
+		}
+	}
+	return out
+}
+
+func newReading(pod *corev1.Pod) *Reading { return new(Reading).of(pod) }
+
+func (r *Reading) of(pod *corev1.Pod) *Reading {
+	r.pod = pod
+	readFacts(&r.facts, pod)
+	return r
+}
+
+// Pod is the Pod that was read.
+func (r *Reading) Pod() *corev1.Pod { return r.pod }
+
+// Revision is the revision that the Pod's labels name, in its long form where there
+// is one; "" if they name none.
+func (r *Reading) Revision() string { return r.revision }
+
+// State is the Pod's lifecycle state, as its label says; Normal without one.
+func (r *Reading) State() apps.LifecycleState { return r.state }
+
+// Terminating says that the Pod is on its way out of the cluster.
+func (r *Reading) Terminating() bool { return r.terminate }
+
+// Drained says that the Pod is out of service for an update, by its condition.
+func (r *Reading) Drained() bool { return r.inPlaceReady.Status == corev1.ConditionFalse }
+
+// noCondition is that of a Pod which has none.
+var noCondition corev1.PodCondition
+
+func readFacts(f *facts, pod *corev1.Pod) {
+	f.labels, f.finalizers = pod.Labels, pod.Finalizers
+	f.state = apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
+	f.revision = podRevision(pod)
+	f.specified = pod.Labels[apps.LabelSpecifiedDelete] == "true"
+	f.phase = pod.Status.Phase
+	f.terminate = pod.DeletionTimestamp != nil
+	f.scheduled = pod.Spec.NodeName != ""
+	f.node = pod.Spec.NodeName
+	f.created = pod.CreationTimestamp.Time
+	if f.state == "" {
+		f.state = apps.StateNormal
+	}
+	if cost, ok := pod.Annotations[corev1.PodDeletionCost]; ok {
+		// An unreadable cost counts as 0, as it does for a ReplicaSet.
+		f.cost, _ = strconv.Atoi(cost)
+	}
+	f.readConditions(pod)
+	for i := range pod.Status.ContainerStatuses {
+		f.restarts = max(f.restarts, pod.Status.ContainerStatuses[i].RestartCount)
+	}
+	f.stuckOn = stuckIn(pod)
+}
+
+func (f *facts) readConditions(pod *corev1.Pod) {
+	f.inPlaceReady, f.podReady = &noCondition, &noCondition
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		switch c.Type {
+		case corev1.PodReady:
+			if c.Status == corev1.ConditionTrue {
+				f.ready, f.readySince = true, c.LastTransitionTime.Time
+			}
+		case apps.ConditionInPlaceUpdateReady:
+			f.inPlaceReady = c
+		case apps.ConditionPodReady:
+			f.podReady = c
+		}
+	}
+	for i := range pod.Spec.ReadinessGates {
+		switch pod.Spec.ReadinessGates[i].ConditionType {
+		case apps.ConditionInPlaceUpdateReady:
+			f.inPlaceReadyGate = true
+		case apps.ConditionPodReady:
+			f.podReadyGate = true
+		}
+	}
+}
+
+func podRevision(pod *corev1.Pod) string {
+	if long := pod.Labels[apps.LabelRevision]; long != "" {
+		return long
+	}
+	return pod.Labels[apps.LabelTemplateHash]
+}
