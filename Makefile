@@ -61,8 +61,8 @@ fuzz: ## Run each fuzz target for FUZZTIME.
 	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzCloneSet$$' -fuzztime $(FUZZTIME)
 
 .PHONY: bench
-bench: ## Run the benchmarks of the planners.
-	$(GO) test ./internal/plan ./internal/registration -run '^$$' -bench . -benchmem
+bench: ## Run the benchmarks of the planners, and of a whole pass.
+	$(GO) test ./internal/plan ./internal/cloneset ./internal/registration -run '^$$' -bench . -benchmem
 
 .PHONY: measure
 measure: ## Measure Usher with simulated containers, and with ARGS=-registries=etcd,consul the operator (docs/performance.md).

@@ -46,7 +46,7 @@ func (n *nodes) truthOf(pod *corev1.Pod, want *corev1.Container) string {
 	case c == nil || c.id == "":
 	case c.image != want.Image:
 		return fmt.Sprintf("does not run %s yet", want.Image)
-	case !n.broken[c.starting] && !sameResources(c.resources, want.Resources):
+	case !sameResources(c.has(), want.Resources):
 		return fmt.Sprintf("does not have %s yet", resourcesText(want.Resources))
 	}
 	return ""

@@ -66,6 +66,9 @@ type container struct {
 	up        bool
 	since     time.Time
 	starting  string
+	// stuck says that the kubelet has told that it waits for its image; it is told
+	// with the resources that it will have, also in a report that is late.
+	stuck bool
 	// resources are those that it has, wanted those of the spec that the kubelet
 	// acts on, and allocated those that the kubelet has set aside.
 	resources, wanted corev1.ResourceRequirements
@@ -221,7 +224,7 @@ func (n *nodes) started(uid types.UID, at types.NamespacedName, name, image stri
 	}
 	c.since = n.world.now()
 	c.resources, c.allocated = c.wanted, c.wanted.Requests
-	c.image, c.up, c.id = image, true, fmt.Sprintf("containerd://%04d", n.containers)
+	c.image, c.up, c.stuck, c.id = image, true, false, fmt.Sprintf("containerd://%04d", n.containers)
 	n.report(pod, r)
 }
 
@@ -285,7 +288,7 @@ func (n *nodes) status(c *container, want *corev1.Container) corev1.ContainerSta
 	case c.up:
 		status.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.since.Truncate(time.Second))}
 	case n.broken[c.starting]:
-		status.Image = c.starting
+		c.stuck, status.Image = true, c.starting
 		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}
 	default:
 		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}

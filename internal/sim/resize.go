@@ -106,6 +106,15 @@ func restartsFor(want *corev1.Container, c *container) bool {
 	})
 }
 
+// has are the resources that a container has, or will have as soon as its image is
+// there.
+func (c *container) has() corev1.ResourceRequirements {
+	if c.stuck {
+		return c.wanted
+	}
+	return c.resources
+}
+
 // reported are the resources that the kubelet tells of a container: of one that
 // does not run it tells those which it will have.
 func (c *container) reported() (*corev1.ResourceRequirements, corev1.ResourceList) {
