@@ -48,10 +48,6 @@ type facts struct {
 // order of names; what is not is read anew.
 func Read(pods []*corev1.Pod, before []*Reading) []*Reading {
 	out := make([]*Reading, len(pods))
-	var room []Reading
-	if len(before) == 0 {
-		room = make([]Reading, len(pods)) // one allocation, not one for each Pod
-	}
 	for i, pod := range pods {
 		for len(before) > 0 && before[0].pod != pod && before[0].pod.Name < pod.Name {
 			before = before[1:]
@@ -60,19 +56,15 @@ func Read(pods []*corev1.Pod, before []*Reading) []*Reading {
 			out[i], before = before[0], before[1:]
 			continue
 		}
-		if room != nil {
-			out[i] = room[i].of(pod)
-		} else {
-			out[i] = newReading(pod)
-		}
+		// An allocation for each: in one for all, what one Pod still says would keep
+		// the old versions of all others.
+		out[i] = newReading(pod)
 	}
 	return out
 }
 
-func newReading(pod *corev1.Pod) *Reading { return new(Reading).of(pod) }
-
-func (r *Reading) of(pod *corev1.Pod) *Reading {
-	r.pod = pod
+func newReading(pod *corev1.Pod) *Reading {
+	r := &Reading{pod: pod}
 	readFacts(&r.facts, pod)
 	return r
 }
