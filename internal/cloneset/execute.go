@@ -336,14 +336,14 @@ func (f *refusals) forget(set types.UID) {
 // tryTemplate asks the API server, without doing it, whether it would create a
 // Pod of the update revision: a rollout to a template that cannot run must not
 // cost the first Pod. A field that is unknown to the API server is refused here.
-func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*corev1.Pod) refusal {
+func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*plan.Reading) refusal {
 	now := r.Clock.Now()
 	last, ok := r.refusals.get(set.UID)
 	if ok && last.revision == known.update.Name && (last.until.IsZero() || now.Before(last.until)) {
 		return last
 	}
 	found := refusal{revision: known.update.Name}
-	if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return revision.Same(podRevision(pod), known.update.Name) }) {
+	if slices.ContainsFunc(pods, func(pod *plan.Reading) bool { return revision.Same(pod.Revision(), known.update.Name) }) {
 		r.refusals.put(set.UID, found) // there are such Pods: it does
 		return found
 	}

@@ -66,7 +66,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 	}
 	// What was read after the pass began counts from its reading, not from before.
 	drained := r.drains.of(read, r.Clock.Now())
-	refused, claimsRefused := r.tryTemplate(ctx, set, known, pods), r.tryClaims(ctx, set)
+	refused, claimsRefused := r.tryTemplate(ctx, set, known, read), r.tryClaims(ctx, set)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
@@ -78,13 +78,6 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.T
 		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
 		Starts: r.Options.Parallel,
 	}, known, nil
-}
-
-func podRevision(pod *corev1.Pod) string {
-	if name := pod.Labels[apps.LabelRevision]; name != "" {
-		return name
-	}
-	return pod.Labels[apps.LabelTemplateHash]
 }
 
 // ownPods are the set's Pods as the cache shows them, with what this controller

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// warmAtLeast and warmSpread are how long the API server is kept busy before a
-	// phase: between the two of them it collects its garbage once at least.
+	// warmAtLeast is how long the API server is kept busy before a phase, and
+	// warmSpread how much longer at most: about as long as it takes then from one
+	// collection of its garbage to the next.
 	warmAtLeast = time.Second
 	warmSpread  = 4 * time.Second
 )
