@@ -59,6 +59,7 @@ fuzz: ## Run each fuzz target for FUZZTIME.
 	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzChange$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzChangeRaw$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzCloneSet$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzOneRevision$$' -fuzztime $(FUZZTIME)
 
 .PHONY: bench
 bench: ## Run the benchmarks of the planners, and of a whole pass.

@@ -216,11 +216,11 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 		return r.deletePod(ctx, set, a)
 	}
 	id := plan.InstanceOf(set.Name, a.Pod)
-	r.departures.note(set.UID, id, a.Claims)
+	r.departures.note(idOf(set), id, a.Claims)
 	err := r.deletePod(ctx, set, a)
 	if err != nil {
 		if !unanswered(err) {
-			r.departures.forget(set.UID, id)
+			r.departures.forget(idOf(set), id)
 		}
 		return err
 	}
@@ -236,13 +236,13 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 		return fmt.Errorf("look up the Pod of instance %s before its claims are deleted: %w", a.Instance, err)
 	}
 	if err == nil && live.DeletionTimestamp == nil {
-		r.departures.forget(set.UID, a.Instance)
+		r.departures.forget(idOf(set), a.Instance)
 		if metav1.IsControlledBy(live, set) {
 			r.writes.note(set.UID, written{object: live, created: true, at: r.Clock.Now()})
 		}
 		return nil
 	}
-	r.departures.note(set.UID, a.Instance, a.Claims)
+	r.departures.note(idOf(set), a.Instance, a.Claims)
 	return r.deleteClaims(ctx, set, a.Instance, a.Claims)
 }
 
@@ -256,7 +256,7 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 		}
 	}
-	r.departures.forget(set.UID, id)
+	r.departures.forget(idOf(set), id)
 	return nil
 }
 
@@ -315,7 +315,7 @@ func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal 
 		return refusal{}
 	}
 	now := r.Clock.Now()
-	last, ok := r.claimRefusals.get(set.UID)
+	last, ok := r.claimRefusals.get(idOf(set))
 	present := claimRevision(set)
 	if ok && last.revision == present && (last.until.IsZero() || now.Before(last.until)) {
 		return last
@@ -332,7 +332,7 @@ func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal 
 			break
 		}
 	}
-	r.claimRefusals.put(set.UID, found)
+	r.claimRefusals.put(idOf(set), found)
 	return found
 }
 

@@ -5,6 +5,7 @@ package cloneset
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -247,14 +248,14 @@ func (r *Reconciler) elsewhere(
 type departures struct {
 	mu sync.Mutex
 	// sets hold the claims of each instance as they were when it was decided.
-	sets map[types.UID]map[string][]*corev1.PersistentVolumeClaim
+	sets map[setID]map[string][]*corev1.PersistentVolumeClaim
 }
 
 func newDepartures() *departures {
-	return &departures{sets: map[types.UID]map[string][]*corev1.PersistentVolumeClaim{}}
+	return &departures{sets: map[setID]map[string][]*corev1.PersistentVolumeClaim{}}
 }
 
-func (d *departures) note(set types.UID, id string, claims []*corev1.PersistentVolumeClaim) {
+func (d *departures) note(set setID, id string, claims []*corev1.PersistentVolumeClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sets[set] == nil {
@@ -263,7 +264,7 @@ func (d *departures) note(set types.UID, id string, claims []*corev1.PersistentV
 	d.sets[set][id] = claims
 }
 
-func (d *departures) forget(set types.UID, id string) {
+func (d *departures) forget(set setID, id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sets[set], id)
@@ -277,7 +278,7 @@ func (d *departures) forget(set types.UID, id string) {
 func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	noted := d.sets[set.UID]
+	noted := d.sets[idOf(set)]
 	left := map[string][]*corev1.PersistentVolumeClaim{}
 	for _, claim := range claims {
 		id := plan.InstanceOfClaim(set.Name, claim)
@@ -296,10 +297,10 @@ func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1
 		left[id] = noted[id]
 	}
 	if len(left) == 0 {
-		delete(d.sets, set.UID)
+		delete(d.sets, idOf(set))
 		return nil
 	}
-	d.sets[set.UID] = left
+	d.sets[idOf(set)] = left
 	// A copy: what executes the plan writes to the memory.
 	shown := make(map[string]bool, len(left))
 	for id := range left {
@@ -308,8 +309,9 @@ func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1
 	return shown
 }
 
-func (d *departures) drop(set types.UID) {
+// drop forgets the sets of that name, which is free now.
+func (d *departures) drop(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.sets, set)
+	maps.DeleteFunc(d.sets, func(set setID, _ map[string][]*corev1.PersistentVolumeClaim) bool { return set.name == name })
 }

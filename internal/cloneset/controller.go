@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -175,13 +176,26 @@ func controllerOptions(sets int) controller.Options {
 	}
 }
 
-// invalidError is a spec that admission should have refused: only the user can
-// mend it, so it is reported and not retried.
-type invalidError struct{ err error }
+// invalidError is a set for which no plan can be made until somebody mends it. It
+// is told in conditions and one event.
+type invalidError struct {
+	// reason is that of the conditions.
+	reason string
+	// retry says that what is wrong is not the spec alone.
+	retry bool
+	err   error
+}
 
 func (e *invalidError) Error() string { return e.err.Error() }
 func (e *invalidError) Unwrap() error { return e.err }
-func invalid(err error) error         { return &invalidError{err} }
+
+// invalid is a spec that admission should have refused: only the user can mend it.
+func invalid(err error) error { return &invalidError{reason: ReasonSpecInvalid, err: err} }
+
+// unusable is a template of which no revision can be made.
+func unusable(err error) error {
+	return &invalidError{reason: ReasonRevisionUnusable, retry: true, err: err}
+}
 
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -189,9 +203,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	set, err := r.readSet(ctx, req.NamespacedName)
 	if set == nil {
 		if err == nil {
-			r.metrics.sets.forget(req.NamespacedName)
-			r.told.forget(req.NamespacedName)
-			r.readings.forget(req.NamespacedName)
+			r.forget(req.NamespacedName)
 		}
 		return reconcile.Result{}, err
 	}
@@ -200,7 +212,26 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if unanswered(err) {
 		r.answers.lose(req.NamespacedName)
 	}
+	if terminating(err) {
+		return reconcile.Result{}, nil // everything in the namespace goes, the set too
+	}
 	return result, err
+}
+
+// forget frees what is kept about a set that is gone.
+func (r *Reconciler) forget(set types.NamespacedName) {
+	r.answers.forget(set)
+	r.metrics.sets.forget(set)
+	r.told.forget(set)
+	r.readings.forget(set)
+	r.refusals.forget(set)
+	r.claimRefusals.forget(set)
+	r.departures.drop(set)
+}
+
+// terminating says that a write was refused because the namespace is going.
+func terminating(err error) bool {
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
 // pass makes one pass over a set as it was read.
@@ -219,50 +250,53 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if anyUnanswered(outcomes) {
 		r.answers.lose(client.ObjectKeyFromObject(set))
 	}
-	if err := r.pruneRevisions(ctx, set, known, snapshot.Pods); err != nil {
-		return reconcile.Result{}, err
-	}
+	pruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
-	var counts plan.Counts
-	counts, decided.Blocked = plan.Review(left)
+	counts, blocked := plan.Review(left)
 	r.readings.keep(keyOf(set), left.Readings, atRest(counts, &decided, left))
-	r.metrics.passed(set, &decided, outcomes, left)
-	next, due := nextStatus(set, left, counts, known, find(&decided, outcomes))
+	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
+	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
+	var written error
 	if !canWait(&set.Status, &next, outcomes) {
-		if err := r.writeStatus(ctx, set, next); err != nil {
-			return reconcile.Result{}, err
-		}
+		written = r.writeStatus(ctx, set, next)
 	}
-	if err := r.trim(ctx, set, &decided, outcomes); err != nil {
-		return reconcile.Result{}, err
-	}
-	for _, at := range []time.Time{due, r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
+	trimmed := r.trim(ctx, set, &decided, outcomes)
+	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
 		if !at.IsZero() {
 			decided.RequeueAt = earlier(decided.RequeueAt, at)
 		}
 	}
-	r.tell(set, &decided, outcomes, now)
-	if snapshot.Deleting {
-		r.refusals.forget(set.UID)
-		r.claimRefusals.forget(set.UID)
-		r.departures.drop(set.UID)
+	r.tell(set, &decided, blocked, outcomes, now)
+	if written == nil {
+		r.tellProgress(set, &next)
 	}
-	return after(&decided, outcomes, now)
+	return after(&decided, outcomes, now, errors.Join(pruned, written, trimmed))
 }
 
-// reportInvalid says what is wrong with the spec, and touches nothing.
+// reportInvalid says what is wrong, and touches nothing.
 func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad *invalidError, now time.Time) error {
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
-	setCondition(&next, apps.ConditionFailedScale, finding{ReasonSpecInvalid, bad.Error()}, now)
-	setCondition(&next, apps.ConditionFailedUpdate, finding{ReasonSpecInvalid, bad.Error()}, now)
-	r.Events.Eventf(set, nil, corev1.EventTypeWarning, ReasonSpecInvalid, "Validate", "%v", bad)
-	return r.writeStatus(ctx, set, next)
+	found := finding{bad.reason, bad.Error()}
+	if !holdsFinding(&next, apps.ConditionFailedUpdate, found) {
+		r.warn(set, bad.reason, "Validate", "%v", bad)
+	}
+	setCondition(&next, apps.ConditionFailedScale, found, now)
+	setCondition(&next, apps.ConditionFailedUpdate, found, now)
+	err := r.writeStatus(ctx, set, next)
+	if err == nil && bad.retry {
+		err = bad
+	}
+	return err
 }
 
-// after says when the next pass is due. A write that failed is retried with
-// back-off; one that met a changed Pod is decided anew at once.
-func after(decided *plan.Plan, outcomes []outcome, now time.Time) (reconcile.Result, error) {
+// after says when the next pass is due. A write that failed, and what failed after
+// the actions (late), is retried with back-off; an action that met a changed Pod is
+// decided anew at once.
+func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (reconcile.Result, error) {
+	if late != nil {
+		return reconcile.Result{}, late
+	}
 	var failures []error
 	again := decided.More
 	for _, o := range outcomes {
@@ -275,9 +309,6 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time) (reconcile.Res
 		}
 	}
 	at := decided.RequeueAt
-	if long := longWaitAt(decided); long.After(now) {
-		at = earlier(at, long)
-	}
 	if len(failures) > 0 {
 		first := failures[0]
 		if !apierrors.IsForbidden(first) && !apierrors.IsInvalid(first) {

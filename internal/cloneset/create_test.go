@@ -9,12 +9,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -140,49 +138,6 @@ func isNewPod(t *testing.T, pod *unstructured.Unstructured, set *apps.CloneSet) 
 	}
 	if at := pod.GetAnnotations()[apps.AnnotationLifecycleTimestamp]; pod.GetName() != "web-abcde" || at != "2026-01-02T03:04:05Z" || !metav1.IsControlledBy(pod, set) {
 		t.Errorf("Pod %s since %s of %v", pod.GetName(), at, pod.GetOwnerReferences())
-	}
-}
-
-// TestRevisionNameTaken: a name that another template has is counted as a
-// collision and answered with another name; one that holds this very template is used.
-func TestRevisionNameTaken(t *testing.T) {
-	template := map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": "app:1"}}}}
-	hash, err := revision.Hash(template, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := func(data string, owner *apps.CloneSet) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "default", Name: "web-" + hash, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, apps.KindCloneSet)},
-			},
-			Data: runtime.RawExtension{Raw: []byte(data)},
-		}
-	}
-	same, other := `{"spec":{"template":{"$patch":"replace","spec":{"containers":[{"name":"main","image":"app:1"}]}}}}`, `{"spec":{"template":{"spec":{"x":1}}}}`
-	stranger := web()
-	stranger.UID = "another"
-	tests := []struct {
-		name       string
-		there      []client.Object
-		collisions int32
-	}{
-		{"free", nil, 0},
-		{"ours, with this template", []client.Object{named(same, web())}, 0},
-		{"ours, with another template", []client.Object{named(other, web())}, 1},
-		{"of another set, with this template", []client.Object{named(same, stranger)}, 1},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			known := &revisions{byHash: map[string]*revision.Revision{}}
-			if err := reconcilerOf(test.there...).createRevision(t.Context(), web(), known, template, 1); err != nil {
-				t.Fatal(err)
-			}
-			want, err := revision.Hash(template, test.collisions)
-			if err != nil || known.update.Name != "web-"+want || known.collisions != test.collisions {
-				t.Errorf("revision %s with %d collisions: %v", known.update.Name, known.collisions, err)
-			}
-		})
 	}
 }
 

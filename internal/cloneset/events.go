@@ -18,7 +18,7 @@ import (
 
 // tell records the events of a pass, after its status. No event carries more of
 // a Pod than its name; the recorder folds repeated events into one.
-func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, outcomes []outcome, now time.Time) {
+func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
 	r.tellOutcomes(set, outcomes)
 	for _, problem := range decided.Problems {
 		r.warn(set, problem.Reason, "Plan", "%s", problem.Message)
@@ -27,24 +27,34 @@ func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, outcomes []out
 		r.warn(set, "ScaleUpLimited", "Create",
 			"scaleStrategy.maxUnavailable keeps %d Pods from being created until others are available", decided.ScaleUpLimited)
 	}
-	r.tellBlocked(set, decided, now)
+	r.tellBlocked(set, blocked, now)
+}
+
+// tellProgress says once that a rollout has stood still for too long. The condition
+// has OpenKruise's text, which programs compare.
+func (r *Reconciler) tellProgress(set *apps.CloneSet, next *apps.CloneSetStatus) {
+	if lastProgress(next).Reason != plan.ProgressDeadlineExceeded || lastProgress(&set.Status).Reason == plan.ProgressDeadlineExceeded {
+		return
+	}
+	r.warn(set, plan.ProgressDeadlineExceeded, "Progress",
+		"the rollout of revision %s has not moved for %d s, the time of progressDeadlineSeconds; it goes on: conditions Blocked and FailedUpdate say what it waits for",
+		next.UpdateRevision, *set.Spec.ProgressDeadlineSeconds)
 }
 
 // tellBlocked says once for each Pod that it waits, and has waited long: the Pod
 // that has waited longest is the one that is told of.
-func (r *Reconciler) tellBlocked(set *apps.CloneSet, decided *plan.Plan, now time.Time) {
-	at := longWaitAt(decided)
-	if at.IsZero() || at.After(now) {
+func (r *Reconciler) tellBlocked(set *apps.CloneSet, blocked []plan.Blocked, now time.Time) {
+	if len(blocked) == 0 || blocked[0].Since.IsZero() || !longWaitAt(blocked, now).IsZero() {
 		return
 	}
-	first, record := &decided.Blocked[0], r.normal
+	first, record := &blocked[0], r.normal
 	wait := first.String()
 	if stuck := first.Stuck; stuck != nil {
 		// Without the reason, of which a kubelet may tell now one and now another.
 		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
 	}
 	if r.told.first(keyOf(set), wait) {
-		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(decided.Blocked).message)
+		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(blocked).message)
 	}
 }
 
@@ -76,12 +86,13 @@ func (t *told) forget(set types.NamespacedName) {
 // condition says it at once.
 const longWait = 10 * time.Second
 
-// longWaitAt is when the longest wait becomes a long one; zero if nobody waits.
-func longWaitAt(decided *plan.Plan) time.Time {
-	if len(decided.Blocked) == 0 || decided.Blocked[0].Since.IsZero() {
+// longWaitAt is when the longest wait will become a long one; zero if nobody waits,
+// or it is one already.
+func longWaitAt(blocked []plan.Blocked, now time.Time) time.Time {
+	if len(blocked) == 0 || blocked[0].Since.IsZero() || now.Sub(blocked[0].Since) >= longWait {
 		return time.Time{}
 	}
-	return decided.Blocked[0].Since.Add(longWait)
+	return blocked[0].Since.Add(longWait)
 }
 
 // eventNames are the events of an action: if it succeeded, and if it failed.

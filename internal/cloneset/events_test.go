@@ -21,10 +21,10 @@ import (
 )
 
 // heard is what a pass with these outcomes records, without the notes.
-func heard(decided *plan.Plan, outcomes ...outcome) (reasons, notes []string) {
+func heard(decided *plan.Plan, blocked []plan.Blocked, outcomes ...outcome) (reasons, notes []string) {
 	recorder := events.NewFakeRecorder(100)
 	r := &Reconciler{Events: recorder, told: newTold()}
-	r.tell(&apps.CloneSet{}, decided, outcomes, now)
+	r.tell(&apps.CloneSet{}, decided, blocked, outcomes, now)
 	close(recorder.Events)
 	for line := range recorder.Events {
 		kind, rest, _ := strings.Cut(line, " ")
@@ -70,7 +70,7 @@ func TestEventReasons(t *testing.T) {
 	for _, test := range tests {
 		t.Run(fmt.Sprint(test.action.Verb, test.action.Reason, test.err), func(t *testing.T) {
 			test.action.Pod = podWithSecret("web-a")
-			reasons, notes := heard(&plan.Plan{}, outcome{action: test.action, pod: test.action.Pod, err: test.err})
+			reasons, notes := heard(&plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})
 			if !slices.Equal(reasons, test.want) {
 				t.Errorf("events %q, want %q", reasons, test.want)
 			}
@@ -85,23 +85,24 @@ func TestEventReasons(t *testing.T) {
 
 // TestEventsOfAPlan: what the plan itself has to say.
 func TestEventsOfAPlan(t *testing.T) {
-	waiting := func(since time.Duration) plan.Plan {
-		return plan.Plan{Blocked: []plan.Blocked{{Pod: "web-a", Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"k"}, Since: now.Add(-since)}}}
+	waiting := func(since time.Duration) []plan.Blocked {
+		return []plan.Blocked{{Pod: "web-a", Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"k"}, Since: now.Add(-since)}}
 	}
 	tests := []struct {
-		name string
-		plan plan.Plan
-		want []string
+		name    string
+		plan    plan.Plan
+		blocked []plan.Blocked
+		want    []string
 	}{
-		{"nothing", plan.Plan{}, nil},
-		{"bounded", plan.Plan{ScaleUpLimited: 3}, []string{"Warning ScaleUpLimited"}},
-		{"a problem", plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "m"}}}, []string{"Warning PodsToDeleteUnknown"}},
-		{"a short wait", waiting(longWait - time.Second), nil},
-		{"a long wait", waiting(longWait), []string{"Normal Blocked"}},
+		{"nothing", plan.Plan{}, nil, nil},
+		{"bounded", plan.Plan{ScaleUpLimited: 3}, nil, []string{"Warning ScaleUpLimited"}},
+		{"a problem", plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "m"}}}, nil, []string{"Warning PodsToDeleteUnknown"}},
+		{"a short wait", plan.Plan{}, waiting(longWait - time.Second), nil},
+		{"a long wait", plan.Plan{}, waiting(longWait), []string{"Normal Blocked"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if reasons, _ := heard(&test.plan); !slices.Equal(reasons, test.want) {
+			if reasons, _ := heard(&test.plan, test.blocked); !slices.Equal(reasons, test.want) {
 				t.Errorf("events %q, want %q", reasons, test.want)
 			}
 		})
@@ -115,7 +116,7 @@ func TestManyPodsAreOneEvent(t *testing.T) {
 		pod := podWithSecret(fmt.Sprintf("web-%04d", i))
 		outcomes = append(outcomes, outcome{action: plan.Action{Verb: plan.Create, Reason: plan.ReasonScaleOut}, pod: pod})
 	}
-	reasons, notes := heard(&plan.Plan{}, outcomes...)
+	reasons, notes := heard(&plan.Plan{}, nil, outcomes...)
 	if !slices.Equal(reasons, []string{"Normal SuccessfulCreate"}) {
 		t.Fatalf("events %q", reasons)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -291,11 +292,19 @@ func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *core
 	return patched, nil
 }
 
+// setID tells a set from others that had its name before.
+type setID struct {
+	name types.NamespacedName
+	uid  types.UID
+}
+
+func idOf(set *apps.CloneSet) setID { return setID{keyOf(set), set.UID} }
+
 // refusals remembers which templates the API server refuses, by revision, so
 // that each is asked for once.
 type refusals struct {
 	mu    sync.Mutex
-	known map[types.UID]refusal
+	known map[setID]refusal
 }
 
 type refusal struct {
@@ -312,25 +321,26 @@ const refusedFor = 30 * time.Second
 // no answer.
 const unknownFor = 5 * time.Second
 
-func newRefusals() *refusals { return &refusals{known: map[types.UID]refusal{}} }
+func newRefusals() *refusals { return &refusals{known: map[setID]refusal{}} }
 
-func (f *refusals) get(set types.UID) (refusal, bool) {
+func (f *refusals) get(set setID) (refusal, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	found, ok := f.known[set]
 	return found, ok
 }
 
-func (f *refusals) put(set types.UID, found refusal) {
+func (f *refusals) put(set setID, found refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.known[set] = found
 }
 
-func (f *refusals) forget(set types.UID) {
+// forget drops those of the sets of that name, which is free now.
+func (f *refusals) forget(name types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.known, set)
+	maps.DeleteFunc(f.known, func(set setID, _ refusal) bool { return set.name == name })
 }
 
 // tryTemplate asks the API server, without doing it, whether it would create a
@@ -338,18 +348,18 @@ func (f *refusals) forget(set types.UID) {
 // cost the first Pod. A field that is unknown to the API server is refused here.
 func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*plan.Reading) refusal {
 	now := r.Clock.Now()
-	last, ok := r.refusals.get(set.UID)
+	last, ok := r.refusals.get(idOf(set))
 	if ok && last.revision == known.update.Name && (last.until.IsZero() || now.Before(last.until)) {
 		return last
 	}
 	found := refusal{revision: known.update.Name}
 	if slices.ContainsFunc(pods, func(pod *plan.Reading) bool { return revision.Same(pod.Revision(), known.update.Name) }) {
-		r.refusals.put(set.UID, found) // there are such Pods: it does
+		r.refusals.put(idOf(set), found) // there are such Pods: it does
 		return found
 	}
 	err := r.Strict.Create(ctx, podManifest(set, known.update, r.NewID(), now), client.DryRunAll)
 	found.message, found.until = refusalOf(err, "Pods of spec.template", now)
-	r.refusals.put(set.UID, found)
+	r.refusals.put(idOf(set), found)
 	return found
 }
 

@@ -70,9 +70,9 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 }
 
 // passed notes what a pass decided and how it left the set.
-func (m *metrics) passed(set *apps.CloneSet, decided *plan.Plan, outcomes []outcome, left *plan.Snapshot) {
-	for i := range decided.Actions {
-		m.actions.WithLabelValues(strings.ToLower(string(decided.Actions[i].Verb))).Inc()
+func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []plan.Blocked, outcomes []outcome, left *plan.Snapshot) {
+	for i := range actions {
+		m.actions.WithLabelValues(strings.ToLower(string(actions[i].Verb))).Inc()
 	}
 	for i := range outcomes {
 		if out, ok := outOfService(&outcomes[i]); ok {
@@ -83,7 +83,7 @@ func (m *metrics) passed(set *apps.CloneSet, decided *plan.Plan, outcomes []outc
 		m.sets.forget(keyOf(set))
 		return
 	}
-	m.sets.put(keyOf(set), decided.Blocked, left.Readings)
+	m.sets.put(keyOf(set), blocked, left.Readings)
 }
 
 // outOfService says since when the Pod was drained that the action puts back

@@ -45,12 +45,12 @@ func TestSetMetrics(t *testing.T) {
 	left := &plan.Snapshot{Now: now, Readings: plan.Read([]*corev1.Pod{
 		inState(""), inState(apps.StateNormal), inState(apps.StatePreparingDelete), inState("Strange"), leaving,
 	}, nil)}
-	decided := &plan.Plan{Blocked: []plan.Blocked{
+	blocked := []plan.Blocked{
 		{Pod: "a", Gate: "preDelete", Keys: []string{"x", "y"}, Since: now.Add(-time.Minute)},
 		{Pod: "b", Gate: "preDelete", Keys: []string{"x"}, Since: now},
 		{Pod: "c", Gate: "preNormal", Keys: []string{"x"}},
-	}}
-	m.passed(set, decided, nil, left)
+	}
+	m.passed(set, nil, blocked, nil, left)
 	at = now.Add(time.Second)
 	compare(t, m.sets, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for, or for a container, by the kubelet's reason.
 # TYPE usher_cloneset_blocked_pods gauge
@@ -66,12 +66,12 @@ usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 2
 usher_cloneset_pods{cloneset="web",namespace="shop",state="PreparingDelete"} 1
 usher_cloneset_pods{cloneset="web",namespace="shop",state="other"} 1
 `)
-	m.passed(set, &plan.Plan{}, nil, &plan.Snapshot{Now: now, Readings: left.Readings[:1]})
+	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Readings: left.Readings[:1]})
 	compare(t, m.sets, `# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.
 # TYPE usher_cloneset_pods gauge
 usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
 `)
-	m.passed(set, &plan.Plan{}, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deleting: true})
+	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deleting: true})
 	if n := testutil.CollectAndCount(m.sets); n != 0 {
 		t.Errorf("%d series of a set that is gone", n)
 	}
@@ -95,11 +95,11 @@ func TestPassMetrics(t *testing.T) {
 		done(lifecycle.ReasonUpdateDropped, drained(corev1.ConditionFalse), nil),
 		{action: plan.Action{Verb: plan.Create}},
 	}
-	decided := &plan.Plan{}
+	var actions []plan.Action
 	for _, o := range outcomes {
-		decided.Actions = append(decided.Actions, o.action)
+		actions = append(actions, o.action)
 	}
-	m.passed(&apps.CloneSet{}, decided, outcomes, &plan.Snapshot{Now: now})
+	m.passed(&apps.CloneSet{}, actions, nil, outcomes, &plan.Snapshot{Now: now})
 	compare(t, m.actions, `# HELP usher_cloneset_planned_actions_total Actions that passes decided on, each of them for one Pod.
 # TYPE usher_cloneset_planned_actions_total counter
 usher_cloneset_planned_actions_total{verb="create"} 1
@@ -203,18 +203,18 @@ func TestBlockedIsToldOnce(t *testing.T) {
 	recorder := &countingRecorder{}
 	r := &Reconciler{Events: recorder, told: newTold()}
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
-	waits := func(pod string, since time.Duration) *plan.Plan {
-		return &plan.Plan{Blocked: []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"x"}, Since: now.Add(-since)}}}
+	waits := func(pod string, since time.Duration) []plan.Blocked {
+		return []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"x"}, Since: now.Add(-since)}}
 	}
 	steps := []struct {
-		decided *plan.Plan
+		blocked []plan.Blocked
 		want    int
 	}{
 		{waits("a", longWait-time.Second), 0}, {waits("a", longWait), 1}, {waits("a", longWait), 1},
-		{&plan.Plan{}, 1}, {waits("b", longWait), 2}, {waits("b", longWait), 2}, {waits("b", longWait+time.Minute), 3},
+		{nil, 1}, {waits("b", longWait), 2}, {waits("b", longWait), 2}, {waits("b", longWait+time.Minute), 3},
 	}
 	for i, step := range steps {
-		r.tellBlocked(set, step.decided, now)
+		r.tellBlocked(set, step.blocked, now)
 		if recorder.told != step.want {
 			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.told, step.want)
 		}

@@ -30,7 +30,7 @@ func setProgress(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, next 
 	if c.Status != value {
 		c.LastTransitionTime = metav1.NewTime(s.Now)
 	}
-	c.Status, c.Reason, c.Message = value, progress.Reason, progressMessage(progress.Reason, s, next.UpdateRevision)
+	c.Status, c.Reason, c.Message = value, progress.Reason, progressMessage(progress.Reason, next.UpdateRevision)
 	if c.LastUpdateTime.Unix() != progress.Since.Unix() {
 		c.LastUpdateTime = metav1.NewTime(progress.Since)
 	}
@@ -58,16 +58,18 @@ func markOf(status *apps.CloneSetStatus) plan.Mark {
 	}
 }
 
-func progressMessage(reason string, s *plan.Snapshot, revision string) string {
+// progressMessage is OpenKruise's text to the letter: scripts and dashboards
+// compare it.
+func progressMessage(reason, revision string) string {
 	switch reason {
 	case plan.ProgressAvailable:
-		return fmt.Sprintf("every Pod has revision %s and is available", revision)
+		return "CloneSet is available"
 	case plan.ProgressPaused:
-		return "updateStrategy.paused holds the rollout"
+		return "CloneSet is paused"
 	case plan.ProgressPartitionAvailable:
-		return fmt.Sprintf("as many Pods have revision %s and are available as updateStrategy.partition leaves", revision)
+		return "CloneSet has been paused due to partition ready"
 	case plan.ProgressDeadlineExceeded:
-		return fmt.Sprintf("the rollout of revision %s has not moved for %s, the time of progressDeadlineSeconds; it goes on", revision, s.Spec.ProgressDeadline)
+		return fmt.Sprintf("CloneSet revision %s has timed out progressing", revision)
 	}
-	return fmt.Sprintf("revision %s is being rolled out", revision)
+	return "CloneSet is progressing"
 }

@@ -171,7 +171,7 @@ func TestResizeAnswers(t *testing.T) {
 			if !test.refused {
 				return
 			}
-			f := find(&plan.Plan{}, []outcome{{action: plan.Action{Verb: plan.Continue}, err: err}})
+			f := find(&plan.Plan{}, nil, []outcome{{action: plan.Action{Verb: plan.Continue}, err: err}})
 			if f.failedUpdate.reason != plan.ProblemResize || !strings.Contains(f.failedUpdate.message, "containers main of Pod a") {
 				t.Errorf("told: %+v", f.failedUpdate)
 			}

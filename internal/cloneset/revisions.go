@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,6 +27,8 @@ type revisions struct {
 	current, update *revision.Revision
 	byHash          map[string]*revision.Revision
 	objects         []*appsv1.ControllerRevision
+	// gone are the hashes of those that the API server does not have.
+	gone map[string]bool
 	// collisions is the set's new collision count.
 	collisions int32
 }
@@ -45,7 +48,7 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	if err != nil {
 		return nil, fmt.Errorf("list revisions: %w", err)
 	}
-	out := &revisions{byHash: map[string]*revision.Revision{}}
+	out := &revisions{byHash: map[string]*revision.Revision{}, gone: map[string]bool{}}
 	if set.Status.CollisionCount != nil {
 		out.collisions = *set.Status.CollisionCount
 	}
@@ -150,23 +153,31 @@ var errChanged = errors.New("the CloneSet has changed since the pass began; the 
 // cache does not show: a Pod whose revision seems to be gone would be recreated
 // instead of updated in place.
 func (r *Reconciler) findRevision(ctx context.Context, set *apps.CloneSet, known *revisions, name string) error {
-	if name == "" || known.byHash[revision.Short(name)] != nil {
+	hash := revision.Short(name)
+	if name == "" || known.byHash[hash] != nil || known.gone[hash] {
 		return nil
 	}
 	object := &appsv1.ControllerRevision{}
-	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: set.Name + "-" + revision.Short(name)}, object)
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: set.Name + "-" + hash}, object)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get revision %s: %w", name, err)
 	}
 	if err == nil && metav1.IsControlledBy(object, set) {
 		r.answers.noteRevision(set, object)
 		known.add(object)
+		return nil
 	}
+	known.gone[hash] = true
 	return nil
 }
 
 // errCollision says that another template has the name that this one hashes to.
 var errCollision = errors.New("revision name is taken")
+
+// errAltered says that a revision was made of the template and holds another one.
+// To make one more would not help, and go on for ever.
+var errAltered = errors.New("it does not hold the template that it was made from: " +
+	"look for a webhook that changes ControllerRevisions, and delete this one")
 
 func (r *Reconciler) createRevision(ctx context.Context, set *apps.CloneSet, known *revisions, template map[string]any, number int64) error {
 	for range 8 {
@@ -190,11 +201,11 @@ func (r *Reconciler) tryCreateRevision(
 ) (*appsv1.ControllerRevision, error) {
 	hash, err := revision.Hash(template, collisions)
 	if err != nil {
-		return nil, err
+		return nil, unusable(fmt.Errorf("spec.template: %w", err))
 	}
 	data, err := revision.Data(template)
 	if err != nil {
-		return nil, fmt.Errorf("encode revision: %w", err)
+		return nil, unusable(fmt.Errorf("spec.template: %w", err))
 	}
 	labels := map[string]string{labelRevisionHash: hash}
 	for key, value := range set.Spec.Selector.MatchLabels {
@@ -202,42 +213,76 @@ func (r *Reconciler) tryCreateRevision(
 	}
 	object := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: set.Name + "-" + hash, Labels: labels,
+			Namespace: set.Namespace, Name: set.Name + "-" + hash, Labels: labels, Annotations: revisionAnnotations(set),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
 		},
 		Data: runtime.RawExtension{Raw: data}, Revision: number,
 	}
 	err = r.Client.Create(ctx, object)
-	if err == nil {
-		return object, nil
+	if apierrors.IsAlreadyExists(err) {
+		return r.takeRevision(ctx, set, template, object, collisions)
 	}
-	if !apierrors.IsAlreadyExists(err) {
+	if err != nil {
 		return nil, fmt.Errorf("create revision %s: %w", object.Name, err)
 	}
-	return r.takeRevision(ctx, set, template, object)
+	if !holds(object, template) {
+		return nil, unusable(fmt.Errorf("ControllerRevision %s: %w", object.Name, errAltered))
+	}
+	return object, nil
+}
+
+// revisionAnnotations are the set's own, so that its change-cause shows in the
+// history of its rollouts.
+func revisionAnnotations(set *apps.CloneSet) map[string]string {
+	annotations := maps.Clone(set.Annotations)
+	delete(annotations, corev1.LastAppliedConfigAnnotation)
+	return annotations
+}
+
+// holds says that a revision is one of the template.
+func holds(object *appsv1.ControllerRevision, template map[string]any) bool {
+	found, err := revision.Template(object.Data.Raw)
+	return err == nil && revision.Equal(found, template)
 }
 
 // takeRevision settles that there is an object of a revision's name: either the
 // cache has not shown our own yet, or nobody owns it, or the name is taken.
 func (r *Reconciler) takeRevision(
-	ctx context.Context, set *apps.CloneSet, template map[string]any, object *appsv1.ControllerRevision,
+	ctx context.Context, set *apps.CloneSet, template map[string]any, object *appsv1.ControllerRevision, collisions int32,
 ) (*appsv1.ControllerRevision, error) {
 	existing := &appsv1.ControllerRevision{}
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), existing); err != nil {
 		return nil, fmt.Errorf("get revision %s: %w", object.Name, err)
 	}
-	found, err := revision.Template(existing.Data.Raw)
-	switch same := err == nil && revision.Equal(found, template); {
-	case same && metav1.IsControlledBy(existing, set):
+	ours, orphan := metav1.IsControlledBy(existing, set), metav1.GetControllerOf(existing) == nil
+	switch same := holds(existing, template); {
+	case same && ours:
 		return existing, nil
-	case same && metav1.GetControllerOf(existing) == nil:
+	case same && orphan:
 		adopted, err := r.adoptRevision(ctx, set, existing)
 		if err == nil && adopted == nil {
 			err = fmt.Errorf("adopt revision %s: it has changed, or CloneSet %s is going", existing.Name, set.Name)
 		}
 		return adopted, err
+	case ours && !collides(existing, object, collisions):
+		return nil, unusable(fmt.Errorf("ControllerRevision %s: %w", object.Name, errAltered))
 	}
 	return nil, errCollision
+}
+
+// collides says that a revision bears the name of another one by right: it holds
+// a template that hashes to the same name.
+func collides(existing, wanted *appsv1.ControllerRevision, collisions int32) bool {
+	template, err := revision.Template(existing.Data.Raw)
+	if err != nil {
+		return false
+	}
+	for count := range collisions + 1 {
+		if hash, err := revision.Hash(template, count); err == nil && hash == wanted.Labels[labelRevisionHash] {
+			return true
+		}
+	}
+	return false
 }
 
 // pruneRevisions deletes the oldest revisions beyond the limit that nothing uses.

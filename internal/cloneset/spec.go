@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,7 +39,7 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 	if spec.Method == "" {
 		spec.Method = plan.Recreate
 	}
-	if in.ProgressDeadlineSeconds != nil {
+	if in.ProgressDeadlineSeconds != nil && *in.ProgressDeadlineSeconds != math.MaxInt32 { // as for a Deployment, that is none
 		spec.ProgressDeadline = time.Duration(*in.ProgressDeadlineSeconds) * time.Second
 	}
 	if in.UpdateStrategy.InPlaceUpdateStrategy != nil {

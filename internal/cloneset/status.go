@@ -26,6 +26,8 @@ import (
 const (
 	// ReasonSpecInvalid: a field that admission should have refused.
 	ReasonSpecInvalid = "SpecInvalid"
+	// ReasonRevisionUnusable: no ControllerRevision can hold the template.
+	ReasonRevisionUnusable = "RevisionUnusable"
 	// ReasonWriteFailed: the API server refused a write.
 	ReasonWriteFailed = "WriteFailed"
 	// ReasonWaitingForHook: Pods wait at a gate.
@@ -44,8 +46,8 @@ type finding struct{ reason, message string }
 // findings are the conditions that a pass found.
 type findings struct{ failedScale, failedUpdate, blocked finding }
 
-// find works out the conditions from a plan and what became of it.
-func find(p *plan.Plan, outcomes []outcome) findings {
+// find works out the conditions from a plan, what became of it, and who waits.
+func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
 	var f findings
 	for _, problem := range p.Problems {
 		before := f.failedUpdate
@@ -72,7 +74,7 @@ func find(p *plan.Plan, outcomes []outcome) findings {
 			f.failedUpdate = failure
 		}
 	}
-	f.blocked = findBlocked(p.Blocked)
+	f.blocked = findBlocked(blocked)
 	return f
 }
 
@@ -84,11 +86,14 @@ func findBlocked(blocked []plan.Blocked) finding {
 	}
 	message := blocked[0].String()
 	if others := len(blocked) - 1; others > 0 {
-		where := "at a gate"
+		who, where := "1 other Pod waits", "at a gate"
+		if others > 1 {
+			who = fmt.Sprintf("%d other Pods wait", others)
+		}
 		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool { return b.Stuck != nil }) {
 			where = "too"
 		}
-		message += fmt.Sprintf("; %d other Pods wait %s", others, where)
+		message += fmt.Sprintf("; %s %s", who, where)
 	}
 	switch {
 	case blocked[0].Batch != nil:
@@ -149,6 +154,13 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 		c.LastTransitionTime = metav1.NewTime(now)
 	}
 	c.Status, c.Reason, c.Message, c.LastUpdateTime = value, found.reason, found.message, metav1.NewTime(now)
+}
+
+// holdsFinding says that a condition tells this already.
+func holdsFinding(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found finding) bool {
+	return slices.ContainsFunc(status.Conditions, func(c apps.CloneSetCondition) bool {
+		return c.Type == kind && c.Reason == found.reason && c.Message == found.message
+	})
 }
 
 // conditionOf gives the condition to write to; a new one if there was none.

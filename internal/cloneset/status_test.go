@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -37,22 +38,25 @@ func TestProgressingCondition(t *testing.T) {
 		edit   func()
 		status corev1.ConditionStatus
 		reason string
-		due    time.Duration
+		// message is OpenKruise's, to the letter.
+		message string
+		due     time.Duration
 	}{
-		{0, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, time.Minute},
-		{59 * time.Second, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, time.Minute},
-		{time.Minute, func() {}, corev1.ConditionFalse, plan.ProgressDeadlineExceeded, 0},
-		{2 * time.Minute, func() { s.Spec.Paused = true }, corev1.ConditionTrue, plan.ProgressPaused, 0},
-		{time.Hour, func() {}, corev1.ConditionTrue, plan.ProgressPaused, 0},
-		{2 * time.Hour, func() { s.Spec.Paused = false }, corev1.ConditionTrue, plan.ProgressUpdated, 2*time.Hour + time.Minute},
+		{0, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, "CloneSet is progressing", time.Minute},
+		{59 * time.Second, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, "CloneSet is progressing", time.Minute},
+		{time.Minute, func() {}, corev1.ConditionFalse, plan.ProgressDeadlineExceeded, "CloneSet revision web-r1 has timed out progressing", 0},
+		{2 * time.Minute, func() { s.Spec.Paused = true }, corev1.ConditionTrue, plan.ProgressPaused, "CloneSet is paused", 0},
+		{time.Hour, func() {}, corev1.ConditionTrue, plan.ProgressPaused, "CloneSet is paused", 0},
+		{2 * time.Hour, func() { s.Spec.Paused = false }, corev1.ConditionTrue, plan.ProgressUpdated, "CloneSet is progressing", 2*time.Hour + time.Minute},
+		{3 * time.Hour, func() { s.Spec.Replicas, s.Spec.Partition = 0, plan.Count{} }, corev1.ConditionTrue, plan.ProgressAvailable, "CloneSet is available", 0},
 	}
 	for _, step := range steps {
 		step.edit()
 		s.Now = now.Add(step.after)
 		next, due := nextStatus(set, s, tally(s), known, findings{})
 		c := conditionOfType(&next, apps.ConditionProgressing)
-		if c == nil || c.Status != step.status || c.Reason != step.reason || c.Message == "" {
-			t.Fatalf("after %v: %+v, want %s %s", step.after, c, step.status, step.reason)
+		if c == nil || c.Status != step.status || c.Reason != step.reason || c.Message != step.message {
+			t.Fatalf("after %v: %+v, want %s %s %q", step.after, c, step.status, step.reason, step.message)
 		}
 		if want := step.due; (want == 0) != due.IsZero() || (want != 0 && !due.Equal(now.Add(want))) {
 			t.Errorf("after %v: due at %v, want %v", step.after, due, want)
@@ -65,6 +69,39 @@ func TestProgressingCondition(t *testing.T) {
 	}
 }
 
+// TestNoDeadline: the largest number is no deadline, as for a Deployment.
+func TestNoDeadline(t *testing.T) {
+	set := web()
+	for seconds, want := range map[int32]time.Duration{math.MaxInt32: 0, math.MaxInt32 - 1: (math.MaxInt32 - 1) * time.Second} {
+		set.Spec.ProgressDeadlineSeconds = &seconds
+		if spec, err := specOf(set); err != nil || spec.ProgressDeadline != want {
+			t.Errorf("%d seconds: deadline %v, %v", seconds, spec.ProgressDeadline, err)
+		}
+	}
+}
+
+// TestDeadlineIsToldOnce: by one event when the deadline passes.
+func TestDeadlineIsToldOnce(t *testing.T) {
+	recorder := &countingRecorder{}
+	r := &Reconciler{Events: recorder}
+	status := func(reason string) apps.CloneSetStatus {
+		return apps.CloneSetStatus{Conditions: []apps.CloneSetCondition{{Type: apps.ConditionProgressing, Reason: reason}}}
+	}
+	set := web()
+	set.Spec.ProgressDeadlineSeconds = new(int32(60))
+	for _, step := range []struct {
+		reason string
+		want   int
+	}{{plan.ProgressUpdated, 0}, {plan.ProgressDeadlineExceeded, 1}, {plan.ProgressDeadlineExceeded, 1}, {plan.ProgressAvailable, 1}} {
+		next := status(step.reason)
+		r.tellProgress(set, &next)
+		set.Status = next
+		if recorder.told != step.want {
+			t.Errorf("%s: %d events, want %d", step.reason, recorder.told, step.want)
+		}
+	}
+}
+
 // TestFailureConditionsClear: what is no longer wrong becomes False.
 func TestFailureConditionsClear(t *testing.T) {
 	r := &revision.Revision{Name: "web-r1"}
@@ -72,14 +109,14 @@ func TestFailureConditionsClear(t *testing.T) {
 	set := &apps.CloneSet{}
 	s := &plan.Snapshot{Now: now, Current: r, Update: r}
 	unknown := &plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "no Pod x"}}}
-	set.Status, _ = nextStatus(set, s, tally(s), known, find(unknown, nil))
+	set.Status, _ = nextStatus(set, s, tally(s), known, find(unknown, nil, nil))
 	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionTrue || c.Message != "no Pod x" {
 		t.Errorf("FailedScale = %+v", c)
 	}
 	if c := conditionOfType(&set.Status, apps.ConditionFailedUpdate); c != nil {
 		t.Errorf("FailedUpdate = %+v, but nothing fails to update", c)
 	}
-	set.Status, _ = nextStatus(set, s, tally(s), known, find(&plan.Plan{}, nil))
+	set.Status, _ = nextStatus(set, s, tally(s), known, find(&plan.Plan{}, nil, nil))
 	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionFalse || c.Message != "" {
 		t.Errorf("FailedScale = %+v, want it cleared", c)
 	}

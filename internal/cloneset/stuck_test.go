@@ -38,13 +38,12 @@ func TestAStuckContainerIsToldOnce(t *testing.T) {
 		{stuckPod("ImagePullBackOff", longWait-time.Second), 0}, {stuckPod("ImagePullBackOff", longWait), 1},
 		{stuckPod("CrashLoopBackOff", longWait), 1}, {other, 2},
 	} {
-		r.tellBlocked(set, &plan.Plan{Blocked: []plan.Blocked{step.stuck}}, now)
+		r.tellBlocked(set, []plan.Blocked{step.stuck}, now)
 		if recorder.told != step.want {
 			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.told, step.want)
 		}
 	}
-	decided := plan.Plan{Blocked: []plan.Blocked{stuckPod("ImagePullBackOff", longWait)}}
-	if reasons, _ := heard(&decided); !slices.Equal(reasons, []string{"Warning Blocked"}) {
+	if reasons, _ := heard(&plan.Plan{}, []plan.Blocked{stuckPod("ImagePullBackOff", longWait)}); !slices.Equal(reasons, []string{"Warning Blocked"}) {
 		t.Errorf("events %q", reasons)
 	}
 }
@@ -53,11 +52,13 @@ func TestAStuckContainerIsToldOnce(t *testing.T) {
 func TestStuckFinding(t *testing.T) {
 	hook := plan.Blocked{Pod: "web-b", Gate: "preDelete", Keys: []string{"k"}, Since: now}
 	got := findBlocked([]plan.Blocked{stuckPod("CrashLoopBackOff", time.Minute), hook})
-	if got.reason != ReasonContainerStuck || !strings.Contains(got.message, "Pod web-a") || !strings.HasSuffix(got.message, "; 1 other Pods wait too") {
+	if got.reason != ReasonContainerStuck || !strings.Contains(got.message, "Pod web-a") || !strings.HasSuffix(got.message, "; 1 other Pod waits too") {
 		t.Errorf("found %+v", got)
 	}
-	if got := findBlocked([]plan.Blocked{hook, hook}); got.reason != ReasonWaitingForHook || !strings.HasSuffix(got.message, "; 1 other Pods wait at a gate") {
-		t.Errorf("found %+v", got)
+	for message, blocked := range map[string][]plan.Blocked{"; 1 other Pod waits at a gate": {hook, hook}, "; 2 other Pods wait at a gate": {hook, hook, hook}} {
+		if got := findBlocked(blocked); got.reason != ReasonWaitingForHook || !strings.HasSuffix(got.message, message) {
+			t.Errorf("found %+v", got)
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			set, claim := oneClaim(t)
 			r := reconcilerOf(claim)
 			seen := read(t, r.Client, claim)
-			r.departures.note(set.UID, "x", []*corev1.PersistentVolumeClaim{seen})
+			r.departures.note(idOf(set), "x", []*corev1.PersistentVolumeClaim{seen})
 			for _, do := range test.meanwhile {
 				do(t, r, set)
 			}

@@ -19,8 +19,6 @@ type Plan struct {
 	// Actions concern one Pod each and can run in parallel. Those that bring a
 	// Pod back come before those that take one away.
 	Actions []Action
-	// Blocked are the Pods that wait for somebody outside, longest first.
-	Blocked []Blocked
 	// Problems are what keeps Pods from being created or updated as asked.
 	Problems []Problem
 	// RequeueAt is when time alone changes the plan; zero if it does not.

@@ -24,16 +24,15 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 	if v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate) {
 		return p.backToGate(v)
 	}
-	waits := v.record.Waits(v.pod, p.Now)
 	if len(v.record.Resizes(v.pod)) > 0 {
 		p.goOn(v, ReasonResize, conditions)
 		return true
 	}
-	if len(waits) == 0 && len(v.record.Pending(v.pod)) > 0 {
+	if len(v.record.Waits(v.pod, p.Now)) == 0 && len(v.record.Pending(v.pod)) > 0 {
 		p.goOn(v, ReasonNextContainers, conditions)
 		return true
 	}
-	p.noteWait(v, waits)
+	p.noteResize(v)
 	return false
 }
 
@@ -80,12 +79,8 @@ func outOfService(revision string) Condition {
 	}
 }
 
-// noteWait tells what an update in place waits for: containers whose turn it is,
-// or a kubelet that does not take the new cpu and memory.
-func (p *pass) noteWait(v *podView, waits []string) {
-	if len(waits) > 0 {
-		v.batch = &Batch{Containers: waits, Next: v.record.Pending(v.pod), Since: v.record.BatchSince()}
-	}
+// noteResize tells of a kubelet that does not take the new cpu and memory.
+func (p *pass) noteResize(v *podView) {
 	trouble := inplace.ResizeTrouble(v.pod)
 	if len(v.record.Resources) == 0 || trouble == "" {
 		return

@@ -89,8 +89,8 @@ func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
 		}
 	}
 	apply(s.Pods[0], a, now)
-	if p := decide(t, s); len(p.Actions) > 0 || len(p.Blocked) != 1 || p.Blocked[0].Gate != "preNormal" {
-		t.Errorf("the Pod does not wait at preNormal: %v, %v", told(p), p.Blocked)
+	if p, b := decide(t, s), waiting(s); len(p.Actions) > 0 || len(b) != 1 || b[0].Gate != "preNormal" {
+		t.Errorf("the Pod does not wait at preNormal: %v, %v", told(p), b)
 	}
 }
 

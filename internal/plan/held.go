@@ -10,8 +10,7 @@ import (
 	"github.com/usher-dev/usher/internal/lifecycle"
 )
 
-// held is what a Pod waits for as a pass left it. While a pass is being planned,
-// Plan.Blocked tells.
+// held is what a Pod waits for as a pass left it.
 func (s *Snapshot) held(v *podView) []Blocked {
 	if s.Deleting || v.terminate {
 		return nil

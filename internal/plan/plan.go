@@ -225,7 +225,7 @@ func (p *pass) outOfStarts() bool {
 
 // remove deletes a Pod, or leads it to the gate before its deletion.
 func (p *pass) remove(v *podView, reason string) {
-	v.removed, v.waitsFor = true, nil
+	v.removed = true
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
 		v.leaving = false
@@ -250,18 +250,9 @@ func (p *pass) remove(v *podView, reason string) {
 	p.act(v, a)
 }
 
-// finish puts the plan in order: Pods that come back before those that leave,
-// and those that have waited longest first.
+// finish puts the plan in order: Pods that come back before those that leave.
 func (p *pass) finish() Plan {
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
-	for _, list := range [][]*podView{p.pods, p.ended} {
-		for _, v := range list {
-			if !v.removed {
-				p.plan.Blocked = append(p.plan.Blocked, v.wait(v.waitsFor, v.batch)...)
-			}
-		}
-	}
-	slices.SortStableFunc(p.plan.Blocked, byWait)
 	return p.plan
 }
 

@@ -6,7 +6,7 @@ import "time"
 
 // Reasons of the condition Progressing, as OpenKruise spells them.
 const (
-	// ProgressUpdated: the rollout is under way.
+	// ProgressUpdated: the rollout is under way, or Pods have failed after one.
 	ProgressUpdated = "CloneSetUpdated"
 	// ProgressAvailable: every Pod has the update revision and serves.
 	ProgressAvailable = "CloneSetAvailable"
@@ -15,7 +15,8 @@ const (
 	// ProgressPartitionAvailable: as many Pods as the partition leaves have the
 	// update revision and serve.
 	ProgressPartitionAvailable = "ProgressPartitionAvailable"
-	// ProgressDeadlineExceeded: nothing has moved for spec.progressDeadlineSeconds.
+	// ProgressDeadlineExceeded: nothing moved for spec.progressDeadlineSeconds. It
+	// stays so until one of the three above holds, or another rollout begins.
 	ProgressDeadlineExceeded = "ProgressDeadlineExceeded"
 )
 
@@ -48,11 +49,11 @@ func Assess(s *Snapshot, last Progress, before, after Mark) Progress {
 		}
 		return Progress{Reason: reason, Since: s.Now}
 	}
-	if last.Reason == "" || last.Reason == ProgressPaused || after.beyond(before) {
-		return Progress{Reason: ProgressUpdated, Since: s.Now, Deadline: s.Now.Add(s.Spec.ProgressDeadline)}
+	if last.Reason == ProgressDeadlineExceeded && after.Revision == before.Revision {
+		return Progress{Reason: last.Reason, Since: last.Since} // a late move does not take it back
 	}
-	if last.Reason != ProgressUpdated {
-		return Progress{Reason: last.Reason, Since: last.Since} // what fails after a rollout is no part of it
+	if last.Reason != ProgressUpdated || after.beyond(before) {
+		return Progress{Reason: ProgressUpdated, Since: s.Now, Deadline: s.Now.Add(s.Spec.ProgressDeadline)}
 	}
 	deadline := last.Since.Add(s.Spec.ProgressDeadline)
 	if !s.Now.Before(deadline) {

@@ -46,7 +46,6 @@ func (p *pass) refreshPod(v *podView) {
 	if len(conditions) > 0 {
 		p.act(v, Action{Verb: Move, Reason: ReasonConditions, Conditions: conditions})
 	}
-	v.waitsFor = lifecycle.Waiting(pod, p.Spec.Hooks)
 }
 
 // conditions lists the conditions of a Pod that are not what they should be in
@@ -140,8 +139,7 @@ func (p *pass) cleanUp(v *podView) {
 			claims = p.claimsOf(v)
 		}
 		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp, Claims: claims})
-	case v.state == apps.StatePreparingDelete:
-		v.waitsFor = lifecycle.Waiting(v.lifecycle(), p.Spec.Hooks)
+	case v.state == apps.StatePreparingDelete: // its hook holds it
 	default:
 		p.act(v, Action{Verb: Move, Reason: ReasonCleanUp, To: apps.StatePreparingDelete})
 	}

@@ -32,16 +32,14 @@ type podView struct {
 	weight  int // by spec.updateStrategy.priorityStrategy
 
 	available bool
-	underway  bool     // counted in ledger.underway
-	chosen    bool     // for an update, by partition and order
-	leaving   bool     // on its way out, and still holding a place
-	removed   bool     // has been told to go in this pass
-	acted     bool     // has its action in this pass
-	action    int      // its place in the plan
-	moved     bool     // that action changes its state
-	fixed     bool     // nothing may take that action's place
-	waitsFor  []string // keys of the hook that keeps it where it is
-	batch     *Batch   // what its update waits for
+	underway  bool // counted in ledger.underway
+	chosen    bool // for an update, by partition and order
+	leaving   bool // on its way out, and still holding a place
+	removed   bool // has been told to go in this pass
+	acted     bool // has its action in this pass
+	action    int  // its place in the plan
+	moved     bool // that action changes its state
+	fixed     bool // nothing may take that action's place
 }
 
 // since is when the Pod came to its state; zero if unknown.

@@ -4,6 +4,7 @@ package revision
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"sync"
@@ -14,7 +15,8 @@ import (
 
 // Normalize gives a template in the one form of the many that mean the same
 // Pods: without null and empty members, without fields that have the value which
-// they have when they are absent, and with quantities as Kubernetes spells them.
+// they have when they are absent, with quantities as Kubernetes spells them, and
+// with whole numbers as integers.
 // Users write "1000m" and "hostNetwork: false"; a program that writes the
 // template back from its own types, as OpenKruise does in its revisions, says "1"
 // and nothing. Fields that this program does not know stay as they are. What
@@ -36,6 +38,11 @@ func normalizeAs(value any, as reflect.Type) any {
 		return normalizeMap(v, as)
 	case []any:
 		return normalizeList(v, as)
+	case float64:
+		// JSON does not tell 1.0 from 1, so a revision may read back as the other.
+		if math.Abs(v) < 1<<63 && v == math.Trunc(v) {
+			return int64(v)
+		}
 	}
 	return value
 }

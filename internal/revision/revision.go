@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"reflect"
 	"strconv"
 	"strings"
@@ -31,14 +32,33 @@ type Revision struct {
 // ErrNoTemplate says that the data of a ControllerRevision holds no template.
 var ErrNoTemplate = errors.New("revision holds no spec.template")
 
-// Data encodes a template as the data of a ControllerRevision.
+// ErrUnstable says that a template does not survive the way into a
+// ControllerRevision and back, so no revision would ever be found to hold it.
+var ErrUnstable = errors.New("the template reads back from a revision as another one")
+
+// directive makes a strategic merge replace the template. It is no part of the
+// template: a client that undoes a rollout by merging the data of a revision into
+// a set leaves it there.
+const directive = "$patch"
+
+// Data encodes a template as the data of a ControllerRevision. Errors:
+// ErrNoTemplate or ErrUnstable, if Template would not give back an Equal template.
 func Data(template map[string]any) ([]byte, error) {
 	patch := make(map[string]any, len(template)+1)
-	for key, value := range template {
-		patch[key] = value
+	maps.Copy(patch, template)
+	patch[directive] = "replace"
+	data, err := json.Marshal(map[string]any{"spec": map[string]any{"template": patch}})
+	if err != nil {
+		return nil, fmt.Errorf("encode template: %w", err)
 	}
-	patch["$patch"] = "replace"
-	return json.Marshal(map[string]any{"spec": map[string]any{"template": patch}})
+	back, err := Template(data)
+	if err != nil {
+		return nil, err
+	}
+	if !Equal(back, template) {
+		return nil, ErrUnstable
+	}
+	return data, nil
 }
 
 // Decode reads a raw template. Whole numbers stay whole, however large.
@@ -47,6 +67,7 @@ func Decode(raw []byte) (map[string]any, error) {
 	if err := utiljson.Unmarshal(raw, &template); err != nil {
 		return nil, fmt.Errorf("decode template: %w", err)
 	}
+	delete(template, directive)
 	return template, nil
 }
 
@@ -67,7 +88,6 @@ func Template(data []byte) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	delete(template, "$patch")
 	if len(template) == 0 {
 		return nil, ErrNoTemplate
 	}

@@ -37,6 +37,7 @@ func TestEqual(t *testing.T) {
 		{"an empty text is a value", `{"metadata":{"labels":{"app":"web","x":""}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`, false},
 		{"image", strings.ReplaceAll(plain, "app:1", "app:2"), false},
 		{"unknown field", strings.ReplaceAll(plain, `"spec":{`, `"spec":{"fromTheFuture":1,`), false},
+		{"a directive of a merge", strings.Replace(plain, `{`, `{"$patch":"replace",`, 1), true},
 		{"one more container", strings.ReplaceAll(plain, `}]}}`, `},{"name":"b"}]}}`), false},
 	}
 	for _, test := range tests {
@@ -96,6 +97,22 @@ func TestEqualQuantities(t *testing.T) {
 	}
 }
 
+// TestEqualNumbers: JSON does not tell 1.0 from 1, and a revision may give back either.
+func TestEqualNumbers(t *testing.T) {
+	for a, b := range map[string]string{
+		"1.0": "1", "-0": "0", "1e3": "1000", "1152921504606846976.0": "1152921504606846976", "9007199254740993": "9007199254740993", "1e20": "100000000000000000000", "0.5": "5e-1",
+	} {
+		if !Equal(decode(t, `{"x":`+a+`}`), decode(t, `{"x":`+b+`}`)) {
+			t.Errorf("%s is not %s", a, b)
+		}
+	}
+	for a, b := range map[string]string{"1.5": "1", "9007199254740993": "9007199254740992.0", "1": `"1"`} {
+		if Equal(decode(t, `{"x":`+a+`}`), decode(t, `{"x":`+b+`}`)) {
+			t.Errorf("%s is %s", a, b)
+		}
+	}
+}
+
 // TestHash: the name of a template never changes from one version of this
 // program to the next, else every set would roll out at an upgrade.
 func TestHash(t *testing.T) {
@@ -136,6 +153,9 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if _, ok := template["$patch"]; ok {
 		t.Error("Data wrote to its argument")
+	}
+	if _, err := Data(map[string]any{"x": uint64(1) << 63}); !errors.Is(err, ErrUnstable) {
+		t.Errorf("a template that reads back as another one: %v", err)
 	}
 }
 

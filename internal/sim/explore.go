@@ -156,6 +156,7 @@ func (x *explorer) load(c *cluster) {
 	x.server.log = map[Kind][]*Commit{}
 	x.running, x.wishes, x.faults, x.flight = maps.Clone(c.running), c.wishes, c.faults, c.flight
 	x.commits, x.note, x.acting = nil, "", nil
+	x.sim.wished = 1 + int64(c.wishes)
 	x.sim.World.story.lines, x.sim.World.failure, x.sim.templates = nil, nil, nil
 	x.sim.nodes.pods = map[types.UID]*running{}
 	for uid, run := range c.running {

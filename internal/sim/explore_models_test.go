@@ -9,12 +9,26 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/revision"
 )
 
 // wish is a wish that changes the CloneSet.
 func wish(what string, change func(*apps.CloneSet)) Wish { return Wish{What: what, Set: change} }
 
 func rollout(image string) Wish { return wish("rolls out "+image, Image(image)) }
+
+// undone goes back as a client does that merges the data of a revision into the set.
+func undone(image string) Wish {
+	return wish("undoes the rollout", func(set *apps.CloneSet) {
+		before := set.DeepCopy()
+		Image(image)(before)
+		if template, err := templateOf(before); err == nil {
+			if data, err := revision.Data(template); err == nil {
+				Undo(data)(set)
+			}
+		}
+	})
+}
 
 func replicasTo(n int32) Wish {
 	return wish("scales", func(set *apps.CloneSet) { set.Spec.Replicas = &n })
@@ -109,6 +123,7 @@ func smallModels() []Model {
 	return []Model{
 		{Name: "roll back, label hooks", Set: hooked(1).Build, Interfere: unbounded, Wishes: forthAndBack},
 		{Name: "roll back, finalizer hooks", Set: inPlace(1).Hooks(finalizerHooks()).Build, Interfere: unbounded, Wishes: forthAndBack},
+		{Name: "undo", Set: hooked(1).Build, Interfere: 1, Wishes: []Wish{rollout("app:2"), undone("app:1")}},
 		{Name: "newer revision, one label for all", Set: inPlace(1).Hooks(oneLabelHooks()).Build, Interfere: unbounded,
 			Wishes: []Wish{rollout("app:2"), rollout("app:3")}},
 		{Name: "update two with marked hooks", Set: inPlace(2).Hooks(markedHooks()).Build, Interfere: unbounded, Wishes: []Wish{rollout("app:2")}},

@@ -85,11 +85,12 @@ func (s *Simulation) judge(p *Process, c *Commit) {
 		s.judgeStatus(p, c)
 		return
 	}
-	if c.Kind == Claims {
+	switch c.Kind {
+	case Claims:
 		s.judgeClaim(p, c)
 		return
-	}
-	if c.Kind != Pods {
+	case Revisions:
+		s.judgeRevision(c)
 		return
 	}
 	d := &deed{process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
@@ -147,6 +148,36 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 			set.Status.CurrentRevision, behind)
 	}
 }
+
+// judgeRevision checks a revision that the controller made: no two hold one template,
+// and there are never more than generations of the spec.
+func (s *Simulation) judgeRevision(c *Commit) {
+	set := s.Set()
+	if c.Old != nil || c.New == nil || set == nil {
+		return
+	}
+	made, err := revision.Template(revisionData(c.New))
+	if err != nil {
+		s.World.fail(ruleRevisions, "%s cannot be read: %v", c.New.GetName(), err)
+		return
+	}
+	count := int64(1)
+	for _, object := range s.Server.list(Revisions) {
+		if ownerOf(object) != string(set.UID) || object.GetName() == c.New.GetName() {
+			continue
+		}
+		count++
+		if template, err := revision.Template(revisionData(object)); err == nil && revision.Equal(template, made) {
+			s.World.fail(ruleRevisions, "%s and %s hold one template", object.GetName(), c.New.GetName())
+		}
+	}
+	if generations := max(set.Generation, s.wished); count > generations {
+		s.World.fail(ruleRevisions, "%d revisions in %d generations", count, generations)
+	}
+}
+
+// ruleRevisions names what judgeRevision checks.
+const ruleRevisions = "a generation gets one revision at most"
 
 func (d *deed) name() string {
 	if d.new != nil {

@@ -3,17 +3,22 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/lifecycle"
 	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/revision"
 )
 
 // mutant is a controller that is broken in one way. A simulator that lets one of
@@ -95,9 +100,27 @@ func snapshotMutants() []mutant {
 				s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod *corev1.Pod) bool { return !of(pod, s.Update.Name) })
 				s.Spec.Replicas = len(s.Pods)
 			}},
+		{name: "makes revisions that are there", caught: []string{ruleRevisions}, before: oneMoreRevision},
 		{name: "writes without preconditions", caught: []string{ruleHeldUpdate, ruleHeldDelete, ruleDrain, ruleUnavailable, ruleGate, ruleDone, ruleMoves, ruleLeaving},
 			change: func(c *Config) { c.Process.Careless = true }},
 	}
+}
+
+// oneMoreRevision makes another revision of the template in each pass.
+func oneMoreRevision(p *Process, s *plan.Snapshot) {
+	set := p.pass.set
+	data, err := revision.Data(s.Update.Template)
+	if err != nil {
+		return
+	}
+	again := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: set.Namespace, Name: fmt.Sprintf("%s-v%d", set.Name, versionOf(set)),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+		},
+		Data: runtime.RawExtension{Raw: data},
+	}
+	_ = p.reconciler.Client.Create(context.Background(), again) // a fault is no matter
 }
 
 func forgetWrites(p *Process, s *plan.Snapshot) {

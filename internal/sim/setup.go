@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/revision"
 )
 
 // Config describes a run, apart from what its user does.
@@ -63,6 +64,9 @@ type Simulation struct {
 	plannedEnd time.Duration
 	// templates are those that the set had so far.
 	templates []apps.PodTemplate
+	// wished is how many generations of the set its user has asked for, where the
+	// explorer folds their numbers; else 0.
+	wished int64
 	// unprotected says that the user may have left Pods without their hooks.
 	unprotected bool
 	// revisionNames are the update revisions by the generation of the set.
@@ -331,10 +335,28 @@ func Image(image string) func(*apps.CloneSet) {
 	return Retemplate(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = image })
 }
 
+// Undo merges the data of a revision into the CloneSet, its directive included.
+func Undo(data []byte) func(*apps.CloneSet) {
+	return func(set *apps.CloneSet) {
+		was, err := json.Marshal(map[string]any{"spec": map[string]any{"template": set.Spec.Template}})
+		if err != nil {
+			return
+		}
+		merged, err := mergePatch(was, data)
+		if err != nil {
+			return
+		}
+		var is struct {
+			Spec struct{ Template apps.PodTemplate }
+		}
+		if err := json.Unmarshal(merged, &is); err == nil {
+			set.Spec.Template = is.Spec.Template
+		}
+	}
+}
+
 func templateOf(set *apps.CloneSet) (map[string]any, error) {
-	var template map[string]any
-	err := json.Unmarshal(set.Spec.Template.Raw(), &template)
-	return template, err
+	return revision.Decode(set.Spec.Template.Raw())
 }
 
 func revisionData(object client.Object) []byte {

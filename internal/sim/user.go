@@ -21,7 +21,8 @@ var userDeeds = []struct {
 	do     func(*Simulation)
 }{
 	{10, func(s *Simulation) { s.roll() }},
-	{4, func(s *Simulation) { s.rollBack() }},
+	{3, func(s *Simulation) { s.rollBack() }},
+	{2, func(s *Simulation) { s.undo() }},
 	{2, func(s *Simulation) { s.relabel() }},
 	{2, func(s *Simulation) { s.recreate() }},
 	{8, func(s *Simulation) { s.scale() }},
@@ -106,6 +107,16 @@ func (s *Simulation) rollBack() {
 	}
 	template := s.templates[s.World.chance.IntN(len(s.templates))]
 	s.Edit("rolls back", func(set *apps.CloneSet) { set.Spec.Template = template })
+}
+
+// undo goes back as a client does that merges the data of a revision into the set.
+func (s *Simulation) undo() {
+	list := s.Server.list(Revisions)
+	if len(list) == 0 {
+		return
+	}
+	object := list[s.World.chance.IntN(len(list))]
+	s.Edit("merges revision "+object.GetName()+" into the set", Undo(revisionData(object)))
 }
 
 func (s *Simulation) relabel() {

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// reasonsOf notes the reasons of events.
+type reasonsOf struct{ reasons []string }
+
+func (r *reasonsOf) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
+	r.reasons = append(r.reasons, reason)
+}
+
+// passOver makes a pass over a new set of one Pod with more revisions than it keeps,
+// on an API server that fails as told.
+func passOver(t *testing.T, failing interceptor.Funcs) (reconcile.Result, error, *apps.CloneSet, []string) {
+	t.Helper()
+	set := web()
+	set.Generation, set.Spec.Replicas, set.Spec.RevisionHistoryLimit = 1, new(int32(1)), new(int32(0))
+	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
+	set.Spec.Template = templateOf("app:1")
+	old := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: set.Namespace, Name: "web-old", UID: types.UID("old"),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+		},
+		Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"x":1}}}}`)},
+	}
+	server := indexed(t, set, old)
+	watching, ok := server.(client.WithWatch)
+	if !ok {
+		t.Fatalf("%T cannot be intercepted", server)
+	}
+	recorder := &reasonsOf{}
+	r := New(interceptor.NewClient(watching, failing), server, nil, Options{Clock: testclock.NewFakePassiveClock(now)})
+	r.Events = recorder
+	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
+	return result, err, read(t, server, set), recorder.reasons
+}
+
+// TestLateFailures: what fails after the Pods were written keeps neither the status
+// nor the events from being told.
+func TestLateFailures(t *testing.T) {
+	broken := errors.New("broken for good")
+	for name, test := range map[string]struct {
+		failing interceptor.Funcs
+		status  bool
+	}{
+		"a revision cannot be pruned": {interceptor.Funcs{
+			Delete: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.DeleteOption) error {
+				return fmt.Errorf("delete %s: %w", object.GetName(), broken)
+			},
+		}, true},
+		"the status cannot be written": {interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+				if _, ok := object.(*apps.CloneSet); ok {
+					return broken
+				}
+				return c.SubResource(sub).Patch(ctx, object, patch, options...)
+			},
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err, set, reasons := passOver(t, test.failing)
+			if !errors.Is(err, broken) {
+				t.Errorf("error %v: it is not tried again", err)
+			}
+			if written := set.Status.Replicas == 1; written != test.status {
+				t.Errorf("status %+v", set.Status)
+			}
+			if !slices.Contains(reasons, "SuccessfulCreate") {
+				t.Errorf("events %q", reasons)
+			}
+		})
+	}
+}
+
+// TestTerminatingNamespace: nothing can be made in a namespace that is going, and that
+// is no error.
+func TestTerminatingNamespace(t *testing.T) {
+	going := apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("the namespace is being terminated"))
+	going.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for name, refused := range map[string]func(client.Object) bool{
+		"no revision": func(object client.Object) bool { _, ok := object.(*appsv1.ControllerRevision); return ok },
+		"no Pod":      func(object client.Object) bool { _, ok := object.(*appsv1.ControllerRevision); return !ok },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err, _, reasons := passOver(t, interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					if refused(object) {
+						return going
+					}
+					return c.Create(ctx, object, options...)
+				},
+			})
+			if err != nil || slices.Contains(reasons, "FailedCreate") {
+				t.Errorf("error %v, events %q", err, reasons)
+			}
+		})
+	}
+}
+
+// TestForget: nothing is kept about a set that is gone, whatever a pass has seen of
+// its end.
+func TestForget(t *testing.T) {
+	set := web()
+	r := reconcilerOf()
+	r.refusals.put(idOf(set), refusal{})
+	r.claimRefusals.put(idOf(set), refusal{})
+	r.departures.note(idOf(set), "x", nil)
+	r.answers.lose(keyOf(set))
+	r.forget(keyOf(set))
+	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.departures.sets)+len(r.answers.doubt) > 0 {
+		t.Errorf("left: %v, %v, %v, %v", r.refusals.known, r.claimRefusals.known, r.departures.sets, r.answers.doubt)
+	}
+}
