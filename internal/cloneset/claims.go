@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -295,45 +294,6 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 		claim = live // bound, or labelled: it goes all the same
 	}
 	return fmt.Errorf("it has changed twice: %w", errClaimBusy)
-}
-
-// claimRevision tells claim templates apart, so that each is tried once.
-func claimRevision(set *apps.CloneSet) string {
-	var all strings.Builder
-	for i := range set.Spec.VolumeClaimTemplates {
-		all.Write(set.Spec.VolumeClaimTemplates[i].Raw())
-		all.WriteByte('\n')
-	}
-	return all.String()
-}
-
-// tryClaims asks the API server, without doing it, whether it would make the
-// claims of the templates: one that it refuses must not cost a Pod that could
-// then not be replaced.
-func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal {
-	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
-		return refusal{}
-	}
-	now := r.Clock.Now()
-	last, ok := r.claimRefusals.get(idOf(set))
-	present := claimRevision(set)
-	if ok && last.revision == present && (last.until.IsZero() || now.Before(last.until)) {
-		return last
-	}
-	found := refusal{revision: present}
-	for i := range set.Spec.VolumeClaimTemplates {
-		template := &set.Spec.VolumeClaimTemplates[i]
-		manifest, err := claimManifest(set, template, r.NewID())
-		if err == nil {
-			err = r.Strict.Create(ctx, manifest, client.DryRunAll)
-		}
-		what := "the claim of spec.volumeClaimTemplates " + template.Metadata.Name
-		if found.message, found.until = refusalOf(err, what, now); found.message != "" {
-			break
-		}
-	}
-	r.claimRefusals.put(idOf(set), found)
-	return found
 }
 
 // matches says that a claim's labels are those that the set gives its claims.

@@ -71,10 +71,7 @@ func claimChanged(before, after client.Object) bool {
 
 // ownClaims are the set's claims as the cache shows them, with what this
 // controller wrote last laid over.
-func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod, now time.Time) ([]*corev1.PersistentVolumeClaim, error) {
-	if err := r.adoptClaims(ctx, set, pods); err != nil {
-		return nil, err
-	}
+func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.PersistentVolumeClaim, error) {
 	cached, err := r.cachedClaims(ctx, set, string(set.UID))
 	if err != nil {
 		return nil, err
@@ -157,52 +154,6 @@ func (r *Reconciler) lookAroundClaims(ctx context.Context, set *apps.CloneSet, n
 			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: now})
 		}
 	}
-	return nil
-}
-
-// adoptClaims takes over claims without a controller, but only those of the
-// set's own Pods: so a set that was deleted with --cascade=orphan and made again
-// finds Pods and claims as they were. One that somebody set free and that no Pod
-// has is left alone: to adopt it could be to delete it, and it was set free to
-// be kept.
-func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) error {
-	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
-		return nil
-	}
-	orphans, err := r.cachedClaims(ctx, set, orphanKey)
-	if err != nil {
-		return err
-	}
-	for _, claim := range orphans {
-		id := plan.InstanceOfClaim(set.Name, claim)
-		used := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
-		})
-		if id == "" || claim.DeletionTimestamp != nil || !used || !matches(set, claim) {
-			continue
-		}
-		if err := r.adoptClaim(ctx, set, claim); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
-	patch, err := r.adoption(ctx, set, claim)
-	if patch == nil || err != nil {
-		return err
-	}
-	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
-	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
-	if apierrors.IsNotFound(err) {
-		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()}) // as tryAdopt does
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("adopt claim %s: %w", claim.Name, err)
-	}
-	r.claims.note(set.UID, claimWritten{object: adopted, created: true, at: r.Clock.Now()})
 	return nil
 }
 

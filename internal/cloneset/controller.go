@@ -6,16 +6,13 @@ package cloneset
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -174,163 +171,4 @@ func controllerOptions(sets int) controller.Options {
 		MaxConcurrentReconciles: sets, UsePriorityQueue: &priorities,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 	}
-}
-
-// invalidError is a set for which no plan can be made until somebody mends it. It
-// is told in conditions and one event.
-type invalidError struct {
-	// reason is that of the conditions.
-	reason string
-	// retry says that what is wrong is not the spec alone.
-	retry bool
-	err   error
-}
-
-func (e *invalidError) Error() string { return e.err.Error() }
-func (e *invalidError) Unwrap() error { return e.err }
-
-// invalid is a spec that admission should have refused: only the user can mend it.
-func invalid(err error) error { return &invalidError{reason: ReasonSpecInvalid, err: err} }
-
-// unusable is a template of which no revision can be made.
-func unusable(err error) error {
-	return &invalidError{reason: ReasonRevisionUnusable, retry: true, err: err}
-}
-
-// Reconcile makes one pass over a set.
-func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	start := r.Clock.Now()
-	set, err := r.readSet(ctx, req.NamespacedName)
-	if set == nil {
-		if err == nil {
-			r.forget(req.NamespacedName)
-		}
-		return reconcile.Result{}, err
-	}
-	result, err := r.pass(ctx, set)
-	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
-	if unanswered(err) {
-		r.answers.lose(req.NamespacedName)
-	}
-	if terminating(err) {
-		return reconcile.Result{}, nil // everything in the namespace goes, the set too
-	}
-	return result, err
-}
-
-// forget frees what is kept about a set that is gone.
-func (r *Reconciler) forget(set types.NamespacedName) {
-	r.answers.forget(set)
-	r.metrics.sets.forget(set)
-	r.told.forget(set)
-	r.readings.forget(set)
-	r.refusals.forget(set)
-	r.claimRefusals.forget(set)
-	r.departures.drop(set)
-}
-
-// terminating says that a write was refused because the namespace is going.
-func terminating(err error) bool {
-	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
-}
-
-// pass makes one pass over a set as it was read.
-func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
-	now := r.Clock.Now()
-	snapshot, known, err := r.observe(ctx, set, now)
-	var bad *invalidError
-	if errors.As(err, &bad) {
-		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
-	}
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	decided := r.Plan(snapshot)
-	outcomes := r.execute(ctx, set, decided.Actions)
-	if anyUnanswered(outcomes) {
-		r.answers.lose(client.ObjectKeyFromObject(set))
-	}
-	pruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
-	left := afterwards(snapshot, outcomes)
-	counts, blocked := plan.Review(left)
-	r.readings.keep(keyOf(set), left.Readings, atRest(counts, &decided, left))
-	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
-	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
-	var written error
-	if !canWait(&set.Status, &next, outcomes) {
-		written = r.writeStatus(ctx, set, next)
-	}
-	trimmed := r.trim(ctx, set, &decided, outcomes)
-	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
-		if !at.IsZero() {
-			decided.RequeueAt = earlier(decided.RequeueAt, at)
-		}
-	}
-	r.tell(set, &decided, blocked, outcomes, now)
-	if written == nil {
-		r.tellProgress(set, &next)
-	}
-	return after(&decided, outcomes, now, errors.Join(pruned, written, trimmed))
-}
-
-// reportInvalid says what is wrong, and touches nothing.
-func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad *invalidError, now time.Time) error {
-	next := *set.Status.DeepCopy()
-	next.ObservedGeneration = set.Generation
-	found := finding{bad.reason, bad.Error()}
-	if !holdsFinding(&next, apps.ConditionFailedUpdate, found) {
-		r.warn(set, bad.reason, "Validate", "%v", bad)
-	}
-	setCondition(&next, apps.ConditionFailedScale, found, now)
-	setCondition(&next, apps.ConditionFailedUpdate, found, now)
-	err := r.writeStatus(ctx, set, next)
-	if err == nil && bad.retry {
-		err = bad
-	}
-	return err
-}
-
-// after says when the next pass is due. A write that failed, and what failed after
-// the actions (late), is retried with back-off; an action that met a changed Pod is
-// decided anew at once.
-func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (reconcile.Result, error) {
-	if late != nil {
-		return reconcile.Result{}, late
-	}
-	var failures []error
-	again := decided.More
-	for _, o := range outcomes {
-		switch {
-		case o.err == nil:
-		case o.stale():
-			again = true
-		default:
-			failures = append(failures, o.err)
-		}
-	}
-	at := decided.RequeueAt
-	if len(failures) > 0 {
-		first := failures[0]
-		if !apierrors.IsForbidden(first) && !apierrors.IsInvalid(first) {
-			return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
-		}
-		// Told in a condition and an event; only a change elsewhere mends it. What
-		// was not refused goes on.
-		at = earlier(at, now.Add(refusedFor))
-	}
-	if again && len(failures) == 0 {
-		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
-	}
-	if at.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
-}
-
-// earlier is the earlier of two times, of which the first may be unset.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -6,11 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +17,6 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/plan"
-	"github.com/usher-dev/usher/internal/revision"
 )
 
 // outcome is what became of one action.
@@ -290,94 +284,4 @@ func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *core
 	}
 	r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
 	return patched, nil
-}
-
-// setID tells a set from others that had its name before.
-type setID struct {
-	name types.NamespacedName
-	uid  types.UID
-}
-
-func idOf(set *apps.CloneSet) setID { return setID{keyOf(set), set.UID} }
-
-// refusals remembers which templates the API server refuses, by revision, so
-// that each is asked for once.
-type refusals struct {
-	mu    sync.Mutex
-	known map[setID]refusal
-}
-
-type refusal struct {
-	revision, message string
-	// until is when the API server is asked again; zero if it is not.
-	until time.Time
-}
-
-// refusedFor is how long a refusal stands before the API server is asked again:
-// a policy may have changed.
-const refusedFor = 30 * time.Second
-
-// unknownFor is how long to wait before the API server is asked again that gave
-// no answer.
-const unknownFor = 5 * time.Second
-
-func newRefusals() *refusals { return &refusals{known: map[setID]refusal{}} }
-
-func (f *refusals) get(set setID) (refusal, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	found, ok := f.known[set]
-	return found, ok
-}
-
-func (f *refusals) put(set setID, found refusal) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.known[set] = found
-}
-
-// forget drops those of the sets of that name, which is free now.
-func (f *refusals) forget(name types.NamespacedName) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	maps.DeleteFunc(f.known, func(set setID, _ refusal) bool { return set.name == name })
-}
-
-// tryTemplate asks the API server, without doing it, whether it would create a
-// Pod of the update revision: a rollout to a template that cannot run must not
-// cost the first Pod. A field that is unknown to the API server is refused here.
-func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*plan.Reading) refusal {
-	now := r.Clock.Now()
-	last, ok := r.refusals.get(idOf(set))
-	if ok && last.revision == known.update.Name && (last.until.IsZero() || now.Before(last.until)) {
-		return last
-	}
-	found := refusal{revision: known.update.Name}
-	if slices.ContainsFunc(pods, func(pod *plan.Reading) bool { return revision.Same(pod.Revision(), known.update.Name) }) {
-		r.refusals.put(idOf(set), found) // there are such Pods: it does
-		return found
-	}
-	err := r.Strict.Create(ctx, podManifest(set, known.update, r.NewID(), now), client.DryRunAll)
-	found.message, found.until = refusalOf(err, "Pods of spec.template", now)
-	r.refusals.put(idOf(set), found)
-	return found
-}
-
-// refusalOf tells from the answer whether a template is refused, and until when.
-func refusalOf(err error, what string, now time.Time) (string, time.Time) {
-	switch {
-	case err == nil || apierrors.IsAlreadyExists(err) || quotaExceeded(err):
-	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
-		return fmt.Sprintf("the API server refuses %s: %v", what, err), now.Add(refusedFor)
-	default:
-		// A webhook that is down, or a time-out. The set's other affairs go on.
-		return fmt.Sprintf("the API server does not say whether it accepts %s: %v", what, err), now.Add(unknownFor)
-	}
-	return "", time.Time{}
-}
-
-// quotaExceeded says that a Pod was refused for its number, not for what it is:
-// quota is the last thing that the API server checks.
-func quotaExceeded(err error) bool {
-	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }

@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -32,60 +30,40 @@ func ownerOf(object client.Object) []string {
 	return []string{orphanKey}
 }
 
-// observe reads all that a plan is made from.
-func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
-	spec, err := specOf(set)
-	if err != nil {
-		return nil, nil, invalid(err)
-	}
-	known, err := r.syncRevisions(ctx, set)
-	if err != nil {
-		return nil, nil, err
-	}
-	pods, err := r.ownPods(ctx, set, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	read := plan.Read(pods, r.readings.of(keyOf(set)))
+// observe reads all that a plan is made from. It writes nothing.
+func (r *Reconciler) observe(
+	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
+) (*plan.Snapshot, error) {
+	read := plan.Read(own.pods, r.readings.of(keyOf(set)))
 	for _, pod := range read {
 		if err := r.findRevision(ctx, set, known, pod.Revision()); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	claims, err := r.ownClaims(ctx, set, pods, now)
+	elsewhere, err := r.elsewhere(ctx, set, own.pods, own.claims)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	elsewhere, err := r.elsewhere(ctx, set, pods, claims)
+	nodes, err := r.nodeLabels(ctx, spec.Spread, own.pods)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	nodes, err := r.nodeLabels(ctx, spec.Spread, pods)
-	if err != nil {
-		return nil, nil, err
-	}
-	// What was read after the pass began counts from its reading, not from before.
-	drained := r.drains.of(read, r.Clock.Now())
-	refused, claimsRefused := r.tryTemplate(ctx, set, known, read), r.tryClaims(ctx, set)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		UpdateRefused: refused.message, RefusedUntil: refused.until,
-		Pods: pods, Readings: read, Drained: drained, Nodes: nodes,
-		Claims: claims, Departed: r.departures.of(set, pods, claims), Elsewhere: elsewhere,
-		ClaimsRefused: claimsRefused.message, ClaimsRefusedUntil: claimsRefused.until,
+		Pods: own.pods, Readings: read, Nodes: nodes,
+		// What was read after the pass began counts from its reading, not from before.
+		Drained: r.drains.of(read, r.Clock.Now()),
+		Claims:  own.claims, Departed: r.departures.of(set, own.pods, own.claims), Elsewhere: elsewhere,
 		Starts: r.Options.Parallel,
-	}, known, nil
+	}, nil
 }
 
 // ownPods are the set's Pods as the cache shows them, with what this controller
 // wrote last laid over.
 func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
-	if err := r.adoptOrphans(ctx, set); err != nil {
-		return nil, err
-	}
 	cached, err := r.ListPods(ctx, set.Namespace, string(set.UID))
 	if err != nil {
 		return nil, err
@@ -116,7 +94,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		}
 		pods, _ = r.writes.merge(set.UID, cached, now)
 	}
-	return r.releaseStrays(ctx, set, pods)
+	return pods, nil
 }
 
 // lookUp settles what the cache has contradicted for too long: a lost watch
@@ -138,88 +116,4 @@ func (r *Reconciler) lookUp(ctx context.Context, set *apps.CloneSet, entry writt
 		r.writes.note(set.UID, written{object: live, created: entry.created, deleted: !ours, at: now})
 	}
 	return nil
-}
-
-// adoptOrphans takes over Pods that match the selector and belong to nobody.
-// Pods of other owners are never touched.
-func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
-	if set.DeletionTimestamp != nil {
-		return nil
-	}
-	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
-	if err != nil {
-		return invalid(fmt.Errorf("spec.selector: %w", err))
-	}
-	orphans, err := r.ListPods(ctx, set.Namespace, orphanKey)
-	if err != nil {
-		return err
-	}
-	for _, pod := range orphans {
-		if !adoptable(pod, selector) {
-			continue
-		}
-		if err := r.adopt(ctx, set, selector, pod); err != nil {
-			return fmt.Errorf("adopt Pod %s: %w", pod.Name, err)
-		}
-	}
-	return nil
-}
-
-func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
-	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selector.Matches(labels.Set(pod.Labels))
-}
-
-// adopt takes a Pod over. One that has changed is read again: a kubelet writes
-// status all the time, and such a change brings the set here no second time.
-func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
-	err := r.tryAdopt(ctx, set, pod)
-	if !apierrors.IsConflict(err) {
-		return err
-	}
-	live := &corev1.Pod{}
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if live.UID != pod.UID || !adoptable(live, selector) {
-		return nil // the watch shows it, and brings the set here again
-	}
-	return r.tryAdopt(ctx, set, live)
-}
-
-func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
-	patch, err := r.adoption(ctx, set, pod)
-	if patch == nil || err != nil {
-		return err
-	}
-	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
-	if apierrors.IsNotFound(err) {
-		// It may have been adopted before, and the cache may lag behind that too.
-		r.learnGone(set, pod)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	r.writes.note(set.UID, written{object: adopted, created: true, at: r.Clock.Now()})
-	return nil
-}
-
-// adoption is the patch that makes an object the set's; nil if the set must not
-// adopt it.
-func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object client.Object) ([]byte, error) {
-	// The cache may be old: a set of this name that is being deleted, or is
-	// another one by now, adopts nothing.
-	live := &apps.CloneSet{}
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
-		return nil, fmt.Errorf("get CloneSet before an adoption: %w", err)
-	}
-	r.answers.note(live)
-	if live.UID != set.UID || live.DeletionTimestamp != nil {
-		return nil, nil
-	}
-	return encode(map[string]any{"metadata": map[string]any{
-		"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(),
-		"ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
-	}})
 }

@@ -88,7 +88,7 @@ func TestDrainCountsFromItsReading(t *testing.T) {
 	}
 	server, read := indexed(t, set, pod), now.Add(3*time.Second)
 	r := New(server, server, events.NewFakeRecorder(10), Options{Clock: testclock.NewFakePassiveClock(read)})
-	snapshot, _, err := r.observe(t.Context(), set, now)
+	snapshot, _, err := r.prepare(t.Context(), set, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,9 +39,6 @@ const labelRevisionHash = "controller.kubernetes.io/hash"
 // syncRevisions reads the set's ControllerRevisions and makes sure that one of
 // them holds the template.
 func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
-	if err := r.adoptRevisions(ctx, set); err != nil {
-		return nil, err
-	}
 	var list appsv1.ControllerRevisionList
 	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
 		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)

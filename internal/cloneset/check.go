@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/revision"
+)
+
+// setID tells a set from others that had its name before.
+type setID struct {
+	name types.NamespacedName
+	uid  types.UID
+}
+
+func idOf(set *apps.CloneSet) setID { return setID{keyOf(set), set.UID} }
+
+// refusals remembers which templates the API server refuses, by revision, so
+// that each is asked for once.
+type refusals struct {
+	mu    sync.Mutex
+	known map[setID]refusal
+}
+
+type refusal struct {
+	revision, message string
+	// until is when the API server is asked again; zero if it is not.
+	until time.Time
+}
+
+// refusedFor is how long a refusal stands before the API server is asked again:
+// a policy may have changed.
+const refusedFor = 30 * time.Second
+
+// unknownFor is how long to wait before the API server is asked again that gave
+// no answer.
+const unknownFor = 5 * time.Second
+
+func newRefusals() *refusals { return &refusals{known: map[setID]refusal{}} }
+
+func (f *refusals) get(set setID) (refusal, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found, ok := f.known[set]
+	return found, ok
+}
+
+func (f *refusals) put(set setID, found refusal) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known[set] = found
+}
+
+// forget drops those of the sets of that name, which is free now.
+func (f *refusals) forget(name types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.known, func(set setID, _ refusal) bool { return set.name == name })
+}
+
+// checkTemplates notes in the snapshot which templates the API server refuses.
+func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, snapshot *plan.Snapshot) {
+	pods, claims := r.tryTemplate(ctx, set, snapshot.Update, snapshot.Readings), r.tryClaims(ctx, set)
+	snapshot.UpdateRefused, snapshot.RefusedUntil = pods.message, pods.until
+	snapshot.ClaimsRefused, snapshot.ClaimsRefusedUntil = claims.message, claims.until
+}
+
+// tryTemplate asks the API server, without doing it, whether it would create a
+// Pod of the update revision: a rollout to a template that cannot run must not
+// cost the first Pod. A field that is unknown to the API server is refused here.
+func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.Reading) refusal {
+	now := r.Clock.Now()
+	last, ok := r.refusals.get(idOf(set))
+	if ok && last.revision == update.Name && (last.until.IsZero() || now.Before(last.until)) {
+		return last
+	}
+	found := refusal{revision: update.Name}
+	if slices.ContainsFunc(pods, func(pod *plan.Reading) bool { return revision.Same(pod.Revision(), update.Name) }) {
+		r.refusals.put(idOf(set), found) // there are such Pods: it does
+		return found
+	}
+	err := r.Strict.Create(ctx, podManifest(set, update, r.NewID(), now), client.DryRunAll)
+	found.message, found.until = refusalOf(err, "Pods of spec.template", now)
+	r.refusals.put(idOf(set), found)
+	return found
+}
+
+// refusalOf tells from the answer whether a template is refused, and until when.
+func refusalOf(err error, what string, now time.Time) (string, time.Time) {
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err) || quotaExceeded(err):
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
+		return fmt.Sprintf("the API server refuses %s: %v", what, err), now.Add(refusedFor)
+	default:
+		// A webhook that is down, or a time-out. The set's other affairs go on.
+		return fmt.Sprintf("the API server does not say whether it accepts %s: %v", what, err), now.Add(unknownFor)
+	}
+	return "", time.Time{}
+}
+
+// quotaExceeded says that a Pod was refused for its number, not for what it is:
+// quota is the last thing that the API server checks.
+func quotaExceeded(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}
+
+// claimRevision tells claim templates apart, so that each is tried once.
+func claimRevision(set *apps.CloneSet) string {
+	var all strings.Builder
+	for i := range set.Spec.VolumeClaimTemplates {
+		all.Write(set.Spec.VolumeClaimTemplates[i].Raw())
+		all.WriteByte('\n')
+	}
+	return all.String()
+}
+
+// tryClaims asks the API server, without doing it, whether it would make the
+// claims of the templates: one that it refuses must not cost a Pod that could
+// then not be replaced.
+func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal {
+	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
+		return refusal{}
+	}
+	now := r.Clock.Now()
+	last, ok := r.claimRefusals.get(idOf(set))
+	present := claimRevision(set)
+	if ok && last.revision == present && (last.until.IsZero() || now.Before(last.until)) {
+		return last
+	}
+	found := refusal{revision: present}
+	for i := range set.Spec.VolumeClaimTemplates {
+		template := &set.Spec.VolumeClaimTemplates[i]
+		manifest, err := claimManifest(set, template, r.NewID())
+		if err == nil {
+			err = r.Strict.Create(ctx, manifest, client.DryRunAll)
+		}
+		what := "the claim of spec.volumeClaimTemplates " + template.Metadata.Name
+		if found.message, found.until = refusalOf(err, what, now); found.message != "" {
+			break
+		}
+	}
+	r.claimRefusals.put(idOf(set), found)
+	return found
+}

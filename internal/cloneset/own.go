@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// owned are the Pods and claims of a set.
+type owned struct {
+	pods   []*corev1.Pod
+	claims []*corev1.PersistentVolumeClaim
+}
+
+// claimOwnership adopts the revisions, Pods and claims that are the set's and have
+// no owner, releases the Pods that its selector no longer matches, and gives what
+// the set owns then.
+func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now time.Time) (owned, error) {
+	if err := r.adoptRevisions(ctx, set); err != nil {
+		return owned{}, err
+	}
+	if err := r.adoptOrphans(ctx, set); err != nil {
+		return owned{}, err
+	}
+	pods, err := r.ownPods(ctx, set, now)
+	if err != nil {
+		return owned{}, err
+	}
+	if pods, err = r.releaseStrays(ctx, set, pods); err != nil {
+		return owned{}, err
+	}
+	if err := r.adoptClaims(ctx, set, pods); err != nil {
+		return owned{}, err
+	}
+	claims, err := r.ownClaims(ctx, set, now)
+	return owned{pods, claims}, err
+}
+
+// adoptOrphans takes over Pods that match the selector and belong to nobody.
+// Pods of other owners are never touched.
+func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
+	if set.DeletionTimestamp != nil {
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	if err != nil {
+		return invalid(fmt.Errorf("spec.selector: %w", err))
+	}
+	orphans, err := r.ListPods(ctx, set.Namespace, orphanKey)
+	if err != nil {
+		return err
+	}
+	for _, pod := range orphans {
+		if !adoptable(pod, selector) {
+			continue
+		}
+		if err := r.adopt(ctx, set, selector, pod); err != nil {
+			return fmt.Errorf("adopt Pod %s: %w", pod.Name, err)
+		}
+	}
+	return nil
+}
+
+func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
+	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selector.Matches(labels.Set(pod.Labels))
+}
+
+// adopt takes a Pod over. One that has changed is read again: a kubelet writes
+// status all the time, and such a change brings the set here no second time.
+func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
+	err := r.tryAdopt(ctx, set, pod)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	live := &corev1.Pod{}
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if live.UID != pod.UID || !adoptable(live, selector) {
+		return nil // the watch shows it, and brings the set here again
+	}
+	return r.tryAdopt(ctx, set, live)
+}
+
+func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
+	patch, err := r.adoption(ctx, set, pod)
+	if patch == nil || err != nil {
+		return err
+	}
+	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		// It may have been adopted before, and the cache may lag behind that too.
+		r.learnGone(set, pod)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.writes.note(set.UID, written{object: adopted, created: true, at: r.Clock.Now()})
+	return nil
+}
+
+// adoption is the patch that makes an object the set's; nil if the set must not
+// adopt it.
+func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object client.Object) ([]byte, error) {
+	// The cache may be old: a set of this name that is being deleted, or is
+	// another one by now, adopts nothing.
+	live := &apps.CloneSet{}
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
+		return nil, fmt.Errorf("get CloneSet before an adoption: %w", err)
+	}
+	r.answers.note(live)
+	if live.UID != set.UID || live.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	return encode(map[string]any{"metadata": map[string]any{
+		"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(),
+		"ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+	}})
+}
+
+// releaseStrays lets go of the set's Pods that its selector does not match any
+// more, and gives the others. Somebody took them out to look at them: they are
+// left running as they are, and replaced. A Pod on its way out of the cluster
+// goes with its set.
+func (r *Reconciler) releaseStrays(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+	if set.DeletionTimestamp != nil {
+		return pods, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	if err != nil {
+		return nil, invalid(fmt.Errorf("spec.selector: %w", err))
+	}
+	kept := make([]*corev1.Pod, 0, len(pods))
+	for _, pod := range pods {
+		if pod.DeletionTimestamp != nil || selector.Matches(labels.Set(pod.Labels)) {
+			kept = append(kept, pod)
+			continue
+		}
+		if err := r.release(ctx, set, pod); err != nil {
+			return nil, err
+		}
+	}
+	return kept, nil
+}
+
+// release takes the set out of the Pod's owners. What meets a change fails the
+// pass: whether the Pod still holds a place is to be known before another one is
+// made for it.
+func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
+	err := r.retryUnchanged(ctx, set, pod, func(pod *corev1.Pod) error {
+		data, err := releasePatch(pod, set.UID)
+		if err != nil {
+			return err
+		}
+		released := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+		if err := r.Client.Patch(ctx, released, client.RawPatch(types.JSONPatchType, data)); err != nil {
+			return err
+		}
+		r.writes.note(set.UID, written{object: released, deleted: true, at: r.Clock.Now()})
+		return nil
+	})
+	if apierrors.IsNotFound(err) {
+		return nil // gone, as the pass knows by now
+	}
+	if err != nil {
+		return fmt.Errorf("release Pod %s, which spec.selector does not match any more: %w", pod.Name, err)
+	}
+	r.normal(set, "PodReleased", "Release", "Pod %s does not match spec.selector any more: it is left running, and replaced", pod.Name)
+	return nil
+}
+
+// releasePatch takes an owner off a Pod. It rests on the labels that do not match.
+func releasePatch(pod *corev1.Pod, owner types.UID) ([]byte, error) {
+	p := basis(pod)
+	i := slices.IndexFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
+	switch {
+	case i < 0: // nothing to take off; the tests say whether that is so
+	case len(pod.OwnerReferences) == 1:
+		p.remove("/metadata/ownerReferences")
+	default:
+		p.remove(fmt.Sprintf("/metadata/ownerReferences/%d", i))
+	}
+	return p.encode()
+}
+
+// adoptRevisions takes over the revisions of this set's name and labels that
+// belong to nobody: a set of this name was deleted without its Pods. The Pods are
+// adopted too, and one whose revision the set does not know would be recreated.
+func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) error {
+	if set.DeletionTimestamp != nil {
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	if err != nil {
+		return invalid(fmt.Errorf("spec.selector: %w", err))
+	}
+	var orphans appsv1.ControllerRevisionList
+	err = r.Client.List(ctx, &orphans, client.InNamespace(set.Namespace),
+		client.MatchingFields{indexOwner: orphanKey}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("list orphaned revisions: %w", err)
+	}
+	for i := range orphans.Items {
+		object := &orphans.Items[i]
+		hash, named := strings.CutPrefix(object.Name, set.Name+"-")
+		if !named || strings.Contains(hash, "-") || object.DeletionTimestamp != nil || !selector.Matches(labels.Set(object.Labels)) {
+			continue
+		}
+		if _, err := r.adoptRevision(ctx, set, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adoptRevision returns nil if the set is gone or going, or the revision has
+// changed since it was seen.
+func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
+	patch, err := r.adoption(ctx, set, object)
+	if err != nil || patch == nil {
+		return nil, err
+	}
+	adopted := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
+	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil, nil // findRevision and the next pass ask for it again
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt revision %s: %w", object.Name, err)
+	}
+	r.answers.noteRevision(set, adopted)
+	return adopted, nil
+}
+
+// adoptClaims takes over claims without a controller, but only those of the
+// set's own Pods: so a set that was deleted with --cascade=orphan and made again
+// finds Pods and claims as they were. One that somebody set free and that no Pod
+// has is left alone: to adopt it could be to delete it, and it was set free to
+// be kept.
+func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) error {
+	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
+		return nil
+	}
+	orphans, err := r.cachedClaims(ctx, set, orphanKey)
+	if err != nil {
+		return err
+	}
+	for _, claim := range orphans {
+		id := plan.InstanceOfClaim(set.Name, claim)
+		used := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
+		})
+		if id == "" || claim.DeletionTimestamp != nil || !used || !matches(set, claim) {
+			continue
+		}
+		if err := r.adoptClaim(ctx, set, claim); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
+	patch, err := r.adoption(ctx, set, claim)
+	if patch == nil || err != nil {
+		return err
+	}
+	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
+	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()}) // as tryAdopt does
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("adopt claim %s: %w", claim.Name, err)
+	}
+	r.claims.note(set.UID, claimWritten{object: adopted, created: true, at: r.Clock.Now()})
+	return nil
+}
