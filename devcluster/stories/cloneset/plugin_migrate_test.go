@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// former is a Deployment that becomes a CloneSet.
+const former = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: former, labels: {team: shop}}
+spec:
+  replicas: 4
+  minReadySeconds: 0
+  revisionHistoryLimit: 5
+  progressDeadlineSeconds: 600
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: main
+        image: "example.test/web:v1"
+        ports: [{name: http, containerPort: 8080}]
+        resources: {requests: {cpu: 10m, memory: 16Mi}}
+`
+
+// deployment is the Deployment as it is now.
+func (s *story) deployment() *appsv1.Deployment {
+	s.Helper()
+	out := &appsv1.Deployment{}
+	if err := s.client.Get(s.Context(), client.ObjectKey{Namespace: s.namespace, Name: "former"}, out); err != nil {
+		s.Fatal(err)
+	}
+	return out
+}
+
+// migrate is `migrate CloneSet --from Deployment --create`: a CloneSet of the
+// Deployment's template, with the nulls and defaults that the Deployment has by now.
+func (s *story) migrate(replicas int64) {
+	s.Helper()
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.deployment())
+	if err != nil {
+		s.Fatal(err)
+	}
+	from := fields["spec"].(map[string]any)
+	spec := map[string]any{"replicas": replicas}
+	for _, key := range []string{"selector", "template", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"} {
+		if value, ok := from[key]; ok {
+			spec[key] = value
+		}
+	}
+	set := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": s.namespace, "name": "web", "labels": map[string]any{"team": "shop"}}, "spec": spec,
+	}}
+	set.SetGroupVersionKind(apps.KindCloneSet)
+	if err := s.client.Create(s.Context(), set); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// moved waits until the set and the Deployment have so many Pods of their own, all
+// available. Meanwhile there are never fewer ready Pods than the Deployment had.
+func (s *story) moved(ours, others int32) {
+	s.Helper()
+	s.until(fmt.Sprintf("%d Pods of the set and %d of the Deployment", ours, others), func() bool {
+		set, deployment := s.set(), s.deployment()
+		mine, ready := int32(0), 0
+		pods := s.pods()
+		for _, pod := range pods {
+			if metav1.IsControlledBy(&pod, set) {
+				mine++
+			}
+			if conditionOf(&pod, corev1.PodReady) == corev1.ConditionTrue {
+				ready++
+			}
+		}
+		if ready < 4 {
+			s.Fatalf("%d Pods are ready\n%s", ready, s.picture())
+		}
+		return set.Status.ObservedGeneration == set.Generation && set.Status.AvailableReplicas == ours && mine == ours &&
+			deployment.Status.AvailableReplicas == others && len(pods) == int(ours+others)
+	})
+}
+
+// `migrate CloneSet --from Deployment` moves the replicas over to a CloneSet that
+// selects by the same labels: a few at a time, or all at once. Each of the two has
+// Pods of its own all the while.
+func TestPluginMigrate(t *testing.T) {
+	for name, steps := range map[string][]int32{
+		"--create, then --replicas 4 --max-surge 2": {0, 2, 4},
+		"--create --copy": {4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := tool(t)
+			if err := s.client.Create(t.Context(), s.object(former)); err != nil {
+				t.Fatal(err)
+			}
+			s.until("the Deployment's Pods", func() bool { return s.deployment().Status.AvailableReplicas == 4 })
+			s.migrate(int64(steps[0]))
+			left := int32(4)
+			for _, step := range steps {
+				s.scaleTo(s.set(), step)
+				s.moved(step, left)
+				left = 4 - step
+				s.scaleTo(s.deployment(), left)
+				s.moved(step, left)
+			}
+			s.settled(4)
+			before := s.identities()
+			if err := s.client.Delete(t.Context(), s.deployment(), client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+				t.Fatal(err)
+			}
+			s.until("the Deployment to be gone", func() bool {
+				err := s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "former"}, &appsv1.Deployment{})
+				return apierrors.IsNotFound(err)
+			})
+			s.still()
+			s.settled(4)
+			if now := s.identities(); !maps.Equal(before, now) || s.restarts() != "0 0 0 0" || s.chronicle() != "1 web:v1" {
+				t.Errorf("Pods %v became %v, restarts %s, history %q", before, now, s.restarts(), s.chronicle())
+			}
+		})
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// `set image`, `set env` and `set resources`, as a patch of the containers and as an
+// update of the whole object, change the container that they name and no other.
+func TestPluginSet(t *testing.T) {
+	type change = func(*corev1.PodTemplateSpec)
+	ways := map[string]func(*story, change){"patched": (*story).setContainers, "written back": (*story).writeBack}
+	main := func(do func(c *corev1.Container)) change {
+		return func(t *corev1.PodTemplateSpec) { do(&t.Spec.Containers[0]) }
+	}
+	for _, test := range []struct {
+		name      string
+		change    change
+		restarts  string
+		recreated bool
+		// untouched Pods are not written at all.
+		untouched int
+		revisions int32
+	}{
+		{"nothing", main(func(*corev1.Container) {}), "0+0 0+0 0+0", false, 3, 1},
+		{"image", main(func(c *corev1.Container) { c.Image = "example.test/web:v2" }), "1+0 1+0 1+0", false, 0, 2},
+		{"resources", main(func(c *corev1.Container) {
+			c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("20m")
+		}), "0+0 0+0 0+0", false, 0, 2},
+		{"env", main(func(c *corev1.Container) { c.Env[0].Value = "green" }), "0+0 0+0 0+0", true, 0, 2},
+		// What early versions of `set image` sent: of each container its name and image.
+		{"image without the rest", main(func(c *corev1.Container) {
+			*c = corev1.Container{Name: c.Name, Image: "example.test/web:v2"}
+		}), "0+0 0+0 0+0", true, 0, 2},
+	} {
+		for way, request := range ways {
+			t.Run(test.name+" "+way, func(t *testing.T) {
+				t.Parallel()
+				s, revisions := tool(t)
+				s.create(tooled)
+				s.settled(3)
+				pods, before := s.identities(), s.versions()
+				request(s, test.change)
+				if says := s.rolloutStatus(); says != "successfully rolled out" {
+					t.Error(says)
+				}
+				s.settled(3)
+				if got := s.restarts(); got != test.restarts || revisions.Load() != test.revisions {
+					t.Errorf("restarts %s, %d revisions asked for", got, revisions.Load())
+				}
+				s.ranOn(pods, before, test.untouched, test.recreated)
+				s.carry(s.typed(s.raw()).Spec.Containers[0])
+				s.still()
+			})
+		}
+	}
+}
+
+// carry checks that the first container of each Pod is the template's.
+func (s *story) carry(want corev1.Container) {
+	s.Helper()
+	for _, pod := range s.pods() {
+		got := pod.Spec.Containers[0]
+		if got.Image != want.Image || !slices.Equal(got.Env, want.Env) || len(got.Ports) != len(want.Ports) ||
+			!got.Resources.Requests.Cpu().Equal(*want.Resources.Requests.Cpu()) {
+			s.Errorf("Pod %s has %+v, the template %+v", pod.Name, got, want)
+		}
+	}
+}
+
+// Two kinds of request are refused as the API server refuses them of any custom
+// resource: a strategic merge patch, upon which clients send a merge patch, and the
+// update of an object that somebody changed meanwhile.
+func TestPluginRequestsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	s := without(t)
+	s.create(tooled)
+	stale := s.raw()
+	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v2"}]}}}}`))
+	if err := s.client.Patch(t.Context(), s.set(), patch); !apierrors.IsUnsupportedMediaType(err) {
+		t.Errorf("strategic merge patch: %v", err)
+	}
+	s.setImage("web:v2")
+	if err := s.client.Update(t.Context(), stale); !apierrors.IsConflict(err) {
+		t.Errorf("update of an old version: %v", err)
+	}
+}
+
+// scale reads the scale of a workload.
+func (s *story) scale(workload client.Object) *autoscalingv1.Scale {
+	s.Helper()
+	scale := &autoscalingv1.Scale{}
+	if err := s.client.SubResource("scale").Get(s.Context(), workload, scale); err != nil {
+		s.Fatal(err)
+	}
+	return scale
+}
+
+// scaleTo is `scale --replicas`: the subresource is read and written back.
+func (s *story) scaleTo(workload client.Object, replicas int32) {
+	s.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		scale := s.scale(workload)
+		scale.Spec.Replicas = replicas
+		return s.client.SubResource("scale").Update(s.Context(), workload, client.WithSubResourceBody(scale))
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// `scale` patches the subresource, or reads it and writes it back; then what somebody
+// else wrote meanwhile is a conflict.
+func TestPluginScale(t *testing.T) {
+	t.Parallel()
+	s, _ := tool(t)
+	s.create(tooled)
+	s.settled(3)
+	stale := s.scale(s.set())
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":5}}`))
+	if err := s.client.SubResource("scale").Patch(t.Context(), s.set(), patch, client.WithSubResourceBody(&autoscalingv1.Scale{})); err != nil {
+		t.Fatal(err)
+	}
+	s.settled(5)
+	stale.Spec.Replicas = 1
+	if err := s.client.SubResource("scale").Update(t.Context(), s.set(), client.WithSubResourceBody(stale)); !apierrors.IsConflict(err) {
+		t.Errorf("with the version before: %v", err)
+	}
+	s.scaleTo(s.set(), 4)
+	s.settled(4)
+	if now := s.scale(s.set()); now.Status.Replicas != 4 || now.Status.Selector != "app=web" || s.restarts() != "0+0 0+0 0+0 0+0" {
+		t.Errorf("scale %+v, restarts %s", now.Status, s.restarts())
+	}
+}
+
+// `expose` makes a Service of the selector's labels and of the first container's ports.
+func TestPluginExpose(t *testing.T) {
+	t.Parallel()
+	s, _ := tool(t)
+	s.create(tooled)
+	s.settled(3)
+	set := s.raw()
+	selector := s.selectorOf(set)
+	if len(selector.MatchExpressions) > 0 {
+		t.Fatalf("a Service cannot select by %v", selector.MatchExpressions)
+	}
+	port := s.typed(set).Spec.Containers[0].Ports[0]
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"},
+		Spec: corev1.ServiceSpec{Selector: selector.MatchLabels, ClusterIP: corev1.ClusterIPNone,
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString(port.Name)}}},
+	}
+	if err := s.client.Create(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	var selected corev1.PodList
+	if err := s.client.List(t.Context(), &selected, client.InNamespace(s.namespace), client.MatchingLabels(service.Spec.Selector)); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]types.UID{}
+	for _, pod := range selected.Items {
+		if got := pod.Spec.Containers[0].Ports; slices.ContainsFunc(got, func(p corev1.ContainerPort) bool { return p.Name == port.Name }) {
+			found[pod.Name] = pod.UID
+		}
+	}
+	if !maps.Equal(found, s.identities()) || len(found) != 3 {
+		t.Errorf("the Service finds %v of %v", found, s.identities())
+	}
+}

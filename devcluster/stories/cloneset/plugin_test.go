@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// The stories in plugin*_test.go send what OpenKruise's kubectl plugin sends, as
+// the documents of its commands and the kubectl commands that they follow say it.
+
+// tooled is a CloneSet whose template has what a careless client would drop.
+const tooled = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: main
+        image: "example.test/web:v1"
+        ports: [{name: http, containerPort: 8080}]
+        env: [{name: COLOR, value: blue}]
+        resources: {requests: {cpu: 10m, memory: 16Mi}}
+      - {name: side, image: "example.test/side:v1"}
+  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
+`
+
+// created counts the revisions that the controller of a story asks for.
+type created struct {
+	http.RoundTripper
+	count *atomic.Int32
+}
+
+func (c created) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/controllerrevisions") {
+		c.count.Add(1)
+	}
+	return c.RoundTripper.RoundTrip(request)
+}
+
+// tool begins a story that counts the revisions asked for. Its Pods go with it: there
+// are many of these stories, and few nodes.
+func tool(t *testing.T) (*story, *atomic.Int32) {
+	t.Helper()
+	s, count := without(t), &atomic.Int32{}
+	t.Cleanup(func() {
+		err := s.client.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace(s.namespace), client.GracePeriodSeconds(0))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	s.wrap = func(next http.RoundTripper) http.RoundTripper { return created{next, count} }
+	s.startController()
+	return s, count
+}
+
+// raw is the set web as the API server has it.
+func (s *story) raw() *unstructured.Unstructured {
+	s.Helper()
+	set := &unstructured.Unstructured{}
+	set.SetGroupVersionKind(apps.KindCloneSet)
+	if err := s.client.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: "web"}, set); err != nil {
+		s.Fatal(err)
+	}
+	return set
+}
+
+// templated is what clients with types of their own read a template from.
+type templated struct {
+	Spec struct {
+		Template corev1.PodTemplateSpec `json:"template"`
+	} `json:"spec"`
+}
+
+// typed is a set's template in Go's types.
+func (s *story) typed(set *unstructured.Unstructured) *corev1.PodTemplateSpec {
+	s.Helper()
+	var out templated
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(set.Object, &out); err != nil {
+		s.Fatal(err)
+	}
+	return &out.Spec.Template
+}
+
+// mergeSet sends a JSON merge patch of the set, the only kind of patch beside JSON
+// patch and apply that the API server takes of a custom resource.
+func (s *story) mergeSet(patch any) {
+	s.Helper()
+	data, err := json.Marshal(patch)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := s.client.Patch(s.Context(), s.set(), client.RawPatch(types.MergePatchType, data)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// setContainers changes the containers as `set image`, `set env` and `set
+// resources` do: the patch holds the whole list.
+func (s *story) setContainers(change func(*corev1.PodTemplateSpec)) {
+	s.Helper()
+	template := s.typed(s.raw())
+	change(template)
+	s.mergeSet(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"containers": template.Spec.Containers}}}})
+}
+
+// setImage is `set image cloneset/web main=image`.
+func (s *story) setImage(image string) {
+	s.Helper()
+	s.setContainers(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = "example.test/" + image })
+}
+
+// writeBack changes the template as a client does that has types of its own: it
+// writes back the whole object, with the nulls and zeros of its types.
+func (s *story) writeBack(change func(*corev1.PodTemplateSpec)) {
+	s.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		set := s.raw()
+		template := s.typed(set)
+		change(template)
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
+		if err != nil {
+			return err
+		}
+		fields["metadata"].(map[string]any)["creationTimestamp"] = nil // as types before Kubernetes 1.34 do
+		set.Object["spec"].(map[string]any)["template"] = fields
+		return s.client.Update(s.Context(), set)
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// selectorOf is a set's selector in Go's types.
+func (s *story) selectorOf(set *unstructured.Unstructured) *metav1.LabelSelector {
+	s.Helper()
+	var out struct {
+		Spec struct {
+			Selector metav1.LabelSelector `json:"selector"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(set.Object, &out); err != nil {
+		s.Fatal(err)
+	}
+	return &out.Spec.Selector
+}
+
+// history are the revisions that `rollout history` finds, oldest first: those that
+// the set's selector matches and that belong to the set.
+func (s *story) history() []appsv1.ControllerRevision {
+	s.Helper()
+	set := s.raw()
+	selector, err := metav1.LabelSelectorAsSelector(s.selectorOf(set))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return slices.DeleteFunc(s.revisions(), func(r appsv1.ControllerRevision) bool {
+		return !selector.Matches(labels.Set(r.Labels)) || !metav1.IsControlledBy(&r, set)
+	})
+}
+
+// templateAt is what `rollout history --revision` shows: the revision's data as a
+// strategic merge patch of what there is now.
+func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
+	s.Helper()
+	var out templated
+	out.Spec.Template = *s.typed(s.raw())
+	now, err := json.Marshal(out)
+	if err != nil {
+		s.Fatal(err)
+	}
+	then, err := strategicpatch.StrategicMergePatch(now, r.Data.Raw, templated{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	out = templated{}
+	if err := json.Unmarshal(then, &out); err != nil {
+		s.Fatal(err)
+	}
+	return &out.Spec.Template
+}
+
+// chronicle is the history in short: "1 web:v1, 2 web:v2".
+func (s *story) chronicle() string {
+	s.Helper()
+	var out []string
+	for _, r := range s.history() {
+		image := s.templateAt(&r).Spec.Containers[0].Image
+		out = append(out, fmt.Sprintf("%d %s", r.Revision, strings.TrimPrefix(image, "example.test/")))
+	}
+	return strings.Join(out, ", ")
+}
+
+// restarts tells how often the containers of each Pod were restarted, fewest first:
+// "0+0 1+0" is two Pods, of one of which the first container was.
+func (s *story) restarts() string {
+	s.Helper()
+	var out []string
+	for _, pod := range s.pods() {
+		var counts []string
+		slices.SortFunc(pod.Status.ContainerStatuses, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
+		for _, c := range pod.Status.ContainerStatuses {
+			counts = append(counts, fmt.Sprint(c.RestartCount))
+		}
+		out = append(out, strings.Join(counts, "+"))
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// still has the controller make another pass, and checks that it finds nothing to
+// write to a Pod or a revision.
+func (s *story) still() {
+	s.Helper()
+	before := s.versions()
+	s.patch(`spec: {revisionHistoryLimit: %d}`, 10+s.set().Generation)
+	s.observed()
+	if after := s.versions(); !maps.Equal(before, after) {
+		s.Errorf("written for nothing: %v, then %v", before, after)
+	}
+	if n := s.set().Status.CollisionCount; n != nil && *n != 0 {
+		s.Errorf("collisionCount is %d", *n)
+	}
+}
+
+// ranOn checks which Pods are the same, and how many of them have not been written
+// since.
+func (s *story) ranOn(pods map[string]types.UID, versions map[string]string, untouched int, recreated bool) {
+	s.Helper()
+	same := 0
+	for _, pod := range s.pods() {
+		if (pods[pod.Name] != pod.UID) != recreated {
+			s.Errorf("Pod %s is new: %v, want %v", pod.Name, pods[pod.Name] != pod.UID, recreated)
+		}
+		if versions["Pod "+pod.Name] == pod.ResourceVersion {
+			same++
+		}
+	}
+	if same != untouched {
+		s.Errorf("%d Pods were not written, want %d\n%s", same, untouched, s.picture())
+	}
+}
+
+// rollout is what `rollout status` says of a set, and whether that is its last word.
+func rollout(set *apps.CloneSet) (says string, over bool) {
+	status, replicas := &set.Status, *set.Spec.Replicas
+	want := status.ExpectedUpdatedReplicas
+	timedOut := slices.ContainsFunc(status.Conditions, func(c apps.CloneSetCondition) bool {
+		return c.Type == apps.ConditionProgressing && c.Reason == "ProgressDeadlineExceeded"
+	})
+	switch {
+	case status.ObservedGeneration < set.Generation:
+		return "waiting for the spec to be observed", false
+	case timedOut:
+		return "exceeded its progress deadline", true
+	case status.UpdatedReplicas < want:
+		return fmt.Sprintf("%d of %d new Pods have been updated", status.UpdatedReplicas, want), false
+	case want == replicas && status.Replicas > status.UpdatedReplicas:
+		return "old Pods are to end", false
+	case status.UpdatedAvailableReplicas < want || status.AvailableReplicas < replicas:
+		return "not all Pods are available", false
+	case want < replicas:
+		return fmt.Sprintf("partitioned roll out complete: %d new Pods", want), true
+	}
+	return "successfully rolled out", true
+}
+
+// rolloutStatus is `rollout status`: it follows the set to its last word.
+func (s *story) rolloutStatus() string {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	var list apps.CloneSetList
+	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace)); err != nil {
+		s.Fatal(err)
+	}
+	versions, err := s.client.Watch(ctx, &apps.CloneSetList{}, client.InNamespace(s.namespace),
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer versions.Stop()
+	for set := &list.Items[0]; ; {
+		says, over := rollout(set)
+		if over {
+			return says
+		}
+		next, ok := (<-versions.ResultChan()).Object.(*apps.CloneSet)
+		if !ok {
+			s.Fatalf("rollout status ended with: %s\n%s", says, s.picture())
+		}
+		set = next
+	}
+}
