@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Count is a number of Pods, or a percentage of them.
@@ -72,100 +71,4 @@ func (s *Spec) maxUnavailable() int {
 		return s.MaxUnavailable.up(s.Replicas)
 	}
 	return s.MaxUnavailable.down(s.Replicas)
-}
-
-// ledger counts, through the steps of one pass, what the budgets allow. Every
-// step that takes a Pod out of service pays here first.
-type ledger struct {
-	replicas, maxUnavailable int
-	// pods counts the active Pods that hold a place in the set.
-	pods int
-	// available counts those of them that serve.
-	available int
-	// underway counts the unavailable Pods that have the update revision or are
-	// on their way to it. No more than may be unavailable are touched at a time:
-	// else a node that hiccups would have all its Pods updated at once, since
-	// they are unavailable anyway, whatever the new revision is worth.
-	underway int
-	// starts counts how many Pods may still be taken out of service or created
-	// in this pass; below 0 is no bound.
-	starts int
-	// settling counts the Pods that left service for an update in place a moment
-	// ago, and settled is when the first of them is no longer counted. One that
-	// restarts fast is back by then; who restarts slowly holds up nobody.
-	settling int
-	settled  time.Time
-}
-
-// returnTime is how long a Pod is expected back before others follow it.
-const returnTime = time.Second
-
-// leave counts a Pod that is out of service since then.
-func (l *ledger) leave(since, now time.Time) {
-	end := since.Add(returnTime)
-	if since.IsZero() || !now.Before(end) {
-		return
-	}
-	l.settling++
-	if l.settled.IsZero() || end.Before(l.settled) {
-		l.settled = end
-	}
-}
-
-// start takes one of the pass's starts.
-func (l *ledger) start() bool {
-	if l.starts == 0 {
-		return false
-	}
-	l.starts--
-	return true
-}
-
-// spare says whether one more available Pod can go.
-func (l *ledger) spare() bool { return l.available > l.replicas-l.maxUnavailable }
-
-// surplus is how many Pods there are above the replicas; negative if some are
-// missing.
-func (l *ledger) surplus() int { return l.pods - l.replicas }
-
-// takeDown pays for taking a Pod out of service in order to replace or update
-// it. One that is unavailable already costs nobody anything, but room has to be
-// left: see underway.
-func (l *ledger) takeDown(p *podView, room bool) bool {
-	switch {
-	case p.underway: // paid for in an earlier pass
-	case p.available && !l.spare(), !p.available && !room:
-		return false
-	}
-	if !l.start() {
-		return false
-	}
-	l.hold(p)
-	return true
-}
-
-// roomForUpdate says whether one more unavailable Pod may be updated.
-func (l *ledger) roomForUpdate() bool { return l.underway < l.maxUnavailable+l.surplus() }
-
-// hold counts a Pod as out of service and under way; it keeps its place.
-func (l *ledger) hold(p *podView) {
-	if p.available {
-		l.available--
-		p.available = false
-	}
-	if !p.underway {
-		l.underway++
-		p.underway = true
-	}
-}
-
-// drop takes a Pod out of the count that leaves its place in this pass.
-func (l *ledger) drop(p *podView) {
-	l.pods--
-	if p.available {
-		l.available--
-	}
-	if p.underway {
-		l.underway--
-	}
 }

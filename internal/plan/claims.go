@@ -265,11 +265,3 @@ func mounts(pod *corev1.Pod, claim string) bool {
 		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
 	})
 }
-
-// claimsProblem says that the API server refuses the claims of new Pods.
-func (p *pass) claimsProblem() {
-	if p.ClaimsRefused != "" {
-		p.problem(ProblemClaims, func() string { return p.ClaimsRefused })
-		p.wakeAt(p.ClaimsRefusedUntil)
-	}
-}

@@ -3,17 +3,40 @@
 // Package plan decides what a CloneSet needs next. It is pure: a Snapshot goes
 // in, a Plan comes out, and the same snapshot gives the same plan.
 //
-// A pass goes through these steps, in this order, over one ledger of budgets:
+// Make runs these steps in this order. Each is in the file of its name, and pays
+// for what it takes out of service from one ledger (ledger.go):
 //
-//  1. revive: a scale-in that was taken back revives Pods in PreparingDelete.
-//  2. choose: the Pods that shall have the update revision, by partition and order.
-//  3. refresh: Pods whose gate is open move on by themselves; conditions are
-//     put right; Pods that ended are cleaned up.
-//  4. create: missing Pods, and surge, are created.
-//  5. release: Pods in PreparingDelete that no hook holds any more are deleted.
-//  6. replace: Pods that were named for deletion go, within maxUnavailable.
-//  7. scale in: surplus Pods go, unless a replacement is under way.
-//  8. update: Pods of an old revision change, within maxUnavailable.
+//	step         decides                                             pays
+//	revive       which Pods leave PreparingDelete when a scale-in    nothing
+//	             is taken back
+//	choose       which Pods get the update revision, by partition    nothing
+//	             and order
+//	openLedger   how many Pods serve, and how many are under way     -
+//	refresh      which Pods pass their gate, which conditions are    nothing: these Pods
+//	             wrong, which ended Pods go                          return, or are gone
+//	create       how many Pods are missing, surge included           1 start a Pod
+//	release      which Pods no preDelete hook holds any more         nothing: paid at the gate
+//	replace      which Pods named for deletion go                    1 start, and 1 available Pod
+//	scaleIn      which surplus Pods go                               1 start, and 1 available Pod
+//	update       which chosen Pods change, in place or by recreate   1 start (of half of them),
+//	                                                                 and 1 available Pod
+//	settleClaims which claims go, and which are missing              nothing
+//	trimNames    which names leave podsToDelete                      nothing
+//
+// An example: replicas 10, maxUnavailable 2, no surge, type InPlaceIfPossible.
+// web-3 crashes. The template gets a new image.
+//
+//	Pass 1. choose queues all ten, web-3 first because it is not ready.
+//	        openLedger: 10 Pods, 9 available, 0 under way.
+//	        update: web-3 serves nobody, so it costs no available Pod; it counts
+//	        as under way (1). web-0 serves; 9 available > 10-2, so it may go
+//	        (8 available, 2 under way). web-1 may not: 8 is not > 8.
+//	Pass 2. web-0 is back on the new image. web-3 crashes there, too.
+//	        openLedger: 10 Pods, 9 available, 1 under way (web-3 has the update
+//	        revision and does not serve). update: web-1 goes.
+//	Pass 3, 4, … One Pod at a time: web-3 holds the other place. The condition Blocked
+//	        names it. Were a second Pod to crash, 8 would serve and the rollout
+//	        would wait.
 //
 // What always holds, whatever the snapshot:
 //   - a Pod gets at most one action in a pass;

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/revision"
 )
@@ -48,10 +46,9 @@ func Make(s *Snapshot) Plan {
 	if s.Deleting {
 		return p.plan
 	}
-	p.claimsProblem()
 	p.revive()
 	p.choose()
-	p.count()
+	p.openLedger()
 	p.refresh()
 	p.create()
 	p.release()
@@ -59,7 +56,7 @@ func Make(s *Snapshot) Plan {
 	p.scaleIn()
 	p.update()
 	p.settleClaims()
-	p.trim()
+	p.trimNames()
 	return p.finish()
 }
 
@@ -106,49 +103,6 @@ func newPass(s *Snapshot) *pass {
 	return p
 }
 
-// choose says which Pods shall have the update revision: of the old ones as
-// many as the partition leaves and as new ones are missing, in the order that
-// the user asked for. While paused nobody is chosen, so that a Pod which waits
-// for its update goes back into service.
-func (p *pass) choose() {
-	p.tallyRevisions()
-	if p.UpdateRefused != "" {
-		p.problem(ProblemTemplate, func() string { return p.UpdateRefused })
-		p.wakeAt(p.RefusedUntil)
-		return
-	}
-	if p.Spec.Method == OnDelete || p.Spec.Paused {
-		return
-	}
-	need := min(p.old-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
-	if need <= 0 {
-		return
-	}
-	candidates := make([]*podView, 0, p.old)
-	for _, v := range p.pods {
-		if !v.isTarget && !v.doomed() && p.updatable(v) {
-			candidates = append(candidates, v)
-		}
-	}
-	p.queue = p.orderForUpdate(candidates)
-	p.queue = p.queue[:min(need, len(p.queue))]
-	for _, v := range p.queue {
-		v.chosen = true
-	}
-}
-
-func (p *pass) tallyRevisions() {
-	for _, v := range p.pods {
-		switch {
-		case v.doomed():
-		case v.isTarget:
-			p.updated++
-		default:
-			p.old++
-		}
-	}
-}
-
 // doomed says that the Pod is to be deleted anyway.
 func (p *podView) doomed() bool { return p.specified || p.state == apps.StatePreparingDelete }
 
@@ -160,39 +114,6 @@ func (p *podView) waits() bool {
 // counted says that the Pod holds a place in the replica count.
 func (p *pass) counted(v *podView) bool {
 	return !p.ExcludePreparingDelete || v.state != apps.StatePreparingDelete
-}
-
-// count opens the ledger.
-func (p *pass) count() {
-	p.ledger = ledger{replicas: p.Spec.Replicas, maxUnavailable: p.Spec.maxUnavailable(), starts: p.Starts}
-	if p.Starts == 0 {
-		p.ledger.starts = -1
-	}
-	for _, v := range p.pods {
-		p.wakeAt(v.wakeAt)
-		leaving := v.state == apps.StatePreparingDelete
-		v.underway = v.isUnderway()
-		if !p.counted(v) {
-			continue
-		}
-		v.leaving = leaving
-		if v.inPlaceReady.Status == corev1.ConditionFalse {
-			p.ledger.leave(v.drained, p.Now)
-		}
-		p.ledger.pods++
-		if v.available {
-			p.ledger.available++
-		}
-		if v.underway {
-			p.ledger.underway++
-		}
-	}
-}
-
-// isUnderway says that a Pod does not serve, and has the update revision or is on
-// its way to it, or out, or back in this pass.
-func (p *podView) isUnderway() bool {
-	return !p.available && !p.waits() && (p.isTarget || p.preparesDelete() || p.fixed || p.begun())
 }
 
 // wakeAt asks for a pass at that time, or at an earlier one.
@@ -248,6 +169,14 @@ func (p *pass) remove(v *podView, reason string) {
 		v.leaving = true
 	}
 	p.act(v, a)
+}
+
+// problem notes a problem once.
+func (p *pass) problem(reason string, message func() string) {
+	if slices.ContainsFunc(p.plan.Problems, func(known Problem) bool { return known.Reason == reason }) {
+		return
+	}
+	p.plan.Problems = append(p.plan.Problems, Problem{Reason: reason, Message: message()})
 }
 
 // finish puts the plan in order: Pods that come back before those that leave.

@@ -11,9 +11,9 @@ import (
 // instanceIDLength is the length of the random part of a Pod's name.
 const instanceIDLength = 5
 
-// trim sorts the names in podsToDelete: some are done with, some wait, and some
+// trimNames sorts the names in podsToDelete: some are done with, some wait, and some
 // are of no Pod that there has ever been.
-func (p *pass) trim() {
+func (p *pass) trimNames() {
 	if len(p.named) == 0 {
 		return
 	}

@@ -445,3 +445,21 @@ func TestChangeIsWorkedOutOnce(t *testing.T) {
 		t.Errorf("err = %v, want a refusal", err)
 	}
 }
+
+// TestWorkedExample plays the example of the package's comment.
+func TestWorkedExample(t *testing.T) {
+	inPlace := func(name string) string {
+		return "update " + name + " (InPlaceUpdate) to Updating InPlaceUpdateReady=False revision web-r2"
+	}
+	var all []*corev1.Pod
+	for i := range 10 {
+		all = append(all, pod(fmt.Sprintf("web-%d", i), 1))
+	}
+	all[3] = pod("web-3", 1, notReady0)
+	s := snap(10, maxUnavailable(2), method(InPlaceIfPossible), toRevision(rev(2)), with(all...))
+	expect(t, s, inPlace("web-3"), inPlace("web-0"))
+	s.Pods[0], s.Pods[3] = pod("web-0", 2), pod("web-3", 2, notReady0)
+	expect(t, s, inPlace("web-1"))
+	s.Pods[1] = pod("web-1", 2, notReady0)
+	expect(t, s)
+}

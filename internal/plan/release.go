@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+// release deletes the Pods whose preDelete hook has let go.
+func (p *pass) release() {
+	for _, v := range p.pods {
+		if v.fixed || !v.preparesDelete() || v.holds(p.Spec.Hooks.PreDelete) {
+			continue
+		}
+		if p.counted(v) {
+			p.ledger.drop(v)
+		}
+		v.leaving = false
+		p.act(v, Action{Verb: Delete, Reason: ReasonHookReleased, Claims: p.claimsOf(v)})
+	}
+}

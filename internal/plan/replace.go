@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"time"
+)
+
+// replace removes the Pods that were named for deletion, the least useful
+// first, as far as the budget goes.
+func (p *pass) replace() {
+	var waiting []*podView
+	for _, v := range p.pods {
+		if v.waits() {
+			waiting = append(waiting, v)
+		}
+	}
+	if len(waiting) == 0 {
+		return
+	}
+	made := p.beingMade()
+	p.made = made
+	stays := func(v *podView) bool { return !v.leaving && !v.removed }
+	for _, v := range p.crowding(stays).take(waiting, len(waiting)) {
+		if v.fixed {
+			continue
+		}
+		if !p.ledger.takeDown(v, made.roomFor(v, &p.ledger)) {
+			if p.outOfStarts() {
+				return
+			}
+			continue
+		}
+		p.remove(v, ReasonSpecified)
+		made.took(v)
+		if v.leaving {
+			made.taken++ // one that is deleted outright is missing from the surplus instead
+		}
+	}
+}
+
+// making tells how many Pods are being made or taken out, so that Pods which
+// are unavailable anyway are replaced a few at a time, each batch after the
+// replacements of the one before it. Pods that are merely broken, and older
+// than the one to be replaced, hold nobody up.
+type making struct {
+	// created are the creation times of unavailable Pods, in order.
+	created []time.Time
+	// taken counts those that are at the gate, or were created in this pass.
+	taken int
+	// oldest is the creation time of the oldest Pod that this pass replaces.
+	oldest time.Time
+}
+
+func (m *making) took(v *podView) {
+	if m.oldest.IsZero() || v.created.Before(m.oldest) {
+		m.oldest = v.created
+	}
+}
+
+func (p *pass) beingMade() *making {
+	m := &making{}
+	for _, v := range p.pods {
+		switch {
+		case v.leaving:
+			m.taken++
+		case v.underway && p.counted(v):
+			m.created = append(m.created, v.created)
+		}
+	}
+	for i := range p.plan.Actions {
+		if p.plan.Actions[i].Verb == Create {
+			m.taken++
+		}
+	}
+	slices.SortFunc(m.created, time.Time.Compare)
+	return m
+}
+
+// roomFor says whether one more Pod that is unavailable may be replaced. The room
+// has to do for those too that this pass replaces already: nobody knows which of
+// them goes first.
+func (m *making) roomFor(v *podView, l *ledger) bool {
+	oldest := v.created
+	if !m.oldest.IsZero() && m.oldest.Before(oldest) {
+		oldest = m.oldest
+	}
+	return m.room(oldest, l)
+}
+
+// roomBeside says whether a Pod whose update has begun may be recreated in the pass
+// that replaces others. As an older Pod it has held none of them up; on its way out
+// it would, and nobody knows which of them goes first.
+func (m *making) roomBeside(v *podView, l *ledger) bool {
+	if m == nil || m.oldest.IsZero() || !v.underway || v.created.After(m.oldest) {
+		return true
+	}
+	return m.room(m.oldest, l)
+}
+
+// room says whether one more Pod may be made while one of that age is replaced.
+func (m *making) room(oldest time.Time, l *ledger) bool {
+	notLater, _ := slices.BinarySearchFunc(m.created, oldest, func(at, limit time.Time) int {
+		if at.After(limit) {
+			return 1
+		}
+		return -1
+	})
+	return m.taken+len(m.created)-notLater < max(l.maxUnavailable, 1)+l.surplus()
+}

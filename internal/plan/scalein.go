@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import "slices"
+
+// scaleIn removes surplus Pods. While a named Pod still waits to go, nobody
+// else has to.
+func (p *pass) scaleIn() {
+	leaving := 0
+	for _, v := range p.pods {
+		if v.waits() {
+			return
+		}
+		if v.leaving {
+			leaving++
+		}
+	}
+	surplus := p.ledger.pods - p.desired() - leaving
+	if surplus <= 0 {
+		return
+	}
+	for _, v := range p.victims(surplus) {
+		if v.fixed {
+			continue // its turn comes with the next pass; nobody else goes instead
+		}
+		if v.available && !p.ledger.spare() {
+			return
+		}
+		if !p.ledger.start() {
+			p.plan.More = true
+			return
+		}
+		p.remove(v, ReasonScaleIn)
+	}
+}
+
+// victims picks the Pods to go: old ones that the partition does not keep, then
+// new ones, then the rest; among these the least useful.
+func (p *pass) victims(count int) []*podView {
+	old, updated := make([]*podView, 0, p.old), make([]*podView, 0, p.updated)
+	for _, v := range p.pods {
+		switch {
+		case v.doomed() || v.leaving:
+		case v.isTarget:
+			updated = append(updated, v)
+		default:
+			old = append(old, v)
+		}
+	}
+	crowd := p.crowding(func(v *podView) bool { return !v.doomed() && !v.leaving })
+	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
+	out := crowd.take(old, surplusOld)
+	out = append(out, crowd.take(updated, count-len(out))...)
+	gone := make(map[*podView]bool, len(out))
+	for _, v := range out {
+		gone[v] = true
+	}
+	kept := slices.DeleteFunc(old, func(v *podView) bool { return gone[v] })
+	return append(out, crowd.take(kept, count-len(out))...)
+}
