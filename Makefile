@@ -36,6 +36,10 @@ test: ## Run all tests with the race detector, on a control plane that is built 
 	$(GO) -C tools/chart test ./...
 	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
 
+.PHONY: versions
+versions: ## Play the stories on the oldest and the newest Kubernetes that is supported, built from source on the first run.
+	@tools/versions $(ARGS)
+
 .PHONY: registries
 registries: ## Run the connectors against real registry servers, fetched or built on the first run.
 	@echo "The first run fetches and builds servers: about ten minutes on two cores."

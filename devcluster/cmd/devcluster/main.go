@@ -39,6 +39,7 @@ Each start begins with an empty cluster. "devcluster COMMAND --help" lists the f
 Environment:
   USHER_DEVCLUSTER_DIR  the cluster's folder (default: usher/devcluster in the user's cache folder)
   USHER_CACHE           where the binaries are kept (default: usher in the user's cache folder)
+  USHER_KUBERNETES      another minor version that devcluster/controlplane pins, such as v1.33
 `
 
 func main() {

@@ -213,7 +213,7 @@ func (p *plan) buildAll(ctx context.Context, missing []string) (err error) {
 		return fmt.Errorf("make the build's log: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close(), os.RemoveAll(temp)) }()
-	tool := &goTool{dir: p.source.Dir, temp: temp, log: log}
+	tool := &goTool{dir: p.source.Dir, modFile: p.source.ModFile, temp: temp, log: log}
 	for _, name := range missing {
 		if err := p.buildOne(ctx, tool, name); err != nil {
 			p.tell.Tell(failedEvent(ctx, name))

@@ -30,6 +30,7 @@ list) printf 'a/b\nc/d\nmain\n'; exit 0;;
 esac
 for arg in "$@"; do last=$arg; done
 echo "$last" >>"$FAKE_GO_LOG"
+[ "$2" = "-modfile=$FAKE_GO_MOD" ] || echo "built of $2" >>"$FAKE_GO_LOG"
 while [ "$1" != -o ]; do shift; done
 case "$FAKE_GO" in
 fail) echo "write x: no space left on device" >&2; exit 1;;
@@ -58,7 +59,9 @@ func newBench(t *testing.T, behaviour string) *bench {
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 	t.Setenv("FAKE_GO", behaviour)
 	t.Setenv("FAKE_GO_LOG", b.asked)
+	t.Setenv("FAKE_GO_MOD", "go.mod")
 	t.Setenv(SourceEnv, "")
+	t.Setenv(VersionEnv, "")
 	b.opts = Options{Dir: checkout(t), Cache: t.TempDir(), Tell: func(e progress.Event) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -124,6 +127,22 @@ func ensure(t *testing.T, b *bench) *Binaries {
 		t.Fatal(err)
 	}
 	return bins
+}
+
+// TestEnsureBuildsAnotherVersion into a folder of its own, out of that version's pins.
+func TestEnsureBuildsAnotherVersion(t *testing.T) {
+	b := newBench(t, "")
+	usual := ensure(t, b)
+	before := len(b.built(t))
+	t.Setenv(VersionEnv, "v1.33")
+	t.Setenv("FAKE_GO_MOD", "v1.33.mod")
+	bins := ensure(t, b)
+	if bins.Kubernetes != "v1.33.13" || bins.Etcd != "v3.5.21" || bins.Dir == usual.Dir {
+		t.Errorf("got %+v beside %+v", bins, usual)
+	}
+	if got := b.built(t)[before:]; len(got) != len(All()) || !slices.Contains(got, packagePath(APIServer)) {
+		t.Errorf("built %q, want all of a control plane", got)
+	}
 }
 
 func TestEnsureBuildsNothingTwice(t *testing.T) {

@@ -29,18 +29,19 @@ var errNoGo = errors.New("there is no go command in PATH")
 
 // goTool runs the go command inside the pinning module.
 type goTool struct {
-	dir  string // the module
-	temp string // scratch folder, removed even after a SIGKILL by the next build
-	log  io.Writer
+	dir     string // the module
+	modFile string // the file in it that stands for its go.mod
+	temp    string // scratch folder, removed even after a SIGKILL by the next build
+	log     io.Writer
 }
 
 // run runs one go command, shows its stderr to watch and returns its stdout.
-func (g *goTool) run(ctx context.Context, watch *watch, args ...string) (string, error) {
+func (g *goTool) run(ctx context.Context, watch *watch, command string, args ...string) (string, error) {
 	path, err := exec.LookPath("go")
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errNoGo, err)
 	}
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := exec.CommandContext(ctx, path, append([]string{command, "-modfile=" + g.modFile}, args...)...)
 	cmd.Dir = g.dir
 	cmd.Env = append(os.Environ(), buildEnv, "GOWORK=off", "GOTMPDIR="+g.temp)
 	// A group of its own, so that an interruption reaches the compilers that go
@@ -58,11 +59,11 @@ func (g *goTool) run(ctx context.Context, watch *watch, args ...string) (string,
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
-		return "", fmt.Errorf("run go %s: %w", args[0], err)
+		return "", fmt.Errorf("run go %s: %w", command, err)
 	}
 	watch.read(io.TeeReader(stderr, g.log))
 	if err := cmd.Wait(); err != nil {
-		return "", fmt.Errorf("go %s: %w", args[0], err)
+		return "", fmt.Errorf("go %s: %w", command, err)
 	}
 	return stdout.String(), nil
 }

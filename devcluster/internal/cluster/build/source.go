@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package build compiles the real etcd and Kubernetes control plane from their
-// own Go modules, as pinned by devcluster/controlplane/go.mod, into a cache of
-// the user. It needs nothing but the go command and a module proxy, and it
-// compiles only once per version.
+// own Go modules, as pinned by devcluster/controlplane, into a cache of the user.
+// It needs nothing but the go command and a module proxy, and it compiles only
+// once per version.
 //
 // A build that was interrupted, also by SIGKILL, leaves nothing half-done: a
 // binary is built under a temporary name and renamed, and what the go command
@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -32,10 +33,17 @@ const moduleName = "github.com/usher-dev/usher/devcluster/controlplane"
 // devcluster/controlplane is, for programs that run outside the checkout.
 const SourceEnv = "USHER_CONTROLPLANE"
 
+// VersionEnv names the environment variable that chooses the minor version of
+// Kubernetes, for instance "v1.33". Empty means the one that go.mod pins; each
+// other has a file of its own beside it, v1.33.mod, which the script pin writes.
+const VersionEnv = "USHER_KUBERNETES"
+
 // Source is the module that pins the control plane.
 type Source struct {
 	// Dir is the module's folder.
 	Dir string
+	// ModFile is the file in it that pins the version, for instance "go.mod".
+	ModFile string
 	// Kubernetes is the pinned version, for instance "v1.36.3".
 	Kubernetes string
 	// Etcd is the pinned version, for instance "v3.6.8".
@@ -46,17 +54,18 @@ type Source struct {
 
 // FindSource finds and reads the pinning module. It looks in $USHER_CONTROLPLANE,
 // then up from dir (usually the working directory), then where this program's
-// own source was when it was compiled.
+// own source was when it was compiled. $USHER_KUBERNETES chooses the version.
 func FindSource(dir string, getenv func(string) string) (*Source, error) {
+	minor := getenv(VersionEnv)
 	if fixed := getenv(SourceEnv); fixed != "" {
-		src, err := readSource(fixed)
+		src, err := readSource(fixed, minor)
 		if err != nil {
 			return nil, fmt.Errorf("%s must be the folder devcluster/controlplane of a checkout: %w", SourceEnv, err)
 		}
 		return src, nil
 	}
 	for _, candidate := range candidates(dir) {
-		src, err := readSource(candidate)
+		src, err := readSource(candidate, minor)
 		if err == nil {
 			return src, nil
 		}
@@ -86,24 +95,46 @@ func candidates(dir string) []string {
 
 var errOtherModule = errors.New("the folder holds another Go module")
 
-func readSource(dir string) (*Source, error) {
-	goMod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+func readSource(dir, minor string) (*Source, error) {
+	src, err := readPin(dir, "go.mod")
+	if err != nil || minor == "" || minor == minorOf(src.Kubernetes) {
+		return src, err
+	}
+	others, err := filepath.Glob(filepath.Join(dir, "v*.mod"))
+	if err != nil {
+		return nil, err
+	}
+	known := []string{minorOf(src.Kubernetes)}
+	for _, file := range others {
+		known = append(known, strings.TrimSuffix(filepath.Base(file), ".mod"))
+	}
+	if !slices.Contains(known, minor) {
+		return nil, fmt.Errorf("%s=%s: %s pins %s; its script pin adds another version",
+			VersionEnv, minor, dir, strings.Join(slices.Sorted(slices.Values(known)), ", "))
+	}
+	return readPin(dir, minor+".mod")
+}
+
+// readPin reads one of the files that pin a version, and the sums beside it.
+func readPin(dir, file string) (*Source, error) {
+	path := filepath.Join(dir, file)
+	goMod, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	if module(goMod) != moduleName {
 		return nil, fmt.Errorf("%w than %s", errOtherModule, moduleName)
 	}
-	goSum, err := os.ReadFile(filepath.Join(dir, "go.sum"))
+	goSum, err := os.ReadFile(strings.TrimSuffix(path, ".mod") + ".sum")
 	if err != nil {
 		return nil, err
 	}
-	src := &Source{Dir: dir, goMod: goMod, goSum: goSum}
+	src := &Source{Dir: dir, ModFile: file, goMod: goMod, goSum: goSum}
 	if src.Kubernetes, err = required(goMod, "k8s.io/kubernetes"); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "go.mod"), err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if src.Etcd, err = required(goMod, "go.etcd.io/etcd/server/v3"); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "go.mod"), err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return src, nil
 }
@@ -165,6 +196,12 @@ func (s *Source) ldflags(binary string) string {
 	const variable = " -X k8s.io/component-base/version."
 	major, minor := majorMinor(s.Kubernetes)
 	return strip + variable + "gitVersion=" + s.Kubernetes + variable + "gitMajor=" + major + variable + "gitMinor=" + minor
+}
+
+// minorOf is "v1.36" for "v1.36.3".
+func minorOf(version string) string {
+	major, minor := majorMinor(version)
+	return "v" + major + "." + minor
 }
 
 func majorMinor(version string) (major, minor string) {

@@ -47,6 +47,8 @@ func checkout(t *testing.T) string {
 		"devcluster/internal/y/y.go":              "package y\n",
 		"devcluster/controlplane/go.mod":          goodMod,
 		"devcluster/controlplane/go.sum":          "sums\n",
+		"devcluster/controlplane/v1.33.mod":       strings.ReplaceAll(strings.ReplaceAll(goodMod, "1.36.3", "1.33.13"), "3.6.8", "3.5.21"),
+		"devcluster/controlplane/v1.33.sum":       "old sums\n",
 		"other/controlplane/go.mod":               "module example.org/controlplane\n",
 		"other/broken/devcluster/go.mod":          "module b\n",
 		"other/broken/controlplane/go.mod":        strings.Replace(goodMod, "k8s.io/kubernetes", "k8s.io/k8s", 1),
@@ -77,7 +79,7 @@ func TestFindSource(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			src, err := FindSource(filepath.Join(root, c.from), func(string) string { return c.env })
+			src, err := FindSource(filepath.Join(root, c.from), func(key string) string { return map[string]string{SourceEnv: c.env}[key] })
 			if c.trouble != "" {
 				if err == nil || !strings.Contains(err.Error(), c.trouble) {
 					t.Errorf("error is %v, want one about %q", err, c.trouble)
@@ -99,6 +101,27 @@ func TestFindSourceOutsideOfACheckout(t *testing.T) {
 	}
 	if !strings.HasPrefix(src.Kubernetes, "v1.") || !strings.HasPrefix(src.Etcd, "v3.") {
 		t.Errorf("got %+v", src)
+	}
+}
+
+// TestFindSourceOfAVersion: the environment chooses among the versions that are pinned.
+func TestFindSourceOfAVersion(t *testing.T) {
+	root := checkout(t)
+	for minor, want := range map[string]Source{
+		"":      {Kubernetes: "v1.36.3", Etcd: "v3.6.8", ModFile: "go.mod"},
+		"v1.36": {Kubernetes: "v1.36.3", Etcd: "v3.6.8", ModFile: "go.mod"},
+		"v1.33": {Kubernetes: "v1.33.13", Etcd: "v3.5.21", ModFile: "v1.33.mod"},
+	} {
+		src, err := FindSource(root, func(key string) string { return map[string]string{VersionEnv: minor}[key] })
+		if err != nil || src.Kubernetes != want.Kubernetes || src.Etcd != want.Etcd || src.ModFile != want.ModFile {
+			t.Errorf("%q: got %+v, %v", minor, src, err)
+		}
+	}
+	for _, minor := range []string{"v1.30", "1.33", "v1.33.13", "../v1.33"} {
+		_, err := FindSource(root, func(key string) string { return map[string]string{VersionEnv: minor}[key] })
+		if err == nil || !strings.Contains(err.Error(), "pins v1.33, v1.36;") {
+			t.Errorf("%q: error is %v, want one that lists the versions", minor, err)
+		}
 	}
 }
 
