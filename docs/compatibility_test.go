@@ -52,6 +52,8 @@ func folderOf(name string) string {
 		return "internal/plan"
 	case "stories":
 		return "devcluster/stories/cloneset"
+	case "usher":
+		return "cmd/usher"
 	}
 	return "internal/" + name
 }

@@ -117,12 +117,15 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	found := s.checkServer(config, logger)
 	mgr, err := s.manager(config, logger)
 	if err != nil {
 		return err
 	}
 	if s.runs(halfCloneSet) {
-		if err := cloneset.Setup(ctx, mgr, cloneset.Options{Parallel: s.parallel, KeepFieldManagers: s.keepManagers}); err != nil {
+		if err := cloneset.Setup(ctx, mgr, cloneset.Options{
+			Parallel: s.parallel, KeepFieldManagers: s.keepManagers, NoResize: found.noResize,
+		}); err != nil {
 			return err
 		}
 	}

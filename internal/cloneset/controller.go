@@ -59,6 +59,9 @@ type Options struct {
 	// Default: those of Pods that nobody applies to server-side are dropped, which
 	// halves what each later write of the Pod costs.
 	KeepFieldManagers bool
+	// NoResize says that the API server has no subresource pods/resize. Pods that are
+	// to have other cpu or memory are recreated then, or, with InPlaceOnly, stay.
+	NoResize bool
 	// Clock tells the time. Default: the machine's.
 	Clock clock.PassiveClock
 	// Registerer takes the metrics. Default: controller-runtime's.

@@ -57,7 +57,7 @@ func (r *Reconciler) observe(
 		// What was read after the pass began counts from its reading, not from before.
 		Drained: r.drains.of(read, r.Clock.Now()),
 		Claims:  own.claims, Departed: r.departures.of(set, own.pods, own.claims), Elsewhere: elsewhere,
-		Starts: r.Options.Parallel,
+		Starts: r.Options.Parallel, NoResize: r.Options.NoResize,
 	}, nil
 }
 

@@ -34,6 +34,18 @@ type Change struct {
 // of its endpoints.
 func (c *Change) Drains() bool { return len(c.Images)+len(c.Resources) > 0 }
 
+// WithoutResize refuses the change if an API server without the subresource
+// pods/resize cannot make it.
+func (c *Change) WithoutResize() error {
+	if len(c.Resources) == 0 {
+		return nil
+	}
+	return &Refusal{
+		Field: "cpu or memory of container " + slices.Sorted(maps.Keys(c.Resources))[0],
+		Why:   "the API server has no subresource pods/resize, which Kubernetes has since 1.33",
+	}
+}
+
 // Refusal says why two revisions cannot be updated in place.
 type Refusal struct {
 	// Field is the first field, in order, that only a new Pod can have.

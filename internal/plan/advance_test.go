@@ -202,6 +202,19 @@ func TestResizeNotPossible(t *testing.T) {
 	}
 }
 
+// TestResizeWithoutTheSubresource: an API server that resizes no Pods gets new ones,
+// or the set tells why it stays; images change in place as ever.
+func TestResizeWithoutTheSubresource(t *testing.T) {
+	noResize := func(s *Snapshot) { s.NoResize = true }
+	small := func() *corev1.Pod { return pod("a", 1, hasCPU("100m")) }
+	expect(t, sizedSet(small(), noResize), recreates("a"))
+	p := expect(t, sizedSet(small(), noResize, method(InPlaceOnly)))
+	if len(p.Problems) != 1 || !strings.Contains(p.Problems[0].Message, "cpu or memory of container main cannot change in place: the API server has no subresource pods/resize") {
+		t.Errorf("problems = %v", p.Problems)
+	}
+	expect(t, five(method(InPlaceOnly), noResize), updatesA(2))
+}
+
 // rankedSet is one Pod of r1 with two containers in a set that goes to r2.
 func rankedSet(p *corev1.Pod, options ...option) *Snapshot {
 	all := []option{toRevision(rev(1, withBase(1))), toRevision(rev(2, withBase(2))), method(InPlaceIfPossible), with(p)}

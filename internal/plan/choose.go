@@ -124,6 +124,9 @@ func (p *pass) change(v *podView) (*inplace.Change, error) {
 		found.err = errUnreadable
 	default:
 		found.change, found.err = inplace.Diff(from.Template, p.Update.Template)
+		if found.err == nil && p.NoResize {
+			found.err = found.change.WithoutResize()
+		}
 	}
 	p.changes[hash] = found
 	return found.change, found.err

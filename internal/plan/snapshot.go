@@ -36,6 +36,9 @@ type Snapshot struct {
 	UpdateRefused string
 	// RefusedUntil is when the API server is asked again; zero if it is not.
 	RefusedUntil time.Time
+	// NoResize says that the API server resizes no Pods: other cpu or memory takes a
+	// new Pod.
+	NoResize bool
 	// Revisions are the known revisions by hash, Current and Update among them.
 	Revisions map[string]*revision.Revision
 	// Drained says since when Pods are known to be out of service for an update:

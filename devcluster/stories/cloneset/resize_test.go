@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -228,6 +229,75 @@ func TestResizeThatTheServerRefuses(t *testing.T) {
 	s.settled(2)
 	allow()
 	s.until("the condition to clear", func() bool { return s.condition(apps.ConditionFailedUpdate).Status == corev1.ConditionFalse })
+	if !maps.Equal(before, s.identities()) {
+		t.Error("Pods were recreated")
+	}
+}
+
+// TestResizeWithoutTheSubresource: what no API server before Kubernetes 1.33 can do
+// takes new Pods, or is told; what needs no resize is done in place.
+func TestResizeWithoutTheSubresource(t *testing.T) {
+	s := without(t)
+	s.options.NoResize = true
+	s.startController()
+	s.create(sized)
+	s.settled(2)
+	before := s.identities()
+	s.resources("v1", `{requests: {cpu: 200m, memory: 64Mi}}`)
+	s.settled(2)
+	after := s.identities()
+	for pod := range after {
+		if _, kept := before[pod]; kept {
+			t.Errorf("Pod %s was not recreated", pod)
+		}
+	}
+	s.resources("v2", `{requests: {cpu: 200m, memory: 64Mi}}`)
+	s.settled(2)
+	s.patch(`spec: {updateStrategy: {type: InPlaceOnly}}`)
+	s.resources("v2", `{requests: {cpu: 300m, memory: 64Mi}}`)
+	s.until("the condition FailedUpdate to say what is missing", func() bool {
+		c := s.condition(apps.ConditionFailedUpdate)
+		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "the API server has no subresource pods/resize")
+	})
+	if n := s.set().Status.AvailableReplicas; n != 2 {
+		t.Errorf("%d Pods are available", n)
+	}
+	if !maps.Equal(after, s.identities()) {
+		t.Error("Pods were recreated")
+	}
+}
+
+// withoutResize asks the API server for a subresource that it does not know.
+type withoutResize struct{ http.RoundTripper }
+
+func (w withoutResize) RoundTrip(request *http.Request) (*http.Response, error) {
+	if path, ok := strings.CutSuffix(request.URL.Path, "/resize"); ok {
+		request = request.Clone(request.Context())
+		request.URL.Path = path + "/unknown"
+	}
+	return w.RoundTripper.RoundTrip(request)
+}
+
+// TestResizeThatTheServerDoesNotKnow: a controller that was not told of it learns
+// that something was not found. The Pod is not taken to be gone, and the user hears
+// what is missing.
+func TestResizeThatTheServerDoesNotKnow(t *testing.T) {
+	s := without(t)
+	s.wrap = func(next http.RoundTripper) http.RoundTripper { return withoutResize{next} }
+	s.startController()
+	s.create(sized)
+	s.settled(2)
+	before := s.identities()
+	s.resources("v1", `{requests: {cpu: 200m, memory: 64Mi}}`)
+	pod := s.one(apps.StateUpdating)
+	s.until("the condition FailedUpdate to name the Pod and what is missing", func() bool {
+		c := s.condition(apps.ConditionFailedUpdate)
+		return c.Status == corev1.ConditionTrue && c.Reason == "ResizeRefused" && strings.Contains(c.Message, pod.Name) &&
+			strings.Contains(c.Message, "no subresource pods/resize, which Kubernetes has since 1.33")
+	})
+	if n := s.set().Status.AvailableReplicas; n != 1 {
+		t.Errorf("%d Pods are available", n)
+	}
 	if !maps.Equal(before, s.identities()) {
 		t.Error("Pods were recreated")
 	}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+)
+
+// oldestKubernetes is the oldest version that Usher supports: "make versions" plays
+// the stories on it.
+const oldestKubernetes = "1.33"
+
+// askFor bounds each question about the API server: Usher starts without an answer.
+const askFor = 10 * time.Second
+
+// checkServer asks what this API server is, and warns of what will not work on it.
+// Usher runs all the same: who has an old one is better off with what does work.
+func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServer {
+	config = rest.CopyConfig(config)
+	config.Timeout = askFor
+	found, err := askServer(config)
+	if err != nil {
+		logger.Info("The API server does not say which version it has", "reason", err.Error())
+		return found
+	}
+	for _, warning := range found.warnings(s.runs(halfCloneSet)) {
+		logger.Info("Warning: " + warning)
+	}
+	return found
+}
+
+// apiServer is what matters of an API server.
+type apiServer struct {
+	version string
+	// noResize says that it has no subresource pods/resize.
+	noResize bool
+}
+
+func askServer(config *rest.Config) (apiServer, error) {
+	asked, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return apiServer{}, err
+	}
+	info, err := asked.ServerVersion()
+	if err != nil {
+		return apiServer{}, err
+	}
+	core, err := asked.ServerResourcesForGroupVersion("v1")
+	if err != nil {
+		return apiServer{}, err
+	}
+	resizes := slices.ContainsFunc(core.APIResources, func(r metav1.APIResource) bool { return r.Name == "pods/resize" })
+	return apiServer{version: info.GitVersion, noResize: !resizes}, nil
+}
+
+// warnings say what will not work, and what to do.
+func (s apiServer) warnings(cloneSets bool) []string {
+	var list []string
+	found, err := version.ParseGeneric(s.version)
+	switch {
+	case err != nil:
+		list = append(list, fmt.Sprintf("the API server's version %q cannot be read; Usher supports Kubernetes %s and newer", s.version, oldestKubernetes))
+	case found.LessThan(version.MustParseGeneric(oldestKubernetes)):
+		list = append(list, fmt.Sprintf("the API server has Kubernetes %s, and Usher supports %s and newer: it runs, untried; upgrade the cluster", s.version, oldestKubernetes))
+	}
+	if cloneSets && s.noResize {
+		list = append(list, "the API server has no subresource pods/resize, so no running Pod can get other cpu or memory: "+
+			"CloneSets of type InPlaceIfPossible recreate it for that, and those of type InPlaceOnly say so in the condition FailedUpdate; "+
+			"when the feature gate InPlacePodVerticalScaling is on (by default since Kubernetes 1.33), restart Usher")
+	}
+	return list
+}

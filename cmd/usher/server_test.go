@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/rest"
+)
+
+// serverWith is one that tells its version and its resources, and knows no more.
+func serverWith(t *testing.T, gitVersion string, resources ...string) *rest.Config {
+	t.Helper()
+	core := metav1.APIResourceList{GroupVersion: "v1"}
+	for _, name := range resources {
+		core.APIResources = append(core.APIResources, metav1.APIResource{Name: name})
+	}
+	answers := map[string]any{"/version": apiversion.Info{GitVersion: gitVersion}, "/api/v1": core}
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(served.Close)
+	return &rest.Config{Host: served.URL}
+}
+
+// TestCheckServer: an old API server is named, with what will not work on it and
+// what the user sees then; one that is supported is not mentioned.
+func TestCheckServer(t *testing.T) {
+	const tooOld = "and Usher supports " + oldestKubernetes + " and newer"
+	const noResize = "has no subresource pods/resize, so no running Pod can get other cpu or memory"
+	resize := []string{"pods", "pods/status", "pods/resize"}
+	for name, test := range map[string]struct {
+		version, controllers string
+		resources            []string
+		says                 []string
+	}{
+		"supported":                     {"v1.33.13", "cloneset", resize, nil},
+		"newer":                         {"v1.40.0-alpha.1", "cloneset", resize, nil},
+		"a vendor's":                    {"v1.34.2+k3s1", "cloneset", resize, nil},
+		"too old":                       {"v1.32.13-eks-1", "cloneset,registration", resize[:2], []string{"has Kubernetes v1.32.13-eks-1, " + tooOld, noResize}},
+		"too old for the hook operator": {"v1.32.13", "registration", resize[:2], []string{tooOld}},
+		"the feature is off":            {"v1.34.0", "cloneset", resize[:2], []string{noResize}},
+		"no version":                    {"", "cloneset", resize, []string{"cannot be read; Usher supports"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said, found := told(t, test.controllers, serverWith(t, test.version, test.resources...))
+			if found.noResize != (len(test.resources) < len(resize)) {
+				t.Errorf("no resize: %v", found.noResize)
+			}
+			if len(said) != len(test.says) {
+				t.Fatalf("said %q, want %q", said, test.says)
+			}
+			for i, want := range test.says {
+				if !strings.Contains(said[i], "Warning: ") || !strings.Contains(said[i], want) {
+					t.Errorf("said %s, want a warning with %s", said[i], want)
+				}
+			}
+		})
+	}
+}
+
+// told are the lines that the check logs, and what it found.
+func told(t *testing.T, controllers string, config *rest.Config) (lines []string, found apiServer) {
+	t.Helper()
+	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	found = (&settings{controllers: controllers}).checkServer(config, logger)
+	return lines, found
+}
+
+// TestCheckServerWithoutAnAnswer: that the API server is down is for others to tell.
+func TestCheckServerWithoutAnAnswer(t *testing.T) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	said, found := told(t, "cloneset", &rest.Config{Host: gone.URL})
+	if found.noResize || len(said) != 1 || !strings.Contains(said[0], "does not say which version it has") || !strings.Contains(said[0], "connection refused") {
+		t.Errorf("said %q", said)
+	}
+}
+
+// TestOldestKubernetes: what is supported is what the stories run on and what the
+// chart takes.
+func TestOldestKubernetes(t *testing.T) {
+	tried, err := filepath.Glob(filepath.Join("..", "..", "devcluster", "controlplane", "v*.mod"))
+	if err != nil || len(tried) == 0 {
+		t.Fatalf("versions of the control plane: %v, %v", tried, err)
+	}
+	slices.Sort(tried)
+	if got := strings.TrimSuffix(filepath.Base(tried[0]), ".mod"); got != "v"+oldestKubernetes {
+		t.Errorf("the oldest that is tried is %s", got)
+	}
+	chart, err := os.ReadFile(filepath.Join("..", "..", "charts", "usher", "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `kubeVersion: ">=` + oldestKubernetes + `.0-0"`; !strings.Contains(string(chart), want) {
+		t.Errorf("the chart lacks %s", want)
+	}
+}
