@@ -27,6 +27,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
+	"github.com/usher-dev/usher/internal/registry/kinds"
 	"github.com/usher-dev/usher/internal/registry/xds"
 )
 
@@ -57,7 +58,7 @@ const (
 type Options struct {
 	// Clock tells the time, the real one if nil.
 	Clock clock.PassiveClock
-	// Connect makes connectors, DefaultConnect if nil.
+	// Connect makes connectors, of every kind that there is if nil.
 	Connect Connect
 	// XDS is what this process serves by xDS, nil if it does not.
 	XDS *xds.Store
@@ -133,7 +134,7 @@ func (o Options) withDefaults(mgr ctrl.Manager) Options {
 		o.Clock = clock.RealClock{}
 	}
 	if o.Connect == nil {
-		o.Connect = DefaultConnect(mgr.GetAPIReader(), mgr.GetClient(), o.XDS)
+		o.Connect = kinds.Connect(kinds.Cluster{Reader: mgr.GetAPIReader(), Writer: mgr.GetClient(), XDS: o.XDS})
 	}
 	if o.Registerer == nil {
 		o.Registerer = ctrlmetrics.Registry

@@ -19,6 +19,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry/kinds"
 )
 
 // pass is one look after a namespace.
@@ -169,9 +170,10 @@ func (p *pass) readRegistries(ctx context.Context) error {
 			p.retry = earlier(p.retry, until)
 		}
 		p.objects[r.Name] = r
+		kind, settings := kinds.Of(r, p.snapshot.Namespace)
 		p.snapshot.Registries[r.Name] = RegistryState{
-			Prefix: rootOf(r, p.snapshot.Namespace), Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
-			HoldsBack: holdsBack(r), Err: down,
+			Prefix: settings.Root, Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
+			HoldsBack: kind.HoldsBack, Err: down,
 		}
 	}
 	return nil

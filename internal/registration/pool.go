@@ -3,7 +3,6 @@
 package registration
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,16 +18,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
-	"github.com/usher-dev/usher/internal/registry/consul"
-	"github.com/usher-dev/usher/internal/registry/dns"
-	"github.com/usher-dev/usher/internal/registry/endpointslice"
-	"github.com/usher-dev/usher/internal/registry/etcd"
-	"github.com/usher-dev/usher/internal/registry/eureka"
-	"github.com/usher-dev/usher/internal/registry/haproxy"
-	"github.com/usher-dev/usher/internal/registry/nacos"
-	"github.com/usher-dev/usher/internal/registry/webhook"
-	"github.com/usher-dev/usher/internal/registry/xds"
-	"github.com/usher-dev/usher/internal/registry/zookeeper"
+	"github.com/usher-dev/usher/internal/registry/kinds"
 )
 
 const (
@@ -41,131 +31,13 @@ const (
 	// alone; each failure doubles it.
 	minBackOff = time.Second
 	maxBackOff = 30 * time.Second
-	// maxTTL bounds spec.dns.ttl, in seconds: a day.
-	maxTTL = 24 * 60 * 60
 	// calm is how long a registry has to work before its back-off starts over.
 	calm = time.Minute
 )
 
-// Connect makes a connector for a Registry. prefix is where its services are, as
-// rootOf says, which may be an earlier one; secret is nil if the Registry names none.
+// Connect makes a connector for a Registry. prefix is where its services are, its
+// registry.Settings.Root or an earlier one; secret is nil if the Registry names none.
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
-
-// DefaultConnect knows every kind that the API has. reader, past any cache, and
-// writer are for what the cluster's own API server keeps; served is what this
-// process serves by xDS, nil if it does not.
-func DefaultConnect(reader client.Reader, writer client.Writer, served *xds.Store) Connect {
-	return func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
-		switch {
-		case r.Spec.EndpointSlice != nil:
-			return endpointslice.New(endpointslice.Options{Reader: reader, Writer: writer, Namespace: prefix})
-		case r.Spec.XDS != nil:
-			return xds.New(xds.Options{Reader: reader, Writer: writer, Namespace: prefix, Store: served})
-		}
-		return connectOutside(r, prefix, secret)
-	}
-}
-
-// connectOutside knows the kinds that are not in the cluster's own API server.
-func connectOutside(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error) {
-	switch {
-	case r.Spec.Consul != nil:
-		return consul.New(consul.Options{Address: r.Spec.Consul.Address, Datacenter: prefix, Secret: secret})
-	case r.Spec.DNS != nil:
-		return dns.New(dns.Options{
-			Server: r.Spec.DNS.Server, Zone: prefix, TTL: ttlOf(r.Spec.DNS), Secret: secret,
-		})
-	case r.Spec.Etcd != nil:
-		return etcd.New(etcd.Options{
-			Endpoints: r.Spec.Etcd.Endpoints, Prefix: prefix, Secret: secret, Timeout: timeoutOf(r),
-		})
-	case r.Spec.Eureka != nil:
-		return eureka.New(eureka.Options{
-			Address: r.Spec.Eureka.Address, Secret: secret, Lease: durationOf(r.Spec.Eureka.Lease, eureka.DefaultLease),
-			ResponseCache: durationOf(r.Spec.Eureka.ResponseCache, eureka.DefaultResponseCache),
-		})
-	case r.Spec.HAProxy != nil:
-		return haproxy.New(haproxy.Options{
-			Addresses: r.Spec.HAProxy.Addresses, ServerOptions: r.Spec.HAProxy.ServerOptions, Secret: secret,
-		})
-	case r.Spec.Nacos != nil:
-		return nacos.New(nacos.Options{Address: r.Spec.Nacos.Address, Root: nacos.ParseRoot(prefix), Secret: secret})
-	case r.Spec.Webhook != nil:
-		return webhook.New(webhook.Options{URL: r.Spec.Webhook.URL, Secret: secret})
-	case r.Spec.ZooKeeper != nil:
-		return zookeeper.New(zookeeper.Options{
-			Servers: r.Spec.ZooKeeper.Servers, Layout: layoutOf(r), Path: prefix, Secret: secret,
-		})
-	}
-	return nil, registry.Permanent(fmt.Errorf(
-		"registry %s sets no kind: set one of spec.consul, spec.dns, spec.endpointSlice, spec.etcd, spec.eureka, spec.haproxy, spec.nacos, spec.webhook, spec.xds and spec.zookeeper", r.Name))
-}
-
-// rootOf is where a Registry keeps its services, for kinds where that can change
-// while the Registry stays: what was written under the old one is then removed.
-// namespace is the Registration's.
-func rootOf(r *usherv1alpha1.Registry, namespace string) string {
-	switch {
-	case r.Spec.Consul != nil:
-		return r.Spec.Consul.Datacenter
-	case r.Spec.DNS != nil:
-		return r.Spec.DNS.Zone
-	case r.Spec.EndpointSlice != nil:
-		return cmp.Or(r.Spec.EndpointSlice.Namespace, namespace)
-	case r.Spec.Etcd != nil:
-		return r.Spec.Etcd.Prefix
-	case r.Spec.Nacos != nil:
-		n := r.Spec.Nacos
-		return nacos.Root{Namespace: n.NamespaceID, Group: n.Group, Cluster: n.Cluster}.String()
-	case r.Spec.XDS != nil:
-		return cmp.Or(r.Spec.XDS.Namespace, namespace)
-	case r.Spec.ZooKeeper != nil:
-		return cmp.Or(r.Spec.ZooKeeper.Path, zookeeper.DefaultPath(layoutOf(r)))
-	}
-	return ""
-}
-
-// layoutOf is the layout of a ZooKeeper Registry, Curator's where none is set.
-func layoutOf(r *usherv1alpha1.Registry) zookeeper.Layout {
-	if r.Spec.ZooKeeper.Layout == usherv1alpha1.LayoutDubbo {
-		return zookeeper.Dubbo
-	}
-	return zookeeper.Curator
-}
-
-func kindOf(r *usherv1alpha1.Registry) string {
-	switch {
-	case r.Spec.Consul != nil:
-		return "consul"
-	case r.Spec.DNS != nil:
-		return "dns"
-	case r.Spec.EndpointSlice != nil:
-		return "endpointSlice"
-	case r.Spec.Etcd != nil:
-		return "etcd"
-	case r.Spec.Eureka != nil:
-		return "eureka"
-	case r.Spec.HAProxy != nil:
-		return "haproxy"
-	case r.Spec.Nacos != nil:
-		return "nacos"
-	case r.Spec.Webhook != nil:
-		return "webhook"
-	case r.Spec.XDS != nil:
-		return "xds"
-	case r.Spec.ZooKeeper != nil:
-		return "zookeeper"
-	}
-	return ""
-}
-
-// ttlOf is in whole seconds, as DNS has it; zero stands for the connector's default.
-func ttlOf(d *usherv1alpha1.DNSRegistry) uint32 {
-	if d.TTL == nil || d.TTL.Duration <= 0 {
-		return 0
-	}
-	return uint32(min(max(int64(d.TTL.Duration/time.Second), 1), maxTTL))
-}
 
 // durationOf is a field of the API that has a default.
 func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
@@ -187,34 +59,6 @@ func repairOf(r *usherv1alpha1.Registry) time.Duration {
 		return defaultRepair
 	}
 	return max(r.Spec.RepairInterval.Duration, time.Second)
-}
-
-func secretOf(r *usherv1alpha1.Registry) *usherv1alpha1.SecretReference {
-	switch {
-	case r.Spec.Consul != nil:
-		return r.Spec.Consul.CredentialsSecret
-	case r.Spec.DNS != nil:
-		return r.Spec.DNS.CredentialsSecret
-	case r.Spec.Etcd != nil:
-		return r.Spec.Etcd.CredentialsSecret
-	case r.Spec.Eureka != nil:
-		return r.Spec.Eureka.CredentialsSecret
-	case r.Spec.HAProxy != nil:
-		return r.Spec.HAProxy.CredentialsSecret
-	case r.Spec.Nacos != nil:
-		return r.Spec.Nacos.CredentialsSecret
-	case r.Spec.Webhook != nil:
-		return r.Spec.Webhook.CredentialsSecret
-	case r.Spec.ZooKeeper != nil:
-		return r.Spec.ZooKeeper.CredentialsSecret
-	}
-	return nil
-}
-
-// holdsBack says whether a kind can keep an entry that gets no callers: what its
-// connector calls registry.ValidateHolding for.
-func holdsBack(r *usherv1alpha1.Registry) bool {
-	return r.Spec.Consul != nil || r.Spec.Eureka != nil || r.Spec.HAProxy != nil || r.Spec.Nacos != nil || r.Spec.XDS != nil
 }
 
 // pool keeps one connector for each Registry and prefix, and remembers which
@@ -273,8 +117,8 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	}
 	version := connVersion{uid: r.UID, generation: r.Generation}
 	var data map[string][]byte
-	if ref := secretOf(r); ref != nil {
-		secret, err := p.secret(ctx, *ref)
+	if _, settings := kinds.Of(r, ""); settings.Secret != nil {
+		secret, err := p.secret(ctx, *settings.Secret)
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registry/kinds"
 )
 
 const (
@@ -122,7 +123,8 @@ func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error
 		}
 	}
 	// A probe is of no Registration; Ping does without its namespace.
-	c, err := r.pool.get(ctx, object, rootOf(object, ""), true)
+	_, settings := kinds.Of(object, "")
+	c, err := r.pool.get(ctx, object, settings.Root, true)
 	if err != nil {
 		return err
 	}
@@ -136,7 +138,8 @@ func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error
 func (r *prober) writeStatus(ctx context.Context, object *usherv1alpha1.Registry, failure error) error {
 	next := object.DeepCopy()
 	next.Status.ObservedGeneration = object.Generation
-	next.Status.Kind = kindOf(object)
+	kind, _ := kinds.Of(object, "")
+	next.Status.Kind = kind.Name
 	c := metav1.Condition{
 		Type: usherv1alpha1.ConditionReachable, Status: metav1.ConditionTrue, Reason: reasonReachable,
 		Message: "The registry answers.", ObservedGeneration: object.Generation,

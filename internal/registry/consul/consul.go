@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"strings"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/rest"
 )
@@ -41,6 +42,19 @@ type Options struct {
 	Datacenter string
 	// Secret holds the credentials by the keys above; it may be nil.
 	Secret map[string][]byte
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Consul
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: s.Datacenter, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Address: s.Address, Datacenter: root, Secret: secret})
+		},
+	}
 }
 
 // Registry implements registry.Connector.

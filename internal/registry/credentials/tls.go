@@ -20,6 +20,9 @@ const (
 	KeyPrivateKey  = "tls.key"
 )
 
+// TLSKeys are the keys that TLS reads.
+func TLSKeys() []string { return []string{KeyCA, KeyCertificate, KeyPrivateKey} }
+
 // TLS makes a client's configuration from the Secret, which may be nil. Errors
 // name the key, and no value.
 func TLS(secret map[string][]byte) (*tls.Config, error) {

@@ -35,7 +35,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 )
 
@@ -52,6 +54,8 @@ const (
 const (
 	// defaultTTL is that of records where Options say nothing, in seconds.
 	defaultTTL = 5
+	// maxTTL bounds spec.dns.ttl, in seconds: a day.
+	maxTTL = 24 * 60 * 60
 	// maxName is the length of the longest name, without its last dot.
 	maxName = 253
 )
@@ -79,6 +83,27 @@ type Options struct {
 	Secret map[string][]byte
 	// Now is the clock that stamps requests, time.Now if nil.
 	Now func() time.Time
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.DNS
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: s.Zone, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Server: s.Server, Zone: root, TTL: seconds(s.TTL), Secret: secret})
+		},
+	}
+}
+
+// seconds is a TTL as DNS has it, 0 if it is absent.
+func seconds(ttl *metav1.Duration) uint32 {
+	if ttl == nil || ttl.Duration <= 0 {
+		return 0
+	}
+	return uint32(min(max(int64(ttl.Duration/time.Second), 1), maxTTL))
 }
 
 // Registry implements registry.Connector. Each call opens its own connections.

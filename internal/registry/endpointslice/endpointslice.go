@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 )
 
@@ -59,6 +60,23 @@ type Options struct {
 	// the error that says why they are not; nil where callers follow the API
 	// server themselves.
 	Heard func(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error
+}
+
+// FromSpec returns what reads the kind's field of a Registry; what it is given is
+// for Options.
+func FromSpec(reader client.Reader, writer client.Writer) func(*usherv1alpha1.RegistrySpec, string) *registry.Settings {
+	return func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings {
+		s := spec.EndpointSlice
+		if s == nil {
+			return nil
+		}
+		return &registry.Settings{
+			Root: cmp.Or(s.Namespace, namespace),
+			Connect: func(root string, _ map[string][]byte) (registry.Connector, error) {
+				return New(Options{Reader: reader, Writer: writer, Namespace: root})
+			},
+		}
+	}
 }
 
 // Registry implements registry.Connector.

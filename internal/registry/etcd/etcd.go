@@ -25,7 +25,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/credentials"
 )
@@ -66,6 +69,21 @@ type Options struct {
 	// Timeout bounds the log-in that a user name needs, 5 s if zero. Every other
 	// call is bounded by its context alone.
 	Timeout time.Duration
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Etcd
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: s.Prefix, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{
+				Endpoints: s.Endpoints, Prefix: root, Secret: secret, Timeout: ptr.Deref(spec.Timeout, metav1.Duration{}).Duration,
+			})
+		},
+	}
 }
 
 // Registry implements registry.Connector.

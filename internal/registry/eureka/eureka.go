@@ -24,8 +24,11 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/rest"
 )
@@ -63,6 +66,22 @@ type Options struct {
 	Lease time.Duration
 	// Clock is the real one if nil.
 	Clock clock.WithTicker
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Eureka
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{
+				Address: s.Address, Secret: secret, Lease: ptr.Deref(s.Lease, metav1.Duration{}).Duration,
+				ResponseCache: ptr.Deref(s.ResponseCache, metav1.Duration{Duration: DefaultResponseCache}).Duration,
+			})
+		},
+	}
 }
 
 // Registry implements registry.Connector.

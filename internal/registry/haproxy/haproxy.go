@@ -34,6 +34,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/credentials"
 )
@@ -57,6 +58,19 @@ type Options struct {
 	// with tls://; the client certificate is the only way to prove who asks. It may
 	// be nil.
 	Secret map[string][]byte
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.HAProxy
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Addresses: s.Addresses, ServerOptions: s.ServerOptions, Secret: secret})
+		},
+	}
 }
 
 // Registry implements registry.Connector. It keeps no connection: one that is

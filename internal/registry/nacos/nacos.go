@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/rest"
 )
@@ -76,6 +77,20 @@ type Options struct {
 	Secret map[string][]byte
 	// Now is the clock that a login's end is measured with, time.Now if nil.
 	Now func() time.Time
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Nacos
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: Root{Namespace: s.NamespaceID, Group: s.Group, Cluster: s.Cluster}.String(),
+		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Address: s.Address, Root: ParseRoot(root), Secret: secret})
+		},
+	}
 }
 
 // Registry implements registry.Connector.

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/rest"
 )
@@ -103,6 +104,19 @@ type Options struct {
 	Secret map[string][]byte
 	// Now is the clock that stamps requests, time.Now if nil.
 	Now func() time.Time
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Webhook
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{URL: s.URL, Secret: secret})
+		},
+	}
 }
 
 // Registry implements registry.Connector.

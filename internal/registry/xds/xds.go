@@ -9,12 +9,14 @@
 package xds
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/endpointslice"
 )
@@ -33,6 +35,23 @@ type Options struct {
 	Namespace string
 	// Store is what this process serves.
 	Store *Store
+}
+
+// FromSpec returns what reads the kind's field of a Registry; what it is given is
+// for Options.
+func FromSpec(reader client.Reader, writer client.Writer, store *Store) func(*usherv1alpha1.RegistrySpec, string) *registry.Settings {
+	return func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings {
+		s := spec.XDS
+		if s == nil {
+			return nil
+		}
+		return &registry.Settings{
+			Root: cmp.Or(s.Namespace, namespace),
+			Connect: func(root string, _ map[string][]byte) (registry.Connector, error) {
+				return New(Options{Reader: reader, Writer: writer, Namespace: root, Store: store})
+			},
+		}
+	}
 }
 
 // New returns a connector. A List returns when this process serves what the API

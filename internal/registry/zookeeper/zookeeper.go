@@ -21,6 +21,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"golang.org/x/sync/errgroup"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 )
 
@@ -66,6 +67,21 @@ type Options struct {
 	Path string
 	// Secret holds the credentials by the keys above; it may be nil.
 	Secret map[string][]byte
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.ZooKeeper
+	if s == nil {
+		return nil
+	}
+	layout := cmp.Or(Layout(s.Layout), Curator)
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, DefaultPath(layout)),
+		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Servers: s.Servers, Layout: layout, Path: root, Secret: secret})
+		},
+	}
 }
 
 // Registry implements registry.Connector.

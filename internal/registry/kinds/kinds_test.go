@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package kinds
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 func TestKinds(t *testing.T) {
 	secret := &usherv1alpha1.SecretReference{Namespace: "usher", Name: "credentials"}
 	kube := fake.NewClientBuilder().Build()
-	connect := DefaultConnect(kube, kube, xds.NewStore())
+	connect := Connect(Cluster{Reader: kube, Writer: kube, XDS: xds.NewStore()})
 	for name, test := range map[string]struct {
 		spec       usherv1alpha1.RegistrySpec
 		kind, root string
@@ -57,10 +57,11 @@ func TestKinds(t *testing.T) {
 		if test.noSecret {
 			reference = nil
 		}
-		if kind, root := kindOf(r), rootOf(r, "demo"); kind != test.kind || root != test.root || secretOf(r) != reference {
-			t.Errorf("%s: kind %q, root %q, Secret %v", name, kind, root, secretOf(r))
+		kind, settings := Of(r, "demo")
+		if kind.Name != test.kind || settings.Root != test.root || settings.Secret != reference {
+			t.Errorf("%s: kind %q, root %q, Secret %v", name, kind.Name, settings.Root, settings.Secret)
 		}
-		connector, err := connect(r, rootOf(r, "demo"), nil)
+		connector, err := connect(r, settings.Root, nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -69,8 +70,17 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: close: %v", name, err)
 		}
 	}
+}
+
+// TestNoKind says what there is to choose from.
+func TestNoKind(t *testing.T) {
 	none := &usherv1alpha1.Registry{}
-	if _, err := connect(none, "", nil); !errors.Is(err, registry.ErrPermanent) || kindOf(none)+rootOf(none, "demo") != "" {
+	if kind, settings := Of(none, "demo"); kind.Name+settings.Root != "" || settings.Secret != nil || settings.Connect != nil {
+		t.Errorf("no kind: %+v, %+v", kind, settings)
+	}
+	_, err := Connect(Cluster{})(none, "", nil)
+	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "set one of spec.consul, spec.dns, ") ||
+		!strings.Contains(err.Error(), " and spec.zookeeper") {
 		t.Errorf("no kind: %v", err)
 	}
 }
@@ -79,7 +89,7 @@ func TestKinds(t *testing.T) {
 func TestXDSUnserved(t *testing.T) {
 	kube := fake.NewClientBuilder().Build()
 	served := &usherv1alpha1.Registry{Spec: usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{}}}
-	_, err := DefaultConnect(kube, kube, nil)(served, "demo", nil)
+	_, err := Connect(Cluster{Reader: kube, Writer: kube})(served, "demo", nil)
 	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "--xds-bind-address") {
 		t.Errorf("xds that nobody serves: %v", err)
 	}
