@@ -52,20 +52,6 @@ type Connector interface {
 	Close() error
 }
 
-// Owner says who wrote an entry. The zero Owner is anybody but Usher.
-type Owner struct {
-	// Cluster is the UID of the kube-system namespace.
-	Cluster string `json:"cluster"`
-	// Namespace of the Pod and of the Registration.
-	Namespace string `json:"namespace"`
-	// Registration is its name.
-	Registration string `json:"registration"`
-	// Pod is its name.
-	Pod string `json:"pod"`
-	// PodUID tells Pods of the same name apart.
-	PodUID string `json:"uid"`
-}
-
 // Entry is an instance of a service.
 type Entry struct {
 	// ID is unique in the service.
@@ -145,14 +131,6 @@ func (c Change) Check(current *Entry) (apply bool, err error) {
 		return false, fmt.Errorf("it changed since it was listed: %w", ErrConflict)
 	}
 	return true, nil
-}
-
-// String names the owner for people.
-func (o Owner) String() string {
-	if o == (Owner{}) {
-		return "somebody who is not Usher"
-	}
-	return fmt.Sprintf("Pod %s/%s of cluster %s", o.Namespace, o.Pod, o.Cluster)
 }
 
 // Validate refuses a batch that no registry could apply as a whole. The error

@@ -5,7 +5,6 @@ package consul
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -21,9 +20,6 @@ const (
 	// maxTxnBytes is a transaction's size, well below Consul's default limit of
 	// 512 KiB (txn_max_req_len).
 	maxTxnBytes = 384 << 10
-	// maxRounds bounds how often changes are sent anew whose transaction met one
-	// that was outdated.
-	maxRounds = 4
 )
 
 // Operations of a transaction, each with one of its fields set.
@@ -64,25 +60,15 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 		return err
 	}
 	defer r.memory.wrote(service, changes)
-	var refused []error
-	for range maxRounds {
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
 		instances, err := r.read(ctx, service)
 		if err != nil {
-			return errors.Join(append(refused, err)...)
+			return nil, nil, err
 		}
-		steps, no := r.steps(service, changes, instances)
-		refused = append(refused, no...)
-		changes, no, err = r.commitAll(ctx, steps)
-		refused = append(refused, no...)
-		if err != nil || len(changes) == 0 {
-			return errors.Join(append(refused, err)...)
-		}
-	}
-	for _, change := range changes {
-		err := fmt.Errorf("others write to it all the time: %w", registry.ErrConflict)
-		refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-	}
-	return errors.Join(refused...)
+		steps, refused := r.steps(service, changes, instances)
+		again, no, err := r.commitAll(ctx, steps)
+		return again, append(refused, no...), err
+	})
 }
 
 // steps compares the changes with what is there.

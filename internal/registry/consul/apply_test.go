@@ -102,7 +102,7 @@ func TestStaleForEver(t *testing.T) {
 		return map[string]string{"entry-0": `failed to set service "entry-0" on node "n", index is stale`}
 	}}
 	byID, rest := registry.ChangeErrors(s.apply(1))
-	if rest != nil || !errors.Is(byID["entry-0"], registry.ErrConflict) || s.rounds != maxRounds {
+	if rest != nil || !errors.Is(byID["entry-0"], registry.ErrConflict) || s.rounds != registry.MaxRounds {
 		t.Errorf("after %d transactions: %v, and %v", s.rounds, byID, rest)
 	}
 }

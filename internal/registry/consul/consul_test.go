@@ -81,7 +81,7 @@ func TestWhatConsulCannotHoldIsRefused(t *testing.T) {
 		many[fmt.Sprintf("key-%d", n)] = ""
 	}
 	for name, spoil := range map[string]func(*registry.Entry){
-		"a key of Usher's":    func(e *registry.Entry) { e.Metadata = map[string]string{metaUID: "x"} },
+		"a key of Usher's":    func(e *registry.Entry) { e.Metadata = map[string]string{"usher-uid": "x"} },
 		"a key of Consul's":   func(e *registry.Entry) { e.Metadata = map[string]string{"consul-x": "x"} },
 		"a key with a dot":    func(e *registry.Entry) { e.Metadata = map[string]string{"a.b": "x"} },
 		"no key":              func(e *registry.Entry) { e.Metadata = map[string]string{"": "x"} },

@@ -106,6 +106,6 @@ func entries(service string, instances []instance) []registry.Entry {
 	for _, i := range instances {
 		all = append(all, i.entry(service))
 	}
-	slices.SortFunc(all, func(a, b registry.Entry) int { return strings.Compare(a.ID, b.ID) })
+	registry.Sort(all)
 	return all
 }

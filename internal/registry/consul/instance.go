@@ -15,17 +15,6 @@ import (
 	"github.com/usher-dev/usher/internal/registry"
 )
 
-// Keys of a service's metadata that Usher writes itself. The owner is in several
-// because a value has 512 bytes at most.
-const (
-	metaPrefix       = "usher-"
-	metaCluster      = metaPrefix + "cluster"
-	metaNamespace    = metaPrefix + "namespace"
-	metaRegistration = metaPrefix + "registration"
-	metaPod          = metaPrefix + "pod"
-	metaUID          = metaPrefix + "uid"
-)
-
 // Limits of Consul.
 const (
 	maxMeta      = 64
@@ -126,11 +115,7 @@ func (i instance) entry(name string) registry.Entry {
 		e.ID = i.Service.ID + "@" + i.Node.Node
 		return e
 	}
-	meta := i.Service.Meta
-	e.Owner = registry.Owner{
-		Cluster: meta[metaCluster], Namespace: meta[metaNamespace], Registration: meta[metaRegistration],
-		Pod: meta[metaPod], PodUID: meta[metaUID],
-	}
+	e.Owner = registry.MarkedOwner(i.Service.Meta)
 	return e
 }
 
@@ -144,7 +129,7 @@ func (s service) metadata() map[string]string {
 		metadata[key] = value
 	}
 	for key, value := range s.Meta {
-		if !strings.HasPrefix(key, metaPrefix) && key != metaTags {
+		if !strings.HasPrefix(key, registry.MetaPrefix) && key != metaTags {
 			set(key, value)
 		}
 	}
@@ -182,8 +167,7 @@ func encode(name string, e registry.Entry) (service, error) {
 		}
 		meta[key] = e.Metadata[key]
 	}
-	meta[metaCluster], meta[metaNamespace], meta[metaRegistration] = e.Owner.Cluster, e.Owner.Namespace, e.Owner.Registration
-	meta[metaPod], meta[metaUID] = e.Owner.Pod, e.Owner.PodUID
+	e.Owner.Mark(meta)
 	if len(meta) > maxMeta {
 		return service{}, registry.Permanent(fmt.Errorf("instance.metadata has %d keys: Consul has room for %d beside Usher's own",
 			len(e.Metadata), maxMeta-5))
@@ -199,7 +183,7 @@ func encode(name string, e registry.Entry) (service, error) {
 
 func checkMeta(key, value string) error {
 	switch {
-	case strings.HasPrefix(key, metaPrefix):
+	case strings.HasPrefix(key, registry.MetaPrefix):
 		return fmt.Errorf("the key %q begins as Usher's own do: use another", key)
 	case !metaKey.MatchString(key) || len(key) > maxMetaKey || strings.HasPrefix(key, "consul-"):
 		return fmt.Errorf("the key %q is none that Consul takes: use up to %d letters, digits, dashes and underscores, "+

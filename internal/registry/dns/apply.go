@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	// maxRounds bounds how often changes are computed anew because others have
-	// changed the same.
-	maxRounds = 4
 	// maxMessage bounds one update, in bytes; 64 KiB is the protocol's limit.
 	maxMessage = 48 << 10
 	// maxData bounds a TXT record, in bytes.
@@ -48,44 +45,20 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err != nil {
 		return err
 	}
-	var refused []error
-	var pending []*operation
-	for _, change := range changes {
-		op := &operation{change: change, host: n.host(change.Entry.ID)}
-		if change.Op == registry.Put {
-			op.srv, op.others, err = r.wanted(n, change.Entry)
-		}
-		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-			err = nil
-			continue
-		}
-		pending = append(pending, op)
-	}
-	for range maxRounds {
-		if len(pending) == 0 {
-			return errors.Join(refused...)
-		}
-		var conflicts []error
-		pending, conflicts, err = r.round(ctx, n, pending)
-		refused = append(refused, conflicts...)
-		if err != nil {
-			return errors.Join(append(refused, err)...)
-		}
-	}
-	for _, op := range pending {
-		err := fmt.Errorf("others write to it all the time: %w", registry.ErrConflict)
-		refused = append(refused, &registry.ChangeError{ID: op.change.Entry.ID, Err: err})
-	}
-	return errors.Join(refused...)
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
+		return r.round(ctx, n, changes)
+	})
 }
 
-// round reads, checks and sends what is pending. It returns what has to be done
-// again.
-func (r *Registry) round(ctx context.Context, n names, pending []*operation) (again []*operation, refused []error, err error) {
+// round reads, checks and sends changes. It returns what has to be done again.
+func (r *Registry) round(ctx context.Context, n names, changes []registry.Change) (again []registry.Change, refused []error, err error) {
+	pending, refused := r.operations(n, changes)
+	if len(pending) == 0 {
+		return nil, refused, nil
+	}
 	srvs, err := r.srvs(ctx, n)
 	if err != nil {
-		return nil, nil, err
+		return nil, refused, err
 	}
 	hosts := make([]string, 0, len(pending))
 	for _, op := range pending {
@@ -93,7 +66,7 @@ func (r *Registry) round(ctx context.Context, n names, pending []*operation) (ag
 	}
 	instances, err := r.read(ctx, n, hosts, srvs)
 	if err != nil {
-		return nil, nil, err
+		return nil, refused, err
 	}
 	size := 0
 	for _, srv := range srvs {
@@ -113,6 +86,23 @@ func (r *Registry) round(ctx context.Context, n names, pending []*operation) (ag
 		again, err = r.update(ctx, ready)
 	}
 	return again, refused, err
+}
+
+// operations are the changes as the server wants them.
+func (r *Registry) operations(n names, changes []registry.Change) (pending []*operation, refused []error) {
+	for _, change := range changes {
+		var err error
+		op := &operation{change: change, host: n.host(change.Entry.ID)}
+		if change.Op == registry.Put {
+			op.srv, op.others, err = r.wanted(n, change.Entry)
+		}
+		if err != nil {
+			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
+			continue
+		}
+		pending = append(pending, op)
+	}
+	return pending, refused
 }
 
 // sizeOf is what an SRV record takes in an answer, in bytes: its name is written
@@ -146,7 +136,7 @@ func (op *operation) check(size *int) (needed bool, err error) {
 
 // update puts the operations into as few messages as possible. What is in a
 // message that was not applied has to be done again.
-func (r *Registry) update(ctx context.Context, ready []*operation) (again []*operation, err error) {
+func (r *Registry) update(ctx context.Context, ready []*operation) (again []registry.Change, err error) {
 	err = r.connect(ctx, func(send exchange) error {
 		for len(ready) > 0 {
 			message := new(dns.Msg)
@@ -165,7 +155,9 @@ func (r *Registry) update(ctx context.Context, ready []*operation) (again []*ope
 			ready = ready[count:]
 			_, err := send(message)
 			if errors.Is(err, errPrerequisite) {
-				again = append(again, batch...)
+				for _, op := range batch {
+					again = append(again, op.change)
+				}
 			} else if err != nil {
 				return err
 			}

@@ -78,7 +78,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	for _, i := range instances {
 		entries = append(entries, i.entry)
 	}
-	slices.SortFunc(entries, func(a, b registry.Entry) int { return strings.Compare(a.ID, b.ID) })
+	registry.Sort(entries)
 	return entries, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,14 +15,9 @@ import (
 	"github.com/usher-dev/usher/internal/registry"
 )
 
-const (
-	// maxTxnOps is etcd's default limit of comparisons, and of operations, in one
-	// transaction (--max-txn-ops).
-	maxTxnOps = 128
-	// maxRounds bounds how often one batch is sent anew without the changes that
-	// were refused. Each round takes at least one out.
-	maxRounds = 4
-)
+// maxTxnOps is etcd's default limit of comparisons, and of operations, in one
+// transaction (--max-txn-ops).
+const maxTxnOps = 128
 
 // operation is a change on its way to etcd.
 type operation struct {
@@ -40,26 +36,48 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err != nil {
 		return err
 	}
-	var refused []error
-	pending := make([]operation, 0, len(changes))
+	var errs []error
+	for batch := range slices.Chunk(changes, maxTxnOps) {
+		err := registry.Rounds(batch, func(changes []registry.Change) ([]registry.Change, []error, error) {
+			return r.round(ctx, client, service, changes)
+		})
+		errs = append(errs, err)
+		if _, failed := registry.ChangeErrors(err); failed != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// round sends one transaction, and returns what is left of it if it was not applied.
+func (r *Registry) round(
+	ctx context.Context, client *clientv3.Client, service string, changes []registry.Change,
+) (again []registry.Change, refused []error, err error) {
+	var batch []operation
 	for _, change := range changes {
 		op, err := r.operation(service, change)
 		if err != nil {
 			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
 			continue
 		}
-		pending = append(pending, op)
+		batch = append(batch, op)
 	}
-	for len(pending) > 0 {
-		batch := pending[:min(len(pending), maxTxnOps)]
-		pending = pending[len(batch):]
-		conflicts, err := commitAll(ctx, client, r.root(service), batch)
-		refused = append(refused, conflicts...)
+	if len(batch) == 0 {
+		return nil, refused, nil
+	}
+	current, err := commit(ctx, client, r.root(service), batch)
+	if err != nil || current == nil {
+		return nil, refused, err
+	}
+	for _, op := range batch {
+		needed, err := op.change.Check(current[op.change.Entry.ID])
 		if err != nil {
-			return errors.Join(append(refused, err)...)
+			refused = append(refused, &registry.ChangeError{ID: op.change.Entry.ID, Err: err})
+		} else if needed {
+			again = append(again, op.change)
 		}
 	}
-	return errors.Join(refused...)
+	return again, refused, nil
 }
 
 func (r *Registry) operation(service string, change registry.Change) (operation, error) {
@@ -70,35 +88,6 @@ func (r *Registry) operation(service string, change registry.Change) (operation,
 	var err error
 	op.value, err = encode(change.Entry)
 	return op, err
-}
-
-// commitAll sends one batch until what is left of it has been applied.
-func commitAll(ctx context.Context, client *clientv3.Client, root string, batch []operation) ([]error, error) {
-	var refused []error
-	for range maxRounds {
-		current, err := commit(ctx, client, root, batch)
-		if err != nil || current == nil {
-			return refused, err
-		}
-		var next []operation
-		for _, op := range batch {
-			needed, err := op.change.Check(current[op.change.Entry.ID])
-			if err != nil {
-				refused = append(refused, &registry.ChangeError{ID: op.change.Entry.ID, Err: err})
-			} else if needed {
-				next = append(next, op)
-			}
-		}
-		if len(next) == 0 {
-			return refused, nil
-		}
-		batch = next
-	}
-	for _, op := range batch {
-		err := fmt.Errorf("others write to it all the time: %w", registry.ErrConflict)
-		refused = append(refused, &registry.ChangeError{ID: op.change.Entry.ID, Err: err})
-	}
-	return refused, nil
 }
 
 // commit sends one transaction. If a comparison fails it returns what is there,

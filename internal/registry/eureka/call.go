@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/rest"
@@ -91,21 +90,4 @@ func (r *Registry) failure(answer *rest.Answer) error {
 			err, KeyUsername, KeyPassword, errDenied))
 	}
 	return registry.Permanent(err)
-}
-
-// each calls for every number below n, some side by side, and returns the errors
-// by that number.
-func each(n int, call func(int) error) []error {
-	errs := make([]error, n)
-	slots := make(chan struct{}, parallel)
-	var all sync.WaitGroup
-	for i := range n {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			errs[i] = call(i)
-		})
-	}
-	all.Wait()
-	return errs
 }

@@ -172,7 +172,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	for _, i := range instances {
 		entries = append(entries, i.entry())
 	}
-	slices.SortFunc(entries, func(a, b registry.Entry) int { return strings.Compare(a.ID, b.ID) })
+	registry.Sort(entries)
 	r.keep(app, entries)
 	return entries, nil
 }
@@ -214,7 +214,7 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 func (r *Registry) correct(ctx context.Context, app string, instances map[string]instance) (map[string]instance, error) {
 	ids := r.writtenTo(app)
 	actual := make([]*instance, len(ids))
-	errs := each(len(ids), func(n int) (err error) {
+	errs := registry.Each(len(ids), parallel, func(n int) (err error) {
 		actual[n], err = r.actual(ctx, app, ids[n])
 		return err
 	})

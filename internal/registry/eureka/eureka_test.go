@@ -83,7 +83,7 @@ func TestEntriesOfOthers(t *testing.T) {
 }
 
 func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {
-	for _, key := range []string{metaUID, metaWeight, "@class", "a/b", ""} {
+	for _, key := range []string{"usher-uid", metaWeight, "@class", "a/b", ""} {
 		e := entry()
 		e.Metadata = map[string]string{key: "x"}
 		if _, err := encode("web", e, time.Hour, 7); !errors.Is(err, registry.ErrPermanent) {

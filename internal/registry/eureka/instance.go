@@ -18,17 +18,11 @@ import (
 	"github.com/usher-dev/usher/internal/registry"
 )
 
-// Keys of an instance's metadata that Usher writes itself. metaID repeats the
-// instance's own: metadata that was copied to another one says by it that it is
+// Keys of an instance's metadata that Usher writes beside the owner. metaID repeats
+// the instance's own: metadata that was copied to another one says by it that it is
 // not Usher's.
 const (
-	metaPrefix       = "usher-"
-	metaID           = metaPrefix + "id"
-	metaCluster      = metaPrefix + "cluster"
-	metaNamespace    = metaPrefix + "namespace"
-	metaRegistration = metaPrefix + "registration"
-	metaPod          = metaPrefix + "pod"
-	metaUID          = metaPrefix + "uid"
+	metaID = registry.MetaPrefix + "id"
 	// metaWeight is where load balancers of Spring Cloud look for a weight.
 	metaWeight = "weight"
 )
@@ -118,9 +112,9 @@ func (i instance) entry() registry.Entry {
 	if i.Port.Enabled == "false" {
 		e.Port = int32(i.SecurePort.Number)
 	}
-	ours := i.Metadata[metaID] == i.id() && i.Metadata[metaUID] != ""
+	ours := i.Metadata[metaID] == i.id() && registry.MarkedOwner(i.Metadata).PodUID != ""
 	for key, value := range i.Metadata {
-		if strings.HasPrefix(key, metaPrefix) || strings.HasPrefix(key, "@") || ours && key == metaWeight {
+		if strings.HasPrefix(key, registry.MetaPrefix) || strings.HasPrefix(key, "@") || ours && key == metaWeight {
 			continue
 		}
 		if e.Metadata == nil {
@@ -129,7 +123,7 @@ func (i instance) entry() registry.Entry {
 		e.Metadata[key] = value
 	}
 	if ours {
-		e.Owner, e.Weight = owner(i.Metadata)
+		e.Owner, e.Weight = registry.MarkedOwner(i.Metadata), weight(i.Metadata)
 	}
 	if i.Status != up {
 		e.Weight = 0
@@ -137,17 +131,14 @@ func (i instance) entry() registry.Entry {
 	return e
 }
 
-// owner reads what encode wrote. A weight that is no number becomes 0, which is
-// not as it should be, whatever that is.
-func owner(meta map[string]string) (registry.Owner, int32) {
+// weight reads what encode wrote. One that is no number becomes 0, which is not as it
+// should be, whatever that is.
+func weight(meta map[string]string) int32 {
 	weight, err := strconv.ParseInt(meta[metaWeight], 10, 32)
 	if err != nil {
-		weight = 0
+		return 0
 	}
-	return registry.Owner{
-		Cluster: meta[metaCluster], Namespace: meta[metaNamespace], Registration: meta[metaRegistration],
-		Pod: meta[metaPod], PodUID: meta[metaUID],
-	}, int32(weight)
+	return int32(weight)
 }
 
 // version changes with every registration, status and metadata; renewals leave
@@ -166,7 +157,7 @@ func encode(service string, e registry.Entry, lease time.Duration, dirty int64) 
 	meta := make(map[string]string, len(e.Metadata)+7)
 	for key, value := range e.Metadata {
 		switch {
-		case strings.HasPrefix(key, metaPrefix):
+		case strings.HasPrefix(key, registry.MetaPrefix):
 			return instance{}, registry.Permanent(fmt.Errorf("instance.metadata: the key %q begins as Usher's own do: use another", key))
 		case key == metaWeight:
 			return instance{}, registry.Permanent(fmt.Errorf("instance.metadata: the key %q is instance.weight: set that", key))
@@ -177,8 +168,7 @@ func encode(service string, e registry.Entry, lease time.Duration, dirty int64) 
 		meta[key] = value
 	}
 	meta[metaID], meta[metaWeight] = e.ID, strconv.Itoa(int(max(e.Weight, 1)))
-	meta[metaCluster], meta[metaNamespace], meta[metaRegistration] = e.Owner.Cluster, e.Owner.Namespace, e.Owner.Registration
-	meta[metaPod], meta[metaUID] = e.Owner.Pod, e.Owner.PodUID
+	e.Owner.Mark(meta)
 	return instance{
 		InstanceID: e.ID, App: application(service), HostName: e.Address, IPAddr: e.Address, VIPAddress: service,
 		Status: up, OverriddenStatus: unknown,

@@ -32,8 +32,6 @@ import (
 	"regexp"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registry"
 	"github.com/usher-dev/usher/internal/registry/credentials"
@@ -200,17 +198,7 @@ func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 // each calls a function for every process, in parallel, and joins the errors in
 // the order of the addresses.
 func (r *Registry) each(call func(at int) error) error {
-	failures := make([]error, len(r.targets))
-	var group errgroup.Group
-	group.SetLimit(maxParallel)
-	for at := range r.targets {
-		group.Go(func() error {
-			failures[at] = call(at)
-			return nil
-		})
-	}
-	_ = group.Wait() // Errors are in failures.
-	return errors.Join(failures...)
+	return errors.Join(registry.Each(len(r.targets), maxParallel, call)...)
 }
 
 // String names the process for people.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registry"
@@ -65,17 +64,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 // each runs a kind of write for every step. Steps that are refused are left out
 // from then on; any other error ends it.
 func (r *Registry) each(ctx context.Context, service string, p *plan, write func(context.Context, string, step) error) error {
-	errs := make([]error, len(p.steps))
-	slots := make(chan struct{}, parallel)
-	var all sync.WaitGroup
-	for n, s := range p.steps {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			errs[n] = write(ctx, service, s)
-		})
-	}
-	all.Wait()
+	errs := registry.Each(len(p.steps), parallel, func(n int) error { return write(ctx, service, p.steps[n]) })
 	var kept []step
 	for n, err := range errs {
 		switch {

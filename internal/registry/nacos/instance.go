@@ -3,7 +3,6 @@
 package nacos
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,18 +16,12 @@ import (
 	"github.com/usher-dev/usher/internal/registry"
 )
 
-// Keys of an instance's metadata that Usher writes itself. metaAddress repeats
-// the instance's own address: metadata that was copied to another one says by it
-// that it is not Usher's.
+// Keys of an instance's metadata that Usher writes beside the owner. metaAddress
+// repeats the instance's own address: metadata that was copied to another one says by
+// it that it is not Usher's.
 const (
-	metaPrefix       = "usher-"
-	metaID           = metaPrefix + "id"
-	metaAddress      = metaPrefix + "address"
-	metaCluster      = metaPrefix + "cluster"
-	metaNamespace    = metaPrefix + "namespace"
-	metaRegistration = metaPrefix + "registration"
-	metaPod          = metaPrefix + "pod"
-	metaUID          = metaPrefix + "uid"
+	metaID      = registry.MetaPrefix + "id"
+	metaAddress = registry.MetaPrefix + "address"
 )
 
 // maxWeight is Nacos's limit.
@@ -80,7 +73,7 @@ func (i instance) entry() registry.Entry {
 		e.Weight = 0
 	}
 	for key, value := range i.Metadata {
-		if strings.HasPrefix(key, metaPrefix) {
+		if strings.HasPrefix(key, registry.MetaPrefix) {
 			continue
 		}
 		if e.Metadata == nil {
@@ -91,12 +84,7 @@ func (i instance) entry() registry.Entry {
 	if !i.claims() {
 		return e
 	}
-	meta := i.Metadata
-	e.ID = meta[metaID]
-	e.Owner = registry.Owner{
-		Cluster: meta[metaCluster], Namespace: meta[metaNamespace], Registration: meta[metaRegistration],
-		Pod: meta[metaPod], PodUID: meta[metaUID],
-	}
+	e.ID, e.Owner = i.Metadata[metaID], registry.MarkedOwner(i.Metadata)
 	return e
 }
 
@@ -128,7 +116,7 @@ func encode(e registry.Entry) (instance, error) {
 	i := instance{IP: e.Address, Port: e.Port, Weight: float64(max(e.Weight, 1)), Healthy: true, Enabled: e.Weight > 0}
 	meta := make(map[string]string, len(e.Metadata)+7)
 	for key, value := range e.Metadata {
-		if strings.HasPrefix(key, metaPrefix) {
+		if strings.HasPrefix(key, registry.MetaPrefix) {
 			return instance{}, registry.Permanent(fmt.Errorf(
 				"instance.metadata: the key %q begins as Usher's own do: use another", key))
 		}
@@ -138,12 +126,7 @@ func encode(e registry.Entry) (instance, error) {
 		return instance{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Nacos's limit of %d", e.Weight, maxWeight))
 	}
 	meta[metaID], meta[metaAddress] = e.ID, i.at()
-	meta[metaCluster], meta[metaNamespace], meta[metaRegistration] = e.Owner.Cluster, e.Owner.Namespace, e.Owner.Registration
-	meta[metaPod], meta[metaUID] = e.Owner.Pod, e.Owner.PodUID
+	e.Owner.Mark(meta)
 	i.Metadata = meta
 	return i, nil
-}
-
-func sortByID(entries []registry.Entry) {
-	slices.SortFunc(entries, func(a, b registry.Entry) int { return cmp.Compare(a.ID, b.ID) })
 }

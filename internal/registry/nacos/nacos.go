@@ -153,7 +153,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	for _, l := range identify(instances) {
 		entries = append(entries, l.entry)
 	}
-	sortByID(entries)
+	registry.Sort(entries)
 	return entries, nil
 }
 

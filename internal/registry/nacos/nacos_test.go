@@ -74,7 +74,7 @@ func TestEntriesOfOthers(t *testing.T) {
 
 func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*registry.Entry){
-		"a key of Usher's": func(e *registry.Entry) { e.Metadata = map[string]string{metaUID: "x"} },
+		"a key of Usher's": func(e *registry.Entry) { e.Metadata = map[string]string{"usher-uid": "x"} },
 		"a large weight":   func(e *registry.Entry) { e.Weight = maxWeight + 1 },
 	} {
 		e := entry()

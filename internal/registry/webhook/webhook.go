@@ -13,9 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -178,7 +176,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		}
 		answer.Entries[i].Unsettled = registry.Excerpt(answer.Entries[i].Unsettled)
 	}
-	sortByID(answer.Entries)
+	registry.Sort(answer.Entries)
 	return answer.Entries, nil
 }
 
@@ -253,8 +251,4 @@ func read(said *rest.Answer, answer any) error {
 		return registry.Permanent(fmt.Errorf("%s answered with something else than the protocol's JSON: %w", said.Where, err))
 	}
 	return nil
-}
-
-func sortByID(entries []registry.Entry) {
-	slices.SortFunc(entries, func(a, b registry.Entry) int { return strings.Compare(a.ID, b.ID) })
 }

@@ -10,13 +10,9 @@ import (
 	"strings"
 
 	"github.com/go-zookeeper/zk"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/usher-dev/usher/internal/registry"
 )
-
-// maxRounds bounds how often changes are made anew that met what others did.
-const maxRounds = 4
 
 // errStale says that a node is not as it was when it was read.
 var errStale = errors.New("it changed since it was read")
@@ -38,20 +34,9 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err := registry.Validate(service, changes); err != nil {
 		return err
 	}
-	var refused []error
-	for range maxRounds {
-		again, no, err := r.round(ctx, service, changes)
-		refused = append(refused, no...)
-		if err != nil || len(again) == 0 {
-			return errors.Join(append(refused, err)...)
-		}
-		changes = again
-	}
-	for _, change := range changes {
-		err := fmt.Errorf("others write to it all the time: %w", registry.ErrConflict)
-		refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-	}
-	return errors.Join(refused...)
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
+		return r.round(ctx, service, changes)
+	})
 }
 
 // round makes the changes once, and returns those that met others' writes.
@@ -69,16 +54,7 @@ func (r *Registry) round(
 		if err != nil {
 			return err
 		}
-		results := make([]error, len(steps))
-		var group errgroup.Group
-		group.SetLimit(parallel)
-		for i, s := range steps {
-			group.Go(func() error {
-				results[i] = s.make(conn, r.folder(service), acl)
-				return nil
-			})
-		}
-		_ = group.Wait() // Each result stands for itself.
+		results := registry.Each(len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
 		again, no, err = sortOut(steps, results)
 		refused = append(refused, no...)
 		return err
