@@ -11,6 +11,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// Compare decides the changes against what is listed: needed are those that are left
+// to make, refused the ChangeErrors of those that must not be made.
+func Compare(listed []Entry, changes []Change) (needed []Change, refused []error) {
+	current := make(map[string]*Entry, len(listed))
+	for i := range listed {
+		current[listed[i].ID] = &listed[i]
+	}
+	for _, change := range changes {
+		apply, err := change.Check(current[change.Entry.ID])
+		if err != nil {
+			refused = append(refused, &ChangeError{ID: change.Entry.ID, Err: err})
+		} else if apply {
+			needed = append(needed, change)
+		}
+	}
+	return needed, refused
+}
+
 // MaxRounds bounds how often Rounds makes changes.
 const MaxRounds = 4
 

@@ -37,3 +37,34 @@ func TestChangeErrorsSeparatesChangesFromTheRest(t *testing.T) {
 		t.Errorf("no error became %v and %v", byID, rest)
 	}
 }
+
+// TestRounds makes changes anew that meet what others did, as often as makes sense.
+func TestRounds(t *testing.T) {
+	changes := []registry.Change{{Entry: registry.Entry{ID: "a"}}, {Entry: registry.Entry{ID: "b"}}, {Entry: registry.Entry{ID: "c"}}}
+	down := registry.Transient(errors.New("down"))
+	for name, test := range map[string]struct {
+		last   error
+		rounds int
+		byID   map[string]error
+	}{
+		"for ever":      {nil, registry.MaxRounds, map[string]error{"a": registry.ErrForeign, "c": registry.ErrConflict}},
+		"until it ends": {down, 2, map[string]error{"a": registry.ErrForeign}},
+	} {
+		rounds := 0
+		err := registry.Rounds(changes, func(left []registry.Change) (again []registry.Change, refused []error, err error) {
+			if rounds++; rounds > 1 {
+				return left, nil, test.last
+			}
+			return left[2:], []error{&registry.ChangeError{ID: "a", Err: registry.ErrForeign}}, nil
+		})
+		byID, rest := registry.ChangeErrors(err)
+		if rounds != test.rounds || !errors.Is(rest, test.last) || len(byID) != len(test.byID) {
+			t.Errorf("%s: %d rounds, %v", name, rounds, err)
+		}
+		for id, mark := range test.byID {
+			if !errors.Is(byID[id], mark) {
+				t.Errorf("%s: %s is refused with %v", name, id, byID[id])
+			}
+		}
+	}
+}

@@ -77,13 +77,11 @@ func (r *Registry) steps(name string, changes []registry.Change, instances []ins
 	for _, i := range instances {
 		current[i.entry(name).ID] = i
 	}
-	for _, change := range changes {
-		ops, err := r.operations(name, change, current)
+	needed, refused := registry.Compare(entries(name, instances), changes)
+	for _, change := range needed {
+		ops, err := r.operations(name, change, current[change.Entry.ID])
 		if err != nil {
 			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-			continue
-		}
-		if len(ops) == 0 {
 			continue
 		}
 		data, err := json.Marshal(ops)
@@ -96,18 +94,8 @@ func (r *Registry) steps(name string, changes []registry.Change, instances []ins
 	return steps, refused
 }
 
-// operations are those of a change, none if nothing is left to do.
-func (r *Registry) operations(name string, change registry.Change, current map[string]instance) ([]operation, error) {
-	var have *registry.Entry
-	there, found := current[change.Entry.ID]
-	if found {
-		e := there.entry(name)
-		have = &e
-	}
-	needed, err := change.Check(have)
-	if err != nil || !needed {
-		return nil, err
-	}
+// operations are those of a change; there is zero if there is no such instance.
+func (r *Registry) operations(name string, change registry.Change, there instance) ([]operation, error) {
 	nodeName := NodeName(name, change.Entry.ID)
 	if change.Op == registry.Remove {
 		return []operation{

@@ -54,30 +54,24 @@ func (r *Registry) round(
 	ctx context.Context, client *clientv3.Client, service string, changes []registry.Change,
 ) (again []registry.Change, refused []error, err error) {
 	var batch []operation
+	var sent []registry.Change
 	for _, change := range changes {
 		op, err := r.operation(service, change)
 		if err != nil {
 			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
 			continue
 		}
-		batch = append(batch, op)
+		batch, sent = append(batch, op), append(sent, change)
 	}
 	if len(batch) == 0 {
 		return nil, refused, nil
 	}
-	current, err := commit(ctx, client, r.root(service), batch)
-	if err != nil || current == nil {
+	applied, current, err := commit(ctx, client, r.root(service), batch)
+	if err != nil || applied {
 		return nil, refused, err
 	}
-	for _, op := range batch {
-		needed, err := op.change.Check(current[op.change.Entry.ID])
-		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: op.change.Entry.ID, Err: err})
-		} else if needed {
-			again = append(again, op.change)
-		}
-	}
-	return again, refused, nil
+	again, no := registry.Compare(current, sent)
+	return again, append(refused, no...), nil
 }
 
 func (r *Registry) operation(service string, change registry.Change) (operation, error) {
@@ -90,18 +84,17 @@ func (r *Registry) operation(service string, change registry.Change) (operation,
 	return op, err
 }
 
-// commit sends one transaction. If a comparison fails it returns what is there,
-// by entry ID; nil if all was applied.
+// commit sends one transaction. If a comparison fails it returns what is there.
 func commit(
 	ctx context.Context, client *clientv3.Client, root string, batch []operation,
-) (map[string]*registry.Entry, error) {
+) (applied bool, current []registry.Entry, err error) {
 	var compares []clientv3.Cmp
 	var writes, reads []clientv3.Op
 	for _, op := range batch {
 		// A key that does not exist has the modification revision 0.
 		revision, err := seen(op.change.Entry.Version)
 		if err != nil {
-			return nil, err
+			return false, nil, err
 		}
 		compares = append(compares, clientv3.Compare(clientv3.ModRevision(op.key), "=", revision))
 		reads = append(reads, clientv3.OpGet(op.key))
@@ -112,20 +105,15 @@ func commit(
 		}
 	}
 	answer, err := client.Txn(ctx).If(compares...).Then(writes...).Else(reads...).Commit()
-	if err != nil {
-		return nil, typed(err)
+	if err != nil || answer.Succeeded {
+		return err == nil, nil, typed(err)
 	}
-	if answer.Succeeded {
-		return nil, nil
-	}
-	current := map[string]*registry.Entry{}
 	for _, read := range answer.Responses {
 		for _, kv := range read.GetResponseRange().Kvs {
-			entry := decode(strings.TrimPrefix(string(kv.Key), root), kv)
-			current[entry.ID] = &entry
+			current = append(current, decode(strings.TrimPrefix(string(kv.Key), root), kv))
 		}
 	}
-	return current, nil
+	return false, current, nil
 }
 
 func seen(version string) (int64, error) {

@@ -85,29 +85,26 @@ func (r *Registry) steps(service string, changes []registry.Change, nodes []node
 	for i := range nodes {
 		byID[nodes[i].entry.ID] = &nodes[i]
 	}
-	for _, change := range changes {
-		s, needed, err := r.step(service, change, byID[change.Entry.ID])
+	needed, refused := registry.Compare(entries(nodes), changes)
+	for _, change := range needed {
+		s, err := r.step(service, change, byID[change.Entry.ID])
 		if err != nil {
 			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-		} else if needed {
-			steps = append(steps, s)
+			continue
 		}
+		steps = append(steps, s)
 	}
 	return steps, refused
 }
 
-func (r *Registry) step(service string, change registry.Change, there *node) (s step, needed bool, err error) {
+func (r *Registry) step(service string, change registry.Change, there *node) (s step, err error) {
 	s = step{change: change, there: there}
-	var current *registry.Entry
-	if there != nil {
-		current, s.name = &there.entry, there.name
-	}
-	needed, err = change.Check(current)
-	if err != nil || !needed || change.Op == registry.Remove {
-		return s, needed, err
+	if change.Op == registry.Remove {
+		s.name = there.name
+		return s, nil
 	}
 	s.name, s.data, err = r.layout.encode(service, change.Entry)
-	return s, true, err
+	return s, err
 }
 
 // make makes the change.

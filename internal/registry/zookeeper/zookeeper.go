@@ -145,19 +145,23 @@ func (r *Registry) Ping(ctx context.Context) error {
 // with the leader. An instance that Curator's callers skip, because its flag
 // enabled is false, has the weight 0.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
-	var entries []registry.Entry
-	err := r.dialer.run(ctx, func(conn *zk.Conn) error {
-		nodes, err := r.read(conn, service)
-		entries = make([]registry.Entry, 0, len(nodes))
-		for _, n := range nodes {
-			entries = append(entries, n.entry)
-		}
+	var nodes []node
+	err := r.dialer.run(ctx, func(conn *zk.Conn) (err error) {
+		nodes, err = r.read(conn, service)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return entries, nil
+	return entries(nodes), nil
+}
+
+func entries(nodes []node) []registry.Entry {
+	all := make([]registry.Entry, 0, len(nodes))
+	for _, n := range nodes {
+		all = append(all, n.entry)
+	}
+	return all
 }
 
 // Close implements registry.Connector.
