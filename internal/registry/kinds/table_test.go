@@ -127,7 +127,8 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("docs/registries.md has no example of %s", row.Name)
 			continue
 		}
-		c, err := connect(r, "demo", nil)
+		_, settings := Of(r, "demo")
+		c, err := connect(r, settings.Root, nil)
 		if err != nil {
 			t.Errorf("the example of %s: %v", row.Name, err)
 			continue
