@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -114,6 +115,7 @@ type Reconciler struct {
 	claimRefusals *refusals
 	metrics       *metrics
 	told          *told
+	journal       *journal
 	drains        *drains
 	readings      *readings
 }
@@ -130,7 +132,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
 		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
-		metrics: m, told: newTold(), drains: newDrains(), readings: newReadings(),
+		metrics: m, told: newTold(), journal: newJournal(), drains: newDrains(), readings: newReadings(),
 	}
 }
 
@@ -159,6 +161,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&corev1.Pod{}, r.PodEvents()).
 		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
 		WithOptions(controllerOptions(r.Options.Sets)).
+		WithLogConstructor(func(req *reconcile.Request) logr.Logger {
+			logger := mgr.GetLogger().WithName("cloneset")
+			if req != nil {
+				logger = logger.WithValues("cloneset", req.String())
+			}
+			return logger
+		}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the CloneSet controller: %w", err)

@@ -27,13 +27,15 @@ type answers struct {
 	mu    sync.Mutex
 	sets  map[types.NamespacedName]*apps.CloneSet
 	doubt map[types.NamespacedName]bool
+	// uids are those of the sets by the names that they have.
+	uids map[types.NamespacedName]types.UID
 	// made are the revisions of each set that the cache may not show yet.
 	made map[types.NamespacedName][]*appsv1.ControllerRevision
 }
 
 func newAnswers() *answers {
 	return &answers{
-		sets: map[types.NamespacedName]*apps.CloneSet{}, doubt: map[types.NamespacedName]bool{},
+		sets: map[types.NamespacedName]*apps.CloneSet{}, doubt: map[types.NamespacedName]bool{}, uids: map[types.NamespacedName]types.UID{},
 		made: map[types.NamespacedName][]*appsv1.ControllerRevision{},
 	}
 }
@@ -83,13 +85,23 @@ func (a *answers) lost(set types.NamespacedName) bool {
 	return a.doubt[set]
 }
 
-// forget drops a set that is gone.
-func (a *answers) forget(set types.NamespacedName) {
+// forget drops a set that is gone, and says which it was.
+func (a *answers) forget(set types.NamespacedName) types.UID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	uid := a.uids[set]
 	delete(a.sets, set)
 	delete(a.doubt, set)
 	delete(a.made, set)
+	delete(a.uids, set)
+	return uid
+}
+
+// named keeps the UID of a set.
+func (a *answers) named(set *apps.CloneSet) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.uids[client.ObjectKeyFromObject(set)] = set.UID
 }
 
 // noteRevision keeps a revision as the API server answered with it.
@@ -156,11 +168,11 @@ func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*a
 	}
 	if err := reader.Get(ctx, name, set); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.answers.forget(name)
 			return nil, nil
 		}
 		return nil, fmt.Errorf("get CloneSet: %w", err)
 	}
+	r.answers.named(set)
 	if lost {
 		r.answers.note(set) // the cache may still show an older one in the next pass
 		return set, nil

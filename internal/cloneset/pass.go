@@ -62,9 +62,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // forget frees what is kept about a set that is gone.
 func (r *Reconciler) forget(set types.NamespacedName) {
-	r.answers.forget(set)
+	uid := r.answers.forget(set)
+	r.writes.drop(uid)
+	r.claims.drop(uid)
 	r.metrics.sets.forget(set)
 	r.told.forget(set)
+	r.journal.forget(set)
 	r.readings.forget(set)
 	r.refusals.forget(set)
 	r.claimRefusals.forget(set)
@@ -109,6 +112,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		}
 	}
 	r.tell(set, &decided, blocked, outcomes, now)
+	r.journal.pass(ctx, set, &next, blocked, outcomes, now)
 	if written == nil {
 		r.tellProgress(set, &next)
 	}

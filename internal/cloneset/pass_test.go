@@ -128,8 +128,10 @@ func TestForget(t *testing.T) {
 	r.claimRefusals.put(idOf(set), refusal{})
 	r.departures.note(idOf(set), "x", nil)
 	r.answers.lose(keyOf(set))
+	r.answers.named(set)
+	r.learnGone(set, podWithSecret("web-a"))
 	r.forget(keyOf(set))
-	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.departures.sets)+len(r.answers.doubt) > 0 {
-		t.Errorf("left: %v, %v, %v, %v", r.refusals.known, r.claimRefusals.known, r.departures.sets, r.answers.doubt)
+	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.departures.sets)+len(r.answers.doubt)+len(r.answers.uids)+len(r.writes.sets) > 0 {
+		t.Errorf("left: %+v", r)
 	}
 }

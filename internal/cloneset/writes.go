@@ -112,6 +112,13 @@ func (w *overlay[T]) forget(object types.UID) {
 	}
 }
 
+// drop forgets all objects of a set that is gone.
+func (w *overlay[T]) drop(set types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.sets, set)
+}
+
 // merge lays what was written over what the cache shows. Entries in doubt are
 // the ones to look up: the cache has contradicted them for too long.
 func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, doubtful []answer[T]) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 
@@ -28,32 +29,61 @@ func TestGolden(t *testing.T) {
 			if v != nil {
 				t.Fatalf("%v\n%s", v, story)
 			}
-			path := filepath.Join("testdata", strings.ReplaceAll(c.name, " ", "-")+".txt")
-			if *update {
-				if err := os.WriteFile(path, []byte(story), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), story); diff != "" {
-				t.Errorf("the story has changed (-want +got); if it is right, write it anew with -update:\n%s", diff)
-			}
+			golden(t, c.name, story)
 		})
 	}
+}
+
+// golden compares a text with the one that somebody has read and found right.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("the text has changed (-want +got); if it is right, write it anew with -update:\n%s", diff)
+	}
+}
+
+// TestLogOfARollout: what the controller logs, at the default level, of a set that is
+// made and rolled out, which is enough to follow it.
+func TestLogOfARollout(t *testing.T) {
+	var lines strings.Builder
+	config := steady()
+	config.Process.Logger = funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{})
+	for _, c := range scenarios() {
+		if c.name != "update in place with hooks" {
+			continue
+		}
+		s, v := c.play(config)
+		if v != nil {
+			t.Fatalf("%v\n%s", v, s.World.Story())
+		}
+		golden(t, "log of a rollout", s.numberRevisions(lines.String()))
+	}
+}
+
+// numberRevisions names revisions by the order in which they were made.
+func (s *Simulation) numberRevisions(text string) string {
+	for i, c := range s.Server.log[Revisions] {
+		if r, ok := c.New.(*appsv1.ControllerRevision); ok && c.Old == nil {
+			text = strings.ReplaceAll(text, revision.Short(r.Name), fmt.Sprintf("r%d", i+1))
+		}
+	}
+	return text
 }
 
 // goldenStory is the story without events and plans, with revisions numbered in
 // the order in which they were made.
 func (s *Simulation) goldenStory() string {
-	story := s.World.Story()
-	for i, c := range s.Server.log[Revisions] {
-		if r, ok := c.New.(*appsv1.ControllerRevision); ok && c.Old == nil {
-			story = strings.ReplaceAll(story, revision.Short(r.Name), fmt.Sprintf("r%d", i+1))
-		}
-	}
+	story := s.numberRevisions(s.World.Story())
 	var out strings.Builder
 	for line := range strings.Lines(story) {
 		if !strings.Contains(line, " event ") && !strings.Contains(line, " decides to ") {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -44,6 +46,8 @@ type ProcessConfig struct {
 	// lost; LoseBlind says that the request was carried out all the same.
 	LoseAt    int
 	LoseBlind bool
+	// Logger takes what the process logs. Default: nobody.
+	Logger logr.Logger
 	// Careless takes the versions out of all writes: a broken executor.
 	Careless bool
 }
@@ -59,6 +63,7 @@ type Process struct {
 
 	nodes      *nodes
 	reconciler *cloneset.Reconciler
+	logger     logr.Logger
 	faults     Faults
 	speed      time.Duration
 	careless   bool
@@ -112,7 +117,7 @@ type pass struct {
 // newProcess starts a process: it lists all objects and then watches them.
 func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process {
 	p := &Process{
-		world: w, server: s, name: name, faults: config.Faults, speed: config.Speed, careless: config.Careless,
+		world: w, server: s, name: name, faults: config.Faults, speed: config.Speed, careless: config.Careless, logger: config.Logger,
 		crashAt: config.CrashAt, loseAt: config.LoseAt, loseBlind: config.LoseBlind,
 		caches: map[Kind]*cache{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
 	}
@@ -235,7 +240,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 		p.world.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
 	}
 	p.pass = pass{}
-	result, err := p.reconciler.Reconcile(context.Background(), request)
+	result, err := p.reconciler.Reconcile(log.IntoContext(context.Background(), p.logger), request)
 	if err != nil && !p.dead {
 		p.world.say(p.name, "the pass fails: %v", err)
 	}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/plan"
+)
+
+// journal logs how each set's rollout goes: when it begins and ends, and every wait
+// of a Pod. It remembers what it has logged, so that a pass that changes nothing
+// logs nothing.
+type journal struct {
+	mu   sync.Mutex
+	sets map[types.NamespacedName]*entry
+}
+
+// entry is what was logged of a set.
+type entry struct {
+	// revision is that of the last rollout.
+	revision string
+	// begun is when it began; zero if this process has not seen that.
+	begun time.Time
+	ended bool
+	// waits are the waits that have not ended, by Pod.
+	waits map[string]plan.Blocked
+}
+
+func newJournal() *journal { return &journal{sets: map[types.NamespacedName]*entry{}} }
+
+// pass logs what a pass has changed.
+func (j *journal) pass(ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
+	logger := log.FromContext(ctx)
+	logOutcomes(logger, outcomes)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e := j.sets[keyOf(set)]
+	if e == nil {
+		e = &entry{waits: map[string]plan.Blocked{}}
+		j.sets[keyOf(set)] = e
+	}
+	e.begin(logger, &set.Status, next, now)
+	e.wait(logger, blocked, now)
+	e.end(logger, next, now)
+}
+
+// forget drops a set that is gone.
+func (j *journal) forget(set types.NamespacedName) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.sets, set)
+}
+
+// logOutcomes logs each action with its reason, and each failure.
+func logOutcomes(logger logr.Logger, outcomes []outcome) {
+	for _, o := range outcomes {
+		about := logger.WithValues("action", strings.ToLower(string(o.action.Verb)), "reason", o.action.Reason)
+		if o.pod != nil {
+			about = about.WithValues("pod", o.pod.Name)
+		}
+		if o.action.Revision != nil {
+			about = about.WithValues("revision", o.action.Revision.Name)
+		}
+		if o.action.To != "" {
+			about = about.WithValues("state", o.action.To)
+		}
+		switch {
+		case o.err == nil:
+			about.V(1).Info("Action done")
+		case o.stale():
+			about.V(1).Info("Action dropped: the Pod has changed", "cause", o.err.Error())
+		default:
+			about.Error(o.err, "Action failed")
+		}
+	}
+}
+
+// begin logs that a rollout begins, or goes on, by what the status says.
+func (e *entry) begin(logger logr.Logger, was, is *apps.CloneSetStatus, now time.Time) {
+	about := aboutRollout(logger, is)
+	switch {
+	case is.UpdateRevision != was.UpdateRevision && is.UpdateRevision != e.revision:
+		*e = entry{revision: is.UpdateRevision, begun: now, waits: e.waits}
+		about.Info("Rollout begins", "from", was.UpdateRevision)
+	case is.UpdateRevision != e.revision: // this process has not seen it begin
+		*e = entry{revision: is.UpdateRevision, ended: rolledOut(is), waits: e.waits}
+		if !e.ended {
+			about.Info("Rollout goes on")
+		}
+	case e.ended && is.UpdatedReplicas < is.ExpectedUpdatedReplicas: // the partition has moved
+		e.begun, e.ended = now, false
+		about.Info("Rollout goes on")
+	}
+}
+
+// end logs that a rollout ends.
+func (e *entry) end(logger logr.Logger, is *apps.CloneSetStatus, now time.Time) {
+	if e.ended || !rolledOut(is) {
+		return
+	}
+	e.ended = true
+	about := aboutRollout(logger, is)
+	if !e.begun.IsZero() {
+		about = about.WithValues("took", now.Sub(e.begun).Round(time.Millisecond).String())
+	}
+	about.Info("Rollout ends")
+}
+
+// rolledOut says that as many Pods as the partition leaves have the update revision,
+// and that all Pods are available.
+func rolledOut(is *apps.CloneSetStatus) bool {
+	return is.UpdatedAvailableReplicas >= is.ExpectedUpdatedReplicas && is.AvailableReplicas == is.Replicas
+}
+
+func aboutRollout(logger logr.Logger, is *apps.CloneSetStatus) logr.Logger {
+	return logger.WithValues("revision", is.UpdateRevision, "replicas", is.Replicas,
+		"updated", is.UpdatedReplicas, "wanted", is.ExpectedUpdatedReplicas, "available", is.AvailableReplicas)
+}
+
+// wait logs each wait of a Pod that begins or ends.
+func (e *entry) wait(logger logr.Logger, blocked []plan.Blocked, now time.Time) {
+	waits := make(map[string]plan.Blocked, len(blocked))
+	for _, b := range blocked {
+		waits[b.Pod] = b
+		if was, ok := e.waits[b.Pod]; !ok || !sameWait(&was, &b) {
+			logger.Info("Wait begins", waitOf(&b)...)
+		}
+	}
+	for _, pod := range slices.Sorted(maps.Keys(e.waits)) {
+		was, is := e.waits[pod], waits[pod]
+		if sameWait(&was, &is) {
+			continue
+		}
+		about := waitOf(&was)
+		if !was.Since.IsZero() {
+			about = append(about, "waited", now.Sub(was.Since).Round(time.Second).String())
+		}
+		logger.Info("Wait ends", about...)
+	}
+	e.waits = waits
+}
+
+// sameWait says that two waits of a Pod are one.
+func sameWait(a, b *plan.Blocked) bool {
+	return a.Pod == b.Pod && a.Gate == b.Gate && a.State == b.State && slices.Equal(a.Keys, b.Keys)
+}
+
+// waitOf tells whom a Pod waits for.
+func waitOf(b *plan.Blocked) []any {
+	about := []any{"pod", b.Pod, "state", b.State}
+	switch {
+	case b.Batch != nil:
+		return append(about, "containers", b.Batch.Containers)
+	case b.Stuck != nil:
+		return append(about, "container", b.Stuck.Container, "image", b.Stuck.Image, "reason", b.Stuck.Reason)
+	}
+	return append(about, "gate", b.Gate, "keys", b.Keys)
+}
