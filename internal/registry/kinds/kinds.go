@@ -52,7 +52,7 @@ type Cluster struct {
 
 type keys = []string
 
-// table has a line for each kind, sorted by name.
+// table has a line for each kind, sorted by name: Name, Keys, HoldsBack, Read.
 func table(in Cluster) []Kind {
 	tls := func(others ...string) keys { return append(others, credentials.TLSKeys()...) }
 	return []Kind{
