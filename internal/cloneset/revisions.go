@@ -204,13 +204,9 @@ func (r *Reconciler) tryCreateRevision(
 	if err != nil {
 		return nil, unusable(fmt.Errorf("spec.template: %w", err))
 	}
-	labels := map[string]string{labelRevisionHash: hash}
-	for key, value := range set.Spec.Selector.MatchLabels {
-		labels[key] = string(value)
-	}
 	object := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: set.Name + "-" + hash, Labels: labels, Annotations: revisionAnnotations(set),
+			Namespace: set.Namespace, Name: set.Name + "-" + hash, Labels: historyLabels(set, hash), Annotations: revisionAnnotations(set),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
 		},
 		Data: runtime.RawExtension{Raw: data}, Revision: number,
@@ -226,6 +222,21 @@ func (r *Reconciler) tryCreateRevision(
 		return nil, unusable(fmt.Errorf("ControllerRevision %s: %w", object.Name, errAltered))
 	}
 	return object, nil
+}
+
+// historyLabels are those of the template that the selector asks about, so that it
+// finds the revision as it finds the Pods.
+func historyLabels(set *apps.CloneSet, hash string) map[string]string {
+	labels := map[string]string{labelRevisionHash: hash}
+	for key, value := range set.Spec.Selector.MatchLabels {
+		labels[key] = string(value)
+	}
+	for _, expression := range set.Spec.Selector.MatchExpressions {
+		if value, there := set.Spec.Template.Metadata.Labels[expression.Key]; there {
+			labels[expression.Key] = string(value)
+		}
+	}
+	return labels
 }
 
 // revisionAnnotations are the set's own, so that its change-cause shows in the

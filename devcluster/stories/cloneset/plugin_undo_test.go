@@ -274,3 +274,18 @@ func TestPluginRolloutHistory(t *testing.T) {
 	s.settled(3)
 	expect("2 second, 3 first")
 }
+
+// A set whose selector has no matchLabels has a history as well.
+func TestPluginHistoryBySelectorExpressions(t *testing.T) {
+	t.Parallel()
+	s, _ := tool(t)
+	s.create(plain, "spec.selector", map[string]any{"matchExpressions": []any{
+		map[string]any{"key": "app", "operator": "In", "values": []any{"web", "site"}},
+	}})
+	s.settled(3)
+	s.image("example.test/web:v2")
+	s.settled(3)
+	if got := s.chronicle(); got != "1 web:v1, 2 web:v2" {
+		t.Errorf("history %q of the revisions %v", got, s.revisionNames())
+	}
+}
