@@ -32,7 +32,7 @@ func (r *reasonsOf) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any
 
 // passOver makes a pass over a new set of one Pod with more revisions than it keeps,
 // on an API server that fails as told.
-func passOver(t *testing.T, failing interceptor.Funcs) (reconcile.Result, error, *apps.CloneSet, []string) {
+func passOver(t *testing.T, failing interceptor.Funcs) (*apps.CloneSet, []string, error) {
 	t.Helper()
 	set := web()
 	set.Generation, set.Spec.Replicas, set.Spec.RevisionHistoryLimit = 1, new(int32(1)), new(int32(0))
@@ -53,8 +53,8 @@ func passOver(t *testing.T, failing interceptor.Funcs) (reconcile.Result, error,
 	recorder := &reasonsOf{}
 	r := New(interceptor.NewClient(watching, failing), server, nil, Options{Clock: testclock.NewFakePassiveClock(now)})
 	r.Events = recorder
-	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
-	return result, err, read(t, server, set), recorder.reasons
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
+	return read(t, server, set), recorder.reasons, err
 }
 
 // TestLateFailures: what fails after the Pods were written keeps neither the status
@@ -80,7 +80,7 @@ func TestLateFailures(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err, set, reasons := passOver(t, test.failing)
+			set, reasons, err := passOver(t, test.failing)
 			if !errors.Is(err, broken) {
 				t.Errorf("error %v: it is not tried again", err)
 			}
@@ -104,7 +104,7 @@ func TestTerminatingNamespace(t *testing.T) {
 		"no Pod":      func(object client.Object) bool { _, ok := object.(*appsv1.ControllerRevision); return !ok },
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err, _, reasons := passOver(t, interceptor.Funcs{
+			_, reasons, err := passOver(t, interceptor.Funcs{
 				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 					if refused(object) {
 						return going
