@@ -31,6 +31,7 @@ var cloneSetSeeds = []string{
 	"priorityStrategy":{"weightPriority":[{"weight":50,"matchSelector":{"matchExpressions":[{"key":"a","operator":"In","values":["x"]}]}}]}},
 	"lifecycle":{"preNormal":{"labelsHandler":{"a":"true"}},"preDelete":{"finalizersHandler":["a/b"],"markPodNotReady":true}}}}`,
 	`{"spec":{"template":{},"updateStrategy":{"partition":"x%"}}}`,
+	`{"spec":{"template":{},"updateStrategy":{"type":"","maxSurge":"1000000%"}}}`,
 	`{"spec":{"template":[],"updateStrategy":{"maxSurge":-1}}}`,
 	`{"spec":{"template":{"metadata":{"labels":{"a":"1"}},"spec":{"readinessGates":[1,null]}},"updateStrategy":{"maxUnavailable":"99999%"}}}`,
 	`{"spec":{"template":{"spec":{"containers":null}},"updateStrategy":{"priorityStrategy":{"weightPriority":[{"matchSelector":{"matchExpressions":[{"operator":"?"}]}}]}}}}`,
@@ -128,6 +129,9 @@ func revisionOf(template map[string]any) (*revision.Revision, error) {
 		return nil, fmt.Errorf("hash: %w", err)
 	}
 	data, err := revision.Data(template)
+	if errors.Is(err, revision.ErrNoTemplate) {
+		return nil, nil // the set is told of it
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode revision: %w", err)
 	}
