@@ -5,6 +5,7 @@ package cloneset
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,11 +87,30 @@ func readCount(value *apps.Count, fallback plan.Count) (plan.Count, error) {
 	case value == nil:
 		return fallback, nil
 	case value.Type == intstr.String:
-		return plan.ParsePercent(value.StrVal)
+		return plan.ParsePercent(atMost(value.StrVal))
 	case value.IntVal < 0:
 		return plan.Count{}, fmt.Errorf("%d is negative", value.IntVal)
 	}
 	return plan.Count{Value: int(value.IntVal)}, nil
+}
+
+// mostPercent is more Pods than any set may have to do with at once.
+const mostPercent = "9999%"
+
+// atMost gives a percentage that is larger than the planner reads as one that
+// asks for the same: more than all Pods are all of them.
+func atMost(text string) string {
+	digits, ok := strings.CutSuffix(text, "%")
+	if !ok || len(text) <= len(mostPercent) || strings.Trim(digits, "0123456789") != "" {
+		return text
+	}
+	switch digits = strings.TrimLeft(digits, "0"); {
+	case digits == "":
+		return "0%"
+	case len(digits) >= len(mostPercent):
+		return mostPercent
+	}
+	return digits + "%"
 }
 
 func readPriority(in *apps.UpdatePriorityStrategy, spec *plan.Spec) error {

@@ -44,7 +44,13 @@ func fromSpec(spec *apps.LifecycleHook) Hook {
 	if spec == nil {
 		return Hook{}
 	}
-	return Hook{Labels: spec.LabelsHandler, Finalizers: spec.FinalizersHandler, MarkNotReady: spec.MarkPodNotReady}
+	hook := Hook{Labels: spec.LabelsHandler, MarkNotReady: spec.MarkPodNotReady}
+	for _, finalizer := range spec.FinalizersHandler {
+		if !slices.Contains(hook.Finalizers, finalizer) { // the API does not mind one that is listed twice
+			hook.Finalizers = append(hook.Finalizers, finalizer)
+		}
+	}
+	return hook
 }
 
 // Holds says whether at least one label or finalizer of the hook is on the Pod.

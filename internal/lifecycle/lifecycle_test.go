@@ -201,18 +201,19 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestFromSpec: an absent lifecycle and absent hooks hold nothing.
+// TestFromSpec: an absent lifecycle and absent hooks hold nothing, and a
+// finalizer that is listed twice is one.
 func TestFromSpec(t *testing.T) {
 	if got := FromSpec(nil); !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() || !got.PreDelete.Empty() {
 		t.Errorf("FromSpec(nil) = %+v", got)
 	}
 	got := FromSpec(&apps.Lifecycle{PreDelete: &apps.LifecycleHook{
-		LabelsHandler: map[string]string{"a": "1"}, FinalizersHandler: []string{"f"}, MarkPodNotReady: true,
+		LabelsHandler: map[string]string{"a": "1"}, FinalizersHandler: []string{"f", "g", "f"}, MarkPodNotReady: true,
 	}})
 	if !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() {
 		t.Errorf("absent hooks hold: %+v", got)
 	}
-	if h := got.PreDelete; h.Labels["a"] != "1" || !slices.Equal(h.Finalizers, []string{"f"}) || !h.MarkNotReady {
+	if h := got.PreDelete; h.Labels["a"] != "1" || !slices.Equal(h.Finalizers, []string{"f", "g"}) || !h.MarkNotReady {
 		t.Errorf("PreDelete = %+v", h)
 	}
 }

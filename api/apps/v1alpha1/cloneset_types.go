@@ -50,8 +50,12 @@ type CloneSetList struct {
 // +kubebuilder:validation:XValidation:rule="self.selector == oldSelf.selector",message="selector cannot change once the CloneSet exists: Pods would be orphaned; create a new CloneSet instead",fieldPath=".selector"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector.matchLabels) || (has(self.template.metadata) && has(self.template.metadata.labels) && self.selector.matchLabels.all(k, k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k]))",message="selector.matchLabels must all be among template.metadata.labels: add the missing labels to the template",fieldPath=".selector"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector.matchExpressions) || self.selector.matchExpressions.all(e, has(self.template.metadata) && has(self.template.metadata.labels) && e.key in self.template.metadata.labels ? (e.operator == 'Exists' || (e.operator == 'In' && has(e.values) && self.template.metadata.labels[e.key] in e.values) || (e.operator == 'NotIn' && !(has(e.values) && self.template.metadata.labels[e.key] in e.values))) : e.operator in ['DoesNotExist', 'NotIn'])",message="selector.matchExpressions must match template.metadata.labels: change the template's labels or the expressions",fieldPath=".selector"
-// +kubebuilder:validation:XValidation:rule="!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)",message="progressDeadlineSeconds must be larger than minReadySeconds, else no rollout can ever make its deadline",fieldPath=".progressDeadlineSeconds"
+// +kubebuilder:validation:XValidation:rule="!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds == 2147483647 || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)",message="progressDeadlineSeconds must be larger than minReadySeconds, else no rollout can ever make its deadline; 2147483647 is no deadline",fieldPath=".progressDeadlineSeconds"
 // +kubebuilder:validation:XValidation:rule="self.replicas == 0 || !((type(self.updateStrategy.maxUnavailable) == int ? self.updateStrategy.maxUnavailable == 0 : self.updateStrategy.maxUnavailable.matches('^0+%$')) && (type(self.updateStrategy.maxSurge) == int ? self.updateStrategy.maxSurge == 0 : self.updateStrategy.maxSurge.matches('^0+%$')))",message="updateStrategy.maxUnavailable and updateStrategy.maxSurge cannot both be 0: no Pod could ever be updated; raise one of them",fieldPath=".updateStrategy"
+// +kubebuilder:validation:XValidation:rule="self.replicas == 0 || self.updateStrategy.type != 'InPlaceOnly' || (type(self.updateStrategy.maxSurge) == int ? self.updateStrategy.maxSurge == 0 : self.updateStrategy.maxSurge.matches('^0+%$'))",message="maxSurge must be 0 with type InPlaceOnly, which never creates a Pod for an update; remove maxSurge or choose InPlaceIfPossible",fieldPath=".updateStrategy.maxSurge"
+// +kubebuilder:validation:XValidation:rule="!has(self.volumeClaimTemplates) || !has(self.template.spec) || !has(self.template.spec.volumes) || [self.volumeClaimTemplates.map(t, t.metadata.name)].all(claims, self.template.spec.volumes.all(v, !(v.name in claims)))",message="a volume of template.spec.volumes has the name of one of volumeClaimTemplates, which is a volume of every Pod: remove it or rename one of them",fieldPath=".template.spec.volumes"
+// +kubebuilder:validation:XValidation:rule="!has(self.template.spec) || [(has(self.template.spec.volumes) ? self.template.spec.volumes.map(v, v.name) : []) + (has(self.volumeClaimTemplates) ? self.volumeClaimTemplates.map(t, t.metadata.name) : [])].all(names, self.template.spec.containers.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m, m.name in names)))",message="each of volumeMounts must name a volume: add it to template.spec.volumes or volumeClaimTemplates, or correct its name",fieldPath=".template.spec.containers"
+// +kubebuilder:validation:XValidation:rule="!has(self.template.spec) || !has(self.template.spec.initContainers) || [(has(self.template.spec.volumes) ? self.template.spec.volumes.map(v, v.name) : []) + (has(self.volumeClaimTemplates) ? self.volumeClaimTemplates.map(t, t.metadata.name) : [])].all(names, self.template.spec.initContainers.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m, m.name in names)))",message="each of volumeMounts must name a volume: add it to template.spec.volumes or volumeClaimTemplates, or correct its name",fieldPath=".template.spec.initContainers"
 type CloneSetSpec struct {
 	// Replicas is the desired number of Pods.
 	// +kubebuilder:default=1
@@ -71,8 +75,8 @@ type CloneSetSpec struct {
 	// "<template>-<cloneset>-<instance id>". A change of them alone is no new
 	// revision: claims stay as they are, and new Pods get claims of the present
 	// templates.
-	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, has(a.metadata) && has(b.metadata) && has(a.metadata.name) && has(b.metadata.name) && a.metadata.name == b.metadata.name))",message="each of volumeClaimTemplates needs a metadata.name of its own: it names the volume in the Pod"
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.metadata.name == b.metadata.name))",message="each of volumeClaimTemplates needs a metadata.name of its own: it names the volume in the Pod"
+	// +kubebuilder:validation:MaxItems=256
 	// +listType=atomic
 	// +optional
 	VolumeClaimTemplates []ClaimTemplate `json:"volumeClaimTemplates,omitempty"`
@@ -117,32 +121,40 @@ type CloneSetSpec struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="selector cannot be empty: it would select every Pod of the namespace; set selector.matchLabels to labels of the template"
 type LabelSelector struct {
 	// MatchLabels are labels that a Pod must carry.
-	// +kubebuilder:validation:MaxProperties=64
 	// +optional
-	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
+	MatchLabels Labels `json:"matchLabels,omitempty"`
 	// MatchExpressions are requirements that a Pod's labels must meet.
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
 	// +optional
 	MatchExpressions []LabelSelectorRequirement `json:"matchExpressions,omitempty"`
 }
 
+// Labels are labels by key.
+//
+// +kubebuilder:validation:MaxProperties=1024
+// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="each key must be a label key such as \"app\" or \"example.com/app\": 63 letters, digits, '-', '_' and '.' at most, behind an optional DNS name and a slash"
+type Labels map[string]LabelValue
+
 // LabelValue is the value of a label.
 //
 // +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`
 type LabelValue string
 
 // LabelSelectorRequirement is metav1.LabelSelectorRequirement with bounds.
+//
+// +kubebuilder:validation:XValidation:rule="(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",message="the operators In and NotIn need values, Exists and DoesNotExist take none",fieldPath=".values"
 type LabelSelectorRequirement struct {
 	// Key is the label's key.
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
 	Key string `json:"key"`
 	// Operator relates the key to the values.
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
 	Operator metav1.LabelSelectorOperator `json:"operator"`
 	// Values are the values of In and NotIn.
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=4096
 	// +listType=atomic
 	// +optional
 	Values []LabelValue `json:"values,omitempty"`
@@ -153,7 +165,6 @@ type CloneSetScaleStrategy struct {
 	// PodsToDelete names Pods to be deleted first. With replicas unchanged they
 	// are replaced. Names of Pods that are gone are removed from the list.
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=5000
 	// +optional
 	PodsToDelete []string `json:"podsToDelete,omitempty"`
 	// MaxUnavailable bounds how many Pods may be unavailable while Pods are
@@ -170,13 +181,13 @@ type CloneSetScaleStrategy struct {
 // Count is a number of Pods (5) or a percentage of them ("20%").
 //
 // +kubebuilder:validation:XIntOrString
-// +kubebuilder:validation:MaxLength=5
-// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^[0-9]{1,4}%$')",message="must be a number of Pods such as 5, without quotes, or a percentage such as \"20%\""
+// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^[0-9]+%$')",message="must be a number of Pods such as 5, without quotes, or a percentage such as \"20%\""
 type Count intstr.IntOrString
 
-// UpdateStrategyType says by which means Pods change to a new template.
+// UpdateStrategyType says by which means Pods change to a new template. The
+// empty one is ReCreate.
 //
-// +kubebuilder:validation:Enum=ReCreate;InPlaceIfPossible;InPlaceOnly;OnDelete
+// +kubebuilder:validation:Enum="";ReCreate;InPlaceIfPossible;InPlaceOnly;OnDelete
 type UpdateStrategyType string
 
 const (
@@ -191,10 +202,6 @@ const (
 )
 
 // CloneSetUpdateStrategy says how Pods change to a new template.
-//
-// +kubebuilder:validation:XValidation:rule="self.type != 'InPlaceOnly' || (type(self.maxSurge) == int ? self.maxSurge == 0 : self.maxSurge.matches('^0+%$'))",message="maxSurge must be 0 with type InPlaceOnly, which never creates a Pod for an update; remove maxSurge or choose InPlaceIfPossible",fieldPath=".maxSurge"
-// +kubebuilder:validation:XValidation:rule="!has(self.MaxSurge)",message="MaxSurge is spelled maxSurge"
-// +kubebuilder:validation:XValidation:rule="!has(self.MaxUnavailable)",message="MaxUnavailable is spelled maxUnavailable"
 type CloneSetUpdateStrategy struct {
 	// Type is the means of update.
 	// +kubebuilder:default=ReCreate
@@ -222,20 +229,12 @@ type CloneSetUpdateStrategy struct {
 	// +optional
 	PriorityStrategy *UpdatePriorityStrategy `json:"priorityStrategy,omitempty"`
 	// ScatterStrategy spreads Pods with these labels evenly over the rollout.
-	// +kubebuilder:validation:MaxItems=32
-	// +listType=atomic
+	// +listType=set
 	// +optional
 	ScatterStrategy []UpdateScatterTerm `json:"scatterStrategy,omitempty"`
 	// InPlaceUpdateStrategy tunes updates in place.
 	// +optional
 	InPlaceUpdateStrategy *InPlaceUpdateStrategy `json:"inPlaceUpdateStrategy,omitempty"`
-
-	// MisspeltMaxSurge is here to be refused with the right name.
-	// +optional
-	MisspeltMaxSurge *intstr.IntOrString `json:"MaxSurge,omitempty"`
-	// MisspeltMaxUnavailable is here to be refused with the right name.
-	// +optional
-	MisspeltMaxUnavailable *intstr.IntOrString `json:"MaxUnavailable,omitempty"`
 }
 
 // InPlaceUpdateStrategy tunes updates in place.
@@ -254,12 +253,11 @@ type InPlaceUpdateStrategy struct {
 type UpdatePriorityStrategy struct {
 	// OrderPriority lists label keys; the first one that a Pod carries counts,
 	// and a larger trailing number is updated earlier.
-	// +kubebuilder:validation:MaxItems=32
 	// +listType=atomic
 	// +optional
 	OrderPriority []UpdatePriorityOrderTerm `json:"orderPriority,omitempty"`
 	// WeightPriority lists selectors with weights; the larger sum is updated earlier.
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
 	// +optional
 	WeightPriority []UpdatePriorityWeightTerm `json:"weightPriority,omitempty"`
@@ -283,6 +281,8 @@ type UpdatePriorityWeightTerm struct {
 }
 
 // UpdateScatterTerm names Pods to spread by a label.
+//
+// +structType=atomic
 type UpdateScatterTerm struct {
 	// Key is the label's key.
 	// +kubebuilder:validation:MinLength=1
@@ -292,10 +292,6 @@ type UpdateScatterTerm struct {
 }
 
 // Lifecycle names the hooks that hold Pods at the gates of their life.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.PreNormal)",message="PreNormal is spelled preNormal"
-// +kubebuilder:validation:XValidation:rule="!has(self.PreDelete)",message="PreDelete is spelled preDelete"
-// +kubebuilder:validation:XValidation:rule="!has(self.InPlaceUpdate)",message="InPlaceUpdate is spelled inPlaceUpdate"
 type Lifecycle struct {
 	// PreNormal holds a new Pod in PreparingNormal until every one of its labels
 	// and finalizers is on the Pod.
@@ -309,55 +305,22 @@ type Lifecycle struct {
 	// finalizers is on the Pod, and in Updated until all of them are back.
 	// +optional
 	InPlaceUpdate *LifecycleHook `json:"inPlaceUpdate,omitempty"`
-
-	// MisspeltPreNormal is here to be refused with the right name.
-	// +kubebuilder:pruning:PreserveUnknownFields
-	// +optional
-	MisspeltPreNormal *Misspelt `json:"PreNormal,omitempty"`
-	// MisspeltPreDelete is here to be refused with the right name.
-	// +kubebuilder:pruning:PreserveUnknownFields
-	// +optional
-	MisspeltPreDelete *Misspelt `json:"PreDelete,omitempty"`
-	// MisspeltInPlaceUpdate is here to be refused with the right name.
-	// +kubebuilder:pruning:PreserveUnknownFields
-	// +optional
-	MisspeltInPlaceUpdate *Misspelt `json:"InPlaceUpdate,omitempty"`
 }
-
-// Misspelt is the value of a field whose name is nearly right. It is never
-// stored: the schema has the field only so that it can be refused with a
-// message that gives the right name.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
-type Misspelt struct{}
 
 // LifecycleHook is a set of labels and finalizers by which an outside component
 // holds a Pod.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.labelHandlers)",message="labelHandlers is spelled labelsHandler"
-// +kubebuilder:validation:XValidation:rule="!has(self.finalizerHandlers)",message="finalizerHandlers is spelled finalizersHandler"
 type LifecycleHook struct {
 	// LabelsHandler are labels that hold the Pod while it has them with these values.
 	// +optional
 	LabelsHandler map[string]string `json:"labelsHandler,omitempty"`
 	// FinalizersHandler are finalizers that hold the Pod while it has them.
-	// +listType=set
+	// +listType=atomic
 	// +optional
 	FinalizersHandler []string `json:"finalizersHandler,omitempty"`
 	// MarkPodNotReady makes the Pod not ready while the hook holds it. It has a
 	// meaning for preDelete and inPlaceUpdate only.
 	// +optional
 	MarkPodNotReady bool `json:"markPodNotReady,omitempty"`
-
-	// MisspeltLabelsHandler is here to be refused with the right name.
-	// +kubebuilder:pruning:PreserveUnknownFields
-	// +optional
-	MisspeltLabelsHandler *Misspelt `json:"labelHandlers,omitempty"`
-	// MisspeltFinalizersHandler is here to be refused with the right name.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	MisspeltFinalizersHandler []string `json:"finalizerHandlers,omitempty"`
 }
 
 // CloneSetStatus is what the controller last saw.

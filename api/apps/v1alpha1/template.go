@@ -19,8 +19,7 @@ import (
 //
 // +kubebuilder:object:generate=false
 // +kubebuilder:pruning:PreserveUnknownFields
-// +kubebuilder:validation:XValidation:rule="!has(self.metadata) || !has(self.metadata.containers)",message="template.metadata.containers is in the wrong place: containers belong to template.spec.containers; check the indentation",fieldPath=".metadata"
-// +kubebuilder:validation:XValidation:rule="has(self.spec) || (has(self.metadata) && has(self.metadata.containers))",message="template.spec is missing: give the Pods at least one container in template.spec.containers"
+// +kubebuilder:validation:XValidation:rule="has(self.spec)",message="template.spec is missing: give the Pods at least one container in template.spec.containers; if they are under template.metadata, mend the indentation"
 type PodTemplate struct {
 	// Metadata holds the labels and annotations of the Pods.
 	// +optional
@@ -37,17 +36,11 @@ type PodTemplate struct {
 // +kubebuilder:pruning:PreserveUnknownFields
 type PodTemplateMetadata struct {
 	// Labels of the Pods.
-	// +kubebuilder:validation:MaxProperties=512
 	// +optional
-	Labels map[string]LabelValue `json:"labels,omitempty"`
+	Labels Labels `json:"labels,omitempty"`
 	// Annotations of the Pods.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// MisplacedContainers is here to be refused with the right place.
-	// +kubebuilder:validation:MaxItems=256
-	// +listType=atomic
-	// +optional
-	MisplacedContainers []Misspelt `json:"containers,omitempty"`
 }
 
 // PodTemplateSpec is the part of a template's PodSpec that validation reads.
@@ -55,6 +48,7 @@ type PodTemplateMetadata struct {
 // +kubebuilder:pruning:PreserveUnknownFields
 // +kubebuilder:validation:XValidation:rule="!has(self.restartPolicy) || self.restartPolicy == 'Always'",message="restartPolicy must be Always: a CloneSet keeps its Pods running; remove the field",fieldPath=".restartPolicy"
 // +kubebuilder:validation:XValidation:rule="!has(self.activeDeadlineSeconds)",message="activeDeadlineSeconds is for Pods that end; a CloneSet keeps its Pods running; remove the field"
+// +kubebuilder:validation:XValidation:rule="!has(self.hostNetwork) || !self.hostNetwork || self.containers.all(c, !has(c.ports) || c.ports.all(p, !has(p.hostPort) || p.hostPort == 0 || p.hostPort == p.containerPort))",message="with hostNetwork each hostPort must be its containerPort: remove hostPort",fieldPath=".containers"
 type PodTemplateSpec struct {
 	// RestartPolicy must be Always, which is the default.
 	// +kubebuilder:validation:MaxLength=64
@@ -69,6 +63,21 @@ type PodTemplateSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	Containers []PodTemplateContainer `json:"containers"`
+	// InitContainers run before the containers.
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	InitContainers []PodTemplateContainer `json:"initContainers,omitempty"`
+	// Volumes that containers can mount, beside those of volumeClaimTemplates.
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Volumes []PodTemplateVolume `json:"volumes,omitempty"`
+	// HostNetwork gives the Pods the network of their node.
+	// +optional
+	HostNetwork bool `json:"hostNetwork,omitempty"`
 }
 
 // PodTemplateContainer is the part of a container that validation reads.
@@ -80,9 +89,53 @@ type PodTemplateContainer struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 	// Image that the container runs.
-	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:MinLength=1
+	Image string `json:"image"`
+	// Ports that the container listens on.
+	// +kubebuilder:validation:MaxItems=512
+	// +listType=atomic
 	// +optional
-	Image string `json:"image,omitempty"`
+	Ports []PodTemplatePort `json:"ports,omitempty"`
+	// VolumeMounts are where the container sees volumes.
+	// +kubebuilder:validation:MaxItems=512
+	// +listType=atomic
+	// +optional
+	VolumeMounts []PodTemplateVolumeMount `json:"volumeMounts,omitempty"`
+}
+
+// PodTemplatePort is the part of a container's port that validation reads.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type PodTemplatePort struct {
+	// ContainerPort is the port in the Pod.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	ContainerPort int32 `json:"containerPort"`
+	// HostPort is the port on the node; with hostNetwork it is containerPort.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	HostPort int32 `json:"hostPort,omitempty"`
+}
+
+// PodTemplateVolumeMount is the part of a volumeMount that validation reads.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type PodTemplateVolumeMount struct {
+	// Name of a volume, or of one of volumeClaimTemplates.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+}
+
+// PodTemplateVolume is the part of a volume that validation reads.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type PodTemplateVolume struct {
+	// Name of the volume, unique in the Pod.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
 }
 
 // ClaimTemplate is a PersistentVolumeClaim just as its author wrote it.
@@ -92,8 +145,7 @@ type PodTemplateContainer struct {
 type ClaimTemplate struct {
 	// Metadata holds the name of the volume and the labels and annotations of
 	// the claims.
-	// +optional
-	Metadata ClaimTemplateMetadata `json:"metadata,omitempty"`
+	Metadata ClaimTemplateMetadata `json:"metadata"`
 
 	raw []byte `json:"-"`
 }
@@ -106,8 +158,7 @@ type ClaimTemplateMetadata struct {
 	// Name of the volume in the Pod.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	// +optional
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 }
 
 // NewPodTemplate makes a PodTemplate from the typed form. It panics if the

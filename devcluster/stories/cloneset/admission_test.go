@@ -3,6 +3,10 @@
 package cloneset
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,125 +16,125 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What admission refuses, each with words that say what to do.
+// minimal is a CloneSet with what is required alone.
+const minimal = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: "example.test/web:v1"}]}
+`
+
+// verdict is what OpenKruise 1.9 answers to a manifest.
+type verdict string
+
+const (
+	accepts verdict = "accepts"
+	refuses verdict = "refuses"
+	// unasked: nobody asked it.
+	unasked verdict = "unasked"
+)
+
+// manifest is the minimal set with edits, and what becomes of it.
+type manifest struct {
+	name       string
+	edits      []any
+	openkruise verdict
+	// refusal is a part of Usher's answer; empty if it accepts the manifest.
+	refusal string
+	// goal is what an accepted set comes to; nil for a rollout to its end.
+	goal func(*story)
+	// why the verdicts differ. docs/compatibility.md says the same.
+	why string
+}
+
+// of reads a value for an edit from YAML.
+func of(text string) any {
+	var out any
+	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// many is a list of n items in YAML, each with a name of its own in place of $.
+func many(n int, item string) any {
+	items := make([]string, n)
+	for i := range items {
+		items[i] = strings.ReplaceAll(item, "$", fmt.Sprintf("n%d", i))
+	}
+	return of("[" + strings.Join(items, ", ") + "]")
+}
+
+// manyLabels are n labels beside the one that selects.
+func manyLabels(n int) any {
+	out := map[string]any{"app": "web"}
+	for _, key := range many(n, "$").([]any) {
+		out[key.(string)] = "v"
+	}
+	return out
+}
+
+// TestAdmissionRefuses: each with words that say what to do.
 func TestAdmissionRefuses(t *testing.T) {
 	s := without(t)
-	for name, c := range map[string]struct {
-		edits []any
-		want  string
-	}{
-		"selector that misses the template": {
-			[]any{"spec.selector.matchLabels.app", "other"},
-			"selector.matchLabels must all be among template.metadata.labels: add the missing labels to the template",
-		},
-		"empty selector": {
-			[]any{"spec.selector", map[string]any{}}, "selector cannot be empty",
-		},
-		"expression that the template does not meet": {
-			[]any{"spec.selector.matchExpressions", []any{map[string]any{"key": "app", "operator": "In", "values": []any{"a", "b"}}}},
-			"selector.matchExpressions must match template.metadata.labels",
-		},
-		"percentage without a sign": {
-			[]any{"spec.updateStrategy.maxUnavailable", "5"},
-			`must be a number of Pods such as 5, without quotes, or a percentage such as "20%"`,
-		},
-		"partition that is neither": {
-			[]any{"spec.updateStrategy.partition", "all"}, "must be a number of Pods such as 5",
-		},
-		"negative surge": {
-			[]any{"spec.updateStrategy.maxSurge", -1}, "must be a number of Pods such as 5",
-		},
-		"nothing may move": {
-			[]any{"spec.updateStrategy.maxUnavailable", 0},
-			"updateStrategy.maxUnavailable and updateStrategy.maxSurge cannot both be 0",
-		},
-		"nothing may move, in percent": {
-			[]any{"spec.updateStrategy.maxUnavailable", "0%", "spec.updateStrategy.maxSurge", "0%"},
-			"cannot both be 0: no Pod could ever be updated; raise one of them",
-		},
-		"surge in place": {
-			[]any{"spec.updateStrategy.type", "InPlaceOnly", "spec.updateStrategy.maxSurge", 1},
-			"maxSurge must be 0 with type InPlaceOnly",
-		},
-		"unknown type": {
-			[]any{"spec.updateStrategy.type", "Recreate"}, `supported values: "ReCreate", "InPlaceIfPossible", "InPlaceOnly", "OnDelete"`,
-		},
-		"Pods that end": {
-			[]any{"spec.template.spec.restartPolicy", "Never"}, "restartPolicy must be Always",
-		},
-		"Pods with a deadline": {
-			[]any{"spec.template.spec.activeDeadlineSeconds", 5}, "activeDeadlineSeconds is for Pods that end",
-		},
-		"a Pod named twice": {
-			[]any{"spec.scaleStrategy.podsToDelete", []any{"web-a", "web-a"}}, `spec.scaleStrategy.podsToDelete[1]: Duplicate value: "web-a"`,
-		},
-		"deadline within minReadySeconds": {
-			[]any{"spec.progressDeadlineSeconds", 10, "spec.minReadySeconds", 10}, "progressDeadlineSeconds must be larger than minReadySeconds",
-		},
-		"weight out of range": {
-			[]any{"spec.updateStrategy.priorityStrategy.weightPriority", []any{map[string]any{
-				"weight": int64(101), "matchSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
-			"should be less than or equal to 100",
-		},
-		"weight for everybody": {
-			[]any{"spec.updateStrategy.priorityStrategy.weightPriority", []any{map[string]any{
-				"weight": int64(1), "matchSelector": map[string]any{}}}},
-			"selector cannot be empty",
-		},
-		"order without a key": {
-			[]any{"spec.updateStrategy.priorityStrategy.orderPriority", []any{map[string]any{"orderedKey": ""}}}, "should be at least 1 chars long",
-		},
-		"weight and order": {
-			[]any{"spec.updateStrategy.priorityStrategy.orderPriority", []any{map[string]any{"orderedKey": "a"}},
-				"spec.updateStrategy.priorityStrategy.weightPriority", []any{map[string]any{
-					"weight": int64(1), "matchSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
-			"orderPriority and weightPriority exclude each other",
-		},
-		"claims without a name": {
-			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"spec": map[string]any{}}}},
-			"each of volumeClaimTemplates needs a metadata.name of its own",
-		},
-		"claims of one name": {
-			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "data"}}, map[string]any{"metadata": map[string]any{"name": "data"}}}},
-			"each of volumeClaimTemplates needs a metadata.name of its own",
-		},
-		"claims of a name that no volume can have": {
-			[]any{"spec.volumeClaimTemplates", []any{map[string]any{"metadata": map[string]any{"name": "Data"}}}},
-			"spec.volumeClaimTemplates[0].metadata.name",
-		},
-		"misspelt hook":       {[]any{"spec.lifecycle.PreNormal", map[string]any{}}, "PreNormal is spelled preNormal"},
-		"misspelt handler":    {[]any{"spec.lifecycle.preNormal.labelHandlers", map[string]any{"a": "b"}}, "labelHandlers is spelled labelsHandler"},
-		"misspelt surge":      {[]any{"spec.updateStrategy.MaxSurge", 1}, "MaxSurge is spelled maxSurge"},
-		"misspelt budget":     {[]any{"spec.updateStrategy.MaxUnavailable", 0}, "MaxUnavailable is spelled maxUnavailable"},
-		"misplaced container": {[]any{"spec.template.metadata.containers", []any{map[string]any{"name": "main"}}, "spec.template.spec", nil}, "containers belong to template.spec.containers"},
-		"no Pod spec":         {[]any{"spec.template.spec", nil}, "template.spec is missing"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			err := s.client.Create(t.Context(), s.edited(plain, c.edits...), client.DryRunAll)
-			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want an error that says %q", err, c.want)
+	for _, m := range refused {
+		t.Run(m.name, func(t *testing.T) {
+			err := s.client.Create(t.Context(), s.edited(minimal, m.edits...), client.DryRunAll)
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), m.refusal) {
+				t.Errorf("got %v, want an error that says %q", err, m.refusal)
 			}
 		})
 	}
 }
 
-// What is unusual and right is not refused.
+// TestAdmissionAccepts: what is unusual and right, and that it runs.
 func TestAdmissionAccepts(t *testing.T) {
-	s := without(t)
-	for name, edits := range map[string][]any{
-		"defaults alone":            {"spec.updateStrategy", nil, "spec.replicas", nil},
-		"surge instead of absence":  {"spec.updateStrategy.maxUnavailable", 0, "spec.updateStrategy.maxSurge", "10%"},
-		"nothing may move of zero":  {"spec.updateStrategy.maxUnavailable", 0, "spec.replicas", 0},
-		"expressions that are met":  {"spec.selector.matchExpressions", []any{map[string]any{"key": "app", "operator": "Exists"}, map[string]any{"key": "x", "operator": "DoesNotExist"}}},
-		"a field of newer Pods":     {"spec.template.spec.fieldOfTheFuture", "x"},
-		"a hook by finalizer":       {"spec.lifecycle.preDelete.finalizersHandler", []any{"example.com/hold"}},
-		"full percentage as budget": {"spec.updateStrategy.maxUnavailable", "100%"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if err := s.client.Create(t.Context(), s.edited(plain, edits...), client.DryRunAll); err != nil {
-				t.Error(err)
+	for _, m := range accepted {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			set := s.edited(minimal, m.edits...)
+			s.name = set.GetName()
+			if err := s.client.Create(t.Context(), set); err != nil {
+				t.Fatal(err)
 			}
+			if m.goal == nil {
+				m.goal = rolledOut
+			}
+			m.goal(s)
 		})
+	}
+}
+
+// TestDifferencesAreDocumented: the one table of docs/compatibility.md has each
+// manifest that OpenKruise and Usher answer differently, with the reason.
+func TestDifferencesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "compatibility.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := slices.Collect(strings.Lines(string(text)))
+	for _, m := range slices.Concat(refused, accepted) {
+		ours := accepts
+		if m.refusal != "" {
+			ours = refuses
+		}
+		if differs := m.openkruise != unasked && m.openkruise != ours; differs != (m.why != "") {
+			t.Errorf("%s: OpenKruise %s it, Usher %s it, because %q", m.name, m.openkruise, ours, m.why)
+		}
+		if m.why == "" {
+			continue
+		}
+		if !slices.ContainsFunc(rows, func(row string) bool {
+			return strings.HasPrefix(row, "| "+m.name+" | ") && strings.HasSuffix(row, " | "+string(m.openkruise)+" | "+string(ours)+" | "+m.why+" |\n")
+		}) {
+			t.Errorf("no row of docs/compatibility.md says %q, %q, %q, %q", m.name, m.openkruise, ours, m.why)
+		}
 	}
 }
 
@@ -167,6 +171,8 @@ func TestMutableFields(t *testing.T) {
 		`{lifecycle: {preDelete: {finalizersHandler: [example.com/hold]}}}`,
 		`{scaleStrategy: {maxUnavailable: 1, podsToDelete: [web-aaaaa]}}`,
 		`{updateStrategy: {type: ReCreate, partition: 10%, maxSurge: 1, maxUnavailable: 0, paused: true}}`,
+		`{updateStrategy: {type: ""}}`,
+		`{volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce]}}]}`,
 	} {
 		data, err := yaml.YAMLToJSON([]byte("spec: " + change))
 		if err != nil {
@@ -174,6 +180,26 @@ func TestMutableFields(t *testing.T) {
 		}
 		if err := s.client.Patch(t.Context(), s.set(), client.RawPatch(types.MergePatchType, data), client.DryRunAll); err != nil {
 			t.Errorf("%s: %v", change, err)
+		}
+	}
+}
+
+// The empty type is ReCreate, on a set that is there too.
+func TestEmptyTypeRecreates(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.create(plain)
+	s.settled(3)
+	before := s.identities()
+	s.patch(`spec: {updateStrategy: {type: ""}}`)
+	s.image("example.test/web:v2")
+	s.settled(3)
+	if kind := s.set().Spec.UpdateStrategy.Type; kind != "" {
+		t.Errorf("the type has become %q", kind)
+	}
+	for name := range s.identities() {
+		if _, kept := before[name]; kept {
+			t.Errorf("Pod %s was not recreated", name)
 		}
 	}
 }

@@ -32,7 +32,6 @@ spec:
     metadata: {labels: {app: web}}
     spec:
       terminationGracePeriodSeconds: 5
-      volumes: [{name: data, emptyDir: {}}]
       containers:
       - name: main
         image: "example.test/web:v1"
@@ -51,9 +50,18 @@ func (s *story) claimSpec() string {
 func beginClaimed(t *testing.T, edits ...any) *story {
 	t.Helper()
 	s := begin(t)
-	for i := range 8 {
+	s.offerVolumes(8, s.namespace)
+	s.create(fmt.Sprintf(claimed, s.claimSpec()), edits...)
+	s.settled(s.replicas())
+	return s
+}
+
+// offerVolumes makes volumes for claims that select them by the label story.
+func (s *story) offerVolumes(count int, label string) {
+	s.Helper()
+	for i := range count {
 		volume := &corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", s.namespace, i), Labels: map[string]string{"story": s.namespace}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", s.namespace, i), Labels: map[string]string{"story": label}},
 			Spec: corev1.PersistentVolumeSpec{
 				Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
 				AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -61,13 +69,10 @@ func beginClaimed(t *testing.T, edits ...any) *story {
 				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
 			},
 		}
-		if err := s.client.Create(t.Context(), volume); err != nil {
-			t.Fatal(err)
+		if err := s.client.Create(s.Context(), volume); err != nil {
+			s.Fatal(err)
 		}
 	}
-	s.create(fmt.Sprintf(claimed, s.claimSpec()), edits...)
-	s.settled(s.replicas())
-	return s
 }
 
 func (s *story) replicas() int32 {

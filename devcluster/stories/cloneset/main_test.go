@@ -94,7 +94,9 @@ type story struct {
 	*testing.T
 	*world
 	namespace string
-	options   cloneset.Options
+	// name is that of the set.
+	name    string
+	options cloneset.Options
 	// wrap looks at the controller's requests; nil for nobody.
 	wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -114,7 +116,7 @@ func without(t *testing.T) *story {
 	if err := shared.client.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
-	return &story{T: t, world: shared, namespace: namespace.Name}
+	return &story{T: t, world: shared, namespace: namespace.Name, name: "web"}
 }
 
 // startController runs a controller for the story's namespace. The returned

@@ -94,6 +94,11 @@ func (s *story) create(text string, edits ...any) {
 	}
 }
 
+// null is an edit to a null that is written down; nil takes the field out.
+const null = explicit("null")
+
+type explicit string
+
 // edited is the object of a YAML text with values set by path, such as
 // "spec.replicas", 3.
 func (s *story) edited(text string, edits ...any) *unstructured.Unstructured {
@@ -109,6 +114,9 @@ func (s *story) edited(text string, edits ...any) *unstructured.Unstructured {
 			unstructured.RemoveNestedField(out.Object, path...)
 			continue
 		}
+		if value == null {
+			value = nil
+		}
 		if err := unstructured.SetNestedField(out.Object, value, path...); err != nil {
 			s.Fatalf("set %v: %v", path, err)
 		}
@@ -116,10 +124,10 @@ func (s *story) edited(text string, edits ...any) *unstructured.Unstructured {
 	return out
 }
 
-// patch changes the set web.
+// patch changes the set.
 func (s *story) patch(format string, args ...any) {
 	s.Helper()
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}}
+	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}}
 	data, err := yaml.YAMLToJSON(fmt.Appendf(nil, format, args...))
 	if err != nil {
 		s.Fatal(err)
@@ -151,7 +159,7 @@ func (s *story) label(pod, key, value string) {
 func (s *story) set() *apps.CloneSet {
 	s.Helper()
 	set := &apps.CloneSet{}
-	if err := s.client.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: "web"}, set); err != nil {
+	if err := s.client.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: s.name}, set); err != nil {
 		s.Fatal(err)
 	}
 	return set
