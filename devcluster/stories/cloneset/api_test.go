@@ -50,7 +50,7 @@ func TestColumns(t *testing.T) {
 	if want := "Name DESIRED UPDATED UPDATED_READY UPDATED_AVAILABLE READY TOTAL AGE"; strings.Join(narrow, " ") != want {
 		t.Errorf("columns %v", narrow)
 	}
-	if want := "WAITING CONTAINERS IMAGES SELECTOR"; strings.Join(wide, " ") != want {
+	if want := "CONTAINERS IMAGES SELECTOR WAITING"; strings.Join(wide, " ") != want {
 		t.Errorf("wide columns %v", wide)
 	}
 	cell := func(name string) any {
