@@ -6,7 +6,7 @@ SHELL      := /bin/bash
 GO         ?= go
 BIN        := $(CURDIR)/bin
 VERSION    ?= $(shell sed -n 's/^appVersion: //p' charts/usher/Chart.yaml)
-CONFORMANCE := conformance
+CONFORMANCE := test/registries
 GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
 LINT       := $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 
@@ -21,20 +21,20 @@ help: ## Show this list.
 .PHONY: demo
 demo: ## Bring up a real API server and take two CloneSets through their lives under traffic.
 	@echo "Compiling the demo: a minute the first time."
-	@$(GO) -C devcluster run ./cmd/demo $(ARGS)
+	@$(GO) -C test run ./cmd/demo $(ARGS)
 
 .PHONY: e2e
 e2e: ## Play stories with real containers on a real node; needs root on Debian (docs/reliability.md).
 	@echo "Compiling the stories: a minute the first time."
-	@$(GO) -C devcluster run ./cmd/e2e $(ARGS)
+	@$(GO) -C test run ./cmd/e2e $(ARGS)
 
 .PHONY: test
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
-	@$(GO) -C devcluster run ./cmd/devcluster build
+	@$(GO) -C test run ./cmd/devcluster build
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
 	$(GO) -C tools/image test ./...
 	$(GO) -C tools/chart test ./...
-	CGO_ENABLED=1 $(GO) -C devcluster test -race -timeout 20m ./...
+	CGO_ENABLED=1 $(GO) -C test test -race -timeout 20m ./...
 
 .PHONY: versions
 versions: ## Play the stories on the oldest and the newest Kubernetes that is supported, built from source on the first run.
@@ -48,30 +48,30 @@ registries: ## Run the connectors against real registry servers, fetched or buil
 .PHONY: sim
 SEEDS ?= 10000
 sim: ## Run SEEDS simulated schedules with faults (10,000 take about three minutes).
-	$(GO) test ./internal/sim -run TestSeeds -seeds $(SEEDS) -timeout 12h -v
+	$(GO) -C test test ./sim -run TestSeeds -seeds $(SEEDS) -timeout 12h -v
 
 .PHONY: explore
 STATES ?= 1000000
 explore: ## Visit every state of all the explorer's models, at most STATES of each (takes some minutes).
-	$(GO) test ./internal/sim -run TestExplore -deep -states $(STATES) -timeout 12h -v
+	$(GO) -C test test ./sim -run TestExplore -deep -states $(STATES) -timeout 12h -v
 
 .PHONY: fuzz
 FUZZTIME ?= 30s
 fuzz: ## Run each fuzz target for FUZZTIME.
-	$(GO) test ./internal/plan -run '^$$' -fuzz '^FuzzMake$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzDiff$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzChange$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/inplace -run '^$$' -fuzz '^FuzzChangeRaw$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/cloneset/plan -run '^$$' -fuzz '^FuzzMake$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzDiff$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzChange$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzChangeRaw$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzCloneSet$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzOneRevision$$' -fuzztime $(FUZZTIME)
 
 .PHONY: bench
 bench: ## Run the benchmarks of the planners, and of a whole pass.
-	$(GO) test ./internal/plan ./internal/cloneset ./internal/registration -run '^$$' -bench . -benchmem
+	$(GO) test ./internal/cloneset/plan ./internal/cloneset ./internal/registration -run '^$$' -bench . -benchmem
 
 .PHONY: measure
 measure: ## Measure Usher with simulated containers, and with ARGS=-registries=etcd,consul the operator (docs/performance.md).
-	@$(GO) -C devcluster run ./cmd/measure $(ARGS)
+	@$(GO) -C test run ./cmd/measure $(ARGS)
 
 .PHONY: build
 build: ## Build usher into bin/.
@@ -93,15 +93,15 @@ generate: ## Make deep copies, CRDs, RBAC, the chart's copies of them and dist/ 
 check: ## Check that generated files, formatting and modules are up to date, and lint.
 	tools/check-generated
 	$(LINT) run ./...
-	cd devcluster && $(LINT) run --config ../.golangci.yml ./...
+	cd test && $(LINT) run --config ../.golangci.yml ./...
 	cd tools/image && $(LINT) run --config ../../.golangci.yml ./...
 	cd tools/chart && $(LINT) run --config ../../.golangci.yml ./...
 	cd $(CONFORMANCE) && $(LINT) run --config ../.golangci.yml ./...
 
 .PHONY: up down status
 up: ## Start a development cluster in the background.
-	@$(GO) -C devcluster run ./cmd/devcluster up $(ARGS)
+	@$(GO) -C test run ./cmd/devcluster up $(ARGS)
 down: ## Stop it.
-	@$(GO) -C devcluster run ./cmd/devcluster down $(ARGS)
+	@$(GO) -C test run ./cmd/devcluster down $(ARGS)
 status: ## Show what runs.
-	@$(GO) -C devcluster run ./cmd/devcluster status $(ARGS)
+	@$(GO) -C test run ./cmd/devcluster status $(ARGS)

@@ -49,13 +49,17 @@ func TestCompatibilityNamesTestsThatExist(t *testing.T) {
 func folderOf(name string) string {
 	switch name {
 	case "":
-		return "internal/plan"
+		return "internal/cloneset/plan"
 	case "stories":
-		return "devcluster/stories/cloneset"
+		return "test/integration/cloneset"
 	case "usher":
 		return "cmd/usher"
+	case "sim":
+		return "test/sim"
+	case "cloneset", "registration":
+		return "internal/" + name
 	}
-	return "internal/" + name
+	return "internal/cloneset/" + name
 }
 
 // testsOf is the source of all test files in a folder of the repository.

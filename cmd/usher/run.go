@@ -31,7 +31,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/registration"
-	"github.com/usher-dev/usher/internal/registry/xds"
+	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
 // halves are the values of --controllers.

@@ -96,7 +96,7 @@ func TestCheckServerWithoutAnAnswer(t *testing.T) {
 // TestOldestKubernetes: what is supported is what the stories run on and what the
 // chart takes.
 func TestOldestKubernetes(t *testing.T) {
-	tried, err := filepath.Glob(filepath.Join("..", "..", "devcluster", "controlplane", "v*.mod"))
+	tried, err := filepath.Glob(filepath.Join("..", "..", "test", "cluster", "controlplane", "v*.mod"))
 	if err != nil || len(tried) == 0 {
 		t.Fatalf("versions of the control plane: %v, %v", tried, err)
 	}

@@ -15,7 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
-	"github.com/usher-dev/usher/hook"
+	"github.com/usher-dev/usher/pkg/hook"
 )
 
 func main() {

@@ -5,7 +5,7 @@ package cloneset
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // afterwards is the snapshot as a pass left it: with its Pods as the API server

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // TestAfterwards: what was answered counts, what failed leaves a Pod as it was.

@@ -17,7 +17,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/revision"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // BenchmarkPass is a whole pass over a set in which nothing is to be done: what

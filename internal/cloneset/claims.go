@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/plan"
-	"github.com/usher-dev/usher/internal/revision"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // errClaimTaken says that an instance cannot have its claim: the name is

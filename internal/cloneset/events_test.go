@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // heard is what a pass with these outcomes records, without the notes.

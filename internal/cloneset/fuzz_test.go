@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/plan"
-	"github.com/usher-dev/usher/internal/revision"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // cloneSetSeeds are CloneSets from which the fuzzing sets out: a full one, and

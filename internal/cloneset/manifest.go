@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/lifecycle"
-	"github.com/usher-dev/usher/internal/revision"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // readinessGates are the gates that a set's Pods are made with. The controller

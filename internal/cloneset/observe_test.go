@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/inplace"
-	"github.com/usher-dev/usher/internal/plan"
-	"github.com/usher-dev/usher/internal/revision"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // TestDoubtIsSettledAtOnce: a pass that looks an entry up, because the cache has

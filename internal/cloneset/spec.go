@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/lifecycle"
-	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // specOf reads a CloneSet into the planner's terms. Admission refuses what is

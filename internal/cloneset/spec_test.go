@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/plan"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // TestLargePercentages: what is more than all Pods is read as more than all of

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // maxBatch bounds the changes of one call to a registry: its time-out is for a

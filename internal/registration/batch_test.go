@@ -13,7 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // batches is a registry that notes the batches that it is given.

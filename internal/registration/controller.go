@@ -27,8 +27,8 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
-	"github.com/usher-dev/usher/internal/registry/kinds"
-	"github.com/usher-dev/usher/internal/registry/xds"
+	"github.com/usher-dev/usher/internal/registration/registry/kinds"
+	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations;registries,verbs=get;list;watch;patch

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // OrphanFloor is the share of our entries of a service, as a divisor, up to

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // Values of the label reason of registry errors.

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
 // scrape compares what the operator tells with the text.

@@ -19,7 +19,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry/kinds"
+	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
 
 // pass is one look after a namespace.

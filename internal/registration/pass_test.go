@@ -16,8 +16,8 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry"
-	"github.com/usher-dev/usher/internal/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
 // populate creates ready Pods that wait to be registered.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/time/rate"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // errTurn is why a change was not made that spec.rateLimit puts off.

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 const (

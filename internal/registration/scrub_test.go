@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // chatterbox repeats in its errors what it was given.

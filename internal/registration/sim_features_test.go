@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // canary is in the Secret of both registries, which repeat it in every error.

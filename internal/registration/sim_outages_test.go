@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
 // absence is a time in which a registry was really away, for its callers as well.

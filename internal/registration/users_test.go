@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
 // recordsIn is how many records there are of it.

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// dice turns fuzzed bytes into choices; when they run out it always takes the
+// first one.
+type dice struct{ data []byte }
+
+func (d *dice) roll(n int) int {
+	if len(d.data) == 0 {
+		return 0
+	}
+	value := int(d.data[0]) % n
+	d.data = d.data[1:]
+	return value
+}
+
+func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))] }
+
+// anyTemplate makes a template as somebody might write it.
+func anyTemplate(d *dice) map[string]any {
+	metadata := map[string]any{}
+	for _, field := range []string{"labels", "annotations"} {
+		if values := anyMap(d, []string{"a", "b", "x/y~z"}, "", "1", "2", "true"); len(values) > 0 || d.roll(4) == 3 {
+			metadata[field] = values
+		}
+	}
+	spec := anyMap(d, []string{"nodeName", "newerField"}, "", "x", []any{}, map[string]any{"deep": "x"})
+	spec["containers"] = anyContainers(d, "main", "log", "web")
+	if list := anyContainers(d, "setup", "proxy"); len(list) > 0 {
+		spec["initContainers"] = list
+	}
+	return map[string]any{"metadata": metadata, "spec": spec}
+}
+
+// anyMap gives each key one of the values, null, or nothing.
+func anyMap(d *dice, keys []string, values ...any) map[string]any {
+	out := map[string]any{}
+	for _, key := range keys {
+		if n := d.roll(len(values) + 2); n > 0 {
+			out[key] = append(values, nil)[n-1]
+		}
+	}
+	return out
+}
+
+func anyContainers(d *dice, names ...string) []any {
+	out := []any{}
+	for _, name := range names[:d.roll(len(names)+1)] {
+		c := map[string]any{"name": name}
+		if image := pick(d, "app:1", "app:2", "app", "registry:5000/app", ""); image != "" || d.roll(2) == 1 {
+			c["image"] = image
+		}
+		if d.roll(3) == 2 {
+			c["env"] = pick[any](d, nil, []any{}, []any{map[string]any{"name": "A", "value": pick(d, "1", "2")}})
+		}
+		if d.roll(3) == 2 {
+			c["resources"] = pick[any](d, nil, map[string]any{}, cpuRequest("1"), cpuRequest("1000m"), cpuRequest("2"),
+				map[string]any{"requests": map[string]any{"cpu": "1", "memory": "1Gi"}})
+		}
+		if d.roll(2) == 1 {
+			c["restartPolicy"] = pick(d, "Always", "Never")
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func cpuRequest(cpu string) map[string]any {
+	return map[string]any{"requests": map[string]any{"cpu": cpu}}
+}
+
+// applied is the template of a Pod that was made from one template and then
+// changed as a Diff says.
+func applied(template map[string]any, change *Change) map[string]any {
+	out := runtime.DeepCopyJSON(template)
+	metadata, _ := out["metadata"].(map[string]any)
+	if metadata == nil {
+		metadata = map[string]any{}
+		out["metadata"] = metadata
+	}
+	for field, values := range map[string]map[string]*string{"labels": change.Labels, "annotations": change.Annotations} {
+		have, _ := metadata[field].(map[string]any)
+		have = maps.Clone(have)
+		if have == nil {
+			have = map[string]any{}
+		}
+		for key, value := range values {
+			if delete(have, key); value != nil {
+				have[key] = *value
+			}
+		}
+		metadata[field] = have
+	}
+	for _, field := range []string{"containers", "initContainers"} {
+		for _, item := range members(out, field) {
+			c, ok := item.(map[string]any)
+			if !ok {
+				continue
+			}
+			if runsOn(field, c) {
+				applyTo(c, change)
+			}
+		}
+	}
+	return out
+}
+
+func applyTo(container map[string]any, change *Change) {
+	name := nameOf(container)
+	if image, ok := change.Images[name]; ok {
+		container["image"] = image
+	}
+	if resources, ok := change.Resources[name]; ok {
+		// What was decoded from JSON encodes again.
+		container["resources"], _ = runtime.DefaultUnstructuredConverter.ToUnstructured(&resources)
+	}
+}
+
+func addsResources(change *Change) bool { return change != nil && len(change.Resources) > 0 }
+
+// wellFormed says that the API server would not refuse a Pod of the template for
+// its names: every container has one of its own, and labels are texts.
+func wellFormed(template map[string]any) error {
+	names := map[string]bool{}
+	for _, field := range []string{"containers", "initContainers"} {
+		for _, item := range members(template, field) {
+			c, _ := item.(map[string]any)
+			name, _ := c["name"].(string)
+			if name == "" || names[name] {
+				return fmt.Errorf("%s has no name of its own", name)
+			}
+			names[name] = true
+		}
+	}
+	metadata, _ := template["metadata"].(map[string]any)
+	for _, field := range []string{"labels", "annotations"} {
+		values, ok := metadata[field].(map[string]any)
+		if metadata[field] != nil && !ok {
+			return fmt.Errorf("%s is not a map", field)
+		}
+		for key, value := range values {
+			if _, ok := value.(string); value != nil && !ok {
+				return fmt.Errorf("%s[%s] is not a text", field, key)
+			}
+		}
+	}
+	return nil
+}
+
+// content is what a Diff compares: the template without what is never looked at.
+func content(template map[string]any) any {
+	out := runtime.DeepCopyJSON(template)
+	if metadata, ok := out["metadata"].(map[string]any); ok {
+		delete(metadata, "creationTimestamp")
+	}
+	return revision.Normalize(out)
+}
+
+// checkDiff: what is possible leads to the new template, what leads forth leads
+// back, and what is the same needs nothing.
+func checkDiff(from, to map[string]any) error {
+	forth, err := Diff(from, to)
+	back, errBack := Diff(to, from)
+	// A request can be added in place, and not be taken away again.
+	if (err == nil) != (errBack == nil) && !addsResources(forth) && !addsResources(back) {
+		return fmt.Errorf("possible one way only: %w", errors.Join(err, errBack))
+	}
+	if none, err := Diff(from, from); err != nil || none.Drains() || len(none.Labels)+len(none.Annotations) > 0 {
+		return errors.Join(fmt.Errorf("a template differs from itself: %v", none), err)
+	}
+	if err != nil || wellFormed(from) != nil || wellFormed(to) != nil {
+		return nil
+	}
+	return checkThereAndBack(from, to, forth, back)
+}
+
+// checkThereAndBack applies the changes; back is nil if there is none.
+func checkThereAndBack(from, to map[string]any, forth, back *Change) error {
+	there := applied(from, forth)
+	if diff := cmp.Diff(content(to), content(there)); diff != "" {
+		return fmt.Errorf("the change does not lead to the new template: %s", diff)
+	}
+	if back == nil {
+		return nil
+	}
+	if diff := cmp.Diff(content(from), content(applied(there, back))); diff != "" {
+		return fmt.Errorf("the change back does not lead to the old template: %s", diff)
+	}
+	return nil
+}
+
+// FuzzChange compares two templates as people write them.
+func FuzzChange(f *testing.F) {
+	f.Add([]byte{}, []byte{1})
+	for i := range 32 {
+		a, b := make([]byte, 60), make([]byte, 60)
+		for j := range a {
+			a[j], b[j] = byte(i*31+j*j*7), byte(i*17+j*j*5)
+		}
+		f.Add(a, b)
+		f.Add(a, slices.Concat(a[:20+i], b[20+i:])) // alike at first
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		from, to := anyTemplate(&dice{a}), anyTemplate(&dice{b})
+		if err := checkDiff(from, to); err != nil {
+			t.Errorf("%v\nfrom %v\nto %v", err, from, to)
+		}
+	})
+}
+
+// TestNullLabel: a label or annotation that is null in a template is none, for a
+// new Pod and for one that is changed in place.
+func TestNullLabel(t *testing.T) {
+	from := template(t, `{metadata: {labels: {a: x, b: null}}}`)
+	to := template(t, `{metadata: {labels: {a: null, b: null}, annotations: {c: null}}}`)
+	change, err := Diff(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "(removed)"}, text(change.Labels)); diff != "" || len(change.Annotations) > 0 {
+		t.Errorf("labels %s, annotations %v", diff, text(change.Annotations))
+	}
+}
+
+// FuzzChangeRaw compares two templates of any JSON.
+func FuzzChangeRaw(f *testing.F) {
+	f.Add(`{}`, `{"spec":null}`)
+	f.Add(`{"metadata":{"labels":{"a":"1","b":null}}}`, `{"metadata":{"labels":null,"annotations":{"a":1}}}`)
+	f.Add(`{"spec":{"containers":[{"name":"main","image":"app:1"}]}}`, `{"spec":{"containers":[{"name":"main","image":"app:2"},null,[],1]}}`)
+	f.Add(`{"spec":{"containers":[{"image":"app:1"},{"image":"app:1"}]}}`, `{"spec":{"containers":[{"image":"app:2"},{"name":"","image":""}]}}`)
+	f.Add(`{"spec":{"initContainers":[{"name":"p","image":"a","restartPolicy":"Always"}]}}`, `{"spec":{"initContainers":[{"name":"p","image":"b"}]}}`)
+	f.Fuzz(func(t *testing.T, a, b string) {
+		from, errA := revision.Decode([]byte(a))
+		to, errB := revision.Decode([]byte(b))
+		if errA != nil || errB != nil {
+			return
+		}
+		if err := checkDiff(from, to); err != nil {
+			t.Error(err)
+		}
+		var pod corev1.Pod
+		if json.Unmarshal([]byte(a), &pod) == nil {
+			Pending(&pod, to)
+		}
+	})
+}

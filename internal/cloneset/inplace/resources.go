@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// resizable are the resources that a running container can be given more or
+// less of.
+func resizable() []corev1.ResourceName {
+	return []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+}
+
+// cpuMemory reads the cpu and memory of a container in a raw template. A limit
+// without a request is the request too, as the API server will have it.
+func cpuMemory(container map[string]any) corev1.ResourceRequirements {
+	resources, _ := container["resources"].(map[string]any)
+	out := corev1.ResourceRequirements{Requests: quantities(resources, "requests"), Limits: quantities(resources, "limits")}
+	for name, limit := range out.Limits {
+		if _, ok := out.Requests[name]; !ok {
+			out.Requests[name] = limit
+		}
+	}
+	return out
+}
+
+func quantities(resources map[string]any, field string) corev1.ResourceList {
+	values, _ := resources[field].(map[string]any)
+	out := corev1.ResourceList{}
+	for _, name := range resizable() {
+		if q, ok := quantity(values[string(name)]); ok {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+// quantity reads a quantity, which may be written as a number.
+func quantity(value any) (resource.Quantity, bool) {
+	switch value.(type) {
+	case string, int64, float64:
+		q, err := resource.ParseQuantity(fmt.Sprint(value))
+		return q, err == nil
+	}
+	return resource.Quantity{}, false
+}
+
+// withoutResizable is a container's resources without what can change in place.
+// What cannot be read stays, and is compared as it stands.
+func withoutResizable(resources map[string]any) map[string]any {
+	out := maps.Clone(resources)
+	for _, field := range []string{"requests", "limits"} {
+		values, ok := out[field].(map[string]any)
+		if !ok {
+			continue
+		}
+		values = maps.Clone(values)
+		for _, name := range resizable() {
+			if _, ok := quantity(values[string(name)]); ok {
+				delete(values, string(name))
+			}
+		}
+		out[field] = values
+	}
+	return out
+}
+
+// resizes gives the resources of the containers whose cpu or memory differ
+// between two templates that are alike otherwise, or why no Pod can be resized so.
+func resizes(from, to map[string]any) (map[string]corev1.ResourceRequirements, *Refusal) {
+	out, first := map[string]corev1.ResourceRequirements{}, ""
+	for _, field := range containerFields() {
+		old := members(from, field)
+		for i, item := range members(to, field) {
+			before, after := containerAt(old, i), containerOrNil(item)
+			if !runsOn(field, after) || nameOf(after) == "" {
+				continue
+			}
+			was, is := cpuMemory(before), cpuMemory(after)
+			path := element("spec.template.spec."+field, i, item) + ".resources"
+			if gone := removed(was, is); gone != "" {
+				return nil, &Refusal{Field: path + gone, Why: "it cannot be taken from a running container"}
+			}
+			if differs(was, is) {
+				out[nameOf(after)], first = is, cmp.Or(first, path)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return out, nil
+	}
+	if why := unresizable(from, to); why != "" {
+		return nil, &Refusal{Field: first, Why: why}
+	}
+	return out, nil
+}
+
+func containerAt(list []any, i int) map[string]any {
+	if i >= len(list) {
+		return nil
+	}
+	return containerOrNil(list[i])
+}
+
+func containerOrNil(item any) map[string]any {
+	c, _ := item.(map[string]any)
+	return c
+}
+
+// removed names the first request or limit that is there no more.
+func removed(was, is corev1.ResourceRequirements) string {
+	for _, name := range resizable() {
+		if missing(was.Limits, is.Limits, name) {
+			return ".limits." + string(name)
+		}
+		if missing(was.Requests, is.Requests, name) {
+			return ".requests." + string(name)
+		}
+	}
+	return ""
+}
+
+func missing(was, is corev1.ResourceList, name corev1.ResourceName) bool {
+	_, had := was[name]
+	_, has := is[name]
+	return had && !has
+}
+
+// unresizable says why the API server takes no resize from one template to the
+// other; "" if it does.
+func unresizable(from, to map[string]any) string {
+	spec, _ := to["spec"].(map[string]any)
+	if revision.Normalize(map[string]any{"spec": map[string]any{"resources": spec["resources"]}}) != nil {
+		return "Pods with resources of their own (spec.template.spec.resources) cannot be resized"
+	}
+	if was, is := qos(from), qos(to); was != is {
+		return fmt.Sprintf("the QoS class would change from %s to %s", was, is)
+	}
+	return ""
+}
+
+// qos is the QoS class of a template's Pods, by the rules of the API server.
+func qos(template map[string]any) corev1.PodQOSClass {
+	requests, limits, limited := corev1.ResourceList{}, corev1.ResourceList{}, true
+	for _, field := range containerFields() {
+		for _, item := range members(template, field) {
+			c, _ := item.(map[string]any)
+			r := cpuMemory(c)
+			add(requests, r.Requests)
+			limited = add(limits, r.Limits) == len(resizable()) && limited
+		}
+	}
+	switch {
+	case len(requests)+len(limits) == 0:
+		return corev1.PodQOSBestEffort
+	case limited && !lacks(requests, limits):
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}
+
+// add sums up what is more than nothing, and says how many resources that were.
+func add(sum, list corev1.ResourceList) int {
+	count := 0
+	for name, q := range list {
+		if q.Sign() > 0 {
+			total := sum[name]
+			total.Add(q)
+			sum[name] = total
+			count++
+		}
+	}
+	return count
+}
+
+// differs says that resources lack something that is wanted of them, or have
+// another amount of it. What nobody wants does not count: a LimitRange or an
+// autoscaler may have added it.
+func differs(have, want corev1.ResourceRequirements) bool {
+	return lacks(have.Requests, want.Requests) || lacks(have.Limits, want.Limits)
+}
+
+func lacks(have, want corev1.ResourceList) bool {
+	for name, q := range want {
+		if got, ok := have[name]; !ok || got.Cmp(q) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// withWanted is what a container's resources become.
+func withWanted(have, want corev1.ResourceRequirements) corev1.ResourceRequirements {
+	out := *have.DeepCopy()
+	if out.Requests == nil && len(want.Requests) > 0 {
+		out.Requests = corev1.ResourceList{}
+	}
+	if out.Limits == nil && len(want.Limits) > 0 {
+		out.Limits = corev1.ResourceList{}
+	}
+	maps.Copy(out.Requests, want.Requests)
+	maps.Copy(out.Limits, want.Limits)
+	return out
+}
+
+// wantedResources are the cpu and memory that a template gives to each container
+// that runs as long as its Pod, and has any.
+func wantedResources(template map[string]any) map[string]corev1.ResourceRequirements {
+	out := map[string]corev1.ResourceRequirements{}
+	for _, field := range containerFields() {
+		for _, item := range members(template, field) {
+			c, ok := item.(map[string]any)
+			if !ok || !runsOn(field, c) || nameOf(c) == "" {
+				continue
+			}
+			if r := cpuMemory(c); len(r.Requests)+len(r.Limits) > 0 {
+				out[nameOf(c)] = r
+			}
+		}
+	}
+	return out
+}
+
+// Resizes gives what the resources of containers have to become by the record of
+// the Pod's update and are not yet. They cannot be written together with the
+// rest of the update, so whoever finds them missing has to write them.
+func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
+	state, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil {
+		return nil
+	}
+	return state.Resizes(pod)
+}
+
+// Resizes are the resources of the record that the Pod's spec does not have.
+func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
+	out := map[string]corev1.ResourceRequirements{}
+	for name, want := range s.Resources {
+		if c := containerOf(pod, name); c != nil && differs(c.Resources, want) {
+			out[name] = withWanted(c.Resources, want)
+		}
+	}
+	return out
+}
+
+// resized says that a container has the resources that the record asks for.
+//
+// The kubelet reports limits as they are in force. A request it may report with
+// the rounding of a cgroup's weight, or as it was when the container started;
+// there, what it has set aside for the container counts too.
+func (s State) resized(pod *corev1.Pod, name string, want corev1.ResourceRequirements) bool {
+	status := statusOf(pod, name)
+	if status == nil || status.Resources == nil || !settledDown(status) || resizing(pod) {
+		return false
+	}
+	return !lacks(status.Resources.Limits, want.Limits) &&
+		(!lacks(status.Resources.Requests, want.Requests) || !lacks(status.AllocatedResources, want.Requests))
+}
+
+// settledDown says that the container runs, or waits for something else than its
+// restart: a kubelet shows the new resources of a container that it has stopped
+// for them before it has started it again.
+func settledDown(status *corev1.ContainerStatus) bool {
+	waiting := status.State.Waiting
+	return status.State.Running != nil ||
+		(waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing")
+}
+
+// resizing says that a resize of the Pod is not through, by its kubelet's word.
+func resizing(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+// ResizeTrouble is what the kubelet has against the resize of a Pod, reason and
+// message; "" if nothing.
+func ResizeTrouble(pod *corev1.Pod) string {
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		refused := c.Type == corev1.PodResizePending || (c.Type == corev1.PodResizeInProgress && c.Reason == corev1.PodReasonError)
+		if !refused || c.Status != corev1.ConditionTrue {
+			continue
+		}
+		if c.Message == "" {
+			return c.Reason
+		}
+		return c.Reason + ": " + c.Message
+	}
+	return ""
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// Plan is what a pass decided.
+type Plan struct {
+	// Actions concern one Pod each and can run in parallel. Those that bring a
+	// Pod back come before those that take one away.
+	Actions []Action
+	// Problems are what keeps Pods from being created or updated as asked.
+	Problems []Problem
+	// RequeueAt is when time alone changes the plan; zero if it does not.
+	RequeueAt time.Time
+	// More says that the pass left starts undone: another one should follow.
+	More bool
+	// Trim are names in spec.scaleStrategy.podsToDelete that are done with: their
+	// Pods are going, or gone. Those with a Delete in Actions are so only if that
+	// succeeds.
+	Trim []string
+	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from
+	// being created now.
+	ScaleUpLimited int
+}
+
+// Verb is the kind of an action.
+type Verb string
+
+// The verbs, in the order in which a pass carries them out.
+const (
+	// Move changes a Pod's conditions, state, labels and finalizers.
+	Move Verb = "Move"
+	// Update changes a Pod's containers or metadata to another revision in place.
+	Update Verb = "Update"
+	// Continue goes on with an update in place that takes more than one write.
+	Continue Verb = "Continue"
+	// Create makes a new Pod.
+	Create Verb = "Create"
+	// Delete deletes a Pod, and after it the claims that go with it.
+	Delete Verb = "Delete"
+	// Discard deletes claims whose Pod is gone or going.
+	Discard Verb = "Discard"
+	// Provide makes the claims that a Pod lacks.
+	Provide Verb = "Provide"
+)
+
+// Action is one step for one Pod.
+type Action struct {
+	Verb Verb
+	// Reason is one word that says why, see the Reason constants.
+	Reason string
+	// Pod is the Pod as it was observed; nil for Create.
+	Pod *corev1.Pod
+	// Conditions are written together with the rest of a Move, so that no one sees
+	// a state without them, and before an Update or Continue, so that a Pod leaves
+	// service before its containers change.
+	Conditions []Condition
+	// To is the state that the Pod moves to; "" leaves the state alone.
+	To apps.LifecycleState
+	// Labels are put on the Pod; a nil value removes the key.
+	Labels map[string]*string
+	// AddFinalizers and RemoveFinalizers are those of hooks.
+	AddFinalizers, RemoveFinalizers []string
+	// Revision is what Create makes and Update leads to.
+	Revision *revision.Revision
+	// Change is what Update does.
+	Change *inplace.Change
+	// Instance is the id that Create takes over, and whose claims Discard and
+	// Provide are about; "" has Create take a new one.
+	Instance string
+	// Taken are the ids that a new one has to differ from. Do not change it.
+	Taken map[string]bool
+	// Claims are those that Delete and Discard delete.
+	Claims []*corev1.PersistentVolumeClaim
+}
+
+// LeavesService says that the Pod goes to a gate that it leaves service by.
+func (a *Action) LeavesService() bool {
+	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
+}
+
+// Condition is the status of a condition that the controller owns.
+type Condition struct {
+	Type   corev1.PodConditionType
+	Status corev1.ConditionStatus
+	// Reason is one word for programs, Message names the revision where an
+	// update makes the condition False.
+	Reason, Message string
+}
+
+// Reasons of actions, beside those of package lifecycle.
+const (
+	ReasonConditions     = "Conditions"
+	ReasonCleanUp        = "PodEnded"
+	ReasonRevived        = "ScaleInCancelled"
+	ReasonScaleOut       = "ScaleOut"
+	ReasonScaleIn        = "ScaleIn"
+	ReasonHookReleased   = "PreDeleteReleased"
+	ReasonSpecified      = "SpecifiedDelete"
+	ReasonRecreate       = "Recreate"
+	ReasonInPlace        = "InPlaceUpdate"
+	ReasonPrepareUpdate  = "PrepareUpdate"
+	ReasonStartInPlace   = "StartInPlaceUpdate"
+	ReasonInPlaceDone    = "InPlaceUpdateDone"
+	ReasonMarkedNotReady = "HeldByHook"
+	ReasonInService      = "InService"
+	// ReasonNextContainers: the containers of a higher launch priority are ready.
+	ReasonNextContainers = "NextContainers"
+	// ReasonResize: the containers' resources have not been written yet.
+	ReasonResize       = "ResizeContainers"
+	ReasonInstanceGone = "InstanceGone"
+	ReasonClaimMissing = "ClaimMissing"
+)
+
+// String tells the action in a line.
+func (a Action) String() string {
+	var b strings.Builder
+	name := "a new Pod"
+	switch {
+	case a.Pod != nil:
+		name = a.Pod.Name
+	case a.Instance != "" && a.Verb == Create:
+		name += " for the claims of " + a.Instance
+	case a.Instance != "":
+		name = "claims of " + a.Instance
+	}
+	fmt.Fprintf(&b, "%s %s (%s)", strings.ToLower(string(a.Verb)), name, a.Reason)
+	if a.To != "" {
+		fmt.Fprintf(&b, " to %s", a.To)
+	}
+	for _, claim := range a.Claims {
+		fmt.Fprintf(&b, " claim %s", claim.Name)
+	}
+	for _, c := range a.Conditions {
+		fmt.Fprintf(&b, " %s=%s", c.Type, c.Status)
+	}
+	if a.Revision != nil {
+		fmt.Fprintf(&b, " revision %s", a.Revision.Name)
+	}
+	return b.String()
+}
+
+// Blocked is a Pod that waits at a gate for somebody outside, in an update for
+// its containers, or for a container that is stuck.
+type Blocked struct {
+	Pod string
+	// Gate is the hook in spec.lifecycle, or GateContainer.
+	Gate string
+	// State is where the Pod is held.
+	State apps.LifecycleState
+	// Keys are the labels and finalizers that hold it, or that are missing; with
+	// GateContainer the kubelet's reason.
+	Keys []string
+	// Since is when it came to the gate, or stopped being ready; zero if unknown.
+	Since time.Time
+	// Batch is what an update in place waits for; nil if the Pod is at a gate.
+	Batch *Batch
+	// Stuck is the container that the Pod waits for; nil if it waits for a hook or a
+	// Batch.
+	Stuck *Stuck
+}
+
+// Batch are containers of a Pod that are updated together, and those after them.
+type Batch struct {
+	// Containers are those that are not ready yet.
+	Containers []string
+	// Next are the containers that wait for them.
+	Next []string
+	// Since is when they were updated; zero if unknown.
+	Since time.Time
+}
+
+// String tells whom the Pod waits for, and since when.
+func (b Blocked) String() string {
+	if b.Batch != nil {
+		return b.Batch.text(b.Pod, b.State)
+	}
+	if b.Stuck != nil {
+		return b.Stuck.text(b.Pod, b.Since)
+	}
+	what := "to let go of"
+	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
+		what = "to set"
+	}
+	text := fmt.Sprintf("Pod %s is in %s and waits for the %s hook %s %s", b.Pod, b.State, b.Gate, what, strings.Join(b.Keys, ", "))
+	if !b.Since.IsZero() {
+		text += " since " + b.Since.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+func (b *Batch) text(pod string, state apps.LifecycleState) string {
+	text := fmt.Sprintf("Pod %s is in %s and waits for its containers %s to be ready before it updates %s, which have a lower %s",
+		pod, state, strings.Join(b.Containers, ", "), strings.Join(b.Next, ", "), apps.EnvContainerPriority)
+	if !b.Since.IsZero() {
+		text += ", since " + b.Since.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+// Problem is something that the user has to change.
+type Problem struct {
+	// Reason is one word for programs.
+	Reason string
+	// Message names the field and the remedy.
+	Message string
+}
+
+// Reasons of problems.
+const (
+	// ProblemNotInPlace: type InPlaceOnly and a change that needs a new Pod.
+	ProblemNotInPlace = "NotPossibleInPlace"
+	// ProblemTemplate: the API server refuses Pods of the template.
+	ProblemTemplate = "TemplateRefused"
+	// ProblemNoSuchPod: podsToDelete has a name that is no Pod of the set.
+	ProblemNoSuchPod = "PodsToDeleteUnknown"
+	// ProblemClaims: the API server refuses claims of volumeClaimTemplates.
+	ProblemClaims = "ClaimTemplateRefused"
+	// ProblemRevision: the ControllerRevision of a Pod cannot be read.
+	ProblemRevision = "RevisionUnreadable"
+	// ProblemResize: cpu and memory of a Pod's containers cannot be changed.
+	ProblemResize = "ResizeRefused"
+	// ProblemPriority: a container's launch priority is no number.
+	ProblemPriority = "PriorityUnreadable"
+)

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+)
+
+// advance goes on with an update in place that takes more than one write: to the
+// containers of the next launch priority, and to cpu and memory that whoever
+// wrote the record did not come to write. It is no new update: the Pod is out of
+// service and paid for, so it goes on while the set is paused too. A Pod that is
+// to have another revision is left to its update.
+func (p *pass) advance(v *podView, conditions []Condition) bool {
+	if !v.unfinished() || v.chosen || v.pending || v.preparesDelete() {
+		return false
+	}
+	if v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate) {
+		return p.backToGate(v)
+	}
+	if len(v.record.Resizes(v.pod)) > 0 {
+		p.goOn(v, ReasonResize, conditions)
+		return true
+	}
+	if len(v.record.Waits(v.pod, p.Now)) == 0 && len(v.record.Pending(v.pod)) > 0 {
+		p.goOn(v, ReasonNextContainers, conditions)
+		return true
+	}
+	p.noteResize(v)
+	return false
+}
+
+// goOn writes what is next, and says of a Pod that it is in an update and out of
+// service, if somebody has said otherwise since.
+func (p *pass) goOn(v *podView, reason string, conditions []Condition) {
+	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
+	if v.state != apps.StateUpdating {
+		a.To = apps.StateUpdating
+	}
+	if v.inPlaceReady.Status != corev1.ConditionFalse {
+		a.Conditions = append(conditions, outOfService(v.revision))
+	}
+	p.act(v, a)
+}
+
+// backToGate leads a Pod whose hook was given back in the middle of an update,
+// such as one that a scale-in had chosen and that stays, to the gate once more:
+// it may have been registered since, and its other containers are still to change.
+func (p *pass) backToGate(v *podView) bool {
+	if v.state == apps.StatePreparingUpdate || !v.more() {
+		return false
+	}
+	p.act(v, Action{
+		Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate,
+		Conditions: p.conditions(v, apps.StatePreparingUpdate),
+	})
+	return true
+}
+
+// unfinished says that the record of an update asks for more than its kubelet has
+// been told, or has done.
+func (p *podView) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
+
+// more says that the record asks for more than the kubelet has been told.
+func (p *podView) more() bool {
+	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
+}
+
+// outOfService is the condition of a Pod whose containers are about to change.
+func outOfService(revision string) Condition {
+	return Condition{
+		Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse, Reason: ReasonStartInPlace, Message: revision,
+	}
+}
+
+// noteResize tells of a kubelet that does not take the new cpu and memory.
+func (p *pass) noteResize(v *podView) {
+	trouble := inplace.ResizeTrouble(v.pod)
+	if len(v.record.Resources) == 0 || trouble == "" {
+		return
+	}
+	p.problem(ProblemResize, func() string {
+		return fmt.Sprintf("the kubelet of Pod %s does not resize its containers %s (%s): change the resources in spec.template to what the node can give, or back, or delete the Pod to have it made anew on another node",
+			v.pod.Name, strings.Join(v.record.Resized(), ", "), trouble)
+	})
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"errors"
+	"fmt"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// choose says which Pods shall have the update revision: of the old ones as
+// many as the partition leaves and as new ones are missing, in the order that
+// the user asked for. While paused nobody is chosen, so that a Pod which waits
+// for its update goes back into service.
+func (p *pass) choose() {
+	p.tallyRevisions()
+	if p.ClaimsRefused != "" {
+		p.problem(ProblemClaims, func() string { return p.ClaimsRefused })
+		p.wakeAt(p.ClaimsRefusedUntil)
+	}
+	if p.UpdateRefused != "" {
+		p.problem(ProblemTemplate, func() string { return p.UpdateRefused })
+		p.wakeAt(p.RefusedUntil)
+		return
+	}
+	if p.Spec.Method == OnDelete || p.Spec.Paused {
+		return
+	}
+	need := min(p.old-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
+	if need <= 0 {
+		return
+	}
+	candidates := make([]*podView, 0, p.old)
+	for _, v := range p.pods {
+		if !v.isTarget && !v.doomed() && p.updatable(v) {
+			candidates = append(candidates, v)
+		}
+	}
+	p.queue = p.orderForUpdate(candidates)
+	p.queue = p.queue[:min(need, len(p.queue))]
+	for _, v := range p.queue {
+		v.chosen = true
+	}
+}
+
+func (p *pass) tallyRevisions() {
+	for _, v := range p.pods {
+		switch {
+		case v.doomed():
+		case v.isTarget:
+			p.updated++
+		default:
+			p.old++
+		}
+	}
+}
+
+// updatable says whether an old Pod can get to the update revision by the
+// method that the user chose; if it cannot, it says why and leaves the Pod be.
+func (p *pass) updatable(v *podView) bool {
+	if p.Spec.Method == Recreate {
+		return true
+	}
+	change, err := p.change(v)
+	var refusal *inplace.Refusal
+	switch {
+	case err == nil:
+		p.checkPriority(change)
+		return true
+	case errors.Is(err, errUnreadable):
+		p.problem(ProblemRevision, func() string {
+			return fmt.Sprintf("ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod to have it made anew", v.revision, v.pod.Name)
+		})
+		return false
+	case p.Spec.Method == InPlaceIfPossible:
+		return true
+	case errors.As(err, &refusal):
+		p.problem(ProblemNotInPlace, func() string {
+			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", refusal)
+		})
+	default:
+		p.problem(ProblemNotInPlace, func() string {
+			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but the ControllerRevision %q of Pod %s is gone: delete the Pod to have it made anew",
+				v.revision, v.pod.Name)
+		})
+	}
+	return false
+}
+
+// checkPriority tells of a launch priority that cannot be read. It holds nothing
+// up: to mend it takes new Pods.
+func (p *pass) checkPriority(change *inplace.Change) {
+	if change.Unranked == "" {
+		return
+	}
+	p.problem(ProblemPriority, func() string {
+		return fmt.Sprintf("%s of container %s in spec.template is not a whole number and counts as 0: give it a value such as \"10\" with the next change that recreates the Pods",
+			apps.EnvContainerPriority, change.Unranked)
+	})
+}
+
+var (
+	errUnreadable = errors.New("revision cannot be read")
+	errGone       = errors.New("revision is gone")
+)
+
+// change is how the Pod gets to the update revision in place.
+func (p *pass) change(v *podView) (*inplace.Change, error) {
+	if v.pending {
+		return inplace.Pending(v.pod, p.Update.Template), nil
+	}
+	hash := revision.Short(v.revision)
+	if known, ok := p.changes[hash]; ok {
+		return known.change, known.err
+	}
+	var found diff
+	switch from := p.Revisions[hash]; {
+	case from == nil:
+		found.err = errGone
+	case from.Template == nil:
+		found.err = errUnreadable
+	default:
+		found.change, found.err = inplace.Diff(from.Template, p.Update.Template)
+		if found.err == nil && p.NoResize {
+			found.err = found.change.WithoutResize()
+		}
+	}
+	p.changes[hash] = found
+	return found.change, found.err
+}
+
+type diff struct {
+	change *inplace.Change
+	err    error
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// The tests of this file are failures that users of CloneSets have met, as far
+// as a planner can have a part in them.
+
+var everyState = []apps.LifecycleState{
+	"", apps.StateNormal, apps.StatePreparingNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete,
+}
+
+// lifted says that a plan puts the mark of markPodNotReady away.
+func lifted(p Plan) bool {
+	for _, a := range p.Actions {
+		if slices.ContainsFunc(a.Conditions, func(c Condition) bool {
+			return c.Type == apps.ConditionPodReady && c.Status == corev1.ConditionTrue
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestField_MarkPodNotReadyIsLiftedOnEveryPath: whatever way a Pod took out of a
+// gate, the state that it is in decides about its mark.
+func TestField_MarkPodNotReadyIsLiftedOnEveryPath(t *testing.T) {
+	marked := condition(apps.ConditionPodReady, corev1.ConditionFalse, `[{"userAgent":"Lifecycle","key":"preUpdateHook"}]`)
+	for _, m := range []Method{Recreate, InPlaceIfPossible, InPlaceOnly, OnDelete} {
+		for _, isPaused := range []bool{false, true} {
+			for _, at := range everyState {
+				if at == apps.StateUpdating || at == apps.StatePreparingDelete {
+					continue // held by the update, and by the hook
+				}
+				s := snap(1, method(m), hooks(gates(true)), with(pod("a", 1, registered, state(at), marked)))
+				s.Spec.Paused = isPaused
+				if p := decide(t, s); !lifted(p) {
+					t.Errorf("%s, paused %v: a Pod in %q keeps its mark: %v", m, isPaused, at, told(p))
+				}
+			}
+		}
+	}
+	// Somebody else's mark is not ours to lift.
+	s := snap(1, with(pod("a", 1, condition(apps.ConditionPodReady, corev1.ConditionFalse,
+		`[{"userAgent":"ContainerRecreateRequest","key":"ns/x"}]`))))
+	expect(t, s)
+}
+
+// TestField_CancelledDeletePassesPreNormalAgain: a Pod that comes back from
+// PreparingDelete is protected again, and is not Normal before preNormal says so.
+func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
+	template := rev(1, func(template map[string]any) {
+		template["metadata"].(map[string]any)["labels"].(map[string]any)["ready.example.com"] = "no"
+	})
+	h := lifecycle.Hooks{
+		PreNormal:     lifecycle.Hook{Labels: map[string]string{"ready.example.com": "yes", "extra.example.com": "yes"}, Finalizers: []string{"shared/f", keyNormal}},
+		InPlaceUpdate: lifecycle.Hook{Finalizers: []string{"shared/f", keyUpdate}},
+		PreDelete:     lifecycle.Hook{Labels: map[string]string{"ready.example.com": "yes", "listed.example.com": "yes"}, Finalizers: []string{keyDelete, keyUpdate}, MarkNotReady: true},
+	}
+	s := snap(1, toRevision(template), hooks(h), with(pod("a", 1, state(apps.StatePreparingDelete), finalizers(keyNormal, "shared/f"),
+		condition(apps.ConditionPodReady, corev1.ConditionFalse, `[{"userAgent":"Lifecycle","key":"preDeleteHook"}]`),
+		label("ready.example.com", "yes"), label("extra.example.com", "yes"))))
+	p := expect(t, s, "move a (ScaleInCancelled) to PreparingNormal KruisePodReady=True")
+	a := p.Actions[0]
+	if want := []string{keyUpdate, keyDelete}; !slices.Equal(a.AddFinalizers, want) {
+		t.Errorf("added finalizers = %v, want %v", a.AddFinalizers, want)
+	}
+	if want := []string{"shared/f", keyNormal}; !slices.Equal(a.RemoveFinalizers, want) {
+		t.Errorf("removed finalizers = %v, want those of preNormal %v", a.RemoveFinalizers, want)
+	}
+	no, yes := "no", "yes"
+	for key, want := range map[string]*string{"ready.example.com": &no, "extra.example.com": nil, "listed.example.com": &yes} {
+		got, ok := a.Labels[key]
+		if !ok || (got == nil) != (want == nil) || (got != nil && *got != *want) {
+			t.Errorf("label %s = %v, want %v", key, got, want)
+		}
+	}
+	apply(s.Pods[0], a, now)
+	if p, b := decide(t, s), waiting(s); len(p.Actions) > 0 || len(b) != 1 || b[0].Gate != "preNormal" {
+		t.Errorf("the Pod does not wait at preNormal: %v, %v", told(p), b)
+	}
+}
+
+// TestField_NoStateWithoutAnExit: a rollback, a newer revision, a removed hook, a
+// removed lifecycle, a changed method or a partition leads every Pod that its
+// kubelet has finished with back to Normal.
+func TestField_NoStateWithoutAnExit(t *testing.T) {
+	cases := map[string]option{
+		"rollback":           toRevision(rev(1)),
+		"newer revision":     func(s *Snapshot) { toRevision(rev(2))(s); toRevision(rev(3))(s) },
+		"hook removed":       func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Hooks.InPlaceUpdate = lifecycle.Hook{} },
+		"lifecycle removed":  func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Hooks = lifecycle.Hooks{} },
+		"OnDelete":           func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Method = OnDelete },
+		"paused":             func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Paused = true },
+		"partition raised":   func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Partition = Count{Value: 1} },
+		"template refused":   func(s *Snapshot) { toRevision(rev(2))(s); refused(s) },
+		"InPlaceOnly cannot": func(s *Snapshot) { toRevision(rev(2, newEnv))(s); s.Spec.Method = InPlaceOnly },
+	}
+	for name, change := range cases {
+		for _, at := range everyState {
+			for _, marking := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/%v", name, at, marking), func(t *testing.T) {
+					p := pod("a", 1, registered, state(at))
+					if at == apps.StateUpdating {
+						p = pod("a", 1, updating(2), finalizers(keyNormal, keyDelete))
+					}
+					s := snap(1, method(InPlaceIfPossible), hooks(gates(marking)), with(p))
+					change(s)
+					settle(t, s)
+					if got := s.Pods[0].Labels[apps.LabelLifecycleState]; got != string(apps.StateNormal) && got != "" {
+						t.Errorf("the Pod ends in %q", got)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestField_DrainIsNeverSkipped: the containers of a serving Pod change only
+// together with, or after, InPlaceUpdateReady=False for that very revision.
+func TestField_DrainIsNeverSkipped(t *testing.T) {
+	for _, at := range everyState {
+		for _, wait := range []time.Duration{0, time.Minute} {
+			for name, drained := range map[string]podOption{
+				"in service": func(*corev1.Pod) {}, "drained for r2": out(2, time.Hour), "drained for another": out(3, time.Hour),
+			} {
+				s := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), grace(wait), with(pod("a", 1, state(at), drained)))
+				for _, a := range decide(t, s).Actions {
+					if name != "drained for r2" && changesUndrained(a, wait) {
+						t.Errorf("%q, %s, grace %v: %v", at, name, wait, a)
+					}
+				}
+			}
+		}
+	}
+}
+
+// changesUndrained says that an action restarts containers of a Pod that has not
+// been out of its endpoints for the grace period, and takes it out not even now.
+func changesUndrained(a Action, wait time.Duration) bool {
+	if a.Verb != Update || !a.Change.Drains() {
+		return false
+	}
+	drains := slices.ContainsFunc(a.Conditions, func(c Condition) bool {
+		return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse
+	})
+	return !drains || wait > 0
+}
+
+// TestField_EndedPodsAreReplacedAndCleanedUp: see also TestEndedPods.
+func TestField_EndedPodsAreReplacedAndCleanedUp(t *testing.T) {
+	expect(t, snap(1, with(pod("a", 1, phase(corev1.PodFailed)))), create1, "delete a (PodEnded)")
+	expect(t, snap(1, paused, with(pod("a", 1, phase(corev1.PodFailed)))), create1, "delete a (PodEnded)")
+}
+
+// TestField_KubeletRestartDoesNotCostAllPods: all Pods are unready for a moment;
+// what is deleted or updated stays within maxUnavailable all the same.
+func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
+	for _, m := range []Method{Recreate, InPlaceIfPossible} {
+		t.Run("update "+string(m), func(t *testing.T) {
+			s := snap(20, method(m), toRevision(rev(2)), maxUnavailable(3))
+			for i := range 20 {
+				with(pod(fmt.Sprintf("p%02d", i), 1, notReady0))(s)
+			}
+			if p := decide(t, s); len(p.Actions) != 3 {
+				t.Errorf("%d Pods are touched, want 3: %v", len(p.Actions), told(p))
+			}
+		})
+	}
+	t.Run("named Pods", func(t *testing.T) {
+		s := snap(20, maxUnavailable(3))
+		for i := range 20 {
+			name := fmt.Sprintf("p%02d", i)
+			with(pod(name, 1, notReady0))(s)
+			s.Spec.PodsToDelete = append(s.Spec.PodsToDelete, name)
+		}
+		if p := decide(t, s); len(p.Actions) != 3 {
+			t.Errorf("%d Pods go, want 3: %v", len(p.Actions), told(p))
+		}
+		// Their replacements are not there yet: nobody else goes.
+		for i := range 3 {
+			s.Pods[i] = pod(fmt.Sprintf("q%02d", i), 1, notReady0, created(0))
+		}
+		expect(t, s)
+	})
+	t.Run("a broken Pod can always be replaced, whoever else is broken", func(t *testing.T) {
+		s := snap(3, maxUnavailable(1), named("b"), with(pod("a", 1, notReady0), pod("b", 1, notReady0), pod("c", 1, notReady0)))
+		expect(t, s, "delete b (SpecifiedDelete)")
+	})
+}
+
+// TestField_MinReadySecondsDoesNotBlockScaleIn.
+func TestField_MinReadySecondsDoesNotBlockScaleIn(t *testing.T) {
+	s := snap(1, func(s *Snapshot) { s.Spec.MinReady = time.Hour }, with(pod("a", 1, readyFor(time.Minute)), pod("b", 1, readyFor(time.Minute)), pod("c", 1, readyFor(time.Minute))))
+	expect(t, s, "delete a (ScaleIn)", "delete b (ScaleIn)")
+}
+
+// TestField_CurrentRevisionDoesNotAdvanceEarly: not before every Pod there shall
+// be has the update revision.
+func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
+	to := toRevision(rev(2))
+	tests := []struct {
+		name string
+		s    *Snapshot
+		want bool
+	}{
+		{"all", snap(2, to, with(pods(2, "a", "b")...)), true},
+		{"all, though not ready", snap(2, to, with(pod("a", 2, notReady0), pod("b", 2))), true},
+		{"one old", snap(2, to, with(pod("a", 2), pod("b", 1))), false},
+		{"one missing", snap(2, to, with(pod("a", 2))), false},
+		{"surge", snap(2, to, with(pods(2, "a", "b", "c")...)), false},
+		{"one terminating", snap(2, to, with(pod("a", 2), pod("b", 2, terminating))), false},
+		{"no replicas", snap(0, to), true},
+	}
+	for _, test := range tests {
+		if got := tally(test.s).RolledOut; got != test.want {
+			t.Errorf("%s: RolledOut = %v", test.name, got)
+		}
+	}
+}
+
+// TestField_IllegalPartitionIsAnError: see TestParsePercent.
+func TestField_IllegalPartitionIsAnError(t *testing.T) {
+	for _, text := range []string{"", "abc", "%", "5", "-5%"} {
+		if _, err := ParsePercent(text); err == nil {
+			t.Errorf("%q passes for a percentage", text)
+		}
+	}
+}
+
+// TestField_RevisionThatCannotBeReadNeverRecreates: see TestUnreadableRevision.
+func TestField_RevisionThatCannotBeReadNeverRecreates(t *testing.T) {
+	s := five(method(InPlaceIfPossible))
+	s.Revisions["r1"] = &revision.Revision{Name: "web-r1"}
+	expect(t, s)
+}
+
+// TestField_RecordThatCannotBeRead passes for done only if the Pod's status says
+// so, and does not hold the Pod for ever.
+func TestField_RecordThatCannotBeRead(t *testing.T) {
+	broken := annotation(apps.AnnotationInPlaceUpdateState, "{")
+	expect(t, snap(1, with(pod("a", 1, updating(1), broken))))
+	expect(t, snap(1, with(pod("a", 1, updating(1), broken, restarted))), "move a (UpdateDone) to Normal InPlaceUpdateReady=True")
+}
+
+// TestField_RegistryPortIsNoTag.
+func TestField_RegistryPortIsNoTag(t *testing.T) {
+	if !inplace.SameImage("registry:5000/name", "registry:5000/name:latest") || inplace.SameImage("registry:5000/name", "registry:5000/other") {
+		t.Error("the port of a registry passes for a tag")
+	}
+}
+
+// TestField_SpecifiedDeleteFalse: only "true" asks for anything.
+func TestField_SpecifiedDeleteFalse(t *testing.T) {
+	for _, value := range []string{"false", "", "True", "1"} {
+		expect(t, snap(1, with(pod("a", 1, label(apps.LabelSpecifiedDelete, value)))))
+	}
+}
+
+// TestField_PausedAndOnDeleteRefresh: states and conditions are put right
+// whatever the strategy.
+func TestField_PausedAndOnDeleteRefresh(t *testing.T) {
+	for name, o := range map[string]option{"paused": paused, "OnDelete": method(OnDelete)} {
+		t.Run(name, func(t *testing.T) {
+			expect(t, snap(1, o, with(pod("a", 1, state(apps.StatePreparingNormal)))), "move a (Scheduled) to Normal")
+			expect(t, snap(1, o, with(pod("a", 1, updating(1), restarted))), "move a (UpdateDone) to Normal InPlaceUpdateReady=True")
+			expect(t, snap(1, o, with(pod("a", 1, state(apps.StateUpdated)))), "move a (HookRestored) to Normal")
+			expect(t, snap(1, o, with(pod("a", 1, func(p *corev1.Pod) { p.Status.Conditions = p.Status.Conditions[:1] }))),
+				"move a (Conditions) InPlaceUpdateReady=True KruisePodReady=True")
+		})
+	}
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"time"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+)
+
+// held is what a Pod waits for as a pass left it.
+func (s *Snapshot) held(v *podView) []Blocked {
+	if s.Deleting || v.terminate {
+		return nil
+	}
+	return v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))
+}
+
+// waitsForBatch tells which containers an update waits for before it goes on to
+// those of a lower launch priority; nil if it waits for none.
+func (p *podView) waitsForBatch(now time.Time) *Batch {
+	if !p.unfinished() || p.pending || p.state != apps.StateUpdating {
+		return nil
+	}
+	waits, next := p.record.Waits(p.pod, now), p.record.Pending(p.pod)
+	if len(waits) == 0 || len(next) == 0 {
+		return nil
+	}
+	return &Batch{Containers: waits, Next: next, Since: p.record.BatchSince()}
+}
+
+// wait is what the Pod waits for: the keys of a hook, containers of a higher launch
+// priority, or a container that is stuck; nothing if it waits for none. A Pod with a
+// container that is stuck may wait at a gate that only a ready Pod gets through: then
+// the container is to blame, and not the hook.
+func (p *podView) wait(keys []string, batch *Batch) []Blocked {
+	stuck := p.stuck()
+	switch {
+	case len(keys) == 0 && batch != nil:
+		return []Blocked{{Pod: p.pod.Name, State: p.state, Since: batch.Since, Batch: batch}}
+	case stuck != nil:
+		return []Blocked{*stuck}
+	case len(keys) > 0:
+		return []Blocked{{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: since(p.pod)}}
+	}
+	return nil
+}
+
+func byWait(a, b Blocked) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Pod, b.Pod)) }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// turnBack has a Pod carry the revision again that it runs. OpenKruise labels a
+// Pod first and changes its containers after the grace period; one that it left
+// in between, and that is not to be updated now, would stay out of service for
+// as long as the set is paused. The relabelling drops the update that waited,
+// and the next pass brings the Pod back. It says whether a revision fits.
+func (p *pass) turnBack(v *podView) bool {
+	if !v.pending || v.chosen || v.specified {
+		return false
+	}
+	for _, r := range p.newestFirst() {
+		change := inplace.Pending(v.pod, r.Template)
+		if change.Drains() {
+			continue
+		}
+		p.act(v, Action{Verb: Update, Reason: lifecycle.ReasonUpdateDropped, Revision: r, Change: change})
+		return true
+	}
+	return false
+}
+
+// newestFirst lists the revisions that can be read: the current one, which the
+// Pod most likely is of, and then the later ones before the earlier ones.
+func (p *pass) newestFirst() []*revision.Revision {
+	var out []*revision.Revision
+	for _, r := range p.Revisions {
+		if r.Template != nil {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *revision.Revision) int {
+		return cmp.Or(falseFirst(a != p.Current, b != p.Current), cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}

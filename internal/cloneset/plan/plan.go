@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// pass is the state of one pass over a snapshot.
+type pass struct {
+	*Snapshot
+	plan Plan
+	// views are all Pods in the order of their names, pods are the active ones.
+	views []podView
+	pods  []*podView
+	// ended are the Pods that will never run again.
+	ended  []*podView
+	ledger ledger
+	// old and updated count the Pods that are to stay, by revision.
+	old, updated int
+	// queue holds the chosen Pods in the order of their update.
+	queue []*podView
+	// begun counts the Pods that this pass takes an update further with.
+	begun int
+	// made is what replace reckons with; nil if no Pod waits to be replaced.
+	made *making
+	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
+	named map[string]bool
+	// instances are those that have claims, in the order of their ids.
+	instances []*instance
+	byID      map[string]*instance
+	// changes are the ways to the update revision, by the hash of the old one.
+	changes map[string]diff
+}
+
+// Make decides what the set needs next.
+func Make(s *Snapshot) Plan {
+	p := newPass(s)
+	defer p.giveBack()
+	if s.Deleting {
+		return p.plan
+	}
+	p.revive()
+	p.choose()
+	p.openLedger()
+	p.refresh()
+	p.create()
+	p.release()
+	p.replace()
+	p.scaleIn()
+	p.update()
+	p.settleClaims()
+	p.trimNames()
+	return p.finish()
+}
+
+// spareViews are those of passes that are over: of 2,000 Pods they are more than a
+// megabyte, which would be garbage ten times a second.
+var spareViews = sync.Pool{New: func() any { return new([]podView) }}
+
+// viewsOf are empty views of so many Pods.
+func viewsOf(pods int) []podView {
+	spare, ok := spareViews.Get().(*[]podView)
+	if !ok || cap(*spare) < pods {
+		return make([]podView, pods) // one allocation, not one for each Pod
+	}
+	return (*spare)[:pods]
+}
+
+// giveBack ends the use of the views. A plan holds none.
+func (p *pass) giveBack() {
+	views := p.views // not the field, which would keep the pass
+	clear(views)
+	spareViews.Put(&views)
+}
+
+func newPass(s *Snapshot) *pass {
+	p := &pass{Snapshot: s, named: make(map[string]bool, len(s.Spec.PodsToDelete)), changes: map[string]diff{}}
+	for _, name := range s.Spec.PodsToDelete {
+		p.named[name] = true
+	}
+	p.views = viewsOf(len(s.Pods))
+	p.pods = make([]*podView, 0, len(s.Pods))
+	for i := range s.Pods {
+		v := &p.views[i]
+		s.read(v, s.at(i))
+		v.specified = v.specified || (len(p.named) > 0 && p.named[v.pod.Name])
+		switch {
+		case v.terminate:
+		case v.ended():
+			p.ended = append(p.ended, v)
+		default:
+			p.pods = append(p.pods, v)
+		}
+	}
+	p.readInstances()
+	return p
+}
+
+// doomed says that the Pod is to be deleted anyway.
+func (p *podView) doomed() bool { return p.specified || p.state == apps.StatePreparingDelete }
+
+// waits says that the Pod was named for deletion and is not on its way out yet.
+func (p *podView) waits() bool {
+	return p.specified && p.state != apps.StatePreparingDelete && !p.removed
+}
+
+// counted says that the Pod holds a place in the replica count.
+func (p *pass) counted(v *podView) bool {
+	return !p.ExcludePreparingDelete || v.state != apps.StatePreparingDelete
+}
+
+// wakeAt asks for a pass at that time, or at an earlier one.
+func (p *pass) wakeAt(at time.Time) {
+	if !at.IsZero() && (p.plan.RequeueAt.IsZero() || at.Before(p.plan.RequeueAt)) {
+		p.plan.RequeueAt = at
+	}
+}
+
+// act notes the Pod's one action of this pass. What refresh has found gives way
+// to a removal, and mere conditions to an update: a condition that is put right
+// and then changed again would be a wasted write, and a flap.
+func (p *pass) act(v *podView, a Action) {
+	a.Pod = v.pod
+	if v.acted {
+		p.plan.Actions[v.action] = a
+		return
+	}
+	v.acted, v.action = true, len(p.plan.Actions)
+	p.plan.Actions = append(p.plan.Actions, a)
+}
+
+// outOfStarts notes that the pass stops for now, if that is why a step failed.
+func (p *pass) outOfStarts() bool {
+	if p.ledger.starts == 0 {
+		p.plan.More = true
+	}
+	return p.ledger.starts == 0
+}
+
+// remove deletes a Pod, or leads it to the gate before its deletion.
+func (p *pass) remove(v *podView, reason string) {
+	v.removed = true
+	if !v.holds(p.Spec.Hooks.PreDelete) {
+		p.ledger.drop(v)
+		v.leaving = false
+		p.act(v, Action{Verb: Delete, Reason: reason, Claims: p.claimsOf(v)})
+		return
+	}
+	a := Action{
+		Verb: Move, Reason: reason, To: apps.StatePreparingDelete,
+		Conditions: p.conditions(v, apps.StatePreparingDelete),
+	}
+	if reason != ReasonScaleIn {
+		// Marked, so that a scale-in that is taken back does not revive it.
+		yes := "true"
+		a.Labels = map[string]*string{apps.LabelSpecifiedDelete: &yes}
+	}
+	if p.ExcludePreparingDelete {
+		p.ledger.drop(v)
+	} else {
+		p.ledger.hold(v)
+		v.leaving = true
+	}
+	p.act(v, a)
+}
+
+// problem notes a problem once.
+func (p *pass) problem(reason string, message func() string) {
+	if slices.ContainsFunc(p.plan.Problems, func(known Problem) bool { return known.Reason == reason }) {
+		return
+	}
+	p.plan.Problems = append(p.plan.Problems, Problem{Reason: reason, Message: message()})
+}
+
+// finish puts the plan in order: Pods that come back before those that leave.
+func (p *pass) finish() Plan {
+	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
+	return p.plan
+}
+
+func rank(verb Verb) int {
+	switch verb {
+	case Move, Continue:
+		return 0
+	case Create:
+		return 1
+	case Delete:
+		return 2
+	}
+	return 3
+}
+
+// refused says that the API server refuses Pods of the revision.
+func (p *pass) refused(r *revision.Revision) bool {
+	return p.UpdateRefused != "" && revision.Same(r.Name, p.Update.Name)
+}

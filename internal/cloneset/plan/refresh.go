@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+)
+
+// refresh moves Pods on whose gate is open and puts conditions right. It does
+// so for every Pod, whatever the method and also while paused, so that no way
+// out of a state can be forgotten.
+func (p *pass) refresh() {
+	for _, v := range p.pods {
+		if !v.acted {
+			p.refreshPod(v)
+		}
+	}
+	for _, v := range p.ended {
+		p.cleanUp(v)
+	}
+}
+
+func (p *pass) refreshPod(v *podView) {
+	if p.turnBack(v) {
+		return
+	}
+	pod := v.lifecycle()
+	// A Pod that waits for its deletion is not led back first, and one whose update
+	// has more to change goes on with it when its gate opens.
+	pod.UpdateWanted = v.chosen || v.waits() || v.more()
+	next, reason := lifecycle.Next(pod, p.Spec.Hooks)
+	conditions := p.conditions(v, next)
+	if next != v.state {
+		v.moved = true
+		p.act(v, Action{Verb: Move, Reason: reason, Conditions: conditions, To: next})
+		return
+	}
+	if p.advance(v, conditions) {
+		return
+	}
+	if len(conditions) > 0 {
+		p.act(v, Action{Verb: Move, Reason: ReasonConditions, Conditions: conditions})
+	}
+}
+
+// conditions lists the conditions of a Pod that are not what they should be in
+// its next state. They are worked out from the state alone, never from the way
+// the Pod took to it.
+func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
+	var out []Condition
+	switch {
+	case next == apps.StatePreparingDelete: // leaves service, whatever it was
+	case v.inPlaceReady.Status == corev1.ConditionFalse:
+		if !p.keptOut(v, next) {
+			out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInPlaceDone})
+		}
+	case v.inPlaceReady.Status == "" && v.inPlaceReadyGate:
+		out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInService})
+	}
+	return append(out, p.mark(v, next)...)
+}
+
+// mark sets or lifts what a hook with markPodNotReady asks for.
+func (p *pass) mark(v *podView, next apps.LifecycleState) []Condition {
+	gated := v.podReadyGate
+	mark := lifecycle.MarkOf(next, p.Spec.Hooks)
+	switch {
+	case mark == lifecycle.MarkSet && gated && v.podReady.Status != corev1.ConditionFalse:
+		return []Condition{{
+			Type: apps.ConditionPodReady, Status: corev1.ConditionFalse, Reason: ReasonMarkedNotReady, Message: notReadyMessage(next),
+		}}
+	case mark == lifecycle.MarkLifted && v.podReady.Status == corev1.ConditionFalse && !markedByOthers(v.podReady.Message),
+		mark != lifecycle.MarkSet && gated && v.podReady.Status == "":
+		return []Condition{{Type: apps.ConditionPodReady, Status: corev1.ConditionTrue, Reason: ReasonInService}}
+	}
+	return nil
+}
+
+// notReady is one entry of the condition's message. It is the form in which
+// OpenKruise keeps who marked a Pod, so that its controllers can lift our mark
+// and we can tell theirs.
+type notReady struct {
+	UserAgent string `json:"userAgent"`
+	Key       string `json:"key"`
+}
+
+const ourAgent = "Lifecycle"
+
+func notReadyMessage(state apps.LifecycleState) string {
+	key := "preUpdateHook"
+	if state == apps.StatePreparingDelete {
+		key = "preDeleteHook"
+	}
+	data, err := json.Marshal([]notReady{{UserAgent: ourAgent, Key: key}})
+	if err != nil { // two strings always encode
+		return ""
+	}
+	return string(data)
+}
+
+// markedByOthers says that somebody else keeps the Pod out of service too, such
+// as a request to restart one of its containers.
+func markedByOthers(message string) bool {
+	var marks []notReady
+	if json.Unmarshal([]byte(message), &marks) != nil {
+		return false
+	}
+	for _, mark := range marks {
+		if mark.UserAgent != ourAgent {
+			return true
+		}
+	}
+	return false
+}
+
+// keptOut says that an in-place update keeps the Pod out of its endpoints in
+// its next state: its containers are changing, or the time before that runs.
+func (p *pass) keptOut(v *podView, next apps.LifecycleState) bool {
+	if next == apps.StateUpdating || v.restarting {
+		return true
+	}
+	_, begun := v.graceOver(p.Update.Name, p.Spec.Grace)
+	return begun && v.chosen && next != apps.StateUpdated
+}
+
+// cleanUp deletes a Pod that will never run again. Its place is free already;
+// its hook is still honoured, since a registry may still list it.
+func (p *pass) cleanUp(v *podView) {
+	switch {
+	case !v.holds(p.Spec.Hooks.PreDelete):
+		// The claims stay for its replacement, unless nobody wants them.
+		var claims []*corev1.PersistentVolumeClaim
+		if p.Spec.DisableClaimReuse || v.specified {
+			claims = p.claimsOf(v)
+		}
+		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp, Claims: claims})
+	case v.state == apps.StatePreparingDelete: // its hook holds it
+	default:
+		p.act(v, Action{Verb: Move, Reason: ReasonCleanUp, To: apps.StatePreparingDelete})
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// revive takes Pods back from PreparingDelete that a scale-in had chosen and
+// that are needed again, the best ones first.
+func (p *pass) revive() {
+	var planned []*podView
+	others := 0
+	for _, v := range p.pods {
+		switch {
+		case v.state == apps.StatePreparingDelete && !v.specified:
+			planned = append(planned, v)
+		case p.counted(v):
+			others++
+		}
+	}
+	short := min(p.Spec.Replicas-others, len(planned))
+	if short <= 0 {
+		return
+	}
+	for _, v := range p.bestOf(planned, short) {
+		p.act(v, p.reviveAction(v))
+		// Until that is written it is under way still: it may have changed since, and
+		// be deleted.
+		v.state, v.fixed = apps.StatePreparingNormal, true
+	}
+}
+
+// bestOf gives that many of the Pods, those that would be the last to go: new
+// ones before old ones.
+func (p *pass) bestOf(planned []*podView, count int) []*podView {
+	var old, updated []*podView
+	for _, v := range planned {
+		if v.isTarget {
+			updated = append(updated, v)
+		} else {
+			old = append(old, v)
+		}
+	}
+	crowd := p.crowding(func(v *podView) bool { return !v.specified })
+	order := append(crowd.take(old, len(old)), crowd.take(updated, len(updated))...)
+	return order[len(order)-count:]
+}
+
+// reviveAction leads a Pod back to the start of its life: the hooks that were
+// released on the way out protect it again, and it has to pass preNormal again,
+// because whoever released preDelete has taken it out of service. A key that
+// preNormal shares with another hook is preNormal's to wait for.
+func (p *pass) reviveAction(v *podView) Action {
+	hooks := p.Spec.Hooks
+	a := Action{
+		Verb: Move, Reason: ReasonRevived, To: apps.StatePreparingNormal,
+		Conditions:       p.conditions(v, apps.StatePreparingNormal),
+		Labels:           map[string]*string{},
+		RemoveFinalizers: hooks.PreNormal.Finalizers,
+	}
+	for _, hook := range []map[string]string{hooks.InPlaceUpdate.Labels, hooks.PreDelete.Labels} {
+		for key, value := range hook {
+			a.Labels[key] = &value
+		}
+	}
+	for key := range hooks.PreNormal.Labels {
+		a.Labels[key] = p.templateLabel(v, key)
+	}
+	for _, finalizer := range slices.Concat(hooks.InPlaceUpdate.Finalizers, hooks.PreDelete.Finalizers) {
+		if !slices.Contains(hooks.PreNormal.Finalizers, finalizer) && !slices.Contains(a.AddFinalizers, finalizer) {
+			a.AddFinalizers = append(a.AddFinalizers, finalizer)
+		}
+	}
+	return a
+}
+
+// templateLabel is the label's value in the template that the Pod was made
+// from; nil if there is none.
+func (p *pass) templateLabel(v *podView, key string) *string {
+	r := p.Revisions[revision.Short(v.revision)]
+	if r == nil {
+		return nil
+	}
+	metadata, _ := r.Template["metadata"].(map[string]any)
+	labels, _ := metadata["labels"].(map[string]any)
+	if value, ok := labels[key].(string); ok {
+		return &value
+	}
+	return nil
+}

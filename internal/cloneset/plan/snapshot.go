@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// Snapshot is all that a plan is made from. Nothing in it may change while a
+// plan is made, and a plan shares the Pods with it.
+type Snapshot struct {
+	// Now is the time of the decision.
+	Now time.Time
+	// Set is the name of the CloneSet.
+	Set string
+	// Deleting says that the CloneSet itself is being deleted: nothing is
+	// created or updated any more.
+	Deleting bool
+	// ExcludePreparingDelete leaves Pods in PreparingDelete out of the replica
+	// count, so that their replacements come at once.
+	ExcludePreparingDelete bool
+	// Spec is what the user wants.
+	Spec Spec
+	// Current is the revision of the last finished rollout, Update that of the
+	// template.
+	Current, Update *revision.Revision
+	// UpdateRefused is why the API server refuses Pods of the update revision; ""
+	// if it does not. Then no Pod is created of it or updated to it.
+	UpdateRefused string
+	// RefusedUntil is when the API server is asked again; zero if it is not.
+	RefusedUntil time.Time
+	// NoResize says that the API server resizes no Pods: other cpu or memory takes a
+	// new Pod.
+	NoResize bool
+	// Revisions are the known revisions by hash, Current and Update among them.
+	Revisions map[string]*revision.Revision
+	// Drained says since when Pods are known to be out of service for an update:
+	// later than their conditions say, if the API server was slow. A Pod that is
+	// missing here is taken at its word.
+	Drained map[types.UID]time.Time
+	// Pods are the set's own Pods in the order of their names.
+	Pods []*corev1.Pod
+	// Readings are those of the Pods, by place; a Pod that has none is read.
+	Readings []*Reading
+	// Nodes are the labels of the Pods' nodes that Spec.Spread names, by node.
+	Nodes map[string]map[string]string
+	// Claims are the set's own claims in the order of their names.
+	Claims []*corev1.PersistentVolumeClaim
+	// Departed are the ids of instances whose Pod this controller has deleted, or
+	// may have if the answer was lost, and whose claims are still to go.
+	Departed map[string]bool
+	// Elsewhere are the ids of instances whose Pod is there and is not the set's:
+	// it was let go, and its claims are in use for as long as it runs.
+	Elsewhere map[string]bool
+	// ClaimsRefused is why the API server refuses claims of the templates; "" if it
+	// does not. Then no Pod is made that needs one, and none is recreated.
+	ClaimsRefused string
+	// ClaimsRefusedUntil is when the API server is asked again; zero if it is not.
+	ClaimsRefusedUntil time.Time
+	// Starts bounds how many Pods one pass takes out of service or creates, so
+	// that the Pods that are done never wait behind a long queue of new starts.
+	// Half as many may be for updates, and as many may be out for an update in
+	// place that left within the last second. 0 is no bound.
+	Starts int
+}
+
+// Method says by which means Pods change to a new revision.
+type Method string
+
+// The methods.
+const (
+	Recreate          Method = "ReCreate"
+	InPlaceIfPossible Method = "InPlaceIfPossible"
+	InPlaceOnly       Method = "InPlaceOnly"
+	OnDelete          Method = "OnDelete"
+)
+
+// Spec is what the user wants, with defaults filled in, percentages still to be
+// computed, and no trace of an API version.
+type Spec struct {
+	Replicas int
+	// ScaleMaxUnavailable bounds unavailable Pods while Pods are added; nil is
+	// no bound.
+	ScaleMaxUnavailable *Count
+	// PodsToDelete names Pods to be deleted first.
+	PodsToDelete []string
+	// ClaimTemplates are the names of the claims that each Pod gets.
+	ClaimTemplates []string
+	// DisableClaimReuse has the claims go with their Pod, whoever deleted it.
+	DisableClaimReuse bool
+	Method            Method
+	// Partition is how many Pods keep the old revision.
+	Partition      Count
+	MaxUnavailable Count
+	MaxSurge       Count
+	Paused         bool
+	// Priority and Scatter order the update.
+	Priority Priority
+	Scatter  []ScatterTerm
+	// Grace is how long a Pod is not ready before its containers change.
+	Grace time.Duration
+	// MinReady is how long a Pod must be ready to be available.
+	MinReady time.Duration
+	// ProgressDeadline is how long a rollout may stand still; 0 is for ever.
+	ProgressDeadline time.Duration
+	// Spread says which Pods are crowded; without it, those that share a node.
+	Spread []SpreadTerm
+	Hooks  lifecycle.Hooks
+}
+
+// Priority orders the update by weights or by a label's trailing number.
+type Priority struct {
+	Weights   []WeightTerm
+	OrderKeys []string
+}
+
+// WeightTerm gives matching Pods a weight.
+type WeightTerm struct {
+	Weight   int
+	Selector labels.Selector
+}
+
+// ScatterTerm names Pods to spread by a label.
+type ScatterTerm struct{ Key, Value string }

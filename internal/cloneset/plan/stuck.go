@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+)
+
+// Reasons of kubelets.
+const (
+	reasonImage = "ImagePullBackOff"
+	reasonCrash = "CrashLoopBackOff"
+)
+
+// GateContainer stands for a gate where a Pod waits for a container of its own that
+// cannot be started or ends again and again.
+const GateContainer = "container"
+
+// Stuck is a container that keeps its Pod from getting ready, and that no waiting
+// mends: by the kubelet's word it cannot be started, or ends again and again.
+type Stuck struct {
+	// Container is its name, Image what the Pod asks for.
+	Container, Image string
+	// Reason is the kubelet's, for instance ImagePullBackOff or CrashLoopBackOff.
+	Reason string
+}
+
+// settledReason is the reason of a waiting container that is stuck; "" if it is not.
+// Of reasons that a kubelet goes to and fro between it is the one that it comes to.
+func settledReason(reason string) string {
+	switch reason {
+	case "ErrImagePull", reasonImage:
+		return reasonImage
+	case "RunContainerError", reasonCrash:
+		return reasonCrash
+	case "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "CreateContainerConfigError", "CreateContainerError":
+		return reason
+	}
+	return ""
+}
+
+// stuckIn is the first container that is stuck, init containers before others; nil if
+// none is, or the kubelet has not seen yet what the Pod asks for now.
+func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
+	if seen := pod.Status.ObservedGeneration; seen > 0 && seen < pod.Generation {
+		return nil
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if stuckReason(pod, &list[i]) != "" {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// stuckReason is why a container is stuck; "" if it is not.
+func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
+	reason := ""
+	if waiting := status.State.Waiting; waiting != nil {
+		reason = settledReason(waiting.Reason)
+	} else if crash := crashed(status); crash != nil {
+		// Else a container that crashes would be stuck now and not then.
+		reason = reasonCrash
+		if last, known := lastUpdate(pod, status.Name); known && (last.ContainerID == "" || last.ContainerID == crash.ContainerID) {
+			return "" // It was ended for the update, or may have been.
+		}
+	}
+	if reason != reasonCrash {
+		return reason
+	}
+	// A kubelet keeps a container waiting that was ended for an update and whose new
+	// image it cannot get, as if the new one had crashed.
+	last, known := lastUpdate(pod, status.Name)
+	if known && last.ContainerID != "" && last.ContainerID == status.ContainerID {
+		return reasonImage
+	}
+	return reason
+}
+
+// crashed is how a container ended that has, and is not ready again; nil if it has not
+// failed.
+func crashed(status *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+	end := status.State.Terminated
+	if status.State.Running != nil {
+		end = status.LastTerminationState.Terminated
+	}
+	if status.Ready || end == nil || end.ExitCode == 0 {
+		return nil
+	}
+	return end
+}
+
+// lastUpdate is what a container was before the Pod's last update in place.
+func lastUpdate(pod *corev1.Pod, container string) (inplace.ContainerStatus, bool) {
+	record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil {
+		return inplace.ContainerStatus{}, true // Nobody knows.
+	}
+	last, known := record.LastContainerStatuses[container]
+	return last, known
+}
+
+// stuck tells of a Pod of the update revision that a container keeps from getting
+// ready; nil if none does. A Pod on its way out does not have to get ready.
+func (p *podView) stuck() *Blocked {
+	leaves := p.terminate || p.ended() || p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete
+	status := p.stuckOn
+	if leaves || !p.isTarget || status == nil {
+		return nil
+	}
+	found := Stuck{Container: status.Name, Image: imageOf(p.pod, status.Name), Reason: stuckReason(p.pod, status)}
+	return &Blocked{Pod: p.pod.Name, Gate: GateContainer, State: p.state, Keys: []string{found.Reason}, Since: notReadySince(p.pod), Stuck: &found}
+}
+
+func imageOf(pod *corev1.Pod, container string) string {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == container {
+				return list[i].Image
+			}
+		}
+	}
+	return ""
+}
+
+// notReadySince is since when the Pod is not ready; zero if unknown. The kubelet does
+// not tell since when a container waits.
+func notReadySince(pod *corev1.Pod) time.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// text says what is wrong, and what to do.
+func (s *Stuck) text(pod string, since time.Time) string {
+	what := "cannot be started"
+	if s.Reason == reasonCrash {
+		what = "ends again and again"
+	}
+	text := fmt.Sprintf("Pod %s does not get ready: its container %s with image %s %s (%s)", pod, s.Container, s.Image, what, s.Reason)
+	if !since.IsZero() {
+		text += " since " + since.UTC().Format(time.RFC3339)
+	}
+	return text + "; correct the template, or go back to the one before"
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+)
+
+// update leads the chosen Pods to the update revision, as far as the budget
+// goes. Those whose update has begun come first.
+func (p *pass) update() {
+	for _, v := range p.queue {
+		if v.fixed || v.moved || v.removed {
+			continue
+		}
+		change, err := p.change(v)
+		if p.Spec.Method == Recreate || err != nil {
+			p.recreate(v)
+		} else {
+			p.updateInPlace(v, change)
+		}
+	}
+}
+
+func (p *pass) recreate(v *podView) {
+	switch {
+	case p.ClaimsRefused != "":
+	case !p.made.roomBeside(v, &p.ledger):
+		p.plan.More = true // after those that were named
+	case p.takeDown(v):
+		p.remove(v, ReasonRecreate)
+		if v.leaving && p.made != nil {
+			p.made.taken++
+		}
+	}
+}
+
+// crowded says that a Pod which serves has to stay until those that left before
+// it are back, or are slow: the budget is a bound, and no target to fill at once.
+func (p *pass) crowded(v *podView) bool {
+	if p.Starts == 0 || !v.available {
+		return false
+	}
+	if p.ledger.settling >= p.Starts {
+		p.wakeAt(p.ledger.settled)
+		return true
+	}
+	p.ledger.settling++
+	return false
+}
+
+// takeDown pays for the update of a Pod. Updates may have half of the pass's
+// starts: the other half of what is written in parallel is for bringing back
+// those that are done.
+func (p *pass) takeDown(v *podView) bool {
+	if p.Starts > 0 && p.begun >= max(p.Starts/2, 1) {
+		p.plan.More = true
+		return false
+	}
+	if p.ledger.takeDown(v, p.ledger.roomForUpdate()) {
+		p.begun++
+		return true
+	}
+	p.outOfStarts()
+	return false
+}
+
+func (p *pass) updateInPlace(v *podView, change *inplace.Change) {
+	switch {
+	case p.gated(v):
+		if v.state != apps.StatePreparingUpdate { // there it waits, as refresh has noted
+			p.prepareUpdate(v)
+		}
+	case v.more(), change.Drains() && v.scheduled, len(change.Resources) > 0:
+		// Also without a node, where the new resources need a write of their own,
+		// and the state says that it is due.
+		p.restart(v, change)
+	case change.Drains() && !p.takeDown(v):
+	case !change.Drains() && !p.ledger.start():
+		p.plan.More = true
+	default:
+		p.relabel(v, change)
+	}
+}
+
+// gated says that the Pod has to pass the inPlaceUpdate hook first.
+func (p *pass) gated(v *podView) bool {
+	return v.state == apps.StateUpdated || (v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate))
+}
+
+// relabel changes a Pod that no container restarts for: its metadata only, or a
+// Pod that no kubelet has yet. So nobody leaves service; but a restart that an
+// earlier revision asked for still goes on.
+func (p *pass) relabel(v *podView, change *inplace.Change) {
+	if !v.available {
+		p.ledger.hold(v) // one more of the update revision that does not serve
+	}
+	next := p.afterRelabel(v)
+	a := Action{Verb: Update, Reason: ReasonInPlace, Revision: p.Update, Change: change, Conditions: p.conditions(v, next)}
+	if next != v.state {
+		a.To = next
+	}
+	p.act(v, a)
+}
+
+func (p *pass) afterRelabel(v *podView) apps.LifecycleState {
+	if v.state == apps.StatePreparingUpdate {
+		return lifecycle.AfterUpdate(v.lifecycle(), p.Spec.Hooks)
+	}
+	return v.state
+}
+
+// prepareUpdate leads a Pod to the gate before its update. A Pod that comes
+// from an update which its hook has not closed yet gets the hook's labels and
+// finalizers back with the state, else the gate would stand open.
+func (p *pass) prepareUpdate(v *podView) {
+	if !p.takeDown(v) {
+		return
+	}
+	hook := p.Spec.Hooks.InPlaceUpdate
+	a := Action{Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate}
+	if v.state == apps.StateUpdated {
+		a.Labels = make(map[string]*string, len(hook.Labels))
+		for key, value := range hook.Labels {
+			a.Labels[key] = &value
+		}
+		a.AddFinalizers = hook.Finalizers
+	}
+	a.Conditions = p.conditions(v, apps.StatePreparingUpdate)
+	p.act(v, a)
+}
+
+// restart takes the Pod out of its endpoints, waits for the grace period, and
+// then changes its containers. One whose containers are changing already is out
+// of its endpoints.
+func (p *pass) restart(v *podView, change *inplace.Change) {
+	at, drained := v.graceOver(p.Update.Name, p.Spec.Grace)
+	drained = drained || (v.pending && v.inPlaceReady.Status == corev1.ConditionFalse)
+	if drained && p.Now.Before(at) {
+		p.wakeAt(at)
+		return
+	}
+	if p.crowded(v) || !p.takeDown(v) {
+		return
+	}
+	p.act(v, p.restartOf(change, drained || v.changing()))
+}
+
+// restartOf is the next step of a restart: out of the endpoints, or, in the same
+// action where no grace period has to go by, the change of the containers.
+func (p *pass) restartOf(change *inplace.Change, drained bool) Action {
+	var conditions []Condition
+	if !drained {
+		conditions = []Condition{outOfService(p.Update.Name)}
+	}
+	if !drained && p.Spec.Grace > 0 {
+		p.wakeAt(graceEnd(p.Now, p.Spec.Grace))
+		return Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions}
+	}
+	return Action{
+		Verb: Update, Reason: ReasonInPlace, To: apps.StateUpdating, Revision: p.Update, Change: change, Conditions: conditions,
+	}
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// podView is one Pod as a pass sees it. Steps write only the last block.
+type podView struct {
+	facts
+	pod *corev1.Pod
+	// wakeAt is when time alone changes what is true of the Pod; zero if never.
+	wakeAt time.Time
+
+	isTarget   bool // of the update revision
+	pending    bool // its revision's label came before its containers, as OpenKruise does it
+	restarting bool // the kubelet does not run yet what an update asked for
+	// record is that of an update which may be under way; nil if there is none, or
+	// it cannot be read.
+	record *inplace.State
+	// drained is since when the Pod is known to be out of service for an update;
+	// zero if its condition is all there is.
+	drained time.Time
+	weight  int // by spec.updateStrategy.priorityStrategy
+
+	available bool
+	underway  bool // counted in ledger.underway
+	chosen    bool // for an update, by partition and order
+	leaving   bool // on its way out, and still holding a place
+	removed   bool // has been told to go in this pass
+	acted     bool // has its action in this pass
+	action    int  // its place in the plan
+	moved     bool // that action changes its state
+	fixed     bool // nothing may take that action's place
+}
+
+// since is when the Pod came to its state; zero if unknown.
+func since(pod *corev1.Pod) time.Time {
+	at, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+// active says that the Pod holds a place in the set: it runs or will, and is
+// not on its way out of the cluster.
+func (f *facts) active() bool { return !f.terminate && !f.ended() }
+
+// ended says that the Pod will never run again: it failed, was evicted, or its
+// containers finished.
+func (f *facts) ended() bool { return f.phase == corev1.PodFailed || f.phase == corev1.PodSucceeded }
+
+// preparesDelete says that the Pod is at the gate before its deletion.
+func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDelete }
+
+// at is the reading of the Pod at that place.
+func (s *Snapshot) at(place int) *Reading {
+	if place < len(s.Readings) && s.Readings[place].pod == s.Pods[place] {
+		return s.Readings[place]
+	}
+	return newReading(s.Pods[place])
+}
+
+// read reads a Pod for one pass.
+func (s *Snapshot) read(v *podView, r *Reading) {
+	pod := r.pod
+	v.pod, v.facts = pod, r.facts
+	if v.inPlaceReady.Status == corev1.ConditionFalse {
+		v.drained = s.Drained[pod.UID]
+	}
+	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
+	v.isTarget = revision.Same(v.revision, s.Update.Name) && !v.pending
+	v.available, v.wakeAt = s.availability(&v.facts)
+	if v.inUpdate() {
+		var at time.Time
+		v.record, v.restarting, at = restarting(pod, s.Now)
+		v.restarting = v.restarting || v.pending
+		if !at.IsZero() {
+			v.wakeAt = at
+		}
+	}
+}
+
+// inUpdate says that an update may be changing the Pod's containers.
+func (f *facts) inUpdate() bool {
+	return f.state == apps.StateUpdating || f.inPlaceReady.Status == corev1.ConditionFalse
+}
+
+// availability says whether a Pod serves, and if it is ready but not for long
+// enough, when it will.
+func (s *Snapshot) availability(f *facts) (bool, time.Time) {
+	inService := f.ready && f.state == apps.StateNormal && f.inPlaceReady.Status != corev1.ConditionFalse
+	if !inService {
+		return false, time.Time{}
+	}
+	at := f.readySince.Add(s.Spec.MinReady)
+	if s.Spec.MinReady > 0 && at.After(s.Now) {
+		return false, at
+	}
+	return true, time.Time{}
+}
+
+// restarting says that the kubelet does not run yet what the Pod's update asked
+// for, and when time alone may change that. A record that cannot be read never
+// passes for done; then the Pod's status has to speak for itself.
+func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time) {
+	state, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil {
+		return nil, !inplace.Settled(pod), time.Time{}
+	}
+	if !state.UnderWay(pod) {
+		state = state.ImagesOnly()
+	}
+	done, at := state.Done(pod, now)
+	if done {
+		return &state, false, time.Time{}
+	}
+	return &state, true, at
+}
+
+// lifecycle is the Pod as the state machine sees it.
+func (p *podView) lifecycle() lifecycle.Pod {
+	return lifecycle.Pod{
+		State: p.state, Labels: p.labels, Finalizers: p.finalizers,
+		Scheduled: p.scheduled, UpdateDone: !p.restarting, UpdateWanted: p.chosen,
+	}
+}
+
+// changing says that the Pod's containers are changing, and that it left service
+// for that. One that only drains for an update has changed nothing yet.
+func (p *podView) changing() bool {
+	return p.restarting && p.inPlaceReady.Status == corev1.ConditionFalse &&
+		(p.state == apps.StateUpdating || (p.record != nil && p.record.UnderWay(p.pod)))
+}
+
+// graceOver says when the grace period of an in-place update to a revision that
+// has begun is over; ok is false if none has begun.
+func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
+	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
+	at = graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace)
+	if known := p.drained.Add(grace); known.After(at) {
+		at = known
+	}
+	return at, begun
+}
+
+// graceEnd is when a grace period is over that began in the second that is
+// recorded: times on the wire have whole seconds, so it may have begun at that
+// second's end, and callers are promised the whole of it.
+func graceEnd(begun time.Time, grace time.Duration) time.Time {
+	if grace <= 0 {
+		return begun
+	}
+	return begun.Truncate(time.Second).Add(time.Second + grace)
+}
+
+func (p *podView) holds(hook lifecycle.Hook) bool { return hook.Holds(p.labels, p.finalizers) }

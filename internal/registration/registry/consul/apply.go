@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
+)
+
+const (
+	// maxTxnOps is how many operations a transaction has; newer servers take more.
+	maxTxnOps = 64
+	// maxTxnBytes is a transaction's size, well below Consul's default limit of
+	// 512 KiB (txn_max_req_len).
+	maxTxnBytes = 384 << 10
+)
+
+// Operations of a transaction, each with one of its fields set.
+type operation struct {
+	Node    *nodeOp    `json:",omitempty"`
+	Service *serviceOp `json:",omitempty"`
+	Check   *checkOp   `json:",omitempty"`
+}
+
+type nodeOp struct {
+	Verb string
+	Node node
+}
+
+type serviceOp struct {
+	Verb    string
+	Node    string
+	Service service
+}
+
+type checkOp struct {
+	Verb  string
+	Check check
+}
+
+// step is a change with the operations that make it.
+type step struct {
+	change registry.Change
+	ops    []operation
+	bytes  int
+}
+
+// Apply implements registry.Connector. Changes are compared with a list that is
+// read first; the transactions that make them compare the service's index with
+// the one in that list.
+func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	if err := registry.ValidateHolding(service, changes); err != nil {
+		return err
+	}
+	defer r.memory.wrote(service, changes)
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
+		instances, err := r.read(ctx, service)
+		if err != nil {
+			return nil, nil, err
+		}
+		steps, refused := r.steps(service, changes, instances)
+		again, no, err := r.commitAll(ctx, steps)
+		return again, append(refused, no...), err
+	})
+}
+
+// steps compares the changes with what is there.
+func (r *Registry) steps(name string, changes []registry.Change, instances []instance) (steps []step, refused []error) {
+	current := make(map[string]instance, len(instances))
+	for _, i := range instances {
+		current[i.entry(name).ID] = i
+	}
+	needed, refused := registry.Compare(entries(name, instances), changes)
+	for _, change := range needed {
+		ops, err := r.operations(name, change, current[change.Entry.ID])
+		if err != nil {
+			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
+			continue
+		}
+		data, err := json.Marshal(ops)
+		if err != nil {
+			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: registry.Permanent(err)})
+			continue
+		}
+		steps = append(steps, step{change: change, ops: ops, bytes: len(data)})
+	}
+	return steps, refused
+}
+
+// operations are those of a change; there is zero if there is no such instance.
+func (r *Registry) operations(name string, change registry.Change, there instance) ([]operation, error) {
+	nodeName := NodeName(name, change.Entry.ID)
+	if change.Op == registry.Remove {
+		return []operation{
+			{Service: &serviceOp{Verb: "delete-cas", Node: nodeName,
+				Service: service{ID: change.Entry.ID, Service: name, ModifyIndex: there.Service.ModifyIndex}}},
+			{Node: &nodeOp{Verb: "delete", Node: node{Node: nodeName, Datacenter: r.datacenter}}},
+		}, nil
+	}
+	wanted, err := encode(name, change.Entry)
+	if err != nil {
+		return nil, err
+	}
+	// The index of a service that does not exist is 0, for Consul too.
+	wanted.ModifyIndex = there.Service.ModifyIndex
+	ops := []operation{
+		{Node: &nodeOp{Verb: "set", Node: node{Node: nodeName, Address: change.Entry.Address, Datacenter: r.datacenter,
+			Meta: map[string]string{"usher-service": name, "usher-entry": change.Entry.ID}}}},
+		{Service: &serviceOp{Verb: "cas", Node: nodeName, Service: wanted}},
+		{Check: &checkOp{Verb: "set", Check: check{Node: nodeName, CheckID: checkID, Name: "Usher",
+			Notes: "Passing as long as Usher lists the Pod, critical while it holds it back.", Status: status(change.Entry),
+			ServiceID: change.Entry.ID, ServiceName: name}}},
+	}
+	// A check that somebody hung on the node could keep callers away for ever.
+	for _, c := range there.Checks {
+		if c.CheckID != checkID {
+			ops = append(ops, operation{Check: &checkOp{Verb: "delete", Check: check{
+				Node: nodeName, CheckID: c.CheckID, ServiceID: c.ServiceID, ServiceName: c.ServiceName}}})
+		}
+	}
+	return ops, nil
+}
+
+// commitAll sends the steps in transactions as large as Consul takes them, and
+// returns the changes to try anew.
+func (r *Registry) commitAll(ctx context.Context, steps []step) (again []registry.Change, refused []error, err error) {
+	for len(steps) > 0 {
+		n := fit(steps)
+		batch := steps[:n]
+		steps = steps[n:]
+		stale, no, err := r.commit(ctx, batch)
+		refused = append(refused, no...)
+		if err != nil {
+			return nil, refused, err
+		}
+		again = append(again, stale...)
+	}
+	return again, refused, nil
+}
+
+// fit is how many of the steps go into one transaction, at least one.
+func fit(steps []step) int {
+	ops, bytes := 0, 0
+	for i, s := range steps {
+		ops += len(s.ops)
+		bytes += s.bytes
+		if i > 0 && (ops > maxTxnOps || bytes > maxTxnBytes) {
+			return i
+		}
+	}
+	return len(steps)
+}
+
+// commit sends one transaction, which is all or nothing.
+func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.Change, refused []error, err error) {
+	var ops []operation
+	var owner []int // By operation, whose it is.
+	for i, s := range batch {
+		ops = append(ops, s.ops...)
+		owner = append(owner, slices.Repeat([]int{i}, len(s.ops))...)
+	}
+	answer, err := r.call(ctx, http.MethodPut, "/v1/txn", "", ops)
+	if err != nil {
+		return nil, nil, err
+	}
+	if answer.Code == http.StatusOK {
+		return nil, nil, nil
+	}
+	if answer.Code != http.StatusConflict {
+		return nil, nil, r.failure(answer)
+	}
+	reasons, err := r.reasons(answer, owner)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, s := range batch {
+		if why := reasons[i]; why != nil {
+			refused = append(refused, &registry.ChangeError{ID: s.change.Entry.ID, Err: why})
+			continue
+		}
+		again = append(again, s.change)
+	}
+	return again, refused, nil
+}
+
+// reasons are why steps can never be made, by step; those that were outdated, or
+// that failed with the others, have none.
+func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
+	var said struct {
+		Errors []struct {
+			OpIndex int
+			What    string
+		}
+	}
+	if err := decode(a, &said); err != nil {
+		return nil, err
+	}
+	reasons := map[int]error{}
+	for _, e := range said.Errors {
+		if e.OpIndex < 0 || e.OpIndex >= len(owner) || stale(e.What) {
+			continue
+		}
+		if step := owner[e.OpIndex]; reasons[step] == nil {
+			reasons[step] = registry.Permanent(fmt.Errorf("it is refused: %s", registry.Excerpt(e.What, r.token)))
+		}
+	}
+	return reasons, nil
+}
+
+// stale says whether an operation failed because of what others did meanwhile.
+func stale(what string) bool { return strings.Contains(what, "index is stale") }

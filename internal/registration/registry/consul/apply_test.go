@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// scripted has nothing registered, and answers transactions as the script says.
+type scripted struct {
+	*testing.T
+	// commit returns what a transaction of these services is refused with, by
+	// the service's ID; empty for a transaction that is made.
+	commit func(round int, ids []string) map[string]string
+	rounds int
+}
+
+// ServeHTTP implements http.Handler.
+func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/v1/txn" {
+		_, _ = w.Write([]byte("[]"))
+		return
+	}
+	var ops []operation
+	if err := json.NewDecoder(r.Body).Decode(&ops); err != nil {
+		s.Error(err)
+	}
+	if len(ops) > maxTxnOps {
+		s.Errorf("a transaction of %d operations", len(ops))
+	}
+	var ids []string
+	at := map[string]int{}
+	for i, op := range ops {
+		if op.Service != nil {
+			ids = append(ids, op.Service.Service.ID)
+			at[op.Service.Service.ID] = i
+		}
+	}
+	s.rounds++
+	refusals := s.commit(s.rounds, ids)
+	if len(refusals) == 0 {
+		_, _ = w.Write([]byte("{}"))
+		return
+	}
+	var said []map[string]any
+	for id, what := range refusals {
+		said = append(said, map[string]any{"OpIndex": at[id], "What": what})
+	}
+	w.WriteHeader(http.StatusConflict)
+	if err := json.NewEncoder(w).Encode(map[string]any{"Errors": said}); err != nil {
+		s.Error(err)
+	}
+}
+
+func (s *scripted) apply(n int) error {
+	s.Helper()
+	server := httptest.NewServer(s)
+	defer server.Close()
+	r, err := New(Options{Address: server.URL, Secret: map[string][]byte{KeyToken: []byte("token")}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	var changes []registry.Change
+	for i := range n {
+		e := entry()
+		e.ID = fmt.Sprintf("entry-%d", i)
+		changes = append(changes, registry.Change{Op: registry.Put, Entry: e})
+	}
+	return r.Apply(s.Context(), "web", changes)
+}
+
+// TestRefusedAloneOthersGoOn sends a transaction anew without what was refused.
+func TestRefusedAloneOthersGoOn(t *testing.T) {
+	var last []string
+	s := &scripted{T: t, commit: func(round int, ids []string) map[string]string {
+		last = ids
+		if round == 1 {
+			return map[string]string{"entry-1": "Permission denied"}
+		}
+		return nil
+	}}
+	byID, rest := registry.ChangeErrors(s.apply(3))
+	if rest != nil || len(byID) != 1 || !errors.Is(byID["entry-1"], registry.ErrPermanent) {
+		t.Errorf("refused: %v, and %v", byID, rest)
+	}
+	if strings.Join(last, " ") != "entry-0 entry-2" {
+		t.Errorf("the last transaction was of %v", last)
+	}
+}
+
+// TestStaleForEver gives up, and says that it is a conflict.
+func TestStaleForEver(t *testing.T) {
+	s := &scripted{T: t, commit: func(int, []string) map[string]string {
+		return map[string]string{"entry-0": `failed to set service "entry-0" on node "n", index is stale`}
+	}}
+	byID, rest := registry.ChangeErrors(s.apply(1))
+	if rest != nil || !errors.Is(byID["entry-0"], registry.ErrConflict) || s.rounds != registry.MaxRounds {
+		t.Errorf("after %d transactions: %v, and %v", s.rounds, byID, rest)
+	}
+}
+
+// TestManyChanges makes more than fit into one transaction.
+func TestManyChanges(t *testing.T) {
+	seen := map[string]bool{}
+	s := &scripted{T: t, commit: func(_ int, ids []string) map[string]string {
+		for _, id := range ids {
+			seen[id] = true
+		}
+		return nil
+	}}
+	if err := s.apply(50); err != nil || len(seen) != 50 || s.rounds != 3 {
+		t.Errorf("%d entries in %d transactions, %v", len(seen), s.rounds, err)
+	}
+}

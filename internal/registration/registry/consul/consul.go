@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package consul keeps entries in Consul's catalog. Each entry has a node of its
+// own that no agent runs on, with one service and one passing check: what is
+// written to an agent's own node is undone by that agent.
+//
+// Nothing runs the check, so that it stays passing until the entry is removed,
+// node and all, in one transaction.
+package consul
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
+)
+
+// KeyToken is the key of the ACL token in the credentials Secret. For https it
+// may hold credentials.KeyCA, KeyCertificate and KeyPrivateKey as well.
+const KeyToken = "token"
+
+const (
+	headerToken = "X-Consul-Token"
+	// headerFiltered says that the token may not read all that there is. Servers
+	// before 1.11 do not send it.
+	headerFiltered = "X-Consul-Results-Filtered-By-ACLs"
+	// pingService is a name that Ping asks for; nothing is registered by it.
+	pingService = "usher-ping"
+)
+
+// Options say where Consul is.
+type Options struct {
+	// Address is the URL of an agent or server, without a path.
+	Address string
+	// Datacenter is where entries go, that of the agent if empty.
+	Datacenter string
+	// Secret holds the credentials by the keys above; it may be nil.
+	Secret map[string][]byte
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Consul
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: s.Datacenter, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Address: s.Address, Datacenter: root, Secret: secret})
+		},
+	}
+}
+
+// Registry implements registry.Connector.
+type Registry struct {
+	datacenter string
+	token      string
+	client     *rest.Client
+	memory     memory
+}
+
+var _ registry.Connector = (*Registry)(nil)
+
+// New checks the options and connects to nothing. Errors are permanent and name
+// the field or the Secret's key.
+func New(options Options) (*Registry, error) {
+	token := strings.TrimSpace(string(options.Secret[KeyToken]))
+	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return nil, registry.Permanent(fmt.Errorf(
+			"the credentials Secret's %s holds characters that no token has: put the token's secret id there", KeyToken))
+	}
+	client, err := rest.New(rest.Options{
+		Field: "consul.address", Example: "http://host:8500", Address: options.Address, Secret: options.Secret,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Registry{client: client, datacenter: options.Datacenter, token: token}, nil
+}
+
+// Ping implements registry.Connector. It needs a leader, as a List does, and without
+// a token asks for ACLs each time.
+func (r *Registry) Ping(ctx context.Context) error {
+	if r.token == "" {
+		if err := r.mayBeFiltered(ctx); err != nil {
+			return err
+		}
+	}
+	_, err := r.read(ctx, pingService)
+	return err
+}
+
+// List implements registry.Connector. The read is consistent: the leader asks
+// its followers whether it still is one. An entry whose checks do not pass, so
+// that callers do not use it, has the weight 0. The ID of an entry that is not
+// on a node of Usher's is <service id>@<node>.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	instances, err := r.read(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	return entries(service, instances), nil
+}
+
+// Close implements registry.Connector.
+func (r *Registry) Close() error {
+	r.client.Close()
+	return nil
+}
+
+// read returns the service's instances. It fails rather than return some of
+// them: who cannot see an entry would think that it is gone.
+func (r *Registry) read(ctx context.Context, service string) ([]instance, error) {
+	answer, err := r.call(ctx, http.MethodGet, "/v1/health/service/"+url.PathEscape(service), "consistent", nil)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Code != http.StatusOK {
+		return nil, r.failure(answer)
+	}
+	if answer.Header.Get(headerFiltered) == "true" {
+		return nil, registry.Permanent(fmt.Errorf("the ACL token may not read every node and instance of service %s: "+
+			`give it the rules service %q { policy = "write" }, node_prefix "usher-" { policy = "write" } `+
+			`and node_prefix "" { policy = "read" }`, service, service))
+	}
+	var instances []instance
+	if err := decode(answer, &instances); err != nil {
+		return nil, err
+	}
+	if instances == nil {
+		// Consul writes [] for none: null is another server's word.
+		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: it is no Consul", answer.Where))
+	}
+	if err := r.whole(ctx, service, instances); err != nil {
+		return nil, err
+	}
+	return instances, nil
+}
+
+func (r *Registry) call(ctx context.Context, method, path, flag string, question any) (*rest.Answer, error) {
+	q := rest.Question{Method: method, Path: path, Query: url.Values{}, Header: http.Header{}}
+	if r.datacenter != "" {
+		q.Query.Set("dc", r.datacenter)
+	}
+	if flag != "" {
+		q.Query.Set(flag, "")
+	}
+	if r.token != "" {
+		q.Header.Set(headerToken, r.token)
+	}
+	if question != nil {
+		data, err := json.Marshal(question)
+		if err != nil {
+			return nil, registry.Permanent(fmt.Errorf("encode the request: %w", err))
+		}
+		q.Body = data
+	}
+	return r.client.Send(ctx, q)
+}
+
+func decode(a *rest.Answer, into any) error {
+	if err := json.Unmarshal(a.Body, into); err != nil {
+		return registry.Permanent(fmt.Errorf("%s answered with something else than Consul does: %w", a.Where, err))
+	}
+	return nil
+}
+
+// failure types an answer that is none.
+func (r *Registry) failure(a *rest.Answer) error {
+	err := a.Failure(r.token)
+	switch {
+	case a.Temporary():
+		return registry.Transient(err)
+	case a.Denied():
+		return registry.Permanent(fmt.Errorf("%w; check the key %s of the credentials Secret", err, KeyToken))
+	}
+	return registry.Permanent(err)
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+)
+
+func entry() registry.Entry {
+	return registry.Entry{
+		ID: "demo.web-1.0a", Address: "fd00::1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
+	}
+}
+
+func TestEntryRoundTrip(t *testing.T) {
+	want := entry()
+	stored, err := encode("web", want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored.ModifyIndex = 7
+	there := instance{Service: stored, Checks: []check{{CheckID: checkID, Status: passing, ModifyIndex: 9}}}
+	there.Node.Node = NodeName("web", want.ID)
+	want.Version = "7.1.9"
+	if diff := cmp.Diff(want, there.entry("web")); diff != "" {
+		t.Errorf("it came back different (-want +have):\n%s", diff)
+	}
+}
+
+// TestTags hands tags over to Consul, which has a place of their own for them.
+func TestTags(t *testing.T) {
+	e := entry()
+	e.Metadata[metaTags] = "blue,canary"
+	stored, err := encode("web", e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[metaTags] != "" {
+		t.Errorf("the tags (-want +have):\n%s\nthe metadata: %v", diff, stored.Meta)
+	}
+	there := instance{Service: stored}
+	there.Node.Node = NodeName("web", e.ID)
+	there.Service.Tags = []string{"canary", "blue"} // As somebody else may have put them.
+	if have := there.entry("web").Metadata; !cmp.Equal(have, e.Metadata) {
+		t.Errorf("the metadata came back as %v, want %v", have, e.Metadata)
+	}
+}
+
+func TestEntriesOfOthers(t *testing.T) {
+	stored, err := encode("web", entry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := instance{Service: stored}
+	copied.Node.Node = "agent-1"
+	if e := copied.entry("web"); e.Owner != (registry.Owner{}) || e.ID != "demo.web-1.0a@agent-1" {
+		t.Errorf("a copy on another node became %+v", e)
+	}
+	bare := instance{Service: service{ID: "web"}, Checks: []check{{Status: passing}, {Status: "warning"}}}
+	bare.Node.Node, bare.Node.Address = "agent-1", "192.0.2.1"
+	want := registry.Entry{ID: "web@agent-1", Address: "192.0.2.1", Version: "0.2.0"}
+	if diff := cmp.Diff(want, bare.entry("web")); diff != "" {
+		t.Errorf("an instance without an address (-want +have):\n%s", diff)
+	}
+}
+
+func TestWhatConsulCannotHoldIsRefused(t *testing.T) {
+	many := map[string]string{}
+	for n := range maxMeta {
+		many[fmt.Sprintf("key-%d", n)] = ""
+	}
+	for name, spoil := range map[string]func(*registry.Entry){
+		"a key of Usher's":    func(e *registry.Entry) { e.Metadata = map[string]string{"usher-uid": "x"} },
+		"a key of Consul's":   func(e *registry.Entry) { e.Metadata = map[string]string{"consul-x": "x"} },
+		"a key with a dot":    func(e *registry.Entry) { e.Metadata = map[string]string{"a.b": "x"} },
+		"no key":              func(e *registry.Entry) { e.Metadata = map[string]string{"": "x"} },
+		"a long key":          func(e *registry.Entry) { e.Metadata = map[string]string{strings.Repeat("k", maxMetaKey+1): ""} },
+		"a long value":        func(e *registry.Entry) { e.Metadata = map[string]string{"k": strings.Repeat("v", maxMetaValue+1)} },
+		"too many keys":       func(e *registry.Entry) { e.Metadata = many },
+		"a weight beyond DNS": func(e *registry.Entry) { e.Weight = maxWeight + 1 },
+	} {
+		e := entry()
+		spoil(&e)
+		if _, err := encode("web", e); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("%s: %v, want a permanent error", name, err)
+		}
+	}
+}
+
+func TestNodeNames(t *testing.T) {
+	name := NodeName("Web", strings.Repeat("x", 300))
+	if len(name) > 63 || !strings.HasPrefix(name, "usher-") || strings.ToLower(name) != name {
+		t.Errorf("%s is no DNS label", name)
+	}
+	if NodeName("web", "a") == NodeName("Web", "a") || NodeName("ab", "c") == NodeName("a", "bc") {
+		t.Error("two entries have one node")
+	}
+}
+
+func TestTransactionsFit(t *testing.T) {
+	sized := func(ops, bytes int) step { return step{ops: make([]operation, ops), bytes: bytes} }
+	for name, test := range map[string]struct {
+		steps []step
+		want  int
+	}{
+		"all":              {[]step{sized(3, 1), sized(2, 1)}, 2},
+		"too many":         {[]step{sized(60, 1), sized(3, 1), sized(3, 1)}, 2},
+		"too large":        {[]step{sized(3, maxTxnBytes-1), sized(3, 2)}, 1},
+		"one alone is all": {[]step{sized(3, 2*maxTxnBytes)}, 1},
+	} {
+		if have := fit(test.steps); have != test.want {
+			t.Errorf("%s: %d steps fit, want %d", name, have, test.want)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, options := range map[string]Options{
+		"no address":       {},
+		"no scheme":        {Address: "localhost:8500"},
+		"user in address":  {Address: "http://me:s3cret@localhost:8500"},
+		"token with break": {Address: "http://localhost", Secret: map[string][]byte{KeyToken: []byte("s3cret\nX: y")}},
+		"no certificate":   {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
+	} {
+		_, err := New(options)
+		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
+		}
+	}
+}
+
+// liar answers every list with the same.
+func liar(t *testing.T, code int, header http.Header, body string) *Registry {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("consistent") {
+			for key, values := range header {
+				w.Header()[key] = values
+			}
+		}
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(server.Close)
+	r, err := New(Options{Address: server.URL, Secret: map[string][]byte{KeyToken: []byte("s3cret\n")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestAnswersThatAreNone(t *testing.T) {
+	for name, test := range map[string]struct {
+		code   int
+		header http.Header
+		body   string
+		want   error
+	}{
+		"null":          {http.StatusOK, nil, "null", registry.ErrPermanent},
+		"a page":        {http.StatusOK, nil, "<html>", registry.ErrPermanent},
+		"an object":     {http.StatusOK, nil, "{}", registry.ErrPermanent},
+		"nothing":       {http.StatusOK, nil, "", registry.ErrPermanent},
+		"filtered":      {http.StatusOK, http.Header{headerFiltered: {"true"}}, "[]", registry.ErrPermanent},
+		"a redirect":    {http.StatusFound, http.Header{"Location": {"/other"}}, "", registry.ErrPermanent},
+		"not found":     {http.StatusNotFound, nil, "", registry.ErrPermanent},
+		"forbidden":     {http.StatusForbidden, nil, "ACL not found: s3cret", registry.ErrPermanent},
+		"no leader":     {http.StatusInternalServerError, nil, "No cluster leader", registry.ErrTransient},
+		"too many":      {http.StatusTooManyRequests, nil, "", registry.ErrTransient},
+		"an empty list": {http.StatusOK, nil, "[]", nil},
+	} {
+		_, err := liar(t, test.code, test.header, test.body).List(t.Context(), "web")
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: the error tells the token: %v", name, err)
+		}
+	}
+}
+
+// TestNoTokenIsNoReasonToListLess asks a server that has ACLs, and one that is
+// not Consul, before it believes that nothing is there.
+func TestNoTokenIsNoReasonToListLess(t *testing.T) {
+	for code, want := range map[int]error{
+		http.StatusOK: registry.ErrPermanent, http.StatusForbidden: registry.ErrPermanent,
+		http.StatusNotFound: registry.ErrPermanent, http.StatusBadGateway: registry.ErrTransient,
+	} {
+		r := liar(t, code, nil, "[]")
+		r.token = ""
+		if _, err := r.List(t.Context(), "web"); !errors.Is(err, want) {
+			t.Errorf("%d: %v, want %v", code, err, want)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Limits of Consul.
+const (
+	maxMeta      = 64
+	maxMetaKey   = 128
+	maxMetaValue = 512
+	maxWeight    = 65535
+)
+
+// checkID is the check of every entry.
+const checkID = "usher"
+
+const (
+	passing  = "passing"
+	critical = "critical"
+)
+
+// status of the check of an entry: Consul takes no weight of 0.
+func status(e registry.Entry) string {
+	if e.Weight == 0 {
+		return critical
+	}
+	return passing
+}
+
+// metaTags is the metadata that Consul has a place of its own for, its tags.
+const metaTags = "tags"
+
+// metaKey is how Consul wants the keys of metadata.
+var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+
+// NodeName is the node of an entry. It is a DNS label, whatever the names are,
+// and another one for another service or id.
+func NodeName(service, id string) string {
+	sum := sha256.Sum256([]byte(service + "\x00" + id))
+	return "usher-" + hex.EncodeToString(sum[:12])
+}
+
+// instance is an element of Consul's answer for a service.
+type instance struct {
+	Node struct {
+		Node    string
+		Address string
+	}
+	Service service
+	Checks  []check
+}
+
+type weights struct {
+	Passing int32
+	Warning int32
+}
+
+// node is a node of the catalog, as a transaction writes it.
+type node struct {
+	Node       string
+	Address    string            `json:",omitempty"`
+	Datacenter string            `json:",omitempty"`
+	Meta       map[string]string `json:",omitempty"`
+}
+
+type service struct {
+	ID          string
+	Service     string
+	Address     string            `json:",omitempty"`
+	Port        int32             `json:",omitempty"`
+	Tags        []string          `json:",omitempty"`
+	Meta        map[string]string `json:",omitempty"`
+	Weights     weights
+	ModifyIndex uint64
+}
+
+type check struct {
+	Node        string
+	CheckID     string
+	Name        string `json:",omitempty"`
+	Notes       string `json:",omitempty"`
+	Status      string `json:",omitempty"`
+	ServiceID   string `json:",omitempty"`
+	ServiceName string `json:",omitempty"`
+	ModifyIndex uint64 `json:",omitempty"`
+}
+
+// entry translates. Only what is on its own node can be Usher's: a copy
+// elsewhere is somebody else's.
+func (i instance) entry(name string) registry.Entry {
+	e := registry.Entry{
+		ID: i.Service.ID, Address: i.Service.Address, Port: i.Service.Port, Weight: i.Service.Weights.Passing,
+		Version: i.version(),
+	}
+	if e.Address == "" {
+		e.Address = i.Node.Address
+	}
+	if !i.serves() {
+		e.Weight = 0
+	}
+	e.Metadata = i.Service.metadata()
+	if i.Node.Node != NodeName(name, i.Service.ID) {
+		e.ID = i.Service.ID + "@" + i.Node.Node
+		return e
+	}
+	e.Owner = registry.MarkedOwner(i.Service.Meta)
+	return e
+}
+
+// metadata is what callers are handed with the service, nil if there is nothing.
+func (s service) metadata() map[string]string {
+	var metadata map[string]string
+	set := func(key, value string) {
+		if metadata == nil {
+			metadata = map[string]string{}
+		}
+		metadata[key] = value
+	}
+	for key, value := range s.Meta {
+		if !strings.HasPrefix(key, registry.MetaPrefix) && key != metaTags {
+			set(key, value)
+		}
+	}
+	if len(s.Tags) > 0 {
+		set(metaTags, strings.Join(slices.Sorted(slices.Values(s.Tags)), ","))
+	}
+	return metadata
+}
+
+// serves says whether callers that ask for passing instances get it.
+func (i instance) serves() bool {
+	return !slices.ContainsFunc(i.Checks, func(c check) bool { return c.Status != passing })
+}
+
+// version changes with the service and with any of its checks.
+func (i instance) version() string {
+	latest := uint64(0)
+	for _, c := range i.Checks {
+		latest = max(latest, c.ModifyIndex)
+	}
+	return fmt.Sprintf("%d.%d.%d", i.Service.ModifyIndex, len(i.Checks), latest)
+}
+
+// encode is the service that an entry becomes. Errors are permanent.
+func encode(name string, e registry.Entry) (service, error) {
+	meta := make(map[string]string, len(e.Metadata)+5)
+	var tags []string
+	for _, key := range slices.Sorted(maps.Keys(e.Metadata)) {
+		if key == metaTags {
+			tags = strings.Split(e.Metadata[key], ",")
+			continue
+		}
+		if err := checkMeta(key, e.Metadata[key]); err != nil {
+			return service{}, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
+		}
+		meta[key] = e.Metadata[key]
+	}
+	e.Owner.Mark(meta)
+	if len(meta) > maxMeta {
+		return service{}, registry.Permanent(fmt.Errorf("instance.metadata has %d keys: Consul has room for %d beside Usher's own",
+			len(e.Metadata), maxMeta-5))
+	}
+	if e.Weight > maxWeight {
+		return service{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Consul's limit of %d", e.Weight, maxWeight))
+	}
+	return service{
+		ID: e.ID, Service: name, Address: e.Address, Port: e.Port, Tags: tags, Meta: meta,
+		Weights: weights{Passing: max(e.Weight, 1), Warning: 1},
+	}, nil
+}
+
+func checkMeta(key, value string) error {
+	switch {
+	case strings.HasPrefix(key, registry.MetaPrefix):
+		return fmt.Errorf("the key %q begins as Usher's own do: use another", key)
+	case !metaKey.MatchString(key) || len(key) > maxMetaKey || strings.HasPrefix(key, "consul-"):
+		return fmt.Errorf("the key %q is none that Consul takes: use up to %d letters, digits, dashes and underscores, "+
+			"not beginning with consul-", key, maxMetaKey)
+	case len(value) > maxMetaValue:
+		return fmt.Errorf("the value of %q has %s bytes: Consul takes %d", key, strconv.Itoa(len(value)), maxMetaValue)
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dns keeps entries as records of a zone, through dynamic updates (RFC
+// 2136) that a TSIG key signs (RFC 8945). For a service web in the zone
+// svc.example.com an instance is
+//
+//	_web._tcp.svc.example.com.   SRV  0 <weight> <port> <id>.web.svc.example.com.
+//	<id>.web.svc.example.com.    A    10.0.0.7
+//	<id>.web.svc.example.com.    TXT  {"id":…,"usher":{owner},"metadata":{…}}
+//
+// The three are written in one message, which the server applies as a whole or
+// not at all, and whose prerequisites are the address and the TXT record as they
+// were read. That compares and sets against everybody who, like Usher, changes
+// them with the SRV record; somebody who changes an SRV record alone in the same
+// moment is noticed by the next List. An SRV record without such a TXT record is
+// foreign. So is one whose target is elsewhere; it is listed by its full name.
+//
+// The protocol sets limits. Services are names of one label. The SRV records of
+// a service have to fit into one answer of 64 KiB, some 700 instances with ids
+// of 40 characters; more are not taken. An id that cannot be a name is replaced
+// by a digest.
+package dns
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Keys of the credentials Secret.
+const (
+	// KeyName and KeySecret are the TSIG key; KeySecret is in base64, as
+	// tsig-keygen prints it.
+	KeyName   = "tsig.name"
+	KeySecret = "tsig.secret"
+	// KeyAlgorithm is one of hmac-sha224, -sha256 (the default), -sha384 and -sha512.
+	KeyAlgorithm = "tsig.algorithm"
+)
+
+const (
+	// defaultTTL is that of records where Options say nothing, in seconds.
+	defaultTTL = 5
+	// maxTTL bounds spec.dns.ttl, in seconds: a day.
+	maxTTL = 24 * 60 * 60
+	// maxName is the length of the longest name, without its last dot.
+	maxName = 253
+)
+
+// algorithms are those that are not broken.
+var algorithms = []string{dns.HmacSHA224, dns.HmacSHA256, dns.HmacSHA384, dns.HmacSHA512}
+
+var (
+	label  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
+	oneWay = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,60}[a-z0-9])?$`)
+)
+
+// Options say where the zone is.
+type Options struct {
+	// Server is host:port of the zone's primary. A secondary must not be named:
+	// it lags.
+	Server string
+	// Zone is the name of the zone.
+	Zone string
+	// TTL is that of the records, in seconds; 5 if zero. Records that are there
+	// keep theirs until they change.
+	TTL uint32
+	// Secret holds the credentials by the keys above. Without it requests are not
+	// signed, and the server has to allow them by address.
+	Secret map[string][]byte
+	// Now is the clock that stamps requests, time.Now if nil.
+	Now func() time.Time
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.DNS
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: s.Zone, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Server: s.Server, Zone: root, TTL: seconds(s.TTL), Secret: secret})
+		},
+	}
+}
+
+// seconds is a TTL as DNS has it, 0 if it is absent.
+func seconds(ttl *metav1.Duration) uint32 {
+	if ttl == nil || ttl.Duration <= 0 {
+		return 0
+	}
+	return uint32(min(max(int64(ttl.Duration/time.Second), 1), maxTTL))
+}
+
+// Registry implements registry.Connector. Each call opens its own connections.
+type Registry struct {
+	server, zone string
+	ttl          uint32
+	key          key
+	now          func() time.Time
+}
+
+var _ registry.Connector = (*Registry)(nil)
+
+// key is a TSIG key; without a name nothing is signed.
+type key struct {
+	name, algorithm string
+	// secret is in base64.
+	secret string
+}
+
+// New checks the options and connects to nothing. Errors are permanent and name
+// the field or the Secret's key.
+func New(options Options) (*Registry, error) {
+	if _, _, err := net.SplitHostPort(options.Server); err != nil {
+		return nil, registry.Permanent(errors.New("dns.server is no address: write host:port of the zone's primary"))
+	}
+	zone := strings.TrimSuffix(strings.ToLower(options.Zone), ".")
+	if zone == "" || len(zone) > maxName || !labels(zone) {
+		return nil, registry.Permanent(fmt.Errorf("dns.zone %q is no name of a zone", options.Zone))
+	}
+	signer, err := newKey(options.Secret)
+	if err != nil {
+		return nil, registry.Permanent(err)
+	}
+	r := &Registry{server: options.Server, zone: zone + ".", ttl: options.TTL, key: signer, now: options.Now}
+	if r.ttl == 0 {
+		r.ttl = defaultTTL
+	}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	return r, nil
+}
+
+func newKey(secret map[string][]byte) (key, error) {
+	name, value := strings.TrimSpace(string(secret[KeyName])), strings.TrimSpace(string(secret[KeySecret]))
+	if name == "" && value == "" {
+		return key{}, nil
+	}
+	if name == "" || value == "" {
+		return key{}, fmt.Errorf("the credentials Secret needs both %s and %s", KeyName, KeySecret)
+	}
+	if _, ok := dns.IsDomainName(name); !ok {
+		return key{}, fmt.Errorf("the credentials Secret's %s is no name of a key", KeyName)
+	}
+	if _, err := base64.StdEncoding.DecodeString(value); err != nil {
+		return key{}, fmt.Errorf("the credentials Secret's %s is not base64", KeySecret)
+	}
+	algorithm := dns.HmacSHA256
+	if text := strings.TrimSpace(string(secret[KeyAlgorithm])); text != "" {
+		algorithm = dns.Fqdn(strings.ToLower(text))
+	}
+	if !slices.Contains(algorithms, algorithm) {
+		return key{}, fmt.Errorf("the credentials Secret's %s is unknown: use hmac-sha256 or another of SHA-2", KeyAlgorithm)
+	}
+	name = dns.CanonicalName(name)
+	return key{name: name, algorithm: algorithm, secret: value}, nil
+}
+
+func labels(name string) bool {
+	for part := range strings.SplitSeq(name, ".") {
+		if !label.MatchString(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// names are where a service's records are.
+type names struct {
+	// srv owns the SRV records, base is what targets end in.
+	srv, base string
+}
+
+func (r *Registry) names(service string) (names, error) {
+	if !oneWay.MatchString(service) {
+		return names{}, registry.Permanent(fmt.Errorf("service %q is not one label of a DNS name: "+
+			"use up to 62 small letters, digits, dashes and underscores", service))
+	}
+	return names{srv: "_" + service + "._tcp." + r.zone, base: service + "." + r.zone}, nil
+}
+
+// host is the name of an instance.
+func (n names) host(id string) string {
+	if name := id + "." + n.base; labels(id) && len(name) <= maxName+1 {
+		return name
+	}
+	digest := sha256.Sum256([]byte(id))
+	return "x-" + hex.EncodeToString(digest[:16]) + "." + n.base
+}
+
+// Ping implements registry.Connector: the server has to know the key, and to be
+// an authority for the zone.
+func (r *Registry) Ping(ctx context.Context) error {
+	answers, err := r.ask(ctx, []dns.Question{{Name: r.zone, Qtype: dns.TypeSOA, Qclass: dns.ClassINET}})
+	if err != nil {
+		return err
+	}
+	if len(answers[0].Answer) == 0 {
+		return registry.Permanent(fmt.Errorf("%s has no zone %s: correct dns.zone", r.server, r.zone))
+	}
+	return nil
+}
+
+// Close implements registry.Connector. There is nothing to free.
+func (r *Registry) Close() error { return nil }

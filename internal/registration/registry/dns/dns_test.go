@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+const zone = "svc.example.com"
+
+func testRegistry(t *testing.T, options Options) *Registry {
+	t.Helper()
+	options.Zone = zone
+	if options.Server == "" {
+		options.Server = "127.0.0.1:53"
+	}
+	r, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func mine() registry.Entry {
+	return registry.Entry{
+		ID: "demo.web-x7k2p.0a1b2c3d", Address: "10.0.0.7", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-x7k2p", PodUID: "uid"},
+	}
+}
+
+func TestRecords(t *testing.T) {
+	r := testRegistry(t, Options{})
+	n, err := r.names("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, others, err := r.wanted(n, mine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, rr := range append([]dns.RR{srv}, others...) {
+		have = append(have, strings.ReplaceAll(rr.String(), "\t", " "))
+	}
+	want := []string{
+		"_web._tcp.svc.example.com. 5 IN SRV 0 10 80 demo.web-x7k2p.0a1b2c3d.web.svc.example.com.",
+		`demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN TXT "{\"id\":\"demo.web-x7k2p.0a1b2c3d\",` +
+			`\"usher\":{\"cluster\":\"here\",\"namespace\":\"demo\",\"registration\":\"web\",\"pod\":\"web-x7k2p\",\"uid\":\"uid\"},` +
+			`\"metadata\":{\"zone\":\"a\"}}"`,
+		"demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN A 10.0.0.7",
+	}
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("the records differ (-want +have):\n%s", diff)
+	}
+}
+
+// through packs and unpacks a record, as a server does.
+func through[T dns.RR](t *testing.T, rr T) T {
+	t.Helper()
+	message := &dns.Msg{Answer: []dns.RR{rr}}
+	data, err := message.Pack()
+	if err == nil {
+		err = message.Unpack(data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return message.Answer[0].(T)
+}
+
+func TestTextRoundTrip(t *testing.T) {
+	for _, text := range []string{
+		"", "plain", `"quoted"`, `\`, `\\065`, `\065`, `a\"b`, "grün\x00\x7f\n", strings.Repeat(`\"ü`, 300),
+	} {
+		rr := &dns.TXT{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: escape([]byte(text))}
+		if have := string(unescape(through(t, rr).Txt)); have != text {
+			t.Errorf("%q came back as %q", text, have)
+		}
+	}
+}
+
+func TestHosts(t *testing.T) {
+	n := names{srv: "_web._tcp.z.", base: "web.z."}
+	for id, want := range map[string]string{
+		"demo.web-1.0a1b2c3d": "demo.web-1.0a1b2c3d.web.z.", "Demo": "x-", "a..b": "x-", "a_b": "a_b.web.z.",
+		strings.Repeat("a", 64): "x-", strings.Repeat("a.", 130) + "b": "x-", "ü": "x-", "-a": "x-",
+	} {
+		have := n.host(id)
+		if !strings.HasPrefix(have, want) || !strings.HasSuffix(have, ".web.z.") {
+			t.Errorf("%q is at %q, want %q", id, have, want)
+		}
+		if _, ok := dns.IsDomainName(have); !ok {
+			t.Errorf("%q is at %q, which is no name", id, have)
+		}
+	}
+	if n.host("A") == n.host("B") {
+		t.Error("two ids have the same name")
+	}
+}
+
+func TestForeignTexts(t *testing.T) {
+	n := names{srv: "_web._tcp.z.", base: "web.z."}
+	for _, text := range []string{
+		"", "theirs", "{", `{"id":"a"}`, `{"id":"a","usher":{"cluster":"here"}}`, `{"id":"b","usher":{"cluster":"here","uid":"u"}}`,
+	} {
+		i := &instance{
+			host: "a.web.z.", srvs: []*dns.SRV{{Hdr: dns.RR_Header{Name: n.srv}, Target: "a.web.z.", Port: 80}},
+			txts: []*dns.TXT{{Hdr: dns.RR_Header{Name: "a.web.z."}, Txt: escape([]byte(text))}},
+		}
+		i.understand(n)
+		if i.entry.Owner != (registry.Owner{}) || i.entry.ID != "a" || !i.strange {
+			t.Errorf("%q became %+v", text, i.entry)
+		}
+	}
+}
+
+func TestEntriesThatCannotBeRecords(t *testing.T) {
+	r := testRegistry(t, Options{})
+	n, _ := r.names("web")
+	for name, change := range map[string]func(*registry.Entry){
+		"a zone":    func(e *registry.Entry) { e.Address = "fe80::1%eth0" },
+		"long form": func(e *registry.Entry) { e.Address = "fd00:0::1" },
+		"mapped":    func(e *registry.Entry) { e.Address = "::ffff:10.0.0.1" },
+		"weight":    func(e *registry.Entry) { e.Weight = 65536 },
+		"metadata":  func(e *registry.Entry) { e.Metadata = map[string]string{"a": strings.Repeat("b", maxData)} },
+	} {
+		e := mine()
+		change(&e)
+		if _, _, err := r.wanted(n, e); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("%s: %v, want a permanent error", name, err)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	good := map[string][]byte{KeyName: []byte("key"), KeySecret: []byte("c2VjcmV0")}
+	with := func(name, value string) map[string][]byte {
+		changed := map[string][]byte{KeyName: good[KeyName], KeySecret: good[KeySecret]}
+		changed[name] = []byte(value)
+		return changed
+	}
+	for name, options := range map[string]Options{
+		"no server": {Zone: zone}, "no port": {Server: "127.0.0.1", Zone: zone}, "no zone": {Server: "127.0.0.1:53"},
+		"no name":    {Server: "127.0.0.1:53", Zone: "a b"},
+		"no key":     {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyName, "")},
+		"no secret":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeySecret, "")},
+		"no base64":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeySecret, "§")},
+		"no key id":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyName, "a..b")},
+		"algorithm":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyAlgorithm, "hmac-md5")},
+		"empty zone": {Server: "127.0.0.1:53", Zone: "."},
+	} {
+		if _, err := New(options); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("%s: %v, want a permanent error", name, err)
+		}
+	}
+	if _, err := New(Options{Server: "127.0.0.1:53", Zone: zone + ".", Secret: good}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServersThatAnswerWrong is about what named does not do.
+func TestServersThatAnswerWrong(t *testing.T) {
+	key := map[string][]byte{KeyName: []byte("key"), KeySecret: []byte("c2VjcmV0")}
+	for _, test := range []struct {
+		name   string
+		secret map[string][]byte
+		answer func(*dns.Msg)
+		want   error
+	}{
+		{"not signed", key, func(*dns.Msg) {}, registry.ErrPermanent},
+		{"key refused without a signature", key, func(m *dns.Msg) { m.Rcode = dns.RcodeNotAuth }, registry.ErrPermanent},
+		{"no authority", nil, func(m *dns.Msg) { m.Authoritative = false }, registry.ErrPermanent},
+		{"another's id", nil, func(m *dns.Msg) { m.Id++ }, registry.ErrPermanent},
+		{"a question", nil, func(m *dns.Msg) { m.Response = false }, registry.ErrPermanent},
+		{"truncated", nil, func(m *dns.Msg) { m.Truncated = true }, registry.ErrPermanent},
+		{"refused", nil, func(m *dns.Msg) { m.Rcode = dns.RcodeRefused }, registry.ErrPermanent},
+		{"failure", nil, func(m *dns.Msg) { m.Rcode = dns.RcodeServerFailure }, registry.ErrTransient},
+		{"well", nil, func(*dns.Msg) {}, nil},
+	} {
+		r := testRegistry(t, Options{Server: serve(t, test.answer), Secret: test.secret})
+		have, err := r.List(t.Context(), "web")
+		if (test.want == nil) != (err == nil) || !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, %v; want %v", test.name, have, err, test.want)
+		}
+	}
+}
+
+// serve answers every request after somebody changed the answer.
+func serve(t *testing.T, change func(*dns.Msg)) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{Listener: listener, MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
+		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, request *dns.Msg) {
+			answer := new(dns.Msg)
+			answer.SetReply(request)
+			answer.Authoritative = true
+			change(answer)
+			_ = w.WriteMsg(answer) // A caller that is gone has failed itself.
+		})}
+	go func() { _ = server.ActivateAndServe() }()
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().String()
+}
+
+func TestNoMessage(t *testing.T) {
+	for name, test := range map[string]struct {
+		says string
+		want error
+	}{
+		"another protocol": {"\x00\x10" + strings.Repeat("\xff", 16), registry.ErrPermanent}, "breaks off": {"\x00\x20abc", registry.ErrTransient},
+		"says nothing": {"", registry.ErrTransient},
+	} {
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte(test.says))
+			if tcp, ok := conn.(*net.TCPConn); ok {
+				_ = tcp.CloseWrite()
+			}
+		}()
+		r := testRegistry(t, Options{Server: listener.Addr().String()})
+		if err := r.Ping(t.Context()); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+		_ = listener.Close()
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+const (
+	// maxConns bounds the connections of one call. Requests on one follow each
+	// other: a signed answer is checked with the request's own signature.
+	maxConns = 8
+	// perConn is how many requests make another connection worth while.
+	perConn = 16
+	// fudge is how far the clocks may be apart, in seconds.
+	fudge = 300
+)
+
+// errPrerequisite says that what was read is outdated.
+var errPrerequisite = errors.New("a prerequisite is not fulfilled")
+
+// exchange sends one request on an open connection.
+type exchange func(*dns.Msg) (*dns.Msg, error)
+
+// connect opens a connection for requests that follow each other. Errors are
+// typed.
+func (r *Registry) connect(ctx context.Context, call func(exchange) error) error {
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.server)
+	if err != nil {
+		return r.typed(ctx, err)
+	}
+	conn := &dns.Conn{Conn: raw}
+	defer func() { _ = conn.Close() }() // Every answer was read, or the call failed.
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	return call(func(request *dns.Msg) (*dns.Msg, error) { return r.send(ctx, conn, request) })
+}
+
+// send signs a request and checks the answer. The library's own signing chains
+// the requests of a connection to each other, as only zone transfers do.
+func (r *Registry) send(ctx context.Context, conn *dns.Conn, request *dns.Msg) (*dns.Msg, error) {
+	packed, mac, err := r.sign(request)
+	if err != nil {
+		return nil, registry.Permanent(fmt.Errorf("pack the request for %s: %w", r.server, err))
+	}
+	if _, err := conn.Write(packed); err != nil {
+		return nil, r.typed(ctx, err)
+	}
+	data, err := conn.ReadMsgHeader(nil)
+	if err != nil {
+		return nil, r.typed(ctx, err)
+	}
+	answer := new(dns.Msg)
+	if err := answer.Unpack(data); err != nil {
+		return nil, registry.Permanent(fmt.Errorf("%s answers what is no DNS message: %w", r.server, err))
+	}
+	if r.key.name != "" && answer.IsTsig() != nil {
+		err = dns.TsigVerify(data, r.key.secret, mac, false)
+	}
+	return answer, r.check(request, answer, err)
+}
+
+func (r *Registry) sign(request *dns.Msg) (packed []byte, mac string, err error) {
+	if r.key.name == "" {
+		packed, err = request.Pack()
+		return packed, "", err
+	}
+	request.SetTsig(r.key.name, r.key.algorithm, fudge, r.now().Unix())
+	return dns.TsigGenerate(request, r.key.secret, "", false)
+}
+
+// typed marks an error of the connection.
+func (r *Registry) typed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		// What the connection says then is only that it was cut.
+		return registry.Transient(fmt.Errorf("%s: %w", r.server, ctx.Err()))
+	}
+	return registry.Transient(fmt.Errorf("%s: %w", r.server, err))
+}
+
+// check looks whether the answer is one, and genuine.
+func (r *Registry) check(request, answer *dns.Msg, failure error) error {
+	signature := answer.IsTsig()
+	switch {
+	case answer.Id != request.Id || !answer.Response:
+		return registry.Permanent(fmt.Errorf("%s answers what nobody asked", r.server))
+	case answer.Rcode == dns.RcodeNotAuth && r.key.name != "" && (signature == nil || signature.Error != 0):
+		return registry.Permanent(fmt.Errorf("%s refuses the TSIG key %s%s", r.server, r.key.name, tsigError(signature)))
+	case failure != nil:
+		return registry.Permanent(fmt.Errorf("%s: the signature of the answer is wrong: %w", r.server, failure))
+	case answer.Rcode == dns.RcodeSuccess && r.key.name != "" && signature == nil:
+		return registry.Permanent(fmt.Errorf("%s does not sign its answers: look whether it knows the TSIG key", r.server))
+	}
+	return r.code(request, answer)
+}
+
+func tsigError(signature *dns.TSIG) string {
+	if signature == nil {
+		return ": correct tsig.name and tsig.secret"
+	}
+	if signature.Error == dns.RcodeBadTime {
+		return ": the clocks are more than five minutes apart"
+	}
+	return fmt.Sprintf(" (%s): correct tsig.name, tsig.secret and tsig.algorithm",
+		dns.RcodeToString[int(signature.Error)])
+}
+
+// code turns a response code into a typed error.
+func (r *Registry) code(request, answer *dns.Msg) error {
+	update := request.Opcode == dns.OpcodeUpdate
+	name := dns.RcodeToString[answer.Rcode]
+	switch answer.Rcode {
+	case dns.RcodeSuccess:
+		if !update && !answer.Authoritative {
+			return registry.Permanent(fmt.Errorf("%s is no authority for %s: name the zone's primary in dns.server",
+				r.server, request.Question[0].Name))
+		}
+		return nil
+	case dns.RcodeNameError, dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset:
+		if update {
+			return errPrerequisite
+		}
+		return nil
+	case dns.RcodeRefused:
+		return registry.Permanent(fmt.Errorf("%s refuses (%s): allow the key in allow-query and update-policy of %s",
+			r.server, name, r.zone))
+	case dns.RcodeNotAuth, dns.RcodeNotZone, dns.RcodeNotImplemented, dns.RcodeFormatError:
+		return registry.Permanent(fmt.Errorf("%s answers %s for zone %s: name its primary, which takes updates",
+			r.server, name, r.zone))
+	}
+	if update && answer.Rcode == dns.RcodeServerFailure {
+		return registry.Transient(fmt.Errorf("%s answers %s to an update and its log says why: BIND takes 100 instances "+
+			"unless max-records-per-type allows more", r.server, name))
+	}
+	return registry.Transient(fmt.Errorf("%s answers %s", r.server, name))
+}
+
+// ask sends questions and returns the answers in their order. A name that does
+// not exist has an answer without records.
+func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Msg, error) {
+	answers := make([]*dns.Msg, len(questions))
+	conns := min(maxConns, (len(questions)+perConn-1)/perConn)
+	var next atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	for range conns {
+		group.Go(func() error {
+			return r.connect(ctx, func(send exchange) error {
+				for {
+					at := int(next.Add(1)) - 1
+					if at >= len(questions) {
+						return nil
+					}
+					request := &dns.Msg{Question: []dns.Question{questions[at]}}
+					request.Id = dns.Id()
+					answer, err := send(request)
+					if err != nil {
+						return err
+					}
+					answers[at] = answer
+				}
+			})
+		})
+	}
+	return answers, group.Wait()
+}
+
+// records are those of an answer that have the name and the type asked for.
+func records[T dns.RR](answer *dns.Msg) []T {
+	var found []T
+	for _, rr := range answer.Answer {
+		if record, ok := rr.(T); ok && dns.CanonicalName(rr.Header().Name) == dns.CanonicalName(answer.Question[0].Name) {
+			found = append(found, record)
+		}
+	}
+	slices.SortFunc(found, func(a, b T) int { return compareText(a, b) })
+	return found
+}

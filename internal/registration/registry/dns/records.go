@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// maxText is the length of one string of a TXT record, in bytes.
+const maxText = 255
+
+// stored is what the TXT record of an instance says, in JSON.
+type stored struct {
+	ID       string            `json:"id"`
+	Owner    registry.Owner    `json:"usher"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// instance is what the zone has of an instance.
+type instance struct {
+	host  string
+	entry registry.Entry
+	srvs  []*dns.SRV
+	a     []*dns.A
+	aaaa  []*dns.AAAA
+	txts  []*dns.TXT
+	// lost says that the records are ours and no SRV record leads to them.
+	lost bool
+	// strange says that somebody else has records of that name.
+	strange bool
+}
+
+// listed says whether callers find it.
+func (i *instance) listed() bool { return len(i.srvs) > 0 }
+
+func compareText(a, b dns.RR) int { return strings.Compare(a.String(), b.String()) }
+
+// List implements registry.Connector. It asks for the SRV records, and for each
+// target in the zone for its address and its TXT record: that needs no right but
+// to ask, and reads nothing of other services.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	n, err := r.names(service)
+	if err != nil {
+		return nil, err
+	}
+	srvs, err := r.srvs(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	var hosts []string
+	entries := []registry.Entry{}
+	for _, srv := range srvs {
+		target := dns.CanonicalName(srv.Target)
+		if strings.HasSuffix(target, "."+n.base) {
+			hosts = append(hosts, target)
+			continue
+		}
+		elsewhere := registry.Entry{ID: target, Address: target, Port: int32(srv.Port), Weight: int32(srv.Weight)}
+		elsewhere.Version = version([]*dns.SRV{srv})
+		entries = append(entries, elsewhere)
+	}
+	slices.Sort(hosts)
+	instances, err := r.read(ctx, n, slices.Compact(hosts), srvs)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range instances {
+		entries = append(entries, i.entry)
+	}
+	registry.Sort(entries)
+	return entries, nil
+}
+
+func (r *Registry) srvs(ctx context.Context, n names) ([]*dns.SRV, error) {
+	answers, err := r.ask(ctx, []dns.Question{{Name: n.srv, Qtype: dns.TypeSRV, Qclass: dns.ClassINET}})
+	if err != nil {
+		return nil, err
+	}
+	if answers[0].Truncated {
+		return nil, registry.Permanent(fmt.Errorf("the records of %s do not fit into one answer: "+
+			"spread the instances over several services", n.srv))
+	}
+	return records[*dns.SRV](answers[0]), nil
+}
+
+// read asks what the zone has of instances, by their names.
+func (r *Registry) read(ctx context.Context, n names, hosts []string, srvs []*dns.SRV) ([]*instance, error) {
+	var questions []dns.Question
+	for _, host := range hosts {
+		for _, kind := range []uint16{dns.TypeTXT, dns.TypeA, dns.TypeAAAA} {
+			questions = append(questions, dns.Question{Name: host, Qtype: kind, Qclass: dns.ClassINET})
+		}
+	}
+	answers, err := r.ask(ctx, questions)
+	if err != nil {
+		return nil, err
+	}
+	byTarget := map[string][]*dns.SRV{}
+	for _, srv := range srvs {
+		target := dns.CanonicalName(srv.Target)
+		byTarget[target] = append(byTarget[target], srv)
+	}
+	instances := make([]*instance, 0, len(hosts))
+	for at, host := range hosts {
+		i := &instance{
+			host: host, srvs: byTarget[host], txts: records[*dns.TXT](answers[3*at]),
+			a: records[*dns.A](answers[3*at+1]), aaaa: records[*dns.AAAA](answers[3*at+2]),
+		}
+		i.understand(n)
+		instances = append(instances, i)
+	}
+	return instances, nil
+}
+
+// understand makes the entry. Without a TXT record of Usher's it is foreign.
+func (i *instance) understand(n names) {
+	i.entry = registry.Entry{ID: strings.TrimSuffix(i.host, "."+n.base), Address: strings.Join(i.addresses(), ",")}
+	said, ours := i.stored(n)
+	if ours {
+		i.entry.ID, i.entry.Owner, i.entry.Metadata = said.ID, said.Owner, said.Metadata
+	}
+	i.strange = !ours && len(i.txts)+len(i.a)+len(i.aaaa) > 0
+	i.lost = ours && !i.listed()
+	if !i.listed() {
+		return
+	}
+	i.entry.Port, i.entry.Weight = int32(i.srvs[0].Port), int32(i.srvs[0].Weight)
+	i.entry.Version = version(i.srvs, i.a, i.aaaa, i.txts)
+	if ours && len(i.srvs) > 1 {
+		i.entry.Unsettled = fmt.Sprintf("%d SRV records lead to it", len(i.srvs))
+	}
+}
+
+func (i *instance) stored(n names) (stored, bool) {
+	var said stored
+	if len(i.txts) != 1 || json.Unmarshal(unescape(i.txts[0].Txt), &said) != nil {
+		return said, false
+	}
+	return said, said.Owner.Cluster != "" && said.Owner.PodUID != "" && n.host(said.ID) == i.host
+}
+
+func (i *instance) addresses() []string {
+	var all []string
+	for _, record := range i.a {
+		all = append(all, record.A.String())
+	}
+	for _, record := range i.aaaa {
+		all = append(all, record.AAAA.String())
+	}
+	return all
+}
+
+// version is a digest of records without their TTL.
+func version(sets ...any) string {
+	var text strings.Builder
+	for _, set := range sets {
+		for _, rr := range anyRecords(set) {
+			rr = dns.Copy(rr)
+			rr.Header().Ttl = 0
+			text.WriteString(rr.String() + "\n")
+		}
+	}
+	digest := sha256.Sum256([]byte(text.String()))
+	return hex.EncodeToString(digest[:8])
+}
+
+// anyRecords is a set of one type as one of any.
+func anyRecords(set any) []dns.RR {
+	switch set := set.(type) {
+	case []*dns.SRV:
+		return general(set)
+	case []*dns.A:
+		return general(set)
+	case []*dns.AAAA:
+		return general(set)
+	case []*dns.TXT:
+		return general(set)
+	}
+	return nil
+}
+
+// general copies records: the DNS library changes those that it is given.
+func general[T dns.RR](set []T) []dns.RR {
+	copies := make([]dns.RR, 0, len(set))
+	for _, rr := range set {
+		copies = append(copies, dns.Copy(rr))
+	}
+	return copies
+}
+
+// wanted are the records of an entry. Errors are permanent.
+func (r *Registry) wanted(n names, e registry.Entry) (srv *dns.SRV, others []dns.RR, err error) {
+	address, err := netip.ParseAddr(e.Address)
+	if err != nil || address.String() != e.Address || address.Zone() != "" || address.Is4In6() {
+		return nil, nil, registry.Permanent(fmt.Errorf("address %q cannot be a record: write it in the shortest form", e.Address))
+	}
+	if e.Weight > maxWeight {
+		return nil, nil, registry.Permanent(fmt.Errorf("weight %d is above %d, the largest of an SRV record", e.Weight, maxWeight))
+	}
+	text, err := json.Marshal(stored{ID: e.ID, Owner: e.Owner, Metadata: e.Metadata})
+	if err != nil {
+		return nil, nil, registry.Permanent(fmt.Errorf("encode: %w", err))
+	}
+	if len(text) > maxData {
+		return nil, nil, registry.Permanent(fmt.Errorf("instance.metadata is too long for a TXT record: %d bytes, %d fit",
+			len(text), maxData))
+	}
+	host := n.host(e.ID)
+	header := func(name string, kind uint16) dns.RR_Header {
+		return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: r.ttl}
+	}
+	srv = &dns.SRV{Hdr: header(n.srv, dns.TypeSRV), Weight: uint16(e.Weight), Port: uint16(e.Port), Target: host}
+	others = []dns.RR{&dns.TXT{Hdr: header(host, dns.TypeTXT), Txt: escape(text)}}
+	if address.Is4() {
+		return srv, append(others, &dns.A{Hdr: header(host, dns.TypeA), A: address.AsSlice()}), nil
+	}
+	return srv, append(others, &dns.AAAA{Hdr: header(host, dns.TypeAAAA), AAAA: address.AsSlice()}), nil
+}
+
+// escape cuts data into the strings of a TXT record, as the DNS library has them:
+// a backslash begins an escape.
+func escape(data []byte) []string {
+	var parts []string
+	for len(data) > 0 {
+		part := data[:min(len(data), maxText)]
+		data = data[len(part):]
+		parts = append(parts, strings.ReplaceAll(string(part), `\`, `\\`))
+	}
+	return parts
+}
+
+// unescape undoes it, with the escapes that the library uses itself: \" and \DDD.
+func unescape(parts []string) []byte {
+	var data []byte
+	for _, part := range parts {
+		for i := 0; i < len(part); i++ {
+			c := part[i]
+			switch {
+			case c != '\\' || i+1 == len(part):
+			case i+3 < len(part) && digits(part[i+1:i+4]):
+				c = (part[i+1]-'0')*100 + (part[i+2]-'0')*10 + part[i+3] - '0'
+				i += 3
+			default:
+				i++
+				c = part[i]
+			}
+			data = append(data, c)
+		}
+	}
+	return data
+}
+
+func digits(text string) bool {
+	return strings.Trim(text, "0123456789") == ""
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package endpointslice
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// maxRecord is the size of one record, in bytes: an annotation is no place for
+// more.
+const maxRecord = 8 << 10
+
+// record is what an endpoint has no fields for.
+type record struct {
+	ID       string            `json:"id"`
+	Weight   int32             `json:"weight"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Owner    registry.Owner    `json:"owner"`
+}
+
+// group is what all endpoints of a slice have in common.
+type group struct {
+	family      discoveryv1.AddressType
+	port        int32
+	portName    string
+	appProtocol string
+}
+
+// item is an endpoint with its record, nil for one that Usher did not write.
+type item struct {
+	endpoint discoveryv1.Endpoint
+	record   *record
+}
+
+func (i item) uid() types.UID {
+	if i.endpoint.TargetRef == nil {
+		return ""
+	}
+	return i.endpoint.TargetRef.UID
+}
+
+// bytes is how much of the annotation the item takes.
+func (i item) bytes() int {
+	if i.record == nil {
+		return 0
+	}
+	data, err := json.Marshal(i.record)
+	if err != nil {
+		return maxRecord // Strings and numbers alone: it cannot happen.
+	}
+	return len(data) + 1
+}
+
+// encode is what an entry becomes. Errors are permanent: the API server would
+// refuse the whole slice.
+func encode(e registry.Entry) (item, group, error) {
+	address, err := netip.ParseAddr(e.Address)
+	if err != nil {
+		return item{}, group{}, registry.Permanent(fmt.Errorf("address: %w", err))
+	}
+	if err := callable(address); err != nil {
+		return item{}, group{}, registry.Permanent(err)
+	}
+	g := group{family: discoveryv1.AddressTypeIPv4, port: e.Port}
+	if address.Is6() {
+		g.family = discoveryv1.AddressTypeIPv6
+	}
+	rest := maps.Clone(e.Metadata)
+	if g.portName, g.appProtocol, err = portMetadata(rest); err != nil {
+		return item{}, group{}, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
+	}
+	serves, held, yes := e.Weight > 0, e.Weight == 0, true
+	made := item{
+		endpoint: discoveryv1.Endpoint{
+			Addresses:  []string{e.Address},
+			Conditions: discoveryv1.EndpointConditions{Ready: &serves, Serving: &yes, Terminating: &held},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: e.Owner.Namespace, Name: e.Owner.Pod, UID: types.UID(e.Owner.PodUID),
+			},
+		},
+		record: &record{ID: e.ID, Weight: e.Weight, Metadata: rest, Owner: e.Owner},
+	}
+	if size := made.bytes(); size > maxRecord {
+		return item{}, group{}, registry.Permanent(fmt.Errorf(
+			"instance.metadata makes the entry %d bytes long: an EndpointSlice has room for %d", size, maxRecord))
+	}
+	return made, g, nil
+}
+
+// callable refuses addresses that Kubernetes takes for no endpoint.
+func callable(address netip.Addr) error {
+	switch {
+	case address.Is4In6() || address.Zone() != "":
+		return fmt.Errorf("address %s is neither plain IPv4 nor plain IPv6", address)
+	case address.IsUnspecified(), address.IsLoopback(), address.IsLinkLocalUnicast(), address.IsLinkLocalMulticast():
+		return fmt.Errorf("address %s: Kubernetes takes no unspecified, loopback or link-local one", address)
+	}
+	return nil
+}
+
+// portMetadata takes the port's own keys out of the metadata.
+func portMetadata(metadata map[string]string) (name, protocol string, err error) {
+	name, named := metadata[MetaPortName]
+	if why := validation.IsDNS1123Label(name); named && len(why) > 0 {
+		return "", "", fmt.Errorf("%s %q: %s", MetaPortName, name, why[0])
+	}
+	protocol, spoken := metadata[MetaAppProtocol]
+	if why := validation.IsQualifiedName(protocol); spoken && len(why) > 0 {
+		return "", "", fmt.Errorf("%s %q: %s", MetaAppProtocol, protocol, why[0])
+	}
+	delete(metadata, MetaPortName)
+	delete(metadata, MetaAppProtocol)
+	return name, protocol, nil
+}
+
+// groupOf is the group of a slice. A slice of another shape than Usher writes has
+// the port 0, which no entry has.
+func groupOf(s *discoveryv1.EndpointSlice) group {
+	g := group{family: s.AddressType}
+	if len(s.Ports) != 1 {
+		return g
+	}
+	p := s.Ports[0]
+	if p.Port == nil || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+		return g
+	}
+	g.port = *p.Port
+	if p.Name != nil {
+		g.portName = *p.Name
+	}
+	if p.AppProtocol != nil {
+		g.appProtocol = *p.AppProtocol
+	}
+	return g
+}
+
+// ports of a slice of the group.
+func (g group) ports() []discoveryv1.EndpointPort {
+	tcp := corev1.ProtocolTCP
+	p := discoveryv1.EndpointPort{Name: &g.portName, Port: &g.port, Protocol: &tcp}
+	if g.appProtocol != "" {
+		p.AppProtocol = &g.appProtocol
+	}
+	return []discoveryv1.EndpointPort{p}
+}
+
+// decode translates. It never fails: what Usher did not write is an entry of
+// that name without an owner.
+func decode(i item, g group, name string) registry.Entry {
+	e := registry.Entry{ID: name, Port: g.port, Weight: 1}
+	if len(i.endpoint.Addresses) > 0 {
+		e.Address = i.endpoint.Addresses[0]
+	}
+	if i.record != nil {
+		e.ID, e.Weight, e.Metadata = i.record.ID, i.record.Weight, maps.Clone(i.record.Metadata)
+	}
+	if i.record != nil && i.record.Owner.Cluster != "" {
+		e.Owner = i.record.Owner
+	}
+	for key, value := range map[string]string{MetaPortName: g.portName, MetaAppProtocol: g.appProtocol} {
+		if value == "" {
+			continue
+		}
+		if e.Metadata == nil {
+			e.Metadata = map[string]string{}
+		}
+		e.Metadata[key] = value
+	}
+	if len(e.Metadata) == 0 {
+		e.Metadata = nil
+	}
+	// Absent is to be read as true.
+	if ready := i.endpoint.Conditions.Ready; ready != nil && !*ready {
+		e.Weight = 0
+	}
+	e.Version = fingerprint(i, g)
+	return e
+}
+
+// Endpoint is one of a slice, as who serves the slice to others needs it.
+type Endpoint struct {
+	registry.Entry
+	// Conditions are those of the endpoint; absent ones are to be read as
+	// Kubernetes has it.
+	Conditions discoveryv1.EndpointConditions
+}
+
+// Endpoints are those of a slice whose callers know one TCP port; other slices
+// have none that an address and a port could describe.
+func Endpoints(s *discoveryv1.EndpointSlice) []Endpoint {
+	g := groupOf(s)
+	if g.port == 0 || g.family == discoveryv1.AddressTypeFQDN {
+		return nil
+	}
+	items := itemsOf(s)
+	found := make([]Endpoint, 0, len(items))
+	for n, i := range items {
+		found = append(found, Endpoint{
+			Entry: decode(i, g, fmt.Sprintf("%s.%d", s.Name, n)), Conditions: i.endpoint.Conditions,
+		})
+	}
+	return found
+}
+
+// fingerprint changes with the entry. The slice's own version would change with
+// each of its neighbours as well, and make their changes conflict.
+func fingerprint(i item, g group) string {
+	data, err := json.Marshal([]any{i.endpoint, i.record, g.family, g.port, g.portName, g.appProtocol})
+	if err != nil {
+		return err.Error() // Strings and numbers alone: it cannot happen.
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+// itemsOf takes a slice apart.
+func itemsOf(s *discoveryv1.EndpointSlice) []item {
+	var records []record
+	// An annotation that nobody can read is one of nobody's.
+	if err := json.Unmarshal([]byte(s.Annotations[AnnotationEntries]), &records); err != nil || !ours(s) {
+		records = nil
+	}
+	items := make([]item, 0, len(s.Endpoints))
+	byUID := make(map[types.UID]*record, len(records))
+	for n := range records {
+		byUID[types.UID(records[n].Owner.PodUID)] = &records[n]
+	}
+	for _, endpoint := range s.Endpoints {
+		i := item{endpoint: endpoint}
+		if uid := i.uid(); uid != "" {
+			i.record = byUID[uid]
+			delete(byUID, uid)
+		}
+		items = append(items, i)
+	}
+	return items
+}
+
+func ours(s *discoveryv1.EndpointSlice) bool { return s.Labels[discoveryv1.LabelManagedBy] == Manager }

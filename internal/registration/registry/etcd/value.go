@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Metadata keys that Usher uses itself; every other is the user's.
+const (
+	metaWeight = "weight"
+	metaOwner  = "usher"
+)
+
+// value is an endpoint as the etcd naming package stores it.
+type value struct {
+	Op       int
+	Addr     string
+	Metadata map[string]json.RawMessage
+}
+
+func encode(entry registry.Entry) (string, error) {
+	metadata := make(map[string]any, len(entry.Metadata)+2)
+	for _, key := range slices.Sorted(maps.Keys(entry.Metadata)) {
+		if key == metaWeight || key == metaOwner {
+			return "", registry.Permanent(fmt.Errorf(
+				"instance.metadata has the key %q, which Usher writes itself: use another", key))
+		}
+		metadata[key] = entry.Metadata[key]
+	}
+	metadata[metaWeight] = entry.Weight
+	metadata[metaOwner] = entry.Owner
+	data, err := json.Marshal(struct {
+		Op       int
+		Addr     string
+		Metadata map[string]any
+	}{Addr: net.JoinHostPort(entry.Address, strconv.Itoa(int(entry.Port))), Metadata: metadata})
+	if err != nil {
+		return "", registry.Permanent(fmt.Errorf("encode: %w", err))
+	}
+	return string(data), nil
+}
+
+// decode never fails: a value that Usher did not write is an entry without an
+// owner, so that nobody touches it.
+func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
+	entry := registry.Entry{ID: id, Version: version(kv)}
+	var stored value
+	if err := json.Unmarshal(kv.Value, &stored); err != nil {
+		entry.Address = string(kv.Value)
+		return entry
+	}
+	entry.Address = stored.Addr
+	if host, port, err := net.SplitHostPort(stored.Addr); err == nil {
+		if number, err := strconv.ParseInt(port, 10, 32); err == nil {
+			entry.Address, entry.Port = host, int32(number)
+		}
+	}
+	for key, raw := range stored.Metadata {
+		entry = decodeMetadata(entry, key, raw)
+	}
+	return entry
+}
+
+// version is what a write compares.
+func version(kv *mvccpb.KeyValue) string { return strconv.FormatInt(kv.ModRevision, 10) }
+
+func decodeMetadata(entry registry.Entry, key string, raw json.RawMessage) registry.Entry {
+	var err error
+	switch key {
+	case metaWeight:
+		err = json.Unmarshal(raw, &entry.Weight)
+	case metaOwner:
+		err = json.Unmarshal(raw, &entry.Owner)
+	default:
+		text := ""
+		if err = json.Unmarshal(raw, &text); err == nil {
+			if entry.Metadata == nil {
+				entry.Metadata = map[string]string{}
+			}
+			entry.Metadata[key] = text
+		}
+	}
+	if err != nil && key == metaOwner {
+		entry.Owner = registry.Owner{}
+	}
+	return entry
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+func TestValueRoundTrip(t *testing.T) {
+	for _, address := range []string{"10.0.0.1", "fd00::1"} {
+		want := registry.Entry{
+			ID: "a", Address: address, Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"}, Version: "7",
+			Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
+		}
+		text, err := encode(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := decode("a", &mvccpb.KeyValue{Value: []byte(text), ModRevision: 7})
+		if diff := cmp.Diff(want, have); diff != "" {
+			t.Errorf("%s came back different (-want +have):\n%s", text, diff)
+		}
+	}
+}
+
+// Each list shows what is stored now: a value that is changed, gone or back, and
+// the version of one that was written again as it was.
+func TestListsDecodeWhatChanged(t *testing.T) {
+	r, err := New(Options{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "usher"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv := func(id string, revision int64, address string) *mvccpb.KeyValue {
+		return &mvccpb.KeyValue{Key: []byte("usher/shop/" + id), ModRevision: revision, Value: []byte(`{"Addr":"` + address + `:80"}`)}
+	}
+	entry := func(id, version, address string) registry.Entry {
+		return registry.Entry{ID: id, Version: version, Address: address, Port: 80}
+	}
+	for _, step := range []struct {
+		stored []*mvccpb.KeyValue
+		want   []registry.Entry
+	}{
+		{[]*mvccpb.KeyValue{kv("a", 1, "10.0.0.1"), kv("b", 2, "10.0.0.2")}, []registry.Entry{entry("a", "1", "10.0.0.1"), entry("b", "2", "10.0.0.2")}},
+		{[]*mvccpb.KeyValue{kv("a", 3, "10.0.0.3")}, []registry.Entry{entry("a", "3", "10.0.0.3")}},
+		{[]*mvccpb.KeyValue{kv("a", 4, "10.0.0.3"), kv("b", 2, "10.0.0.9")}, []registry.Entry{entry("a", "4", "10.0.0.3"), entry("b", "2", "10.0.0.9")}},
+		{nil, []registry.Entry{}},
+	} {
+		if diff := cmp.Diff(step.want, r.decode("shop", step.stored)); diff != "" {
+			t.Errorf("entries (-want +have):\n%s", diff)
+		}
+	}
+	if len(r.decoded) > 0 {
+		t.Errorf("a service without entries is remembered: %v", r.decoded)
+	}
+}
+
+func TestValueLayout(t *testing.T) {
+	text, err := encode(registry.Entry{
+		ID: "a", Address: "10.0.0.1", Port: 80, Weight: 10,
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
+	})
+	want := `{"Op":0,"Addr":"10.0.0.1:80","Metadata":{"usher":{"cluster":"here","namespace":"demo",` +
+		`"registration":"web","pod":"web-1","uid":"uid"},"weight":10}}`
+	if err != nil || text != want {
+		t.Errorf("the value is %s, %v; want %s", text, err, want)
+	}
+}
+
+func TestValuesOfOthersHaveNoOwner(t *testing.T) {
+	for _, text := range []string{
+		"", "10.0.0.1:80", "{", `{"Op":0}`, `{"Addr":"nowhere"}`, `{"Addr":"10.0.0.1:80","Metadata":"text"}`,
+		`{"Addr":"10.0.0.1:80","Metadata":{"usher":"mine","weight":"much"}}`,
+		`{"Addr":"10.0.0.1:80","Metadata":{"usher":[1]}}`,
+	} {
+		entry := decode("a", &mvccpb.KeyValue{Value: []byte(text), ModRevision: 7})
+		if entry.Owner != (registry.Owner{}) || entry.ID != "a" || entry.Version != "7" {
+			t.Errorf("%q became %+v", text, entry)
+		}
+	}
+}
+
+func TestReservedMetadataIsRefused(t *testing.T) {
+	for _, key := range []string{metaWeight, metaOwner} {
+		_, err := encode(registry.Entry{Address: "10.0.0.1", Port: 80, Metadata: map[string]string{key: "x"}})
+		if !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("metadata %s: %v, want a permanent error", key, err)
+		}
+	}
+}
+
+func TestOptionsNeedEndpoints(t *testing.T) {
+	if _, err := New(Options{}); !errors.Is(err, registry.ErrPermanent) {
+		t.Errorf("%v, want a permanent error", err)
+	}
+}

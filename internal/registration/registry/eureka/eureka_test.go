@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package eureka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+)
+
+func entry() registry.Entry {
+	return registry.Entry{
+		ID: "demo.web-1.0a", Address: "fd00::1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
+	}
+}
+
+func stored(t *testing.T) instance {
+	t.Helper()
+	i, err := encode("web", entry(), time.Hour, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func TestEntryRoundTrip(t *testing.T) {
+	data, err := json.Marshal(stored(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back instance
+	if err := json.Unmarshal(data, &back); err != nil {
+		t.Fatal(err)
+	}
+	want := entry()
+	want.Version = back.version()
+	if diff := cmp.Diff(want, back.entry()); diff != "" {
+		t.Errorf("it came back different (-want +have):\n%s", diff)
+	}
+	for name, spoil := range map[string]func(*instance){
+		"a status":           func(i *instance) { i.Status = "OUT_OF_SERVICE" },
+		"metadata":           func(i *instance) { i.Metadata["zone"] = "b" },
+		"a weight":           func(i *instance) { i.Metadata[metaWeight] = "heavy" },
+		"a new registration": func(i *instance) { i.LastDirtyTimestamp++ },
+	} {
+		i := stored(t)
+		spoil(&i)
+		if i.version() == want.Version {
+			t.Errorf("%s does not change the version", name)
+		}
+	}
+}
+
+func TestEntriesOfOthers(t *testing.T) {
+	copied := stored(t)
+	copied.InstanceID = "another"
+	if e := copied.entry(); e.Owner != (registry.Owner{}) || e.ID != "another" || e.Weight != 1 {
+		t.Errorf("metadata copied to another instance made it %+v", e)
+	}
+	var list several
+	const old = `{"hostName":"host-1","ipAddr":"192.0.2.1","status":"DOWN","port":{"$":"80","@enabled":"false"},
+		"securePort":{"$":"443","@enabled":"true"},"metadata":{"@class":"java.util.Collections$EmptyMap"}}`
+	if err := json.Unmarshal([]byte(old), &list); err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	want := registry.Entry{ID: "host-1", Address: "192.0.2.1", Port: 443, Version: list[0].version()}
+	if diff := cmp.Diff(want, list[0].entry()); diff != "" {
+		t.Errorf("an instance of an old client (-want +have):\n%s", diff)
+	}
+}
+
+func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {
+	for _, key := range []string{"usher-uid", metaWeight, "@class", "a/b", ""} {
+		e := entry()
+		e.Metadata = map[string]string{key: "x"}
+		if _, err := encode("web", e, time.Hour, 7); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("the key %q: %v, want a permanent error", key, err)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, options := range map[string]Options{
+		"no address":      {},
+		"no scheme":       {Address: "localhost:8761"},
+		"user in address": {Address: "http://me:s3cret@localhost:8761"},
+		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
+	} {
+		_, err := New(options)
+		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
+		}
+	}
+}
+
+// connect serves the handler as Eureka.
+func connect(t *testing.T, options Options, handler http.HandlerFunc) *Registry {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	options.Address = server.URL
+	r, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func TestAnswersThatAreNone(t *testing.T) {
+	for name, test := range map[string]struct {
+		code  int
+		body  string
+		delta int // What /apps/delta answers with; /apps follows it but for 403.
+		want  error
+	}{
+		"null":                {200, "null", 200, registry.ErrPermanent},
+		"a page":              {200, "<html>", 200, registry.ErrPermanent},
+		"an object":           {200, "{}", 200, registry.ErrPermanent},
+		"a redirect":          {302, "", 200, registry.ErrPermanent},
+		"forbidden":           {401, "s3cret", 200, registry.ErrPermanent},
+		"broken":              {500, "", 200, registry.ErrTransient},
+		"too many":            {429, "", 200, registry.ErrTransient},
+		"another's not found": {404, "", 404, registry.ErrPermanent},
+		"broken meanwhile":    {404, "", 503, registry.ErrTransient},
+		"no application":      {404, "", 200, nil},
+		"nor deltas":          {404, "", 403, nil},
+		"an application":      {200, `{"application":{"instance":[]}}`, 200, nil},
+	} {
+		secret := map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte("s3cret\n")}
+		r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
+			user, password, _ := r.BasicAuth()
+			switch {
+			case user != "me" || password != "s3cret":
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			case r.URL.Path == "/apps/WEB":
+				w.WriteHeader(test.code)
+				_, _ = w.Write([]byte(test.body))
+				return
+			case r.URL.Path == "/apps/delta" || test.delta != http.StatusForbidden:
+				w.WriteHeader(test.delta)
+			}
+			_, _ = w.Write([]byte(`{"applications":{}}`))
+		})
+		_, err := r.List(t.Context(), "web")
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: the error tells the password: %v", name, err)
+		}
+	}
+}
+
+// TestListsOfBefore trusts no list that may lack what others wrote before.
+func TestListsOfBefore(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	r := connect(t, Options{Clock: clock, ResponseCache: 30 * time.Second}, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"application":{"instance":[]}}`))
+	})
+	if _, err := r.List(t.Context(), "web"); !errors.Is(err, registry.ErrTransient) {
+		t.Errorf("at once: %v, want a transient error", err)
+	}
+	clock.Step(30 * time.Second)
+	if _, err := r.List(t.Context(), "web"); err != nil {
+		t.Errorf("after that time: %v", err)
+	}
+}
+
+// frozen is a server whose list never changes, and that tells of requests.
+type frozen struct {
+	mu    sync.Mutex
+	there map[string]instance
+	list  []instance
+	seen  chan string
+}
+
+func (f *frozen) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := strings.TrimPrefix(r.URL.Path, "/apps/WEB/")
+	i, found := f.there[id]
+	switch {
+	case r.URL.Path == "/apps/WEB" && r.Method == http.MethodGet:
+		_ = json.NewEncoder(w).Encode(map[string]any{"application": map[string]any{"instance": f.list}})
+	case r.Method == http.MethodPost:
+		var said map[string]instance
+		_ = json.NewDecoder(r.Body).Decode(&said)
+		f.there[said["instance"].InstanceID] = said["instance"]
+	case r.Method == http.MethodPut:
+		f.seen <- id
+		if !found {
+			w.WriteHeader(http.StatusNotFound)
+		}
+	case !found:
+		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodDelete:
+		delete(f.there, id)
+	default:
+		_ = json.NewEncoder(w).Encode(map[string]any{"instance": i})
+	}
+}
+
+// TestOwnWritesAreSeenPastTheCache puts one and removes another while the list
+// stays as it was.
+func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
+	old := stored(t)
+	server := &frozen{there: map[string]instance{old.InstanceID: old}, list: []instance{old}}
+	r := connect(t, Options{}, server.ServeHTTP)
+	listed := func() []registry.Entry {
+		t.Helper()
+		entries, err := r.List(t.Context(), "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entries
+	}
+	gone, next := listed()[0], entry()
+	next.ID = "next"
+	err := r.Apply(t.Context(), "web", []registry.Change{{Op: registry.Remove, Entry: gone}, {Op: registry.Put, Entry: next}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have := listed(); len(have) != 1 || have[0].ID != "next" {
+		t.Errorf("listed: %+v", have)
+	}
+	server.mu.Lock()
+	server.list = []instance{server.there["next"]}
+	server.mu.Unlock()
+	if listed(); len(r.writtenTo("WEB")) != 0 {
+		t.Errorf("%v are still asked for, though the list has them right", r.writtenTo("WEB"))
+	}
+}
+
+// TestRenewals renews what is Usher's, makes nothing anew, and ends with Close.
+func TestRenewals(t *testing.T) {
+	theirs := instance{InstanceID: "theirs", Status: up}
+	server := &frozen{there: map[string]instance{}, list: []instance{stored(t), theirs}, seen: make(chan string, 10)}
+	clock := clocktesting.NewFakeClock(time.Now())
+	r := connect(t, Options{Clock: clock}, server.ServeHTTP)
+	if _, err := r.List(t.Context(), "web"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		clock.Step(RenewInterval)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		select {
+		case id := <-server.seen:
+			if id != entry().ID {
+				t.Errorf("%s was renewed", id)
+			}
+		case <-ctx.Done():
+			t.Error("nothing was renewed")
+		}
+		cancel()
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(forgotten + RenewInterval)
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if len(server.there) != 0 || len(server.seen) != 0 {
+		t.Errorf("after the end: %v, and %d renewals", server.there, len(server.seen))
+	}
+	if due := r.due(); len(due) != 0 {
+		t.Errorf("%v are due though nobody asks for them", due)
+	}
+}

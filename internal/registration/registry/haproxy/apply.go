@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package haproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// job is a change that is to be made, with what the processes have of it.
+type job struct {
+	change registry.Change
+	// name is that of the server to put.
+	name    string
+	servers [][]server
+}
+
+// refusals gathers why changes were not made, by entry ID.
+type refusals struct {
+	mu   sync.Mutex
+	byID map[string][]error
+}
+
+func (r *refusals) add(id string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.byID[id] = append(r.byID[id], err)
+}
+
+// errors are the refusals as Apply returns them, sorted by ID.
+func (r *refusals) errors(changes []registry.Change) []error {
+	var all []error
+	for _, change := range changes {
+		if errs := r.byID[change.Entry.ID]; len(errs) > 0 {
+			all = append(all, &registry.ChangeError{ID: change.Entry.ID, Err: errors.Join(errs...)})
+		}
+	}
+	return all
+}
+
+// Apply implements registry.Connector. A process that fails keeps the changes
+// from no other.
+func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	if err := registry.ValidateHolding(service, changes); err != nil {
+		return err
+	}
+	views, err := r.look(ctx, service)
+	if err != nil {
+		return err
+	}
+	refused := &refusals{byID: map[string][]error{}}
+	jobs := r.jobs(views, changes, refused)
+	if len(jobs) > 0 {
+		err = r.each(func(at int) error {
+			return r.targets[at].with(ctx, func(s *session) error {
+				return (&worker{session: s, target: r.targets[at], at: at, service: service, options: r.options,
+					refused: refused}).work(jobs)
+			})
+		})
+	}
+	return errors.Join(append(refused.errors(changes), err)...)
+}
+
+// jobs checks the changes against what is there.
+func (r *Registry) jobs(views []view, changes []registry.Change, refused *refusals) []job {
+	byID := make(map[string]view, len(views))
+	for _, v := range views {
+		byID[v.entry.ID] = v
+	}
+	var jobs []job
+	for _, change := range changes {
+		var current *registry.Entry
+		v, exists := byID[change.Entry.ID]
+		if exists {
+			current = &v.entry
+		} else {
+			v.servers = make([][]server, len(r.targets))
+		}
+		name, err := nameOf(change.Entry)
+		if err == nil && change.Op == registry.Put && change.Entry.Weight > maxWeight {
+			err = registry.Permanent(fmt.Errorf("weight %d is above %d, HAProxy's largest", change.Entry.Weight, maxWeight))
+		}
+		needed := false
+		if err == nil {
+			needed, err = change.Check(current)
+		}
+		if err != nil {
+			refused.add(change.Entry.ID, err)
+		} else if needed {
+			jobs = append(jobs, job{change: change, name: name, servers: v.servers})
+		}
+	}
+	return jobs
+}
+
+// maxWeight is HAProxy's limit.
+const maxWeight = 256
+
+// worker makes changes in one process.
+type worker struct {
+	*session
+	target           target
+	at               int
+	service, options string
+	refused          *refusals
+}
+
+// work puts first and removes then: an entry that moves to a server of another
+// name is always in service.
+func (w *worker) work(jobs []job) error {
+	var puts []command
+	var leaving []leaver
+	for _, j := range jobs {
+		for _, s := range j.servers[w.at] {
+			if s.entry.Owner.Cluster != j.change.Entry.Owner.Cluster {
+				continue
+			}
+			if j.change.Op == registry.Remove || s.name != j.name {
+				leaving = append(leaving, leaver{id: j.change.Entry.ID, server: s})
+			}
+		}
+		if j.change.Op == registry.Put {
+			puts = append(puts, w.put(j)...)
+		}
+	}
+	if err := w.execute(puts); err != nil {
+		return err
+	}
+	return w.remove(leaving)
+}
+
+// put says what makes the wanted server of what there is.
+func (w *worker) put(j job) []command {
+	e := j.change.Entry
+	full := w.service + "/" + j.name
+	do := func(accepts func(string) bool, words ...string) command {
+		return command{id: e.ID, line: strings.Join(words, " "), accepts: accepts}
+	}
+	at := slices.IndexFunc(j.servers[w.at], func(s server) bool { return s.name == j.name })
+	if at < 0 {
+		address := net.JoinHostPort(e.Address, strconv.Itoa(int(e.Port)))
+		words := []string{"add server", full, address, "weight", strconv.Itoa(int(e.Weight))}
+		commands := []command{do(isAdded, append(words, strings.Fields(w.options)...)...)}
+		if slices.Contains(strings.Fields(w.options), "check") {
+			commands = append(commands, do(silent, "enable health", full))
+		}
+		// Not with the keyword "enabled": HAProxy 2.6 shows such a server as up and
+		// gives it no requests.
+		return append(commands, do(silent, "set server", full, "state ready"))
+	}
+	have := j.servers[w.at][at]
+	var commands []command
+	if have.entry.Address != e.Address || have.entry.Port != e.Port {
+		commands = append(commands, do(moved, "set server", full, "addr", e.Address, "port", strconv.Itoa(int(e.Port))))
+	}
+	if have.entry.Weight != e.Weight {
+		commands = append(commands, do(silent, "set server", full, "weight", strconv.Itoa(int(e.Weight))))
+	}
+	if have.admin != 0 {
+		commands = append(commands, do(silent, "set server", full, "state ready"))
+	}
+	return commands
+}
+
+// leaver is a server that is to go.
+type leaver struct {
+	id     string
+	server server
+}
+
+// remove takes servers out of the choice of callers, and deletes those that have
+// no session: a request that has chosen a server and is not on it yet keeps
+// HAProxy itself from deleting it.
+func (w *worker) remove(leaving []leaver) error {
+	if len(leaving) == 0 {
+		return nil
+	}
+	var drains, deletions []command
+	for _, l := range leaving {
+		if l.server.admin == 0 {
+			drains = append(drains, command{l.id, "set server " + w.service + "/" + l.server.name + " state drain", silent})
+		}
+	}
+	if err := w.execute(drains); err != nil {
+		return err
+	}
+	sessions, err := w.sessions(w.service)
+	if err != nil {
+		return err
+	}
+	for _, l := range leaving {
+		if full := w.service + "/" + l.server.name; sessions[l.server.name] == 0 {
+			deletions = append(deletions, command{l.id, "set server " + full + " state maint", silent},
+				command{l.id, "del server " + full, isDeleted})
+		}
+	}
+	return w.execute(deletions)
+}
+
+// execute runs commands. What HAProxy refuses is told to the change's caller.
+func (w *worker) execute(commands []command) error {
+	lines := make([]string, 0, len(commands))
+	for _, c := range commands {
+		lines = append(lines, c.line)
+	}
+	answers, err := w.run(lines...)
+	if err != nil {
+		return err
+	}
+	for i, c := range commands {
+		if err := c.check(answers[i]); err != nil {
+			w.refused.add(c.id, fmt.Errorf("%s: %w", w.target, err))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package haproxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// view is what all processes together have under one ID.
+type view struct {
+	entry registry.Entry
+	// servers are those of each process: none or one, or more when the entry is
+	// moving to another Registration and with it to a server of another name.
+	servers [][]server
+}
+
+// merge makes one entry of each ID: in service if every process says so, and
+// gone if none has it.
+func (r *Registry) merge(found [][]server) []view {
+	at := map[string]int{}
+	var views []view
+	for process, servers := range found {
+		for _, s := range servers {
+			i, known := at[s.entry.ID]
+			if !known {
+				i = len(views)
+				at[s.entry.ID] = i
+				views = append(views, view{servers: make([][]server, len(r.targets))})
+			}
+			views[i].servers[process] = append(views[i].servers[process], s)
+		}
+	}
+	for i := range views {
+		views[i].entry = r.settle(views[i].servers)
+	}
+	slices.SortFunc(views, func(a, b view) int { return strings.Compare(a.entry.ID, b.entry.ID) })
+	return views
+}
+
+// settle makes the entry of one ID. Its version is a digest of all that can
+// change; numbers of sessions come and go without one. A server of weight 0 that is
+// otherwise in service is held back, once its last session is over.
+func (r *Registry) settle(processes [][]server) registry.Entry {
+	var all strings.Builder
+	var entry registry.Entry
+	var leaving, unequal []string
+	missing := make([]bool, len(processes))
+	for at, servers := range processes {
+		slices.SortFunc(servers, preferred)
+		missing[at] = len(servers) == 0
+		for i, s := range servers {
+			fmt.Fprintln(&all, at, s.name, s.entry.Address, s.entry.Port, s.entry.Weight, s.admin)
+			switch {
+			case entry.ID == "":
+				entry = s.entry
+			case i == 0 && !entry.Same(s.entry):
+				unequal = append(unequal, fmt.Sprintf("%s has it with another address, port, weight or owner", r.targets[at]))
+			}
+			if i > 0 || s.leaving() {
+				leaving = append(leaving, s.wait(r.targets[at]))
+			}
+		}
+	}
+	digest := sha256.Sum256([]byte(all.String()))
+	entry.Version = hex.EncodeToString(digest[:8])
+	if slices.ContainsFunc(processes, hasForeign) {
+		// What others do with theirs is their business.
+		return entry
+	}
+	reasons := leaving
+	if len(leaving) == 0 {
+		// A process that has deleted it already is no reason while others drain.
+		reasons = append(unequal, r.lacking(missing)...)
+	}
+	entry.Unsettled = strings.Join(reasons, "; ")
+	return entry
+}
+
+func hasForeign(servers []server) bool { return slices.ContainsFunc(servers, server.foreign) }
+
+func (r *Registry) lacking(missing []bool) []string {
+	var reasons []string
+	for at, target := range r.targets {
+		if missing[at] {
+			reasons = append(reasons, fmt.Sprintf("%s does not have it", target))
+		}
+	}
+	return reasons
+}
+
+// preferred puts the servers that are in service first.
+func preferred(a, b server) int {
+	if out := min(a.admin, 1) - min(b.admin, 1); out != 0 {
+		return out
+	}
+	return strings.Compare(a.name, b.name)
+}
+
+// wait says what a server that gets no new requests waits for.
+func (s server) wait(t target) string {
+	switch s.sessions {
+	case 0:
+		return fmt.Sprintf("it is out of service on %s and about to be deleted", t)
+	case 1:
+		return fmt.Sprintf("it waits for 1 session on %s", t)
+	}
+	return fmt.Sprintf("it waits for %d sessions on %s", s.sessions, t)
+}

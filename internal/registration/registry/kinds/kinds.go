@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kinds is the one table of all kinds of registry. docs/add-a-registry.md
+// says how to add one.
+package kinds
+
+import (
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/consul"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/dns"
+	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
+	"github.com/usher-dev/usher/internal/registration/registry/etcd"
+	"github.com/usher-dev/usher/internal/registration/registry/eureka"
+	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
+	"github.com/usher-dev/usher/internal/registration/registry/nacos"
+	"github.com/usher-dev/usher/internal/registration/registry/webhook"
+	"github.com/usher-dev/usher/internal/registration/registry/xds"
+	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
+)
+
+// Kind is a row of the table.
+type Kind struct {
+	// Name is that of the kind's field in the spec of a Registry.
+	Name string
+	// Keys are those that the connector reads of the credentials Secret; it gets no
+	// others.
+	Keys []string
+	// HoldsBack says that the connector can keep an entry that gets no callers, as
+	// onInPlaceUpdate: FailOver asks for: it calls registry.ValidateHolding.
+	HoldsBack bool
+	// Read reads the kind's field; nil if it is not set. namespace is the
+	// Registration's.
+	Read func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings
+}
+
+// Cluster is where kinds keep entries that need no server but Kubernetes' own.
+type Cluster struct {
+	// Reader reads from the API server, past any cache.
+	Reader client.Reader
+	// Writer writes to it.
+	Writer client.Writer
+	// XDS is what this process serves by xDS, nil if it does not.
+	XDS *xds.Store
+}
+
+type keys = []string
+
+// table has a line for each kind, sorted by name: Name, Keys, HoldsBack, Read.
+func table(in Cluster) []Kind {
+	tls := func(others ...string) keys { return append(others, credentials.TLSKeys()...) }
+	return []Kind{
+		{"consul", tls(consul.KeyToken), true, consul.FromSpec},
+		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, dns.FromSpec},
+		{"endpointSlice", nil, false, endpointslice.FromSpec(in.Reader, in.Writer)},
+		{"etcd", tls(etcd.KeyUsername, etcd.KeyPassword), false, etcd.FromSpec},
+		{"eureka", tls(eureka.KeyUsername, eureka.KeyPassword), true, eureka.FromSpec},
+		{"haproxy", tls(), true, haproxy.FromSpec},
+		{"nacos", tls(nacos.KeyUsername, nacos.KeyPassword), true, nacos.FromSpec},
+		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, webhook.FromSpec},
+		{"xds", nil, true, xds.FromSpec(in.Reader, in.Writer, in.XDS)},
+		{"zookeeper", keys{zookeeper.KeyUsername, zookeeper.KeyPassword}, false, zookeeper.FromSpec},
+	}
+}
+
+// facts are the table for those who connect to nothing.
+var facts = table(Cluster{})
+
+// Of returns the kind of a Registry and its settings, as a Registration of the
+// namespace sees them; both are zero if the Registry sets no kind.
+func Of(r *usherv1alpha1.Registry, namespace string) (Kind, registry.Settings) {
+	return find(facts, r, namespace)
+}
+
+func find(rows []Kind, r *usherv1alpha1.Registry, namespace string) (Kind, registry.Settings) {
+	for _, row := range rows {
+		if settings := row.Read(&r.Spec, namespace); settings != nil {
+			return row, *settings
+		}
+	}
+	return Kind{}, registry.Settings{}
+}
+
+// Connect returns what makes a connector for a Registry of any kind. root is where
+// its services are, Settings.Root or an earlier one; secret is nil if the Registry
+// names none.
+func Connect(in Cluster) func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
+	rows := table(in)
+	return func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
+		kind, settings := find(rows, r, "")
+		if kind.Name == "" {
+			return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set one of %s", r.Name, fields(rows)))
+		}
+		return settings.Connect(root, only(secret, kind.Keys))
+	}
+}
+
+// only is the part of a Secret that has the keys.
+func only(secret map[string][]byte, keys keys) map[string][]byte {
+	part := make(map[string][]byte, len(keys))
+	for _, key := range keys {
+		if value, ok := secret[key]; ok {
+			part[key] = value
+		}
+	}
+	return part
+}
+
+// fields are those of all kinds, for people.
+func fields(rows []Kind) string {
+	var all []string
+	for _, row := range rows {
+		all = append(all, "spec."+row.Name)
+	}
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " and " + all[last]
+}

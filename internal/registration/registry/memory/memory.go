@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package memory is a registry in this process, with the faults that real ones
+// have. It is the model that the other connectors are compared with.
+package memory
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Fault is something that goes wrong.
+type Fault int
+
+const (
+	// None is no fault.
+	None Fault = iota
+	// Down fails each call at once, as transient.
+	Down
+	// Hang answers no call before its context ends.
+	Hang
+	// ReadOnly refuses to apply anything, as permanent.
+	ReadOnly
+	// Stale lists what was there when the fault began, and applies changes.
+	Stale
+	// Lossy applies changes and says that it failed.
+	Lossy
+	// Busy has requests in flight to every instance: what is removed or held back
+	// stays listed, unsettled, until that is asked for again without the fault.
+	Busy
+)
+
+// Registry implements registry.Connector.
+type Registry struct {
+	mu       sync.Mutex
+	fault    Fault
+	services map[string]map[string]registry.Entry
+	stale    map[string][]registry.Entry
+	version  int
+	calls    Calls
+}
+
+// Calls counts what was asked of the registry.
+type Calls struct{ List, Apply, Ping int }
+
+var _ registry.Connector = (*Registry)(nil)
+
+// New returns an empty registry.
+func New() *Registry {
+	return &Registry{services: map[string]map[string]registry.Entry{}}
+}
+
+// Break makes every later call show the fault, until None.
+func (r *Registry) Break(fault Fault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fault = fault
+	r.stale = nil
+	if fault == Stale {
+		r.stale = map[string][]registry.Entry{}
+		for service := range r.services {
+			r.stale[service] = r.sorted(service)
+		}
+	}
+}
+
+// Calls returns how often each method was called so far.
+func (r *Registry) Calls() Calls {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls
+}
+
+// Seed writes entries past all checks, as somebody else would.
+func (r *Registry) Seed(service string, entries ...registry.Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, entry := range entries {
+		r.put(service, entry)
+	}
+}
+
+// Drop removes entries past all checks.
+func (r *Registry) Drop(service string, ids ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		delete(r.services[service], id)
+	}
+}
+
+// Entries returns what is really there, whatever fault List shows.
+func (r *Registry) Entries(service string) []registry.Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sorted(service)
+}
+
+// List implements registry.Connector.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	if err := r.enter(ctx, func(c *Calls) { c.List++ }); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fault == Stale {
+		return slices.Clone(r.stale[service]), nil
+	}
+	return r.sorted(service), nil
+}
+
+// Apply implements registry.Connector.
+func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	if err := registry.ValidateHolding(service, changes); err != nil {
+		return err
+	}
+	if err := r.enter(ctx, func(c *Calls) { c.Apply++ }); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fault == ReadOnly {
+		return registry.Permanent(errors.New("the registry is read-only"))
+	}
+	var refused []error
+	for _, change := range changes {
+		if err := r.apply(service, change); err != nil {
+			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
+		}
+	}
+	if r.fault == Lossy {
+		return registry.Transient(errors.New("the answer was lost"))
+	}
+	return errors.Join(refused...)
+}
+
+// Ping implements registry.Connector.
+func (r *Registry) Ping(ctx context.Context) error {
+	return r.enter(ctx, func(c *Calls) { c.Ping++ })
+}
+
+// Close implements registry.Connector.
+func (r *Registry) Close() error { return nil }
+
+func (r *Registry) enter(ctx context.Context, count func(*Calls)) error {
+	r.mu.Lock()
+	fault := r.fault
+	count(&r.calls)
+	r.mu.Unlock()
+	if fault == Hang {
+		<-ctx.Done()
+	}
+	if err := ctx.Err(); err != nil {
+		return registry.Transient(err)
+	}
+	if fault == Down {
+		return registry.Transient(errors.New("connection refused"))
+	}
+	return nil
+}
+
+func (r *Registry) apply(service string, change registry.Change) error {
+	var current *registry.Entry
+	if entry, ok := r.services[service][change.Entry.ID]; ok {
+		current = &entry
+	}
+	needed, err := change.Check(current)
+	if err != nil || !needed {
+		return err
+	}
+	if r.fault == Busy && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0) {
+		r.linger(service, *current, change)
+		return nil
+	}
+	if change.Op == registry.Remove {
+		delete(r.services[service], change.Entry.ID)
+		return nil
+	}
+	r.put(service, change.Entry)
+	return nil
+}
+
+// linger keeps an entry that has a request in flight.
+func (r *Registry) linger(service string, current registry.Entry, change registry.Change) {
+	next := current
+	next.Unsettled = "it waits for 1 session"
+	if change.Op == registry.Put {
+		next.Weight = 0
+	}
+	if !next.Same(current) {
+		r.put(service, next)
+	}
+}
+
+func (r *Registry) put(service string, entry registry.Entry) {
+	if r.services[service] == nil {
+		r.services[service] = map[string]registry.Entry{}
+	}
+	r.version++
+	entry.Version = strconv.Itoa(r.version)
+	entry.Metadata = maps.Clone(entry.Metadata)
+	r.services[service][entry.ID] = entry
+}
+
+func (r *Registry) sorted(service string) []registry.Entry {
+	entries := r.services[service]
+	out := make([]registry.Entry, 0, len(entries))
+	for _, id := range slices.Sorted(maps.Keys(entries)) {
+		entry := entries[id]
+		entry.Metadata = maps.Clone(entry.Metadata)
+		out = append(out, entry)
+	}
+	return out
+}

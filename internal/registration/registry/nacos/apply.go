@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+const (
+	// parallel is how many requests are under way.
+	parallel = 16
+	// readBack is how often the list is asked whether it shows what was written.
+	readBack = 100 * time.Millisecond
+	// overlaid is how long the list may take to show what was written, before
+	// something that Nacos keeps beside the instance is believed to cover it.
+	overlaid = 2 * time.Second
+)
+
+// step is a change with what it writes.
+type step struct {
+	id string
+	// put is what is to be there, nil to remove.
+	put *instance
+	// covered says that there was an instance before, on which somebody may have
+	// put values of the console; those last until they are replaced.
+	covered bool
+	// gone are instances that are to be removed.
+	gone []instance
+}
+
+// Apply implements registry.Connector. It returns when the list shows the
+// changes, which takes about half a second. An entry that is as it should be but
+// held back by Nacos's own check is a transient error.
+func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	if err := registry.ValidateHolding(service, changes); err != nil {
+		return err
+	}
+	instances, err := r.read(ctx, service)
+	if err != nil {
+		return err
+	}
+	p := newPlan(instances)
+	p.add(changes)
+	if len(p.steps) == 0 {
+		return errors.Join(p.refused...)
+	}
+	for _, write := range []func(context.Context, string, step) error{r.remove, r.put, r.move} {
+		if err := r.each(ctx, service, p, write); err != nil {
+			return errors.Join(append(p.refused, err)...)
+		}
+	}
+	return errors.Join(append(p.refused, r.settle(ctx, service, p.steps))...)
+}
+
+// each runs a kind of write for every step. Steps that are refused are left out
+// from then on; any other error ends it.
+func (r *Registry) each(ctx context.Context, service string, p *plan, write func(context.Context, string, step) error) error {
+	errs := registry.Each(len(p.steps), parallel, func(n int) error { return write(ctx, service, p.steps[n]) })
+	var kept []step
+	for n, err := range errs {
+		switch {
+		case err == nil:
+			kept = append(kept, p.steps[n])
+		case errors.Is(err, registry.ErrTransient), errors.Is(err, errDenied):
+			return err
+		default:
+			p.refuse(p.steps[n].id, err)
+		}
+	}
+	p.steps = kept
+	return nil
+}
+
+// remove comes first: another entry may be waiting for the address.
+func (r *Registry) remove(ctx context.Context, service string, s step) error {
+	if s.put != nil {
+		return nil
+	}
+	return r.delete(ctx, service, s)
+}
+
+// move removes an entry's former address when the new one is there.
+func (r *Registry) move(ctx context.Context, service string, s step) error {
+	if s.put == nil {
+		return nil
+	}
+	return r.delete(ctx, service, s)
+}
+
+func (r *Registry) delete(ctx context.Context, service string, s step) error {
+	for _, old := range s.gone {
+		form, err := r.form(service, old)
+		if err != nil {
+			return err
+		}
+		form.Del("metadata")
+		if err := r.write(ctx, http.MethodDelete, form); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put registers; what the console set on the instance is replaced as well.
+func (r *Registry) put(ctx context.Context, service string, s step) error {
+	if s.put == nil {
+		return nil
+	}
+	form, err := r.form(service, *s.put)
+	if err != nil {
+		return err
+	}
+	if err := r.write(ctx, http.MethodPost, form); err != nil {
+		return err
+	}
+	if !s.covered {
+		return nil
+	}
+	return r.write(ctx, http.MethodPut, form)
+}
+
+func (r *Registry) write(ctx context.Context, method string, form url.Values) error {
+	var said string
+	err := r.call(ctx, method, pathInstance, form, &said)
+	if errors.Is(err, errNotFound) {
+		// Deregistered with its service.
+		return nil
+	}
+	return err
+}
+
+// form holds every field: an update leaves out none.
+func (r *Registry) form(service string, i instance) (url.Values, error) {
+	metadata, err := json.Marshal(i.Metadata)
+	if err != nil {
+		return nil, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
+	}
+	form := r.where(service)
+	form.Set("ip", i.IP)
+	form.Set("port", strconv.Itoa(int(i.Port)))
+	form.Set("weight", strconv.FormatFloat(i.Weight, 'f', -1, 64))
+	form.Set("enabled", strconv.FormatBool(i.Enabled))
+	form.Set("healthy", "true")
+	form.Set("ephemeral", "false")
+	form.Set("metadata", string(metadata))
+	return form, nil
+}
+
+// settle waits until the list shows the steps. What does not show in time is
+// covered by something that outlived an instance of that address: it is replaced.
+func (r *Registry) settle(ctx context.Context, service string, steps []step) error {
+	began := r.now()
+	tick := time.NewTicker(readBack)
+	defer tick.Stop()
+	for {
+		instances, err := r.read(ctx, service)
+		if err != nil {
+			return err
+		}
+		missing := unseen(steps, instances)
+		if len(missing) == 0 {
+			return nil
+		}
+		if r.now().Sub(began) > overlaid {
+			began = r.now()
+			if err := r.replace(ctx, service, missing); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return registry.Transient(fmt.Errorf("the list does not show %d changes, such as that of %s: %w",
+				len(missing), missing[0].id, context.Cause(ctx)))
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *Registry) replace(ctx context.Context, service string, steps []step) error {
+	again := &plan{steps: steps}
+	for n := range again.steps {
+		again.steps[n].covered = true
+	}
+	return errors.Join(r.each(ctx, service, again, r.put), errors.Join(again.refused...))
+}
+
+// unseen are the steps that the list does not show.
+func unseen(steps []step, instances []instance) []step {
+	have := make(map[string]instance, len(instances))
+	for _, i := range instances {
+		have[i.at()] = i
+	}
+	var missing []step
+	for _, s := range steps {
+		if !s.seen(have) {
+			missing = append(missing, s)
+		}
+	}
+	return missing
+}
+
+func (s step) seen(have map[string]instance) bool {
+	for _, old := range s.gone {
+		if i, there := have[old.at()]; there && i.Metadata[metaID] == old.Metadata[metaID] {
+			return false
+		}
+	}
+	if s.put == nil {
+		return true
+	}
+	i, there := have[s.put.at()]
+	return there && i.shows(*s.put)
+}

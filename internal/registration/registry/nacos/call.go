@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
+)
+
+const (
+	pathInstance = "/nacos/v3/admin/ns/instance"
+	pathLogin    = "/nacos/v3/auth/user/login"
+	// pingService is a name that Ping asks for; nothing is registered by it.
+	pingService = "usher-ping"
+	// loginShare is the part of a login's time, as a divisor, that is left when it
+	// is renewed.
+	loginShare = 10
+)
+
+// errNotFound says that Nacos knows no such service, or none with such a cluster.
+var errNotFound = errors.New("there is no such service")
+
+// login is an access token.
+type login struct {
+	token string
+	until time.Time
+}
+
+// result is what every answer of the API is wrapped in.
+type result struct {
+	Code    *int
+	Message string
+	Data    json.RawMessage
+}
+
+// call makes a request and decodes its data. A login that the server no longer
+// knows, because it was started anew with another key, is made anew once.
+func (r *Registry) call(ctx context.Context, method, path string, form url.Values, into any) error {
+	for attempt := 0; ; attempt++ {
+		token, err := r.token(ctx)
+		if err != nil {
+			return err
+		}
+		answer, err := r.send(ctx, method, path, form, token)
+		if err != nil {
+			return err
+		}
+		if answer.Denied() && token != "" && attempt == 0 {
+			r.forget(token)
+			continue
+		}
+		return r.decode(answer, into)
+	}
+}
+
+// send makes one request.
+func (r *Registry) send(ctx context.Context, method, path string, form url.Values, token string) (*rest.Answer, error) {
+	q := rest.Question{Method: method, Path: path, Header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}}
+	if method == http.MethodPost || method == http.MethodPut {
+		q.Body = []byte(form.Encode())
+	} else {
+		q.Query = form
+	}
+	if token != "" {
+		q.Header.Set("Authorization", "Bearer "+token)
+	}
+	return r.client.Send(ctx, q)
+}
+
+// decode reads an answer, or says what is wrong with it.
+func (r *Registry) decode(answer *rest.Answer, into any) error {
+	var said result
+	err := json.Unmarshal(answer.Body, &said)
+	isNacos := err == nil && said.Code != nil
+	switch {
+	case answer.Code == http.StatusNotFound && isNacos && strings.Contains(string(said.Data), "is not found"):
+		return errNotFound
+	case answer.Code != http.StatusOK:
+		return r.failure(answer)
+	case !isNacos:
+		return registry.Permanent(fmt.Errorf("%s answered with something else than Nacos 3 does: %s", answer.Where, r.excerpt(answer)))
+	case *said.Code != 0:
+		return registry.Permanent(fmt.Errorf("%s answered: %s", answer.Where, r.excerpt(answer)))
+	}
+	if err := json.Unmarshal(said.Data, into); err != nil {
+		return registry.Permanent(fmt.Errorf("%s answered with something else than Nacos 3 does: %w", answer.Where, err))
+	}
+	return nil
+}
+
+// errDenied marks an answer that concerns the credentials and so every change.
+var errDenied = errors.New("access denied")
+
+// failure types an answer that is none.
+func (r *Registry) failure(answer *rest.Answer) error {
+	err := answer.Failure(r.secrets()...)
+	switch {
+	case answer.Temporary():
+		return registry.Transient(err)
+	case answer.Denied():
+		return registry.Permanent(fmt.Errorf("%w; check the keys %s and %s of the credentials Secret, and that the user is an admin: %w",
+			err, KeyUsername, KeyPassword, errDenied))
+	case answer.Code == http.StatusGone, answer.Code == http.StatusNotFound:
+		return registry.Permanent(fmt.Errorf("%w; Nacos 3.0 or newer is needed", err))
+	}
+	return registry.Permanent(err)
+}
+
+// token logs in unless a login is still good; empty without credentials.
+func (r *Registry) token(ctx context.Context) (string, error) {
+	if r.username == "" {
+		return "", nil
+	}
+	r.mu.Lock()
+	have := r.login
+	r.mu.Unlock()
+	now := r.now()
+	if have.token != "" && now.Before(have.until) {
+		return have.token, nil
+	}
+	answer, err := r.send(ctx, http.MethodPost, pathLogin, url.Values{
+		KeyUsername: {r.username}, KeyPassword: {r.password}}, "")
+	if err != nil {
+		return "", err
+	}
+	if answer.Code == http.StatusInternalServerError {
+		return "", registry.Transient(fmt.Errorf("%w; some servers say so of a wrong password: check the keys %s and %s of the "+
+			"credentials Secret", r.failure(answer), KeyUsername, KeyPassword))
+	}
+	if answer.Code != http.StatusOK {
+		return "", r.failure(answer)
+	}
+	var said struct {
+		AccessToken string
+		TokenTTL    int64 // Seconds.
+	}
+	if err := json.Unmarshal(answer.Body, &said); err != nil || said.AccessToken == "" {
+		return "", registry.Permanent(fmt.Errorf("%s answered without an access token", answer.Where))
+	}
+	life := time.Duration(said.TokenTTL) * time.Second
+	next := login{token: said.AccessToken, until: now.Add(life - life/loginShare)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.login = next
+	return next.token, nil
+}
+
+// forget gives up a login that the server refuses, unless it was renewed.
+func (r *Registry) forget(token string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.login.token == token {
+		r.login = login{}
+	}
+}
+
+// excerpt is what an error repeats of an answer.
+func (r *Registry) excerpt(answer *rest.Answer) string {
+	return registry.Excerpt(string(answer.Body), r.secrets()...)
+}
+
+// secrets are what Nacos may repeat and an error must not.
+func (r *Registry) secrets() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return []string{r.password, r.login.token}
+}

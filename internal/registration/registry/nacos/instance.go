@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Keys of an instance's metadata that Usher writes beside the owner. metaAddress
+// repeats the instance's own address: metadata that was copied to another one says by
+// it that it is not Usher's.
+const (
+	metaID      = registry.MetaPrefix + "id"
+	metaAddress = registry.MetaPrefix + "address"
+)
+
+// maxWeight is Nacos's limit.
+const maxWeight = 10000
+
+// instance is one as Nacos lists it. Address, port and cluster are its identity.
+type instance struct {
+	IP       string            `json:"ip"`
+	Port     int32             `json:"port"`
+	Weight   float64           `json:"weight"`
+	Healthy  bool              `json:"healthy"`
+	Enabled  bool              `json:"enabled"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+// listed is an instance with the entry that it is.
+type listed struct {
+	instance instance
+	entry    registry.Entry
+}
+
+func (i instance) at() string { return net.JoinHostPort(i.IP, strconv.Itoa(int(i.Port))) }
+
+// claims says whether the metadata was written for this instance.
+func (i instance) claims() bool { return i.Metadata[metaID] != "" && i.Metadata[metaAddress] == i.at() }
+
+// identify gives every instance an ID of its own, in the order of addresses. Of
+// two with one ID, which a change of address leaves that was cut short, the
+// second gets another, so that it is found and removed.
+func identify(instances []instance) []listed {
+	sorted := slices.SortedFunc(slices.Values(instances), func(a, b instance) int { return strings.Compare(a.at(), b.at()) })
+	seen := make(map[string]bool, len(sorted))
+	all := make([]listed, 0, len(sorted))
+	for _, i := range sorted {
+		e := i.entry()
+		if seen[e.ID] {
+			e.ID += "@" + i.at()
+		}
+		seen[e.ID] = true
+		all = append(all, listed{instance: i, entry: e})
+	}
+	return all
+}
+
+// entry translates.
+func (i instance) entry() registry.Entry {
+	e := registry.Entry{ID: i.at(), Address: i.IP, Port: i.Port, Weight: i.weight(), Version: i.version()}
+	if !i.Enabled || !i.Healthy {
+		e.Weight = 0
+	}
+	for key, value := range i.Metadata {
+		if strings.HasPrefix(key, registry.MetaPrefix) {
+			continue
+		}
+		if e.Metadata == nil {
+			e.Metadata = map[string]string{}
+		}
+		e.Metadata[key] = value
+	}
+	if !i.claims() {
+		return e
+	}
+	e.ID, e.Owner = i.Metadata[metaID], registry.MarkedOwner(i.Metadata)
+	return e
+}
+
+// weight is rounded up, so that only 0 becomes 0.
+func (i instance) weight() int32 {
+	return int32(math.Ceil(min(max(i.Weight, 0), maxWeight)))
+}
+
+// version is a digest, as Nacos has none.
+func (i instance) version() string {
+	data, err := json.Marshal(i) // Maps are sorted.
+	if err != nil {
+		// A weight that is no number cannot come out of JSON.
+		return "unknown"
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+// shows says whether a listed instance is what was written, whatever Nacos's
+// own check found.
+func (i instance) shows(want instance) bool {
+	i.Healthy = want.Healthy
+	return i.version() == want.version()
+}
+
+// encode is the instance that an entry becomes. Errors are permanent.
+func encode(e registry.Entry) (instance, error) {
+	i := instance{IP: e.Address, Port: e.Port, Weight: float64(max(e.Weight, 1)), Healthy: true, Enabled: e.Weight > 0}
+	meta := make(map[string]string, len(e.Metadata)+7)
+	for key, value := range e.Metadata {
+		if strings.HasPrefix(key, registry.MetaPrefix) {
+			return instance{}, registry.Permanent(fmt.Errorf(
+				"instance.metadata: the key %q begins as Usher's own do: use another", key))
+		}
+		meta[key] = value
+	}
+	if e.Weight > maxWeight {
+		return instance{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Nacos's limit of %d", e.Weight, maxWeight))
+	}
+	meta[metaID], meta[metaAddress] = e.ID, i.at()
+	e.Owner.Mark(meta)
+	i.Metadata = meta
+	return i, nil
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nacos keeps entries as persistent instances of Nacos 3, by its admin
+// API: nobody has to send heartbeats for them.
+//
+// Nacos has no compare-and-set: what others write to an instance of ours between
+// a list and a write is lost. It makes lists from its index half a second after
+// a write; so Apply waits until the list shows what it has written.
+package nacos
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
+)
+
+// Keys of the credentials Secret. For https it may hold credentials.KeyCA,
+// KeyCertificate and KeyPrivateKey as well.
+const (
+	// KeyUsername and KeyPassword log in; without them nobody does.
+	KeyUsername = "username"
+	KeyPassword = "password"
+)
+
+// Defaults of a Root.
+const (
+	DefaultNamespace = "public"
+	DefaultGroup     = "DEFAULT_GROUP"
+	DefaultCluster   = "DEFAULT"
+)
+
+// Root is where services are in Nacos. Empty fields stand for the defaults.
+type Root struct {
+	// Namespace is the id of Nacos's namespace.
+	Namespace string
+	// Group of the services.
+	Group string
+	// Cluster of the instances; Nacos lists one at a time.
+	Cluster string
+}
+
+// String is namespace/group/cluster.
+func (r Root) String() string {
+	r = r.filled()
+	return r.Namespace + "/" + r.Group + "/" + r.Cluster
+}
+
+// ParseRoot is the inverse of Root.String. What is missing is the default.
+func ParseRoot(text string) Root {
+	namespace, rest, _ := strings.Cut(text, "/")
+	group, cluster, _ := strings.Cut(rest, "/")
+	return Root{Namespace: namespace, Group: group, Cluster: cluster}.filled()
+}
+
+func (r Root) filled() Root {
+	return Root{Namespace: cmp.Or(r.Namespace, DefaultNamespace), Group: cmp.Or(r.Group, DefaultGroup),
+		Cluster: cmp.Or(r.Cluster, DefaultCluster)}
+}
+
+// Options say where Nacos is.
+type Options struct {
+	// Address is the URL of a server, without a path; /nacos is added.
+	Address string
+	// Root is where entries go.
+	Root Root
+	// Secret holds the credentials by the keys above; it may be nil.
+	Secret map[string][]byte
+	// Now is the clock that a login's end is measured with, time.Now if nil.
+	Now func() time.Time
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Nacos
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: Root{Namespace: s.NamespaceID, Group: s.Group, Cluster: s.Cluster}.String(),
+		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Address: s.Address, Root: ParseRoot(root), Secret: secret})
+		},
+	}
+}
+
+// Registry implements registry.Connector.
+type Registry struct {
+	root     Root
+	username string
+	password string
+	now      func() time.Time
+	client   *rest.Client
+
+	mu    sync.Mutex
+	login login
+}
+
+var _ registry.Connector = (*Registry)(nil)
+
+// New checks the options and connects to nothing. Errors are permanent and name
+// the field or the Secret's key.
+func New(options Options) (*Registry, error) {
+	username := strings.TrimSpace(string(options.Secret[KeyUsername]))
+	password := strings.TrimRight(string(options.Secret[KeyPassword]), "\r\n")
+	if (username == "") != (password == "") {
+		return nil, registry.Permanent(fmt.Errorf(
+			"the credentials Secret has one of %s and %s: put in both, or none", KeyUsername, KeyPassword))
+	}
+	client, err := rest.New(rest.Options{
+		Field: "nacos.address", Example: "http://host:8848", Address: options.Address,
+		Secret: options.Secret, Idle: parallel,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	return &Registry{
+		client: client, root: options.Root.filled(), username: username, password: password, now: options.Now,
+	}, nil
+}
+
+// Ping implements registry.Connector. It logs in if there are credentials, and
+// asks for a service that does not exist.
+func (r *Registry) Ping(ctx context.Context) error {
+	_, err := r.read(ctx, pingService)
+	return err
+}
+
+// List implements registry.Connector. It is what callers get from the server
+// that is asked; other members of a cluster may be some moments behind. An entry
+// that Nacos does not give to callers, because it is turned off or because
+// Nacos's own check of its port fails, has the weight 0. The ID of an entry that
+// is not Usher's is <address>:<port>. Instances of other clusters of the service
+// are not listed.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	instances, err := r.read(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]registry.Entry, 0, len(instances))
+	for _, l := range identify(instances) {
+		entries = append(entries, l.entry)
+	}
+	registry.Sort(entries)
+	return entries, nil
+}
+
+// Close implements registry.Connector.
+func (r *Registry) Close() error {
+	r.client.Close()
+	return nil
+}
+
+// read returns the service's instances.
+func (r *Registry) read(ctx context.Context, service string) ([]instance, error) {
+	instances, err := r.ask(ctx, service)
+	if err == nil || !errors.Is(err, errNotFound) {
+		return instances, err
+	}
+	// A server that has not loaded its data yet knows no service either.
+	var said any
+	if err := r.call(ctx, http.MethodGet, "/nacos/v3/admin/core/state/readiness", nil, &said); err != nil {
+		return nil, registry.Transient(fmt.Errorf("the server is not ready: %w", err))
+	}
+	if instances, err = r.ask(ctx, service); errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	return instances, err
+}
+
+func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) {
+	var instances []instance
+	if err := r.call(ctx, http.MethodGet, pathInstance+"/list", r.where(service), &instances); err != nil {
+		return nil, err
+	}
+	if instances == nil {
+		// Nacos writes [] for none: null is another server's word.
+		return nil, registry.Permanent(fmt.Errorf("%s/list answered without a list: it is no Nacos 3", r.client.URL(pathInstance)))
+	}
+	return instances, nil
+}
+
+// where says which service is meant.
+func (r *Registry) where(service string) url.Values {
+	return url.Values{
+		"namespaceId": {r.root.Namespace}, "groupName": {r.root.Group}, "clusterName": {r.root.Cluster},
+		"serviceName": {service},
+	}
+}

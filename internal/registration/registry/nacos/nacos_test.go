@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+)
+
+func entry() registry.Entry {
+	return registry.Entry{
+		ID: "demo.web-1.0a", Address: "fd00::1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
+	}
+}
+
+func stored(t *testing.T, e registry.Entry) instance {
+	t.Helper()
+	i, err := encode(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func TestEntryRoundTrip(t *testing.T) {
+	i := stored(t, entry())
+	want := entry()
+	want.Version = i.version()
+	if diff := cmp.Diff(want, i.entry()); diff != "" {
+		t.Errorf("it came back different (-want +have):\n%s", diff)
+	}
+	for name, spoil := range map[string]func(*instance){
+		"unhealthy": func(i *instance) { i.Healthy = false }, "disabled": func(i *instance) { i.Enabled = false },
+		"without weight": func(i *instance) { i.Weight = 0 },
+	} {
+		spoiled := i
+		spoil(&spoiled)
+		if e := spoiled.entry(); e.Weight != 0 || e.Version == want.Version {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+}
+
+func TestEntriesOfOthers(t *testing.T) {
+	ours := stored(t, entry())
+	copied := ours
+	copied.IP = "192.0.2.1"
+	if e := copied.entry(); e.Owner != (registry.Owner{}) || e.ID != "192.0.2.1:80" {
+		t.Errorf("metadata copied to another instance made it %+v", e)
+	}
+	moved := entry()
+	moved.Address = "fd00::2"
+	both := identify([]instance{stored(t, moved), ours})
+	if both[0].entry.ID != "demo.web-1.0a" || both[1].entry.ID != "demo.web-1.0a@[fd00::2]:80" ||
+		both[1].entry.Owner != entry().Owner {
+		t.Errorf("two instances with one ID are %+v", both)
+	}
+	if e := (instance{IP: "192.0.2.1", Port: 1, Weight: 0.2, Healthy: true, Enabled: true}).entry(); e.Weight != 1 {
+		t.Errorf("a small weight became %d", e.Weight)
+	}
+}
+
+func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
+	for name, spoil := range map[string]func(*registry.Entry){
+		"a key of Usher's": func(e *registry.Entry) { e.Metadata = map[string]string{"usher-uid": "x"} },
+		"a large weight":   func(e *registry.Entry) { e.Weight = maxWeight + 1 },
+	} {
+		e := entry()
+		spoil(&e)
+		if _, err := encode(e); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("%s: %v, want a permanent error", name, err)
+		}
+	}
+}
+
+// TestTwoPutsOfOneAddress keeps one of them: Nacos would take the second for a
+// change of the first.
+func TestTwoPutsOfOneAddress(t *testing.T) {
+	a, b := entry(), entry()
+	b.ID = "other"
+	p := newPlan(nil)
+	p.add([]registry.Change{{Op: registry.Put, Entry: a}, {Op: registry.Put, Entry: b}})
+	if len(p.steps) != 1 || len(p.refused) != 1 || !errors.Is(p.refused[0], registry.ErrConflict) {
+		t.Errorf("steps %+v, refused %v", p.steps, p.refused)
+	}
+}
+
+// TestAddressChange registers the new address before the old one goes.
+func TestAddressChange(t *testing.T) {
+	old := stored(t, entry())
+	moved := entry()
+	moved.Address, moved.Version = "fd00::2", old.version()
+	p := newPlan([]instance{old})
+	p.add([]registry.Change{{Op: registry.Put, Entry: moved}})
+	if len(p.steps) != 1 || p.steps[0].put.IP != "fd00::2" || len(p.steps[0].gone) != 1 || p.steps[0].gone[0].IP != "fd00::1" {
+		t.Fatalf("steps %+v, refused %v", p.steps, p.refused)
+	}
+	after := stored(t, moved)
+	for name, test := range map[string]struct {
+		have []instance
+		want int
+	}{
+		"before": {[]instance{old}, 1}, "between": {[]instance{old, after}, 1}, "after": {[]instance{after}, 0},
+	} {
+		if missing := unseen(p.steps, test.have); len(missing) != test.want {
+			t.Errorf("%s: %d changes are not seen, want %d", name, len(missing), test.want)
+		}
+	}
+}
+
+func TestRoots(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "public/DEFAULT_GROUP/DEFAULT", "mine": "mine/DEFAULT_GROUP/DEFAULT", "a/b/c": "a/b/c",
+	} {
+		if have := ParseRoot(text).String(); have != want {
+			t.Errorf("%q became %q, want %q", text, have, want)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, options := range map[string]Options{
+		"no address":      {},
+		"no scheme":       {Address: "localhost:8848"},
+		"user in address": {Address: "http://me:s3cret@localhost:8848"},
+		"half a login":    {Address: "http://localhost", Secret: map[string][]byte{KeyPassword: []byte("s3cret")}},
+		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
+	} {
+		_, err := New(options)
+		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
+		}
+	}
+}
+
+// connect serves the handler as Nacos.
+func connect(t *testing.T, options Options, handler http.HandlerFunc) *Registry {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	options.Address = server.URL
+	r, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func TestAnswersThatAreNone(t *testing.T) {
+	missing := `{"code":30000,"message":"server error","data":"service DEFAULT_GROUP@@web is not found!"}`
+	for name, test := range map[string]struct {
+		code, ready int
+		body        string
+		want        error
+	}{
+		"null":                {200, 200, `{"code":0,"data":null}`, registry.ErrPermanent},
+		"a page":              {200, 200, "<html>", registry.ErrPermanent},
+		"an object":           {200, 200, "{}", registry.ErrPermanent},
+		"a code":              {200, 200, `{"code":30000,"message":"server error","data":[]}`, registry.ErrPermanent},
+		"a redirect":          {302, 200, "", registry.ErrPermanent},
+		"another's not found": {404, 200, "not found", registry.ErrPermanent},
+		"an older Nacos":      {410, 200, "", registry.ErrPermanent},
+		"forbidden":           {403, 200, "s3cret", registry.ErrPermanent},
+		"broken":              {500, 200, "", registry.ErrTransient},
+		"too many":            {429, 200, "", registry.ErrTransient},
+		"still loading":       {404, 500, missing, registry.ErrTransient},
+		"no such service":     {404, 200, missing, nil},
+		"an empty list":       {200, 200, `{"code":0,"data":[]}`, nil},
+	} {
+		secret := map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte("s3cret\n")}
+		r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/nacos/v3/auth/user/login":
+				_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
+			case "/nacos/v3/admin/core/state/readiness":
+				w.WriteHeader(test.ready)
+				_, _ = w.Write([]byte(`{"code":0,"data":"ok"}`))
+			case "/nacos/v3/admin/ns/instance/list":
+				w.WriteHeader(test.code)
+				_, _ = w.Write([]byte(test.body))
+			default:
+				t.Errorf("%s: asked for %s, which Nacos does not have", name, r.URL.Path)
+			}
+		})
+		_, err := r.List(t.Context(), "web")
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: the error tells the password: %v", name, err)
+		}
+	}
+}
+
+// TestLogins renews a login before its end, and one that the server refuses.
+func TestLogins(t *testing.T) {
+	now := time.Now()
+	var logins, valid atomic.Int64
+	valid.Store(1)
+	r := connect(t, Options{
+		Secret: map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte("s3cret")},
+		Now:    func() time.Time { return now },
+	}, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, pathLogin) {
+			_, _ = fmt.Fprintf(w, `{"accessToken":"t%d","tokenTtl":100}`, logins.Add(1))
+			return
+		}
+		if r.Header.Get("Authorization") != fmt.Sprintf("Bearer t%d", valid.Load()) {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		_, _ = w.Write([]byte(`{"code":0,"data":[]}`))
+	})
+	list := func(name string, want int64) {
+		t.Helper()
+		if _, err := r.List(t.Context(), "web"); err != nil || logins.Load() != want {
+			t.Errorf("%s: %v after %d logins, want %d", name, err, logins.Load(), want)
+		}
+	}
+	list("first", 1)
+	list("again", 1)
+	valid.Store(2)
+	list("refused", 2)
+	now = now.Add(91 * time.Second)
+	valid.Store(3)
+	list("about to end", 3)
+}

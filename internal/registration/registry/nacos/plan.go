@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// errHeldBack is why an entry that is as it should be has no callers.
+var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos reach the Pod's port, " +
+	"or set the health checker of the service's cluster to NONE")
+
+// plan compares changes with a list.
+type plan struct {
+	current map[string]listed
+	// taken is whose an address is, by ID.
+	taken   map[string]string
+	steps   []step
+	refused []error
+}
+
+func newPlan(instances []instance) *plan {
+	p := &plan{current: map[string]listed{}, taken: map[string]string{}}
+	for _, l := range identify(instances) {
+		p.current[l.entry.ID] = l
+		p.taken[l.instance.at()] = l.entry.ID
+	}
+	return p
+}
+
+// add plans what leaves before what comes: an address may pass from one to the
+// other.
+func (p *plan) add(changes []registry.Change) {
+	for _, op := range []registry.Op{registry.Remove, registry.Put} {
+		for _, c := range changes {
+			if c.Op != op {
+				continue
+			}
+			if err := p.one(c); err != nil {
+				p.refuse(c.Entry.ID, err)
+			}
+		}
+	}
+}
+
+func (p *plan) refuse(id string, err error) {
+	p.refused = append(p.refused, &registry.ChangeError{ID: id, Err: err})
+}
+
+func (p *plan) one(c registry.Change) error {
+	there, found := p.current[c.Entry.ID]
+	var have *registry.Entry
+	if found {
+		have = &there.entry
+	}
+	needed, err := c.Check(have)
+	if err != nil || !needed {
+		return err
+	}
+	if c.Op == registry.Remove {
+		delete(p.taken, there.instance.at())
+		p.steps = append(p.steps, step{id: c.Entry.ID, gone: []instance{there.instance}})
+		return nil
+	}
+	want, err := encode(c.Entry)
+	if err != nil {
+		return err
+	}
+	if found && there.instance.shows(want) {
+		return registry.Transient(errHeldBack)
+	}
+	if err := p.take(c.Entry, want.at()); err != nil {
+		return err
+	}
+	s := step{id: c.Entry.ID, put: &want, covered: found}
+	if found && there.instance.at() != want.at() {
+		s.gone = []instance{there.instance}
+	}
+	p.steps = append(p.steps, s)
+	return nil
+}
+
+// take refuses an address that another entry has: Nacos tells instances apart by
+// nothing else.
+func (p *plan) take(e registry.Entry, at string) error {
+	id, taken := p.taken[at]
+	if !taken || id == e.ID {
+		p.taken[at] = e.ID
+		return nil
+	}
+	if other, listed := p.current[id]; listed && other.entry.Owner.Cluster != e.Owner.Cluster {
+		return fmt.Errorf("its address %s is that of %s, which belongs to %s: %w", at, id, other.entry.Owner, registry.ErrForeign)
+	}
+	return fmt.Errorf("its address %s is that of %s: %w", at, id, registry.ErrConflict)
+}

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package registrytest is what every connector has to do, on a real server.
+package registrytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+const (
+	// callTimeout is what a Registry's spec.timeout would be.
+	callTimeout = 5 * time.Second
+	// downTimeout bounds a call to a registry that is down.
+	downTimeout = 2 * time.Second
+	// recovery bounds the time until a registry that is back answers.
+	recovery = 20 * time.Second
+)
+
+// Subject is a connector with its server.
+type Subject struct {
+	// Connector talks to the server.
+	Connector registry.Connector
+	// Seed writes an entry as somebody who is not Usher.
+	Seed func(t *testing.T, service, id string)
+	// Break takes the server away, Mend brings it back with what it had, unless
+	// it Forgets.
+	Break, Mend func(t *testing.T)
+	// NoMetadata says that the registry has no place for metadata: entries are
+	// listed without it, and say so.
+	NoMetadata bool
+	// HoldsBack says that an entry of weight 0 stays and gets no callers.
+	HoldsBack bool
+	// Forgets says that a server which comes back has lost its entries.
+	Forgets bool
+	// AddressIsIdentity says that the registry has one entry at most for an
+	// address and port of a service.
+	AddressIsIdentity bool
+}
+
+// Run runs the suite. connect returns a connector to an empty server of its own
+// for each test, and cleans up after it.
+func Run(t *testing.T, connect func(t *testing.T) Subject) {
+	tests := []struct {
+		name string
+		run  func(*harness)
+	}{
+		{"an unknown service is empty", testEmpty},
+		{"register, read back, deregister", testRoundTrip},
+		{"registering twice changes nothing", testIdempotent},
+		{"deregistering twice is no error", testDeregisterTwice},
+		{"weight, metadata and address can change", testUpdate},
+		{"an entry is held back and comes back", testHoldBack},
+		{"an outdated change is a conflict", testConflict},
+		{"a foreign entry is listed and left alone", testForeign},
+		{"two clusters share a service", testTwoClusters},
+		{"a Pod of the same name is another instance", testSameName},
+		{"services do not see each other", testServices},
+		{"one refused change keeps no other back", testPartial},
+		{"a batch of 300", testBatch},
+		{"a batch that cannot be applied is refused whole", testBadBatch},
+		{"down is transient, and it recovers by itself", testDown},
+		{"a cancelled context ends a call", testCancelled},
+		{"ping", testPing},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := connect(t)
+			t.Cleanup(func() {
+				if err := s.Connector.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+			test.run(&harness{T: t, Subject: s})
+		})
+	}
+}
+
+const service = "web"
+
+type harness struct {
+	*testing.T
+	Subject
+}
+
+// entry is the one of Pod web-<n> in the cluster.
+func entry(cluster string, n int) registry.Entry {
+	pod := fmt.Sprintf("web-%03d", n)
+	return registry.Entry{
+		ID: cluster + "." + pod, Address: fmt.Sprintf("10.0.%d.%d", n/250, n%250+1), Port: 8080, Weight: 10,
+		Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{
+			Cluster: cluster, Namespace: "demo", Registration: "web", Pod: pod, PodUID: fmt.Sprintf("uid-%d", n),
+		},
+	}
+}
+
+func put(entries ...registry.Entry) []registry.Change { return changes(registry.Put, entries) }
+
+func remove(entries ...registry.Entry) []registry.Change { return changes(registry.Remove, entries) }
+
+func changes(op registry.Op, entries []registry.Entry) []registry.Change {
+	out := make([]registry.Change, 0, len(entries))
+	for _, e := range entries {
+		out = append(out, registry.Change{Op: op, Entry: e})
+	}
+	return out
+}
+
+func (h *harness) context(limit time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(h.Context(), limit)
+	h.Cleanup(cancel)
+	return ctx
+}
+
+func (h *harness) apply(changes []registry.Change) {
+	h.Helper()
+	if err := h.Connector.Apply(h.context(callTimeout), service, changes); err != nil {
+		h.Fatalf("apply: %v", err)
+	}
+}
+
+// list returns the entries without their versions, and the versions by ID.
+func (h *harness) list(service string) ([]registry.Entry, map[string]string) {
+	h.Helper()
+	entries, err := h.Connector.List(h.context(callTimeout), service)
+	if err != nil {
+		h.Fatalf("list: %v", err)
+	}
+	versions := map[string]string{}
+	for i := range entries {
+		if entries[i].Version == "" {
+			h.Errorf("entry %s has no version", entries[i].ID)
+		}
+		versions[entries[i].ID] = entries[i].Version
+		entries[i].Version = ""
+	}
+	if !slices.IsSortedFunc(entries, func(a, b registry.Entry) int { return strings.Compare(a.ID, b.ID) }) {
+		h.Errorf("the list is not sorted by ID: %v", ids(entries))
+	}
+	return entries, versions
+}
+
+// shows checks that exactly these entries are listed.
+func (h *harness) shows(want ...registry.Entry) map[string]string {
+	h.Helper()
+	have, versions := h.list(service)
+	want = h.held(want)
+	if diff := cmp.Diff(want, have); diff != "" {
+		h.Errorf("the list differs (-want +have):\n%s", diff)
+	}
+	return versions
+}
+
+// held are the entries as the registry can hold them.
+func (h *harness) held(entries []registry.Entry) []registry.Entry {
+	held := append([]registry.Entry{}, entries...)
+	for i := range held {
+		if h.NoMetadata {
+			held[i].NoMetadata, held[i].Metadata = true, nil
+		}
+	}
+	return held
+}
+
+func ids(entries []registry.Entry) []string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.ID)
+	}
+	return out
+}
+
+// refused checks that exactly one change was refused, with the mark.
+func (h *harness) refused(err error, id string, mark error) {
+	h.Helper()
+	byID, rest := registry.ChangeErrors(err)
+	if rest != nil || len(byID) != 1 || !errors.Is(byID[id], mark) {
+		h.Errorf("apply returned %v; want a ChangeError of %s with %q", err, id, mark)
+	}
+}
+
+func testEmpty(h *harness) { h.shows() }
+
+func testRoundTrip(h *harness) {
+	a, b := entry("here", 1), entry("here", 2)
+	b.Address, b.Metadata = "fd00::2", nil
+	h.apply(put(a, b))
+	versions := h.shows(a, b)
+	a.Version = versions[a.ID]
+	h.apply(remove(a))
+	h.shows(b)
+}
+
+func testIdempotent(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	before := h.shows(a)
+	h.apply(put(a))
+	if after := h.shows(a); after[a.ID] != before[a.ID] {
+		h.Errorf("the same entry again changed version %s to %s: callers are told for nothing", before[a.ID], after[a.ID])
+	}
+}
+
+func testDeregisterTwice(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	a.Version = h.shows(a)[a.ID]
+	h.apply(remove(a))
+	h.apply(remove(a))
+	h.shows()
+}
+
+func testUpdate(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	a.Version = h.shows(a)[a.ID]
+	a.Weight, a.Address, a.Metadata = 20, "10.9.9.9", map[string]string{"zone": "b", "version": "2", "tags": "blue,canary"}
+	h.apply(put(a))
+	old := a.Version
+	a.Version = ""
+	if after := h.shows(a); after[a.ID] == old {
+		h.Error("the version of a changed entry is the same as before")
+	}
+}
+
+// testHoldBack takes an entry out of service without removing it. A connector
+// that cannot refuses.
+func testHoldBack(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	held := a
+	held.Weight, held.Version = 0, h.shows(a)[a.ID]
+	if !h.HoldsBack {
+		if err := h.Connector.Apply(h.context(callTimeout), service, put(held)); !errors.Is(err, registry.ErrPermanent) {
+			h.Errorf("weight 0: %v, want a permanent error", err)
+		}
+		h.shows(a)
+		return
+	}
+	version := held.Version
+	h.apply(put(held))
+	held.Version = ""
+	held.Version = h.shows(held)[a.ID]
+	if held.Version == version {
+		h.Error("the version of an entry that is held back is the same as before")
+	}
+	h.apply(put(held))
+	a.Version = held.Version
+	h.apply(put(a))
+	a.Version, held.Version = "", ""
+	held.Version = h.shows(a)[a.ID]
+	h.apply(put(held))
+	held.Version = ""
+	a.Version = h.shows(held)[a.ID]
+	h.apply(remove(a))
+	h.shows()
+	// What is gone does not come back to be held.
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a)), a.ID, registry.ErrConflict)
+	h.shows()
+	// The next Pod with that address is not held with it.
+	next := entry("here", 2)
+	next.Address = a.Address
+	h.apply(put(next))
+	h.shows(next)
+}
+
+func testConflict(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	old := h.shows(a)[a.ID]
+	b := a
+	b.Weight, b.Version = 20, old
+	h.apply(put(b))
+	b.Version = ""
+
+	late := a
+	late.Weight, late.Version = 30, old
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(late)), a.ID, registry.ErrConflict)
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, remove(late)), a.ID, registry.ErrConflict)
+	h.shows(b)
+}
+
+func testForeign(h *harness) {
+	h.Seed(h.T, service, "theirs")
+	before, versions := h.list(service)
+	if len(before) != 1 || before[0].ID != "theirs" || before[0].Owner != (registry.Owner{}) {
+		h.Fatalf("the foreign entry is listed as %+v", before)
+	}
+	mine := entry("here", 1)
+	mine.ID = "theirs"
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(mine)), mine.ID, registry.ErrForeign)
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, remove(mine)), mine.ID, registry.ErrForeign)
+	after, versionsAfter := h.list(service)
+	if diff := cmp.Diff(before, after); diff != "" || versions["theirs"] != versionsAfter["theirs"] {
+		h.Errorf("the foreign entry changed: %s", diff)
+	}
+}
+
+func testTwoClusters(h *harness) {
+	here, there := entry("here", 1), entry("there", 1)
+	if h.AddressIsIdentity {
+		there.Address = "10.0.8.1"
+	}
+	h.apply(put(here))
+	h.apply(put(there))
+	h.shows(here, there)
+
+	thief := entry("there", 2)
+	thief.ID = here.ID
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(thief)), here.ID, registry.ErrForeign)
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, remove(thief)), here.ID, registry.ErrForeign)
+
+	here.Version = h.shows(here, there)[here.ID]
+	h.apply(remove(here))
+	h.shows(there)
+}
+
+func testSameName(h *harness) {
+	first, second := entry("here", 1), entry("here", 1)
+	second.ID, second.Owner.PodUID, second.Address = first.ID+".2", "uid-new", "10.0.0.77"
+	h.apply(put(first, second))
+	first.Version = h.shows(first, second)[first.ID]
+	h.apply(remove(first))
+	h.shows(second)
+}
+
+func testServices(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	for _, other := range []string{service + "-2", service[:len(service)-1]} {
+		if have, _ := h.list(other); len(have) != 0 {
+			h.Errorf("service %s lists %v of service %s", other, ids(have), service)
+		}
+	}
+}
+
+func testPartial(h *harness) {
+	a, b, c := entry("here", 1), entry("here", 2), entry("here", 3)
+	h.apply(put(b))
+	old := h.shows(b)[b.ID]
+	late := b
+	late.Weight, late.Version = 99, old+"9"
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a, late, c)), b.ID, registry.ErrConflict)
+	h.shows(a, b, c)
+}
+
+func testBatch(h *harness) {
+	var all []registry.Entry
+	for n := range 300 {
+		all = append(all, entry("here", n))
+	}
+	h.apply(put(all...))
+	versions := h.shows(all...)
+	for i := range all {
+		all[i].Version = versions[all[i].ID]
+	}
+	h.apply(remove(all[:299]...))
+	all[299].Version = ""
+	h.shows(all[299])
+}
+
+func testBadBatch(h *harness) {
+	a := entry("here", 1)
+	noPort, noOwner, noAddress, slash := entry("here", 2), entry("here", 3), entry("here", 4), entry("here", 5)
+	noPort.Port = 0
+	noOwner.Owner = registry.Owner{}
+	noAddress.Address = "web.example.com"
+	slash.ID = "../web"
+	for name, batch := range map[string][]registry.Change{
+		"twice": put(a, a), "no port": put(a, noPort), "no owner": put(a, noOwner),
+		"no address": put(a, noAddress), "slash": put(a, slash),
+	} {
+		err := h.Connector.Apply(h.context(callTimeout), service, batch)
+		if !errors.Is(err, registry.ErrPermanent) {
+			h.Errorf("%s: apply returned %v, want a permanent error", name, err)
+		}
+	}
+	h.shows()
+}
+
+func testDown(h *harness) {
+	a := entry("here", 1)
+	h.apply(put(a))
+	h.Break(h.T)
+	began := time.Now()
+	for name, call := range h.calls(entry("here", 2)) {
+		if err := call(h.context(downTimeout)); !errors.Is(err, registry.ErrTransient) {
+			h.Errorf("%s while the registry is down: %v, want a transient error", name, err)
+		}
+	}
+	if took := time.Since(began); took > 4*downTimeout {
+		h.Errorf("three calls that may take %s each took %s", downTimeout, took)
+	}
+	h.Mend(h.T)
+	end := h.context(recovery)
+	for h.Connector.Ping(h.context(downTimeout)) != nil {
+		if end.Err() != nil {
+			h.Fatalf("the connector did not recover within %s", recovery)
+		}
+	}
+	if h.Forgets {
+		h.shows()
+		h.apply(put(a))
+	}
+	h.shows(a)
+}
+
+func (h *harness) calls(e registry.Entry) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"ping":  h.Connector.Ping,
+		"list":  func(ctx context.Context) error { _, err := h.Connector.List(ctx, service); return err },
+		"apply": func(ctx context.Context) error { return h.Connector.Apply(ctx, service, put(e)) },
+	}
+}
+
+func testCancelled(h *harness) {
+	ctx, cancel := context.WithCancel(h.Context())
+	cancel()
+	for name, call := range h.calls(entry("here", 1)) {
+		err := call(ctx)
+		if !errors.Is(err, context.Canceled) || !errors.Is(err, registry.ErrTransient) {
+			h.Errorf("%s with a cancelled context: %v, want it canceled and transient", name, err)
+		}
+	}
+	h.shows()
+}
+
+func testPing(h *harness) {
+	if err := h.Connector.Ping(h.context(callTimeout)); err != nil {
+		h.Errorf("ping: %v", err)
+	}
+}

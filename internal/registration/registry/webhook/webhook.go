@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package webhook keeps entries in an HTTP service of the user's own.
+// docs/webhook.md describes the protocol for those who write that service.
+package webhook
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
+)
+
+// Keys of the credentials Secret.
+const (
+	// KeyHMAC signs every request.
+	KeyHMAC = "hmac"
+	// KeyCA is the PEM bundle that the server's certificate is checked with,
+	// the system's roots if absent.
+	KeyCA = "ca.crt"
+)
+
+// Headers of every request.
+const (
+	// HeaderTimestamp holds the seconds since 1970 when the request was signed.
+	HeaderTimestamp = "Usher-Timestamp"
+	// HeaderSignature holds "v1=" and the signature in hexadecimal. It is absent
+	// without a key.
+	HeaderSignature = "Usher-Signature"
+)
+
+// Paths of the operations, below the base URL. All are POST.
+const (
+	PathPing  = "/v1/ping"
+	PathList  = "/v1/list"
+	PathApply = "/v1/apply"
+)
+
+const (
+	// maxResponse bounds what is read of an answer, in bytes: about 50,000 entries.
+	maxResponse = 32 << 20
+)
+
+// ListRequest asks for the entries of a service.
+type ListRequest struct {
+	Service string `json:"service"`
+}
+
+// ListResponse holds every entry of the service, of all owners.
+type ListResponse struct {
+	Entries []registry.Entry `json:"entries"`
+}
+
+// ApplyRequest asks for changes.
+type ApplyRequest struct {
+	Service string            `json:"service"`
+	Changes []registry.Change `json:"changes"`
+}
+
+// ApplyResponse names the changes that were refused; the others were made.
+type ApplyResponse struct {
+	Refused []Refusal `json:"refused,omitempty"`
+}
+
+// Code is why a change was refused.
+type Code string
+
+// The codes of a Refusal.
+const (
+	// CodeConflict: the entry is not as the change's version says.
+	CodeConflict Code = "conflict"
+	// CodeForeign: the entry belongs to somebody else.
+	CodeForeign Code = "foreign"
+	// CodeInvalid: the change will never be accepted as it is.
+	CodeInvalid Code = "invalid"
+	// CodeUnavailable: the change may be accepted later.
+	CodeUnavailable Code = "unavailable"
+)
+
+// Refusal is one change that was not made.
+type Refusal struct {
+	ID      string `json:"id"`
+	Code    Code   `json:"code"`
+	Message string `json:"message,omitempty"`
+}
+
+// Options say where the service is.
+type Options struct {
+	// URL is the base address.
+	URL string
+	// Secret holds the credentials by the keys above; it may be nil.
+	Secret map[string][]byte
+	// Now is the clock that stamps requests, time.Now if nil.
+	Now func() time.Time
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.Webhook
+	if s == nil {
+		return nil
+	}
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{URL: s.URL, Secret: secret})
+		},
+	}
+}
+
+// Registry implements registry.Connector.
+type Registry struct {
+	key    []byte
+	now    func() time.Time
+	client *rest.Client
+}
+
+var _ registry.Connector = (*Registry)(nil)
+
+// New checks the options. Errors are permanent and name the field.
+func New(options Options) (*Registry, error) {
+	client, err := rest.New(rest.Options{
+		Field: "webhook.url", Example: "https://host/path", Address: options.URL, MaxAnswer: maxResponse,
+		// The protocol signs requests; it knows no client certificates.
+		Secret: map[string][]byte{KeyCA: options.Secret[KeyCA]},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	return &Registry{client: client, key: options.Secret[KeyHMAC], now: options.Now}, nil
+}
+
+// Sign returns the value of HeaderSignature: HMAC-SHA256 over the timestamp, the
+// request's path below the base URL and the body, with a line feed after the
+// first two. The path keeps a recorded list from being replayed as an apply.
+func Sign(key []byte, timestamp, path string, body []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(timestamp + "\n" + path + "\n"))
+	mac.Write(body)
+	return "v1=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// Ping implements registry.Connector.
+func (r *Registry) Ping(ctx context.Context) error {
+	return r.call(ctx, PathPing, struct{}{}, nil)
+}
+
+// List implements registry.Connector.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	var answer ListResponse
+	if err := r.call(ctx, PathList, ListRequest{Service: service}, &answer); err != nil {
+		return nil, err
+	}
+	if answer.Entries == nil {
+		// An empty answer must be said: {} is more likely another service's, and
+		// would release hooks.
+		return nil, registry.Permanent(fmt.Errorf("%s answered without entries: it must send "+
+			`{"entries":[]} for a service that has none`, r.client.URL(PathList)))
+	}
+	for i := range answer.Entries {
+		if answer.Entries[i].ID == "" || answer.Entries[i].Version == "" {
+			return nil, registry.Permanent(fmt.Errorf("%s answered with an entry that has no id or no version",
+				r.client.URL(PathList)))
+		}
+		answer.Entries[i].Unsettled = registry.Excerpt(answer.Entries[i].Unsettled)
+	}
+	registry.Sort(answer.Entries)
+	return answer.Entries, nil
+}
+
+// Apply implements registry.Connector.
+func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	if err := registry.Validate(service, changes); err != nil {
+		return err
+	}
+	var answer ApplyResponse
+	if err := r.call(ctx, PathApply, ApplyRequest{Service: service, Changes: changes}, &answer); err != nil {
+		return err
+	}
+	var refused []error
+	for _, refusal := range answer.Refused {
+		refused = append(refused, &registry.ChangeError{ID: refusal.ID, Err: refusal.err()})
+	}
+	return errors.Join(refused...)
+}
+
+// Close implements registry.Connector.
+func (r *Registry) Close() error {
+	r.client.Close()
+	return nil
+}
+
+func (r Refusal) err() error {
+	switch r.Code {
+	case CodeConflict:
+		return fmt.Errorf("%s: %w", registry.Excerpt(r.Message), registry.ErrConflict)
+	case CodeForeign:
+		return fmt.Errorf("%s: %w", registry.Excerpt(r.Message), registry.ErrForeign)
+	case CodeUnavailable:
+		return registry.Transient(errors.New(registry.Excerpt(r.Message)))
+	}
+	return registry.Permanent(fmt.Errorf("%s: %s", r.Code, registry.Excerpt(r.Message)))
+}
+
+func (r *Registry) call(ctx context.Context, path string, question, answer any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return registry.Permanent(fmt.Errorf("encode the request: %w", err))
+	}
+	timestamp := strconv.FormatInt(r.now().Unix(), 10)
+	header := http.Header{}
+	header.Set("Content-Type", "application/json")
+	header.Set("Accept", "application/json")
+	header.Set(HeaderTimestamp, timestamp)
+	if len(r.key) > 0 {
+		header.Set(HeaderSignature, Sign(r.key, timestamp, path, body))
+	}
+	said, err := r.client.Send(ctx, rest.Question{Method: http.MethodPost, Path: path, Header: header, Body: body})
+	if err != nil {
+		return err
+	}
+	return read(said, answer)
+}
+
+// read turns a status code into a typed error, and the body into the answer.
+func read(said *rest.Answer, answer any) error {
+	switch {
+	case said.Temporary():
+		return registry.Transient(said.Failure())
+	case said.Code >= 300 && said.Code < 400:
+		return registry.Permanent(fmt.Errorf("%w: redirects are not followed; set webhook.url to %q",
+			said.Failure(), said.Header.Get("Location")))
+	case said.Code != http.StatusOK && said.Code != http.StatusNoContent:
+		return registry.Permanent(said.Failure())
+	case answer == nil, len(said.Body) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(said.Body, answer); err != nil {
+		return registry.Permanent(fmt.Errorf("%s answered with something else than the protocol's JSON: %w", said.Where, err))
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook_test
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/webhook"
+)
+
+const key = "a secret of the test"
+
+func now() time.Time { return time.Unix(1_800_000_000, 0) }
+
+// server is a receiver as docs/webhook.md describes it, on top of memory.
+type server struct {
+	store *memory.Registry
+	down  atomic.Bool
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case s.down.Load():
+		http.Error(w, "maintenance", http.StatusServiceUnavailable)
+	case !signed(r, body):
+		http.Error(w, "the signature is wrong", http.StatusUnauthorized)
+	default:
+		s.serve(w, r, body)
+	}
+}
+
+// signed checks the signature independently of package webhook.
+func signed(r *http.Request, body []byte) bool {
+	mac := hmac.New(sha256.New, []byte(key))
+	mac.Write([]byte(r.Header.Get("Usher-Timestamp") + "\n" + strings.TrimPrefix(r.URL.Path, "/base") + "\n"))
+	mac.Write(body)
+	want := "v1=" + hex.EncodeToString(mac.Sum(nil))
+	return r.Header.Get("Usher-Timestamp") == "1800000000" && hmac.Equal([]byte(want), []byte(r.Header.Get("Usher-Signature")))
+}
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request, body []byte) {
+	switch r.URL.Path {
+	case "/base/v1/ping":
+		w.WriteHeader(http.StatusNoContent)
+	case "/base/v1/list":
+		var q webhook.ListRequest
+		_ = json.Unmarshal(body, &q)
+		entries, _ := s.store.List(r.Context(), q.Service)
+		_ = json.NewEncoder(w).Encode(webhook.ListResponse{Entries: entries})
+	case "/base/v1/apply":
+		var q webhook.ApplyRequest
+		_ = json.Unmarshal(body, &q)
+		_ = json.NewEncoder(w).Encode(webhook.ApplyResponse{Refused: refusals(s.store.Apply(r.Context(), q.Service, q.Changes))})
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func refusals(err error) []webhook.Refusal {
+	byID, _ := registry.ChangeErrors(err)
+	var all []webhook.Refusal
+	for id, err := range byID {
+		code := webhook.CodeConflict
+		if errors.Is(err, registry.ErrForeign) {
+			code = webhook.CodeForeign
+		}
+		all = append(all, webhook.Refusal{ID: id, Code: code, Message: err.Error()})
+	}
+	return all
+}
+
+func connect(t *testing.T, url string) *webhook.Registry {
+	t.Helper()
+	r, err := webhook.New(webhook.Options{
+		URL: url, Secret: map[string][]byte{webhook.KeyHMAC: []byte(key)}, Now: now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestConformance(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+		s := &server{store: memory.New()}
+		http := httptest.NewServer(s)
+		t.Cleanup(http.Close)
+		return registrytest.Subject{
+			Connector: connect(t, http.URL+"/base/"),
+			Seed: func(_ *testing.T, service, id string) {
+				s.store.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})
+			},
+			Break: func(*testing.T) { s.down.Store(true) },
+			Mend:  func(*testing.T) { s.down.Store(false) },
+		}
+	})
+}
+
+// answering returns a connector to a server that always answers the same.
+func answering(t *testing.T, code int, body string) *webhook.Registry {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}))
+	t.Cleanup(s.Close)
+	return connect(t, s.URL)
+}
+
+func TestStatusCodes(t *testing.T) {
+	for _, test := range []struct {
+		code int
+		body string
+		want error
+	}{
+		{http.StatusOK, `{"entries":[]}`, nil},
+		{http.StatusOK, `{}`, registry.ErrPermanent},
+		{http.StatusOK, `<html>`, registry.ErrPermanent},
+		{http.StatusOK, `{"entries":[{"id":"a"}]}`, registry.ErrPermanent},
+		{http.StatusNoContent, "", registry.ErrPermanent},
+		{http.StatusBadRequest, "no", registry.ErrPermanent},
+		{http.StatusUnauthorized, "no", registry.ErrPermanent},
+		{http.StatusNotFound, "no", registry.ErrPermanent},
+		{http.StatusNotImplemented, "no", registry.ErrPermanent},
+		{http.StatusRequestTimeout, "no", registry.ErrTransient},
+		{http.StatusTooManyRequests, "no", registry.ErrTransient},
+		{http.StatusInternalServerError, "no", registry.ErrTransient},
+		{http.StatusBadGateway, "no", registry.ErrTransient},
+	} {
+		_, err := answering(t, test.code, test.body).List(t.Context(), "web")
+		if !errors.Is(err, test.want) {
+			t.Errorf("%d %q: %v, want %v", test.code, test.body, err, test.want)
+		}
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	asked := atomic.Bool{}
+	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
+	t.Cleanup(thief.Close)
+	s := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(s.Close)
+	_, err := connect(t, s.URL).List(t.Context(), "web")
+	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), thief.URL) {
+		t.Errorf("%v, want a permanent error that names %s", err, thief.URL)
+	}
+	if asked.Load() {
+		t.Error("the signed request was sent on to another host")
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"entries":[`)
+		chunk := strings.Repeat(" ", 1<<20)
+		for range 64 {
+			if _, err := io.WriteString(w, chunk); err != nil {
+				return
+			}
+		}
+		_, _ = io.WriteString(w, `]}`)
+	}))
+	t.Cleanup(s.Close)
+	if _, err := connect(t, s.URL).List(t.Context(), "web"); !errors.Is(err, registry.ErrPermanent) {
+		t.Errorf("%v, want a permanent error", err)
+	}
+}
+
+func TestUnsettledEntriesAreTold(t *testing.T) {
+	body := `{"entries":[{"id":"a","version":"1","unsettled":"it waits for 2 requests"},` +
+		`{"id":"b","version":"1","unsettled":"` + strings.Repeat("long ", 1000) + `"}]}`
+	have, err := answering(t, http.StatusOK, body).List(t.Context(), "web")
+	if err != nil || len(have) != 2 {
+		t.Fatalf("listed are %v, %v", have, err)
+	}
+	if have[0].Unsettled != "it waits for 2 requests" || len(have[1].Unsettled) > 300 {
+		t.Errorf("unsettled is %q, and %d bytes long", have[0].Unsettled, len(have[1].Unsettled))
+	}
+}
+
+func TestSilenceIsTransient(t *testing.T) {
+	release := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(s.Close)
+	t.Cleanup(func() { close(release) })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := connect(t, s.URL).Ping(ctx); !errors.Is(err, registry.ErrTransient) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want it transient and past its deadline", err)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, options := range []webhook.Options{
+		{URL: "ftp://example.com"}, {URL: "://"}, {URL: ""}, {URL: "https://user:password@example.com"},
+		{URL: "https://example.com", Secret: map[string][]byte{webhook.KeyCA: []byte("no certificate")}},
+	} {
+		if _, err := webhook.New(options); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("%q: %v, want a permanent error", options.URL, err)
+		}
+	}
+}

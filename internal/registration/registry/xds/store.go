@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
+)
+
+// Store is what is served. An informer fills it; it holds nothing that is not in
+// the API server.
+type Store struct {
+	mu sync.Mutex
+	// services are the slices of each service, by the name that clients ask for.
+	services map[string]map[types.NamespacedName]part
+	// names are the services of the slices.
+	names map[types.NamespacedName]string
+	// newest is the highest version that was heard of, empty for none.
+	newest string
+	// encoded are assignments that somebody asked for since they changed.
+	encoded map[string]resource
+	// watchers are told of every change.
+	watchers map[chan struct{}]struct{}
+}
+
+// part of a service is what a slice has of it.
+type part struct {
+	// slice is its name, version the one that was heard of.
+	slice, version string
+	endpoints      []endpoint
+}
+
+// NewStore returns an empty store.
+func NewStore() *Store {
+	return &Store{
+		services: map[string]map[types.NamespacedName]part{},
+		names:    map[types.NamespacedName]string{},
+		encoded:  map[string]resource{},
+		watchers: map[chan struct{}]struct{}{},
+	}
+}
+
+// handler follows an informer of EndpointSlices.
+func (s *Store) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { s.heardOf(object, false) },
+		UpdateFunc: func(_, object any) { s.heardOf(object, false) },
+		DeleteFunc: func(object any) { s.heardOf(object, true) },
+	}
+}
+
+// heardOf takes an event in.
+func (s *Store) heardOf(object any, gone bool) {
+	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
+	}
+	slice, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if newer, err := later(slice.ResourceVersion, s.newest); err != nil || newer {
+		s.newest = slice.ResourceVersion
+	}
+	s.forget(slice)
+	if !gone {
+		s.keep(slice)
+	}
+	for watcher := range s.watchers {
+		select {
+		case watcher <- struct{}{}:
+		default: // It has yet to look at an earlier change, and will see this one.
+		}
+	}
+}
+
+// forget takes a slice out of the service that it was of.
+func (s *Store) forget(slice *discoveryv1.EndpointSlice) {
+	key := keyOf(slice)
+	name, known := s.names[key]
+	if !known {
+		return
+	}
+	delete(s.names, key)
+	delete(s.encoded, name)
+	delete(s.services[name], key)
+	if len(s.services[name]) == 0 {
+		delete(s.services, name)
+	}
+}
+
+// keep adds a slice to its service.
+func (s *Store) keep(slice *discoveryv1.EndpointSlice) {
+	service := slice.Labels[LabelService]
+	if service == "" {
+		return
+	}
+	key, name := keyOf(slice), nameOf(slice.Namespace, service)
+	if s.services[name] == nil {
+		s.services[name] = map[types.NamespacedName]part{}
+	}
+	s.services[name][key] = part{slice: slice.Name, version: slice.ResourceVersion, endpoints: endpoints(slice)}
+	s.names[key] = name
+	delete(s.encoded, name)
+}
+
+func keyOf(slice *discoveryv1.EndpointSlice) types.NamespacedName {
+	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
+}
+
+// watch returns a channel that has a value after a change, until stop.
+func (s *Store) watch() (changed <-chan struct{}, stop func()) {
+	watcher := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers[watcher] = struct{}{}
+	return watcher, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, watcher)
+	}
+}
+
+// assignment is the service as clients are to know it, with no endpoint if
+// nobody has heard of it.
+func (s *Store) assignment(name string) (resource, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if have, ok := s.encoded[name]; ok {
+		return have, nil
+	}
+	made, err := encode(assignment(name, merged(s.services[name])))
+	if err != nil {
+		return resource{}, err
+	}
+	// What is asked for by mistake is not remembered.
+	if len(s.services[name]) > 0 {
+		s.encoded[name] = made
+	}
+	return made, nil
+}
+
+// endpoints of a slice that clients may know of.
+func endpoints(slice *discoveryv1.EndpointSlice) []endpoint {
+	var all []endpoint
+	for _, e := range endpointslice.Endpoints(slice) {
+		if health, served := healthOf(e.Conditions); served {
+			all = append(all, endpoint{Entry: e.Entry, health: health})
+		}
+	}
+	return all
+}
+
+// merged are the endpoints of a service, sorted, each address once: clients
+// refuse a service that has one twice, and an entry that moves is in two slices
+// for a moment. The one that is in service counts.
+func merged(parts map[types.NamespacedName]part) []endpoint {
+	var all []endpoint
+	for _, p := range parts {
+		all = append(all, p.endpoints...)
+	}
+	slices.SortFunc(all, compareEndpoints)
+	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.Address == b.Address && a.Port == b.Port })
+}
+
+// heard returns when what is served is as new as a list of the service's slices.
+func (s *Store) heard(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error {
+	changed, stop := s.watch()
+	defer stop()
+	for {
+		missing, err := s.missing(nameOf(namespace, service), list)
+		if err != nil || missing == "" {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("the xDS server of this replica has not heard of the change of EndpointSlice %s yet: %w",
+				missing, context.Cause(ctx))
+		}
+	}
+}
+
+// missing names a slice whose change was not heard of, empty if there is none.
+// Changes are heard of in the order of their versions.
+func (s *Store) missing(name string, list *discoveryv1.EndpointSliceList) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	listed := make(map[types.NamespacedName]bool, len(list.Items))
+	for i := range list.Items {
+		slice := &list.Items[i]
+		listed[keyOf(slice)] = true
+		if newer, err := later(slice.ResourceVersion, s.newest); err != nil || newer {
+			return slice.Name, err
+		}
+	}
+	for key, p := range s.services[name] {
+		if listed[key] {
+			continue
+		}
+		// It was made after the list, or its end is yet to be heard of.
+		if after, err := later(p.version, list.ResourceVersion); err != nil || !after {
+			return p.slice, err
+		}
+	}
+	return "", nil
+}
+
+// later says whether a is a later version than b, which may be empty.
+func later(a, b string) (bool, error) {
+	if b == "" {
+		return true, nil
+	}
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return order > 0, err
+}
+
+func compareEndpoints(a, b endpoint) int {
+	if order := strings.Compare(a.Address, b.Address); order != 0 {
+		return order
+	}
+	if a.Port != b.Port {
+		return int(a.Port - b.Port)
+	}
+	if a.health != b.health {
+		return int(a.health - b.health) // HEALTHY comes before DRAINING.
+	}
+	return strings.Compare(a.ID, b.ID)
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xds
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// maxNames bounds the services that one client asks for.
+const maxNames = 10000
+
+// ads implements the service that clients ask. Each asks for names in one stream
+// and says of each answer whether it takes it.
+type adsServer struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	store   *Store
+	metrics *metrics
+	log     logr.Logger
+}
+
+// StreamAggregatedResources implements discoveryv3.AggregatedDiscoveryServiceServer.
+func (a *adsServer) StreamAggregatedResources(
+	server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
+) error {
+	a.metrics.streams.Inc()
+	defer a.metrics.streams.Dec()
+	changed, stop := a.store.watch()
+	defer stop()
+	s := &stream{adsServer: a, send: server.Send, wants: map[string]*want{}}
+	requests := receive(server)
+	for {
+		select {
+		case <-server.Context().Done():
+			return status.FromContextError(server.Context().Err()).Err()
+		case <-changed:
+			if err := s.push(typeAssignment); err != nil {
+				return err
+			}
+		case request, more := <-requests:
+			if !more {
+				return nil
+			}
+			if err := s.take(request); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// receive hands on requests until the stream ends.
+func receive(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) <-chan *discoveryv3.DiscoveryRequest {
+	requests := make(chan *discoveryv3.DiscoveryRequest)
+	go func() {
+		defer close(requests)
+		for {
+			request, err := server.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case requests <- request:
+			case <-server.Context().Done():
+				return
+			}
+		}
+	}()
+	return requests
+}
+
+// stream is one client.
+type stream struct {
+	*adsServer
+	send   func(*discoveryv3.DiscoveryResponse) error
+	node   string
+	nonces int
+	// wants are what it asks for, by type.
+	wants map[string]*want
+}
+
+// want is what a client asks for of one type.
+type want struct {
+	names []string
+	// sent are the versions that it was sent, by name. What it refused counts: it
+	// would refuse it again.
+	sent map[string]string
+	// nonce is that of the last answer.
+	nonce string
+}
+
+// take takes a request in and answers it, if there is something new to say.
+func (s *stream) take(request *discoveryv3.DiscoveryRequest) error {
+	if id := request.GetNode().GetId(); id != "" {
+		s.node = registry.Excerpt(id)
+	}
+	typeURL := request.GetTypeUrl()
+	if !slices.Contains([]string{typeListener, typeRoute, typeCluster, typeAssignment}, typeURL) {
+		return nil // As there is no such resource, there is no answer.
+	}
+	if len(request.GetResourceNames()) > maxNames {
+		return status.Errorf(codes.InvalidArgument, "more than %d names are asked for", maxNames)
+	}
+	w := s.wants[typeURL]
+	if w == nil {
+		// On a new stream a client is told all, whatever it heard from which
+		// replica before: versions of those say nothing here.
+		w = &want{sent: map[string]string{}}
+		s.wants[typeURL] = w
+	}
+	if w.nonce != "" && request.GetResponseNonce() != w.nonce {
+		return nil // It was on its way when the last answer was sent, and is repeated with that one's nonce.
+	}
+	if refusal := request.GetErrorDetail(); refusal != nil {
+		s.metrics.refusals.Inc()
+		s.log.Info("A client refuses what it was sent, and goes on with what it had", "node", s.node,
+			"type", typeURL, "says", registry.Excerpt(refusal.GetMessage()))
+	}
+	s.rename(w, request.GetResourceNames())
+	return s.push(typeURL)
+}
+
+// rename takes the names in. What is asked for no more is sent anew when it is
+// asked for again: clients forget it.
+func (s *stream) rename(w *want, names []string) {
+	before := w.names
+	w.names = nil
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		switch {
+		case validName(name):
+			w.names = append(w.names, name)
+		case len(before) == 0:
+			s.log.Info("No service can have the name that a client asks for: it is <service>.<namespace>",
+				"node", s.node, "name", registry.Excerpt(name))
+		}
+	}
+	for name := range w.sent {
+		if _, asked := slices.BinarySearch(w.names, name); !asked {
+			delete(w.sent, name)
+		}
+	}
+}
+
+// push sends what the client asks for of a type, all of it, if any of it is
+// another than it was sent.
+func (s *stream) push(typeURL string) error {
+	w := s.wants[typeURL]
+	if w == nil {
+		return nil
+	}
+	response := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, ControlPlane: &corev3.ControlPlane{Identifier: "usher"}}
+	digest := sha256.New()
+	news := false
+	for _, name := range w.names {
+		r, err := s.resource(typeURL, name)
+		if err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+		news = news || w.sent[name] != r.version
+		w.sent[name] = r.version
+		digest.Write([]byte(name + "\x00" + r.version + "\x00"))
+		response.Resources = append(response.Resources, r.data)
+	}
+	if !news {
+		return nil
+	}
+	s.nonces++
+	w.nonce = strconv.Itoa(s.nonces)
+	response.Nonce, response.VersionInfo = w.nonce, hex.EncodeToString(digest.Sum(nil)[:8])
+	s.metrics.responses.Inc()
+	return s.send(response)
+}
+
+func (s *stream) resource(typeURL, name string) (resource, error) {
+	if typeURL == typeAssignment {
+		return s.store.assignment(name)
+	}
+	return fixed(typeURL, name)
+}

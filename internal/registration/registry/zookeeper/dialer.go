@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+const (
+	// sessionTimeout is how long a server keeps our session, which holds nothing.
+	// A connection that is silent for two thirds of it is given up.
+	sessionTimeout = 10 * time.Second
+	// maxAnswer bounds an answer, in bytes: about 100,000 names.
+	maxAnswer = 32 << 20
+)
+
+var errClosed = errors.New("the connection was closed")
+
+// dialer keeps one connection. The client would make a connection anew by
+// itself, and then send what it had not got rid of before: a change that its
+// caller has given up on. So each of its connections is used once only.
+type dialer struct {
+	servers []string
+	auth    []byte
+
+	// turn is held by whoever makes a connection.
+	turn chan struct{}
+
+	mu     sync.Mutex
+	conn   *zk.Conn
+	closed bool
+}
+
+func newDialer(servers []string, auth []byte) *dialer {
+	return &dialer{servers: zk.FormatServers(servers), auth: auth, turn: make(chan struct{}, 1)}
+}
+
+// run calls op with a connection, and types its error. A context that ends
+// closes the connection: the client knows no other way to end a call.
+func (d *dialer) run(ctx context.Context, op func(*zk.Conn) error) error {
+	conn, err := d.connected(ctx)
+	if err != nil {
+		return typed(err)
+	}
+	stop := context.AfterFunc(ctx, func() { d.drop(conn) })
+	err = op(conn)
+	if stop() || err == nil {
+		return typed(err)
+	}
+	return registry.Transient(fmt.Errorf("%w: %w", context.Cause(ctx), err))
+}
+
+// connected returns the connection, made on first use and after one was lost.
+func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	d.mu.Lock()
+	conn, closed := d.conn, d.closed
+	d.mu.Unlock()
+	if closed {
+		return nil, errClosed
+	}
+	if conn != nil {
+		return conn, nil
+	}
+	conn, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// connect tries each server once.
+func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
+	l := &link{ready: make(chan struct{}), spent: make(chan struct{}), lost: make(chan struct{})}
+	conn, _, err := zk.Connect(d.servers, sessionTimeout, zk.WithHostProvider(l), zk.WithDialer(l.dial),
+		zk.WithEventCallback(l.event), zk.WithLogger(silent{}))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-l.ready:
+	case <-l.spent:
+		go conn.Close()
+		return nil, l.reason()
+	case <-ctx.Done():
+		go conn.Close()
+		return nil, fmt.Errorf("%w: %w", context.Cause(ctx), l.reason())
+	}
+	if err := d.login(ctx, conn); err != nil {
+		go conn.Close()
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		go conn.Close()
+		return nil, errClosed
+	}
+	d.conn = conn
+	go func() {
+		<-l.lost
+		d.drop(conn)
+	}()
+	return conn, nil
+}
+
+func (d *dialer) login(ctx context.Context, conn *zk.Conn) error {
+	if len(d.auth) == 0 {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, conn.Close)
+	defer stop()
+	if err := conn.AddAuth("digest", d.auth); err != nil {
+		return fmt.Errorf("log in: %w", errors.Join(context.Cause(ctx), err))
+	}
+	return nil
+}
+
+// drop closes the connection, which ends the calls that use it, and forgets it.
+func (d *dialer) drop(conn *zk.Conn) {
+	d.mu.Lock()
+	if d.conn == conn {
+		d.conn = nil
+	}
+	d.mu.Unlock()
+	conn.Close()
+}
+
+func (d *dialer) close() {
+	d.mu.Lock()
+	conn := d.conn
+	d.conn, d.closed = nil, true
+	d.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+// link watches one connection of the client's.
+type link struct {
+	// ready is closed when there is a session, spent when no server gave one,
+	// lost when there was one and its connection has ended.
+	ready, spent, lost chan struct{}
+
+	mu      sync.Mutex
+	servers []string
+	next    int
+	last    error
+}
+
+var _ zk.HostProvider = (*link)(nil)
+
+// Init implements zk.HostProvider. Names are looked up when they are dialled.
+func (l *link) Init(servers []string) error {
+	l.servers = servers
+	return nil
+}
+
+// Len implements zk.HostProvider.
+func (l *link) Len() int { return len(l.servers) }
+
+// Next implements zk.HostProvider.
+func (l *link) Next() (server string, again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	server, again = l.servers[l.next%len(l.servers)], l.next >= len(l.servers)
+	l.next++
+	if again && !isClosed(l.ready) {
+		shut(l.spent)
+	}
+	return server, again
+}
+
+// Connected implements zk.HostProvider.
+func (l *link) Connected() {}
+
+func (l *link) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	if isClosed(l.ready) {
+		return nil, errClosed
+	}
+	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(context.Background(), network, address)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.last = err
+		return nil, err
+	}
+	return &frames{Conn: conn}, nil
+}
+
+func (l *link) event(e zk.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case e.State == zk.StateHasSession:
+		shut(l.ready)
+	case e.Type == zk.EventSession && e.State != zk.StateConnected && isClosed(l.ready):
+		shut(l.lost)
+	}
+}
+
+// reason is why there is no session.
+func (l *link) reason() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		return errors.New("no server gave a session: they may be without a leader, or not be ZooKeeper")
+	}
+	return l.last
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// shut closes a channel that may be closed already; callers hold the lock.
+func shut(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
+	}
+}
+
+// silent is the client's log: what goes wrong is returned.
+type silent struct{}
+
+// Printf implements zk.Logger.
+func (silent) Printf(string, ...any) {}
+
+// typed marks an error. What is not known to be permanent is transient: trying
+// again later is the safer mistake.
+func typed(err error) error {
+	for _, permanent := range []error{
+		zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrAPIError,
+	} {
+		if errors.Is(err, permanent) {
+			return registry.Permanent(explain(err))
+		}
+	}
+	return registry.Transient(err)
+}
+
+func explain(err error) error {
+	if errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) {
+		return fmt.Errorf("%w: check %s and %s of the credentials Secret, and the node's ACL", err, KeyUsername, KeyPassword)
+	}
+	return err
+}

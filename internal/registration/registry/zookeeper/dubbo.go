@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zookeeper
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// dubbo is the layout of Dubbo's providers: the name of a node is the provider's
+// URL. Its content, which Dubbo does not read, says whose it is.
+type dubbo struct{}
+
+const (
+	// paramProtocol is the metadata key that sets the URL's scheme.
+	paramProtocol   = "protocol"
+	defaultProtocol = "dubbo"
+	paramInterface  = "interface"
+	paramSide       = "side"
+	paramWeight     = "weight"
+	// paramID is the entry's ID: it makes a URL, and so a node, each entry's own.
+	paramID = "usher"
+	// defaultWeight is what a provider without a weight has in Dubbo.
+	defaultWeight = 100
+)
+
+// paramKey and protocol are what goes into a URL as it is: Dubbo escapes the URL
+// as a whole, and not its parameters.
+var (
+	paramKey = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+	protocol = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
+)
+
+// stored is the content of a node.
+type stored struct {
+	Usher *mark `json:"usher"`
+}
+
+func (dubbo) folder(service string) string { return service + "/providers" }
+
+func (dubbo) encode(service string, e registry.Entry) (string, []byte, error) {
+	params := map[string]string{
+		paramInterface: service, paramSide: "provider", paramWeight: strconv.Itoa(int(e.Weight)), paramID: e.ID,
+	}
+	if err := checkParam("id", e.ID); err != nil {
+		return "", nil, registry.Permanent(err)
+	}
+	scheme := defaultProtocol
+	for _, key := range slices.Sorted(maps.Keys(e.Metadata)) {
+		if err := checkParam(key, e.Metadata[key]); err != nil {
+			return "", nil, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
+		}
+		params[key] = e.Metadata[key]
+		if key == paramProtocol {
+			scheme = e.Metadata[key]
+		}
+	}
+	pairs := make([]string, 0, len(params))
+	for _, key := range slices.Sorted(maps.Keys(params)) {
+		pairs = append(pairs, key+"="+params[key])
+	}
+	host := net.JoinHostPort(e.Address, strconv.Itoa(int(e.Port)))
+	data, err := json.Marshal(stored{Usher: &mark{Owner: e.Owner}})
+	if err != nil {
+		return "", nil, registry.Permanent(fmt.Errorf("encode: %w", err))
+	}
+	return url.QueryEscape(scheme + "://" + host + "/" + service + "?" + strings.Join(pairs, "&")), data, nil
+}
+
+func checkParam(key, value string) error {
+	switch {
+	case slices.Contains([]string{paramInterface, paramSide, paramWeight, paramID}, key):
+		return fmt.Errorf("the key %q is written by Usher itself: use another", key)
+	case !paramKey.MatchString(key):
+		return fmt.Errorf("the key %q cannot be a parameter of a Dubbo URL: use letters, digits, dots, dashes and underscores", key)
+	case key == paramProtocol && !protocol.MatchString(value):
+		return fmt.Errorf("the %s %q is none: write dubbo, tri or another one", paramProtocol, value)
+	case strings.ContainsFunc(value, endsValue):
+		return fmt.Errorf("the value of %q holds a character that ends it in a Dubbo URL: &, # or a control character", key)
+	}
+	return nil
+}
+
+func endsValue(c rune) bool { return c == '&' || c == '#' || c < ' ' || c == 0x7f }
+
+func (dubbo) decode(name string, data []byte) registry.Entry {
+	e := registry.Entry{ID: name, Weight: defaultWeight}
+	text, err := url.QueryUnescape(name)
+	if err != nil {
+		e.Address = name
+		return e
+	}
+	address, query, _ := strings.Cut(text, "?")
+	_, address, _ = strings.Cut(address, "://")
+	address, _, _ = strings.Cut(address, "/")
+	e.Address = address
+	if host, port, err := net.SplitHostPort(address); err == nil {
+		if number, err := strconv.ParseInt(port, 10, 32); err == nil {
+			e.Address, e.Port = host, int32(number)
+		}
+	}
+	e = decodeParams(e, query)
+	var content stored
+	if json.Unmarshal(data, &content) == nil && content.Usher != nil {
+		e.Owner = content.Usher.Owner
+	}
+	return e
+}
+
+func decodeParams(e registry.Entry, query string) registry.Entry {
+	for pair := range strings.SplitSeq(query, "&") {
+		key, value, found := strings.Cut(pair, "=")
+		switch {
+		case !found, key == paramInterface, key == paramSide:
+		case key == paramID && value != "":
+			e.ID = value
+		case key == paramWeight:
+			if number, err := strconv.ParseInt(value, 10, 32); err == nil {
+				e.Weight = int32(number)
+			}
+		default:
+			if e.Metadata == nil {
+				e.Metadata = map[string]string{}
+			}
+			e.Metadata[key] = value
+		}
+	}
+	return e
+}

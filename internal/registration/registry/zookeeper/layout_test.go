@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zookeeper
+
+import (
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+func entry() registry.Entry {
+	return registry.Entry{
+		ID: "demo.web-1.0a", Address: "10.0.0.1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	plain, six, odd := entry(), entry(), entry()
+	plain.Metadata = nil
+	six.Address = "fd00::1"
+	odd.Metadata = map[string]string{"protocol": "tri", "methods": "a,b", "note": "x = 100% + ä/?", "empty": ""}
+	for name, l := range map[string]layout{"Curator": curator{}, "Dubbo": dubbo{}} {
+		for _, want := range []registry.Entry{entry(), plain, six, odd} {
+			node, data, err := l.encode("org.example.Web", want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(node, "/") {
+				t.Errorf("%s: the node's name %q has a slash", name, node)
+			}
+			if diff := cmp.Diff(want, l.decode(node, data)); diff != "" {
+				t.Errorf("%s: it came back different (-want +have):\n%s", name, diff)
+			}
+		}
+	}
+}
+
+func TestCuratorContent(t *testing.T) {
+	name, data, err := curator{}.encode("web", entry())
+	want := `{"name":"web","id":"demo.web-1.0a","address":"10.0.0.1","port":80,"sslPort":null,"payload":{"zone":"a"},` +
+		`"registrationTimeUTC":0,"serviceType":"PERMANENT","uriSpec":null,"enabled":true,"usher":{"weight":10,` +
+		`"owner":{"cluster":"here","namespace":"demo","registration":"web","pod":"web-1","uid":"uid"}}}`
+	if err != nil || name != "demo.web-1.0a" || string(data) != want {
+		t.Errorf("%s: %s, %v; want %s", name, data, err, want)
+	}
+}
+
+func TestNodesOfOthers(t *testing.T) {
+	provider := url.QueryEscape("dubbo://192.0.2.1:20880/org.example.Web?application=shop&interface=org.example.Web&side=provider")
+	for name, test := range map[string]struct {
+		layout     layout
+		node, data string
+		want       registry.Entry
+	}{
+		"Curator's": {curator{}, "a", `{"name":"web","address":"192.0.2.1","port":1,"payload":{"@class":"x","n":1},"enabled":true}`,
+			registry.Entry{Address: "192.0.2.1", Port: 1, Weight: 1, Metadata: map[string]string{"@class": "x"}}},
+		"no JSON":          {curator{}, "a", "192.0.2.1", registry.Entry{Address: "192.0.2.1", Weight: 1}},
+		"nothing":          {curator{}, "a", "", registry.Entry{Weight: 1}},
+		"disabled":         {curator{}, "a", `{"address":"192.0.2.1","enabled":false}`, registry.Entry{Address: "192.0.2.1"}},
+		"without a port":   {curator{}, "a", `{"address":"x","port":null,"payload":"p"}`, registry.Entry{Address: "x", Weight: 1}},
+		"another's mark":   {curator{}, "a", `{"address":"x","usher":"mine"}`, registry.Entry{Address: "x", Weight: 1}},
+		"Dubbo's":          {dubbo{}, provider, "192.0.2.1", registry.Entry{Address: "192.0.2.1", Port: 20880, Weight: 100, Metadata: map[string]string{"application": "shop"}}},
+		"no escape":        {dubbo{}, "%zz", "", registry.Entry{Address: "%zz", Weight: 100}},
+		"no URL":           {dubbo{}, "theirs", "", registry.Entry{Weight: 100}},
+		"a mark, no owner": {dubbo{}, "theirs", `{"usher":[1]}`, registry.Entry{Weight: 100}},
+	} {
+		test.want.ID = test.node
+		if diff := cmp.Diff(test.want, test.layout.decode(test.node, []byte(test.data))); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", name, diff)
+		}
+	}
+}
+
+func TestWhatDubboCannotHoldIsRefused(t *testing.T) {
+	for name, metadata := range map[string]map[string]string{
+		"interface": {"interface": "x"}, "side": {"side": "x"}, "weight": {"weight": "1"}, "usher": {"usher": "x"},
+		"a key with =": {"a=b": "x"}, "no key": {"": "x"}, "a value with &": {"a": "x&weight=0"},
+		"a line break": {"a": "x\ny"}, "a fragment": {"a": "x#y"}, "a protocol with a slash": {"protocol": "x://"},
+	} {
+		e := entry()
+		e.Metadata = metadata
+		if _, _, err := (dubbo{}).encode("web", e); !errors.Is(err, registry.ErrPermanent) {
+			t.Errorf("%s: %v, want a permanent error", name, err)
+		}
+	}
+}
+
+func TestCopiesHaveIDsOfTheirOwn(t *testing.T) {
+	name, data, err := dubbo{}.encode("web", entry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string, created int64) *node {
+		return &node{name: name, stat: &zk.Stat{Czxid: created, Mzxid: created}, entry: dubbo{}.decode(name, data)}
+	}
+	copied := name + "%26x%3Dy"
+	for _, found := range [][]*node{{at(name, 1), at(copied, 2), nil}, {at(copied, 2), nil, at(name, 1)}} {
+		have := map[string]string{}
+		for _, n := range distinct(found) {
+			have[n.entry.ID] = n.name
+		}
+		if diff := cmp.Diff(map[string]string{entry().ID: name, copied: copied}, have); diff != "" {
+			t.Errorf("(-want +have):\n%s", diff)
+		}
+	}
+}
+
+func TestUnmasked(t *testing.T) {
+	world, boss := zk.WorldACL(zk.PermRead), zk.DigestACL(zk.PermAll, "boss", "secret")
+	masked := zk.ACL{Scheme: "digest", ID: "boss:x", Perms: zk.PermAll}
+	for name, test := range map[string]struct{ have, want []zk.ACL }{
+		"seen":   {slices.Concat(world, boss), slices.Concat(world, boss)},
+		"masked": {append([]zk.ACL{masked}, world...), append(world, zk.AuthACL(zk.PermAll)...)},
+	} {
+		if diff := cmp.Diff(test.want, unmasked(test.have)); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", name, diff)
+		}
+	}
+}

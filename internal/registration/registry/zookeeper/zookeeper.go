@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package zookeeper keeps entries in ZooKeeper, in the layout of Curator's
+// service discovery or in that of Dubbo's providers.
+//
+// Nodes are persistent: an ephemeral one would go with the session of whoever
+// wrote it. An entry is one node, so that its removal is the one thing that
+// callers of every age understand; Curator's flag enabled is not known to all.
+package zookeeper
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+	"golang.org/x/sync/errgroup"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Keys of the credentials Secret.
+const (
+	// KeyUsername and KeyPassword are the credentials of the scheme digest.
+	KeyUsername = "username"
+	KeyPassword = "password"
+)
+
+// parallel bounds how many requests of one call are under way at once; they
+// share a connection.
+const parallel = 32
+
+// Layout is how entries are laid out.
+type Layout string
+
+const (
+	// Curator is <path>/<service>/<id> with the JSON of a ServiceInstance. An
+	// entry's metadata is its payload.
+	Curator Layout = "Curator"
+	// Dubbo is <path>/<interface>/providers/<URL>; the service is the interface.
+	// An entry's metadata are parameters of the URL.
+	Dubbo Layout = "Dubbo"
+)
+
+// DefaultPath is where callers of that layout look unless they are told.
+func DefaultPath(layout Layout) string {
+	if layout == Dubbo {
+		return "dubbo"
+	}
+	return "services"
+}
+
+// Options say where ZooKeeper is.
+type Options struct {
+	// Servers are the members, each a host and a port.
+	Servers []string
+	// Layout is that of the entries.
+	Layout Layout
+	// Path is where services begin, without slashes at its ends. Empty stands
+	// for DefaultPath.
+	Path string
+	// Secret holds the credentials by the keys above; it may be nil.
+	Secret map[string][]byte
+}
+
+// FromSpec reads the kind's field of a Registry.
+func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
+	s := spec.ZooKeeper
+	if s == nil {
+		return nil
+	}
+	layout := cmp.Or(Layout(s.Layout), Curator)
+	return &registry.Settings{
+		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, DefaultPath(layout)),
+		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+			return New(Options{Servers: s.Servers, Layout: layout, Path: root, Secret: secret})
+		},
+	}
+}
+
+// Registry implements registry.Connector.
+type Registry struct {
+	root   string
+	layout layout
+	dialer *dialer
+}
+
+var _ registry.Connector = (*Registry)(nil)
+
+// layout translates between entries and nodes.
+type layout interface {
+	// folder is where a service's nodes are, below the root.
+	folder(service string) string
+	// encode returns a node's name and content. Errors are permanent.
+	encode(service string, entry registry.Entry) (name string, data []byte, err error)
+	// decode never fails: what Usher did not write is an entry without an owner.
+	decode(name string, data []byte) registry.Entry
+}
+
+// New checks the options and connects to nothing. Errors are permanent and name
+// the field or the Secret's key.
+func New(options Options) (*Registry, error) {
+	if len(options.Servers) == 0 {
+		return nil, registry.Permanent(errors.New("zookeeper.servers is empty: name the members as host:port"))
+	}
+	layouts := map[Layout]layout{Curator: curator{}, Dubbo: dubbo{}}
+	known := layouts[options.Layout]
+	if known == nil {
+		return nil, registry.Permanent(fmt.Errorf("zookeeper.layout %q is unknown: use %s or %s", options.Layout, Curator, Dubbo))
+	}
+	var auth []byte
+	if user, password := options.Secret[KeyUsername], options.Secret[KeyPassword]; len(user)+len(password) > 0 {
+		if len(user) == 0 || len(password) == 0 || bytes.ContainsRune(user, ':') {
+			return nil, registry.Permanent(fmt.Errorf("the credentials Secret needs both %s and %s, and no colon in the first",
+				KeyUsername, KeyPassword))
+		}
+		auth = slices.Concat(user, []byte(":"), password)
+	}
+	return &Registry{
+		root:   "/" + strings.Trim(cmp.Or(options.Path, DefaultPath(options.Layout)), "/"),
+		layout: known,
+		dialer: newDialer(options.Servers, auth),
+	}, nil
+}
+
+// Ping implements registry.Connector. ZooKeeper takes any credentials, so that
+// wrong ones are only noticed where an ACL asks for right ones.
+func (r *Registry) Ping(ctx context.Context) error {
+	return r.dialer.run(ctx, func(conn *zk.Conn) error {
+		_, _, err := conn.Get(r.root)
+		if errors.Is(err, zk.ErrNoNode) {
+			return nil
+		}
+		return err
+	})
+}
+
+// List implements registry.Connector. The member that is asked first catches up
+// with the leader. An instance that Curator's callers skip, because its flag
+// enabled is false, has the weight 0.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	var nodes []node
+	err := r.dialer.run(ctx, func(conn *zk.Conn) (err error) {
+		nodes, err = r.read(conn, service)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return entries(nodes), nil
+}
+
+func entries(nodes []node) []registry.Entry {
+	all := make([]registry.Entry, 0, len(nodes))
+	for _, n := range nodes {
+		all = append(all, n.entry)
+	}
+	return all
+}
+
+// Close implements registry.Connector.
+func (r *Registry) Close() error {
+	r.dialer.close()
+	return nil
+}
+
+// node is an entry as it is stored.
+type node struct {
+	name  string
+	stat  *zk.Stat
+	entry registry.Entry
+}
+
+func (r *Registry) folder(service string) string { return r.root + "/" + r.layout.folder(service) }
+
+// read returns the service's nodes, sorted by the IDs of their entries.
+func (r *Registry) read(conn *zk.Conn, service string) ([]node, error) {
+	folder := r.folder(service)
+	if _, err := conn.Sync(folder); err != nil {
+		return nil, fmt.Errorf("synchronise: %w", err)
+	}
+	names, _, err := conn.Children(folder)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", folder, err)
+	}
+	found := make([]*node, len(names))
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for i, name := range names {
+		group.Go(func() error {
+			data, stat, err := conn.Get(folder + "/" + name)
+			if errors.Is(err, zk.ErrNoNode) {
+				return nil // It went meanwhile.
+			}
+			if err != nil {
+				return fmt.Errorf("read an entry of %s: %w", folder, err)
+			}
+			found[i] = &node{name: name, stat: stat, entry: r.layout.decode(name, data)}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return distinct(found), nil
+}
+
+// distinct gives every node a version and an ID of its own. Of several nodes
+// with the ID of one entry, which somebody must have copied, the oldest keeps it.
+func distinct(found []*node) []node {
+	nodes := make([]node, 0, len(found))
+	for _, n := range found {
+		if n != nil {
+			n.entry.Version = strconv.FormatInt(n.stat.Mzxid, 10)
+			nodes = append(nodes, *n)
+		}
+	}
+	slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.stat.Czxid, b.stat.Czxid) })
+	seen := map[string]bool{}
+	for i, n := range nodes {
+		if seen[n.entry.ID] {
+			nodes[i].entry.ID = n.name
+		}
+		seen[n.entry.ID] = true
+	}
+	slices.SortFunc(nodes, func(a, b node) int { return strings.Compare(a.entry.ID, b.entry.ID) })
+	return nodes
+}

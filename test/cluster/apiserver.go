@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+
+	"github.com/usher-dev/usher/test/cluster/build"
+)
+
+// ErrStopped is returned by methods that need a running cluster.
+var ErrStopped = errors.New("the cluster was stopped")
+
+// StopAPIServer ends the API server alone, as a failure that clients are to
+// survive: SIGTERM, and SIGKILL when it drains for longer than a few seconds. It
+// is no error when it does not run. Done is not closed by it.
+func (c *Cluster) StopAPIServer(ctx context.Context) error {
+	c.life.Lock()
+	defer c.life.Unlock()
+	return c.stopAPIServer(ctx)
+}
+
+// StartAPIServer starts the API server again, on the same port and data, and
+// returns when it is ready. It is no error when it runs already.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	c.life.Lock()
+	defer c.life.Unlock()
+	return c.startAPIServer(ctx)
+}
+
+// RestartAPIServer is StopAPIServer and StartAPIServer in one.
+func (c *Cluster) RestartAPIServer(ctx context.Context) error {
+	c.life.Lock()
+	defer c.life.Unlock()
+	if err := c.stopAPIServer(ctx); err != nil {
+		return err
+	}
+	return c.startAPIServer(ctx)
+}
+
+// KillAPIServer ends the API server with SIGKILL: no request in flight gets an
+// answer.
+func (c *Cluster) KillAPIServer() error {
+	c.life.Lock()
+	defer c.life.Unlock()
+	p := c.process(build.APIServer)
+	if p == nil {
+		return nil
+	}
+	err := p.Kill()
+	c.forget(p)
+	return err
+}
+
+func (c *Cluster) stopAPIServer(ctx context.Context) error {
+	p := c.process(build.APIServer)
+	if p == nil {
+		return nil
+	}
+	err := p.Stop(ctx, apiServerStopGrace)
+	c.forget(p)
+	return err
+}
+
+func (c *Cluster) startAPIServer(ctx context.Context) error {
+	c.mu.Lock()
+	stopped := c.stopped
+	c.mu.Unlock()
+	if stopped {
+		return ErrStopped
+	}
+	if c.process(build.APIServer) != nil {
+		return nil
+	}
+	p, err := c.launch(build.APIServer)
+	if err != nil {
+		return err
+	}
+	if err := c.ready(ctx, p); err != nil {
+		return explainPort(err, c.ports.api)
+	}
+	return nil
+}

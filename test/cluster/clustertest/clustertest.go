@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clustertest starts real control planes for tests.
+//
+// One cluster for one test:
+//
+//	c := clustertest.Start(t)
+//
+// One cluster for all tests of a package, which saves its start of some seconds:
+//
+//	func TestMain(m *testing.M) { os.Exit(run(m)) }
+//
+//	func run(m *testing.M) int {
+//		c, stop, err := clustertest.StartForMain()
+//		if err != nil {
+//			fmt.Fprintln(os.Stderr, err)
+//			return 1
+//		}
+//		defer stop()
+//		shared = c
+//		return m.Run()
+//	}
+//
+// The first start on a machine builds the control plane, which takes minutes: go
+// test's time-out of ten minutes is enough for that on two cores.
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/build"
+	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/cluster/progress"
+)
+
+const (
+	// stopTimeout bounds the stop at the end of a test.
+	stopTimeout = 30 * time.Second
+	// shownLines is how much of each log a failed test shows.
+	shownLines = 30
+)
+
+// Option changes the options of a test's cluster.
+type Option func(*cluster.Options)
+
+// WithAuditLog turns the API server's audit log on, in the file path.
+func WithAuditLog(path string) Option { return func(o *cluster.Options) { o.AuditLog = path } }
+
+// WithExtraArgs appends arguments to the components'.
+func WithExtraArgs(extra cluster.ExtraArgs) Option {
+	return func(o *cluster.Options) { o.ExtraArgs = extra }
+}
+
+// Start starts a cluster in a temporary folder and stops it at the end of the
+// test. When the test has failed, or a component has ended on its own, it shows
+// the end of each component's log.
+func Start(t *testing.T, opts ...Option) *cluster.Cluster {
+	t.Helper()
+	c, err := start(t.Context(), t.TempDir(), opts)
+	if err != nil {
+		t.Fatalf("start a cluster: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.Err(); err != nil {
+			t.Errorf("a component ended during the test: %v", err)
+		}
+		if t.Failed() {
+			t.Log(Tails(c))
+		}
+		// t.Context() has ended by now.
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		if err := c.Stop(ctx); err != nil {
+			t.Errorf("stop the cluster: %v", err)
+		}
+	})
+	return c
+}
+
+// StartEtcd starts a stand-alone etcd in a temporary folder and stops it at the
+// end of the test.
+func StartEtcd(t *testing.T) *cluster.Etcd {
+	t.Helper()
+	if err := ensure(t.Context(), build.Etcd); err != nil {
+		t.Fatalf("build etcd: %v", err)
+	}
+	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{})
+	if err != nil {
+		t.Fatalf("start etcd: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(tail(e.Log()))
+		}
+		if err := e.Kill(); err != nil {
+			t.Errorf("stop etcd: %v", err)
+		}
+	})
+	return e
+}
+
+// StartForMain starts a cluster in a temporary folder for a TestMain. Call stop
+// when the tests have run; it also removes the folder.
+func StartForMain(opts ...Option) (c *cluster.Cluster, stop func(), err error) {
+	dir, err := os.MkdirTemp("", "usher-cluster-")
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a folder for the cluster: %w", err)
+	}
+	c, err = start(context.Background(), dir, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, func() {
+		if err := c.Err(); err != nil {
+			fmt.Fprintln(os.Stderr, "a component ended during the tests:", err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		if err := c.Stop(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "stop the cluster:", err)
+		}
+		_ = os.RemoveAll(dir)
+	}, nil
+}
+
+// Tails are the last lines of the logs of all components, for a failed test.
+func Tails(c *cluster.Cluster) string {
+	parts := []string{}
+	for _, log := range c.Logs() {
+		parts = append(parts, tail(log))
+	}
+	return strings.Join(parts, "\n")
+}
+
+func tail(log string) string {
+	return "--- the end of " + filepath.Base(log) + "\n" + strings.Join(process.TailFile(log, shownLines), "\n")
+}
+
+func start(ctx context.Context, dir string, opts []Option) (*cluster.Cluster, error) {
+	if err := ensure(ctx); err != nil {
+		return nil, err
+	}
+	options := cluster.Options{Dir: filepath.Join(dir, "cluster")}
+	for _, opt := range opts {
+		opt(&options)
+	}
+	return cluster.Start(ctx, options)
+}
+
+// ensure builds what is missing, with the progress on stderr: a test that takes
+// minutes should say why. Nothing is said when all is there.
+func ensure(ctx context.Context, only ...string) error {
+	_, missing, err := build.Locate(build.Options{Only: only})
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	display := progress.Show(progress.Screen{Out: os.Stderr})
+	defer display.Close()
+	_, err = build.Ensure(ctx, build.Options{Only: only, Tell: display.Sink()})
+	return err
+}

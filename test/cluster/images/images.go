@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package images makes the container images of the Pods on a real node, and serves
+// them as a registry does.
+package images
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster/progress"
+	"github.com/usher-dev/usher/test/cluster/realnode"
+	"github.com/usher-dev/usher/tools/image/oci"
+)
+
+const (
+	// Web is the name of the web service's images. The tags are v1, v2 and v3, and
+	// Broken, which ends as soon as it is started.
+	Web = "usher.test/web"
+	// Broken is a version of the web service that cannot start.
+	Broken = "broken"
+	// WebProgram is the program in those images; "sleep SECONDS" makes it a hook.
+	WebProgram = "/usr/local/bin/web"
+	// PulledWeb is the name of v1 and v2 as a registry serves them, at the host that
+	// is PulledHost.
+	PulledWeb = PulledHost + "/web"
+	// PulledHost is the host in the names of images that the demo uses.
+	PulledHost = "example.com"
+)
+
+// Pack builds the web service and what holds a Pod's namespaces, and packs them
+// into an archive below dir.
+func Pack(ctx context.Context, root, dir string, tell progress.Sink) (archive string, err error) {
+	module := filepath.Join(root, "test")
+	pause, web := filepath.Join(dir, "bin", "pause"), filepath.Join(dir, "bin", "web")
+	for _, p := range []checkout.Program{
+		{Name: "build pause", Module: module, Pkg: "./cmd/pause", Out: pause},
+		{Name: "build web", Module: module, Pkg: "./cmd/web", Out: web},
+	} {
+		if err := p.Compile(ctx, tell); err != nil {
+			return "", err
+		}
+	}
+	packed := map[string]v1.Image{}
+	if packed[realnode.PauseImage], err = oci.FromBinary(pause, v1.Platform{}); err != nil {
+		return "", err
+	}
+	for _, version := range []string{"v1", "v2", "v3", Broken} {
+		if packed[Web+":"+version], err = webImage(web, version); err != nil {
+			return "", err
+		}
+	}
+	archive = filepath.Join(dir, "images", "programs.tar")
+	return archive, oci.WriteTar(archive, packed)
+}
+
+func webImage(program, version string) (v1.Image, error) {
+	layer, inside, err := oci.Binary(program)
+	if err != nil {
+		return nil, err
+	}
+	// It would listen on loopback by default, as in the development cluster.
+	env := []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"}
+	if version == Broken {
+		env = append(env, "START_DELAY=never")
+	}
+	return oci.New(oci.Spec{Layers: []oci.Layer{oci.Base(), layer}, Entrypoint: []string{inside}, Env: env})
+}
+
+// Serve runs a registry at an address, host:port, that has v1 and v2 of the web
+// service from an archive of Pack, as web:v1 and web:v2. It lives until Close.
+func Serve(ctx context.Context, archive, address string) (io.Closer, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("the registry of images: %w", err)
+	}
+	server := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }() // It ends by Close.
+	for _, version := range []string{"v1", "v2"} {
+		if err := push(ctx, archive, version, address); err != nil {
+			_ = server.Close() // What is wrong is told already.
+			return nil, fmt.Errorf("the registry of images: %w", err)
+		}
+	}
+	return server, nil
+}
+
+func push(ctx context.Context, archive, version, address string) error {
+	from, err := name.NewTag(Web + ":" + version)
+	if err != nil {
+		return err
+	}
+	image, err := tarball.ImageFromPath(archive, &from)
+	if err != nil {
+		return err
+	}
+	// Another content than that of the imported image: else the runtime would report
+	// either under either's name.
+	pulled, err := mutate.CreatedAt(image, v1.Time{Time: time.Unix(1, 0)})
+	if err != nil {
+		return err
+	}
+	return oci.PushImage(ctx, address+"/web:"+version, pulled)
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/usher-dev/usher/test/cluster/build"
+	"github.com/usher-dev/usher/test/cluster/progress"
+	"github.com/usher-dev/usher/test/registries/fetch"
+)
+
+// Assets are the programs of a node.
+type Assets struct {
+	// Packages is the folder of the unpacked packages.
+	Packages string
+	// Kubelet is the kubelet's file.
+	Kubelet string
+}
+
+// packages are the Debian packages of a node.
+func packages() []string { return []string{"containerd", "runc", "containernetworking-plugins"} }
+
+// GetAssets fetches and builds what is missing, and the control plane with it. It
+// needs Debian's apt-get and dpkg, and the go command for what is not in the cache
+// yet.
+func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
+	if err := checkTools(exec.LookPath); err != nil {
+		return Assets{}, err
+	}
+	bins, err := build.Ensure(ctx, build.Options{Tell: tell, Only: append(build.All(), build.Kubelet)})
+	if err != nil {
+		return Assets{}, err
+	}
+	const task = "containerd, runc, CNI"
+	tell.Tell(progress.Event{Task: task, State: progress.Checking})
+	folder, err := fetch.DebianPrograms(ctx, "node", packages()...)
+	if err != nil {
+		tell.Tell(progress.Event{Task: task, State: progress.Failed})
+		return Assets{}, fmt.Errorf("get the node's programs: %w", err)
+	}
+	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "unpacked"})
+	a := Assets{Packages: folder, Kubelet: bins.Path(build.Kubelet)}
+	return a, a.check()
+}
+
+// checkTools says which tools are missing to get packages.
+func checkTools(look func(string) (string, error)) error {
+	for _, tool := range []string{"apt-get", "apt-cache", "dpkg", "dpkg-query"} {
+		if _, err := look(tool); err != nil {
+			return fmt.Errorf("a real node needs packages of Debian or one of its relatives, and %s is not here: run this on Debian, in a virtual machine for instance", tool)
+		}
+	}
+	return nil
+}
+
+func (a Assets) containerd() string { return filepath.Join(a.Packages, "usr/bin/containerd") }
+func (a Assets) ctr() string        { return filepath.Join(a.Packages, "usr/bin/ctr") }
+func (a Assets) runc() string       { return filepath.Join(a.Packages, "usr/sbin/runc") }
+func (a Assets) plugins() string    { return filepath.Join(a.Packages, "usr/lib/cni") }
+
+func (a Assets) check() error {
+	for _, path := range []string{
+		a.containerd(), a.ctr(), a.runc(), filepath.Join(a.plugins(), "bridge"), filepath.Join(a.plugins(), "host-local"),
+	} {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("the packages hold no %s: this distribution arranges them in another way: %w", filepath.Base(path), err)
+		}
+	}
+	return nil
+}
+
+// env is the environment in which containerd and the kubelet find the rest.
+func (a Assets) env() []string {
+	paths := []string{filepath.Dir(a.containerd()), filepath.Dir(a.runc()), os.Getenv("PATH")}
+	// Of two values of one variable the first counts.
+	return append([]string{"PATH=" + strings.Join(paths, ":"), fetch.LibraryPath(a.Packages)}, os.Environ()...)
+}
+
+// run runs one of the programs to its end.
+func (a Assets) run(ctx context.Context, path string, args ...string) error {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = a.env()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return errors.Join(fmt.Errorf("%s %s: %w", filepath.Base(path), strings.Join(args, " "), err),
+			errors.New(strings.TrimSpace(string(out))))
+	}
+	return nil
+}

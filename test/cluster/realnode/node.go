@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/cluster/progress"
+)
+
+const (
+	// startTime bounds the start of the kubelet and of containerd, each.
+	startTime = 2 * time.Minute
+	stopGrace = 5 * time.Second
+	pollEvery = 50 * time.Millisecond
+)
+
+// Options of Start.
+type Options struct {
+	// Dir is the folder for the node's files, without an overlay below it.
+	Dir string
+	// Cgroup is the sandbox's control group.
+	Cgroup string
+	// Assets are the programs.
+	Assets Assets
+	// Images are the archives of images to import before the node is ready. One
+	// of them must hold PauseImage.
+	Images []string
+	// Mirrors are URLs of registries to pull images from instead of the hosts in their
+	// names.
+	Mirrors map[string]string
+	// NodeGone is how long the control plane waits for a silent node before it
+	// takes it for lost; default 8 s.
+	NodeGone time.Duration
+	// ExtraArgs are more arguments for the control plane.
+	ExtraArgs cluster.ExtraArgs
+	// Tell hears of the progress; nil is allowed.
+	Tell progress.Sink
+}
+
+const defaultNodeGone = 8 * time.Second
+
+// PauseImage is the name of the image that holds a Pod's namespaces.
+const PauseImage = pauseImage
+
+// Node is a running cluster of one node.
+type Node struct {
+	options Options
+	plane   *cluster.Cluster
+	spawner *process.Spawner
+	clients kubernetes.Interface
+
+	mu         sync.Mutex
+	containerd *process.Process
+	kubelet    *process.Process
+	failed     chan error
+}
+
+// Start starts everything and returns when the node is ready and takes Pods.
+func Start(ctx context.Context, o Options) (*Node, error) {
+	if o.NodeGone == 0 {
+		o.NodeGone = defaultNodeGone
+	}
+	n := &Node{options: o, spawner: process.NewSpawner(), failed: make(chan error, 1)}
+	for _, step := range []func(context.Context) error{
+		func(context.Context) error { return errors.Join(makeNetwork(), n.configure()) },
+		n.startContainerd, together(n.startPlane, n.importAll), n.StartKubelet, n.awaitNode,
+	} {
+		if err := step(ctx); err != nil {
+			return nil, errors.Join(err, n.Stop(ctx))
+		}
+	}
+	return n, nil
+}
+
+// together runs steps that do not need each other. Each ends when ctx does.
+func together(steps ...func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var all sync.WaitGroup
+		errs := make([]error, len(steps))
+		for i, step := range steps {
+			all.Go(func() { errs[i] = step(ctx) })
+		}
+		all.Wait()
+		return errors.Join(errs...)
+	}
+}
+
+func (n *Node) path(parts ...string) string {
+	return filepath.Join(append([]string{n.options.Dir}, parts...)...)
+}
+
+func (n *Node) tell(task string, state progress.State, detail string) {
+	n.options.Tell.Tell(progress.Event{Task: task, State: state, Detail: detail})
+}
+
+// Plane is the control plane.
+func (n *Node) Plane() *cluster.Cluster { return n.plane }
+
+// RESTConfig is a client configuration for the administrator, for use inside.
+func (n *Node) RESTConfig() *rest.Config { return n.plane.RESTConfig() }
+
+// Kubeconfig is the path of the administrator's kubeconfig, for use inside.
+func (n *Node) Kubeconfig() string { return n.plane.Kubeconfig() }
+
+// Failed gets the error of a part that ended and was not asked to.
+func (n *Node) Failed() <-chan error { return n.failed }
+
+// Stop ends the kubelet, the control plane and containerd. Containers run on
+// until the sandbox ends.
+func (n *Node) Stop(ctx context.Context) error {
+	errs := []error{n.StopKubelet(ctx)}
+	if n.plane != nil {
+		errs = append(errs, n.plane.Stop(ctx))
+	}
+	n.mu.Lock()
+	containerd := n.containerd
+	n.mu.Unlock()
+	if containerd != nil {
+		errs = append(errs, containerd.Stop(ctx, stopGrace))
+	}
+	n.spawner.Close()
+	return errors.Join(errs...)
+}
+
+// spawn starts a part of the node and watches it.
+func (n *Node) spawn(name, path string, args ...string) (*process.Process, error) {
+	p, err := n.spawner.Start(process.Spec{
+		Name: name, Path: path, Args: args, Dir: n.options.Dir, Log: n.path("logs", name+".log"),
+		Env: n.options.Assets.env(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		<-p.Done()
+		if !p.Asked() {
+			n.fail(p.ExitError())
+		}
+	}()
+	return p, nil
+}
+
+func (n *Node) fail(err error) {
+	select {
+	case n.failed <- err:
+	default: // One failure is enough.
+	}
+}
+
+func (n *Node) startContainerd(ctx context.Context) error {
+	n.tell("containerd", progress.Starting, "")
+	p, err := n.spawn("containerd", n.options.Assets.containerd(), "--config", n.path("containerd.toml"))
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.containerd = p
+	n.mu.Unlock()
+	err = n.await(ctx, p, "containerd", func(ctx context.Context) error { return n.ctr(ctx, "version") })
+	if err != nil {
+		return err
+	}
+	n.tell("containerd", progress.Done, "ready")
+	return nil
+}
+
+func (n *Node) startPlane(ctx context.Context) error {
+	extra := n.options.ExtraArgs
+	// The last one of a name wins.
+	extra.APIServer = append([]string{
+		"--bind-address=0.0.0.0", "--advertise-address=" + NodeAddress, "--kubelet-preferred-address-types=InternalIP",
+	}, extra.APIServer...)
+	extra.ControllerManager = append([]string{
+		"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String(),
+	}, extra.ControllerManager...)
+	plane, err := cluster.Start(ctx, cluster.Options{
+		Dir: n.path("cluster"), Port: apiPort, ExtraArgs: extra, Tell: n.options.Tell,
+	})
+	if err != nil {
+		return err
+	}
+	n.plane = plane
+	go func() {
+		<-plane.Done()
+		if err := plane.Err(); err != nil {
+			n.fail(err)
+		}
+	}()
+	n.clients, err = kubernetes.NewForConfig(plane.RESTConfig())
+	return err
+}
+
+// StartKubelet starts the kubelet, unless it runs.
+func (n *Node) StartKubelet(_ context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.kubelet != nil {
+		return nil
+	}
+	kubeconfig, err := n.plane.UserKubeconfig("system:node:"+NodeName, "system:nodes")
+	if err != nil {
+		return err
+	}
+	n.kubelet, err = n.spawn("kubelet", n.options.Assets.Kubelet,
+		"--config="+n.path("kubelet.yaml"), "--kubeconfig="+kubeconfig,
+		"--hostname-override="+NodeName, "--node-ip="+NodeAddress, "-v=2")
+	return err
+}
+
+// StopKubelet ends the kubelet alone: its containers run on, and the control plane
+// hears nothing of the node. It is no error when the kubelet does not run.
+func (n *Node) StopKubelet(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.kubelet == nil {
+		return nil
+	}
+	err := n.kubelet.Stop(ctx, stopGrace)
+	n.kubelet = nil
+	return err
+}
+
+func (n *Node) awaitNode(ctx context.Context) error {
+	n.tell("kubelet", progress.Starting, "")
+	n.mu.Lock()
+	kubelet := n.kubelet
+	n.mu.Unlock()
+	if err := n.await(ctx, kubelet, "the node", n.Ready); err != nil {
+		n.tell("kubelet", progress.Failed, "")
+		return err
+	}
+	n.tell("kubelet", progress.Done, "node "+NodeName+" is ready")
+	return nil
+}
+
+// Ready returns nil when the node is ready and takes Pods.
+func (n *Node) Ready(ctx context.Context) error {
+	node, err := n.clients.CoreV1().Nodes().Get(ctx, NodeName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if len(node.Spec.Taints) > 0 {
+		return fmt.Errorf("the node has the taint %s", node.Spec.Taints[0].Key)
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return nil
+		}
+		if c.Type == corev1.NodeReady {
+			return errors.New(c.Message)
+		}
+	}
+	return errors.New("the kubelet has not written the node's status yet")
+}
+
+// await waits until a part says that it is well.
+func (n *Node) await(ctx context.Context, p *process.Process, what string, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return p.ExitError()
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready (%w): %w; its log is %s", what, context.Cause(ctx), err, p.Log())
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// ctr runs containerd's own client.
+func (n *Node) ctr(ctx context.Context, args ...string) error {
+	return n.options.Assets.run(ctx, n.options.Assets.ctr(),
+		append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
+}
+
+// Import makes the images of an archive known to the node, as if it had pulled
+// them.
+func (n *Node) Import(ctx context.Context, archive string) error {
+	if err := n.ctr(ctx, "images", "import", archive); err != nil {
+		return fmt.Errorf("import images: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) importAll(ctx context.Context) error {
+	for _, archive := range n.options.Images {
+		if err := n.Import(ctx, archive); err != nil {
+			return err
+		}
+	}
+	// No collector of images may take it: it cannot be pulled.
+	return n.ctr(ctx, "images", "label", pauseImage, "io.cri-containerd.pinned=pinned")
+}

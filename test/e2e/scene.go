@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/test/cluster/realnode"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+const (
+	// patience bounds every wait of a story.
+	patience = 2 * time.Minute
+	// lookAgain is how often a condition is looked at beside the news of the
+	// cluster, for what no watch tells.
+	lookAgain = 100 * time.Millisecond
+	// firstRequests must be answered before a story begins.
+	firstRequests = 20
+	// late is when a request without an answer is lost. It is long, because a machine
+	// that does other work too may starve all containers at once for seconds.
+	late = 30 * time.Second
+)
+
+// Scene is what a story acts on: a namespace of its own with a CloneSet, a
+// Registration and callers. Its methods end the story when they fail, as those of
+// testing.T do; they may be called from the story's own goroutine only.
+type Scene struct {
+	ctx   context.Context
+	stage *stage
+	story Story
+	tell  func(step string)
+	// in is how it comes on; waited is how long a story that plays alone has waited
+	// for its turn.
+	in     entrance
+	waited time.Duration
+
+	set         *unstructured.Unstructured // as last asked for
+	generation  int64
+	client      *traffic.Client
+	stopTraffic context.CancelFunc
+	flowing     chan error
+	failure     error
+}
+
+// perform plays a story to its end and returns why it failed.
+func (s *Scene) perform() error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.story.Play(s)
+	}()
+	<-done
+	if s.stopTraffic != nil {
+		s.stopTraffic()
+		if err := <-s.flowing; err != nil && s.failure == nil {
+			s.failure = fmt.Errorf("the callers: %w", err)
+		}
+	}
+	return s.failure
+}
+
+// Fatalf ends the story.
+func (s *Scene) Fatalf(format string, args ...any) {
+	s.failure = fmt.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+// Check ends the story if err is not nil.
+func (s *Scene) Check(err error) {
+	if err == nil {
+		return
+	}
+	if cause := context.Cause(s.ctx); cause != nil {
+		err = cause // It says more than what was interrupted.
+	}
+	s.Fatalf("%w", err)
+}
+
+// Step says what happens next.
+func (s *Scene) Step(format string, args ...any) { s.tell(fmt.Sprintf(format, args...)) }
+
+// Context ends when the run is interrupted.
+func (s *Scene) Context() context.Context { return s.ctx }
+
+// Namespace is the story's own.
+func (s *Scene) Namespace() string { return s.story.Name }
+
+// Kube is the administrator's client.
+func (s *Scene) Kube() client.Client { return s.stage.kube }
+
+// Node is the node.
+func (s *Scene) Node() *realnode.Node { return s.stage.node }
+
+// Generation is that of the set as the story last changed it.
+func (s *Scene) Generation() int64 { return s.generation }
+
+// State is what there is now.
+func (s *Scene) State() State {
+	now, err := s.stage.world.state(s.ctx, s.Namespace())
+	s.Check(err)
+	return now
+}
+
+// Stats are the callers' counters.
+func (s *Scene) Stats() traffic.Stats { return s.client.Stats(time.Now()) }
+
+// Await waits until look returns nothing that is in the way.
+func (s *Scene) Await(what string, look func(State) string) State {
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		news := s.stage.world.next()
+		now := s.State()
+		wrong := look(now)
+		if wrong == "" {
+			return now
+		}
+		select {
+		case <-news:
+		case <-tick.C:
+		case <-s.ctx.Done():
+			s.Check(context.Cause(s.ctx))
+		case <-deadline.C:
+			s.Fatalf("waited %s for %s: %s", patience, what, wrong)
+		}
+	}
+}
+
+// Hold watches for some time that look finds nothing wrong.
+func (s *Scene) Hold(what string, during time.Duration, look func(State) string) {
+	end := time.Now().Add(during)
+	s.Await(what, func(now State) string {
+		if wrong := look(now); wrong != "" {
+			s.Fatalf("%s: %s", what, wrong)
+		}
+		if time.Now().Before(end) {
+			return "its time is not over"
+		}
+		return ""
+	})
+}
+
+// Settle waits until nothing is under way any more, neither Pods nor requests that
+// were sent to Pods that have left.
+func (s *Scene) Settle() State {
+	return s.Await("everything to settle", func(now State) string {
+		if wrong := now.Unsettled(s.generation); wrong != "" {
+			return wrong
+		}
+		if !s.client.Settled(time.Now()) {
+			return "callers have old lists or open requests"
+		}
+		return ""
+	})
+}
+
+// Open makes the namespace, the usual Registration and the usual CloneSet, with
+// YAML documents written over that, and returns when its Pods answer requests.
+func (s *Scene) Open(documents ...string) { s.open(cloneSet, []string{registration}, documents) }
+
+// OpenWith is Open with a YAML document written over the usual Registration too.
+func (s *Scene) OpenWith(over string, documents ...string) {
+	s.open(cloneSet, []string{registration, over}, documents)
+}
+
+// OpenManifest is Open with other manifests. The names of objects, service and
+// registry, and the drain time, are replaced by those of the story.
+func (s *Scene) OpenManifest(set, registration string, documents ...string) {
+	s.open(set, []string{registration}, documents)
+}
+
+func (s *Scene) open(set string, registration, documents []string) {
+	s.Step("open")
+	s.makeNamespace()
+	made, err := newRegistration(s.story, registration)
+	s.Check(err)
+	s.apply(made)
+	s.set, err = newCloneSet(s.story, set, documents)
+	s.Check(err)
+	s.generation = s.apply(s.set)
+	if s.story.Registry == HAProxy {
+		// A load balancer takes requests before it has anybody to give them to.
+		s.Await("the first Pods", func(now State) string { return now.Unsettled(s.generation) })
+	}
+	s.call()
+	s.Settle()
+	s.Await("the first requests", func(State) string {
+		if sent := s.Stats().Sent; sent < firstRequests {
+			return fmt.Sprintf("%d were sent", sent)
+		}
+		return ""
+	})
+	s.awaitTurn()
+}
+
+// awaitTurn waits with a set at rest until a story that plays alone may begin.
+// Callers send requests meanwhile: the outages before its own are to cost it
+// nothing.
+func (s *Scene) awaitTurn() {
+	if !s.story.Alone {
+		return
+	}
+	s.Step("waits for its turn")
+	began := time.Now()
+	s.in.free()
+	s.in.await()
+	s.waited = time.Since(began)
+	s.Settle()
+}
+
+// Pause lets time go by that is part of the story.
+func (s *Scene) Pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.ctx.Done():
+		s.Check(context.Cause(s.ctx))
+	}
+}
+
+func (s *Scene) makeNamespace() {
+	s.Check(s.stage.kube.Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace()}}))
+	account := client.ObjectKey{Namespace: s.Namespace(), Name: "default"}
+	s.Await("the namespace's service account", func(State) string {
+		err := s.stage.kube.Get(s.ctx, account, &corev1.ServiceAccount{})
+		s.Check(client.IgnoreNotFound(err))
+		if err != nil {
+			return "it is not there"
+		}
+		return ""
+	})
+}
+
+// call starts the callers.
+func (s *Scene) call() {
+	var err error
+	// A drain has to be longer than this delay and the longest request together.
+	part := s.story.Propagation / 8
+	if part < 0 {
+		part = defaultPropagation / 8
+	}
+	s.client, err = traffic.New(traffic.Options{
+		Source: s.stage.source(s.story), Rate: s.stage.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
+		Timeout: late,
+	})
+	s.Check(err)
+	ctx, stop := context.WithCancel(s.ctx)
+	s.stopTraffic, s.flowing = stop, make(chan error, 1)
+	go func() {
+		err := s.client.Run(ctx)
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		s.flowing <- err
+	}()
+}

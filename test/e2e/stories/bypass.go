@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stories
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/test/e2e"
+)
+
+// withoutAsking deletes a Pod and evicts another: the kubelet ends their containers
+// at once, and Usher hears of it at the same moment.
+func withoutAsking(s *e2e.Scene) {
+	pods := s.State().Pods
+	s.DeletePod(pods[0].Name)
+	awaitGone(s, pods[0].Name)
+	s.Settle()
+	s.Evict(pods[1].Name)
+	awaitGone(s, pods[1].Name)
+	s.Settle()
+}
+
+func awaitGone(s *e2e.Scene, name string) {
+	s.Await(name+" to be gone", func(now e2e.State) string {
+		if now.Pod(name) != nil {
+			return "it is there"
+		}
+		return ""
+	})
+}
+
+func deletedPods() e2e.Story {
+	return e2e.Story{
+		Name:  "deleted-pods",
+		About: "kubectl delete pod, then an eviction: nobody asks Usher, and the container ends at once",
+		Loss:  e2e.LossMeasured,
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			withoutAsking(s)
+		},
+	}
+}
+
+func deletedPodsPreStop() e2e.Story {
+	return e2e.Story{
+		Name:  "deleted-pods-prestop",
+		About: "the same with a preStop sleep longer than the drain time: it gives callers the time that Usher would have",
+		Play: func(s *e2e.Scene) {
+			s.Open(preStop(4))
+			withoutAsking(s)
+		},
+	}
+}
+
+// volumes are claims from volumes of the node, made by hand: there is no
+// provisioner.
+const volumes = 5
+
+func claims() e2e.Story {
+	return e2e.Story{
+		Name:  "claims",
+		About: "Pods with claims: updated in place they keep them, and who follows a deleted Pod takes its over (with a preStop sleep); scaled in, they go",
+		Takes: 50 * time.Second,
+		Play: func(s *e2e.Scene) {
+			s.LocalVolumes(volumes)
+			s.Open(preStop(4), fmt.Sprintf(`spec: {volumeClaimTemplates: [{metadata: {name: data},
+				spec: {accessModes: [ReadWriteOnce], storageClassName: %s, resources: {requests: {storage: 1Mi}}}}],
+				template: {spec: {containers: [{name: main, volumeMounts: [{name: data, mountPath: /data}]}]}}}`, s.StorageClass()))
+			before, held := s.State(), claimsOf(s)
+			s.Image("v2")
+			wantSamePods(s, before, s.Settle(), 1)
+			first := before.Pods[0]
+			s.DeletePod(first.Name)
+			s.Await("another Pod of that name", func(now e2e.State) string {
+				if pod := now.Pod(first.Name); pod == nil || pod.UID == first.UID {
+					return "it is not there"
+				}
+				return ""
+			})
+			want(s, names(s.Settle()) == names(before), "the same names, since claims and names go together")
+			want(s, slices.Equal(claimsOf(s), held), "the same claims %v, not %v", held, claimsOf(s))
+			s.Scale(2)
+			s.Settle()
+			s.Await("the claim to go with its Pod", func(e2e.State) string {
+				if left := claimsOf(s); len(left) != 2 || !slices.Contains(held, left[0]) || !slices.Contains(held, left[1]) {
+					return fmt.Sprintf("%v of %v are left", left, held)
+				}
+				return ""
+			})
+		},
+	}
+}
+
+// claimsOf are the claims that are not being deleted, each with its UID and volume.
+func claimsOf(s *e2e.Scene) []string {
+	list := &corev1.PersistentVolumeClaimList{}
+	s.Check(s.Kube().List(s.Context(), list, client.InNamespace(s.Namespace())))
+	var found []string
+	for _, c := range list.Items {
+		if c.DeletionTimestamp == nil {
+			found = append(found, fmt.Sprintf("%s (%s) on %s", c.Name, c.UID, c.Spec.VolumeName))
+		}
+	}
+	return found
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stories
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/e2e"
+)
+
+// standstill is how long a rollout that cannot go on is watched.
+const standstill = 8 * time.Second
+
+// wantStandstill waits until one Pod is down for a reason and the set says so, and
+// watches that the others go on serving the old version.
+func wantStandstill(s *e2e.Scene, reasons ...string) {
+	s.Step("the rollout stands still")
+	s.Await("a Pod that is down", func(now e2e.State) string {
+		for _, pod := range now.Pods {
+			if slices.Contains(reasons, waitingFor(&pod)) {
+				return ""
+			}
+		}
+		return "none waits for any of " + fmt.Sprint(reasons)
+	})
+	s.Await("the set to name the container", func(now e2e.State) string {
+		c := now.Condition(appsv1alpha1.ConditionBlocked)
+		if c == nil || c.Status != corev1.ConditionTrue || c.Reason != "ContainerStuck" || !strings.Contains(c.Message, "container main") {
+			return fmt.Sprintf("it is %+v", c)
+		}
+		return ""
+	})
+	s.Hold("two of three Pods go on serving v1", standstill, func(now e2e.State) string {
+		if n := serving(now, "v1"); n != 2 {
+			return fmt.Sprintf("%d do", n)
+		}
+		return ""
+	})
+}
+
+func missingImage() e2e.Story {
+	return e2e.Story{
+		Name:  "missing-image",
+		About: "an image that does not exist, in place: the rollout stops at one Pod, says why, fails its progressDeadlineSeconds, and goes on when the image is corrected",
+		Takes: 30 * time.Second,
+		Play: func(s *e2e.Scene) {
+			s.Open(`spec: {progressDeadlineSeconds: 10}`)
+			before := s.State()
+			s.Image("missing")
+			wantStandstill(s, "ErrImagePull", "ImagePullBackOff", "CrashLoopBackOff")
+			awaitNoProgress(s)
+			s.Image("v2")
+			after := s.Settle()
+			wantVersion(s, after, "v2")
+			want(s, names(after) == names(before), "the same Pods")
+			wantNotBlocked(s)
+		},
+	}
+}
+
+func crashLoop() e2e.Story {
+	return e2e.Story{
+		Name:  "crash-loop",
+		About: "a new version that crashes: the rollout stops at one Pod, says why, fails its progressDeadlineSeconds, and is rolled back",
+		Takes: 25 * time.Second,
+		Play: func(s *e2e.Scene) {
+			s.Open(`spec: {progressDeadlineSeconds: 10}`)
+			s.Image(images.Broken)
+			wantStandstill(s, "CrashLoopBackOff")
+			awaitNoProgress(s)
+			s.Image("v1")
+			wantVersion(s, s.Settle(), "v1")
+			wantNotBlocked(s)
+		},
+	}
+}
+
+// wantNotBlocked waits until the set waits for nothing.
+func wantNotBlocked(s *e2e.Scene) {
+	s.Await("the condition Blocked=False", func(now e2e.State) string {
+		if c := now.Condition(appsv1alpha1.ConditionBlocked); c == nil || c.Status != corev1.ConditionFalse {
+			return fmt.Sprintf("it is %+v", c)
+		}
+		return ""
+	})
+}
+
+// awaitNoProgress waits until the set says that its rollout has come to a stop.
+func awaitNoProgress(s *e2e.Scene) {
+	s.Await("the condition Progressing=False", func(now e2e.State) string {
+		c := now.Condition(appsv1alpha1.ConditionProgressing)
+		if c == nil || c.Status != corev1.ConditionFalse || c.Reason == "" || c.Message == "" {
+			return fmt.Sprintf("it is %+v", c)
+		}
+		return ""
+	})
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stories is what happens to CloneSets on a real node.
+package stories
+
+import (
+	"fmt"
+
+	"github.com/usher-dev/usher/test/e2e"
+)
+
+// All are the stories in the order of the report.
+func All() []e2e.Story {
+	return []e2e.Story{
+		seedHooks(), seedPreNormal(), seedPreNormalDrain(), twoPreNormal(),
+		inPlaceImage(), inPlaceMetadata(), inPlaceResources(), inPlaceSidecar(), oneContainer(), recreate(), rollback(), scale(),
+		missingImage(), crashLoop(), ignoresTerm(), slowPreStop(),
+		deletedPods(), deletedPodsPreStop(), forcedPods(), forcedPodsPreStop(), claims(),
+		consulUpdate(), haproxyUpdate(),
+		usherKilled(), usherUpgraded(), usherLeaderless(), registryDown(), apiServerDown(), kubeletRestart(), nodeLost(),
+	}
+}
+
+// want ends the story if something is not so.
+func want(s *e2e.Scene, ok bool, format string, args ...any) {
+	if !ok {
+		s.Fatalf("want "+format, args...)
+	}
+}
+
+// wantVersion ends the story if a Pod runs another version.
+func wantVersion(s *e2e.Scene, now e2e.State, version string) {
+	for _, pod := range now.Pods {
+		want(s, e2e.Version(&pod) == version, "%s to run %s, not %s", pod.Name, version, e2e.Version(&pod))
+	}
+}
+
+// wantSamePods ends the story if a Pod is not the one that it was, with its
+// address, or its containers have not restarted so often meanwhile.
+func wantSamePods(s *e2e.Scene, before, after e2e.State, restarts int32) {
+	want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
+	for _, pod := range after.Pods {
+		old := before.Pod(pod.Name)
+		want(s, pod.UID == old.UID && pod.Status.PodIP == old.Status.PodIP, "%s with its UID and address", pod.Name)
+		more := e2e.Restarts(&pod) - e2e.Restarts(old)
+		want(s, more == restarts, "%d restarts of %s, not %d", restarts, pod.Name, more)
+	}
+}
+
+// names are those of the Pods.
+func names(now e2e.State) string {
+	list := []string{}
+	for _, pod := range now.Pods {
+		list = append(list, pod.Name)
+	}
+	return fmt.Sprint(list)
+}
+
+// serving counts the Pods that are ready and run a version.
+func serving(now e2e.State, version string) int {
+	n := 0
+	for _, pod := range now.Pods {
+		if e2e.PodReady(&pod) && e2e.Version(&pod) == version {
+			n++
+		}
+	}
+	return n
+}
+
+// awaitMidway waits until some Pods serve v2 and others do not yet.
+func awaitMidway(s *e2e.Scene) {
+	s.Step("midway to v2")
+	s.Await("the rollout to be under way", func(now e2e.State) string {
+		if done := serving(now, "v2"); done == 0 || done == len(now.Pods) {
+			return fmt.Sprintf("%d of %d Pods serve v2", done, len(now.Pods))
+		}
+		return ""
+	})
+}

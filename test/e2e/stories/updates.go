@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stories
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/e2e"
+)
+
+func inPlaceImage() e2e.Story {
+	return e2e.Story{
+		Name:  "in-place-image",
+		About: "a new image in place, one of three Pods at a time",
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			before := s.State()
+			s.Image("v2")
+			after := s.Settle()
+			wantVersion(s, after, "v2")
+			wantSamePods(s, before, after, 1)
+		},
+	}
+}
+
+func inPlaceMetadata() e2e.Story {
+	return e2e.Story{
+		Name:  "in-place-metadata",
+		About: "a new label and annotation in place: no container restarts",
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			before := s.State()
+			s.Step("a new label and annotation")
+			s.Change(`spec: {template: {metadata: {labels: {example.com/tier: gold}, annotations: {example.com/note: changed}}}}`)
+			after := s.Settle()
+			wantSamePods(s, before, after, 0)
+			for _, pod := range after.Pods {
+				want(s, pod.Labels["example.com/tier"] == "gold" && pod.Annotations["example.com/note"] == "changed",
+					"the new label and annotation on %s", pod.Name)
+			}
+		},
+	}
+}
+
+func inPlaceResources() e2e.Story {
+	return e2e.Story{
+		Name:  "in-place-resources",
+		About: "more cpu and memory in place: no container restarts",
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			before := s.State()
+			s.Step("more cpu and memory")
+			s.Change(`spec: {template: {spec: {containers: [{name: main,
+				resources: {requests: {cpu: 20m, memory: 24Mi}, limits: {memory: 96Mi}}}]}}}`)
+			after := s.Settle()
+			wantSamePods(s, before, after, 0)
+			for _, pod := range after.Pods {
+				given := pod.Status.ContainerStatuses[0].Resources
+				want(s, given != nil && given.Limits.Memory().String() == "96Mi" && given.Requests.Cpu().String() == "20m",
+					"%s to be given 20m and 96Mi, not %+v", pod.Name, given)
+			}
+		},
+	}
+}
+
+func inPlaceSidecar() e2e.Story {
+	return e2e.Story{
+		Name:  "in-place-sidecar",
+		About: "a new image of a native sidecar in place: the container that serves runs on",
+		Play: func(s *e2e.Scene) {
+			const sidecar = `spec: {template: {spec: {initContainers: [{name: side, restartPolicy: Always,
+				image: %s:%s, env: [{name: PORT, value: "8081"}]}]}}}`
+			s.Open(fmt.Sprintf(sidecar, images.Web, "v1"))
+			before := s.State()
+			s.Step("a new image of the sidecar")
+			s.Change(fmt.Sprintf(sidecar, images.Web, "v2"))
+			after := s.Settle()
+			wantSamePods(s, before, after, 0)
+			for _, pod := range after.Pods {
+				side := pod.Status.InitContainerStatuses[0]
+				want(s, side.RestartCount == 1 && side.State.Running != nil && side.Image == images.Web+":v2",
+					"the sidecar of %s to run v2 after one restart, not %s after %d", pod.Name, side.Image, side.RestartCount)
+			}
+		},
+	}
+}
+
+func recreate() e2e.Story {
+	return e2e.Story{
+		Name:  "recreate-surge",
+		About: "new Pods in place of three old ones, with one more than wanted meanwhile",
+		Play: func(s *e2e.Scene) {
+			s.Open(`spec: {updateStrategy: {type: ReCreate, maxSurge: 1, maxUnavailable: 0}}`)
+			before := s.State()
+			s.Image("v2")
+			after := s.Settle()
+			wantVersion(s, after, "v2")
+			for _, pod := range after.Pods {
+				want(s, before.Pod(pod.Name) == nil, "%s to be gone", pod.Name)
+			}
+		},
+	}
+}
+
+func rollback() e2e.Story {
+	return e2e.Story{
+		Name:  "rollback",
+		About: "the old image again in the middle of a rollout: Pods not updated yet do not restart",
+		Play: func(s *e2e.Scene) {
+			s.Open(`spec: {replicas: 4}`)
+			before := s.State()
+			s.Image("v2")
+			awaitMidway(s)
+			untouched := map[string]bool{}
+			for _, pod := range s.State().Pods {
+				untouched[pod.Name] = pod.Spec.Containers[0].Image == images.Web+":v1"
+			}
+			s.Image("v1")
+			after := s.Settle()
+			wantVersion(s, after, "v1")
+			want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
+			want(s, restarted(after, untouched) <= 1, "no restart of Pods that were not updated")
+		},
+	}
+}
+
+// restarted counts the Pods of some that have restarted.
+func restarted(now e2e.State, some map[string]bool) int {
+	n := 0
+	for _, pod := range now.Pods {
+		if some[pod.Name] && e2e.Restarts(&pod) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func scale() e2e.Story {
+	return e2e.Story{
+		Name:  "scale",
+		About: "out and in through the scale subresource, as autoscalers do",
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			s.Scale(5)
+			s.Settle()
+			s.Scale(2)
+			s.Settle()
+			s.Scale(4)
+			s.Settle()
+		},
+	}
+}
+
+func ignoresTerm() e2e.Story {
+	return e2e.Story{
+		Name:  "ignores-sigterm",
+		About: "containers that ignore SIGTERM and end by SIGKILL after their grace period of 3 s",
+		Takes: 40 * time.Second,
+		Play: func(s *e2e.Scene) {
+			s.Open(`spec: {template: {spec: {terminationGracePeriodSeconds: 3,
+				containers: [{name: main, env: [{name: IGNORE_TERM, value: "1"}]}]}}}`)
+			s.Image("v2")
+			wantVersion(s, s.Settle(), "v2")
+			s.Scale(2)
+			s.Settle()
+		},
+	}
+}
+
+func slowPreStop() e2e.Story {
+	return e2e.Story{
+		Name:  "slow-prestop",
+		About: "a preStop hook of 5 s before each restart and end",
+		Takes: 45 * time.Second,
+		Play: func(s *e2e.Scene) {
+			s.Open(preStop(5))
+			before := s.State()
+			s.Image("v2")
+			after := s.Settle()
+			wantVersion(s, after, "v2")
+			wantSamePods(s, before, after, 1)
+			s.Scale(2)
+			s.Settle()
+		},
+	}
+}
+
+// preStop is a hook that sleeps in the container.
+func preStop(seconds int) string {
+	return fmt.Sprintf(`spec: {template: {spec: {containers: [{name: main,
+		lifecycle: {preStop: {exec: {command: [%s, sleep, "%d"]}}}}]}}}`, images.WebProgram, seconds)
+}
+
+// waitingFor is why a Pod's container main waits; empty if it does not.
+func waitingFor(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.Name == "main" && c.State.Waiting != nil {
+			return c.State.Waiting.Reason
+		}
+	}
+	return ""
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package install tells how Usher is installed, upgraded and removed, with the
+// commands of the documents, on real API servers. Nodes simulate containers; the
+// test runs Usher itself as the container of its Deployment says.
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/cluster/node"
+)
+
+const (
+	// patience bounds every wait and every command of a story.
+	patience = 90 * time.Second
+	poll     = 50 * time.Millisecond
+	// root is the project's folder, where the commands of the documents run.
+	root = "../../.."
+)
+
+// tools is a folder with helm, kubectl and usher.
+var tools string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	ctrl.SetLogger(logr.Discard())
+	folder, err := os.MkdirTemp("", "usher-install-")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(folder) }() // What is left is the system's to clean up.
+		err = fetchTools(context.Background(), folder)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	tools = folder
+	return m.Run()
+}
+
+// fetchTools builds the programs that the documents' commands need, from their Go
+// modules: the first time that takes minutes.
+func fetchTools(ctx context.Context, folder string) error {
+	for _, name := range []string{"helm", "kubectl"} {
+		path, err := output(ctx, filepath.Join(root, "tools", "chart"), "go", "tool", "-n", name)
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(strings.TrimSpace(path), filepath.Join(folder, name)); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
+	}
+	_, err := output(ctx, root, "go", "build", "-o", filepath.Join(folder, "usher"), "./cmd/usher")
+	return err
+}
+
+func output(ctx context.Context, folder, name string, args ...string) (string, error) {
+	command := exec.CommandContext(ctx, name, args...)
+	command.Dir = folder
+	out, err := command.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			out = append(out, exit.Stderr...)
+		}
+		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// story is one test's cluster.
+type story struct {
+	*testing.T
+	cluster *cluster.Cluster
+	// env is what its commands see.
+	env []string
+}
+
+// begin starts a cluster with two nodes.
+func begin(t *testing.T, options ...clustertest.Option) *story {
+	t.Helper()
+	c := clustertest.Start(t, options...)
+	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	if _, err := node.Start(ctx, node.Options{RESTConfig: c.RESTConfig(), Nodes: 2, Runtime: simulated}); err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	return &story{T: t, cluster: c, env: append(os.Environ(),
+		"PATH="+tools+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig(), "HOME="+home,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home,
+	)}
+}
+
+// try runs a script in the project's folder, and returns what it said.
+func (s *story) try(script string) (string, error) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	command.Dir, command.Env, command.WaitDelay = root, s.env, time.Second
+	out, err := command.CombinedOutput()
+	if testing.Verbose() {
+		s.Logf("$ %s\n%s", strings.TrimSpace(script), out)
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// sh runs a script that has to succeed.
+func (s *story) sh(format string, args ...any) string {
+	s.Helper()
+	script := fmt.Sprintf(format, args...)
+	out, err := s.try(script)
+	if err != nil {
+		s.Fatalf("$ %s\n%s\n%v", script, out, err)
+	}
+	return out
+}
+
+// step is a command block of a document, which stands after <!-- story: NAME -->.
+func (s *story) step(document, name string) string {
+	s.Helper()
+	script, err := checkout.DocumentedStep(root, document, name)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return script
+}
+
+// follow runs the commands of a step, which have to succeed.
+func (s *story) follow(document, name string) string {
+	s.Helper()
+	script := s.step(document, name)
+	out, err := s.try(script)
+	if err != nil {
+		s.Fatalf("%s, step %q\n$ %s\n%s\n%v", document, name, script, out, err)
+	}
+	return out
+}
+
+// until waits for something that has to happen.
+func (s *story) until(what string, happened func() bool) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	for !happened() {
+		select {
+		case <-ctx.Done():
+			s.Fatalf("waited %s for %s\n%s", patience, what, s.sh("kubectl get clonesets,pods,registrations,registries -A -o wide"))
+		case <-time.After(poll):
+		}
+	}
+}

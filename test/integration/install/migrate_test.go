@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
+)
+
+// takenOver are the sets that OpenKruise leaves: one in the middle of a rollout that
+// its partition holds, one that a hook holds, one whose kubelet is at work.
+var takenOver = map[string]struct{ state, edit string }{
+	"held-by-partition": {"Normal", "spec: {updateStrategy: {partition: 1}}"},
+	"held-by-a-hook":    {"PreparingUpdate", "{}"},
+	"being-updated":     {"Updating", "{}"},
+}
+
+// withoutNodes is a control plane that leaves Pods alone whose node is not there: the
+// Pods that OpenKruise leaves are on a node that nobody plays.
+func withoutNodes() clustertest.Option {
+	return clustertest.WithExtraArgs(cluster.ExtraArgs{
+		ControllerManager: []string{"--controllers=*,-node-lifecycle-controller,-pod-garbage-collector-controller"},
+	})
+}
+
+// underOpenKruise begins a story on a cluster where OpenKruise has worked.
+func underOpenKruise(t *testing.T) (*story, *openkruise) {
+	t.Helper()
+	s := begin(t, withoutNodes())
+	s.env = append(s.env, "BACKUP="+t.TempDir())
+	kruise := s.installOpenKruise()
+	for namespace, set := range takenOver {
+		s.leave(namespace, set.state, set.edit)
+	}
+	if asked := kruise.asked.Load(); asked == 0 {
+		t.Error("OpenKruise's webhooks were not asked, so that this test does not show how to be rid of them")
+	}
+	return s, kruise
+}
+
+// unwritten lists the versions of all Pods and revisions of CloneSets.
+func (s *story) unwritten() string {
+	s.Helper()
+	return s.sh(`kubectl get pods,controllerrevisions -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}' | grep -E ' (held|being)'`)
+}
+
+// observed waits until the controller has seen every set, however it is written.
+func (s *story) observed() {
+	s.Helper()
+	for namespace := range takenOver {
+		s.sh(`kubectl -n %s patch cloneset web --type merge -p '{"spec":{"revisionHistoryLimit":9}}'`, namespace)
+		s.until("the CloneSet in "+namespace+" to be observed", func() bool {
+			seen, wanted, _ := strings.Cut(s.sh("kubectl -n %s get cloneset web -o jsonpath='{.status.observedGeneration}/{.metadata.generation}'", namespace), "/")
+			return seen == wanted
+		})
+	}
+}
+
+// The steps of docs/migrate.md, in their order: nothing is written to a Pod or a
+// revision on the way, each set goes on where it was, OpenKruise goes, and no
+// CloneSet goes with it.
+func TestMigration(t *testing.T) {
+	s, kruise := underOpenKruise(t)
+	s.moved(kruise)
+
+	// The set that the hook held is led on when the hook is answered.
+	s.sh("kubectl -n held-by-a-hook label pods -l app=web --overwrite example.com/unready-blocker-inplace=false")
+	s.until("the Pod to get its new image", func() bool {
+		return s.sh("kubectl -n held-by-a-hook get pods -o jsonpath='{.items[*].spec.containers[*].image}'") == "example.test/web:v2"
+	})
+	s.removed()
+}
+
+// removed follows the last step, where the CRD is still OpenKruise's in Helm's eyes, as
+// where Usher was not installed by Helm.
+func (s *story) removed() {
+	s.Helper()
+	s.sh("kubectl annotate crd clonesets.apps.kruise.io --overwrite meta.helm.sh/release-name=kruise meta.helm.sh/release-namespace=default")
+	all := "kubectl get clonesets,pods -A --no-headers -o custom-columns=KIND:.kind,NS:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,DELETED:.metadata.deletionTimestamp | grep -v kruise-"
+	before := s.sh("%s", all)
+	if out := s.follow("migrate.md", "remove OpenKruise"); !strings.Contains(out, "usher.dev/protected") {
+		s.Errorf("nothing was refused, so that this test does not show what protects the CRD: %s", out)
+	}
+	if after := s.sh("%s", all); after != before {
+		s.Errorf("CloneSets and Pods were\n%s\nand are\n%s", before, after)
+	}
+	s.sh("kubectl wait --for delete namespace/kruise-system --timeout 60s")
+	left := s.sh("kubectl get crd,deployments,daemonsets -A -o name | grep -e kruise || true")
+	if left != "customresourcedefinition.apiextensions.k8s.io/clonesets.apps.kruise.io" {
+		s.Errorf("left of OpenKruise are %s", left)
+	}
+	if releases := s.sh("helm list -A -q"); releases != "usher" {
+		s.Errorf("Helm knows the releases %s, want usher alone", releases)
+	}
+}
+
+// moved follows the steps up to where Usher looks after the sets.
+func (s *story) moved(kruise *openkruise) *usher {
+	s.Helper()
+	for _, step := range []string{"which kinds", "check the sets", "keep a copy"} {
+		s.follow("migrate.md", step)
+	}
+	if strings.Contains(s.sh("kubectl get crd -o name"), "check.usher.dev") {
+		s.Error("the check has left its CRD behind")
+	}
+	before := s.unwritten()
+	if out, err := s.try("kubectl apply --server-side --force-conflicts -f dist/crds.yaml"); err == nil || !strings.Contains(out, "storedVersions") {
+		s.Errorf("a CRD without the stored version was taken: %s", out)
+	}
+	s.follow("migrate.md", "store v1alpha1")
+	s.follow("migrate.md", "stop OpenKruise")
+	kruise.server.Close()
+	asked := kruise.asked.Load()
+	s.follow("migrate.md", "install Usher")
+	running := s.run("usher")
+	s.observed()
+	if out := s.follow("migrate.md", "compare"); out != "" {
+		s.Errorf("the Pods are not the same: %s", out)
+	}
+	if after := s.unwritten(); after != before {
+		s.Errorf("Pods and revisions were\n%s\nand are\n%s", before, after)
+	}
+	if now := kruise.asked.Load(); now != asked {
+		s.Errorf("OpenKruise's webhooks were asked %d times after it was stopped", now-asked)
+	}
+	return running
+}
+
+// Back again: OpenKruise has its CRD and its webhooks, Usher is out of the way, and
+// nothing was written to a Pod.
+func TestMigrationAndBack(t *testing.T) {
+	s, kruise := underOpenKruise(t)
+	running := s.moved(kruise)
+	before := s.unwritten()
+	running.stop()
+	s.follow("migrate.md", "stop Usher")
+	s.follow("migrate.md", "start OpenKruise")
+	if after := s.unwritten(); after != before {
+		t.Errorf("Pods and revisions were\n%s\nand are\n%s", before, after)
+	}
+	crd := s.sh("kubectl get crd clonesets.apps.kruise.io -o jsonpath='{.spec.conversion.strategy} {.spec.versions[*].name}'")
+	if crd != "Webhook v1alpha1 v1beta1" {
+		t.Errorf("the CRD is %q, want OpenKruise's again", crd)
+	}
+	if replicas := s.sh("kubectl -n kruise-system get deployment kruise-controller-manager -o jsonpath='{.spec.replicas}'"); replicas != "2" {
+		t.Errorf("OpenKruise's manager has %s replicas, want 2", replicas)
+	}
+	if hooks := s.sh("kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o name"); strings.Count(hooks, "kruise-") != 2 {
+		t.Errorf("the webhooks are %q", hooks)
+	}
+	if files, err := filepath.Glob(filepath.Join(s.backup(), "*")); err != nil || len(files) == 0 {
+		t.Errorf("no copy was kept: %v", err)
+	}
+}
+
+func (s *story) backup() string {
+	s.Helper()
+	for _, variable := range s.env {
+		if folder, ok := strings.CutPrefix(variable, "BACKUP="); ok {
+			return folder
+		}
+	}
+	return os.DevNull
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/test/checkout"
+)
+
+// The API server takes every object that the chart makes, without a field that it
+// does not know; and it would run the Pods in a namespace that holds them to the
+// strictest of the Pod Security standards.
+func TestObjectsAreTaken(t *testing.T) {
+	s := begin(t)
+	s.sh("kubectl apply --server-side -f dist/crds.yaml")
+	s.sh("kubectl create namespace usher-system && kubectl label namespace usher-system pod-security.kubernetes.io/enforce=restricted")
+	s.until("the namespace's service account", func() bool {
+		_, err := s.try("kubectl -n usher-system get serviceaccount default")
+		return err == nil
+	})
+	files, err := filepath.Glob(filepath.Join(root, "tools", "chart", "testdata", "golden", "*.yaml"))
+	if err != nil || len(files) < 5 {
+		t.Fatalf("golden files %v: %v", files, err)
+	}
+	pods := 0
+	for _, file := range append(files, filepath.Join(root, "dist", "install.yaml")) {
+		created, applied := requests(t, file)
+		for _, object := range created {
+			if object.GetKind() == "Pod" {
+				pods++
+			}
+		}
+		s.taken(file, created, "create")
+		if len(applied) > 0 {
+			s.taken(file, applied, "apply --server-side --force-conflicts")
+		}
+	}
+	if pods < 8 {
+		t.Errorf("%d Deployments were found, want one a file and two where halves are apart", pods)
+	}
+	if out, err := s.try(`kubectl create --dry-run=server --validate=strict -f - <<< '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dat": {}}'`); err == nil || !strings.Contains(out, `unknown field "dat"`) {
+		t.Errorf("a field that nobody knows is taken, so that this test proves nothing: %s", out)
+	}
+}
+
+// requests are the objects of a file, and a Pod of each Deployment: those to create,
+// and those that are there already.
+func requests(t *testing.T, file string) (created, applied []*unstructured.Unstructured) {
+	t.Helper()
+	for _, object := range readObjects(t, file) {
+		switch object.GetKind() {
+		case "ServiceMonitor": // Its CRD is the Prometheus operator's.
+		case "Namespace", "CustomResourceDefinition":
+			applied = append(applied, object)
+		case "Deployment":
+			created = append(created, object, podOf(t, object))
+		default:
+			created = append(created, object)
+		}
+	}
+	return created, applied
+}
+
+func readObjects(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := checkout.ReadObjects(bytes.NewReader(content))
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return objects
+}
+
+// taken sends objects as a dry run.
+func (s *story) taken(file string, objects []*unstructured.Unstructured, how string) {
+	s.Helper()
+	var text strings.Builder
+	for _, object := range objects {
+		content, err := yaml.Marshal(object.Object)
+		if err != nil {
+			s.Fatal(err)
+		}
+		text.WriteString("---\n" + string(content))
+	}
+	out, err := s.try("kubectl " + how + " --dry-run=server --validate=strict -f - <<'END'\n" + text.String() + "\nEND")
+	if err != nil || strings.Count(out, "(server dry run)") != len(objects) {
+		s.Errorf("%s: %d objects: %v\n%s", filepath.Base(file), len(objects), err, out)
+	}
+}
+
+// podOf is a Pod as the Deployment would make it, with a service account that is
+// there.
+func podOf(t *testing.T, deployment *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	template, found, err := unstructured.NestedMap(deployment.Object, "spec", "template")
+	if err != nil || !found {
+		t.Fatalf("Deployment %s has no template: %v", deployment.GetName(), err)
+	}
+	pod := &unstructured.Unstructured{Object: template}
+	pod.SetAPIVersion("v1")
+	pod.SetKind("Pod")
+	pod.SetName("usher-pod")
+	pod.SetNamespace(deployment.GetNamespace())
+	if err := unstructured.SetNestedField(pod.Object, "default", "spec", "serviceAccountName"); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}

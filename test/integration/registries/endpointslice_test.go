@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registries_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
+)
+
+// kube is a namespace of an API server, with a connector to it.
+type kube struct {
+	*endpointslice.Registry
+	api       client.Client
+	namespace string
+}
+
+func newKube(t *testing.T, on *cluster.Cluster) *kube {
+	t.Helper()
+	c, err := client.New(on.RESTConfig(), client.Options{Scheme: scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "slices-"}}
+	if err := c.Create(bounded(t), namespace); err != nil {
+		t.Fatal(err)
+	}
+	k := &kube{api: c, namespace: namespace.Name}
+	k.Registry = k.connect(t, namespace.Name)
+	return k
+}
+
+func (k *kube) connect(t *testing.T, namespace string) *endpointslice.Registry {
+	t.Helper()
+	r, err := endpointslice.New(endpointslice.Options{Reader: k.api, Writer: k.api, Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// slices are those of the service, sorted by name.
+func (k *kube) slices(t *testing.T, service string) []discoveryv1.EndpointSlice {
+	t.Helper()
+	var list discoveryv1.EndpointSliceList
+	err := k.api.List(bounded(t), &list, client.InNamespace(k.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items
+}
+
+// seed writes a slice with one endpoint, as the manager.
+func (k *kube) seed(t *testing.T, name, service, manager, entries string) {
+	t.Helper()
+	err := k.api.Create(bounded(t), &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: name,
+			Labels:      map[string]string{discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: manager},
+			Annotations: map[string]string{endpointslice.AnnotationEntries: entries}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "theirs", UID: "uid-theirs"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEndpointSliceConformance(t *testing.T) {
+	server := clustertest.Start(t)
+	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+		// A namespace for each test begins empty.
+		k := newKube(t, server)
+		return registrytest.Subject{
+			Connector: k.Registry,
+			Seed: func(t *testing.T, service, id string) {
+				k.seed(t, "seed", service, endpointslice.Manager, `[{"id":"`+id+`","owner":{"uid":"uid-theirs"}}]`)
+			},
+			Break: func(t *testing.T) {
+				if err := server.KillAPIServer(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Mend: func(t *testing.T) {
+				if err := server.StartAPIServer(bounded(t)); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}
+
+// member is the entry of a Pod.
+func member(n int) registry.Entry {
+	pod := fmt.Sprintf("web-%03d", n)
+	return registry.Entry{
+		ID: pod, Address: fmt.Sprintf("10.1.%d.%d", n/250, n%250+1), Port: 8080, Weight: 3,
+		Metadata: map[string]string{"zone": "a", endpointslice.MetaPortName: "http"},
+		Owner:    registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: pod, PodUID: "uid-" + pod},
+	}
+}
+
+// TestEndpointSliceShape looks at what callers get to read.
+func TestEndpointSliceShape(t *testing.T) {
+	k := newKube(t, shared)
+	four, six, other := member(1), member(2), member(3)
+	six.Address = "fd00::2"
+	other.Port, other.Metadata = 9090, map[string]string{endpointslice.MetaPortName: "http", endpointslice.MetaAppProtocol: "kubernetes.io/h2c"}
+	put(t, k, registry.Put, four, six, other)
+	seen := map[string]string{}
+	for _, s := range k.slices(t, "greeter") {
+		if s.Labels[discoveryv1.LabelManagedBy] != "usher.dev" || !strings.HasPrefix(s.Name, "greeter-usher-") || len(s.Endpoints) != 1 {
+			t.Errorf("slice %s has the labels %v and %d endpoints", s.Name, s.Labels, len(s.Endpoints))
+		}
+		e, p := s.Endpoints[0], s.Ports[0]
+		if !*e.Conditions.Ready || !*e.Conditions.Serving || *e.Conditions.Terminating || e.TargetRef.Kind != "Pod" {
+			t.Errorf("the endpoint is %+v", e)
+		}
+		protocol := ""
+		if p.AppProtocol != nil {
+			protocol = *p.AppProtocol
+		}
+		seen[e.TargetRef.Name] = fmt.Sprintf("%s %s %s:%d %s", s.AddressType, e.Addresses[0], *p.Name, *p.Port, protocol)
+	}
+	want := map[string]string{
+		"web-001": "IPv4 10.1.0.2 http:8080 ", "web-002": "IPv6 fd00::2 http:8080 ",
+		"web-003": "IPv4 10.1.0.4 http:9090 kubernetes.io/h2c",
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("callers read %v, want %v", seen, want)
+	}
+}
+
+// TestEndpointSliceSizes fills slices, and empties them again.
+func TestEndpointSliceSizes(t *testing.T) {
+	k := newKube(t, shared)
+	var all []registry.Entry
+	for n := range 250 {
+		all = append(all, member(n))
+	}
+	put(t, k, registry.Put, all...)
+	sizes := func() (list []int) {
+		for _, s := range k.slices(t, "greeter") {
+			list = append(list, len(s.Endpoints))
+		}
+		slices.Sort(list)
+		return list
+	}
+	if have := sizes(); !slices.Equal(have, []int{50, 100, 100}) {
+		t.Errorf("250 endpoints are in slices of %v", have)
+	}
+	put(t, k, registry.Remove, all[:100]...)
+	put(t, k, registry.Put, all[:40]...)
+	if have := sizes(); len(have) > 3 {
+		t.Errorf("190 endpoints are in slices of %v: there was room", have)
+	}
+	put(t, k, registry.Remove, all...)
+	if have := sizes(); len(have) != 0 {
+		t.Errorf("slices of %v endpoints are left", have)
+	}
+}
+
+// TestEndpointSliceOthers leaves slices of others alone, and shows them.
+func TestEndpointSliceOthers(t *testing.T) {
+	k := newKube(t, shared)
+	k.seed(t, "theirs", "greeter", "somebody.example.com", `[{"id":"web-001","owner":{"cluster":"here","uid":"uid-theirs"}}]`)
+	before := k.slices(t, "greeter")[0].ResourceVersion
+	put(t, k, registry.Put, member(1))
+	entries, err := k.List(bounded(t), "greeter")
+	if err != nil || len(entries) != 2 || entries[0].ID != "theirs.0" || entries[0].Owner != (registry.Owner{}) ||
+		!entries[1].Same(member(1)) {
+		t.Fatalf("listed: %+v, %v", entries, err)
+	}
+	put(t, k, registry.Remove, member(1))
+	if left := k.slices(t, "greeter"); len(left) != 1 || left[0].ResourceVersion != before {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+// TestEndpointSliceRepair puts right what somebody changed by hand.
+func TestEndpointSliceRepair(t *testing.T) {
+	for name, harm := range map[string]func(*discoveryv1.EndpointSlice){
+		"not ready":       func(s *discoveryv1.EndpointSlice) { *s.Endpoints[0].Conditions.Ready = false },
+		"another address": func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "10.9.9.9" },
+		"another port":    func(s *discoveryv1.EndpointSlice) { *s.Ports[0].Port = 1 },
+		"a second port": func(s *discoveryv1.EndpointSlice) {
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("x")})
+		},
+		"no endpoint": func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[:0] },
+	} {
+		k := newKube(t, shared)
+		put(t, k, registry.Put, member(1))
+		harmed := k.slices(t, "greeter")[0]
+		harm(&harmed)
+		if err := k.api.Update(bounded(t), &harmed); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := k.List(bounded(t), "greeter")
+		if err != nil || len(entries) == 1 && entries[0].Same(member(1)) {
+			t.Errorf("%s: listed as if nothing had happened: %+v, %v", name, entries, err)
+		}
+		put(t, k, registry.Put, member(1))
+		entries, err = k.List(bounded(t), "greeter")
+		if err != nil || len(entries) != 1 || !entries[0].Same(member(1)) {
+			t.Errorf("%s: after the repair: %+v, %v", name, entries, err)
+		}
+	}
+}
+
+// TestEndpointSliceTwice finds an entry in two slices, as a crash in the middle
+// of a move leaves it.
+func TestEndpointSliceTwice(t *testing.T) {
+	k := newKube(t, shared)
+	put(t, k, registry.Put, member(1))
+	twin := k.slices(t, "greeter")[0]
+	twin.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: "twin", Labels: twin.Labels, Annotations: twin.Annotations}
+	if err := k.api.Create(bounded(t), &twin); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := k.List(bounded(t), "greeter")
+	if err != nil || len(entries) != 1 || entries[0].Weight != 0 {
+		t.Fatalf("listed: %+v, %v", entries, err)
+	}
+	put(t, k, registry.Put, member(1))
+	if left := k.slices(t, "greeter"); len(left) != 1 {
+		t.Errorf("%d slices are left", len(left))
+	}
+	twin.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: "third", Labels: twin.Labels, Annotations: twin.Annotations}
+	if err := k.api.Create(bounded(t), &twin); err != nil {
+		t.Fatal(err)
+	}
+	put(t, k, registry.Remove, member(1))
+	if left := k.slices(t, "greeter"); len(left) != 0 {
+		t.Errorf("%d slices are left", len(left))
+	}
+}
+
+// TestEndpointSliceTogether lets ten passes write to the same slice at once.
+func TestEndpointSliceTogether(t *testing.T) {
+	k := newKube(t, shared)
+	put(t, k, registry.Put, member(0))
+	var all sync.WaitGroup
+	for n := 1; n <= 10; n++ {
+		all.Go(func() {
+			change := registry.Change{Op: registry.Put, Entry: member(n)}
+			for ctx := bounded(t); ; {
+				err := k.Apply(ctx, "greeter", []registry.Change{change})
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, registry.ErrConflict) {
+					t.Errorf("%d: %v", n, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	entries, err := k.List(bounded(t), "greeter")
+	if err != nil || len(entries) != 11 {
+		t.Errorf("%d entries are listed, want 11: %v", len(entries), err)
+	}
+}
+
+// TestEndpointSliceRefusals says what is wrong, and does the rest.
+func TestEndpointSliceRefusals(t *testing.T) {
+	k := newKube(t, shared)
+	for name, spoil := range map[string]func(*registry.Entry){
+		"loopback":      func(e *registry.Entry) { e.Address = "127.0.0.1" },
+		"link-local":    func(e *registry.Entry) { e.Address = "fe80::1" },
+		"mapped":        func(e *registry.Entry) { e.Address = "::ffff:10.0.0.1" },
+		"port name":     func(e *registry.Entry) { e.Metadata = map[string]string{endpointslice.MetaPortName: "HTTP"} },
+		"no protocol":   func(e *registry.Entry) { e.Metadata = map[string]string{endpointslice.MetaAppProtocol: ""} },
+		"much metadata": func(e *registry.Entry) { e.Metadata = map[string]string{"x": strings.Repeat("x", 9000)} },
+	} {
+		bad := member(1)
+		spoil(&bad)
+		err := k.Apply(bounded(t), "greeter", []registry.Change{{Op: registry.Put, Entry: bad}})
+		byID, rest := registry.ChangeErrors(err)
+		if rest != nil || !errors.Is(byID[bad.ID], registry.ErrPermanent) {
+			t.Errorf("%s: %v", name, err)
+		}
+		t.Logf("%s: %v", name, err)
+	}
+	for name, call := range map[string]error{
+		"no such namespace": k.connect(t, "nowhere").Apply(bounded(t), "greeter", []registry.Change{{Op: registry.Put, Entry: member(1)}}),
+		"no Service's name": k.Apply(bounded(t), "Greeter.v1", []registry.Change{{Op: registry.Put, Entry: member(1)}}),
+	} {
+		if !errors.Is(call, registry.ErrPermanent) {
+			t.Errorf("%s: %v", name, call)
+		}
+		t.Logf("%s: %v", name, call)
+	}
+	if err := k.connect(t, "").Ping(bounded(t)); err != nil {
+		t.Errorf("a ping without a namespace: %v", err)
+	}
+}
+
+// TestEndpointSliceThousands says how long many entries take.
+func TestEndpointSliceThousands(t *testing.T) {
+	k := newKube(t, shared)
+	var changes []registry.Change
+	for n := range 3000 {
+		changes = append(changes, registry.Change{Op: registry.Put, Entry: member(n)})
+	}
+	began := time.Now()
+	if err := k.Apply(bounded(t), "greeter", changes); err != nil {
+		t.Fatal(err)
+	}
+	wrote := time.Since(began)
+	entries, err := k.List(bounded(t), "greeter")
+	if err != nil || len(entries) != 3000 {
+		t.Fatalf("%d entries, %v", len(entries), err)
+	}
+	t.Logf("3000 entries: written in %s, read in %s", wrote, time.Since(began)-wrote)
+}

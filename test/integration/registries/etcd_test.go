@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registries_test
+
+import (
+	"context"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/usher-dev/usher/internal/registration/registry/etcd"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
+)
+
+const prefix = "services"
+
+func connect(t *testing.T, server *cluster.Etcd) *etcd.Registry {
+	t.Helper()
+	r, err := etcd.New(etcd.Options{Endpoints: []string{server.Endpoint()}, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func raw(t *testing.T, server *cluster.Etcd) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestEtcdConformance(t *testing.T) {
+	server := clustertest.StartEtcd(t)
+	client := raw(t, server)
+	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+		// One server for all: each test begins with an empty one.
+		if _, err := client.Delete(bounded(t), "", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		return registrytest.Subject{
+			Connector: connect(t, server),
+			Seed: func(t *testing.T, service, id string) {
+				if _, err := client.Put(bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Break: func(t *testing.T) {
+				if err := server.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Mend: func(t *testing.T) {
+				if err := server.Restart(bounded(t)); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}

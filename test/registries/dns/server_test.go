@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/dns"
+	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/registries/internal/try"
+)
+
+const (
+	// fetchTime bounds a first download.
+	fetchTime = 15 * time.Minute
+	// secret is of a key that is known everywhere.
+	secret = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I="
+	ttl    = 1
+	web    = "web"
+)
+
+// fetched returns the folder of the programs. It is asked for once, because apt
+// takes seconds to say what a package needs.
+var fetched = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
+	defer cancel()
+	return fetch.DebianProgram(ctx, "bind9")
+})
+
+// bind is a real named.
+type bind struct {
+	folder  string
+	port    int
+	process *servers.Process
+}
+
+// config lets the key "usher" do what the connector needs, and the key "reader"
+// only look. max-records-per-type is 100 where nothing else is said, and more
+// instances than that would be refused.
+const config = `
+key usher { algorithm hmac-sha256; secret "%[1]s"; };
+key usher512 { algorithm hmac-sha512; secret "%[1]s"; };
+key reader { algorithm hmac-sha256; secret "%[1]s"; };
+options {
+  directory "%[2]s";
+  pid-file none; session-keyfile "%[2]s/session.key";
+  listen-on port %[3]d { 127.0.0.1; };
+  listen-on-v6 { none; };
+  recursion no;
+  allow-transfer { none; };
+  max-records-per-type 0;
+};
+controls { };
+view all {
+  match-clients { any; };
+%[4]s
+};
+`
+
+const zoneConfig = `  zone "%[1]s" { type primary; file "%[2]s/%[1]s"; update-policy { %[3]s }; %[4]s };
+`
+
+const policy = "grant usher zonesub A AAAA SRV TXT; grant usher512 zonesub A AAAA SRV TXT;"
+
+const zoneFile = `$TTL 1
+@ IN SOA ns.test. host.test. 1 60 60 600 1
+@ IN NS ns.test.
+`
+
+// startBind starts one with zones z0.test to z<n-1>.test, and small.test, which
+// takes no more than three records of a type and name.
+func startBind(t *testing.T, zones int) *bind {
+	t.Helper()
+	root, err := fetched()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bind{folder: t.TempDir(), port: servers.FreePorts(t, 1)[0]}
+	list := fmt.Sprintf(zoneConfig, "small.test", b.folder, policy, "max-records-per-type 3;")
+	names := []string{"small.test"}
+	for n := range zones {
+		names = append(names, zone(n))
+		list += fmt.Sprintf(zoneConfig, zone(n), b.folder, policy, "")
+	}
+	for _, name := range names {
+		b.write(t, name, zoneFile)
+	}
+	b.write(t, "named.conf", fmt.Sprintf(config, secret, b.folder, b.port, list))
+	b.process = servers.Start(t, servers.Spec{
+		Name: "named", Path: filepath.Join(root, "usr/sbin/named"), Ready: b.ready,
+		Args: []string{"-g", "-n", "1", "-c", filepath.Join(b.folder, "named.conf")},
+		Env:  []string{fetch.LibraryPath(root)},
+	})
+	return b
+}
+
+func zone(n int) string { return fmt.Sprintf("z%d.test", n) }
+
+func (b *bind) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(b.folder, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ready says whether it knows its zones.
+func (b *bind) ready(ctx context.Context) error {
+	answer, err := b.query(ctx, "z0.test.", mdns.TypeSOA)
+	if err != nil {
+		return err
+	}
+	if len(answer.Answer) == 0 {
+		return errors.New("it does not know its zone")
+	}
+	return nil
+}
+
+func (b *bind) address() string { return fmt.Sprintf("127.0.0.1:%d", b.port) }
+
+// query asks as any caller would, without a key.
+func (b *bind) query(ctx context.Context, name string, kind uint16) (*mdns.Msg, error) {
+	request := new(mdns.Msg)
+	request.SetQuestion(name, kind)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	answer, _, err := (&mdns.Client{Net: "tcp"}).ExchangeContext(ctx, request, b.address())
+	return answer, err
+}
+
+// insert adds records as somebody who is not Usher, with Usher's key.
+func (b *bind) insert(t *testing.T, zone string, records ...string) {
+	t.Helper()
+	request := new(mdns.Msg)
+	request.SetUpdate(zone + ".")
+	for _, text := range records {
+		rr, err := mdns.NewRR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Insert([]mdns.RR{rr})
+	}
+	b.update(t, request)
+}
+
+func (b *bind) update(t *testing.T, request *mdns.Msg) {
+	t.Helper()
+	request.SetTsig("usher.", mdns.HmacSHA256, 300, time.Now().Unix())
+	client := &mdns.Client{Net: "tcp", TsigSecret: map[string]string{"usher.": secret}}
+	answer, _, err := client.ExchangeContext(try.Bounded(t), request, b.address())
+	if err != nil || answer.Rcode != mdns.RcodeSuccess {
+		t.Fatalf("update: %v, %v", answer, err)
+	}
+}
+
+func credentials(name string) map[string][]byte {
+	return map[string][]byte{dns.KeyName: []byte(name), dns.KeySecret: []byte(secret)}
+}
+
+func (b *bind) connect(t *testing.T, zone string) registry.Connector {
+	t.Helper()
+	c, err := dns.New(dns.Options{Server: b.address(), Zone: zone, TTL: ttl, Secret: credentials("usher")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func contains(err error, words string) bool {
+	return err != nil && strings.Contains(err.Error(), words)
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dns_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/test/registries/internal/traffic"
+	"github.com/usher-dev/usher/test/registries/internal/try"
+)
+
+// caller resolves a service as a good client does: it keeps what it was told
+// for the TTL, and no longer.
+type caller struct {
+	bind *bind
+	name string
+
+	mu      sync.Mutex
+	targets []string
+	until   time.Time
+}
+
+func (c *caller) where(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().After(c.until) {
+		if err := c.resolve(ctx); err != nil {
+			return "", err
+		}
+	}
+	if len(c.targets) == 0 {
+		return "", fmt.Errorf("%s has no instances", c.name)
+	}
+	return c.targets[rand.IntN(len(c.targets))], nil
+}
+
+// resolve asks for the SRV records, and for the addresses of their targets.
+func (c *caller) resolve(ctx context.Context) error {
+	asked := time.Now()
+	answer, err := c.bind.query(ctx, c.name, mdns.TypeSRV)
+	if err != nil {
+		return err
+	}
+	c.targets = nil
+	for _, rr := range answer.Answer {
+		srv, ok := rr.(*mdns.SRV)
+		if !ok {
+			continue
+		}
+		addresses, err := c.bind.query(ctx, srv.Target, mdns.TypeA)
+		if err != nil {
+			return err
+		}
+		for _, rr := range addresses.Answer {
+			if a, ok := rr.(*mdns.A); ok {
+				c.targets = append(c.targets, fmt.Sprintf("http://%s:%d/", a.A, srv.Port))
+			}
+		}
+		c.until = asked.Add(time.Duration(srv.Hdr.Ttl) * time.Second)
+	}
+	return nil
+}
+
+func newCaller(b *bind, zone string) *caller {
+	return &caller{bind: b, name: "_" + web + "._tcp." + zone + "."}
+}
+
+// TestTraffic lets instances join and leave under callers who resolve anew when
+// the TTL is over.
+func TestTraffic(t *testing.T) {
+	b := startBind(t, 1)
+	c := b.connect(t, zone(0))
+	old := traffic.Start(t, "first")
+	traffic.Change(t, c, web, registry.Put, old.Entry)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
+	callers := traffic.Call(t, traffic.Load{Callers: 8, Client: client, Where: newCaller(b, zone(0)).where})
+	for round := range 4 {
+		next := traffic.Start(t, fmt.Sprintf("round-%d", round))
+		traffic.Change(t, c, web, registry.Put, next.Entry)
+		traffic.AwaitCount(t, "requests at the new instance", 20, next.Served)
+		if left := traffic.Change(t, c, web, registry.Remove, old.Entry); traffic.Find(left, old.Entry.ID) != nil {
+			t.Fatalf("%s is still listed", old.Entry.ID)
+		}
+		// The propagation: the TTL, and a little for a resolution under way.
+		time.Sleep(ttl*time.Second + 300*time.Millisecond)
+		old.Kill()
+		old = next
+	}
+	if losses := callers.Stop(); len(losses) > 0 || callers.Answers() < 400 {
+		t.Errorf("%d answers, %d lost: %.5s", callers.Answers(), len(losses), losses)
+	}
+	t.Logf("%d answers, none lost", callers.Answers())
+}
+
+// TestTrafficWithoutTheWait shows that the one before can fail.
+func TestTrafficWithoutTheWait(t *testing.T) {
+	b := startBind(t, 1)
+	c := b.connect(t, zone(0))
+	one, two := traffic.Start(t, "one"), traffic.Start(t, "two")
+	traffic.Change(t, c, web, registry.Put, one.Entry, two.Entry)
+	caller := newCaller(b, zone(0))
+	if _, err := caller.where(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	traffic.Change(t, c, web, registry.Remove, one.Entry)
+	one.Kill()
+	callers := traffic.Call(t, traffic.Load{Callers: 8, Client: http.DefaultClient, Where: caller.where})
+	traffic.AwaitCount(t, "answers", 100, callers.Answers)
+	if losses := callers.Stop(); len(losses) == 0 {
+		t.Error("nothing was lost although callers still had the address")
+	}
+}
+
+// TestGoResolver lets Go's own resolver find the instances.
+func TestGoResolver(t *testing.T) {
+	b := startBind(t, 1)
+	c := b.connect(t, zone(0))
+	one, two := traffic.Start(t, "one"), traffic.Start(t, "two")
+	two.Entry.Address = "fd00::2"
+	traffic.Change(t, c, web, registry.Put, one.Entry, two.Entry)
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, b.address())
+	}}
+	_, srvs, err := resolver.LookupSRV(try.Bounded(t), web, "tcp", zone(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, srv := range srvs {
+		addresses, err := resolver.LookupHost(try.Bounded(t), srv.Target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, fmt.Sprintf("%v %d weight %d", addresses, srv.Port, srv.Weight))
+	}
+	slices.Sort(found)
+	want := []string{
+		fmt.Sprintf("[127.0.0.1] %d weight 10", one.Entry.Port), fmt.Sprintf("[fd00::2] %d weight 10", two.Entry.Port),
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("the resolver finds %q, want %q", found, want)
+	}
+}

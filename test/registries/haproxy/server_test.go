@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package haproxy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
+	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/registries/internal/traffic"
+)
+
+const (
+	// patience bounds one call and one wait.
+	patience = 20 * time.Second
+	// fetchTime bounds a first download.
+	fetchTime = 15 * time.Minute
+)
+
+// fetched returns the folder of the programs. It is asked for once, because apt
+// takes seconds to say what a package needs.
+var fetched = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
+	defer cancel()
+	return fetch.DebianProgram(ctx, "haproxy")
+})
+
+// proxy is a real HAProxy, master and worker.
+type proxy struct {
+	root, folder string
+	// front is the port of the frontend for service web, api the one of the
+	// runtime API; socket is the same API as a file, and observer a third one
+	// without the level admin.
+	front, api, observer int
+	socket               string
+	// more is added to the configuration.
+	more    string
+	process *servers.Process
+}
+
+const config = `
+global
+  stats socket %[1]s mode 600 level admin
+  stats socket ipv4@127.0.0.1:%[2]d level admin
+  stats socket ipv4@127.0.0.1:%[3]d level operator
+defaults
+  mode http
+  timeout connect 2s
+  timeout client 30s
+  timeout server 30s
+  timeout queue 2s
+frontend callers
+  bind 127.0.0.1:%[4]d
+  default_backend web
+backend web
+backend web-2
+backend we
+backend sticky
+  balance static-rr
+%[5]s
+`
+
+// newProxy prepares one that is not started.
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	root, err := fetched()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// HAProxy takes a comma in the name of a socket for the end of it, and t.TempDir
+	// has those of the test's name.
+	folder, err := os.MkdirTemp("", "usher-haproxy-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	p := &proxy{root: root, folder: folder}
+	ports := servers.FreePorts(t, 3)
+	p.front, p.api, p.observer = ports[0], ports[1], ports[2]
+	p.socket = filepath.Join(p.folder, "api.sock")
+	return p
+}
+
+func startProxy(t *testing.T) *proxy {
+	t.Helper()
+	p := newProxy(t)
+	p.start(t)
+	return p
+}
+
+func (p *proxy) start(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(p.folder, "haproxy.cfg")
+	text := fmt.Sprintf(config, p.socket, p.api, p.observer, p.front, p.more)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.process = servers.Start(t, servers.Spec{
+		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
+		Env: []string{fetch.LibraryPath(p.root)},
+		Ready: func(context.Context) error {
+			_, err := p.ask("show info")
+			return err
+		},
+	})
+}
+
+// reload lets a new worker take over, as systemctl reload does.
+func (p *proxy) reload(t *testing.T) {
+	t.Helper()
+	before := p.pid(t)
+	var sent time.Time
+	traffic.Await(t, "the new worker", func() string {
+		// A master that has only just started its worker may miss the signal.
+		if time.Since(sent) > patience/4 {
+			if err := p.process.Signal(syscall.SIGUSR2); err != nil {
+				t.Fatal(err)
+			}
+			sent = time.Now()
+		}
+		if now, err := p.ask("show info"); err != nil || pidOf(now) == before {
+			return "the old one still answers " + message(err)
+		}
+		return ""
+	})
+}
+
+func (p *proxy) pid(t *testing.T) string {
+	t.Helper()
+	info, err := p.ask("show info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pidOf(info)
+}
+
+func pidOf(info string) string {
+	for line := range strings.Lines(info) {
+		if pid, ok := strings.CutPrefix(line, "Pid: "); ok {
+			return strings.TrimSpace(pid)
+		}
+	}
+	return ""
+}
+
+// ask sends a command without the connector's help.
+func (p *proxy) ask(command string) (string, error) {
+	conn, err := (&net.Dialer{Timeout: patience}).Dial("unix", p.socket)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprintln(conn, command); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	if err == nil && len(answer) == 0 {
+		err = errors.New("the connection was closed without an answer")
+	}
+	return strings.TrimSpace(string(answer)), err
+}
+
+func (p *proxy) tcp() string  { return fmt.Sprintf("tcp://127.0.0.1:%d", p.api) }
+func (p *proxy) unix() string { return "unix://" + p.socket }
+
+func connect(t *testing.T, options haproxy.Options) registry.Connector {
+	t.Helper()
+	c, err := haproxy.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

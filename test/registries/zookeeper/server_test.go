@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zookeeper_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
+	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
+)
+
+const (
+	// patience bounds every wait for something that has to happen.
+	patience = 30 * time.Second
+	// fetchTime bounds a first download.
+	fetchTime = 15 * time.Minute
+)
+
+// packages are those of Debian that the server's classes are in.
+var packages = []string{
+	"libzookeeper-java", "libnetty-java", "libslf4j-java", "libdropwizard-metrics-java", "libsnappy-java",
+	"libjackson2-core-java", "libjackson2-databind-java", "libjackson2-annotations-java", "libcommons-cli-java",
+}
+
+// jars are those in them that the server needs. Others would log elsewhere.
+var jars = []string{
+	"zookeeper", "zookeeper-jute", "netty-all", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java",
+	"jackson-core", "jackson-databind", "jackson-annotations", "commons-cli",
+}
+
+// server is a ZooKeeper of one member.
+type server struct {
+	*servers.Process
+	address string
+}
+
+func start(t *testing.T) *server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
+	defer cancel()
+	root, err := fetch.Debian(ctx, "zookeeper", packages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var path []string
+	for _, jar := range jars {
+		path = append(path, filepath.Join(root, "usr/share/java", jar+".jar"))
+	}
+	port := servers.FreePorts(t, 1)[0]
+	s := &server{address: fmt.Sprintf("127.0.0.1:%d", port)}
+	config := filepath.Join(t.TempDir(), "zoo.cfg")
+	text := strings.Join([]string{
+		"tickTime=2000", "dataDir=" + t.TempDir(), fmt.Sprintf("clientPort=%d", port), "clientPortAddress=127.0.0.1",
+		"admin.enableServer=false", "4lw.commands.whitelist=srvr", "maxClientCnxns=0", "",
+	}, "\n")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Process = servers.Start(t, servers.Spec{
+		Name: "zookeeper", Path: java(t), Ready: s.ready,
+		Args: []string{"-Xmx128m", "-cp", strings.Join(path, ":"),
+			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config},
+	})
+	return s
+}
+
+func java(t *testing.T) string {
+	t.Helper()
+	path, err := fetch.Program("java")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// ready asks whether the server serves.
+func (s *server) ready(ctx context.Context) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("srvr")); err != nil {
+		return err
+	}
+	answer := make([]byte, 4096)
+	n, err := conn.Read(answer)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(answer[:n]), "Mode:") {
+		return fmt.Errorf("it answered %q", answer[:n])
+	}
+	return nil
+}
+
+// raw is a client past the connector.
+func (s *server) raw(t *testing.T) *zk.Conn {
+	t.Helper()
+	conn, _, err := zk.Connect([]string{s.address}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+type discard struct{}
+
+func (discard) Printf(string, ...any) {}
+
+// empty removes everything below the path, and the path.
+func empty(t *testing.T, conn *zk.Conn, path string) {
+	t.Helper()
+	children, _, err := conn.Children(path)
+	if err == zk.ErrNoNode { //nolint:errorlint // The client returns it as it is.
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, child := range children {
+		empty(t, conn, path+"/"+child)
+	}
+	if err := conn.Delete(path, -1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// create writes a node and its parents, as others do.
+func create(t *testing.T, conn *zk.Conn, path string, data string, acl []zk.ACL) {
+	t.Helper()
+	for i, c := range path[1:] {
+		if c == '/' {
+			if _, err := conn.Create(path[:i+1], nil, 0, acl); err != nil && err != zk.ErrNodeExists { //nolint:errorlint // As above.
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := conn.Create(path, []byte(data), 0, acl); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open() []zk.ACL { return zk.WorldACL(zk.PermAll) }
+
+func (s *server) connect(t *testing.T, options zookeeper.Options) *zookeeper.Registry {
+	t.Helper()
+	options.Servers = []string{s.address}
+	r, err := zookeeper.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}

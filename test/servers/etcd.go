@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/cluster"
+)
+
+const (
+	kindEtcd  = "etcd"
+	rangeCall = "Range"
+	prefix    = "services"
+	root      = prefix + "/" + Service + "/"
+	rawRoot   = prefix + "/raw/"
+)
+
+// etcd is a real etcd. Unlike that of the API server it syncs its writes to disk.
+type etcd struct {
+	*cluster.Etcd
+	client  *clientv3.Client
+	http    *http.Client
+	version string
+
+	mu     sync.Mutex
+	keys   map[string]string // by UID
+	ranges int               // that Watch has asked for
+}
+
+func startEtcd(ctx context.Context, where Where) (Server, error) {
+	process, err := cluster.StartEtcd(ctx, where.Dir, cluster.EtcdOptions{ExtraArgs: []string{"--unsafe-no-fsync=false"}})
+	if err != nil {
+		return nil, err
+	}
+	e := &etcd{Etcd: process, http: manyConns(), keys: map[string]string{}}
+	e.client, err = clientv3.New(clientv3.Config{
+		Endpoints: []string{process.Endpoint()}, DialTimeout: startTime, Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return nil, errors.Join(err, process.Kill())
+	}
+	status, err := e.client.Status(ctx, process.Endpoint())
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	e.version = status.Version
+	return e, nil
+}
+
+func (e *etcd) Name() string { return "etcd " + e.version }
+
+func (e *etcd) Spec() v1alpha1.RegistrySpec {
+	return v1alpha1.RegistrySpec{Etcd: &v1alpha1.EtcdRegistry{Endpoints: []string{e.Endpoint()}, Prefix: prefix}}
+}
+
+// Put writes a value of the size of Usher's own.
+func (e *etcd) Put(ctx context.Context, name string) error {
+	_, err := e.client.Put(ctx, rawRoot+name, fmt.Sprintf(`{"Op":0,"Addr":"127.0.0.1:8080","Metadata":`+
+		`{"usher":{"cluster":"00000000-0000-0000-0000-000000000000","namespace":"measure","registration":"web",`+
+		`"pod":%q,"uid":"00000000-0000-0000-0000-000000000000"},"weight":1}}`, name))
+	return err
+}
+
+func (e *etcd) Remove(ctx context.Context, name string) error {
+	_, err := e.client.Delete(ctx, rawRoot+name)
+	return err
+}
+
+func (e *etcd) Evict(ctx context.Context, uid string) error {
+	e.mu.Lock()
+	key := e.keys[uid]
+	e.mu.Unlock()
+	if key == "" {
+		return fmt.Errorf("evict the entry of Pod %s: %w", uid, errNotWatched)
+	}
+	_, err := e.client.Delete(ctx, key)
+	return err
+}
+
+func (e *etcd) Calls(ctx context.Context) (Calls, error) {
+	text, err := get(ctx, e.http, e.Endpoint()+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := parseMetrics(text, "grpc_server_handled_total")
+	if err != nil {
+		return nil, err
+	}
+	calls := Calls{}
+	for _, m := range metrics {
+		if m.label("grpc_service") == "etcdserverpb.KV" && m.value > 0 {
+			calls[m.label("grpc_method")] += m.value
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	calls[rangeCall] -= e.ranges
+	return calls, nil
+}
+
+func (e *etcd) Watch(ctx context.Context, tell func(Sighting)) error {
+	began := time.Now()
+	answer, err := e.client.Get(ctx, root, clientv3.WithPrefix())
+	if err != nil {
+		return fmt.Errorf("watch etcd: %w", err)
+	}
+	e.mu.Lock()
+	e.ranges++
+	e.mu.Unlock()
+	for _, kv := range answer.Kvs {
+		e.compare(nil, kv, began, tell)
+	}
+	// With a leader required, a watch that is cut off ends instead of waiting.
+	watched := e.client.Watch(clientv3.WithRequireLeader(ctx), root, clientv3.WithPrefix(),
+		clientv3.WithPrevKV(), clientv3.WithRev(answer.Header.Revision+1))
+	for batch := range watched {
+		if err := batch.Err(); err != nil {
+			return fmt.Errorf("watch etcd: %w", err)
+		}
+		for _, event := range batch.Events {
+			now := event.Kv
+			if event.Type == clientv3.EventTypeDelete {
+				now = nil
+			}
+			e.compare(event.PrevKv, now, time.Now(), tell)
+		}
+	}
+	if ctx.Err() == nil {
+		return errors.New("the watch of etcd has ended")
+	}
+	return nil
+}
+
+func (e *etcd) compare(before, after *mvccpb.KeyValue, since time.Time, tell func(Sighting)) {
+	was, is := choiceOf(before), choiceOf(after)
+	e.mu.Lock()
+	for key, one := range is {
+		e.keys[one.uid] = key
+	}
+	e.mu.Unlock()
+	was.changes(is, since, tell)
+}
+
+// choiceOf is what callers can choose from because of one key.
+func choiceOf(kv *mvccpb.KeyValue) choice {
+	if kv == nil {
+		return nil
+	}
+	var stored struct {
+		Addr     string
+		Metadata struct {
+			Weight int                  `json:"weight"`
+			Usher  struct{ UID string } `json:"usher"`
+		}
+	}
+	if json.Unmarshal(kv.Value, &stored) != nil || stored.Addr == "" || stored.Metadata.Weight < 1 {
+		return nil
+	}
+	return choice{string(kv.Key): {uid: stored.Metadata.Usher.UID, life: uint64(kv.CreateRevision)}}
+}
+
+func (e *etcd) Close() error { return errors.Join(e.client.Close(), e.Kill()) }
+
+// get reads a page.
+func get(ctx context.Context, client *http.Client, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }() // It was read, or is not wanted.
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", url, err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answered %s: %.200s", url, answer.Status, data)
+	}
+	return string(data), nil
+}

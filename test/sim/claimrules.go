@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+)
+
+// claimRules are what must hold at every write of the controller to a claim.
+var claimRules = []struct {
+	name string
+	find func(*Simulation, *Process, *claimDeed) string
+}{
+	{"no claim of another owner is touched", foreignClaim},
+	{"no claim goes while its Pod stays", claimFirst},
+	{"claims outlive a Pod that others deleted", claimLost},
+}
+
+// claimDeed is one write of a controller process to a claim.
+type claimDeed struct {
+	set      *apps.CloneSet
+	old, new *corev1.PersistentVolumeClaim
+	id       string
+}
+
+func (s *Simulation) judgeClaim(p *Process, c *Commit) {
+	d := &claimDeed{set: p.pass.set, id: c.object().GetLabels()[apps.LabelInstanceID]}
+	d.old, _ = c.Old.(*corev1.PersistentVolumeClaim)
+	d.new, _ = c.New.(*corev1.PersistentVolumeClaim)
+	for _, r := range claimRules {
+		if what := r.find(s, p, d); what != "" {
+			s.World.fail(r.name, "%s", what)
+			return
+		}
+	}
+}
+
+func (d *claimDeed) deletes() bool {
+	return d.old != nil && d.old.DeletionTimestamp == nil && (d.new == nil || d.new.DeletionTimestamp != nil)
+}
+
+func foreignClaim(_ *Simulation, p *Process, d *claimDeed) string {
+	if d.old == nil || ownerOf(d.old) == string(d.set.UID) {
+		return ""
+	}
+	used := p.known(d.set, nil).count(func(pod *corev1.Pod) bool { return pod.Name == d.set.Name+"-"+d.id }) > 0
+	if ownerOf(d.old) == orphan && d.new != nil && ownerOf(d.new) == string(d.set.UID) && used {
+		return "" // it is adopted with its Pod
+	}
+	return fmt.Sprintf("claim %s belongs to %s", d.old.Name, ownerOf(d.old))
+}
+
+// claimFirst: also not if the Pod is one that another process has made since. Who
+// deletes a Pod and then its claims cannot know of the next Pod, but meets its mark.
+func claimFirst(s *Simulation, _ *Process, d *claimDeed) string {
+	if !d.deletes() {
+		return ""
+	}
+	if pod := usedBy(s.Server, d.old.Name, active); pod != nil {
+		return fmt.Sprintf("claim %s is deleted, and Pod %s stays", d.old.Name, pod.Name)
+	}
+	return ""
+}
+
+// claimLost: without the wish of the controller that the Pod goes, its claims
+// stay, unless the user wants no reuse.
+func claimLost(s *Simulation, p *Process, d *claimDeed) string {
+	if !d.deletes() || s.reuseDisabled || p.rivals() {
+		return ""
+	}
+	end := s.endOf(d.set.Name + "-" + d.id)
+	if end == nil {
+		return "" // there was no Pod: its name was taken
+	}
+	pod := s.latest(end.Old.GetUID())
+	asked := slices.ContainsFunc(s.processes, func(p *Process) bool { return p.deleted[pod.UID] })
+	wanted := s.namedAtEnd(end) || slices.Contains(s.listed, pod.Name)
+	if ended := pod.Status.Phase == corev1.PodFailed; !ended {
+		wanted = wanted || asked || state(pod) == apps.StatePreparingDelete
+	}
+	if !wanted {
+		return fmt.Sprintf("claim %s is deleted, and Pod %s was deleted by %s in phase %s", d.old.Name, pod.Name, end.Actor, pod.Status.Phase)
+	}
+	return ""
+}
+
+// endOf finds the commit by which the latest Pod of a name was deleted.
+func (s *Simulation) endOf(name string) *Commit {
+	log := s.Server.log[Pods]
+	for i := len(log) - 1; i >= 0; i-- {
+		c := log[i]
+		if c.object().GetName() == name && c.ends() {
+			return c
+		}
+	}
+	return nil
+}
+
+// namedAtEnd says that a Pod was named for deletion when it was deleted, or for a
+// time while it ended: what the user has taken back since, the controller may
+// have gone by before it heard of that.
+func (s *Simulation) namedAtEnd(end *Commit) bool {
+	log := s.Server.log[Pods]
+	return slices.ContainsFunc(log[slices.Index(log, end):], func(c *Commit) bool {
+		return c.object().GetUID() == end.Old.GetUID() && c.object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
+	})
+}
+
+// latest is the last version that there was of a Pod before it was gone.
+func (s *Simulation) latest(uid types.UID) *corev1.Pod {
+	var last *corev1.Pod
+	for _, c := range s.Server.log[Pods] {
+		if pod, ok := c.object().(*corev1.Pod); ok && pod.UID == uid {
+			last = pod
+		}
+	}
+	return last
+}
+
+// withoutClaims: a Pod is made after its claims, and mounts them.
+func withoutClaims(d *deed) string {
+	if d.old != nil || d.process.rivals() {
+		return ""
+	}
+	id := strings.TrimPrefix(d.new.Name, d.set.Name+"-")
+	for _, template := range templateNames(d.set) {
+		name := template + "-" + d.set.Name + "-" + id
+		if !slices.Contains(claimsOf(d.new), name) {
+			return fmt.Sprintf("Pod %s does not mount %s", d.new.Name, name)
+		}
+		object, err := d.process.server.get(Claims, key(d.new.Namespace, name))
+		if (err != nil || ownerOf(object) != string(d.set.UID)) && !d.process.server.wrote("user", Claims, name) {
+			return fmt.Sprintf("Pod %s is created without its claim %s", d.new.Name, name)
+		}
+	}
+	return ""
+}
+
+// wrote says that an actor has changed an object of that name.
+func (s *Server) wrote(actor string, kind Kind, name string) bool {
+	return slices.ContainsFunc(s.log[kind], func(c *Commit) bool { return c.Actor == actor && c.object().GetName() == name })
+}
+
+// claimsLeft: new claims are made only when none wait for a Pod.
+func claimsLeft(d *deed) string {
+	s := d.process.pass.snapshot
+	if d.old != nil || s == nil || s.Spec.DisableClaimReuse || len(s.Spec.ClaimTemplates) == 0 {
+		return ""
+	}
+	actions := d.process.pass.plan.Actions
+	fresh := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == "" })
+	for _, claim := range s.Claims {
+		id := claim.Labels[apps.LabelInstanceID]
+		used := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == id })
+		if fresh && !used && waits(s, claim, id) {
+			return fmt.Sprintf("Pod %s is created with new claims while %s waits for a Pod", d.new.Name, claim.Name)
+		}
+	}
+	return ""
+}
+
+// waits says that the planner could see a claim wait for a Pod.
+func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) bool {
+	going := slices.ContainsFunc(s.Claims, func(c *corev1.PersistentVolumeClaim) bool {
+		return c.Labels[apps.LabelInstanceID] == id && c.DeletionTimestamp != nil
+	})
+	held := slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return pod.Name == s.Set+"-"+id })
+	template := strings.TrimSuffix(claim.Name, "-"+s.Set+"-"+id)
+	return !going && !held && !s.Departed[id] && !s.Elsewhere[id] && slices.Contains(s.Spec.ClaimTemplates, template)
+}
+
+// rivals says that another process has written what this one cannot know yet.
+func (p *Process) rivals() bool {
+	others := func(c *Commit) bool { return c.Actor != p.name && isProcess(c.Actor) }
+	return slices.ContainsFunc(p.server.log[Pods][p.pass.upTo:], others) ||
+		slices.ContainsFunc(p.server.log[Claims][p.pass.claimsUpTo:], others)
+}
+
+// missingClaims says what is not as it should be with the claims at rest.
+func (s *Simulation) missingClaims(set *apps.CloneSet) string {
+	for _, pod := range s.Pods() {
+		for _, name := range claimsOf(pod) {
+			claim, err := s.Server.get(Claims, key(pod.Namespace, name))
+			if err != nil || claim.GetDeletionTimestamp() != nil || ownerOf(claim) != string(set.UID) {
+				return fmt.Sprintf("Pod %s lacks its claim %s", pod.Name, name)
+			}
+		}
+	}
+	for _, claim := range s.Claims() {
+		id := claim.Labels[apps.LabelInstanceID]
+		// One that was let go has its claims until it is gone.
+		_, err := s.Server.get(Pods, key(set.Namespace, set.Name+"-"+id))
+		switch {
+		case claim.DeletionTimestamp != nil:
+			return fmt.Sprintf("claim %s is still going", claim.Name)
+		case err != nil && set.Spec.ScaleStrategy.DisablePVCReuse:
+			return fmt.Sprintf("claim %s belongs to no Pod and waits for none", claim.Name)
+		}
+	}
+	return ""
+}
+
+// remember keeps what the user once wanted, by which later deeds are judged.
+func (s *Simulation) remember(object client.Object) {
+	if set, ok := object.(*apps.CloneSet); ok {
+		s.reuseDisabled = s.reuseDisabled || set.Spec.ScaleStrategy.DisablePVCReuse
+		s.listed = append(s.listed, set.Spec.ScaleStrategy.PodsToDelete...)
+	}
+}
+
+// sent notes that a process asked for a Pod to be deleted, be it gone by then: if
+// the answer is lost, nobody can tell whose doing that was.
+func (p *Process) sent(kind Kind, at types.NamespacedName) {
+	if kind != Pods {
+		return
+	}
+	for _, c := range slices.Backward(p.server.log[Pods]) {
+		if object := c.object(); client.ObjectKeyFromObject(object) == at {
+			p.deleted[object.GetUID()] = true
+			return
+		}
+	}
+}

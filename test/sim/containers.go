@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// Ordered gives the set a second container, which is updated before the first
+// one.
+func (b *Builder) Ordered() *Builder {
+	b.template.Spec.Containers = append(b.template.Spec.Containers, corev1.Container{
+		Name: "base", Image: "app:1", Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},
+	})
+	return b
+}
+
+// CPU gives the first container a request of cpu and memory; with restart it has
+// to start again for another one.
+func (b *Builder) CPU(cpu string, restart bool) *Builder {
+	c := &b.template.Spec.Containers[0]
+	requestCPU(c, cpu)
+	c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("64Mi")
+	if restart {
+		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+	}
+	return b
+}
+
+func requestCPU(c *corev1.Container, cpu string) {
+	if c.Resources.Requests == nil {
+		c.Resources.Requests = corev1.ResourceList{}
+	}
+	c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
+}
+
+// Resize asks for other resources of the first container.
+func Resize(cpu string) func(*apps.CloneSet) {
+	return Retemplate(func(t *corev1.PodTemplateSpec) { requestCPU(&t.Spec.Containers[0], cpu) })
+}
+
+// Images gives all containers another image.
+func Images(image string) func(*apps.CloneSet) {
+	return Retemplate(func(t *corev1.PodTemplateSpec) {
+		for i := range t.Spec.Containers {
+			t.Spec.Containers[i].Image = image
+		}
+	})
+}
+
+// rollResources asks for other resources, which the nodes may not have, and now
+// and then for another image too.
+func (s *Simulation) rollResources() {
+	cpu := pick(s.World, "100m", "200m", "300m", "700m", "950m")
+	image := pick(s.World, "", "", "app:1", "app:3")
+	s.Edit("asks for cpu "+cpu+" "+image, func(set *apps.CloneSet) {
+		Resize(cpu)(set)
+		if image != "" {
+			Images(image)(set)
+		}
+	})
+}
+
+func (s *Simulation) rollAll() {
+	image := pick(s.World, "app:1", "app:2", "app:3", "app:4")
+	s.Edit("rolls out "+image+" in all containers", Images(image))
+}
+
+// forbidResizes has the API server refuse resizes for some time.
+func (s *Simulation) forbidResizes() {
+	s.World.say("story", "the API server refuses resizes")
+	s.Server.noResize = true
+	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.noResize = false })
+}
+
+// priorityOf is the launch priority of a container.
+func priorityOf(c *corev1.Container) int {
+	for _, variable := range c.Env {
+		if variable.Name == apps.EnvContainerPriority {
+			value, err := strconv.Atoi(variable.Value)
+			if err == nil {
+				return value
+			}
+		}
+	}
+	return 0
+}
+
+// orderBroken: no container changes while one of a higher priority is still to
+// change for the same revision, or has not become what it shall be; and in the
+// course of one update also not while such a one is not ready.
+func orderBroken(d *deed) string {
+	if !d.changesContainers() || d.old.Spec.NodeName == "" {
+		return ""
+	}
+	for i := range d.new.Spec.Containers {
+		changed := &d.new.Spec.Containers[i]
+		if same := &d.old.Spec.Containers[i]; same.Image == changed.Image && sameResources(same.Resources, changed.Resources) {
+			continue
+		}
+		for j := range d.old.Spec.Containers {
+			first := &d.old.Spec.Containers[j]
+			if priorityOf(first) <= priorityOf(changed) {
+				continue
+			}
+			if what := d.notYet(first, j, changed.Name); what != "" {
+				return fmt.Sprintf("container %s of Pod %s changes, but %s, which goes before it, %s", changed.Name, d.name(), first.Name, what)
+			}
+		}
+	}
+	return ""
+}
+
+// notYet says what a container lacks that goes before another one; "" if nothing.
+func (d *deed) notYet(c *corev1.Container, index int, other string) string {
+	if image, resources, ok := d.target(index); ok && (c.Image != image || !sameResources(c.Resources, resources)) {
+		return "is not of the revision yet"
+	}
+	if what := d.process.nodes.truthOf(d.old, c); what != "" {
+		return what
+	}
+	if d.goesOn() && d.begun(c.Name) && !d.begun(other) && !containerStatus(d.old, c.Name).Ready {
+		return "is not ready"
+	}
+	return ""
+}
+
+// begun says that the turn of a container has come by the record of the update.
+func (d *deed) begun(name string) bool {
+	state, err := inplace.ParseState(d.old.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil {
+		return false
+	}
+	_, image := state.LastContainerStatuses[name]
+	_, resources := state.Resources[name]
+	return image || resources
+}
+
+// target is what the revision that the Pod has now says of a container.
+func (d *deed) target(index int) (string, corev1.ResourceRequirements, bool) {
+	at := types.NamespacedName{Namespace: d.new.Namespace, Name: d.new.Labels[apps.LabelRevision]}
+	object, err := d.process.server.get(Revisions, at)
+	if err != nil {
+		return "", corev1.ResourceRequirements{}, false
+	}
+	template, err := revision.Template(revisionData(object))
+	if err != nil {
+		return "", corev1.ResourceRequirements{}, false
+	}
+	spec, _ := template["spec"].(map[string]any)
+	list, _ := spec["containers"].([]any)
+	if index >= len(list) {
+		return "", corev1.ResourceRequirements{}, false
+	}
+	want, _ := list[index].(map[string]any)
+	image, _ := want["image"].(string)
+	return image, wantedResources(want), true
+}

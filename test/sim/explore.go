@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+)
+
+// Model is a small world of which an exploration visits every state.
+type Model struct {
+	Name string
+	Set  func() *apps.CloneSet
+	// Fresh begins with the CloneSet alone; otherwise with its Pods in service.
+	Fresh bool
+	// Wishes are told in their order, at any time.
+	Wishes []Wish
+	// Faults happen once each, in any order, at any time.
+	Faults []Fault
+	// Interfere bounds how much others do while one pass is under way; below 0
+	// is no bound.
+	Interfere int
+	// Slow has the kubelet read, stop, start and report one after the other.
+	Slow bool
+	// Timed lets time go by between passes.
+	Timed bool
+	// Stale has a process make a second pass on caches that show nothing of what
+	// happened since the first began.
+	Stale bool
+	// Lossy says that Pods may end without their hooks, by the user's doing.
+	Lossy bool
+	// NamesFirst gives new Pods names that sort before those of the others, not
+	// after them.
+	NamesFirst bool
+	// Reverse has a pass carry out its actions the other way round: the real one
+	// carries them out in parallel.
+	Reverse bool
+	// Change alters the controller.
+	Change func(*Config)
+}
+
+// Exploration is what came of a model.
+type Exploration struct {
+	// States counts all states, Idle those of them without a pass under way, and
+	// Goals those at which the last wish is fulfilled and no pass does anything.
+	States, Idle, Goals int
+	// Transitions counts the ways from one state to another.
+	Transitions int
+	// Violation is what must not be; nil if there is nothing.
+	Violation *Violation
+	// Path leads there, one line a step.
+	Path []string
+	// Complete says that no state was left out for their number.
+	Complete bool
+}
+
+// noOp is the way from a state that nobody has followed yet.
+const noOp = -1
+
+type node struct {
+	key    string
+	parent int32
+	depth  int32
+	// op is where the next request of the pass leads.
+	op   int32
+	done bool
+	idle bool
+	// quiet says that a pass does nothing, goal that nothing is missing either.
+	quiet, goal bool
+	// asks says that the pass that did nothing asks for another one later.
+	asks bool
+}
+
+type edge struct {
+	from, to int32
+	actor    actor
+	// unheard says that the controller does not hear of it.
+	unheard bool
+}
+
+// explorer visits the states of a model.
+type explorer struct {
+	*library
+	model  Model
+	config Config
+	sim    *Simulation
+	server *Server
+	acting *Process
+
+	// What follows is of the state that is being worked on.
+	commits []*Commit
+	running map[types.UID]runs
+	wishes  uint8
+	faults  uint16
+	flight  *flight
+	note    string
+	// telling says that what happens is to be put into words.
+	telling bool
+
+	nodes   []node
+	index   map[string]int32
+	edges   []edge
+	buckets [][]int32
+	// found is the violation with the shortest path, at whose end the node is.
+	found     *Violation
+	foundAt   int32
+	foundWith int32
+	// revisions are the names of revisions by their template.
+	revisions map[string]string
+}
+
+func newExplorer(model Model) *explorer {
+	set := model.Set()
+	w := newWorld(0)
+	x := &explorer{
+		library: newLibrary(), model: model, config: Calm(), server: newServer(w.now), index: map[string]int32{},
+		revisions: map[string]string{}, running: map[types.UID]runs{},
+	}
+	x.config.Process.Planner = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
+	if model.Change != nil {
+		model.Change(&x.config)
+	}
+	if model.NamesFirst {
+		x.offset = downFrom
+	}
+	x.sim = &Simulation{
+		World: w, Server: x.server, config: x.config, key: client.ObjectKeyFromObject(set), unprotected: model.Lossy,
+		nodes:    &nodes{world: w, server: x.server},
+		operator: &operator{world: w, server: x.server, set: client.ObjectKeyFromObject(set)},
+	}
+	x.server.committed = []func(*Commit){x.committed}
+	return x
+}
+
+// committed is told of every commit.
+func (x *explorer) committed(c *Commit) {
+	x.commits = append(x.commits, c)
+	if x.acting != nil && c.Actor == x.acting.name {
+		x.sim.judge(x.acting, c)
+	}
+}
+
+// load puts a state in place to work on it.
+func (x *explorer) load(c *cluster) {
+	x.server.objects = c.objects.clone()
+	x.server.version = 100
+	x.server.log = map[Kind][]*Commit{}
+	x.running, x.wishes, x.faults, x.flight = maps.Clone(c.running), c.wishes, c.faults, c.flight
+	x.commits, x.note, x.acting = nil, "", nil
+	x.sim.wished = 1 + int64(c.wishes)
+	x.sim.World.story.lines, x.sim.World.failure, x.sim.templates = nil, nil, nil
+	x.sim.nodes.pods = map[types.UID]*running{}
+	for uid, run := range c.running {
+		x.sim.nodes.pods[uid] = &running{containers: map[string]*container{mainContainer: {image: run.image, id: run.id, up: run.up}}}
+	}
+	x.sim.revisionNames = map[int64]string{}
+	x.nameRevision(c.objects)
+	if c.flight == nil {
+		return
+	}
+	x.nameRevision(c.flight.base)
+	for i := range c.flight.results {
+		x.remember(&c.flight.results[i])
+	}
+}
+
+// mainContainer is the one container of the Pods.
+const mainContainer = "main"
+
+// remember puts a write of the pass under way into the server's log.
+func (x *explorer) remember(r *result) {
+	pod, ok := r.written.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	c := &Commit{At: epoch, Actor: actorUsher, Kind: Pods, Old: pod, New: pod}
+	if r.gone {
+		c.New = nil
+	}
+	x.server.log[Pods] = append(x.server.log[Pods], c)
+}
+
+// nameRevision notes which revision holds the template of the CloneSet.
+func (x *explorer) nameRevision(o objects) {
+	set := o.set()
+	if set == nil {
+		return
+	}
+	raw := string(set.Spec.Template.Raw())
+	name, ok := x.revisions[raw]
+	if !ok {
+		if name = x.sim.updateRevision(set); name == "" {
+			return
+		}
+		x.revisions[raw] = name
+	}
+	x.sim.revisionNames[set.Generation] = name
+}
+
+// number sees to it that the next object gets the UID that goes with its name.
+func (x *explorer) number(kind Kind, name string) {
+	switch kind {
+	case Pods:
+		x.server.uids = numberOf(name) - 1
+	case Claims:
+		x.server.uids = 6000 + numberOf(name)
+	default:
+		x.server.uids = 5000
+	}
+}
+
+// Explore visits every state of a model, but no more than most.
+func Explore(model Model, most int) Exploration {
+	x := newExplorer(model)
+	start, v := x.start()
+	if v != nil {
+		return Exploration{Violation: v, Path: []string{"(while the set was brought up)"}}
+	}
+	x.add(start, -1, 0)
+	complete := x.visit(most)
+	out := Exploration{States: len(x.nodes), Transitions: len(x.edges), Complete: complete}
+	for i := range x.nodes {
+		out.Idle += count(x.nodes[i].idle)
+		out.Goals += count(x.nodes[i].goal)
+	}
+	if x.found == nil && complete {
+		x.checkGraph()
+	}
+	if out.Violation = x.found; x.found != nil {
+		out.Path = x.path()
+	}
+	return out
+}
+
+func count(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// start is the state from which the exploration begins.
+func (x *explorer) start() (*cluster, *Violation) {
+	x.server.uids = 9000
+	made, err := x.server.create("user", Sets, x.model.Set(), false)
+	if err != nil {
+		return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
+	}
+	c := &cluster{objects: objects(x.server.objects).clone(), running: map[types.UID]runs{}}
+	c.objects[Sets][x.sim.key] = made
+	c = x.decode(x.encode(c))
+	for range 1000 {
+		if x.model.Fresh {
+			return c, nil
+		}
+		next, v := x.advance(c)
+		if v != nil || next == nil {
+			return c, v
+		}
+		c = x.decode(x.encode(next))
+	}
+	return nil, &Violation{Rule: ruleConverge, What: "the set is not brought up in 1000 steps", At: epoch}
+}
+
+// advance takes one step on the way to rest: nil if there is none.
+func (x *explorer) advance(c *cluster) (*cluster, *Violation) {
+	r := x.fly(begin(c))
+	if r.end == nil {
+		return nil, x.sim.World.failure
+	}
+	state := x.encode(c)
+	if x.encode(r.end) != state {
+		return r.end, nil
+	}
+	for _, h := range x.happenings(c) {
+		if h.actor.fair() && x.encode(h.next) != state {
+			return h.next, nil
+		}
+	}
+	return nil, nil
+}
+
+// visit goes through the states by their distance from the first.
+func (x *explorer) visit(most int) bool {
+	for depth := 0; depth < len(x.buckets); depth++ {
+		for i := 0; i < len(x.buckets[depth]); i++ {
+			id := x.buckets[depth][i]
+			if n := &x.nodes[id]; n.done || int(n.depth) != depth {
+				continue
+			}
+			if x.found != nil && depth+1 >= int(x.foundWith) {
+				return true
+			}
+			if len(x.nodes) > most {
+				return false
+			}
+			x.expand(id)
+		}
+		x.buckets[depth] = nil
+	}
+	return true
+}
+
+// add finds a state or notes it as new, reached from another one.
+func (x *explorer) add(c *cluster, parent, depth int32) int32 {
+	state := x.encode(c)
+	id, ok := x.index[state]
+	if !ok {
+		id = int32(len(x.nodes)) // memory ends long before
+		x.index[state] = id
+		x.nodes = append(x.nodes, node{key: state, parent: parent, depth: depth, op: noOp, idle: c.flight == nil})
+	} else if n := &x.nodes[id]; n.done || n.depth <= depth {
+		return id
+	} else {
+		n.parent, n.depth = parent, depth
+	}
+	for len(x.buckets) <= int(depth) {
+		x.buckets = append(x.buckets, nil)
+	}
+	x.buckets[depth] = append(x.buckets[depth], id)
+	return id
+}
+
+func (x *explorer) join(from, to int32, by actor, unheard bool) {
+	if from != to {
+		x.edges = append(x.edges, edge{from, to, by, unheard})
+	}
+}
+
+// expand finds all ways out of a state.
+func (x *explorer) expand(id int32) {
+	n := &x.nodes[id]
+	n.done = true
+	depth := n.depth
+	c := x.decode(n.key)
+	switch {
+	case n.idle:
+		x.beginPass(id, c)
+	case n.op == noOp:
+		x.follow(id, x.fly(c))
+	}
+	if c.flight != nil && len(c.flight.results) > 0 {
+		down := &cluster{objects: c.objects, running: c.running, wishes: c.wishes, faults: c.faults}
+		x.join(id, x.add(down, id, depth+1), byCrash, false)
+	}
+	for _, h := range x.happenings(c) {
+		x.join(id, x.add(h.next, id, depth+1), h.actor, !h.woken)
+	}
+}
+
+// beginPass starts a pass in a state without one.
+func (x *explorer) beginPass(id int32, c *cluster) {
+	r := x.fly(begin(c))
+	if r.end != nil && !r.touched && x.encode(r.end) == x.nodes[id].key {
+		n := &x.nodes[id]
+		n.quiet, n.asks = true, r.result.RequeueAfter > 0
+		x.checkQuiet(id, r)
+		return
+	}
+	begun := x.add(begin(c), id, x.nodes[id].depth+1)
+	x.join(id, begun, byPass, false)
+	if x.nodes[begun].op == noOp {
+		x.follow(begun, r)
+	}
+}
+
+// follow notes the states through which a pass goes that nobody interferes with.
+func (x *explorer) follow(id int32, r *passRun) {
+	failure := x.sim.World.failure
+	depth := x.nodes[id].depth
+	steps := r.steps()
+	if failure != nil && len(steps) == 0 {
+		x.violate(failure, id, depth)
+		return
+	}
+	for i, c := range steps {
+		depth++
+		if failure != nil && i == len(steps)-1 {
+			x.violate(failure, id, depth)
+			return
+		}
+		next := x.add(c, id, depth)
+		x.nodes[id].op = next
+		x.join(id, next, byPass, false)
+		if c.flight == nil {
+			break
+		}
+		if id = next; x.nodes[id].op != noOp {
+			return
+		}
+	}
+	if x.model.Stale && r.end != nil && !r.start.flight.second {
+		f := *r.start.flight
+		f.results, f.second = r.results, true
+		again := &cluster{objects: r.end.objects, running: r.end.running, wishes: r.end.wishes, faults: r.end.faults, flight: &f}
+		x.join(id, x.add(again, id, depth), byPass, false)
+	}
+}
+
+// steps are the states after each new request; the last one is that after the
+// pass, if the pass came to its end.
+func (r *passRun) steps() []*cluster {
+	if r.end == nil {
+		return r.chain
+	}
+	return append(slices.Clone(r.chain[:max(len(r.chain)-1, 0)]), r.end)
+}
+
+// violate notes a violation by the step after a state.
+func (x *explorer) violate(v *Violation, at, depth int32) {
+	x.nodes[at].op = at
+	if x.found == nil || depth < x.foundWith {
+		x.found, x.foundAt, x.foundWith = v, at, depth
+	}
+}
+
+// String tells the numbers.
+func (e Exploration) String() string {
+	text := fmt.Sprintf("%d states (%d between passes, %d at a goal), %d transitions", e.States, e.Idle, e.Goals, e.Transitions)
+	if !e.Complete {
+		text += ", and more that were left out"
+	}
+	if e.Violation != nil {
+		text = fmt.Sprintf("%s\n%s: %s", text, e.Violation.Rule, e.Violation.What)
+		text += "\n  " + strings.Join(e.Path, "\n  ")
+	}
+	return text
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// truth says in what a Pod differs from what really runs of it; "" if in nothing.
+func (p *Process) truth(pod *corev1.Pod) string { return p.nodes.truth(pod) }
+
+func (n *nodes) truth(pod *corev1.Pod) string {
+	r := n.pods[pod.UID]
+	if r == nil {
+		return "" // whoever gets it starts it as it is
+	}
+	for i := range pod.Spec.Containers {
+		want := &pod.Spec.Containers[i]
+		if what := n.truthOf(pod, want); what != "" {
+			return fmt.Sprintf("container %s %s", want.Name, what)
+		}
+	}
+	return ""
+}
+
+// truthOf says in what a container differs from what really runs of it.
+func (n *nodes) truthOf(pod *corev1.Pod, want *corev1.Container) string {
+	r := n.pods[pod.UID]
+	if r == nil {
+		return ""
+	}
+	c := r.containers[want.Name]
+	switch {
+	case c == nil || c.id == "":
+	case c.image != want.Image:
+		return fmt.Sprintf("does not run %s yet", want.Image)
+	case !sameResources(c.has(), want.Resources):
+		return fmt.Sprintf("does not have %s yet", resourcesText(want.Resources))
+	}
+	return ""
+}
+
+// knows says that the process's cache has a revision.
+func (p *Process) knows(name string) bool {
+	for _, object := range p.caches[Revisions].objects {
+		if object.GetName() == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Rest ends the faults and lets the cluster come to rest. It fails the run if
+// that takes too long, if it rests anywhere but at its goal, or if a pass at
+// rest writes anything.
+func (s *Simulation) Rest() *Violation {
+	s.closing = true
+	s.settle()
+	patience := s.config.Patience
+	if patience == 0 {
+		patience = time.Hour
+	}
+	deadline, most := s.World.now().Add(patience), s.World.steps+mostSteps
+	for !s.World.idle() && s.World.failure == nil {
+		if s.World.now().After(deadline) || s.World.steps > most {
+			s.World.fail("it comes to rest", "something still happens %s and %d steps after the last fault; %s",
+				s.World.now().Sub(deadline.Add(-patience)), s.World.steps-most+mostSteps, s.missing())
+			break
+		}
+		s.World.step()
+	}
+	if s.World.failure == nil {
+		s.checkRest()
+	}
+	return s.World.failure
+}
+
+// settle makes everybody well behaved.
+func (s *Simulation) settle() {
+	s.World.say("story", "from here on nothing goes wrong any more")
+	s.nodes.heal()
+	s.settleUser()
+	s.operator.finish()
+	for _, p := range s.processes {
+		p.faults = Faults{}
+		for _, cache := range p.caches {
+			cache.lag = quiet(ProcessConfig{}).Lag
+		}
+	}
+}
+
+// mostSteps is in how many steps a set comes to rest; a run takes some hundreds.
+const mostSteps = 20000
+
+func (s *Simulation) checkRest() {
+	if what := s.missing(); what != "" {
+		s.World.fail("it converges", "nothing happens any more, but %s", what)
+		return
+	}
+	s.World.say("story", "the set rests at its goal; another pass and a new process have nothing to do")
+	s.launch(s.successor())
+	writes := 0
+	for _, p := range s.processes {
+		writes += p.writes
+		if !p.dead {
+			p.queue.Add(reconcile.Request{NamespacedName: s.key})
+		}
+	}
+	for n := 0; !s.World.idle() && s.World.failure == nil && n < 1000; n++ {
+		s.World.step()
+	}
+	for _, p := range s.processes {
+		writes -= p.writes
+	}
+	if writes != 0 || !s.World.idle() {
+		s.World.fail("a pass at the goal does nothing", "%d writes, and something to do later: %t", -writes, !s.World.idle())
+	}
+}
+
+// missing says what keeps the set from its goal; "" if it is there.
+func (s *Simulation) missing() string {
+	set := s.Set()
+	if set == nil {
+		return ""
+	}
+	update := s.updateRevision(set)
+	var live []*corev1.Pod
+	for _, pod := range s.Pods() {
+		if !active(pod) {
+			return fmt.Sprintf("Pod %s has ended and is not cleaned up", pod.Name)
+		}
+		if what := s.missingOf(pod, set); what != "" {
+			return fmt.Sprintf("Pod %s %s", pod.Name, what)
+		}
+		live = append(live, pod)
+	}
+	if len(live) != replicas(set) {
+		return fmt.Sprintf("there are %d Pods of %d", len(live), replicas(set))
+	}
+	old := 0
+	for _, pod := range live {
+		if !of(pod, update) {
+			old++
+		}
+	}
+	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
+		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
+	}
+	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
+}
+
+// missingOf says what keeps a Pod from being as it should be for good.
+func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
+	switch {
+	case stray(pod, set):
+		return "does not match the selector and is the set's all the same"
+	case state(pod) != apps.StateNormal:
+		return "is in " + string(state(pod))
+	case condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse:
+		return "is still drained"
+	case condition(pod, apps.ConditionPodReady).Status == corev1.ConditionFalse:
+		return "is still marked not ready"
+	case !available(pod, set, s.World.now()):
+		return "is not available"
+	case pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name):
+		return "was to be deleted"
+	case s.nodes.truth(pod) != "":
+		return "is not what runs: " + s.nodes.truth(pod)
+	}
+	if what := s.unprotectedBy(pod, set); what != "" {
+		return what
+	}
+	return s.torn(pod)
+}
+
+// unprotectedBy names the hook that a Pod has lost.
+func (s *Simulation) unprotectedBy(pod *corev1.Pod, set *apps.CloneSet) string {
+	hooks := lifecycle.FromSpec(set.Spec.Lifecycle)
+	switch {
+	case s.lossy():
+	case !hooks.PreDelete.Complete(pod.Labels, pod.Finalizers):
+		return "is not protected by its preDelete hook"
+	case !hooks.InPlaceUpdate.Complete(pod.Labels, pod.Finalizers):
+		return "is not protected by its inPlaceUpdate hook"
+	}
+	return ""
+}
+
+// lossy says that Pods may have lost a hook by nobody's fault but the
+// operator's or the user's.
+func (s *Simulation) lossy() bool { return s.config.Operator.Careless || s.unprotected }
+
+// torn says that a Pod carries the label of a revision and is not what that
+// revision says.
+func (s *Simulation) torn(pod *corev1.Pod) string {
+	object, err := s.Server.get(Revisions, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[apps.LabelRevision]})
+	if err != nil {
+		return "is of a revision that does not exist"
+	}
+	template, err := revision.Template(revisionData(object))
+	if err != nil {
+		return "is of a revision that cannot be read"
+	}
+	spec, _ := template["spec"].(map[string]any)
+	list, _ := spec["containers"].([]any)
+	for i := range list {
+		want, _ := list[i].(map[string]any)
+		if i >= len(pod.Spec.Containers) || pod.Spec.Containers[i].Image != want["image"] {
+			return fmt.Sprintf("is of revision %s and runs %s", object.GetName(), imagesOf(pod))
+		}
+		if have := pod.Spec.Containers[i].Resources; !sameResources(have, wantedResources(want)) {
+			return fmt.Sprintf("is of revision %s and has %s", object.GetName(), resourcesText(have))
+		}
+	}
+	metadata, _ := template["metadata"].(map[string]any)
+	labels, _ := metadata["labels"].(map[string]any)
+	for key, value := range labels {
+		if !strings.HasPrefix(key, hookPrefix) && pod.Labels[key] != value {
+			return fmt.Sprintf("is of revision %s and lacks its label %s=%v", object.GetName(), key, value)
+		}
+	}
+	return ""
+}
+
+func (s *Simulation) missingStatus(set *apps.CloneSet, live, old int, update string) string {
+	got := &set.Status
+	for _, c := range got.Conditions {
+		if c.Status == corev1.ConditionTrue && c.Type != apps.ConditionProgressing {
+			return fmt.Sprintf("condition %s is True: %s", c.Type, c.Message)
+		}
+	}
+	want := []int{live, live, live, live - old, live - old, live - old, replicas(set) - partitionOf(set)}
+	is := []int32{
+		got.Replicas, got.ReadyReplicas, got.AvailableReplicas, got.UpdatedReplicas, got.UpdatedReadyReplicas,
+		got.UpdatedAvailableReplicas, got.ExpectedUpdatedReplicas,
+	}
+	for i, name := range []string{
+		"replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "updatedReadyReplicas",
+		"updatedAvailableReplicas", "expectedUpdatedReplicas",
+	} {
+		if int(is[i]) != want[i] {
+			return fmt.Sprintf("status.%s is %d and should be %d", name, is[i], want[i])
+		}
+	}
+	switch {
+	case got.ObservedGeneration != set.Generation:
+		return "status.observedGeneration is behind"
+	case got.UpdateRevision != update:
+		return fmt.Sprintf("status.updateRevision is %s and should be %s", got.UpdateRevision, update)
+	case old == 0 && got.CurrentRevision != update:
+		return fmt.Sprintf("status.currentRevision is %s although all Pods are of %s", got.CurrentRevision, update)
+	}
+	return ""
+}

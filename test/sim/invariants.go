@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// Violation is a broken invariant.
+type Violation struct {
+	// Rule names the invariant.
+	Rule string
+	// What happened that must not.
+	What string
+	At   time.Time
+}
+
+// Error tells the violation.
+func (v *Violation) Error() string {
+	return fmt.Sprintf("%s at %.3fs: %s", v.Rule, v.At.Sub(epoch).Seconds(), v.What)
+}
+
+// deed is one write of a controller process to a Pod, and what it is judged by.
+type deed struct {
+	process *Process
+	// set is the CloneSet as the pass read it, and hooks are its hooks.
+	set   *apps.CloneSet
+	hooks lifecycle.Hooks
+	// update names the revision of the set's template.
+	update string
+	// old and new are the Pod on the server before and after; nil if not there.
+	old, new *corev1.Pod
+	// before and after are what the process knew.
+	before, after knowledge
+	// now is the time that the pass decided by.
+	now time.Time
+}
+
+// rule gives "" or what is wrong with a deed.
+type rule struct {
+	name string
+	find func(*deed) string
+}
+
+// rules are what must hold at every write of the controller to a Pod.
+var rules = []rule{
+	{"no Pod is updated while its hook holds it", heldUpdate},
+	{"no Pod is deleted while its hook holds it", heldDelete},
+	{"no drain is skipped", drainSkipped},
+	{"containers are updated by their priority", orderBroken},
+	{"no Pod of another owner is touched", foreignTouched},
+	{"a Pod that is not the set's any more is let go as it is", strayTouched},
+	{"no Pod in PreparingDelete or on its way out is updated", leavingUpdated},
+	{"a Pod comes back with its hooks", hooksLost},
+	{"nothing of others is wiped from a Pod", othersWiped},
+	{"states follow the table", illegalMove},
+	{"a gate opens only when its hook says so", gateForced},
+	{"an update is done when the kubelet says so", doneTooEarly},
+	{"no more unavailable by our doing than allowed", tooManyUnavailable},
+	{"unavailable Pods are not all updated or deleted at once", tooManyTouched},
+	{"never more Pods than replicas and surge", tooManyPods},
+	{"the partition is never overrun", partitionOverrun},
+	{"new Pods keep to the partition", wrongRevision},
+	{"nothing is updated that the strategy leaves alone", updatedAgainstWill},
+	{"a Pod is made after its claims", withoutClaims},
+	{"claims that wait are used first", claimsLeft},
+}
+
+// judge checks a commit of a controller process.
+func (s *Simulation) judge(p *Process, c *Commit) {
+	set := p.pass.set
+	if set == nil {
+		return
+	}
+	if c.Kind == Sets {
+		s.judgeStatus(p, c)
+		return
+	}
+	switch c.Kind {
+	case Claims:
+		s.judgeClaim(p, c)
+		return
+	case Revisions:
+		s.judgeRevision(c)
+		return
+	}
+	d := &deed{process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
+	d.old, _ = c.Old.(*corev1.Pod)
+	d.new, _ = c.New.(*corev1.Pod)
+	d.before, d.after = p.decided(set, c), p.decided(set, nil)
+	for _, r := range rules {
+		if what := r.find(d); what != "" {
+			s.World.fail(r.name, "%s", what)
+			return
+		}
+	}
+}
+
+// fail notes the first violation; the run ends there.
+func (w *World) fail(rule, format string, args ...any) {
+	if w.failure == nil {
+		w.failure = &Violation{Rule: rule, What: fmt.Sprintf(format, args...), At: w.now()}
+	}
+}
+
+// updateRevision names the revision that holds the template of a set.
+func (s *Simulation) updateRevision(set *apps.CloneSet) string {
+	if name, ok := s.revisionNames[set.Generation]; ok {
+		return name
+	}
+	template, err := templateOf(set)
+	if err != nil {
+		return ""
+	}
+	for _, object := range s.Server.list(Revisions) {
+		found, err := revision.Template(revisionData(object))
+		if err == nil && ownerOf(object) == string(set.UID) && revision.Equal(found, template) {
+			s.revisionNames[set.Generation] = object.GetName()
+			return object.GetName()
+		}
+	}
+	return ""
+}
+
+// judgeStatus checks a status that the controller wrote.
+func (s *Simulation) judgeStatus(p *Process, c *Commit) {
+	old, okOld := c.Old.(*apps.CloneSet)
+	set, okNew := c.New.(*apps.CloneSet)
+	if !okOld || !okNew || old.Status.CurrentRevision == set.Status.CurrentRevision || old.Status.CurrentRevision == "" {
+		return
+	}
+	// The pass may have created Pods since it counted; none of them is of
+	// another revision if all were of this one. That a Pod was gone when it was to
+	// be deleted is known by now.
+	k := p.knownByNow(p.pass.set)
+	behind := k.count(func(pod *corev1.Pod) bool { return active(pod) && !of(pod, set.Status.CurrentRevision) })
+	if behind > 0 && !(&deed{process: p}).rivals() {
+		s.World.fail("the current revision does not advance early", "%s becomes current while %d Pods are not of it",
+			set.Status.CurrentRevision, behind)
+	}
+}
+
+// judgeRevision checks a revision that the controller made: no two hold one template,
+// and there are never more than generations of the spec.
+func (s *Simulation) judgeRevision(c *Commit) {
+	set := s.Set()
+	if c.Old != nil || c.New == nil || set == nil {
+		return
+	}
+	made, err := revision.Template(revisionData(c.New))
+	if err != nil {
+		s.World.fail(ruleRevisions, "%s cannot be read: %v", c.New.GetName(), err)
+		return
+	}
+	count := int64(1)
+	for _, object := range s.Server.list(Revisions) {
+		if ownerOf(object) != string(set.UID) || object.GetName() == c.New.GetName() {
+			continue
+		}
+		count++
+		if template, err := revision.Template(revisionData(object)); err == nil && revision.Equal(template, made) {
+			s.World.fail(ruleRevisions, "%s and %s hold one template", object.GetName(), c.New.GetName())
+		}
+	}
+	if generations := max(set.Generation, s.wished); count > generations {
+		s.World.fail(ruleRevisions, "%d revisions in %d generations", count, generations)
+	}
+}
+
+// ruleRevisions names what judgeRevision checks.
+const ruleRevisions = "a generation gets one revision at most"
+
+func (d *deed) name() string {
+	if d.new != nil {
+		return d.new.Name
+	}
+	return d.old.Name
+}
+
+// updates says that the deed changes a Pod to another revision.
+func (d *deed) updates() bool {
+	return d.old != nil && d.new != nil &&
+		(d.old.Labels[apps.LabelRevision] != d.new.Labels[apps.LabelRevision] || d.changesContainers())
+}
+
+// goesOn says that the deed is a later part of an update that has begun.
+func (d *deed) goesOn() bool {
+	return d.updates() && state(d.old) == apps.StateUpdating && d.old.Labels[apps.LabelRevision] == d.new.Labels[apps.LabelRevision]
+}
+
+func (d *deed) deletes() bool {
+	return d.old != nil && d.old.DeletionTimestamp == nil && (d.new == nil || d.new.DeletionTimestamp != nil)
+}
+
+// changesContainers says that the deed changes what the kubelet is to run.
+func (d *deed) changesContainers() bool {
+	return d.old != nil && d.new != nil && (imagesOf(d.old) != imagesOf(d.new) || resourcesOf(d.old) != resourcesOf(d.new))
+}
+
+// moves says that the deed changes the state of a Pod.
+func (d *deed) moves() bool { return d.old != nil && d.new != nil && state(d.old) != state(d.new) }
+
+// heldUpdate: a Pod in Updating has passed its gate, or there was none then.
+func heldUpdate(d *deed) string {
+	if d.updates() && state(d.old) != apps.StateUpdating && d.hooks.InPlaceUpdate.Holds(d.old.Labels, d.old.Finalizers) {
+		return fmt.Sprintf("Pod %s is updated, and the inPlaceUpdate hook holds it", d.name())
+	}
+	return ""
+}
+
+func heldDelete(d *deed) string {
+	if d.deletes() && d.hooks.PreDelete.Holds(d.old.Labels, d.old.Finalizers) {
+		return fmt.Sprintf("Pod %s is deleted, and the preDelete hook holds it", d.name())
+	}
+	return ""
+}
+
+// drainSkipped: before a container changes the Pod is out of its endpoints, for
+// the whole of the grace period. A Pod without a node serves nobody, nor does one
+// in which nothing runs, or nothing ran when it left its endpoints: what starts
+// later is never in them.
+func drainSkipped(d *deed) string {
+	if !d.changesContainers() || d.old.Spec.NodeName == "" {
+		return "" // nothing runs yet that could restart
+	}
+	drained := condition(d.old, apps.ConditionInPlaceUpdateReady)
+	if drained.Status != corev1.ConditionFalse {
+		return fmt.Sprintf("the containers of Pod %s change while InPlaceUpdateReady is %q", d.name(), drained.Status)
+	}
+	strategy := d.set.Spec.UpdateStrategy.InPlaceUpdateStrategy
+	if strategy == nil || state(d.old) == apps.StateUpdating || !anyRunning(d.old) {
+		return ""
+	}
+	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
+	at, ran := d.process.server.drainedAt(d.old)
+	if gone := d.process.world.now().Sub(at); ran && gone < grace {
+		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", d.name(), gone, grace)
+	}
+	return ""
+}
+
+// drainedAt is when a Pod last left its endpoints for an update, exactly (its
+// condition has whole seconds only), and whether a container of it ran then.
+func (s *Server) drainedAt(pod *corev1.Pod) (at time.Time, ran bool) {
+	for _, c := range s.log[Pods] {
+		old, _ := c.Old.(*corev1.Pod)
+		next, _ := c.New.(*corev1.Pod)
+		if old == nil || next == nil || next.UID != pod.UID {
+			continue
+		}
+		out := func(pod *corev1.Pod) bool {
+			return condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+		}
+		if out(next) && !out(old) {
+			at, ran = c.At, anyRunning(old)
+		}
+	}
+	return at, ran
+}
+
+// anyRunning says that there is a container to drain.
+func anyRunning(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
+func foreignTouched(d *deed) string {
+	if d.old == nil || ownerOf(d.old) == string(d.set.UID) {
+		return ""
+	}
+	if ownerOf(d.old) == orphan && d.new != nil && ownerOf(d.new) == string(d.set.UID) {
+		return "" // an adoption
+	}
+	if ownerOf(d.old) == orphan && d.onlyOpens() {
+		return "" // its own new Pod, set free a moment ago
+	}
+	return fmt.Sprintf("Pod %s belongs to %s", d.name(), ownerOf(d.old))
+}
+
+// onlyOpens says that the deed does no more than open the Pod's readiness gates.
+func (d *deed) onlyOpens() bool {
+	if d.new == nil {
+		return false
+	}
+	before := d.old.DeepCopy()
+	before.ResourceVersion = d.new.ResourceVersion
+	for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
+		if condition(d.new, kind).Status == corev1.ConditionFalse {
+			return false
+		}
+	}
+	before.Status.Conditions = d.new.Status.Conditions
+	return same(before, d.new)
+}
+
+func leavingUpdated(d *deed) string {
+	switch {
+	case !d.updates():
+	case d.old.DeletionTimestamp != nil:
+		return fmt.Sprintf("Pod %s is updated on its way out", d.name())
+	case state(d.old) == apps.StatePreparingDelete:
+		return fmt.Sprintf("Pod %s is updated in PreparingDelete", d.name())
+	}
+	return ""
+}
+
+// hooksLost: on the way back, and before an update that follows on one which its
+// hook had not closed, labels and finalizers are put back together with the state.
+func hooksLost(d *deed) string {
+	if !d.moves() {
+		return ""
+	}
+	missing := func(h lifecycle.Hook) []string { return h.Missing(d.new.Labels, d.new.Finalizers) }
+	switch from, to := state(d.old), state(d.new); {
+	case from == apps.StatePreparingDelete && to == apps.StatePreparingNormal:
+		lost := append(missing(d.hooks.InPlaceUpdate), missing(d.hooks.PreDelete)...)
+		// What preNormal sets comes back with its yes.
+		lost = slices.DeleteFunc(lost, func(key string) bool {
+			_, label := d.hooks.PreNormal.Labels[key]
+			return label || slices.Contains(d.hooks.PreNormal.Finalizers, key)
+		})
+		if len(lost) > 0 {
+			return fmt.Sprintf("Pod %s comes back without %s", d.name(), strings.Join(lost, ", "))
+		}
+		if n := d.hooks.PreNormal; len(n.Labels)+len(n.Finalizers) > 0 && len(missing(n)) == 0 {
+			return fmt.Sprintf("Pod %s comes back as if its preNormal hook had said yes", d.name())
+		}
+	case from == apps.StateUpdated && to == apps.StatePreparingUpdate:
+		if lost := missing(d.hooks.InPlaceUpdate); len(lost) > 0 {
+			return fmt.Sprintf("Pod %s goes to the gate without %s, so the gate stands open", d.name(), strings.Join(lost, ", "))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// knowledge is what a process can know of its Pods at a moment of a pass: what
+// its cache showed when the pass looked, what it read from the server, and what
+// it wrote itself, also if the answer to a write was lost. Budgets are judged by
+// it: what others did in the meantime is not the process's doing.
+type knowledge struct {
+	pods []*corev1.Pod
+}
+
+// known gives what the process decided by and has written since, without one
+// commit if asked.
+func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
+	newest, gone := p.upTo(len(p.server.log[Pods]), without)
+	return p.own(set, newest, gone)
+}
+
+// knownByNow is what the process knows with all that its writes met.
+func (p *Process) knownByNow(set *apps.CloneSet) knowledge {
+	newest, gone := p.knownBy(len(p.server.log[Pods]), nil, p.learned, p.absent)
+	return p.own(set, newest, gone)
+}
+
+// decided gives what the process knew when it decided, and what it has done since,
+// without one commit if asked. The answers to its writes show what others did to a
+// Pod in the meantime; that came too late for the decision, and is left out.
+func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
+	from := p.pass.decidedAt
+	if from == 0 {
+		return p.known(set, without)
+	}
+	newest, gone := p.upTo(from, without)
+	for _, c := range p.server.log[Pods][from:] {
+		pod, ok := c.object().(*corev1.Pod)
+		if !ok || c.Actor != p.name || c == without {
+			continue
+		}
+		if was := newest[pod.UID]; was != nil && c.New != nil && !same(was, c.Old) {
+			pod = redone(was, c)
+		}
+		newest[pod.UID], gone[pod.UID] = pod, c.New == nil
+	}
+	return p.own(set, newest, gone)
+}
+
+// upTo gives the Pods as the process knew them at a place in the server's log, and
+// those of them that it has removed.
+func (p *Process) upTo(end int, without *Commit) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
+	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod let go
+		return p.knownBy(end, without, p.learned, p.absent)
+	}
+	return p.knownBy(end, without, p.pass.learned, p.pass.absent)
+}
+
+func (p *Process) knownBy(
+	end int, without *Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
+) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
+	newest, gone = map[types.UID]*corev1.Pod{}, map[types.UID]bool{}
+	learn := func(pod *corev1.Pod) {
+		if old := newest[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
+			newest[pod.UID] = pod
+		}
+	}
+	for _, object := range p.pass.base {
+		if pod, ok := object.(*corev1.Pod); ok {
+			learn(pod)
+		}
+	}
+	for _, pod := range read {
+		learn(pod)
+	}
+	for _, c := range p.server.log[Pods][p.pass.upTo:max(end, p.pass.upTo)] {
+		if pod, ok := c.object().(*corev1.Pod); ok && c.Actor == p.name && c != without {
+			gone[pod.UID] = c.New == nil
+			learn(pod)
+		}
+	}
+	maps.Copy(gone, absent)
+	return newest, gone
+}
+
+// redone does to a Pod what a commit did to it, on top of what others had done.
+func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
+	texts := make([][]byte, 0, 3)
+	for _, object := range []any{pod, c.Old, c.New} {
+		text, err := json.Marshal(object)
+		if err != nil {
+			panic(err) // a Pod always encodes
+		}
+		texts = append(texts, text)
+	}
+	change, err := strategicpatch.CreateTwoWayMergePatch(texts[1], texts[2], &corev1.Pod{})
+	if err == nil {
+		texts[0], err = strategicpatch.StrategicMergePatch(texts[0], change, &corev1.Pod{})
+	}
+	out := &corev1.Pod{}
+	if err == nil {
+		err = json.Unmarshal(texts[0], out)
+	}
+	if err != nil {
+		panic(err) // the change of a Pod always fits a Pod
+	}
+	return out
+}
+
+// own gives those of the Pods that are the set's and there, by name.
+func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
+	var k knowledge
+	for uid, pod := range newest {
+		if !gone[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
+			k.pods = append(k.pods, pod)
+		}
+	}
+	slices.SortFunc(k.pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return k
+}
+
+// vanished says that a Pod which the process read or wrote is gone from its cache
+// again, and that the process can tell: the cache had it, it shows a later version
+// of another Pod of the set, or the process deleted the Pod. One that was made and
+// removed while the watch hung leaves no other trace.
+func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
+	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
+		return false
+	}
+	removed, ours := p.server.removal(pod.UID, p.pass.upTo, p.name)
+	return removed && (ours || p.caches[Pods].shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
+}
+
+// removal says whether a Pod was removed before a place in the log, and whether it
+// was that actor who had deleted it.
+func (s *Server) removal(uid types.UID, end int, by string) (removed, his bool) {
+	for _, c := range s.log[Pods][:end] {
+		if c.Old != nil && c.Old.GetUID() == uid {
+			removed, his = removed || c.New == nil, his || (c.Actor == by && c.ends())
+		}
+	}
+	return removed, his
+}
+
+// shows says that the cache showed something of the set's Pods that is later than a
+// version.
+func (p *pass) shows(set *apps.CloneSet, version int64) bool {
+	for _, pod := range p.base {
+		if ownerOf(pod) == string(set.UID) && versionOf(pod) > version {
+			return true
+		}
+	}
+	return false
+}
+
+// ends says that the commit deletes an object, at once or in the end.
+func (c *Commit) ends() bool {
+	return c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil)
+}
+
+func versionOf(object client.Object) int64 {
+	number, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
+// active says that a Pod holds a place in its set.
+func active(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded
+}
+
+// available says that a Pod serves.
+func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
+	ready := condition(pod, corev1.PodReady)
+	return active(pod) && ready.Status == corev1.ConditionTrue && state(pod) == apps.StateNormal &&
+		condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
+		condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
+		// What a pass reads may be younger than the moment that it decides by.
+		(set.Spec.MinReadySeconds == 0 || !ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now))
+}
+
+// doomed says that a Pod is to be deleted.
+func doomed(pod *corev1.Pod, set *apps.CloneSet) bool {
+	return state(pod) == apps.StatePreparingDelete || specified(pod, set)
+}
+
+// specified says that the user has asked for this Pod to go.
+func specified(pod *corev1.Pod, set *apps.CloneSet) bool {
+	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)
+}
+
+// begun says that the in-place update of a Pod has begun.
+func begun(pod *corev1.Pod) bool {
+	return state(pod) == apps.StatePreparingUpdate || state(pod) == apps.StateUpdating ||
+		condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+}
+
+func of(pod *corev1.Pod, name string) bool {
+	return revision.Same(pod.Labels[apps.LabelRevision], name)
+}
+
+// count counts the Pods with a property.
+func (k knowledge) count(has func(*corev1.Pod) bool) int {
+	n := 0
+	for _, pod := range k.pods {
+		if has(pod) {
+			n++
+		}
+	}
+	return n
+}
+
+func (k knowledge) find(uid types.UID) *corev1.Pod {
+	for _, pod := range k.pods {
+		if pod.UID == uid {
+			return pod
+		}
+	}
+	return nil
+}
+
+// counts of a CloneSet's spec, by the rules of the CloneSet.
+func replicas(set *apps.CloneSet) int {
+	if set.Spec.Replicas == nil {
+		return 1
+	}
+	return int(*set.Spec.Replicas)
+}
+
+func countOf(c *apps.Count, fallback string, whole int, up bool) int {
+	text := fallback
+	if c != nil {
+		if c.IntOrString().Type == 0 {
+			return int(c.IntVal)
+		}
+		text = c.StrVal
+	}
+	value, err := strconv.Atoi(strings.TrimSuffix(text, "%"))
+	switch {
+	case err != nil:
+		return 0
+	case !strings.HasSuffix(text, "%"):
+		return value
+	case up:
+		return (value*whole + 99) / 100
+	}
+	return value * whole / 100
+}
+
+func surgeOf(set *apps.CloneSet) int {
+	if set.Spec.UpdateStrategy.Paused {
+		return 0
+	}
+	return countOf(set.Spec.UpdateStrategy.MaxSurge, "0", replicas(set), true)
+}
+
+func unavailableOf(set *apps.CloneSet) int {
+	return countOf(set.Spec.UpdateStrategy.MaxUnavailable, "20%", replicas(set), surgeOf(set) == 0)
+}
+
+func partitionOf(set *apps.CloneSet) int {
+	value := set.Spec.UpdateStrategy.Partition
+	n := min(countOf(value, "0", replicas(set), true), replicas(set))
+	if value != nil && strings.HasSuffix(value.StrVal, "%") && value.StrVal != "100%" && replicas(set) > 1 {
+		n = min(n, replicas(set)-1)
+	}
+	return n
+}

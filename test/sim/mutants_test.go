@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// mutant is a controller that is broken in one way. A simulator that lets one of
+// them pass proves nothing about the real one.
+type mutant struct {
+	name string
+	// before changes what the planner sees, after what it decided.
+	before func(*Process, *plan.Snapshot)
+	after  func(*plan.Snapshot, *plan.Plan)
+	// change breaks the process in another way.
+	change func(*Config)
+	// caught are the rules of which one has to catch it.
+	caught []string
+}
+
+const (
+	ruleHeldUpdate  = "no Pod is updated while its hook holds it"
+	ruleHeldDelete  = "no Pod is deleted while its hook holds it"
+	ruleDrain       = "no drain is skipped"
+	ruleHooks       = "a Pod comes back with its hooks"
+	ruleDone        = "an update is done when the kubelet says so"
+	ruleGate        = "a gate opens only when its hook says so"
+	ruleUnavailable = "no more unavailable by our doing than allowed"
+	ruleAtOnce      = "unavailable Pods are not all updated or deleted at once"
+	rulePods        = "never more Pods than replicas and surge"
+	rulePartition   = "the partition is never overrun"
+	ruleNewPods     = "new Pods keep to the partition"
+	ruleCurrent     = "the current revision does not advance early"
+	ruleConverges   = "it converges"
+	ruleRests       = "it comes to rest"
+	ruleLeaving     = "no Pod in PreparingDelete or on its way out is updated"
+	ruleMoves       = "states follow the table"
+	rulePaused      = "nothing is updated that the strategy leaves alone"
+	ruleSpins       = "it does not spin"
+	ruleOrder       = "containers are updated by their priority"
+	ruleClaimFirst  = "no claim goes while its Pod stays"
+	ruleClaimLost   = "claims outlive a Pod that others deleted"
+	ruleClaimsLeft  = "claims that wait are used first"
+	ruleWithClaims  = "a Pod is made after its claims"
+)
+
+func mutants() []mutant {
+	return slices.Concat(planMutants(), snapshotMutants(), containerMutants(), claimMutants())
+}
+
+// snapshotMutants read the world wrongly.
+func snapshotMutants() []mutant {
+	return []mutant{
+		{name: "ignores maxUnavailable", caught: []string{ruleUnavailable},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.MaxUnavailable = plan.Count{Value: 100, Percent: true} }},
+		{name: "ignores the surge limit", caught: []string{rulePods},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.MaxSurge = plan.Count{Value: 5} }},
+		{name: "overruns the partition", caught: []string{rulePartition, ruleNewPods},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Partition = plan.Count{} }},
+		{name: "forgets what it wrote", caught: []string{rulePods, ruleUnavailable, rulePartition},
+			before: forgetWrites},
+		{name: "ignores the grace period", caught: []string{ruleDrain},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Grace = 0 }},
+		{name: "ignores the inPlaceUpdate hook", caught: []string{ruleHeldUpdate, ruleMoves, ruleGate},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.InPlaceUpdate = lifecycle.Hook{} }},
+		{name: "ignores the preNormal hook", caught: []string{ruleGate},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.PreNormal = lifecycle.Hook{} }},
+		{name: "ignores the preDelete hook", caught: []string{ruleHeldDelete},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.PreDelete = lifecycle.Hook{} }},
+		{name: "ignores the pause", caught: []string{rulePaused},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Paused = false }},
+		{name: "updates what is to be updated by hand", caught: []string{rulePaused},
+			before: func(_ *Process, s *plan.Snapshot) {
+				if s.Spec.Method == plan.OnDelete {
+					s.Spec.Method = plan.InPlaceIfPossible
+				}
+			}},
+		{name: "ignores minReadySeconds", caught: []string{ruleUnavailable, ruleConverges},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.MinReady = 0 }},
+		{name: "makes every new Pod of the update revision", caught: []string{ruleNewPods},
+			before: func(_ *Process, s *plan.Snapshot) { s.Current = s.Update }},
+		{name: "advances the current revision early", caught: []string{ruleCurrent},
+			after: func(s *plan.Snapshot, _ *plan.Plan) {
+				s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod *corev1.Pod) bool { return !of(pod, s.Update.Name) })
+				s.Spec.Replicas = len(s.Pods)
+			}},
+		{name: "makes revisions that are there", caught: []string{ruleRevisions}, before: oneMoreRevision},
+		{name: "writes without preconditions", caught: []string{ruleHeldUpdate, ruleHeldDelete, ruleDrain, ruleUnavailable, ruleGate, ruleDone, ruleMoves, ruleLeaving},
+			change: func(c *Config) { c.Process.Careless = true }},
+	}
+}
+
+// oneMoreRevision makes another revision of the template in each pass.
+func oneMoreRevision(p *Process, s *plan.Snapshot) {
+	set := p.pass.set
+	data, err := revision.Data(s.Update.Template)
+	if err != nil {
+		return
+	}
+	again := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: set.Namespace, Name: fmt.Sprintf("%s-v%d", set.Name, versionOf(set)),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+		},
+		Data: runtime.RawExtension{Raw: data},
+	}
+	_ = p.reconciler.Client.Create(context.Background(), again) // a fault is no matter
+}
+
+func forgetWrites(p *Process, s *plan.Snapshot) {
+	s.Pods = nil
+	for _, object := range sorted(p.pass.base) {
+		if pod, ok := object.(*corev1.Pod); ok && ownerOf(pod) == string(p.pass.set.UID) {
+			s.Pods = append(s.Pods, pod)
+		}
+	}
+}
+
+// eachAction lets a function change or drop every action.
+func eachAction(change func(*plan.Action) bool) func(*plan.Snapshot, *plan.Plan) {
+	return func(_ *plan.Snapshot, p *plan.Plan) {
+		var kept []plan.Action
+		for _, a := range p.Actions {
+			if change(&a) {
+				kept = append(kept, a)
+			}
+		}
+		p.Actions = kept
+	}
+}
+
+func without(kind corev1.PodConditionType, status corev1.ConditionStatus) func(*plan.Action) bool {
+	return func(a *plan.Action) bool {
+		a.Conditions = slices.DeleteFunc(slices.Clone(a.Conditions), func(c plan.Condition) bool { return c.Type == kind && c.Status == status })
+		return true
+	}
+}
+
+// planMutants decide wrongly.
+func planMutants() []mutant {
+	careless := func(c *Config) { c.Process.Careless = true }
+	return []mutant{
+		{name: "drops the drain", change: careless, caught: []string{ruleDrain},
+			after: eachAction(without(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse))},
+		{name: "never brings a drained Pod back", caught: []string{ruleConverges, ruleDone, ruleRests},
+			after: eachAction(func(a *plan.Action) bool {
+				return a.Verb == plan.Create || without(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue)(a)
+			})},
+		{name: "never lifts the mark", caught: []string{ruleConverges, ruleRests},
+			after: eachAction(without(apps.ConditionPodReady, corev1.ConditionTrue))},
+		{name: "deletes held Pods", caught: []string{ruleHeldDelete},
+			after: eachAction(func(a *plan.Action) bool {
+				if a.To == apps.StatePreparingDelete {
+					*a = plan.Action{Verb: plan.Delete, Reason: a.Reason, Pod: a.Pod}
+				}
+				return true
+			})},
+		{name: "revives Pods without their hooks", caught: []string{ruleHooks},
+			after: eachAction(func(a *plan.Action) bool {
+				if a.Reason == plan.ReasonRevived {
+					a.Labels, a.AddFinalizers, a.RemoveFinalizers = nil, nil, nil
+				}
+				return true
+			})},
+		{name: "leaves the gate open before a second update", caught: []string{ruleHooks},
+			after: eachAction(func(a *plan.Action) bool {
+				if a.To == apps.StatePreparingUpdate {
+					a.Labels, a.AddFinalizers = nil, nil
+				}
+				return true
+			})},
+		{name: "never leaves Updated", caught: []string{ruleConverges},
+			after: eachAction(func(a *plan.Action) bool { return a.Pod == nil || state(a.Pod) != apps.StateUpdated })},
+		{name: "never cleans up", caught: []string{ruleConverges},
+			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonCleanUp })},
+		{name: "never revives", caught: []string{ruleConverges, ruleRests, rulePods},
+			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonRevived })},
+		{name: "never wakes up by itself", caught: []string{ruleConverges},
+			after: func(_ *plan.Snapshot, p *plan.Plan) { p.RequeueAt = time.Time{} }},
+		{name: "believes an update done at once", caught: []string{ruleDone},
+			after: finishAll},
+		{name: "replaces all that is not ready at once", caught: []string{ruleAtOnce, ruleHeldDelete, rulePaused, rulePartition},
+			after: replaceUnready},
+		{name: "always has something to write", caught: []string{ruleSpins},
+			after: func(_ *plan.Snapshot, p *plan.Plan) { p.More = true }},
+	}
+}
+
+// finishAll leads every Pod out of Updating.
+func finishAll(s *plan.Snapshot, p *plan.Plan) {
+	for _, pod := range s.Pods {
+		taken := slices.ContainsFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
+		if !taken && state(pod) == apps.StateUpdating && pod.DeletionTimestamp == nil {
+			p.Actions = append(p.Actions, plan.Action{
+				Verb: plan.Move, Reason: lifecycle.ReasonUpdateDone, Pod: pod, To: apps.StateUpdated,
+				Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue}},
+			})
+		}
+	}
+}
+
+// replaceUnready deletes every old Pod that is not ready.
+func replaceUnready(s *plan.Snapshot, p *plan.Plan) {
+	for _, pod := range s.Pods {
+		ready := condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+		if !ready && active(pod) && !of(pod, s.Update.Name) {
+			p.Actions = slices.DeleteFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
+			p.Actions = append(p.Actions, plan.Action{Verb: plan.Delete, Reason: plan.ReasonRecreate, Pod: pod})
+		}
+	}
+}
+
+func (m mutant) sabotage(c *Config) {
+	c.Process.Planner = func(p *Process, s *plan.Snapshot) plan.Plan {
+		if m.before != nil {
+			m.before(p, s)
+		}
+		decided := plan.Make(s)
+		if m.after != nil {
+			m.after(s, &decided)
+		}
+		return decided
+	}
+	if m.change != nil {
+		m.change(c)
+	}
+}
+
+// mutantSeeds is within how many schedules every mutant has to be caught.
+const mutantSeeds = 1500
+
+func TestMutantsAreCaught(t *testing.T) {
+	for _, m := range mutants() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			found := map[string]int{}
+			for seed := uint64(1); seed <= mutantSeeds; seed++ {
+				v := Random(seed, m.sabotage).Run()
+				if v == nil {
+					continue
+				}
+				found[v.Rule]++
+				if slices.Contains(m.caught, v.Rule) {
+					t.Logf("seed %d: %v", seed, v)
+					return
+				}
+			}
+			t.Errorf("not caught in %d schedules; other rules that it broke: %s", mutantSeeds, fmt.Sprint(slices.Sorted(maps.Keys(found))))
+		})
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+)
+
+// OperatorConfig says how the hook operator behaves. Spans are the longest that
+// a draw can give; the shortest is a tenth.
+type OperatorConfig struct {
+	// Notice is how long it takes to see a change, Answer to act on it.
+	Notice, Answer time.Duration
+	// Silent is the probability that it does not answer until the run ends.
+	Silent float64
+	// Twice is the probability that it gives an answer a second time, later.
+	Twice float64
+	// Careless answers go to the Pod in whatever version it is by then.
+	Careless bool
+}
+
+// operator is whoever registers Pods: it answers the hooks of every gate.
+type operator struct {
+	world  *World
+	server *Server
+	config OperatorConfig
+	set    types.NamespacedName
+	// closing makes it answer what it was silent about.
+	closing bool
+}
+
+// hookPrefix marks the labels and finalizers that are the operator's.
+const hookPrefix = "hook/"
+
+func newOperator(w *World, s *Server, set types.NamespacedName, config OperatorConfig) *operator {
+	o := &operator{world: w, server: s, config: config, set: set}
+	s.committed = append(s.committed, o.hear)
+	return o
+}
+
+func (o *operator) span(most time.Duration) time.Duration { return o.world.between(most/10, most) }
+
+// hear is told of every commit.
+func (o *operator) hear(c *Commit) {
+	switch {
+	case c.Kind == Pods && c.New != nil:
+		o.notice(client.ObjectKeyFromObject(c.New))
+	case c.Kind == Sets && c.New != nil && c.Old != nil && c.Old.GetGeneration() != c.New.GetGeneration():
+		o.noticeAll()
+	}
+}
+
+func (o *operator) noticeAll() {
+	for _, object := range o.server.list(Pods) {
+		o.notice(client.ObjectKeyFromObject(object))
+	}
+}
+
+func (o *operator) notice(at types.NamespacedName) {
+	o.world.after(o.span(o.config.Notice), func() { o.look(at) })
+}
+
+// finish makes it prompt, careful and no longer silent.
+func (o *operator) finish() {
+	o.closing = true
+	o.config = OperatorConfig{Notice: 10 * time.Millisecond, Answer: 100 * time.Millisecond}
+	o.noticeAll()
+}
+
+// look reads a Pod and decides on an answer, which it gives later.
+func (o *operator) look(at types.NamespacedName) {
+	object, err := o.server.get(Pods, at)
+	if err != nil {
+		return
+	}
+	pod, _ := object.(*corev1.Pod)
+	change := o.answer(pod)
+	if change == nil || (!o.closing && o.world.roll(o.config.Silent)) {
+		return
+	}
+	times := 1
+	if o.world.roll(o.config.Twice) {
+		times = 2
+	}
+	version := pod.ResourceVersion
+	if o.config.Careless {
+		version = ""
+	}
+	for i := range times {
+		o.world.after(o.span(o.config.Answer)*time.Duration(1+4*i), func() { o.give(at, pod.UID, version, change) })
+	}
+}
+
+// give writes an answer; one that meets a newer version is decided anew, which
+// the commit of that version has led to already.
+func (o *operator) give(at types.NamespacedName, uid types.UID, version string, change func(*corev1.Pod)) {
+	_, _ = o.server.update("operator", Pods, at, "", func(object client.Object) error {
+		pod, ok := object.(*corev1.Pod)
+		if !ok || pod.UID != uid || (version != "" && pod.ResourceVersion != version) {
+			return errOutdated
+		}
+		change(pod)
+		return nil
+	})
+}
+
+// answer is what the operator does for a Pod in its state; nil if nothing.
+func (o *operator) answer(pod *corev1.Pod) func(*corev1.Pod) {
+	if pod.DeletionTimestamp != nil {
+		return dropFinalizers(pod)
+	}
+	object, err := o.server.get(Sets, o.set)
+	if err != nil {
+		return nil
+	}
+	set, _ := object.(*apps.CloneSet)
+	hooks := lifecycle.FromSpec(set.Spec.Lifecycle)
+	ready := condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+	switch s := state(pod); {
+	case s == apps.StatePreparingNormal && ready:
+		return confirm(hooks.PreNormal, pod)
+	case s == apps.StateUpdated && ready:
+		return confirm(hooks.InPlaceUpdate, pod)
+	case s == apps.StatePreparingUpdate:
+		return release(hooks.InPlaceUpdate, pod)
+	case s == apps.StatePreparingDelete:
+		return release(hooks.PreDelete, pod)
+	}
+	return nil
+}
+
+// confirm sets all that a hook waits for.
+func confirm(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
+	if hook.Complete(pod.Labels, pod.Finalizers) {
+		return nil
+	}
+	return func(pod *corev1.Pod) {
+		for key, value := range hook.Labels {
+			pod.Labels[key] = value
+		}
+		for _, f := range hook.Finalizers {
+			if !slices.Contains(pod.Finalizers, f) {
+				pod.Finalizers = append(pod.Finalizers, f)
+			}
+		}
+	}
+}
+
+// release lets go of all that holds a Pod.
+func release(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
+	if !hook.Holds(pod.Labels, pod.Finalizers) {
+		return nil
+	}
+	return func(pod *corev1.Pod) {
+		for key, value := range hook.Labels {
+			if pod.Labels[key] == value {
+				pod.Labels[key] = "false"
+			}
+		}
+		pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(f string) bool { return slices.Contains(hook.Finalizers, f) })
+	}
+}
+
+// dropFinalizers lets a Pod go that somebody deletes past its CloneSet.
+func dropFinalizers(pod *corev1.Pod) func(*corev1.Pod) {
+	ours := func(f string) bool { return strings.HasPrefix(f, hookPrefix) }
+	if !slices.ContainsFunc(pod.Finalizers, ours) {
+		return nil
+	}
+	return func(pod *corev1.Pod) { pod.Finalizers = slices.DeleteFunc(pod.Finalizers, ours) }
+}

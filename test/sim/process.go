@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+)
+
+// Planner is a plan.Make, or a broken one.
+type Planner func(*plan.Snapshot) plan.Plan
+
+// ProcessConfig says how a controller process behaves.
+type ProcessConfig struct {
+	// Lags are the delays of its watches; Lag is that of every kind not named.
+	Lags map[Kind]Lag
+	Lag  Lag
+	// Speed is how long a request takes to the server, and its answer back.
+	Speed time.Duration
+	// Starts is how many Pods one pass may start with; 0 is no bound.
+	Starts int
+	Faults Faults
+	// Planner decides. Default: plan.Make.
+	Planner func(*Process, *plan.Snapshot) plan.Plan
+	// CrashAt is the number of the write after which the first process dies; 0
+	// is none.
+	CrashAt int
+	// LoseAt is the number of the request of the first process whose answer is
+	// lost; LoseBlind says that the request was carried out all the same.
+	LoseAt    int
+	LoseBlind bool
+	// Logger takes what the process logs. Default: nobody.
+	Logger logr.Logger
+	// Careless takes the versions out of all writes: a broken executor.
+	Careless bool
+}
+
+// Process is a controller process: the real Reconciler, its caches and its queue.
+type Process struct {
+	world    *World
+	server   *Server
+	name     string
+	caches   map[Kind]*cache
+	queue    *queue
+	handlers map[Kind]handler.EventHandler
+
+	nodes      *nodes
+	reconciler *cloneset.Reconciler
+	logger     logr.Logger
+	faults     Faults
+	speed      time.Duration
+	careless   bool
+	dead       bool
+	// writes counts the writes that took effect; the process dies after the
+	// one with the number crashAt.
+	writes, crashAt int
+	// requests counts the write requests.
+	requests  int
+	loseAt    int
+	loseBlind bool
+	onCrash   func()
+	// vain counts the passes since anything changed, of which lastSeen is the
+	// number.
+	vain, lastSeen int
+
+	pass pass
+	// learned are the Pods as the process read them from the server.
+	learned map[types.UID]*corev1.Pod
+	// absent are the Pods that the server did not show when asked for.
+	absent map[types.UID]bool
+	// deleted are the Pods that the process asked to be deleted.
+	deleted map[types.UID]bool
+	// learnedSet is the CloneSet as the server last answered with it.
+	learnedSet *apps.CloneSet
+	// answered is that of a write whose answer is under way.
+	answered *apps.CloneSet
+}
+
+// pass is what the present pass of a process knows.
+type pass struct {
+	set *apps.CloneSet
+	now time.Time
+	// base are the Pods as the cache showed them, and upTo how much of the
+	// server's log that was.
+	base map[types.NamespacedName]client.Object
+	upTo int
+	// claimsUpTo is upTo for the claims.
+	claimsUpTo int
+	// learned and absent are what the process had read from the server when it
+	// decided.
+	learned map[types.UID]*corev1.Pod
+	absent  map[types.UID]bool
+	// decidedAt is how much of the server's log there was then; 0 before that.
+	decidedAt int
+	// snapshot is what it was decided on, plan what was decided.
+	snapshot *plan.Snapshot
+	plan     plan.Plan
+}
+
+// newProcess starts a process: it lists all objects and then watches them.
+func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process {
+	p := &Process{
+		world: w, server: s, name: name, faults: config.Faults, speed: config.Speed, careless: config.Careless, logger: config.Logger,
+		crashAt: config.CrashAt, loseAt: config.LoseAt, loseBlind: config.LoseBlind,
+		caches: map[Kind]*cache{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
+	}
+	c := &apiClient{process: p}
+	p.reconciler = cloneset.New(c, &liveReader{p}, recorder{p}, cloneset.Options{Parallel: 1, Clock: w.Clock})
+	p.reconciler.ListPods = p.listPods
+	ids := 0
+	p.reconciler.NewID = func() string { ids++; return fmt.Sprintf("%s%02d", short(name), ids) }
+	planner := config.Planner
+	if planner == nil {
+		planner = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
+	}
+	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
+		s.Starts = config.Starts
+		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
+		p.pass.decidedAt = len(p.server.log[Pods])
+		p.pass.snapshot, p.pass.plan = s, planner(p, s)
+		w.decided(p, &p.pass.plan)
+		return p.pass.plan
+	}
+	p.handlers = map[Kind]handler.EventHandler{Pods: p.reconciler.PodEvents(), Claims: p.reconciler.ClaimEvents()}
+	p.queue = &queue{
+		world: w, work: p.work, failures: map[reconcile.Request]int{}, due: map[reconcile.Request]time.Time{},
+		pause: func() time.Duration { return w.between(0, time.Millisecond) },
+	}
+	for _, kind := range kinds {
+		lag, ok := config.Lags[kind]
+		if !ok {
+			lag = config.Lag
+		}
+		cache := newCache(w, s, kind, lag)
+		cache.changed = func(before, after client.Object) { p.later(cache, before, after) }
+		p.caches[kind] = cache
+	}
+	for _, kind := range kinds {
+		p.caches[kind].start()
+	}
+	return p
+}
+
+// listPods lists from the cache's index of Pods.
+func (p *Process) listPods(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
+	if p.dead {
+		return nil, errDead
+	}
+	p.looked()
+	var pods []*corev1.Pod
+	for _, object := range sorted(p.caches[Pods].objects) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return nil, fmt.Errorf("the cache of Pods holds a %T", object)
+		}
+		if pod.Namespace == namespace && ownerOf(pod) == owner {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
+}
+
+// short makes the first letter of the ids of a process's Pods: "a" for the first.
+func short(name string) string { return name[len(name)-1:] }
+
+// later leads an event from the cache to its handler, which runs by itself.
+func (p *Process) later(c *cache, before, after client.Object) {
+	at := p.world.now().Add(p.world.between(0, time.Millisecond))
+	if at.Before(c.heard) {
+		at = c.heard
+	}
+	c.heard = at
+	p.world.after(at.Sub(p.world.now()), func() {
+		if !p.dead {
+			p.handle(c.kind, before, after)
+		}
+	})
+}
+
+// handle does what the controller's event handlers do.
+func (p *Process) handle(kind Kind, before, after client.Object) {
+	ctx := context.Background()
+	object := after
+	if object == nil {
+		object = before
+	}
+	switch handlers := p.handlers[kind]; {
+	case kind == Sets:
+		p.handleSet(before, after)
+	case handlers != nil && before == nil:
+		handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
+	case handlers != nil && after == nil:
+		handlers.Delete(ctx, event.DeleteEvent{Object: before}, p.queue)
+	case handlers != nil:
+		handlers.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, p.queue)
+	default:
+		if owner := metav1.GetControllerOf(object); owner != nil {
+			p.queue.Add(reconcile.Request{NamespacedName: key(object.GetNamespace(), owner.Name)})
+		}
+	}
+}
+
+func (p *Process) handleSet(before, after client.Object) {
+	object := after
+	switch {
+	case after == nil:
+		object = before
+	case before != nil && !p.reconciler.SetChanged(before, after):
+		return
+	}
+	p.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+}
+
+// mostVain is how many passes may follow one another while nothing changes.
+const mostVain = 300
+
+// work makes one pass.
+func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
+	if seen := len(p.server.log[Pods]) + len(p.server.log[Sets]) + len(p.server.log[Claims]); seen != p.lastSeen {
+		p.lastSeen, p.vain = seen, 0
+	}
+	if p.vain++; p.vain > mostVain {
+		p.world.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
+	}
+	p.pass = pass{}
+	result, err := p.reconciler.Reconcile(log.IntoContext(context.Background(), p.logger), request)
+	if err != nil && !p.dead {
+		p.world.say(p.name, "the pass fails: %v", err)
+	}
+	return result, err
+}
+
+// began notes what a pass starts from.
+func (p *Process) began(object client.Object) {
+	set, ok := object.(*apps.CloneSet)
+	if !ok {
+		return
+	}
+	if p.learnedSet != nil && p.learnedSet.UID == set.UID && versionOf(p.learnedSet) > versionOf(set) {
+		set = p.learnedSet
+	}
+	p.pass.set, p.pass.now = set, p.world.now()
+}
+
+// looked notes what the cache shows of the Pods.
+func (p *Process) looked() {
+	cache := p.caches[Pods]
+	p.pass.upTo, p.pass.claimsUpTo = cache.applied, p.caches[Claims].applied
+	p.pass.base = make(map[types.NamespacedName]client.Object, len(cache.objects))
+	for key, object := range cache.objects {
+		p.pass.base[key] = object
+	}
+}
+
+// crash ends the process; what it wrote stays, what it knew is gone.
+func (p *Process) crash() {
+	p.world.say(p.name, "the process dies")
+	p.stop()
+	if p.onCrash != nil {
+		p.onCrash()
+	}
+}
+
+func (p *Process) stop() {
+	p.dead, p.queue.stopped = true, true
+	for _, cache := range p.caches {
+		cache.stopped = true
+	}
+}
+
+// recorder puts events into the story.
+type recorder struct{ process *Process }
+
+// Eventf records an event.
+func (r recorder) Eventf(_, _ runtime.Object, _, reason, _, note string, args ...any) {
+	if r.process.dead {
+		return
+	}
+	r.process.world.say(r.process.name, "event "+reason+": "+note, args...)
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// Config describes a run, apart from what its user does.
+type Config struct {
+	Seed     uint64
+	Process  ProcessConfig
+	Nodes    NodeConfig
+	Operator OperatorConfig
+	// Steady has everything take the same time always.
+	Steady bool
+	// Restart is how long it takes until another process takes over from one
+	// that died.
+	Restart time.Duration
+	// Patience is how long the set may take to come to rest after the last
+	// fault. Default: 4 hours of virtual time.
+	Patience time.Duration
+}
+
+// Calm is a cluster in which nothing goes wrong, in round figures.
+func Calm() Config {
+	return Config{
+		Process: ProcessConfig{Lag: Lag{Least: time.Millisecond, Most: 20 * time.Millisecond}, Speed: 4 * time.Millisecond, Starts: 32},
+		Nodes: NodeConfig{
+			Nodes: 2, Notice: 50 * time.Millisecond, Start: 2 * time.Second, Stop: time.Second,
+			Report: 20 * time.Millisecond, Schedule: 50 * time.Millisecond, Resize: time.Second,
+		},
+		Operator: OperatorConfig{Notice: 50 * time.Millisecond, Answer: time.Second},
+		Restart:  5 * time.Second,
+	}
+}
+
+// Simulation is one run.
+type Simulation struct {
+	World  *World
+	Server *Server
+	config Config
+
+	nodes     *nodes
+	operator  *operator
+	processes []*Process
+	key       types.NamespacedName
+	// closing says that the faults are over.
+	closing bool
+	// plannedEnd is when a random schedule is over.
+	plannedEnd time.Duration
+	// templates are those that the set had so far.
+	templates []apps.PodTemplate
+	// wished is how many generations of the set its user has asked for, where the
+	// explorer folds their numbers; else 0.
+	wished int64
+	// unprotected says that the user may have left Pods without their hooks.
+	unprotected bool
+	// revisionNames are the update revisions by the generation of the set.
+	revisionNames map[int64]string
+	// reuseDisabled says that the user wanted no reuse of claims at some time, and
+	// listed are all names that were ever in podsToDelete.
+	reuseDisabled bool
+	listed        []string
+}
+
+var errOutdated = errors.New("the object has changed")
+
+// New makes a cluster with one CloneSet and one controller process.
+func New(config Config, set *apps.CloneSet) *Simulation {
+	w := newWorld(config.Seed)
+	w.steady = config.Steady
+	s := &Simulation{
+		World: w, Server: newServer(w.now), config: config, revisionNames: map[int64]string{},
+		key: client.ObjectKeyFromObject(set),
+	}
+	s.Server.committed = append(s.Server.committed, s.observe)
+	newProtector(w, s.Server)
+	s.nodes = newNodes(w, s.Server, config.Nodes)
+	s.operator = newOperator(w, s.Server, s.key, config.Operator)
+	s.launch(config.Process)
+	if _, err := s.Server.create("user", Sets, set, false); err != nil {
+		w.fail("setup", "create the CloneSet: %v", err)
+	}
+	return s
+}
+
+// launch starts a controller process; one that dies is followed by another.
+func (s *Simulation) launch(config ProcessConfig) *Process {
+	name := fmt.Sprintf("usher-%s", letters(len(s.processes)))
+	p := newProcess(s.World, s.Server, name, config)
+	p.nodes = s.nodes
+	p.onCrash = func() {
+		s.World.after(s.config.Restart, func() { s.launch(s.successor()) })
+	}
+	s.processes = append(s.processes, p)
+	return p
+}
+
+// successor is how a process behaves that takes over.
+func (s *Simulation) successor() ProcessConfig {
+	config := s.config.Process
+	config.CrashAt, config.LoseAt = 0, 0
+	if s.closing {
+		config = quiet(config)
+	}
+	return config
+}
+
+// quiet is a process without faults and with short delays.
+func quiet(config ProcessConfig) ProcessConfig {
+	config.Faults = Faults{}
+	config.Lags = nil
+	config.Lag = Lag{Least: time.Millisecond, Most: 10 * time.Millisecond}
+	return config
+}
+
+func letters(n int) string {
+	out := ""
+	for {
+		out = string(rune('a'+n%26)) + out
+		n = n/26 - 1
+		if n < 0 {
+			return out
+		}
+	}
+}
+
+func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
+
+// observe is told of every commit: it notes it, has the rules look at it, and
+// leads it to the caches.
+func (s *Simulation) observe(c *Commit) {
+	s.World.tell(c)
+	s.remember(c.object())
+	for _, p := range s.processes {
+		if p.name == c.Actor {
+			s.judge(p, c)
+		}
+	}
+	for _, p := range s.processes {
+		if !p.dead {
+			p.caches[c.Kind].hear()
+		}
+	}
+}
+
+// Set reads the CloneSet as it is on the server.
+func (s *Simulation) Set() *apps.CloneSet {
+	object, err := s.Server.get(Sets, s.key)
+	if err != nil {
+		return nil
+	}
+	set, _ := object.(*apps.CloneSet)
+	return set
+}
+
+// Edit has the user change the CloneSet.
+func (s *Simulation) Edit(what string, change func(*apps.CloneSet)) {
+	s.World.say("user", "%s", what)
+	if set := s.Set(); set != nil {
+		s.templates = append(s.templates, set.Spec.Template)
+	}
+	_, err := s.Server.update("user", Sets, s.key, "", func(object client.Object) error {
+		if set, ok := object.(*apps.CloneSet); ok {
+			change(set)
+		}
+		return nil
+	})
+	if err != nil {
+		s.World.say("user", "is refused: %v", err)
+	}
+}
+
+// Pods lists the set's Pods as they are on the server, by name.
+func (s *Simulation) Pods() []*corev1.Pod {
+	set := s.Set()
+	var out []*corev1.Pod
+	for _, object := range s.Server.list(Pods) {
+		if pod, ok := object.(*corev1.Pod); ok && set != nil && ownerOf(pod) == string(set.UID) {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
+// Builder makes a CloneSet.
+type Builder struct {
+	set      apps.CloneSet
+	template corev1.PodTemplateSpec
+}
+
+// Demo is a CloneSet of that many replicas with one container.
+func Demo(replicas int32) *Builder {
+	b := &Builder{}
+	b.set.Namespace, b.set.Name = "sim", "demo"
+	b.set.Spec.Replicas = &replicas
+	b.set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "demo"}
+	b.template.Labels = map[string]string{"app": "demo"}
+	b.template.Spec.Containers = []corev1.Container{{Name: "main", Image: "app:1"}}
+	b.set.Spec.UpdateStrategy.Type = apps.UpdateReCreate
+	b.Unavailable(intstr.FromString("20%"))
+	return b
+}
+
+// Type sets the type of update.
+func (b *Builder) Type(kind apps.UpdateStrategyType) *Builder {
+	b.set.Spec.UpdateStrategy.Type = kind
+	return b
+}
+
+// Unavailable sets maxUnavailable.
+func (b *Builder) Unavailable(count intstr.IntOrString) *Builder {
+	b.set.Spec.UpdateStrategy.MaxUnavailable = (*apps.Count)(&count)
+	return b
+}
+
+// Surge sets maxSurge.
+func (b *Builder) Surge(count intstr.IntOrString) *Builder {
+	b.set.Spec.UpdateStrategy.MaxSurge = (*apps.Count)(&count)
+	return b
+}
+
+// Partition sets the partition.
+func (b *Builder) Partition(count intstr.IntOrString) *Builder {
+	b.set.Spec.UpdateStrategy.Partition = (*apps.Count)(&count)
+	return b
+}
+
+// Grace sets the grace period of in-place updates.
+func (b *Builder) Grace(seconds int32) *Builder {
+	b.set.Spec.UpdateStrategy.InPlaceUpdateStrategy = &apps.InPlaceUpdateStrategy{GracePeriodSeconds: seconds}
+	return b
+}
+
+// MinReady sets minReadySeconds.
+func (b *Builder) MinReady(seconds int32) *Builder {
+	b.set.Spec.MinReadySeconds = seconds
+	return b
+}
+
+// Hooks sets the lifecycle, and gives the template what the hooks start with:
+// what holds a Pod is there, what lets it pass is not.
+func (b *Builder) Hooks(hooks *apps.Lifecycle) *Builder {
+	b.set.Spec.Lifecycle = hooks
+	if hooks != nil {
+		addHooks(&b.template, hooks)
+	}
+	return b
+}
+
+func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
+	for _, h := range []*apps.LifecycleHook{hooks.InPlaceUpdate, hooks.PreDelete} {
+		if h == nil {
+			continue
+		}
+		for key, value := range h.LabelsHandler {
+			template.Labels[key] = value
+		}
+		for _, f := range h.FinalizersHandler {
+			if !contains(template.Finalizers, f) {
+				template.Finalizers = append(template.Finalizers, f)
+			}
+		}
+	}
+	if n := hooks.PreNormal; n != nil {
+		for key := range n.LabelsHandler {
+			template.Labels[key] = "false"
+		}
+	}
+}
+
+func contains(list []string, item string) bool {
+	for _, other := range list {
+		if other == item {
+			return true
+		}
+	}
+	return false
+}
+
+// Build gives the CloneSet.
+func (b *Builder) Build() *apps.CloneSet {
+	set := b.set.DeepCopy()
+	set.Spec.Template = rawTemplate(b.template)
+	return set
+}
+
+// rawTemplate encodes a template with its keys in order, so that a patch of the
+// CloneSet leaves it byte for byte as it is.
+func rawTemplate(template corev1.PodTemplateSpec) apps.PodTemplate {
+	out := apps.NewPodTemplate(template)
+	var value any
+	if err := json.Unmarshal(out.Raw(), &value); err != nil {
+		return out
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return out
+	}
+	var ordered apps.PodTemplate
+	if err := json.Unmarshal(data, &ordered); err != nil {
+		return out
+	}
+	return ordered
+}
+
+// Retemplate changes the template of a CloneSet.
+func Retemplate(change func(*corev1.PodTemplateSpec)) func(*apps.CloneSet) {
+	return func(set *apps.CloneSet) {
+		template, err := set.Spec.Template.Decode()
+		if err != nil {
+			return
+		}
+		change(template)
+		set.Spec.Template = rawTemplate(*template)
+	}
+}
+
+// Image gives the set's container another image.
+func Image(image string) func(*apps.CloneSet) {
+	return Retemplate(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = image })
+}
+
+// Undo merges the data of a revision into the CloneSet, its directive included.
+func Undo(data []byte) func(*apps.CloneSet) {
+	return func(set *apps.CloneSet) {
+		was, err := json.Marshal(map[string]any{"spec": map[string]any{"template": set.Spec.Template}})
+		if err != nil {
+			return
+		}
+		merged, err := mergePatch(was, data)
+		if err != nil {
+			return
+		}
+		var is struct {
+			Spec struct{ Template apps.PodTemplate }
+		}
+		if err := json.Unmarshal(merged, &is); err == nil {
+			set.Spec.Template = is.Spec.Template
+		}
+	}
+}
+
+func templateOf(set *apps.CloneSet) (map[string]any, error) {
+	return revision.Decode(set.Spec.Template.Raw())
+}
+
+func revisionData(object client.Object) []byte {
+	if r, ok := object.(*appsv1.ControllerRevision); ok {
+		return r.Data.Raw
+	}
+	return nil
+}
+
+// LabelHooks are the three hooks by label, as most operators use them.
+func LabelHooks() *apps.Lifecycle {
+	return &apps.Lifecycle{
+		PreNormal:     &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/online": "true"}},
+		InPlaceUpdate: &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/block-update": "true"}},
+		PreDelete:     &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/block-delete": "true"}},
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+)
+
+// epoch is when every run starts.
+var epoch = time.Date(2030, time.January, 1, 12, 0, 0, 0, time.UTC)
+
+// World is time, chance and the story of a run. Things happen one at a time, in
+// the order of their time, and those of one time in the order in which they
+// were planned.
+type World struct {
+	Clock *testclock.FakePassiveClock
+	// chance is all the randomness there is.
+	chance *rand.Rand
+	agenda agenda
+	next   int
+	story  story
+	// failure is the first broken invariant.
+	failure *Violation
+	// steps counts what has happened.
+	steps int
+	// steady takes chance out of spans of time.
+	steady bool
+}
+
+func newWorld(seed uint64) *World {
+	return &World{Clock: testclock.NewFakePassiveClock(epoch), chance: rand.New(rand.NewPCG(seed, seed^0x9e3779b97f4a7c15))}
+}
+
+func (w *World) now() time.Time { return w.Clock.Now() }
+
+// after plans something.
+func (w *World) after(delay time.Duration, do func()) {
+	w.next++
+	heap.Push(&w.agenda, &planned{at: w.now().Add(max(delay, 0)), order: w.next, do: do})
+}
+
+// runUntil lets everything happen that is planned up to that time.
+func (w *World) runUntil(at time.Time) {
+	for len(w.agenda) > 0 && !w.agenda[0].at.After(at) && w.failure == nil {
+		w.step()
+	}
+	if at.After(w.now()) {
+		w.Clock.SetTime(at)
+	}
+}
+
+// step lets the next thing happen.
+func (w *World) step() {
+	e, _ := heap.Pop(&w.agenda).(*planned)
+	if e.at.After(w.now()) {
+		w.Clock.SetTime(e.at)
+	}
+	w.steps++
+	e.do()
+}
+
+// idle says that nothing is planned.
+func (w *World) idle() bool { return len(w.agenda) == 0 }
+
+// pass lets a span of time go by, in the middle of something.
+func (w *World) pass(span time.Duration) { w.runUntil(w.now().Add(span)) }
+
+// roll says yes with a probability.
+func (w *World) roll(probability float64) bool {
+	return probability > 0 && w.chance.Float64() < probability
+}
+
+// between draws a span of time.
+func (w *World) between(low, high time.Duration) time.Duration {
+	if high <= low {
+		return low
+	}
+	if w.steady {
+		return low + (high-low)/2
+	}
+	return low + time.Duration(w.chance.Int64N(int64(high-low)))
+}
+
+// pick draws one of several.
+func pick[T any](w *World, from ...T) T { return from[w.chance.IntN(len(from))] }
+
+type planned struct {
+	at    time.Time
+	order int
+	do    func()
+}
+
+// agenda is a heap of events.
+type agenda []*planned
+
+func (a agenda) Len() int { return len(a) }
+func (a agenda) Less(i, j int) bool {
+	if !a[i].at.Equal(a[j].at) {
+		return a[i].at.Before(a[j].at)
+	}
+	return a[i].order < a[j].order
+}
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+
+// Push is for package heap.
+func (a *agenda) Push(x any) {
+	if e, ok := x.(*planned); ok {
+		*a = append(*a, e)
+	}
+}
+
+// Pop is for package heap.
+func (a *agenda) Pop() any {
+	old := *a
+	last := old[len(old)-1]
+	*a = old[:len(old)-1]
+	return last
+}
+
+// decided is told of every plan, before it is carried out.
+func (w *World) decided(p *Process, decided *plan.Plan) {
+	for i := range decided.Actions {
+		w.say(p.name, "decides to %s", decided.Actions[i])
+	}
+}
