@@ -11,6 +11,7 @@ GENERATE   := $(GO) tool -modfile=tools/generate/go.mod controller-gen
 LINT       := $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 
 export CGO_ENABLED ?= 0
+export GOWORK := off
 
 .DEFAULT_GOAL := help
 
@@ -39,6 +40,13 @@ test: ## Run all tests with the race detector, on a control plane that is built 
 .PHONY: versions
 versions: ## Play the stories on the oldest and the newest Kubernetes that is supported, built from source on the first run.
 	@tools/versions $(ARGS)
+
+.PHONY: quick
+quick: ## Vet, unit tests, the explorer's small models, and lint of what is not committed: a minute with warm caches.
+	$(GO) vet ./...
+	$(GO) test -skip 'TestSimulation|Mutants|Losing' ./...
+	$(GO) -C test test ./sim -run 'TestExplore|TestGolden|TestLogOf'
+	$(LINT) run --new-from-rev HEAD ./...
 
 .PHONY: registries
 registries: ## Run the connectors against real registry servers, fetched or built on the first run.
@@ -96,7 +104,7 @@ check: ## Check that generated files, formatting and modules are up to date, and
 	cd test && $(LINT) run --config ../.golangci.yml ./...
 	cd tools/image && $(LINT) run --config ../../.golangci.yml ./...
 	cd tools/chart && $(LINT) run --config ../../.golangci.yml ./...
-	cd $(CONFORMANCE) && $(LINT) run --config ../.golangci.yml ./...
+	cd $(CONFORMANCE) && $(LINT) run --config ../../.golangci.yml ./...
 
 .PHONY: up down status
 up: ## Start a development cluster in the background.
