@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -93,8 +94,8 @@ func TestCheckServerWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestOldestKubernetes: what is supported is what the stories run on and what the
-// chart takes.
+// TestOldestKubernetes: what is supported is what the stories run on, what the chart
+// takes and what the README says.
 func TestOldestKubernetes(t *testing.T) {
 	tried, err := filepath.Glob(filepath.Join("..", "..", "test", "cluster", "controlplane", "v*.mod"))
 	if err != nil || len(tried) == 0 {
@@ -110,5 +111,19 @@ func TestOldestKubernetes(t *testing.T) {
 	}
 	if want := `kubeVersion: ">=` + oldestKubernetes + `.0-0"`; !strings.Contains(string(chart), want) {
 		t.Errorf("the chart lacks %s", want)
+	}
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(tried, filepath.Join(filepath.Dir(tried[0]), "go.mod")) {
+		pins, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pinned := regexp.MustCompile(`k8s\.io/kubernetes v(\S+)`).FindSubmatch(pins)
+		if pinned == nil || !strings.Contains(string(readme), "| "+string(pinned[1])+",") {
+			t.Errorf("the README's table of Kubernetes versions lacks %s of %s: play the stories on it, and tell", pinned, file)
+		}
 	}
 }
