@@ -8,13 +8,12 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// afterwards is the snapshot as a pass left it: with its Pods as the API server
-// answered, with those that it made, and without those that it deleted. The
-// status tells of this, so that a step costs one write of it, and not a second
-// one when the cache has caught up.
+// afterwards returns the snapshot as a pass left it: Pods as the API server answered,
+// created Pods added, deleted Pods removed. The status describes this snapshot, so a step
+// costs one status write, not a second one once the cache has caught up.
 func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 	left := *s
-	newest := map[*corev1.Pod]*corev1.Pod{} // by the Pod as it was; nil if it was deleted
+	newest := map[*corev1.Pod]*corev1.Pod{} // keyed by the observed Pod; nil if it was deleted
 	var made []*corev1.Pod
 	for _, o := range outcomes {
 		switch {

@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// setID tells a set from others that had its name before.
+// setID distinguishes a set from earlier sets of the same name.
 type setID struct {
 	name types.NamespacedName
 	uid  types.UID
@@ -28,8 +28,8 @@ type setID struct {
 
 func idOf(set *apps.CloneSet) setID { return setID{keyOf(set), set.UID} }
 
-// refusals remembers which templates the API server refuses, by revision, so
-// that each is asked for once.
+// refusals remembers which templates the API server refuses, by revision, so that it is
+// asked about each only once.
 type refusals struct {
 	mu    sync.Mutex
 	known map[setID]refusal
@@ -37,16 +37,15 @@ type refusals struct {
 
 type refusal struct {
 	revision, message string
-	// until is when the API server is asked again; zero if it is not.
+	// until is when to ask the API server again; zero means never.
 	until time.Time
 }
 
-// refusedFor is how long a refusal stands before the API server is asked again:
-// a policy may have changed.
+// refusedFor is how long a refusal stands before the API server is asked again: a policy
+// may have changed.
 const refusedFor = 30 * time.Second
 
-// unknownFor is how long to wait before the API server is asked again that gave
-// no answer.
+// unknownFor is how long to wait before retrying an API server that gave no answer.
 const unknownFor = 5 * time.Second
 
 func newRefusals() *refusals { return &refusals{known: map[setID]refusal{}} }
@@ -64,23 +63,23 @@ func (f *refusals) put(set setID, found refusal) {
 	f.known[set] = found
 }
 
-// forget drops those of the sets of that name, which is free now.
+// forget drops the refusals of the sets of that name, which is free now.
 func (f *refusals) forget(name types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	maps.DeleteFunc(f.known, func(set setID, _ refusal) bool { return set.name == name })
 }
 
-// checkTemplates notes in the snapshot which templates the API server refuses.
+// checkTemplates records in the snapshot which templates the API server refuses.
 func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, snapshot *plan.Snapshot) {
 	pods, claims := r.tryTemplate(ctx, set, snapshot.Update, snapshot.Readings), r.tryClaims(ctx, set)
 	snapshot.UpdateRefused, snapshot.RefusedUntil = pods.message, pods.until
 	snapshot.ClaimsRefused, snapshot.ClaimsRefusedUntil = claims.message, claims.until
 }
 
-// tryTemplate asks the API server, without doing it, whether it would create a
-// Pod of the update revision: a rollout to a template that cannot run must not
-// cost the first Pod. A field that is unknown to the API server is refused here.
+// tryTemplate asks the API server, in a dry run, whether it would create a Pod of the
+// update revision: a rollout to a template that cannot run must not cost the first Pod.
+// This also refuses fields that the API server does not know.
 func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.Reading) refusal {
 	now := r.Clock.Now()
 	last, ok := r.refusals.get(idOf(set))
@@ -89,7 +88,7 @@ func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update
 	}
 	found := refusal{revision: update.Name}
 	if slices.ContainsFunc(pods, func(pod *plan.Reading) bool { return revision.Same(pod.Revision(), update.Name) }) {
-		r.refusals.put(idOf(set), found) // there are such Pods: it does
+		r.refusals.put(idOf(set), found) // such Pods exist, so it accepts them
 		return found
 	}
 	err := r.Strict.Create(ctx, podManifest(set, update, r.NewID(), now), client.DryRunAll)
@@ -98,26 +97,27 @@ func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update
 	return found
 }
 
-// refusalOf tells from the answer whether a template is refused, and until when.
+// refusalOf derives from the answer whether a template is refused, and until when.
 func refusalOf(err error, what string, now time.Time) (string, time.Time) {
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err) || quotaExceeded(err):
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
 		return fmt.Sprintf("the API server refuses %s: %v", what, err), now.Add(refusedFor)
 	default:
-		// A webhook that is down, or a time-out. The set's other affairs go on.
+		// A webhook is down, or the request timed out. Everything else in the set
+		// continues.
 		return fmt.Sprintf("the API server does not say whether it accepts %s: %v", what, err), now.Add(unknownFor)
 	}
 	return "", time.Time{}
 }
 
-// quotaExceeded says that a Pod was refused for its number, not for what it is:
-// quota is the last thing that the API server checks.
+// quotaExceeded reports whether a Pod was refused because of quota, not because of its
+// content: quota is the last thing that the API server checks.
 func quotaExceeded(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
-// claimRevision tells claim templates apart, so that each is tried once.
+// claimRevision identifies a set of claim templates, so that each is tried once.
 func claimRevision(set *apps.CloneSet) string {
 	var all strings.Builder
 	for i := range set.Spec.VolumeClaimTemplates {
@@ -127,9 +127,8 @@ func claimRevision(set *apps.CloneSet) string {
 	return all.String()
 }
 
-// tryClaims asks the API server, without doing it, whether it would make the
-// claims of the templates: one that it refuses must not cost a Pod that could
-// then not be replaced.
+// tryClaims asks the API server, in a dry run, whether it would create the claims of the
+// templates: a refused claim must not cost a Pod that could then not be replaced.
 func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal {
 	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
 		return refusal{}

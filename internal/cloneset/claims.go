@@ -21,15 +21,15 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// errClaimTaken says that an instance cannot have its claim: the name is
-// somebody else's, or the claim of that name is on its way out.
+// errClaimTaken means that an instance cannot have its claim: someone else owns the name,
+// or the claim of that name is being deleted.
 var errClaimTaken = errors.New("the claim cannot be used")
 
-// errClaimBusy says that a claim changes all the time.
+// errClaimBusy means that a claim changes all the time.
 var errClaimBusy = errors.New("the claim is being written to")
 
-// claimManifest makes a claim from its raw template, so that fields which this
-// program's libraries do not know reach the API server.
+// claimManifest builds a claim from its raw template, so that fields which this program's
+// libraries do not know reach the API server.
 func claimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) (*unstructured.Unstructured, error) {
 	content, err := revision.Decode(template.Raw())
 	if err != nil {
@@ -55,8 +55,8 @@ func claimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) 
 	return claim, nil
 }
 
-// mountClaims gives a Pod the volumes of its claims. One of the same name in the
-// template gives way, as it does in a StatefulSet.
+// mountClaims adds the volumes of a Pod's claims. They replace volumes of the same name
+// in the template, as in a StatefulSet.
 func mountClaims(spec map[string]any, set *apps.CloneSet, id string) {
 	volumes, _ := spec["volumes"].([]any)
 	for i := range set.Spec.VolumeClaimTemplates {
@@ -79,7 +79,7 @@ func mountClaims(spec map[string]any, set *apps.CloneSet, id string) {
 	}
 }
 
-// newID draws an instance id that is not in use.
+// newID draws an unused instance id.
 func (r *Reconciler) newID(taken map[string]bool) string {
 	id := r.NewID()
 	for n := 0; taken[id] && n < idTries; n++ {
@@ -88,21 +88,21 @@ func (r *Reconciler) newID(taken map[string]bool) string {
 	return id
 }
 
-// use is what an instance's claims are made for.
+// use is the purpose of an instance's claims.
 type use int
 
 const (
-	// forNew: a new instance takes none that is there already.
+	// forNew: a new instance does not reuse existing claims.
 	forNew use = iota
-	// forNext: the next Pod of an instance takes over those that are there.
+	// forNext: the next Pod of an instance takes over the existing claims.
 	forNext
-	// forPod: a Pod that is there gets those that it lacks.
+	// forPod: an existing Pod gets the claims that it lacks.
 	forPod
 )
 
-// provide makes sure that an instance has its claims, and says which of them it
-// made. Those that may be there are looked up first, because a Pod whose claim is
-// gone or going would wait for ever.
+// provide ensures that an instance has its claims, and returns those that it created. It
+// looks up existing claims first: a Pod whose claim is gone or terminating would wait
+// forever.
 func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string, what use) ([]*corev1.PersistentVolumeClaim, error) {
 	var made []*corev1.PersistentVolumeClaim
 	for i := range set.Spec.VolumeClaimTemplates {
@@ -118,7 +118,7 @@ func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string,
 	return made, nil
 }
 
-// provideClaim makes a claim unless it is there; nil if it was.
+// provideClaim creates a claim; it returns nil if the claim existed.
 func (r *Reconciler) provideClaim(
 	ctx context.Context, set *apps.CloneSet, template *apps.ClaimTemplate, id string, what use,
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -144,10 +144,9 @@ func (r *Reconciler) provideClaim(
 	return claim, nil
 }
 
-// takeBack deletes the claims that were made for an instance whose name turned
-// out to be taken; unless it was taken by a Pod or a claim of this very set:
-// another process that believes it leads may have found the claims waiting, and
-// have made the Pod for them.
+// takeBack deletes the claims created for an instance whose name turned out to be taken,
+// unless a Pod or claim of this very set took it: another process that believes it leads
+// may have found the claims waiting and created the Pod for them.
 func (r *Reconciler) takeBack(ctx context.Context, set *apps.CloneSet, id string, made []*corev1.PersistentVolumeClaim) error {
 	if len(made) == 0 {
 		return nil
@@ -171,7 +170,7 @@ func (r *Reconciler) takeBack(ctx context.Context, set *apps.CloneSet, id string
 	return r.deleteClaims(ctx, set, id, made)
 }
 
-// hasClaim says that the set has a claim of that name which can be used.
+// hasClaim reports whether the set has a usable claim of that name.
 func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string, what use) (bool, error) {
 	switch what {
 	case forNext:
@@ -183,8 +182,8 @@ func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name stri
 	return false, nil
 }
 
-// findClaim asks the API server for a claim of the set's; nil if there is none of
-// that name, and errClaimTaken if it cannot be used.
+// findClaim asks the API server for a claim of the set. It returns nil if none has that
+// name, and errClaimTaken if the claim cannot be used.
 func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name string) (*corev1.PersistentVolumeClaim, error) {
 	live := &corev1.PersistentVolumeClaim{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, live)
@@ -202,14 +201,13 @@ func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name str
 	return live, nil
 }
 
-// deleteInstance deletes a Pod and then the claims that go with it.
+// deleteInstance deletes a Pod and then its claims.
 //
-// The Pod goes first, under its preconditions, because the other way round a Pod
-// that turns out to be needed would be left with claims that are going. What is
-// between the two is remembered (see departures). A process that dies there
-// forgets it: then the Pod's own marks tell the next one what to do, or the
-// claims stay, and the next Pod takes them over. Data is never lost by a crash;
-// at worst a claim is kept that could have gone.
+// The Pod goes first, under its preconditions: in the other order, a Pod that turns out
+// to be needed would be left with terminating claims. Departures remember the time
+// between the two. A process that dies there forgets it: then the Pod's own marks tell
+// the next process what to do, or the claims stay and the next Pod takes them over. A
+// crash never loses data; at worst it keeps a claim that could have been deleted.
 func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a plan.Action) error {
 	if len(a.Claims) == 0 {
 		return r.deletePod(ctx, set, a)
@@ -226,8 +224,8 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 	return r.deleteClaims(ctx, set, id, a.Claims)
 }
 
-// discard deletes the claims of an instance whose Pod is gone or going. The API
-// server is asked first: the cache of Pods may be older than that of claims.
+// discard deletes the claims of an instance whose Pod is gone or terminating. It asks the
+// API server first: the Pod cache may be older than the claim cache.
 func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Action) error {
 	live := &corev1.Pod{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: plan.PodName(set.Name, a.Instance)}, live)
@@ -259,9 +257,9 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 	return nil
 }
 
-// deleteClaim deletes a claim in the version in which it was seen: one that the
-// user has set free since, to keep it, is not the set's to delete, and one that
-// was taken over is the next Pod's.
+// deleteClaim deletes a claim in the version in which it was observed. A claim that the
+// user has since released, to keep it, is not the set's to delete; a claim that was taken
+// over belongs to the next Pod.
 func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
 	for range 2 {
 		err := r.Client.Delete(ctx, &corev1.PersistentVolumeClaim{
@@ -291,12 +289,12 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 		if !sameUse(live, claim) {
 			return errTakenOver
 		}
-		claim = live // bound, or labelled: it goes all the same
+		claim = live // bound or labelled meanwhile: deleted all the same
 	}
 	return fmt.Errorf("it has changed twice: %w", errClaimBusy)
 }
 
-// matches says that a claim's labels are those that the set gives its claims.
+// matches reports whether a claim has the labels that the set gives its claims.
 func matches(set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) bool {
 	for _, key := range slices.Sorted(maps.Keys(set.Spec.Selector.MatchLabels)) {
 		if claim.Labels[key] != string(set.Spec.Selector.MatchLabels[key]) {

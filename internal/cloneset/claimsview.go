@@ -34,11 +34,11 @@ func instanceClaims() labels.Selector {
 	return labels.NewSelector().Add(*exists)
 }
 
-// ClaimCache is what a manager's cache is to hold of PersistentVolumeClaims: only
-// those that a CloneSet made, whatever else the cluster stores.
+// ClaimCache configures a manager's cache for PersistentVolumeClaims: it holds only those
+// that a CloneSet created, whatever else the cluster stores.
 func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()} }
 
-// ClaimEvents is the handler that leads events of claims to their sets.
+// ClaimEvents returns the handler that maps claim events to their sets.
 func (r *Reconciler) ClaimEvents() handler.EventHandler {
 	sets := &podHandler{reader: r.Client, writes: r.writes}
 	return handler.Funcs{
@@ -55,8 +55,8 @@ func (r *Reconciler) ClaimEvents() handler.EventHandler {
 	}
 }
 
-// claimChanged says that something changed that the planner reads: whether a
-// claim is bound, and to what, is no business of the set's.
+// claimChanged reports whether something changed that the planner reads. It does not read
+// whether a claim is bound, or to what.
 func claimChanged(before, after client.Object) bool {
 	owner := func(o client.Object) types.UID {
 		if ref := metav1.GetControllerOf(o); ref != nil {
@@ -69,8 +69,8 @@ func claimChanged(before, after client.Object) bool {
 		before.GetLabels()[apps.LabelInstanceID] != after.GetLabels()[apps.LabelInstanceID]
 }
 
-// ownClaims are the set's claims as the cache shows them, with what this
-// controller wrote last laid over.
+// ownClaims returns the set's claims as the cache shows them, overlaid with this
+// controller's last writes.
 func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.PersistentVolumeClaim, error) {
 	cached, err := r.cachedClaims(ctx, set, string(set.UID))
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, now time
 			return nil, err
 		}
 	}
-	if len(doubtful) > 0 { // laid over and listed anew, as ownPods does
+	if len(doubtful) > 0 { // overlaid and listed again, as in ownPods
 		if cached, err = r.cachedClaims(ctx, set, string(set.UID)); err != nil {
 			return nil, err
 		}
@@ -108,8 +108,8 @@ func claimsIn(list *corev1.PersistentVolumeClaimList) []*corev1.PersistentVolume
 	return out
 }
 
-// lookUpClaim settles what the cache has contradicted for too long, as lookUp
-// does for a Pod.
+// lookUpClaim asks the API server about a claim that the cache has contradicted for too
+// long, as lookUp does for a Pod.
 func (r *Reconciler) lookUpClaim(ctx context.Context, set *apps.CloneSet, entry claimWritten, now time.Time) error {
 	live := &corev1.PersistentVolumeClaim{}
 	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.object), live)
@@ -128,8 +128,7 @@ func (r *Reconciler) lookUpClaim(ctx context.Context, set *apps.CloneSet, entry 
 	return nil
 }
 
-// lookAroundClaims asks the API server for the set's claims after an answer was
-// lost.
+// lookAroundClaims asks the API server for the set's claims after an answer was lost.
 func (r *Reconciler) lookAroundClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
 	cached, err := r.cachedClaims(ctx, set, string(set.UID))
 	if err != nil {
@@ -157,9 +156,9 @@ func (r *Reconciler) lookAroundClaims(ctx context.Context, set *apps.CloneSet, n
 	return nil
 }
 
-// elsewhere are the instances whose Pod is there but is not the set's any more.
-// Without that knowledge each pass would try to delete their claims, or to make
-// a Pod of a name that is taken.
+// elsewhere returns the instances whose Pod exists but no longer belongs to the set.
+// Without it, each pass would try to delete their claims, or to create a Pod under a
+// taken name.
 func (r *Reconciler) elsewhere(
 	ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim,
 ) (map[string]bool, error) {
@@ -183,7 +182,7 @@ func (r *Reconciler) elsewhere(
 			return nil, fmt.Errorf("look for Pod %s of claim %s: %w", name, claim.Name, err)
 		}
 		if err != nil || metav1.IsControlledBy(r.writes.newest(set.UID, cached), set) {
-			continue // gone, or the cache has yet to show that it is
+			continue // gone, or the cache does not show the deletion yet
 		}
 		if out == nil {
 			out = map[string]bool{}
@@ -193,12 +192,12 @@ func (r *Reconciler) elsewhere(
 	return out, nil
 }
 
-// departures remembers the instances whose Pod the controller has asked to be
-// deleted, until their claims are gone too: the answer may have been lost, or
-// the API server too busy for the rest. It is a memory of this process alone.
+// departures remembers the instances whose Pod the controller asked to delete, until
+// their claims are gone too: the answer may have been lost, or the API server too busy
+// for the rest. Only this process remembers them.
 type departures struct {
 	mu sync.Mutex
-	// sets hold the claims of each instance as they were when it was decided.
+	// sets holds the claims of each instance as they were at the decision.
 	sets map[setID]map[string][]*corev1.PersistentVolumeClaim
 }
 
@@ -224,8 +223,8 @@ func (d *departures) forget(set setID, id string) {
 	}
 }
 
-// of gives the instances of a set that are to go, and forgets those whose Pod
-// lives on after all, whose claims are gone, or have the next Pod.
+// of returns a set's departing instances. It forgets those whose Pod lives on after all,
+// and those whose claims are gone or belong to the next Pod.
 func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -252,7 +251,7 @@ func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1
 		return nil
 	}
 	d.sets[idOf(set)] = left
-	// A copy: what executes the plan writes to the memory.
+	// A copy: executing the plan writes to the original.
 	shown := make(map[string]bool, len(left))
 	for id := range left {
 		shown[id] = true

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloneset keeps CloneSets: it observes a set, has package plan decide,
-// carries the plan out and writes the status. All decisions are package plan's.
+// Package cloneset reconciles CloneSets: it observes a set, lets package plan decide,
+// executes the plan and writes the status. Package plan makes all decisions.
 package cloneset
 
 import (
@@ -50,22 +50,22 @@ const (
 
 // Options tune the controller.
 type Options struct {
-	// Sets is how many CloneSets are worked on at a time. Default: 8.
+	// Sets is how many CloneSets are reconciled at a time. Default: 8.
 	Sets int
-	// Parallel is how many Pods of one set are written at a time. One pass creates
-	// or removes as many, and updates half as many: the other half are those that
-	// come back. Default: 32.
+	// Parallel is how many Pods of one set are written at a time. One pass creates or
+	// removes that many, and updates half as many: the other half are Pods that return to
+	// service. Default: 32.
 	Parallel int
-	// KeepFieldManagers leaves metadata.managedFields of Pods to the API server.
-	// Default: those of Pods that nobody applies to server-side are dropped, which
-	// halves what each later write of the Pod costs.
+	// KeepFieldManagers preserves metadata.managedFields of Pods. Default: the controller
+	// drops it from Pods that nobody applies to server-side, which halves the cost of
+	// each later write of the Pod.
 	KeepFieldManagers bool
-	// NoResize says that the API server has no subresource pods/resize. Pods that are
-	// to have other cpu or memory are recreated then, or, with InPlaceOnly, stay.
+	// NoResize means that the API server has no subresource pods/resize. Pods whose cpu
+	// or memory changes are then recreated or, with InPlaceOnly, left alone.
 	NoResize bool
-	// Clock tells the time. Default: the machine's.
+	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
-	// Registerer takes the metrics. Default: controller-runtime's.
+	// Registerer registers the metrics. Default: controller-runtime's.
 	Registerer prometheus.Registerer
 }
 
@@ -85,7 +85,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Reconciler keeps CloneSets. Make one with New.
+// Reconciler reconciles CloneSets. Create one with New.
 type Reconciler struct {
 	// Client reads from the cache and writes to the API server.
 	Client client.Client
@@ -93,15 +93,15 @@ type Reconciler struct {
 	Strict client.Client
 	// Reader reads from the API server.
 	Reader client.Reader
-	// Events records what users are to know.
+	// Events records events for users.
 	Events  events.EventRecorder
 	Options Options
 	Clock   clock.PassiveClock
 	// Plan decides what a set needs. Default: plan.Make.
 	Plan func(*plan.Snapshot) plan.Plan
-	// ListPods lists Pods of a namespace by their controller's UID, or those without
-	// one, as the cache shows them: the cache's own, which nobody may change. Default:
-	// by Client, whose lists hold copies.
+	// ListPods lists Pods of a namespace by their controller's UID, or those without a
+	// controller, as the cache shows them. It returns the cache's own objects: do not
+	// change them. Default: list by Client, which copies.
 	ListPods PodLister
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
@@ -111,7 +111,7 @@ type Reconciler struct {
 	departures *departures
 	answers    *answers
 	refusals   *refusals
-	// claimRefusals are those of claim templates.
+	// claimRefusals are the refusals of claim templates.
 	claimRefusals *refusals
 	metrics       *metrics
 	told          *told
@@ -120,8 +120,7 @@ type Reconciler struct {
 	readings      *readings
 }
 
-// New makes a Reconciler, whose metrics Setup registers. Reader must not be a
-// cache.
+// New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
 func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) *Reconciler {
 	options = options.withDefaults()
 	m := newMetrics(options.Clock.Now)
@@ -176,7 +175,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 }
 
 func controllerOptions(sets int) controller.Options {
-	// controller-runtime's priority queue can block for ever when it is shut down
+	// controller-runtime's priority queue can block forever at shutdown
 	// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
 	priorities := false
 	return controller.Options{

@@ -20,16 +20,16 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// answers remembers the CloneSets themselves as the API server last answered,
-// and the sets for which an answer was lost: a request that timed out may have
-// made a Pod, or taken one out of service, and the cache may not show it yet.
+// answers remembers the CloneSets as the API server last returned them, and the sets for
+// which an answer was lost: a request that timed out may have created a Pod, or taken one
+// out of service, and the cache may not show it yet.
 type answers struct {
 	mu    sync.Mutex
 	sets  map[types.NamespacedName]*apps.CloneSet
 	doubt map[types.NamespacedName]bool
-	// uids are those of the sets by the names that they have.
+	// uids are the UIDs of the sets, by name.
 	uids map[types.NamespacedName]types.UID
-	// made are the revisions of each set that the cache may not show yet.
+	// made are each set's new revisions that the cache may not show yet.
 	made map[types.NamespacedName][]*appsv1.ControllerRevision
 }
 
@@ -40,16 +40,16 @@ func newAnswers() *answers {
 	}
 }
 
-// note keeps an answer. It must not be changed any more.
+// note keeps an answer, which must not change any more.
 func (a *answers) note(set *apps.CloneSet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sets[client.ObjectKeyFromObject(set)] = set
 }
 
-// newest gives the later one of what the cache shows and what was answered. An
-// answer is kept until something later is shown: who asks with the answer itself
-// must not make the next pass believe an older cache.
+// newest returns the later of the cached set and the answer. It keeps the answer until
+// something later appears: a caller that passes the answer itself must not make the next
+// pass believe an older cache.
 func (a *answers) newest(cached *apps.CloneSet) *apps.CloneSet {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,7 +66,7 @@ func (a *answers) newest(cached *apps.CloneSet) *apps.CloneSet {
 	return answered
 }
 
-// lose notes that an answer was lost, found that the API server has been asked.
+// lose notes that an answer was lost; found notes that the API server has been asked.
 func (a *answers) lose(set types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,7 +85,7 @@ func (a *answers) lost(set types.NamespacedName) bool {
 	return a.doubt[set]
 }
 
-// forget drops a set that is gone, and says which it was.
+// forget drops a set that is gone, and returns its UID.
 func (a *answers) forget(set types.NamespacedName) types.UID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,7 +104,7 @@ func (a *answers) named(set *apps.CloneSet) {
 	a.uids[client.ObjectKeyFromObject(set)] = set.UID
 }
 
-// noteRevision keeps a revision as the API server answered with it.
+// noteRevision keeps a revision as the API server returned it.
 func (a *answers) noteRevision(set *apps.CloneSet, object *appsv1.ControllerRevision) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,8 +113,8 @@ func (a *answers) noteRevision(set *apps.CloneSet, object *appsv1.ControllerRevi
 	a.made[name] = append(others, object)
 }
 
-// revisions lays what was answered over what the cache shows. What the cache has
-// in the same version, or a later one, is forgotten.
+// revisions overlays the cache with the answers. It forgets an answer once the cache has
+// the same version or a later one.
 func (a *answers) revisions(set *apps.CloneSet, cached []*appsv1.ControllerRevision) []*appsv1.ControllerRevision {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,8 +139,8 @@ func (a *answers) revisions(set *apps.CloneSet, cached []*appsv1.ControllerRevis
 	return out
 }
 
-// unanswered says that nobody knows whether a request was carried out: there is
-// an error, and it is not the API server's refusal.
+// unanswered reports whether nobody knows if a request took effect: there is an error,
+// and it is not the API server's refusal.
 func unanswered(err error) bool {
 	if err == nil || outdated(err) {
 		return false
@@ -152,13 +152,13 @@ func unanswered(err error) bool {
 	return !slices.ContainsFunc(refusals, func(refused func(error) bool) bool { return refused(err) })
 }
 
-// anyUnanswered says that the answer to a write of the pass was lost.
+// anyUnanswered reports whether the answer to a write of the pass was lost.
 func anyUnanswered(outcomes []outcome) bool {
 	return slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
 }
 
-// readSet reads the CloneSet at least as new as the pass before it left it; nil
-// if there is none.
+// readSet reads a CloneSet at least as new as the previous pass left it; nil if there is
+// none.
 func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*apps.CloneSet, error) {
 	set := &apps.CloneSet{}
 	var reader client.Reader = r.Client
@@ -180,8 +180,8 @@ func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*a
 	return r.answers.newest(set), nil
 }
 
-// lookAround asks the API server for the set's Pods after an answer was lost, so
-// that what the lost request did is known before anything else is decided.
+// lookAround asks the API server for the set's Pods after an answer was lost, so that the
+// effect of the lost request is known before the next decision.
 func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached []*corev1.Pod, now time.Time) error {
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
 	if err != nil {
@@ -195,13 +195,13 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 	for i := range live.Items {
 		found[live.Items[i].UID] = &live.Items[i]
 	}
-	// Also what was created and the cache has not shown: it may never do so.
+	// Include created Pods that the cache has not shown: it may never show them.
 	seen := append(r.writes.all(set.UID), cached...)
 	if err := r.findStrays(ctx, seen, found); err != nil {
 		return err
 	}
-	// Noted all at once: a Pod whose removal the watch reports in the meantime
-	// would be forgotten again, and the list from the cache still shows it.
+	// Note them all at once: if the watch reports the removal of a Pod meanwhile, that
+	// Pod would be forgotten, while the list from the cache still shows it.
 	for _, pod := range found {
 		if metav1.IsControlledBy(pod, set) {
 			r.writes.note(set.UID, written{object: pod, created: true, at: now})
@@ -222,8 +222,8 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 	return nil
 }
 
-// findStrays asks for each Pod that the selector did not find: it is gone, or its
-// labels have changed, and it may be the set's all the same.
+// findStrays asks for each Pod that the selector did not find: it is gone, or its labels
+// have changed and it may still belong to the set.
 func (r *Reconciler) findStrays(ctx context.Context, cached []*corev1.Pod, found map[types.UID]*corev1.Pod) error {
 	for _, pod := range cached {
 		if found[pod.UID] != nil {
@@ -241,13 +241,13 @@ func (r *Reconciler) findStrays(ctx context.Context, cached []*corev1.Pod, found
 	return nil
 }
 
-// learn keeps what the API server shows of a Pod that a write met changed, so
-// that the next pass does not decide on what the cache still shows.
+// learn keeps the API server's version of a Pod after a write met a change, so that the
+// next pass does not decide on the outdated cache.
 func (r *Reconciler) learn(set *apps.CloneSet, live *corev1.Pod) {
 	r.writes.note(set.UID, written{object: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
 }
 
-// learnGone keeps that the API server does not have a Pod any more.
+// learnGone records that the API server no longer has a Pod.
 func (r *Reconciler) learnGone(set *apps.CloneSet, pod *corev1.Pod) {
 	r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
 }

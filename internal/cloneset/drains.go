@@ -14,29 +14,29 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// maxFlight bounds how long a request can have been on its way before it took
-// effect: the API server gives up after a minute, its default --request-timeout.
+// maxFlight bounds how long a request can be in flight before it takes effect: the API
+// server gives up after a minute, its default --request-timeout.
 const maxFlight = time.Minute
 
-// drains remembers since when Pods are known to be out of service for an update.
-// The time in their condition is when the write was made; a slow API server may
-// have carried it out much later, and the grace period counts from then.
+// drains remembers since when Pods are known to be out of service for an update. The time
+// in their condition is when the write was sent; a slow API server may have applied it
+// much later, and the grace period counts from then.
 type drains struct {
 	mu    sync.Mutex
 	known map[types.UID]drain
 }
 
 type drain struct {
-	// recorded is the time in the condition, which tells drains apart.
+	// recorded is the time in the condition; it distinguishes drains.
 	recorded metav1.Time
 	since    time.Time
 }
 
 func newDrains() *drains { return &drains{known: map[types.UID]drain{}} }
 
-// note looks at the answer to a write, or at what a cache shows, and keeps when
-// the drain was first known of. One that another process has begun was so when
-// its request had to be over, at the latest.
+// note looks at the answer to a write, or at a cached Pod, and keeps when the drain was
+// first known. A drain that another process began counts, at the latest, from when its
+// request must have ended.
 func (d *drains) note(pod *corev1.Pod, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,8 +59,7 @@ func (d *drains) keep(pod *corev1.Pod, now time.Time) {
 	d.known[pod.UID] = drain{recorded: recorded, since: since}
 }
 
-// of tells since when each of the Pods is known to be drained; those that are in
-// service are left out.
+// of returns since when each Pod is known to be drained; it leaves out Pods in service.
 func (d *drains) of(pods []*plan.Reading, now time.Time) map[types.UID]time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// tell records the events of a pass, after its status. No event carries more of
-// a Pod than its name; the recorder folds repeated events into one.
+// tell records the events of a pass, after its status. An event holds only a Pod's name;
+// the recorder folds repeated events into one.
 func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
 	r.tellOutcomes(set, outcomes)
 	for _, problem := range decided.Problems {
@@ -30,8 +30,8 @@ func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, blocked []plan
 	r.tellBlocked(set, blocked, now)
 }
 
-// tellProgress says once that a rollout has stood still for too long. The condition
-// has OpenKruise's text, which programs compare.
+// tellProgress records once that a rollout has stalled for too long. The condition has
+// OpenKruise's text, which programs compare.
 func (r *Reconciler) tellProgress(set *apps.CloneSet, next *apps.CloneSetStatus) {
 	if lastProgress(next).Reason != plan.ProgressDeadlineExceeded || lastProgress(&set.Status).Reason == plan.ProgressDeadlineExceeded {
 		return
@@ -41,8 +41,7 @@ func (r *Reconciler) tellProgress(set *apps.CloneSet, next *apps.CloneSetStatus)
 		next.UpdateRevision, *set.Spec.ProgressDeadlineSeconds)
 }
 
-// tellBlocked says once for each Pod that it waits, and has waited long: the Pod
-// that has waited longest is the one that is told of.
+// tellBlocked records one event per long wait, for the Pod that has waited longest.
 func (r *Reconciler) tellBlocked(set *apps.CloneSet, blocked []plan.Blocked, now time.Time) {
 	if len(blocked) == 0 || blocked[0].Since.IsZero() || !longWaitAt(blocked, now).IsZero() {
 		return
@@ -50,7 +49,7 @@ func (r *Reconciler) tellBlocked(set *apps.CloneSet, blocked []plan.Blocked, now
 	first, record := &blocked[0], r.normal
 	wait := first.String()
 	if stuck := first.Stuck; stuck != nil {
-		// Without the reason, of which a kubelet may tell now one and now another.
+		// Leave out the reason: a kubelet may alternate between reasons.
 		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
 	}
 	if r.told.first(keyOf(set), wait) {
@@ -58,7 +57,7 @@ func (r *Reconciler) tellBlocked(set *apps.CloneSet, blocked []plan.Blocked, now
 	}
 }
 
-// told remembers of each set which wait its last event told of.
+// told remembers, for each set, the wait of its last event.
 type told struct {
 	mu    sync.Mutex
 	waits map[types.NamespacedName]string
@@ -66,7 +65,7 @@ type told struct {
 
 func newTold() *told { return &told{waits: map[types.NamespacedName]string{}} }
 
-// first says whether the wait has not been told of yet, and notes it.
+// first reports whether the wait has not been recorded yet, and notes it.
 func (t *told) first(set types.NamespacedName, wait string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,12 +81,12 @@ func (t *told) forget(set types.NamespacedName) {
 	delete(t.waits, set)
 }
 
-// longWait is how long a Pod waits before an event says so. The
-// condition says it at once.
+// longWait is how long a Pod waits before an event reports it. The condition reports it
+// at once.
 const longWait = 10 * time.Second
 
-// longWaitAt is when the longest wait will become a long one; zero if nobody waits,
-// or it is one already.
+// longWaitAt is when the longest wait becomes a long one; zero if nobody waits, or it is
+// one already.
 func longWaitAt(blocked []plan.Blocked, now time.Time) time.Time {
 	if len(blocked) == 0 || blocked[0].Since.IsZero() || now.Sub(blocked[0].Since) >= longWait {
 		return time.Time{}
@@ -95,7 +94,7 @@ func longWaitAt(blocked []plan.Blocked, now time.Time) time.Time {
 	return blocked[0].Since.Add(longWait)
 }
 
-// eventNames are the events of an action: if it succeeded, and if it failed.
+// eventNames are the events of an action, for success and for failure.
 type eventNames struct{ done, failed, verb string }
 
 func eventOf(a plan.Action) (eventNames, bool) {
@@ -116,7 +115,7 @@ func eventOf(a plan.Action) (eventNames, bool) {
 	return eventNames{"", "FailedUpdatePod", "change"}, false
 }
 
-// news are the outcomes of one pass that one event tells of.
+// news groups the outcomes of one pass that share an event.
 type news struct {
 	eventNames
 	verb   plan.Verb
@@ -124,9 +123,9 @@ type news struct {
 	pods   []*corev1.Pod
 }
 
-// tellOutcomes records what became of the actions: an event for each failure,
-// and one for all Pods that something was done to for the same reason, so that a
-// large set does not cost an event a Pod.
+// tellOutcomes records the outcomes of the actions: one event per failure, and one for
+// all Pods with the same action and reason, so that a large set does not cost one event
+// per Pod.
 func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
 	var all []*news
 	for _, o := range outcomes {
@@ -145,8 +144,8 @@ func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
 		}
 	}
 	for _, n := range all {
-		// A Pod is the related object, so that events of two passes do not fold
-		// into one; the event holds a reference to it, not the Pod.
+		// A Pod is the related object, so that events of two passes do not fold into one.
+		// The event holds a reference to it, not the Pod.
 		r.Events.Eventf(set, n.pods[0], corev1.EventTypeNormal, n.done, string(n.verb), "%s %s (%s)", n.eventNames.verb, names(n.pods), n.reason)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// outcome is what became of one action.
+// outcome is the result of one action.
 type outcome struct {
 	action plan.Action
 	// pod is the Pod as the last write left it; nil if there was none.
@@ -27,18 +27,18 @@ type outcome struct {
 	err error
 }
 
-// stale says that the action did not happen because the Pod has changed since
-// it was observed: nothing is wrong, the next pass decides anew.
+// stale reports whether the action did not happen because the Pod changed after it was
+// observed: nothing is wrong, and the next pass decides again.
 func (o outcome) stale() bool {
 	return outdated(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
 }
 
-// outdated says that a write's preconditions did not hold.
+// outdated reports whether a write's preconditions did not hold.
 func outdated(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
-// execute carries out the actions, in parallel and in their order. Creates
-// start slowly, one, two, four …, and stop at the first refusal: what refused
-// one of them refuses them all.
+// execute runs the actions in parallel, started in their order. Creates start slowly
+// (one, two, four, …) and stop at the first refusal: what refuses one of them refuses
+// them all.
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
 	var outcomes []outcome
 	for len(actions) > 0 {
@@ -55,7 +55,7 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []
 		for batch := 1; len(part) > 0; batch *= 2 {
 			size := min(batch, len(part))
 			for part[size-1].Revision != part[0].Revision {
-				size-- // those that the partition keeps come first, and have to succeed first
+				size-- // Pods that the partition keeps come first, and must succeed first
 			}
 			done := r.inParallel(ctx, set, part[:size])
 			outcomes = append(outcomes, done...)
@@ -108,13 +108,12 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 	return outcome{action: a, pod: pod, err: err}
 }
 
-// idTries bounds how often a taken name is answered with another one.
+// idTries bounds how often another name is tried after one that is taken.
 const idTries = 5
 
-// createPod makes a Pod, and its claims before it. A name that is taken, of the
-// Pod or of a claim, is answered with another instance id; what was made for the
-// one before is taken back then. After any other failure the claims that were
-// made stay, and the next Pod takes them over.
+// createPod creates a Pod, after its claims. If the name of the Pod or of a claim is
+// taken, it retries with another instance id and deletes what it created for the previous
+// one. After any other failure the new claims stay, and the next Pod takes them over.
 func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
 	var err error
 	id := a.Instance
@@ -138,7 +137,7 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 				return nil, err
 			}
 		}
-		id = "" // perhaps a Pod that is still going: take another name
+		id = "" // the holder may be a Pod that is still terminating: take another name
 	}
 	return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
 }
@@ -156,8 +155,8 @@ func (r *Reconciler) createNamed(ctx context.Context, set *apps.CloneSet, a plan
 	return pod, nil
 }
 
-// openGates puts a new Pod's own readiness gates to True. If that fails the
-// next pass does it.
+// openGates sets a new Pod's own readiness gates to True. If that fails, the next pass
+// does it.
 func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) (*corev1.Pod, error) {
 	var conditions []plan.Condition
 	for _, gate := range pod.Spec.ReadinessGates {
@@ -167,7 +166,8 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 	}
 	opened, err := r.patchStatus(ctx, set, pod, plan.Action{Conditions: conditions})
 	if apierrors.IsNotFound(err) {
-		// Decided anew at once: a cache that never has the Pod tells nobody that it went.
+		// Decide again at once: if the cache never holds the Pod, no event reports its
+		// deletion.
 		r.learnGone(set, pod)
 		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errGone)
 	}
@@ -178,12 +178,12 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.Action) error {
-	// The version is a precondition, so that a Pod whose hook has taken hold
-	// again since it was observed is not deleted.
+	// The version is a precondition: a Pod must not be deleted if its hook has taken hold
+	// again since it was observed.
 	return r.retryUnchanged(ctx, set, a.Pod, func(pod *corev1.Pod) error {
 		err := r.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}},
 			client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
-		// A Pod that is gone by somebody else's hand leaves its claims behind.
+		// A Pod that someone other than the controller deleted leaves its claims behind.
 		if err == nil || (apierrors.IsNotFound(err) && len(a.Claims) == 0) {
 			r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
 			return nil
@@ -192,10 +192,10 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	})
 }
 
-// changePod writes the conditions of an action first, with the rest of a Move in
-// the same write, and the change of an update on top of what that write answered:
-// a Pod that was to be drained is out of its endpoints before its containers
-// change, whatever the cache shows. What only a resize can change comes last.
+// changePod first writes the action's conditions, with the rest of a Move in the same
+// write, and applies the update on top of that answer: a drained Pod is out of its
+// endpoints before its containers change, whatever the cache shows. Changes that need a
+// resize come last.
 func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
 	type step = func(context.Context, *apps.CloneSet, *corev1.Pod, plan.Action) (*corev1.Pod, error)
 	steps := []step{r.patchStatus, r.patchPod, r.patchResize}
@@ -218,9 +218,9 @@ func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	return pod, nil
 }
 
-// retryUnchanged runs a write. If it meets a conflict, the Pod is read from the
-// API server; if nothing that the planner reads has changed (a kubelet writes
-// status all the time) the decision holds, and the write is tried once more.
+// retryUnchanged runs a write. On a conflict it reads the Pod from the API server. If
+// nothing that the planner reads has changed (a kubelet writes status all the time), the
+// decision holds and the write is retried once.
 func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, write func(*corev1.Pod) error) error {
 	err := write(pod)
 	if apierrors.IsNotFound(err) {
@@ -260,17 +260,17 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 	r.drains.note(patched, r.Clock.Now())
 	r.learn(set, patched)
 	if !metav1.IsControlledBy(patched, set) {
-		// A merge cannot test whose the Pod is. Somebody has taken it from the set
-		// since it was observed: nothing more is done to it.
+		// A merge cannot test who owns the Pod. Someone has taken it from the set since
+		// it was observed: do nothing more to it.
 		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errNotOurs)
 	}
 	return patched, nil
 }
 
-// errGone is why a new Pod is none: somebody has deleted it at once.
+// errGone means that a new Pod was deleted at once by someone else.
 var errGone = errors.New("the Pod is gone again")
 
-// errNotOurs is why an action on a Pod ends half way.
+// errNotOurs means that an action on a Pod stops half way.
 var errNotOurs = errors.New("the Pod does not belong to the CloneSet any more")
 
 func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {

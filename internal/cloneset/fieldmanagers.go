@@ -8,18 +8,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
-// Of each write of a Pod, the kubelet's included, the API server spends more than
-// half on the record of who has written which field (metadata.managedFields), which
-// only server-side apply reads. A Pod whose record is dropped gets no new one
-// until somebody applies to it. So it goes with the first patch that the
-// controller sends anyway, unless somebody has applied to the Pod.
+// For each write of a Pod, the kubelet's included, the API server spends more than half
+// its time on the record of who wrote which field (metadata.managedFields), which only
+// server-side apply reads. Once dropped, the record stays away until someone applies to
+// the Pod. So the controller drops it with the first patch that it sends anyway, unless
+// someone has applied to the Pod.
 
-// PodCache is what a manager's cache is to hold of Pods: all but the record of
-// field managers, of which it keeps whether there is one and whether somebody
-// applies.
+// PodCache configures a manager's cache for Pods: everything except the field managers'
+// record. Of that it keeps only whether there is one and whether someone applies.
 func PodCache() cache.ByObject { return cache.ByObject{Transform: shortenRecord} }
 
-// What is kept of a record. All Pods share them.
+// The shortened records, shared by all Pods.
 var (
 	recordOfUpdates = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationUpdate}}
 	recordOfApplies = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply}}
@@ -39,19 +38,19 @@ func shortenRecord(object any) (any, error) {
 	return pod, nil
 }
 
-// applied says that somebody applies to the Pod, who needs the record to take back
-// what is applied no more. The API server puts such entries before the others.
+// applied reports whether someone applies to the Pod, who needs the record to remove
+// fields that are no longer applied. The API server lists such entries first.
 func applied(pod *corev1.Pod) bool {
 	return len(pod.ManagedFields) > 0 && pod.ManagedFields[0].Operation == metav1.ManagedFieldsOperationApply
 }
 
-// dropRecord ends the record of field managers of a Pod that nobody applies to,
-// which the patch tests.
+// dropRecord removes the field managers' record of a Pod that nobody applies to; the
+// patch tests this.
 func (p *jsonPatch) dropRecord(pod *corev1.Pod) {
 	if len(pod.ManagedFields) == 0 || applied(pod) {
 		return
 	}
 	p.test("/metadata/managedFields/0/operation", metav1.ManagedFieldsOperationUpdate)
-	// One empty entry stands for none; an empty list would leave them as they are.
+	// One empty entry means no record; an empty list would leave the record unchanged.
 	p.replace("/metadata/managedFields", []metav1.ManagedFieldsEntry{{}})
 }

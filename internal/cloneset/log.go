@@ -18,22 +18,21 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// journal logs how each set's rollout goes: when it begins and ends, and every wait
-// of a Pod. It remembers what it has logged, so that a pass that changes nothing
-// logs nothing.
+// journal logs the progress of each set's rollout: its beginning and end, and every wait
+// of a Pod. It remembers what it has logged, so that a pass without changes logs nothing.
 type journal struct {
 	mu   sync.Mutex
 	sets map[types.NamespacedName]*entry
 }
 
-// entry is what was logged of a set.
+// entry is what was logged about a set.
 type entry struct {
 	// revision is that of the last rollout.
 	revision string
-	// begun is when it began; zero if this process has not seen that.
+	// begun is when it began; zero if this process did not see that.
 	begun time.Time
 	ended bool
-	// waits are the waits that have not ended, by Pod.
+	// waits are the open waits, by Pod.
 	waits map[string]plan.Blocked
 }
 
@@ -86,7 +85,7 @@ func logOutcomes(logger logr.Logger, outcomes []outcome) {
 	}
 }
 
-// begin logs that a rollout begins, or goes on, by what the status says.
+// begin logs that a rollout begins or continues, according to the status.
 func (e *entry) begin(logger logr.Logger, was, is *apps.CloneSetStatus, now time.Time) {
 	about := aboutRollout(logger, is)
 	switch {
@@ -117,8 +116,8 @@ func (e *entry) end(logger logr.Logger, is *apps.CloneSetStatus, now time.Time) 
 	about.Info("Rollout ends")
 }
 
-// rolledOut says that as many Pods as the partition leaves have the update revision,
-// and that all Pods are available.
+// rolledOut reports whether as many Pods as the partition leaves have the update
+// revision, and all Pods are available.
 func rolledOut(is *apps.CloneSetStatus) bool {
 	return is.UpdatedAvailableReplicas >= is.ExpectedUpdatedReplicas && is.AvailableReplicas == is.Replicas
 }
@@ -151,12 +150,12 @@ func (e *entry) wait(logger logr.Logger, blocked []plan.Blocked, now time.Time) 
 	e.waits = waits
 }
 
-// sameWait says that two waits of a Pod are one.
+// sameWait reports whether two waits of a Pod are the same.
 func sameWait(a, b *plan.Blocked) bool {
 	return a.Pod == b.Pod && a.Gate == b.Gate && a.State == b.State && slices.Equal(a.Keys, b.Keys)
 }
 
-// waitOf tells whom a Pod waits for.
+// waitOf describes what a Pod waits for.
 func waitOf(b *plan.Blocked) []any {
 	about := []any{"pod", b.Pod, "state", b.State}
 	switch {
