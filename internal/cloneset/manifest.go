@@ -18,8 +18,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// readinessGates are the gates that a set's Pods are made with. The controller
-// makes the Pods, so it adds the gates itself: no webhook is needed.
+// readinessGates returns the readiness gates of a set's new Pods. The controller creates
+// the Pods, so it adds the gates itself: no webhook is needed.
 func readinessGates(hooks lifecycle.Hooks) []corev1.PodConditionType {
 	gates := []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady}
 	if hooks.InPlaceUpdate.MarkNotReady || hooks.PreDelete.MarkNotReady {
@@ -28,8 +28,8 @@ func readinessGates(hooks lifecycle.Hooks) []corev1.PodConditionType {
 	return gates
 }
 
-// podManifest makes a Pod from the raw template of a revision, so that fields
-// which this program's libraries do not know reach the API server.
+// podManifest builds a Pod from the raw template of a revision, so that fields which this
+// program's libraries do not know reach the API server.
 func podManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.Time) *unstructured.Unstructured {
 	template := runtime.DeepCopyJSON(r.Template)
 	metadata, _ := template["metadata"].(map[string]any)

@@ -15,9 +15,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// metrics are what the controller tells a Prometheus. docs/metrics.md lists them.
+// metrics are the controller's Prometheus metrics. docs/metrics.md lists them.
 type metrics struct {
-	// sets tells of each set as its last pass left it.
+	// sets reports on each set as its last pass left it.
 	sets    *setCollector
 	writes  *prometheus.CounterVec
 	actions *prometheus.CounterVec
@@ -49,8 +49,8 @@ func newMetrics(now func() time.Time) *metrics {
 	}
 }
 
-// register registers the metrics, or takes over those of an earlier controller
-// of this process.
+// register registers the metrics, or takes over those of an earlier controller of this
+// process.
 func (m *metrics) register(registerer prometheus.Registerer) error {
 	return errors.Join(
 		register(registerer, &m.sets), register(registerer, &m.writes), register(registerer, &m.actions),
@@ -69,7 +69,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 	return err
 }
 
-// passed notes what a pass decided and how it left the set.
+// passed records what a pass decided and how it left the set.
 func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []plan.Blocked, outcomes []outcome, left *plan.Snapshot) {
 	for i := range actions {
 		m.actions.WithLabelValues(strings.ToLower(string(actions[i].Verb))).Inc()
@@ -86,8 +86,8 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 	m.sets.put(keyOf(set), blocked, left.Readings)
 }
 
-// outOfService says since when the Pod was drained that the action puts back
-// into service after its update.
+// outOfService returns since when the Pod was drained that the action puts back into
+// service after its update.
 func outOfService(o *outcome) (time.Time, bool) {
 	if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone || o.action.Pod == nil {
 		return time.Time{}, false

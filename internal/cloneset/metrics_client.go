@@ -11,8 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// countingClient counts the writes of a client by verb and result. A request
-// that only asks, a dry run, is counted apart.
+// countingClient counts a client's writes by verb and result. Dry runs are counted apart.
 type countingClient struct {
 	client.Client
 	writes func() *prometheus.CounterVec

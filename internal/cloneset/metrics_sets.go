@@ -13,9 +13,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// setCollector tells of each set. It keeps what the last pass found and counts
-// when it is asked, so that a wait grows from one scrape to the next although no
-// pass is made, and nothing is left of a set that is gone.
+// setCollector reports on each set. It keeps what the last pass found and computes the
+// metrics at each scrape: a wait grows between scrapes without a pass, and a deleted set
+// leaves nothing behind.
 type setCollector struct {
 	now           func() time.Time
 	pods          *prometheus.Desc
@@ -28,7 +28,7 @@ type setCollector struct {
 // setState is a set as its last pass left it.
 type setState struct {
 	states map[apps.LifecycleState]int
-	// held counts the Pods by gate and key, since is the earliest arrival by gate.
+	// held counts the Pods by gate and key; since is the earliest arrival by gate.
 	held  map[[2]string]int
 	since map[string]time.Time
 }
@@ -53,7 +53,7 @@ func keyOf(set *apps.CloneSet) types.NamespacedName {
 	return types.NamespacedName{Namespace: set.Namespace, Name: set.Name}
 }
 
-// put notes how a pass left a set.
+// put records how a pass left a set.
 func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.Reading) {
 	found := setState{states: map[apps.LifecycleState]int{}, held: map[[2]string]int{}, since: map[string]time.Time{}}
 	for _, pod := range pods {
@@ -75,8 +75,8 @@ func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pod
 	c.sets[set] = found
 }
 
-// knownState is a Pod's state; what nobody knows is told as "other", so that a
-// label of a Pod cannot make series without end.
+// knownState returns a Pod's state, or "other" for an unknown one, so that a Pod's label
+// cannot create unlimited series.
 func knownState(state apps.LifecycleState) apps.LifecycleState {
 	switch state {
 	case apps.StatePreparingNormal, apps.StateNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete:

@@ -16,8 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// indexOwner indexes objects by the UID of their controller, and Pods without
-// one under orphanKey.
+// indexOwner indexes objects by the UID of their controller, and Pods without one under
+// orphanKey.
 const (
 	indexOwner = "usher.dev/owner"
 	orphanKey  = "orphan"
@@ -30,7 +30,7 @@ func ownerOf(object client.Object) []string {
 	return []string{orphanKey}
 }
 
-// observe reads all that a plan is made from. It writes nothing.
+// observe reads everything that a plan is made from. It writes nothing.
 func (r *Reconciler) observe(
 	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
 ) (*plan.Snapshot, error) {
@@ -54,15 +54,15 @@ func (r *Reconciler) observe(
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
 		Pods: own.pods, Readings: read, Nodes: nodes,
-		// What was read after the pass began counts from its reading, not from before.
+		// What was read after the pass began counts from its reading, not earlier.
 		Drained: r.drains.of(read, r.Clock.Now()),
 		Claims:  own.claims, Departed: r.departures.of(set, own.pods, own.claims), Elsewhere: elsewhere,
 		Starts: r.Options.Parallel, NoResize: r.Options.NoResize,
 	}, nil
 }
 
-// ownPods are the set's Pods as the cache shows them, with what this controller
-// wrote last laid over.
+// ownPods returns the set's Pods as the cache shows them, overlaid with this controller's
+// last writes.
 func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
 	cached, err := r.ListPods(ctx, set.Namespace, string(set.UID))
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		if err := r.lookAround(ctx, set, cached, now); err != nil {
 			return nil, err
 		}
-		// Listed anew: the watch may have shown a removal meanwhile, and forgotten the
+		// List again: the watch may have reported a removal meanwhile and dropped the
 		// answer that hides the Pod in the older list.
 		if cached, err = r.ListPods(ctx, set.Namespace, string(set.UID)); err != nil {
 			return nil, err
@@ -85,10 +85,9 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 		}
 	}
 	if len(doubtful) > 0 {
-		// Laid over anew: a Pod that was looked up in vain, or is somebody else's,
-		// must not count in the budgets of the very pass that found it out. And listed
-		// anew, since the watch may have forgotten an answer in the meantime that an
-		// older list needs.
+		// Overlay again: a Pod that turned out to be gone, or to belong to someone else,
+		// must not count in the budgets of the very pass that found out. List again too:
+		// the watch may have dropped an answer meanwhile that an older list needs.
 		if cached, err = r.ListPods(ctx, set.Namespace, string(set.UID)); err != nil {
 			return nil, err
 		}
@@ -97,15 +96,15 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 	return pods, nil
 }
 
-// lookUp settles what the cache has contradicted for too long: a lost watch
-// event must not freeze the set.
+// lookUp asks the API server about a Pod that the cache has contradicted for too long: a
+// lost watch event must not freeze the set.
 func (r *Reconciler) lookUp(ctx context.Context, set *apps.CloneSet, entry written, now time.Time) error {
 	live := &corev1.Pod{}
 	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.object), live)
 	switch {
 	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.object.UID):
-		// Gone: not there until the cache has seen it go, whatever older version
-		// the cache still shows.
+		// Gone: hide the Pod until the cache shows the deletion, whatever older version
+		// it still shows.
 		r.writes.forget(entry.object.UID)
 		r.writes.note(set.UID, written{object: entry.object, created: entry.created, deleted: true, at: now})
 	case err != nil:

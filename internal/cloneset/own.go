@@ -27,9 +27,8 @@ type owned struct {
 	claims []*corev1.PersistentVolumeClaim
 }
 
-// claimOwnership adopts the revisions, Pods and claims that are the set's and have
-// no owner, releases the Pods that its selector no longer matches, and gives what
-// the set owns then.
+// claimOwnership adopts the set's revisions, Pods and claims that have no owner, releases
+// the Pods that its selector no longer matches, and returns what the set then owns.
 func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now time.Time) (owned, error) {
 	if err := r.adoptRevisions(ctx, set); err != nil {
 		return owned{}, err
@@ -51,8 +50,8 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 	return owned{pods, claims}, err
 }
 
-// adoptOrphans takes over Pods that match the selector and belong to nobody.
-// Pods of other owners are never touched.
+// adoptOrphans adopts Pods that match the selector and have no owner. It never touches
+// Pods of other owners.
 func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
 	if set.DeletionTimestamp != nil {
 		return nil
@@ -80,8 +79,8 @@ func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
 	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
-// adopt takes a Pod over. One that has changed is read again: a kubelet writes
-// status all the time, and such a change brings the set here no second time.
+// adopt adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
+// the time, and such a change does not trigger another pass.
 func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
 	err := r.tryAdopt(ctx, set, pod)
 	if !apierrors.IsConflict(err) {
@@ -92,7 +91,7 @@ func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, selector lab
 		return client.IgnoreNotFound(err)
 	}
 	if live.UID != pod.UID || !adoptable(live, selector) {
-		return nil // the watch shows it, and brings the set here again
+		return nil // the watch reports it, and triggers another pass
 	}
 	return r.tryAdopt(ctx, set, live)
 }
@@ -116,11 +115,11 @@ func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *core
 	return nil
 }
 
-// adoption is the patch that makes an object the set's; nil if the set must not
-// adopt it.
+// adoption returns the patch that makes the set an object's owner; nil if the set must
+// not adopt it.
 func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object client.Object) ([]byte, error) {
-	// The cache may be old: a set of this name that is being deleted, or is
-	// another one by now, adopts nothing.
+	// The cache may be old: a set that is being deleted, or that has been replaced by
+	// another of the same name, adopts nothing.
 	live := &apps.CloneSet{}
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
 		return nil, fmt.Errorf("get CloneSet before an adoption: %w", err)
@@ -135,10 +134,9 @@ func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object cl
 	}})
 }
 
-// releaseStrays lets go of the set's Pods that its selector does not match any
-// more, and gives the others. Somebody took them out to look at them: they are
-// left running as they are, and replaced. A Pod on its way out of the cluster
-// goes with its set.
+// releaseStrays releases the set's Pods that its selector no longer matches, and returns
+// the others. Someone took the Pods out to inspect them: they are left running and are
+// replaced. A terminating Pod is deleted with its set.
 func (r *Reconciler) releaseStrays(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	if set.DeletionTimestamp != nil {
 		return pods, nil
@@ -160,9 +158,8 @@ func (r *Reconciler) releaseStrays(ctx context.Context, set *apps.CloneSet, pods
 	return kept, nil
 }
 
-// release takes the set out of the Pod's owners. What meets a change fails the
-// pass: whether the Pod still holds a place is to be known before another one is
-// made for it.
+// release removes the set from the Pod's owners. A conflict fails the pass: it must be
+// known whether the Pod still holds a place before another Pod is created for it.
 func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
 	err := r.retryUnchanged(ctx, set, pod, func(pod *corev1.Pod) error {
 		data, err := releasePatch(pod, set.UID)
@@ -186,12 +183,12 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 	return nil
 }
 
-// releasePatch takes an owner off a Pod. It rests on the labels that do not match.
+// releasePatch removes an owner from a Pod. It tests the labels that do not match.
 func releasePatch(pod *corev1.Pod, owner types.UID) ([]byte, error) {
 	p := basis(pod)
 	i := slices.IndexFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
 	switch {
-	case i < 0: // nothing to take off; the tests say whether that is so
+	case i < 0: // nothing to remove; the tests confirm that
 	case len(pod.OwnerReferences) == 1:
 		p.remove("/metadata/ownerReferences")
 	default:
@@ -200,9 +197,9 @@ func releasePatch(pod *corev1.Pod, owner types.UID) ([]byte, error) {
 	return p.encode()
 }
 
-// adoptRevisions takes over the revisions of this set's name and labels that
-// belong to nobody: a set of this name was deleted without its Pods. The Pods are
-// adopted too, and one whose revision the set does not know would be recreated.
+// adoptRevisions adopts ownerless revisions with this set's name and labels: a set of
+// this name was deleted without its Pods. Its Pods are adopted too, and a Pod whose
+// revision the set does not know would be recreated.
 func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) error {
 	if set.DeletionTimestamp != nil {
 		return nil
@@ -230,8 +227,8 @@ func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) err
 	return nil
 }
 
-// adoptRevision returns nil if the set is gone or going, or the revision has
-// changed since it was seen.
+// adoptRevision returns nil if the set is gone or terminating, or the revision has
+// changed since it was observed.
 func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
 	patch, err := r.adoption(ctx, set, object)
 	if err != nil || patch == nil {
@@ -240,7 +237,7 @@ func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, obje
 	adopted := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
 	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil, nil // findRevision and the next pass ask for it again
+		return nil, nil // findRevision and the next pass look for it again
 	}
 	if err != nil {
 		return nil, fmt.Errorf("adopt revision %s: %w", object.Name, err)
@@ -249,11 +246,10 @@ func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, obje
 	return adopted, nil
 }
 
-// adoptClaims takes over claims without a controller, but only those of the
-// set's own Pods: so a set that was deleted with --cascade=orphan and made again
-// finds Pods and claims as they were. One that somebody set free and that no Pod
-// has is left alone: to adopt it could be to delete it, and it was set free to
-// be kept.
+// adoptClaims adopts claims without a controller, but only those of the set's own Pods.
+// So a set that was deleted with --cascade=orphan and recreated finds Pods and claims as
+// they were. A released claim without a Pod is left alone: someone released it to keep
+// it, and adopting it could mean deleting it.
 func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) error {
 	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
 		return nil
@@ -285,7 +281,7 @@ func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *
 	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
 	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsNotFound(err) {
-		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()}) // as tryAdopt does
+		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()}) // as in tryAdopt
 		return nil
 	}
 	if err != nil {

@@ -18,12 +18,12 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// invalidError is a set for which no plan can be made until somebody mends it. It
-// is told in conditions and one event.
+// invalidError means that no plan can be made for a set until someone fixes it.
+// Conditions and one event report it.
 type invalidError struct {
 	// reason is that of the conditions.
 	reason string
-	// retry says that what is wrong is not the spec alone.
+	// retry means that the cause is not the spec alone.
 	retry bool
 	err   error
 }
@@ -31,10 +31,10 @@ type invalidError struct {
 func (e *invalidError) Error() string { return e.err.Error() }
 func (e *invalidError) Unwrap() error { return e.err }
 
-// invalid is a spec that admission should have refused: only the user can mend it.
+// invalid wraps a spec that admission should have refused: only the user can fix it.
 func invalid(err error) error { return &invalidError{reason: ReasonSpecInvalid, err: err} }
 
-// unusable is a template of which no revision can be made.
+// unusable wraps a template that no revision can be made of.
 func unusable(err error) error {
 	return &invalidError{reason: ReasonRevisionUnusable, retry: true, err: err}
 }
@@ -55,7 +55,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.answers.lose(req.NamespacedName)
 	}
 	if terminating(err) {
-		return reconcile.Result{}, nil // everything in the namespace goes, the set too
+		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
 	}
 	return result, err
 }
@@ -74,12 +74,12 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	r.departures.drop(set)
 }
 
-// terminating says that a write was refused because the namespace is going.
+// terminating reports whether a write was refused because the namespace is terminating.
 func terminating(err error) bool {
 	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
-// pass makes one pass over a set as it was read.
+// pass makes one pass over a set that has been read.
 func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
 	now := r.Clock.Now()
 	snapshot, known, err := r.prepare(ctx, set, now)
@@ -119,8 +119,8 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	return after(&decided, outcomes, now, errors.Join(pruned, written, trimmed))
 }
 
-// prepare makes sure that a plan can be made, and reads what it is made from. All
-// that it writes is in the steps before observe, which only reads.
+// prepare ensures that a plan can be made, and reads its input. Only the steps before
+// observe write; observe only reads.
 func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
 	spec, err := specOf(set)
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.T
 	return snapshot, known, nil
 }
 
-// reportInvalid says what is wrong, and touches nothing.
+// reportInvalid reports what is wrong, and touches nothing.
 func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad *invalidError, now time.Time) error {
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
@@ -159,9 +159,9 @@ func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad 
 	return err
 }
 
-// after says when the next pass is due. A write that failed, and what failed after
-// the actions (late), is retried with back-off; an action that met a changed Pod is
-// decided anew at once.
+// after computes when the next pass is due. A failed write, and a failure after the
+// actions (late), is retried with back-off; an action that met a changed Pod is decided
+// again at once.
 func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (reconcile.Result, error) {
 	if late != nil {
 		return reconcile.Result{}, late
@@ -183,8 +183,8 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 		if !apierrors.IsForbidden(first) && !apierrors.IsInvalid(first) {
 			return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
 		}
-		// Told in a condition and an event; only a change elsewhere mends it. What
-		// was not refused goes on.
+		// A condition and an event report it; only a change elsewhere fixes it. Whatever
+		// was not refused continues.
 		at = earlier(at, now.Add(refusedFor))
 	}
 	if again && len(failures) == 0 {
@@ -196,7 +196,7 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
 }
 
-// earlier is the earlier of two times, of which the first may be unset.
+// earlier returns the earlier of two times; the first may be unset.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b

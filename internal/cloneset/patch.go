@@ -21,9 +21,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// jsonPatch is an RFC 6902 patch. Patches of Pods are written so, because their
-// tests say exactly what a decision rests on: a kubelet that writes the Pod's
-// status at the same moment is no conflict, a hook that takes hold is one.
+// jsonPatch is an RFC 6902 patch. Patches of Pods use it because its tests state exactly
+// what a decision depends on: a kubelet that writes the Pod's status at the same moment
+// is no conflict, a hook that takes hold is one.
 type jsonPatch []operation
 
 type operation struct {
@@ -40,7 +40,7 @@ func (p *jsonPatch) replace(path string, value any) {
 func (p *jsonPatch) remove(path string)      { *p = append(*p, operation{Op: "remove", Path: path}) }
 func (p *jsonPatch) encode() ([]byte, error) { return json.Marshal(*p) }
 
-// pointer is the RFC 6901 path of its parts.
+// pointer returns the RFC 6901 path of its parts.
 func pointer(parts ...string) string {
 	escape := strings.NewReplacer("~", "~0", "/", "~1")
 	var b strings.Builder
@@ -51,8 +51,8 @@ func pointer(parts ...string) string {
 	return b.String()
 }
 
-// failedTest says that a test of a jsonPatch did not hold. The API server
-// answers with the code of an invalid object, but names no field.
+// failedTest reports whether a test of a jsonPatch did not hold. The API server answers
+// with the code of an invalid object, but names no field.
 func failedTest(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
@@ -62,9 +62,9 @@ func failedTest(err error) bool {
 	return details == nil || len(details.Causes) == 0
 }
 
-// basis begins a patch with what every decision about a Pod rests on: that it is
-// this Pod and still the set's, that its labels and finalizers say what they
-// said, that nobody has deleted it, and that no other update of it has begun.
+// basis begins a patch with what every decision about a Pod depends on: it is this Pod
+// and still belongs to the set, its labels and finalizers are unchanged, nobody has
+// deleted it, and no other update of it has begun.
 func basis(pod *corev1.Pod) jsonPatch {
 	var p jsonPatch
 	p.test("/metadata/uid", pod.UID)
@@ -106,11 +106,10 @@ func valueOrNull(m map[string]string, key string) any {
 	return nil
 }
 
-// statusPatch sets the conditions of an action, and with them whatever a Move
-// changes in the metadata: the subresource status takes both, so that no one sees
-// a state without its conditions. A condition that takes the Pod out of service
-// has the observed version as its precondition besides: a drain is never decided
-// on anything but the Pod as it is.
+// statusPatch sets an action's conditions and, in the same write, the metadata that a
+// Move changes: the subresource status takes both, so that nobody sees a state without
+// its conditions. A condition that takes the Pod out of service also has the observed
+// version as its precondition: a drain is only ever decided on the Pod as it is.
 func statusPatch(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte, error) {
 	p := basis(pod)
 	p.conditions(pod, a.Conditions, now)
@@ -127,8 +126,8 @@ func statusPatch(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchTyp
 	return types.JSONPatchType, data, err
 }
 
-// conditions sets conditions. For one that the Pod lacks it rests on the observed
-// version: a list cannot be tested for what it does not hold.
+// conditions sets conditions. For one that the Pod lacks, the patch depends on the
+// observed version: a list cannot be tested for what it does not hold.
 func (p *jsonPatch) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
 	count := len(pod.Status.Conditions)
 	for _, c := range conditions {
@@ -156,11 +155,11 @@ func condition(c plan.Condition, now time.Time) corev1.PodCondition {
 	}
 }
 
-// mergeConditions sets conditions of which the Pod lacks one or one takes it out of
-// service, and nothing else. It merges by type: another process may have added what
-// the Pod lacks, and the scheduler and the kubelet write to a Pod that is as new all
-// the time. A Pod that leaves has the observed version as its precondition, which
-// says all that tests could, and a merge costs the API server less.
+// mergeConditions sets conditions, and nothing else, if the Pod lacks one or one takes it
+// out of service. It merges by type: another process may have added what the Pod lacks,
+// and the scheduler and the kubelet write to a new Pod all the time. A Pod that leaves
+// service has the observed version as its precondition; that covers every test, and a
+// merge costs the API server less.
 func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) ([]byte, error) {
 	metadata := map[string]any{"uid": pod.UID}
 	list := make([]corev1.PodCondition, 0, len(conditions))
@@ -177,15 +176,15 @@ func indexOf(pod *corev1.Pod, kind corev1.PodConditionType) int {
 	return slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 }
 
-// testCondition says that a condition is at its place with its status.
+// testCondition tests that a condition is at its index with its status.
 func (p *jsonPatch) testCondition(i int, pod *corev1.Pod) {
 	p.test(fmt.Sprintf("/status/conditions/%d/type", i), pod.Status.Conditions[i].Type)
 	p.test(fmt.Sprintf("/status/conditions/%d/status", i), pod.Status.Conditions[i].Status)
 }
 
-// podPatch is the patch of an action without its conditions; nil if it changes
-// nothing else. It touches only fields of its own, and drops the record of field
-// managers unless that is to be kept.
+// podPatch returns the patch of an action without its conditions; nil if it changes
+// nothing else. It touches only the controller's own fields, and drops the field
+// managers' record unless keepRecord is set.
 func podPatch(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byte, error) {
 	p := basis(pod)
 	tests := len(p)
@@ -216,7 +215,7 @@ func (p *jsonPatch) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	p.metadata(pod, a, labels, annotations)
 }
 
-// state is what an action's state and labels change; a nil value removes the key.
+// state returns the changes of an action's state and labels; a nil value removes the key.
 func state(a *plan.Action, now time.Time) (labels, annotations map[string]*string) {
 	labels, annotations = maps.Clone(a.Labels), map[string]*string{}
 	if labels == nil {
@@ -235,8 +234,8 @@ func (p *jsonPatch) metadata(pod *corev1.Pod, a *plan.Action, labels, annotation
 	p.finalizers(pod, a)
 }
 
-// testReady rests the patch on the Pod being as ready as it was observed to be:
-// one that seemed to be unavailable went for free, and may serve by now.
+// testReady makes the patch depend on the Pod's readiness as observed: a Pod that seemed
+// unavailable cost no budget, and may serve by now.
 func (p *jsonPatch) testReady(pod *corev1.Pod) {
 	if i := indexOf(pod, corev1.PodReady); i >= 0 {
 		p.testCondition(i, pod)
@@ -262,7 +261,7 @@ func (p *jsonPatch) merge(field string, have map[string]string, change map[strin
 	}
 }
 
-// finalizers writes the list anew; the basis has tested the old one.
+// finalizers rewrites the list; the basis has tested the old one.
 func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
 	next := slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return slices.Contains(a.RemoveFinalizers, f) })
 	for _, f := range a.AddFinalizers {
@@ -280,8 +279,8 @@ func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
 	p.add("/metadata/finalizers", next)
 }
 
-// update changes containers and metadata to another revision. It rests on the
-// Pod being out of service, where a container restarts.
+// update changes containers and metadata to another revision. If a container restarts,
+// the patch depends on the Pod being out of service.
 func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	labels, annotations := state(a, now)
 	maps.Copy(labels, a.Change.Labels)
@@ -289,7 +288,7 @@ func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	for key, value := range revisionLabels(a.Revision) {
 		labels[key] = &value
 	}
-	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or overtaken
+	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or outdated
 	p.step(pod, a, inplace.Begin(pod, a.Change, a.Revision.Name, now), annotations)
 	p.metadata(pod, a, labels, annotations)
 }
@@ -306,18 +305,18 @@ func (p *jsonPatch) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, ann
 	p.images("initContainers", pod.Spec.InitContainers, step.Images)
 }
 
-// testSpec rests the patch on the Pod's spec being as observed: what an update
-// leaves out, because the spec has it, must not be missing in the end.
+// testSpec makes the patch depend on the Pod's spec as observed: an update leaves out
+// what the spec already has, and that must not be missing in the end.
 func (p *jsonPatch) testSpec(pod *corev1.Pod) {
-	if pod.Generation > 0 { // API servers before Kubernetes 1.33 count none for Pods
+	if pod.Generation > 0 { // before Kubernetes 1.33, Pods have no generation
 		p.test("/metadata/generation", pod.Generation)
 	}
 }
 
-// testDrained rests the patch on the Pod being out of its endpoints since the time
-// that was observed (another leader may have put it back and out again, and the
-// grace period counts anew from then), or still without a kubelet, if it had none when that was decided: the write of its
-// conditions may have answered with a Pod that has one by now.
+// testDrained makes the patch depend on the Pod being out of its endpoints since the
+// observed time: another leader may have put it back and out again, and then the grace
+// period starts over. A Pod that had no kubelet when that was decided must still have
+// none: the write of its conditions may have returned a Pod that has one by now.
 func (p *jsonPatch) testDrained(pod *corev1.Pod, a *plan.Action) {
 	if a.Pod.Spec.NodeName == "" {
 		p.test("/spec/nodeName", nil)

@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// PodLister lists Pods of a namespace by the UID of their controller; those that have
-// none are listed by "orphan".
+// PodLister lists Pods of a namespace by the UID of their controller; "orphan" lists
+// those without a controller.
 type PodLister func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error)
 
-// byClient lists by a client whose cache has the index.
+// byClient lists through a client whose cache has the index.
 func byClient(c client.Reader) PodLister {
 	return func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 		var list corev1.PodList
@@ -32,8 +32,8 @@ func byClient(c client.Reader) PodLister {
 	}
 }
 
-// byIndex lists from an informer's index. A client's list holds a copy of each
-// Pod's outermost struct: two megabytes for 2,000 Pods, in every pass.
+// byIndex lists from an informer's index. A client's list copies each Pod's outermost
+// struct: two megabytes for 2,000 Pods, in every pass.
 func byIndex(indexer toolscache.Indexer) PodLister {
 	return func(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 		objects, err := indexer.ByIndex(indexOwner, namespace+"/"+owner)
@@ -52,14 +52,14 @@ func byIndex(indexer toolscache.Indexer) PodLister {
 	}
 }
 
-// indexPods makes the index of Pods, and the lister that reads it.
+// indexPods creates the index of Pods, and the lister that reads it.
 func indexPods(ctx context.Context, c cache.Cache, reader client.Reader) (PodLister, error) {
 	informer, err := c.GetInformer(ctx, &corev1.Pod{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch Pods: %w", err)
 	}
 	shared, ok := informer.(toolscache.SharedIndexInformer)
-	if !ok { // a cache of some namespaces only has an informer for each
+	if !ok { // a cache of some namespaces has one informer per namespace
 		if err := c.IndexField(ctx, &corev1.Pod{}, indexOwner, ownerOf); err != nil {
 			return nil, fmt.Errorf("index Pods by owner: %w", err)
 		}
@@ -71,7 +71,7 @@ func indexPods(ctx context.Context, c cache.Cache, reader client.Reader) (PodLis
 	return byIndex(shared.GetIndexer()), nil
 }
 
-// ownerInNamespace is what ownerOf says, with the namespace before it.
+// ownerInNamespace prefixes the key of ownerOf with the namespace.
 func ownerInNamespace(object any) ([]string, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// setProgress sets the condition Progressing, and says when time alone changes
-// it. A set without a deadline has no such condition.
+// setProgress sets the condition Progressing, and returns when time alone changes it. A
+// set without a deadline has no such condition.
 func setProgress(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, next *apps.CloneSetStatus) time.Time {
 	progress := plan.Assess(s, lastProgress(&set.Status), markOf(&set.Status), plan.Mark{Counts: counts, Revision: next.UpdateRevision})
 	if progress.Reason == "" {
@@ -37,7 +37,7 @@ func setProgress(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, next 
 	return progress.Deadline
 }
 
-// lastProgress reads what the last status said. The condition's update time is
+// lastProgress reads the progress from the last status. The condition's update time is
 // when the rollout last moved.
 func lastProgress(status *apps.CloneSetStatus) plan.Progress {
 	for i := range status.Conditions {
@@ -58,8 +58,8 @@ func markOf(status *apps.CloneSetStatus) plan.Mark {
 	}
 }
 
-// progressMessage is OpenKruise's text to the letter: scripts and dashboards
-// compare it.
+// progressMessage is OpenKruise's text, letter for letter: scripts and dashboards compare
+// it.
 func progressMessage(reason, revision string) string {
 	switch reason {
 	case plan.ProgressAvailable:

@@ -10,9 +10,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// readings are what the last pass over a set has read of its Pods, as it left them,
-// so that the next one reads only those that have changed since. A set at rest has
-// none: they would keep versions of its Pods that the cache holds no more.
+// readings keep what the last pass read of a set's Pods, as it left them, so that the
+// next pass reads only Pods that have changed. A set at rest has none: they would retain
+// Pod versions that the cache no longer holds.
 type readings struct {
 	mu   sync.Mutex
 	sets map[types.NamespacedName][]*plan.Reading
@@ -26,7 +26,7 @@ func (r *readings) of(set types.NamespacedName) []*plan.Reading {
 	return r.sets[set]
 }
 
-// keep takes the readings of a set, unless it is at rest.
+// keep stores the readings of a set, unless it is at rest.
 func (r *readings) keep(set types.NamespacedName, pods []*plan.Reading, rest bool) {
 	if rest {
 		r.forget(set)
@@ -44,8 +44,8 @@ func (r *readings) forget(set types.NamespacedName) {
 	delete(r.sets, set)
 }
 
-// atRest says that a pass had nothing to do, and left a set with nothing to come: no
-// Pod is on its way out either.
+// atRest reports whether a pass had nothing to do and nothing is outstanding: no Pod is
+// terminating either.
 func atRest(counts plan.Counts, decided *plan.Plan, left *plan.Snapshot) bool {
 	return counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// goOn puts the next step of an update under way into a patch, if its turn has
-// come for the Pod as it is. It rests on the containers before being ready.
+// goOn adds the next step of an update to a patch, if it is due for the Pod as it is. The
+// patch depends on the previous containers being ready.
 func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	labels, annotations := state(a, now)
 	step, ok := inplace.Next(pod, now)
@@ -42,7 +42,7 @@ func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	p.metadata(pod, a, labels, annotations)
 }
 
-// testContainersReady says that the containers are ready which were observed to be.
+// testContainersReady tests that the containers that were observed ready still are.
 func (p *jsonPatch) testContainersReady(field string, statuses []corev1.ContainerStatus) {
 	for i := range statuses {
 		if statuses[i].Ready {
@@ -52,9 +52,9 @@ func (p *jsonPatch) testContainersReady(field string, statuses []corev1.Containe
 	}
 }
 
-// resizePatch is the patch of a Pod's subresource resize; nil if its containers
-// have the cpu and memory that the record of its update asks for. It rests on that
-// record, and on the Pod being out of service.
+// resizePatch returns the patch of a Pod's subresource resize; nil if its containers have
+// the cpu and memory that the update's record asks for. The patch depends on that record,
+// and on the Pod being out of service.
 func resizePatch(pod *corev1.Pod, a *plan.Action) ([]byte, error) {
 	wanted := inplace.Resizes(pod)
 	if len(wanted) == 0 || apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
@@ -77,25 +77,24 @@ func (p *jsonPatch) resources(field string, containers []corev1.Container, wante
 	}
 }
 
-// resizeRefusal is the API server's no to a resize: only the user can mend it.
+// resizeRefusal is the API server's refusal of a resize: only the user can fix it.
 type resizeRefusal struct {
 	pod        string
 	containers []string
 	err        error
 }
 
-// Error says what was refused and what to do.
+// Error names what was refused and what to do.
 func (r *resizeRefusal) Error() string {
 	return fmt.Sprintf("the API server does not resize containers %s of Pod %s (%v): change the resources in spec.template, or back, or delete the Pod to have it made anew",
 		strings.Join(r.containers, ", "), r.pod, r.err)
 }
 
-// Unwrap gives the API server's answer.
+// Unwrap returns the API server's answer.
 func (r *resizeRefusal) Unwrap() error { return r.err }
 
-// patchResize writes the cpu and memory that an update asks for, on top of what
-// the write of its record answered. That one cannot do it: only the subresource
-// resize can.
+// patchResize writes the cpu and memory that an update asks for, on top of the answer to
+// the write of its record. Only the subresource resize can change them.
 func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
 	if a.Verb != plan.Update && a.Verb != plan.Continue {
 		return pod, nil
@@ -118,8 +117,8 @@ func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *c
 
 func refusedForGood(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }
 
-// unresizable tells an API server that knows no resize from a Pod that is gone:
-// both answer that something was not found.
+// unresizable distinguishes an API server without resize from a Pod that is gone: both
+// answer that something was not found.
 func (r *Reconciler) unresizable(ctx context.Context, pod *corev1.Pod, err error) error {
 	if apierrors.IsNotFound(err) {
 		live := &corev1.Pod{}

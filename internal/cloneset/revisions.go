@@ -36,8 +36,8 @@ type revisions struct {
 // labelRevisionHash is the label by which Kubernetes finds a ControllerRevision.
 const labelRevisionHash = "controller.kubernetes.io/hash"
 
-// syncRevisions reads the set's ControllerRevisions and makes sure that one of
-// them holds the template.
+// syncRevisions reads the set's ControllerRevisions and ensures that one holds the
+// template.
 func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
 	var list appsv1.ControllerRevisionList
 	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
@@ -73,8 +73,8 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	return out, nil
 }
 
-// add reads a ControllerRevision. One that cannot be read stays known without a
-// template, so that its Pods are not mistaken for Pods of no revision.
+// add reads a ControllerRevision. An unreadable one stays known, without a template, so
+// that its Pods are not mistaken for Pods of no revision.
 func (v *revisions) add(object *appsv1.ControllerRevision) *revision.Revision {
 	found := &revision.Revision{Name: object.Name, Number: object.Revision}
 	if template, err := revision.Template(object.Data.Raw); err == nil {
@@ -122,9 +122,9 @@ func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *
 	return nil
 }
 
-// renumber makes an old revision the newest again, as a rollback does; but not
-// for a template that the cache alone still shows: two processes of which one
-// sees an old CloneSet would renumber by turns.
+// renumber makes an old revision the newest again, as a rollback does. It does not do so
+// for a template that only the cache still shows: two processes, one with an old
+// CloneSet, would renumber in turns.
 func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision, number int64) error {
 	live := &apps.CloneSet{}
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
@@ -143,12 +143,11 @@ func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *a
 	return nil
 }
 
-// errChanged says that the CloneSet is not what the pass began with.
+// errChanged means that the CloneSet is no longer what the pass began with.
 var errChanged = errors.New("the CloneSet has changed since the pass began; the next pass decides by what it is now")
 
-// findRevision asks the API server for a revision that is in use and that the
-// cache does not show: a Pod whose revision seems to be gone would be recreated
-// instead of updated in place.
+// findRevision asks the API server for a revision that is in use but not in the cache: a
+// Pod whose revision seems to be gone would be recreated instead of updated in place.
 func (r *Reconciler) findRevision(ctx context.Context, set *apps.CloneSet, known *revisions, name string) error {
 	hash := revision.Short(name)
 	if name == "" || known.byHash[hash] != nil || known.gone[hash] {
@@ -168,11 +167,11 @@ func (r *Reconciler) findRevision(ctx context.Context, set *apps.CloneSet, known
 	return nil
 }
 
-// errCollision says that another template has the name that this one hashes to.
+// errCollision means that another template has the name that this one hashes to.
 var errCollision = errors.New("revision name is taken")
 
-// errAltered says that a revision was made of the template and holds another one.
-// To make one more would not help, and go on for ever.
+// errAltered means that a revision was created from the template but holds another one.
+// Creating one more would not help, and would repeat forever.
 var errAltered = errors.New("it does not hold the template that it was made from: " +
 	"look for a webhook that changes ControllerRevisions, and delete this one")
 
@@ -224,8 +223,8 @@ func (r *Reconciler) tryCreateRevision(
 	return object, nil
 }
 
-// historyLabels are those of the template that the selector asks about, so that it
-// finds the revision as it finds the Pods.
+// historyLabels are the template's labels that the selector asks about, so that it finds
+// the revision as it finds the Pods.
 func historyLabels(set *apps.CloneSet, hash string) map[string]string {
 	labels := map[string]string{labelRevisionHash: hash}
 	for key, value := range set.Spec.Selector.MatchLabels {
@@ -239,22 +238,22 @@ func historyLabels(set *apps.CloneSet, hash string) map[string]string {
 	return labels
 }
 
-// revisionAnnotations are the set's own, so that its change-cause shows in the
-// history of its rollouts.
+// revisionAnnotations are the set's own annotations, so that its change-cause shows in
+// the rollout history.
 func revisionAnnotations(set *apps.CloneSet) map[string]string {
 	annotations := maps.Clone(set.Annotations)
 	delete(annotations, corev1.LastAppliedConfigAnnotation)
 	return annotations
 }
 
-// holds says that a revision is one of the template.
+// holds reports whether a revision holds the template.
 func holds(object *appsv1.ControllerRevision, template map[string]any) bool {
 	found, err := revision.Template(object.Data.Raw)
 	return err == nil && revision.Equal(found, template)
 }
 
-// takeRevision settles that there is an object of a revision's name: either the
-// cache has not shown our own yet, or nobody owns it, or the name is taken.
+// takeRevision handles an existing object of a revision's name: the cache has not shown
+// our own yet, nobody owns it, or the name is taken.
 func (r *Reconciler) takeRevision(
 	ctx context.Context, set *apps.CloneSet, template map[string]any, object *appsv1.ControllerRevision, collisions int32,
 ) (*appsv1.ControllerRevision, error) {
@@ -278,8 +277,8 @@ func (r *Reconciler) takeRevision(
 	return nil, errCollision
 }
 
-// collides says that a revision bears the name of another one by right: it holds
-// a template that hashes to the same name.
+// collides reports whether a revision rightly has the name of another one: it holds a
+// template that hashes to the same name.
 func collides(existing, wanted *appsv1.ControllerRevision, collisions int32) bool {
 	template, err := revision.Template(existing.Data.Raw)
 	if err != nil {
@@ -293,7 +292,7 @@ func collides(existing, wanted *appsv1.ControllerRevision, collisions int32) boo
 	return false
 }
 
-// pruneRevisions deletes the oldest revisions beyond the limit that nothing uses.
+// pruneRevisions deletes the oldest unused revisions beyond the limit.
 func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*corev1.Pod) error {
 	limit := 10
 	if set.Spec.RevisionHistoryLimit != nil {

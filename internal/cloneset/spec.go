@@ -16,9 +16,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// specOf reads a CloneSet into the planner's terms. Admission refuses what is
-// illegal; an object that is older than those rules is refused here, with an
-// error that names the field, and never read as something else.
+// specOf translates a CloneSet into the planner's terms. Admission refuses illegal
+// values; an object older than those rules is refused here, with an error that names the
+// field, and never read as something else.
 func specOf(set *apps.CloneSet) (plan.Spec, error) {
 	in := &set.Spec
 	spec := plan.Spec{
@@ -40,7 +40,7 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 	if spec.Method == "" {
 		spec.Method = plan.Recreate
 	}
-	if in.ProgressDeadlineSeconds != nil && *in.ProgressDeadlineSeconds != math.MaxInt32 { // as for a Deployment, that is none
+	if in.ProgressDeadlineSeconds != nil && *in.ProgressDeadlineSeconds != math.MaxInt32 { // as for a Deployment, this means none
 		spec.ProgressDeadline = time.Duration(*in.ProgressDeadlineSeconds) * time.Second
 	}
 	if in.UpdateStrategy.InPlaceUpdateStrategy != nil {
@@ -94,11 +94,11 @@ func readCount(value *apps.Count, fallback plan.Count) (plan.Count, error) {
 	return plan.Count{Value: int(value.IntVal)}, nil
 }
 
-// mostPercent is more Pods than any set may have to do with at once.
+// mostPercent is more Pods than any set has to handle at once.
 const mostPercent = "9999%"
 
-// atMost gives a percentage that is larger than the planner reads as one that
-// asks for the same: more than all Pods are all of them.
+// atMost replaces a percentage too large for the planner with an equivalent one: more
+// than all Pods is all of them.
 func atMost(text string) string {
 	digits, ok := strings.CutSuffix(text, "%")
 	if !ok || len(text) <= len(mostPercent) || strings.Trim(digits, "0123456789") != "" {

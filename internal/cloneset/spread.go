@@ -20,8 +20,8 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 
-// readSpread reads the template's topologySpreadConstraints. What cannot be read
-// is left out here: the API server refuses the template for it, and says why.
+// readSpread reads the template's topologySpreadConstraints. It skips what cannot be
+// read: the API server refuses the template for it, and says why.
 func readSpread(template *apps.PodTemplate) []plan.SpreadTerm {
 	if !bytes.Contains(template.Raw(), []byte(`"topologySpreadConstraints"`)) {
 		return nil // spares most sets the decoding
@@ -45,13 +45,13 @@ func readSpread(template *apps.PodTemplate) []plan.SpreadTerm {
 	return out
 }
 
-// nodesWithin bounds the wait for the nodes, which are read on the first need:
-// who may not list nodes would wait for ever.
+// nodesWithin bounds the wait for the nodes, which are read on first use: without the
+// right to list nodes, the wait would never end.
 const nodesWithin = 10 * time.Second
 
-// nodeLabels reads what the constraints name of the nodes of the set's Pods. A
-// node that is not there, or not yet, is in no domain. Nothing watches nodes for
-// their own sake: they only say which Pod is missed least when one has to go.
+// nodeLabels reads the node labels that the constraints name, for the nodes of the set's
+// Pods. A node that does not exist (yet) is in no domain. Nothing watches nodes for their
+// own sake: they only decide which Pod is missed least when one has to go.
 func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, pods []*corev1.Pod) (map[string]map[string]string, error) {
 	keys := nodeKeys(terms)
 	if len(keys) == 0 {
@@ -81,8 +81,8 @@ func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, po
 	return out, nil
 }
 
-// nodeKeys are the labels of nodes that have to be read. The host name is not
-// among them: it is the node's name.
+// nodeKeys are the node labels to read. The host name is not among them: it is the node's
+// name.
 func nodeKeys(terms []plan.SpreadTerm) []string {
 	var keys []string
 	for i := range terms {

@@ -32,21 +32,20 @@ const (
 	ReasonWriteFailed = "WriteFailed"
 	// ReasonWaitingForHook: Pods wait at a gate.
 	ReasonWaitingForHook = "WaitingForHook"
-	// ReasonWaitingForContainer: containers wait for others of a higher launch
-	// priority.
+	// ReasonWaitingForContainer: containers wait for others of a higher launch priority.
 	ReasonWaitingForContainer = "WaitingForContainer"
-	// ReasonContainerStuck: containers of the update revision cannot be started, or
-	// end again and again.
+	// ReasonContainerStuck: containers of the update revision cannot start, or exit again
+	// and again.
 	ReasonContainerStuck = "ContainerStuck"
 )
 
-// finding is a condition as a pass found it; "" for False.
+// finding is a condition as a pass found it; "" means False.
 type finding struct{ reason, message string }
 
 // findings are the conditions that a pass found.
 type findings struct{ failedScale, failedUpdate, blocked finding }
 
-// find works out the conditions from a plan, what became of it, and who waits.
+// find derives the conditions from a plan, its outcomes, and the waiting Pods.
 func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
 	var f findings
 	for _, problem := range p.Problems {
@@ -78,8 +77,8 @@ func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
 	return f
 }
 
-// findBlocked tells whom the set waits for: the Pod that has waited longest,
-// and how many others wait too.
+// findBlocked names what the set waits for: the Pod that has waited longest, and how many
+// others wait too.
 func findBlocked(blocked []plan.Blocked) finding {
 	if len(blocked) == 0 {
 		return finding{}
@@ -104,9 +103,8 @@ func findBlocked(blocked []plan.Blocked) finding {
 	return finding{ReasonWaitingForHook, message}
 }
 
-// nextStatus is the status that a pass found.
-//
-// It also says when time alone changes the status; zero if it does not.
+// nextStatus returns the status that a pass found, and when time alone changes it; zero
+// if it does not.
 func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known *revisions, f findings) (apps.CloneSetStatus, time.Time) {
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
@@ -135,8 +133,8 @@ func setFindings(status *apps.CloneSetStatus, f findings, now time.Time) {
 	setCondition(status, apps.ConditionBlocked, f.blocked, now)
 }
 
-// setCondition is the one place where a condition changes. A condition that was
-// never True is left out; one that was becomes False.
+// setCondition is the one place where a condition changes. A condition that was never
+// True is left out; one that was becomes False.
 func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found finding, now time.Time) {
 	value := corev1.ConditionTrue
 	if found.reason == "" {
@@ -156,14 +154,14 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 	c.Status, c.Reason, c.Message, c.LastUpdateTime = value, found.reason, found.message, metav1.NewTime(now)
 }
 
-// holdsFinding says that a condition tells this already.
+// holdsFinding reports whether a condition already says this.
 func holdsFinding(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found finding) bool {
 	return slices.ContainsFunc(status.Conditions, func(c apps.CloneSetCondition) bool {
 		return c.Type == kind && c.Reason == found.reason && c.Message == found.message
 	})
 }
 
-// conditionOf gives the condition to write to; a new one if there was none.
+// conditionOf returns the condition to write to, new if there was none.
 func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *apps.CloneSetCondition {
 	find := func() int {
 		return slices.IndexFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
@@ -177,13 +175,13 @@ func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *
 	return &status.Conditions[i]
 }
 
-// countersPerWrite is the share of the Pods that counters of a rollout in motion may
-// be behind. A write of the status costs the API server as much as three of a Pod.
+// countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share
+// of the Pods. A status write costs the API server as much as three Pod writes.
 const countersPerWrite = 50 // one in fifty
 
-// canWait says that the status may be left to the next pass: nothing but counters
-// changed, by a few in a large set, and the events of what this pass did bring the
-// next one. A pass that finds nothing to do any more always writes.
+// canWait reports whether the status may be left to the next pass: only counters changed,
+// by a few in a large set, and the events of this pass's writes trigger the next one. A
+// pass that finds nothing more to do always writes.
 func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil }) {
 		return false
@@ -200,7 +198,7 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	return equality.Semantic.DeepEqual(same, *next)
 }
 
-// counters are the numbers of a status that change as its Pods do.
+// counters are the numbers of a status that change with its Pods.
 func counters(s *apps.CloneSetStatus) []*int32 {
 	return []*int32{
 		&s.Replicas, &s.ReadyReplicas, &s.AvailableReplicas,
@@ -220,8 +218,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	target := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
 	err = r.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, data))
 	if apierrors.IsConflict(err) {
-		// The set has changed, and its own events bring it here again; until then
-		// the cache is not to be believed.
+		// The set has changed, and its own events trigger another pass; until then, do
+		// not trust the cache.
 		r.answers.lose(client.ObjectKeyFromObject(set))
 	}
 	if err != nil {

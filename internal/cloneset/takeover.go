@@ -17,32 +17,31 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// annotationTakenOver says since when a claim is its present Pod's, if it was
-// another one's before.
+// annotationTakenOver holds since when a claim belongs to its present Pod, if it belonged
+// to another one before.
 //
-// Between the deletion of a Pod and that of its claims another process may come to
-// lead: this one was suspended there, or its request was under way for long. To the
-// other the claims wait for the next Pod. It makes that Pod, and then the claims
-// would go under it: it would run on, and its data would be gone when it ends. So
-// whoever takes claims over writes that to each of them first, and whoever deletes
-// them does so only as long as they are what they were when it decided to delete
-// the Pod. Either the deletion comes first, and the claim is not taken over, or it
-// meets the annotation.
+// Between the deletion of a Pod and that of its claims another process may become leader:
+// this one was suspended there, or its request was slow. To the new leader the claims
+// wait for the next Pod. It creates that Pod; if its claims were then deleted, the Pod
+// would run on, and its data would be gone when it ends. So a process that takes claims
+// over first writes that to each of them, and a process that deletes them does so only
+// while they are what they were when it decided to delete the Pod. Either the deletion
+// comes first, and the claim is not taken over, or it meets the annotation.
 const annotationTakenOver = "usher.dev/taken-over"
 
-// errTakenOver says that the next Pod has a claim by now that was to be deleted.
+// errTakenOver means that a claim to be deleted belongs to the next Pod by now.
 var errTakenOver = errors.New("the claim was taken over")
 
-// sameUse says that two versions of a claim are of the same Pod's time.
+// sameUse reports whether two versions of a claim belong to the same Pod.
 func sameUse(a, b *corev1.PersistentVolumeClaim) bool {
 	return a.UID == b.UID && a.Annotations[annotationTakenOver] == b.Annotations[annotationTakenOver]
 }
 
-// takeOverTries bounds how often a claim is read again that changes meanwhile.
+// takeOverTries bounds how often a claim that changes meanwhile is read again.
 const takeOverTries = 3
 
-// takeOver has the next Pod take a claim over. It returns false if there is no such
-// claim, and errClaimTaken if it cannot be used.
+// takeOver assigns a claim to the next Pod. It returns false if there is no such claim,
+// and errClaimTaken if it cannot be used.
 func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
 	for range takeOverTries {
 		claim, err := r.findClaim(ctx, set, name)

@@ -19,8 +19,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// trim takes names of Pods that are gone off spec.scaleStrategy.podsToDelete. A
-// user who edits the set at the same moment goes first; the next pass trims then.
+// trim removes names of deleted Pods from spec.scaleStrategy.podsToDelete. A concurrent
+// edit by the user wins; the next pass trims then.
 func (r *Reconciler) trim(ctx context.Context, set *apps.CloneSet, decided *plan.Plan, outcomes []outcome) error {
 	done, err := r.doneWith(ctx, set, decided.Trim, outcomes)
 	if err != nil || len(done) == 0 {
@@ -44,8 +44,8 @@ func (r *Reconciler) trim(ctx context.Context, set *apps.CloneSet, decided *plan
 	return nil
 }
 
-// doneWith are the names whose Pods are gone for sure: a delete may have failed,
-// and the cache may not show a new Pod yet.
+// doneWith returns the names whose Pods are certainly gone: a delete may have failed, and
+// the cache may not show a new Pod yet.
 func (r *Reconciler) doneWith(ctx context.Context, set *apps.CloneSet, names []string, outcomes []outcome) ([]string, error) {
 	var done []string
 	for _, name := range names {

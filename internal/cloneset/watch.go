@@ -24,10 +24,10 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// SetChanged says that an event of a CloneSet tells something that no pass has seen:
-// what a pass reads of it, or a status that this controller did not write. Its own
-// writes of counters and conditions, which come with every step, tell nothing. An
-// event that changes nothing at all is the informer's periodic one, and counts.
+// SetChanged reports whether an event of a CloneSet carries something that no pass has
+// seen: a change in what a pass reads, or a status that this controller did not write.
+// Its own writes of counters and conditions, which come with every step, do not count. An
+// event that changes nothing at all is the informer's periodic resync, and counts.
 func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	was, okBefore := before.(*apps.CloneSet)
 	is, okAfter := after.(*apps.CloneSet)
@@ -58,14 +58,14 @@ func readingOf(set *apps.CloneSet) setReading {
 	}
 }
 
-// podHandler leads Pod events to the sets that they matter to.
+// podHandler maps Pod events to the sets that they concern.
 type podHandler struct {
 	reader client.Reader
 	writes *writes
 	drains *drains
 }
 
-// PodEvents is the handler that leads Pod events to the sets that they matter to.
+// PodEvents returns the handler that maps Pod events to the sets that they concern.
 func (r *Reconciler) PodEvents() handler.EventHandler {
 	pods := &podHandler{reader: r.Client, writes: r.writes, drains: r.drains}
 	return pods.handler()
@@ -81,13 +81,12 @@ func (h *podHandler) handler() handler.EventHandler {
 	}
 }
 
-// goneDelay is how long the end of a Pod waits for that of others. Its place was
-// free since it began to go; a quota, which is refused by then, and the history
-// of revisions can wait for so long, and a pass for each Pod of a large set that
-// ends costs more than all that was done to end them.
+// goneDelay batches Pod deletions; one reconcile per deleted Pod of a large set costs
+// more than ending them all. Nothing is lost by waiting: a Pod's place was free when it
+// began to terminate, and an exhausted quota and the revision history can wait this long.
 const goneDelay = 100 * time.Millisecond
 
-// gone wakes the set of a Pod that is gone.
+// gone wakes the set of a deleted Pod.
 func (h *podHandler) gone(ctx context.Context, e event.DeleteEvent, q queue) {
 	h.writes.forget(e.Object.GetUID())
 	h.drains.forget(e.Object.GetUID())
@@ -103,22 +102,22 @@ func (h *podHandler) gone(ctx context.Context, e event.DeleteEvent, q queue) {
 	enqueueFormer(pod, q)
 }
 
-// enqueueFormer wakes the set that a Pod belonged to before it was let go: the
-// claims that it kept are free.
+// enqueueFormer wakes the set that a Pod belonged to before it was released: the claims
+// that it kept are free.
 func enqueueFormer(pod *corev1.Pod, q queue) {
 	if end := strings.LastIndexByte(pod.Name, '-'); end > 0 && keepsClaims(pod) {
 		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:end]}})
 	}
 }
 
-// keepsClaims says that a Pod mounts claims of its own.
+// keepsClaims reports whether a Pod mounts claims of its own.
 func keepsClaims(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
 	})
 }
 
-// update passes on what changes something that the planner reads.
+// update passes on changes that the planner reads.
 func (h *podHandler) update(ctx context.Context, e event.UpdateEvent, q queue) {
 	before, okBefore := e.ObjectOld.(*corev1.Pod)
 	after, okAfter := e.ObjectNew.(*corev1.Pod)
@@ -137,7 +136,7 @@ func (h *podHandler) update(ctx context.Context, e event.UpdateEvent, q queue) {
 	}
 }
 
-// enqueue adds the sets that a Pod matters to.
+// enqueue adds the sets that a Pod concerns.
 func (h *podHandler) enqueue(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {

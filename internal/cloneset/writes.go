@@ -16,12 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// overlay remembers what the API server answered to this controller's own writes
-// until the cache shows it: each pass sees its objects at least as new as the
-// pass before it left them. Nothing waits for the cache, and nothing can leak: an
-// entry goes when the cache has caught up, and one that the cache has gone past, or
-// contradicts for longer than doubtAfter, is looked up at the API server, by a pass
-// of its own if no event brings one.
+// overlay remembers the API server's answers to this controller's own writes until the
+// cache shows them: each pass sees its objects at least as new as the previous pass left
+// them. Nothing waits for the cache, and nothing can leak: an entry is dropped when the
+// cache has caught up. An entry that the cache has passed, or contradicts for longer than
+// doubtAfter, is looked up at the API server, in a pass of its own if no event triggers
+// one.
 type overlay[T client.Object] struct {
 	mu   sync.Mutex
 	sets map[types.UID]map[types.UID]answer[T]
@@ -30,14 +30,14 @@ type overlay[T client.Object] struct {
 // answer is the answer to a write.
 type answer[T client.Object] struct {
 	object T
-	// created says that the cache has not shown the object yet.
+	// created means that the cache has not shown the object yet.
 	created bool
-	// deleted says that the object was asked to go.
+	// deleted means that the object's deletion was requested.
 	deleted bool
 	at      time.Time
 }
 
-// The overlays of Pods and of claims, and what they hold.
+// The overlays of Pods and of claims, and their entries.
 type (
 	writes       = overlay[*corev1.Pod]
 	written      = answer[*corev1.Pod]
@@ -48,15 +48,15 @@ type (
 // doubtAfter is how long the cache may lag before an entry is looked up.
 const doubtAfter = 10 * time.Second
 
-// forgetAfter is how long an object stays hidden that went before the cache showed
-// it; watch events that are brought together may never show it.
+// forgetAfter is how long an object stays hidden that was deleted before the cache showed
+// it; a watch that merges events may never show it.
 const forgetAfter = 5 * time.Minute
 
 func newOverlay[T client.Object]() *overlay[T] {
 	return &overlay[T]{sets: map[types.UID]map[types.UID]answer[T]{}}
 }
 
-// all are those that there is an answer about, by name.
+// all returns the objects of all answers, by name.
 func (w *overlay[T]) all(set types.UID) []T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,17 +80,16 @@ func (w *overlay[T]) note(set types.UID, entry answer[T]) {
 	uid := entry.object.GetUID()
 	if known, ok := objects[uid]; ok {
 		entry.created = entry.created || known.created
-		// What a later version shows counts more than that a deletion was asked for.
+		// A later version counts more than a requested deletion.
 		entry.deleted = entry.deleted || (known.deleted && !newer(entry.object, known.object))
-		if newer(known.object, entry.object) { // found gone by an older version, as the cache shows it
+		if newer(known.object, entry.object) { // an older version, as cached, was found gone
 			entry.object = known.object
 		}
 	}
 	objects[uid] = entry
 }
 
-// newest gives the later one of an object that the cache shows and what is known
-// of it by the answers.
+// newest returns the later of the cached object and the version in the answers.
 func (w *overlay[T]) newest(set types.UID, cached T) T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +99,7 @@ func (w *overlay[T]) newest(set types.UID, cached T) T {
 	return cached
 }
 
-// forget drops an object that the watch reported as gone.
+// forget drops an object that the watch reported as deleted.
 func (w *overlay[T]) forget(object types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,8 +118,8 @@ func (w *overlay[T]) drop(set types.UID) {
 	delete(w.sets, set)
 }
 
-// merge lays what was written over what the cache shows. Entries in doubt are
-// the ones to look up: the cache has contradicted them for too long.
+// merge overlays the cache with the answers. Doubtful entries must be looked up: the
+// cache has contradicted them for too long.
 func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, doubtful []answer[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,10 +146,10 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 	}
 	for uid, entry := range unseen {
 		if !entry.created {
-			delete(entries, uid) // the cache has seen it, and seen it go
+			delete(entries, uid) // the cache has seen the object, and its deletion
 			continue
 		}
-		if entry.deleted { // gone before the cache has shown it at all, which it still may
+		if entry.deleted { // deleted before the cache showed it, which it still may
 			if now.Sub(entry.at) > forgetAfter {
 				delete(entries, uid)
 			}
@@ -165,9 +164,9 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 	return objects, doubtful
 }
 
-// doubtAt is when the first answer is due to be looked up that the cache has not
-// borne out; zero if there is none. An object that is made and removed again
-// while a watch is interrupted leaves no event that would lead to a pass.
+// doubtAt returns when the first answer that the cache has not confirmed must be looked
+// up; zero if there is none. An object that is created and deleted while a watch is
+// interrupted leaves no event that would trigger a pass.
 func (w *overlay[T]) doubtAt(set types.UID) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,17 +180,17 @@ func (w *overlay[T]) doubtAt(set types.UID) time.Time {
 	return first
 }
 
-// beyond says that what the cache shows is later than a version of an object. A
-// watch tells of one kind in the order of its versions, so an object that is missing
-// there is gone, even if the cache never had it: it was made and removed while the
-// watch was interrupted. Only to be looked up, not to be believed: an informer may
-// put a new list into its store object by object.
+// beyond reports whether the cache shows something later than a version of an object. A
+// watch reports one kind in version order, so an object that is missing there is gone,
+// even if the cache never had it: it was created and deleted while the watch was
+// interrupted. Look such an object up rather than trust this: an informer may put a new
+// list into its store object by object.
 func beyond[T client.Object](cached []T, version client.Object) bool {
 	return slices.ContainsFunc(cached, func(object T) bool { return newer(object, version) })
 }
 
-// over lays an entry over the object that the cache shows: what a pass is to see
-// of it, nothing if it is gone, and whether the cache has caught up.
+// over lays an entry over the cached object. It returns what a pass sees of it, nothing
+// if it is gone, and whether the cache has caught up.
 func (e answer[T]) over(cached T) (shown []T, settled bool) {
 	switch {
 	case e.deleted && cached.GetDeletionTimestamp() == nil && !e.cameBack(cached):
@@ -202,14 +201,14 @@ func (e answer[T]) over(cached T) (shown []T, settled bool) {
 	return []T{e.object}, false
 }
 
-// cameBack says that the object was seen to belong to somebody else, or to nobody,
-// and that the set has it again by now.
+// cameBack reports whether the object was seen without an owner or with another one, and
+// now belongs to the set again.
 func (e answer[T]) cameBack(cached T) bool {
 	was, is := metav1.GetControllerOfNoCopy(e.object), metav1.GetControllerOfNoCopy(cached)
 	return is != nil && (was == nil || was.UID != is.UID) && newer(cached, e.object)
 }
 
-// newer says whether a is a later version of the object than b.
+// newer reports whether a is a later version of the object than b.
 func newer(a, b client.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0
