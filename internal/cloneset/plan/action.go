@@ -16,76 +16,76 @@ import (
 
 // Plan is what a pass decided.
 type Plan struct {
-	// Actions concern one Pod each and can run in parallel. Those that bring a
-	// Pod back come before those that take one away.
+	// Actions concern one Pod each and can run in parallel. Those that bring a Pod back
+	// come before those that take one away.
 	Actions []Action
-	// Problems are what keeps Pods from being created or updated as asked.
+	// Problems prevent Pods from being created or updated as asked.
 	Problems []Problem
 	// RequeueAt is when time alone changes the plan; zero if it does not.
 	RequeueAt time.Time
-	// More says that the pass left starts undone: another one should follow.
+	// More means that the pass left starts undone: another one should follow.
 	More bool
-	// Trim are names in spec.scaleStrategy.podsToDelete that are done with: their
-	// Pods are going, or gone. Those with a Delete in Actions are so only if that
+	// Trim are the finished names in spec.scaleStrategy.podsToDelete: their Pods are
+	// terminating or gone. A name with a Delete in Actions is finished only if that
 	// succeeds.
 	Trim []string
-	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from
-	// being created now.
+	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from being
+	// created now.
 	ScaleUpLimited int
 }
 
 // Verb is the kind of an action.
 type Verb string
 
-// The verbs, in the order in which a pass carries them out.
+// The verbs, in the order in which a pass executes them.
 const (
 	// Move changes a Pod's conditions, state, labels and finalizers.
 	Move Verb = "Move"
 	// Update changes a Pod's containers or metadata to another revision in place.
 	Update Verb = "Update"
-	// Continue goes on with an update in place that takes more than one write.
+	// Continue continues an update in place that takes more than one write.
 	Continue Verb = "Continue"
-	// Create makes a new Pod.
+	// Create creates a Pod.
 	Create Verb = "Create"
-	// Delete deletes a Pod, and after it the claims that go with it.
+	// Delete deletes a Pod, and then its claims.
 	Delete Verb = "Delete"
-	// Discard deletes claims whose Pod is gone or going.
+	// Discard deletes claims whose Pod is gone or terminating.
 	Discard Verb = "Discard"
-	// Provide makes the claims that a Pod lacks.
+	// Provide creates the claims that a Pod lacks.
 	Provide Verb = "Provide"
 )
 
 // Action is one step for one Pod.
 type Action struct {
 	Verb Verb
-	// Reason is one word that says why, see the Reason constants.
+	// Reason is one word that says why; see the Reason constants.
 	Reason string
 	// Pod is the Pod as it was observed; nil for Create.
 	Pod *corev1.Pod
-	// Conditions are written together with the rest of a Move, so that no one sees
-	// a state without them, and before an Update or Continue, so that a Pod leaves
-	// service before its containers change.
+	// Conditions are written together with the rest of a Move, so that nobody sees a
+	// state without them, and before an Update or Continue, so that a Pod leaves service
+	// before its containers change.
 	Conditions []Condition
-	// To is the state that the Pod moves to; "" leaves the state alone.
+	// To is the state that the Pod moves to; "" keeps the state.
 	To apps.LifecycleState
-	// Labels are put on the Pod; a nil value removes the key.
+	// Labels are set on the Pod; a nil value removes the key.
 	Labels map[string]*string
-	// AddFinalizers and RemoveFinalizers are those of hooks.
+	// AddFinalizers and RemoveFinalizers are finalizers of hooks.
 	AddFinalizers, RemoveFinalizers []string
-	// Revision is what Create makes and Update leads to.
+	// Revision is what Create creates and Update leads to.
 	Revision *revision.Revision
 	// Change is what Update does.
 	Change *inplace.Change
-	// Instance is the id that Create takes over, and whose claims Discard and
-	// Provide are about; "" has Create take a new one.
+	// Instance is the id that Create takes over, or whose claims Discard and Provide
+	// concern; with "", Create draws a new one.
 	Instance string
-	// Taken are the ids that a new one has to differ from. Do not change it.
+	// Taken are the ids that a new one must differ from. Do not change it.
 	Taken map[string]bool
 	// Claims are those that Delete and Discard delete.
 	Claims []*corev1.PersistentVolumeClaim
 }
 
-// LeavesService says that the Pod goes to a gate that it leaves service by.
+// LeavesService reports whether the Pod moves to a gate through which it leaves service.
 func (a *Action) LeavesService() bool {
 	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
 }
@@ -94,12 +94,12 @@ func (a *Action) LeavesService() bool {
 type Condition struct {
 	Type   corev1.PodConditionType
 	Status corev1.ConditionStatus
-	// Reason is one word for programs, Message names the revision where an
-	// update makes the condition False.
+	// Reason is one word for programs. Message names the revision if an update makes the
+	// condition False.
 	Reason, Message string
 }
 
-// Reasons of actions, beside those of package lifecycle.
+// Reasons of actions, in addition to those of package lifecycle.
 const (
 	ReasonConditions     = "Conditions"
 	ReasonCleanUp        = "PodEnded"
@@ -123,7 +123,7 @@ const (
 	ReasonClaimMissing = "ClaimMissing"
 )
 
-// String tells the action in a line.
+// String describes the action in a line.
 func (a Action) String() string {
 	var b strings.Builder
 	name := "a new Pod"
@@ -151,8 +151,8 @@ func (a Action) String() string {
 	return b.String()
 }
 
-// Blocked is a Pod that waits at a gate for somebody outside, in an update for
-// its containers, or for a container that is stuck.
+// Blocked is a Pod that waits at a gate for someone outside, in an update for its
+// containers, or for a container that is stuck.
 type Blocked struct {
 	Pod string
 	// Gate is the hook in spec.lifecycle, or GateContainer.
@@ -160,9 +160,9 @@ type Blocked struct {
 	// State is where the Pod is held.
 	State apps.LifecycleState
 	// Keys are the labels and finalizers that hold it, or that are missing; with
-	// GateContainer the kubelet's reason.
+	// GateContainer, the kubelet's reason.
 	Keys []string
-	// Since is when it came to the gate, or stopped being ready; zero if unknown.
+	// Since is when it reached the gate, or stopped being ready; zero if unknown.
 	Since time.Time
 	// Batch is what an update in place waits for; nil if the Pod is at a gate.
 	Batch *Batch
@@ -171,7 +171,7 @@ type Blocked struct {
 	Stuck *Stuck
 }
 
-// Batch are containers of a Pod that are updated together, and those after them.
+// Batch is a group of a Pod's containers that are updated together, and those after them.
 type Batch struct {
 	// Containers are those that are not ready yet.
 	Containers []string
@@ -181,7 +181,7 @@ type Batch struct {
 	Since time.Time
 }
 
-// String tells whom the Pod waits for, and since when.
+// String describes what the Pod waits for, and since when.
 func (b Blocked) String() string {
 	if b.Batch != nil {
 		return b.Batch.text(b.Pod, b.State)
@@ -223,14 +223,14 @@ const (
 	ProblemNotInPlace = "NotPossibleInPlace"
 	// ProblemTemplate: the API server refuses Pods of the template.
 	ProblemTemplate = "TemplateRefused"
-	// ProblemNoSuchPod: podsToDelete has a name that is no Pod of the set.
+	// ProblemNoSuchPod: a name in podsToDelete is no Pod of the set.
 	ProblemNoSuchPod = "PodsToDeleteUnknown"
 	// ProblemClaims: the API server refuses claims of volumeClaimTemplates.
 	ProblemClaims = "ClaimTemplateRefused"
 	// ProblemRevision: the ControllerRevision of a Pod cannot be read.
 	ProblemRevision = "RevisionUnreadable"
-	// ProblemResize: cpu and memory of a Pod's containers cannot be changed.
+	// ProblemResize: the cpu and memory of a Pod's containers cannot be changed.
 	ProblemResize = "ResizeRefused"
-	// ProblemPriority: a container's launch priority is no number.
+	// ProblemPriority: a container's launch priority is not a number.
 	ProblemPriority = "PriorityUnreadable"
 )

@@ -12,11 +12,11 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 )
 
-// advance goes on with an update in place that takes more than one write: to the
-// containers of the next launch priority, and to cpu and memory that whoever
-// wrote the record did not come to write. It is no new update: the Pod is out of
-// service and paid for, so it goes on while the set is paused too. A Pod that is
-// to have another revision is left to its update.
+// advance continues an update in place that takes more than one write: with the
+// containers of the next launch priority, and with cpu and memory that the writer of the
+// record did not get to write. It is no new update: the Pod is out of service and paid
+// for, so it continues while the set is paused too. A Pod that is to get another revision
+// is left to its update.
 func (p *pass) advance(v *podView, conditions []Condition) bool {
 	if !v.unfinished() || v.chosen || v.pending || v.preparesDelete() {
 		return false
@@ -36,8 +36,8 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 	return false
 }
 
-// goOn writes what is next, and says of a Pod that it is in an update and out of
-// service, if somebody has said otherwise since.
+// goOn writes the next step. If someone has changed the Pod's state or condition since,
+// it restores that the Pod is in an update and out of service.
 func (p *pass) goOn(v *podView, reason string, conditions []Condition) {
 	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
 	if v.state != apps.StateUpdating {
@@ -49,9 +49,9 @@ func (p *pass) goOn(v *podView, reason string, conditions []Condition) {
 	p.act(v, a)
 }
 
-// backToGate leads a Pod whose hook was given back in the middle of an update,
-// such as one that a scale-in had chosen and that stays, to the gate once more:
-// it may have been registered since, and its other containers are still to change.
+// backToGate returns a Pod to the gate if its hook was restored during an update, for
+// example because a scale-in that had chosen it was taken back: it may have been
+// registered since, and its other containers are still to change.
 func (p *pass) backToGate(v *podView) bool {
 	if v.state == apps.StatePreparingUpdate || !v.more() {
 		return false
@@ -63,11 +63,11 @@ func (p *pass) backToGate(v *podView) bool {
 	return true
 }
 
-// unfinished says that the record of an update asks for more than its kubelet has
-// been told, or has done.
+// unfinished reports whether an update's record asks for more than the kubelet has been
+// told, or has done.
 func (p *podView) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
 
-// more says that the record asks for more than the kubelet has been told.
+// more reports whether the record asks for more than the kubelet has been told.
 func (p *podView) more() bool {
 	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
 }
@@ -79,7 +79,7 @@ func outOfService(revision string) Condition {
 	}
 }
 
-// noteResize tells of a kubelet that does not take the new cpu and memory.
+// noteResize reports a kubelet that does not accept the new cpu and memory.
 func (p *pass) noteResize(v *podView) {
 	trouble := inplace.ResizeTrouble(v.pod)
 	if len(v.record.Resources) == 0 || trouble == "" {

@@ -17,8 +17,8 @@ type Count struct {
 // maxDigits bounds a percentage's digits, so that no product overflows.
 const maxDigits = 4
 
-// ParsePercent reads a text such as "20%". Anything else is an error: an illegal
-// value must never pass for 0.
+// ParsePercent reads a text such as "20%". Anything else is an error: an illegal value
+// must never count as 0.
 func ParsePercent(text string) (Count, error) {
 	digits, ok := strings.CutSuffix(text, "%")
 	if !ok || digits == "" || len(digits) > maxDigits || strings.Trim(digits, "0123456789") != "" {
@@ -31,7 +31,7 @@ func ParsePercent(text string) (Count, error) {
 	return Count{Value: value, Percent: true}, nil
 }
 
-// up computes the count of a whole, percentages rounded up.
+// up computes the count of a whole, rounding percentages up.
 func (c Count) up(whole int) int {
 	if !c.Percent {
 		return c.Value
@@ -39,7 +39,7 @@ func (c Count) up(whole int) int {
 	return (c.Value*whole + 99) / 100
 }
 
-// down computes the count of a whole, percentages rounded down.
+// down computes the count of a whole, rounding percentages down.
 func (c Count) down(whole int) int {
 	if !c.Percent {
 		return c.Value
@@ -47,8 +47,8 @@ func (c Count) down(whole int) int {
 	return c.Value * whole / 100
 }
 
-// partition is how many Pods keep the old revision: clamped to 0..replicas, and
-// a percentage below 100 % of more than one replica leaves at least one to update.
+// partition is how many Pods keep the old revision: clamped to 0..replicas, and a
+// percentage below 100 % of more than one replica leaves at least one Pod to update.
 func (s *Spec) partition() int {
 	p := min(max(s.Partition.up(s.Replicas), 0), s.Replicas)
 	if s.Partition.Percent && s.Partition.Value < 100 && s.Replicas > 1 {
@@ -57,7 +57,7 @@ func (s *Spec) partition() int {
 	return p
 }
 
-// maxSurge is how many Pods there may be above replicas; none while paused.
+// maxSurge is how many Pods may exist above replicas; none while paused.
 func (s *Spec) maxSurge() int {
 	if s.Paused || s.Method == InPlaceOnly {
 		return 0

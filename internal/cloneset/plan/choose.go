@@ -11,10 +11,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// choose says which Pods shall have the update revision: of the old ones as
-// many as the partition leaves and as new ones are missing, in the order that
-// the user asked for. While paused nobody is chosen, so that a Pod which waits
-// for its update goes back into service.
+// choose selects the Pods that shall have the update revision: at most the old Pods above
+// the partition, and at most as many as updated Pods are missing, in the user's order.
+// While paused it selects none, so that a Pod waiting for its update returns to service.
 func (p *pass) choose() {
 	p.tallyRevisions()
 	if p.ClaimsRefused != "" {
@@ -58,8 +57,8 @@ func (p *pass) tallyRevisions() {
 	}
 }
 
-// updatable says whether an old Pod can get to the update revision by the
-// method that the user chose; if it cannot, it says why and leaves the Pod be.
+// updatable reports whether an old Pod can reach the update revision by the user's
+// method. If it cannot, updatable records why and leaves the Pod alone.
 func (p *pass) updatable(v *podView) bool {
 	if p.Spec.Method == Recreate {
 		return true
@@ -90,8 +89,8 @@ func (p *pass) updatable(v *podView) bool {
 	return false
 }
 
-// checkPriority tells of a launch priority that cannot be read. It holds nothing
-// up: to mend it takes new Pods.
+// checkPriority reports an unreadable launch priority. It delays nothing: fixing it takes
+// new Pods.
 func (p *pass) checkPriority(change *inplace.Change) {
 	if change.Unranked == "" {
 		return
@@ -107,7 +106,7 @@ var (
 	errGone       = errors.New("revision is gone")
 )
 
-// change is how the Pod gets to the update revision in place.
+// change is how the Pod reaches the update revision in place.
 func (p *pass) change(v *podView) (*inplace.Change, error) {
 	if v.pending {
 		return inplace.Pending(v.pod, p.Update.Template), nil

@@ -13,20 +13,20 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// endPatience is how much longer than its grace period a Pod may take to end
-// before its replacement stops waiting for its claims and gets new ones: a node
-// that is dead must not keep a set short for ever.
+// endPatience is how much longer than its grace period a Pod may take to end before its
+// replacement stops waiting for its claims and gets new ones: a dead node must not keep a
+// set short forever.
 const endPatience = 30 * time.Second
 
-// ClaimName is the name of the claim that a template makes for an instance.
+// ClaimName returns the name of the claim that a template creates for an instance.
 func ClaimName(template, set, id string) string { return template + "-" + set + "-" + id }
 
-// PodName is the name of the Pod that an instance has.
+// PodName returns the name of an instance's Pod.
 func PodName(set, id string) string { return set + "-" + id }
 
-// InstanceOf is the instance id of a Pod; "" if it can have no claims. The name
-// says it, not the label: a label that somebody changed must never lead to the
-// claims of another Pod.
+// InstanceOf returns the instance id of a Pod; "" if it can have no claims. The id comes
+// from the name, not the label: a changed label must never lead to the claims of another
+// Pod.
 func InstanceOf(set string, pod *corev1.Pod) string {
 	id, ok := strings.CutPrefix(pod.Name, set+"-")
 	if !ok {
@@ -35,8 +35,8 @@ func InstanceOf(set string, pod *corev1.Pod) string {
 	return id
 }
 
-// InstanceOfClaim is the instance id that a claim carries; "" if it carries none,
-// or one that its name does not bear out.
+// InstanceOfClaim returns the instance id of a claim; "" if it has none, or one that its
+// name does not confirm.
 func InstanceOfClaim(set string, claim *corev1.PersistentVolumeClaim) string {
 	id := claim.Labels[apps.LabelInstanceID]
 	if id == "" || !strings.HasSuffix(claim.Name, "-"+PodName(set, id)) {
@@ -45,7 +45,7 @@ func InstanceOfClaim(set string, claim *corev1.PersistentVolumeClaim) string {
 	return id
 }
 
-// instance is the claims that bear one instance id, and the Pod that has them.
+// instance is the claims with one instance id, and the Pod that has them.
 type instance struct {
 	id     string
 	claims []*corev1.PersistentVolumeClaim
@@ -53,8 +53,7 @@ type instance struct {
 	holder *podView
 }
 
-// readInstances groups the set's claims by their instances, in the order of
-// their ids.
+// readInstances groups the set's claims by instance, in the order of ids.
 func (p *pass) readInstances() {
 	if len(p.Claims) == 0 {
 		return
@@ -81,7 +80,7 @@ func (p *pass) readInstances() {
 	}
 }
 
-// staying are the claims that are not on their way out.
+// staying returns the claims that are not terminating.
 func (i *instance) staying() []*corev1.PersistentVolumeClaim {
 	var out []*corev1.PersistentVolumeClaim
 	for _, claim := range i.claims {
@@ -92,7 +91,7 @@ func (i *instance) staying() []*corev1.PersistentVolumeClaim {
 	return out
 }
 
-// claimsOf are the claims that go with a Pod which the controller deletes.
+// claimsOf returns the claims to delete with a Pod that the controller deletes.
 func (p *pass) claimsOf(v *podView) []*corev1.PersistentVolumeClaim {
 	if i := p.byID[InstanceOf(p.Set, v.pod)]; i != nil {
 		return i.staying()
@@ -100,22 +99,22 @@ func (p *pass) claimsOf(v *podView) []*corev1.PersistentVolumeClaim {
 	return nil
 }
 
-// takesClaims says that a Pod shows by itself that the controller wanted it
-// gone, so that its claims go too. It is the evidence that outlives a crash
-// between the deletion of a Pod and that of its claims. A Pod that ended may
-// have been led to the gate for that reason alone: its claims stay.
+// takesClaims reports whether a Pod's own marks show that the controller wanted it
+// deleted, so that its claims are deleted too. These marks survive a crash between the
+// deletion of a Pod and that of its claims. A Pod that ended may be at the gate only
+// because of that: its claims stay.
 func (p *podView) takesClaims() bool {
 	return p.specified || (p.preparesDelete() && !p.ended())
 }
 
-// reusable says that the next Pod can take over an instance: its Pod is gone by
-// somebody else's hand, and its claims are all there.
+// reusable reports whether the next Pod can take over an instance: someone other than the
+// controller deleted its Pod, and all its claims exist.
 func (p *pass) reusable(i *instance) bool {
 	return i.holder == nil && !p.Elsewhere[i.id] && !p.Spec.DisableClaimReuse && !p.Departed[i.id] && p.worthKeeping(i)
 }
 
-// worthKeeping says that none of the claims is on its way out, and that a Pod
-// of the present templates would mount one of them at least.
+// worthKeeping reports whether no claim is terminating, and a Pod of the present
+// templates would mount at least one of them.
 func (p *pass) worthKeeping(i *instance) bool {
 	wanted := false
 	for _, claim := range i.claims {
@@ -129,9 +128,9 @@ func (p *pass) worthKeeping(i *instance) bool {
 	return wanted
 }
 
-// returning counts the instances that the next Pods can soon take over: their
-// Pods are ending. A Pod that was made in the meantime would have empty claims,
-// and the data would be left behind.
+// returning counts the instances that the next Pods can soon take over, because their
+// Pods are ending. A Pod created meanwhile would have empty claims, and the data would be
+// left behind.
 func (p *pass) returning() int {
 	count := 0
 	for _, i := range p.instances {
@@ -149,8 +148,8 @@ func (p *pass) returning() int {
 	return count
 }
 
-// endsBy says whether a Pod is ending, and until when it is waited for; zero is
-// without a bound, where the controller itself deletes the Pod in this pass.
+// endsBy reports whether a Pod is ending, and until when to wait for it. Zero means no
+// bound: the controller itself deletes the Pod in this pass.
 func (p *podView) endsBy() (time.Time, bool) {
 	switch {
 	case p.terminate:
@@ -163,8 +162,8 @@ func (p *podView) endsBy() (time.Time, bool) {
 	return time.Time{}, true
 }
 
-// instancesFor says which instances the missing Pods take over, and how many
-// Pods can be made now.
+// instancesFor returns the instances that the missing Pods take over, and how many Pods
+// can be created now.
 func (p *pass) instancesFor(missing int) ([]string, int) {
 	if len(p.Spec.ClaimTemplates) == 0 {
 		return nil, missing
@@ -183,7 +182,7 @@ func (p *pass) instancesFor(missing int) ([]string, int) {
 	return ids, len(ids) + fresh
 }
 
-// complete says that an instance lacks no claim.
+// complete reports whether an instance lacks no claim.
 func (p *pass) complete(i *instance) bool {
 	return !slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
 		return !i.has(ClaimName(template, p.Set, i.id))
@@ -194,7 +193,7 @@ func (i *instance) has(name string) bool {
 	return slices.ContainsFunc(i.claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
 }
 
-// taken are the ids that no new instance may get; nil if there are none.
+// taken returns the ids that no new instance may get; nil if there are none.
 func (p *pass) taken() map[string]bool {
 	if len(p.instances) == 0 {
 		return nil
@@ -206,8 +205,8 @@ func (p *pass) taken() map[string]bool {
 	return taken
 }
 
-// settleClaims deletes the claims that no Pod will use again, and makes those
-// that a Pod lacks.
+// settleClaims deletes the claims that no Pod will use again, and creates those that a
+// Pod lacks.
 func (p *pass) settleClaims() {
 	for _, i := range p.instances {
 		if !p.unwanted(i) {
@@ -227,13 +226,13 @@ func (p *pass) settleClaims() {
 	}
 }
 
-// unwanted says that the Pod of the claims is on its way out for good. One that
-// was let go keeps them until it is gone.
+// unwanted reports whether the Pod of the claims is being removed for good. A released
+// Pod keeps its claims until it is gone.
 func (p *pass) unwanted(i *instance) bool {
 	dead := p.Spec.DisableClaimReuse || p.Departed[i.id]
 	switch {
 	case p.Elsewhere[i.id]:
-		return p.Departed[i.id] // deleted or let go: the API server is asked first
+		return p.Departed[i.id] // deleted or released: the API server is asked first
 	case i.holder == nil:
 		return dead
 	case i.holder.terminate:
@@ -242,9 +241,8 @@ func (p *pass) unwanted(i *instance) bool {
 	return false
 }
 
-// lacksClaim says that a Pod waits for a claim that is not there: somebody has
-// deleted it before the Pod was scheduled. Later the claim's own protection
-// keeps it.
+// lacksClaim reports whether a Pod waits for a missing claim: someone deleted it before
+// the Pod was scheduled. Later the claim's own protection keeps it.
 func (p *pass) lacksClaim(v *podView) bool {
 	id := InstanceOf(p.Set, v.pod)
 	if id == "" {

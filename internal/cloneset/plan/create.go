@@ -2,14 +2,13 @@
 
 package plan
 
-// desired is how many Pods there shall be now: the replicas, and a surge while
-// Pods are to be updated or replaced.
+// desired is how many Pods there should be now: the replicas, plus a surge while Pods are
+// to be updated or replaced.
 func (p *pass) desired() int {
 	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(len(p.queue), p.shortfall()))
 }
 
-// shortfall is how many of the Pods that were named for deletion maxUnavailable
-// does not cover.
+// shortfall is how many of the Pods named for deletion maxUnavailable does not cover.
 func (p *pass) shortfall() int {
 	waiting, unavailable := 0, 0
 	for _, v := range p.pods {
@@ -23,8 +22,8 @@ func (p *pass) shortfall() int {
 	return min(max(unavailable+waiting-p.ledger.maxUnavailable, 0), waiting)
 }
 
-// create makes the Pods that are missing, first those that the partition keeps
-// at the current revision.
+// create creates the missing Pods, starting with those that the partition keeps at the
+// current revision.
 func (p *pass) create() {
 	missing := p.desired() - p.ledger.pods
 	if missing <= 0 {

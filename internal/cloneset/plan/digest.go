@@ -10,23 +10,22 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Digest is a hash of all that the planner reads of a Pod: an event that leaves
-// it unchanged needs no pass. What cannot change in the life of a Pod is left
-// out; of a Pod on its way out of the cluster only what becomes of its claims
-// depends on is read.
+// Digest is a hash of everything that the planner reads of a Pod: an event that leaves it
+// unchanged needs no pass. It leaves out what cannot change during the life of a Pod. Of
+// a terminating Pod it covers only what decides the fate of its claims.
 func Digest(pod *corev1.Pod) uint64 {
 	var f facts
 	readFacts(&f, pod)
 	d := newDigest()
 	d.text(string(pod.UID), string(f.phase))
 	d.flag(f.terminate)
-	labels := uint64(0) // a sum, so that the order of the map does not matter
+	labels := uint64(0) // a sum, so that map order does not matter
 	for key, value := range pod.Labels {
 		one := newDigest()
 		one.text(key, value)
 		labels += uint64(one)
 	}
-	d.number(int64(labels), int64(len(pod.Labels))) // a hash wraps as it likes
+	d.number(int64(labels), int64(len(pod.Labels))) // overflow is harmless in a hash
 	for i := range pod.OwnerReferences {
 		d.text(string(pod.OwnerReferences[i].UID))
 	}
@@ -36,7 +35,7 @@ func Digest(pod *corev1.Pod) uint64 {
 	return uint64(d)
 }
 
-// life is what is read of a Pod that is not on its way out.
+// life hashes what is read of a Pod that is not terminating.
 func (d *digest) life(pod *corev1.Pod, f *facts) {
 	d.text(f.node)
 	d.flag(f.ready)
@@ -53,7 +52,7 @@ func (d *digest) life(pod *corev1.Pod, f *facts) {
 	d.number(int64(len(pod.Finalizers)))
 	d.text(pod.Finalizers...)
 	if f.stuckOn != nil {
-		// Not why: a kubelet goes to and fro between reasons.
+		// Without the reason: a kubelet alternates between reasons.
 		d.text(f.stuckOn.Name)
 	}
 	if f.inUpdate() {
@@ -61,7 +60,7 @@ func (d *digest) life(pod *corev1.Pod, f *facts) {
 	}
 }
 
-// progress is what tells how far the kubelet is with an update.
+// progress hashes what shows how far the kubelet is with an update.
 func (d *digest) progress(pod *corev1.Pod) {
 	d.number(pod.Generation, pod.Status.ObservedGeneration)
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
@@ -83,7 +82,7 @@ func (d *digest) progress(pod *corev1.Pod) {
 	}
 }
 
-// resources are the cpu and memory that the kubelet reports of a container.
+// resources hashes the cpu and memory that the kubelet reports for a container.
 func (d *digest) resources(c *corev1.ContainerStatus) {
 	lists := []corev1.ResourceList{c.AllocatedResources}
 	if c.Resources != nil {
@@ -109,7 +108,7 @@ func newDigest() digest { return fnvOffset }
 
 func (d *digest) octet(b byte) { *d = (*d ^ digest(b)) * fnvPrime }
 
-// text ends each value with a byte that no UTF-8 text has.
+// text ends each value with a byte that occurs in no UTF-8 text.
 func (d *digest) text(values ...string) {
 	for _, value := range values {
 		for i := range len(value) {

@@ -10,7 +10,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// held is what a Pod waits for as a pass left it.
+// held returns what a Pod waits for after a pass.
 func (s *Snapshot) held(v *podView) []Blocked {
 	if s.Deleting || v.terminate {
 		return nil
@@ -18,7 +18,7 @@ func (s *Snapshot) held(v *podView) []Blocked {
 	return v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))
 }
 
-// waitsForBatch tells which containers an update waits for before it goes on to
+// waitsForBatch returns the containers that an update waits for before it continues with
 // those of a lower launch priority; nil if it waits for none.
 func (p *podView) waitsForBatch(now time.Time) *Batch {
 	if !p.unfinished() || p.pending || p.state != apps.StateUpdating {
@@ -31,10 +31,10 @@ func (p *podView) waitsForBatch(now time.Time) *Batch {
 	return &Batch{Containers: waits, Next: next, Since: p.record.BatchSince()}
 }
 
-// wait is what the Pod waits for: the keys of a hook, containers of a higher launch
-// priority, or a container that is stuck; nothing if it waits for none. A Pod with a
-// container that is stuck may wait at a gate that only a ready Pod gets through: then
-// the container is to blame, and not the hook.
+// wait returns what the Pod waits for: the keys of a hook, containers of a higher launch
+// priority, or a stuck container; nothing if it does not wait. A Pod with a stuck
+// container may wait at a gate that only a ready Pod passes: then blame the container,
+// not the hook.
 func (p *podView) wait(keys []string, batch *Batch) []Blocked {
 	stuck := p.stuck()
 	switch {

@@ -9,33 +9,33 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ledger counts, through the steps of one pass, what the budgets allow. Every
-// step that takes a Pod out of service pays here first.
+// ledger counts, through the steps of one pass, what the budgets allow. Every step that
+// takes a Pod out of service pays here first.
 type ledger struct {
 	replicas, maxUnavailable int
 	// pods counts the active Pods that hold a place in the set.
 	pods int
 	// available counts those of them that serve.
 	available int
-	// underway counts the unavailable Pods that have the update revision or are
-	// on their way to it. No more than may be unavailable are touched at a time:
-	// else a node that hiccups would have all its Pods updated at once, since
-	// they are unavailable anyway, whatever the new revision is worth.
+	// underway counts the unavailable Pods that have the update revision or are on their
+	// way to it. No more than may be unavailable are touched at a time: otherwise a node
+	// with a brief outage would have all its Pods updated at once, since they are
+	// unavailable anyway, even if the new revision is broken.
 	underway int
-	// starts counts how many Pods may still be taken out of service or created
-	// in this pass; below 0 is no bound.
+	// starts counts how many Pods may still be taken out of service or created in this
+	// pass; below 0 means no bound.
 	starts int
-	// settling counts the Pods that left service for an update in place a moment
-	// ago, and settled is when the first of them is no longer counted. One that
-	// restarts fast is back by then; who restarts slowly holds up nobody.
+	// settling counts the Pods that left service for an update in place a moment ago, and
+	// settled is when the first of them is no longer counted. A Pod that restarts fast is
+	// back by then; a slow restart does not block other Pods.
 	settling int
 	settled  time.Time
 }
 
-// returnTime is how long a Pod is expected back before others follow it.
+// returnTime is how long others wait for a Pod to return before they follow it.
 const returnTime = time.Second
 
-// leave counts a Pod that is out of service since then.
+// leave counts a Pod that has been out of service since then.
 func (l *ledger) leave(since, now time.Time) {
 	end := since.Add(returnTime)
 	if since.IsZero() || !now.Before(end) {
@@ -56,16 +56,14 @@ func (l *ledger) start() bool {
 	return true
 }
 
-// spare says whether one more available Pod can go.
+// spare reports whether one more available Pod may leave.
 func (l *ledger) spare() bool { return l.available > l.replicas-l.maxUnavailable }
 
-// surplus is how many Pods there are above the replicas; negative if some are
-// missing.
+// surplus is the number of Pods above the replicas; negative if some are missing.
 func (l *ledger) surplus() int { return l.pods - l.replicas }
 
-// takeDown pays for taking a Pod out of service in order to replace or update
-// it. One that is unavailable already costs nobody anything, but room has to be
-// left: see underway.
+// takeDown pays for taking a Pod out of service to replace or update it. A Pod that is
+// already unavailable costs nothing, but there must be room: see underway.
 func (l *ledger) takeDown(p *podView, room bool) bool {
 	switch {
 	case p.underway: // paid for in an earlier pass
@@ -79,7 +77,7 @@ func (l *ledger) takeDown(p *podView, room bool) bool {
 	return true
 }
 
-// roomForUpdate says whether one more unavailable Pod may be updated.
+// roomForUpdate reports whether one more unavailable Pod may be updated.
 func (l *ledger) roomForUpdate() bool { return l.underway < l.maxUnavailable+l.surplus() }
 
 // hold counts a Pod as out of service and under way; it keeps its place.
@@ -94,7 +92,7 @@ func (l *ledger) hold(p *podView) {
 	}
 }
 
-// drop takes a Pod out of the count that leaves its place in this pass.
+// drop stops counting a Pod that leaves its place in this pass.
 func (l *ledger) drop(p *podView) {
 	l.pods--
 	if p.available {
@@ -105,7 +103,7 @@ func (l *ledger) drop(p *podView) {
 	}
 }
 
-// openLedger counts the set as the steps before left it.
+// openLedger counts the set as the previous steps left it.
 func (p *pass) openLedger() {
 	p.ledger = ledger{replicas: p.Spec.Replicas, maxUnavailable: p.Spec.maxUnavailable(), starts: p.Starts}
 	if p.Starts == 0 {
@@ -132,8 +130,8 @@ func (p *pass) openLedger() {
 	}
 }
 
-// isUnderway says that a Pod does not serve, and has the update revision or is on
-// its way to it, or out, or back in this pass.
+// isUnderway reports whether a Pod does not serve and either has the update revision, is
+// on its way to it, is being removed, or returns in this pass.
 func (p *podView) isUnderway() bool {
 	return !p.available && !p.waits() && (p.isTarget || p.preparesDelete() || p.fixed || p.begun())
 }

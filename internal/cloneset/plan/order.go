@@ -15,8 +15,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// byUse orders Pods by how little is lost when one is deleted. What it leaves
-// even is ordered by how crowded their domains are, see crowding, and then byAge.
+// byUse orders Pods by how little is lost when one is deleted. Ties are ordered by how
+// crowded their domains are (see crowding), then byAge.
 func byUse(a, b *podView) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),
@@ -27,8 +27,8 @@ func byUse(a, b *podView) int {
 	)
 }
 
-// byAge orders victims that are of the same use: those go first that have
-// served for the shortest time.
+// byAge orders equally useful victims: the Pods that have served for the shortest time go
+// first.
 func byAge(a, b *podView) int {
 	return cmp.Or(
 		laterFirst(a.readySince, b.readySince),
@@ -38,8 +38,8 @@ func byAge(a, b *podView) int {
 	)
 }
 
-// byUpdate orders Pods for an update: those that are of the least use first.
-// Priorities and scattering come after it.
+// byUpdate orders Pods for an update, the least useful first. Priorities and scattering
+// come after it.
 func byUpdate(a, b *podView) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),
@@ -70,8 +70,8 @@ func phaseRank(phase corev1.PodPhase) int {
 	return 2
 }
 
-// orderForUpdate sorts Pods as spec.updateStrategy asks for. Pods whose update
-// has begun stay first whatever else changes: they are out of service already.
+// orderForUpdate sorts Pods as spec.updateStrategy asks. Pods whose update has begun stay
+// first whatever else changes: they are already out of service.
 func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
 	for _, p := range pods {
 		p.weight = s.weight(p)
@@ -92,7 +92,7 @@ func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
 	return pods
 }
 
-// begun says that the Pod's update has begun.
+// begun reports whether the Pod's update has begun.
 func (p *podView) begun() bool {
 	return p.state == apps.StatePreparingUpdate || p.state == apps.StateUpdating ||
 		p.inPlaceReady.Status == corev1.ConditionFalse
@@ -108,8 +108,8 @@ func (s *Snapshot) weight(p *podView) int {
 	return sum
 }
 
-// compareOrderKeys compares the trailing numbers of the first listed label that
-// either Pod carries; a Pod without it comes last.
+// compareOrderKeys compares the trailing numbers of the first listed label that either
+// Pod carries; a Pod without it comes last.
 func (s *Snapshot) compareOrderKeys(a, b *podView) int {
 	for _, key := range s.Spec.Priority.OrderKeys {
 		valueA, okA := a.labels[key]

@@ -11,11 +11,11 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// turnBack has a Pod carry the revision again that it runs. OpenKruise labels a
-// Pod first and changes its containers after the grace period; one that it left
-// in between, and that is not to be updated now, would stay out of service for
-// as long as the set is paused. The relabelling drops the update that waited,
-// and the next pass brings the Pod back. It says whether a revision fits.
+// turnBack relabels a Pod with the revision that it runs, and reports whether a revision
+// fits. OpenKruise labels a Pod first and changes its containers after the grace period;
+// a Pod that it left in between, and that is not to be updated now, would stay out of
+// service for as long as the set is paused. Relabelling drops the waiting update, and the
+// next pass brings the Pod back.
 func (p *pass) turnBack(v *podView) bool {
 	if !v.pending || v.chosen || v.specified {
 		return false
@@ -31,8 +31,8 @@ func (p *pass) turnBack(v *podView) bool {
 	return false
 }
 
-// newestFirst lists the revisions that can be read: the current one, which the
-// Pod most likely is of, and then the later ones before the earlier ones.
+// newestFirst lists the readable revisions: the current one first, which the Pod most
+// likely has, then the others from newest to oldest.
 func (p *pass) newestFirst() []*revision.Revision {
 	var out []*revision.Revision
 	for _, r := range p.Revisions {

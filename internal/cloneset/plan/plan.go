@@ -16,7 +16,7 @@ import (
 type pass struct {
 	*Snapshot
 	plan Plan
-	// views are all Pods in the order of their names, pods are the active ones.
+	// views are all Pods in name order; pods are the active ones.
 	views []podView
 	pods  []*podView
 	// ended are the Pods that will never run again.
@@ -24,11 +24,11 @@ type pass struct {
 	ledger ledger
 	// old and updated count the Pods that are to stay, by revision.
 	old, updated int
-	// queue holds the chosen Pods in the order of their update.
+	// queue holds the chosen Pods in update order.
 	queue []*podView
-	// begun counts the Pods that this pass takes an update further with.
+	// begun counts the Pods whose update this pass advances.
 	begun int
-	// made is what replace reckons with; nil if no Pod waits to be replaced.
+	// made counts Pods for replace; nil if no Pod waits to be replaced.
 	made *making
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named map[string]bool
@@ -60,22 +60,22 @@ func Make(s *Snapshot) Plan {
 	return p.finish()
 }
 
-// spareViews are those of passes that are over: of 2,000 Pods they are more than a
-// megabyte, which would be garbage ten times a second.
+// spareViews reuses the views of finished passes: for 2,000 Pods they take more than a
+// megabyte, which would become garbage ten times a second.
 var spareViews = sync.Pool{New: func() any { return new([]podView) }}
 
-// viewsOf are empty views of so many Pods.
+// viewsOf returns that many empty views.
 func viewsOf(pods int) []podView {
 	spare, ok := spareViews.Get().(*[]podView)
 	if !ok || cap(*spare) < pods {
-		return make([]podView, pods) // one allocation, not one for each Pod
+		return make([]podView, pods) // one allocation, not one per Pod
 	}
 	return (*spare)[:pods]
 }
 
-// giveBack ends the use of the views. A plan holds none.
+// giveBack releases the views. A plan holds none.
 func (p *pass) giveBack() {
-	views := p.views // not the field, which would keep the pass
+	views := p.views // not the field, which would retain the pass
 	clear(views)
 	spareViews.Put(&views)
 }
@@ -103,29 +103,29 @@ func newPass(s *Snapshot) *pass {
 	return p
 }
 
-// doomed says that the Pod is to be deleted anyway.
+// doomed reports whether the Pod is to be deleted anyway.
 func (p *podView) doomed() bool { return p.specified || p.state == apps.StatePreparingDelete }
 
-// waits says that the Pod was named for deletion and is not on its way out yet.
+// waits reports whether the Pod was named for deletion but its removal has not begun.
 func (p *podView) waits() bool {
 	return p.specified && p.state != apps.StatePreparingDelete && !p.removed
 }
 
-// counted says that the Pod holds a place in the replica count.
+// counted reports whether the Pod holds a place in the replica count.
 func (p *pass) counted(v *podView) bool {
 	return !p.ExcludePreparingDelete || v.state != apps.StatePreparingDelete
 }
 
-// wakeAt asks for a pass at that time, or at an earlier one.
+// wakeAt asks for a pass at that time or earlier.
 func (p *pass) wakeAt(at time.Time) {
 	if !at.IsZero() && (p.plan.RequeueAt.IsZero() || at.Before(p.plan.RequeueAt)) {
 		p.plan.RequeueAt = at
 	}
 }
 
-// act notes the Pod's one action of this pass. What refresh has found gives way
-// to a removal, and mere conditions to an update: a condition that is put right
-// and then changed again would be a wasted write, and a flap.
+// act records the Pod's one action of this pass. A finding of refresh yields to a
+// removal, and mere conditions yield to an update: correcting a condition only to change
+// it again would be a wasted write, and a flap.
 func (p *pass) act(v *podView, a Action) {
 	a.Pod = v.pod
 	if v.acted {
@@ -136,7 +136,7 @@ func (p *pass) act(v *podView, a Action) {
 	p.plan.Actions = append(p.plan.Actions, a)
 }
 
-// outOfStarts notes that the pass stops for now, if that is why a step failed.
+// outOfStarts records that the pass stops for now, if that is why a step failed.
 func (p *pass) outOfStarts() bool {
 	if p.ledger.starts == 0 {
 		p.plan.More = true
@@ -158,7 +158,7 @@ func (p *pass) remove(v *podView, reason string) {
 		Conditions: p.conditions(v, apps.StatePreparingDelete),
 	}
 	if reason != ReasonScaleIn {
-		// Marked, so that a scale-in that is taken back does not revive it.
+		// Mark the Pod, so that taking back a scale-in does not revive it.
 		yes := "true"
 		a.Labels = map[string]*string{apps.LabelSpecifiedDelete: &yes}
 	}
@@ -171,7 +171,7 @@ func (p *pass) remove(v *podView, reason string) {
 	p.act(v, a)
 }
 
-// problem notes a problem once.
+// problem records a problem once.
 func (p *pass) problem(reason string, message func() string) {
 	if slices.ContainsFunc(p.plan.Problems, func(known Problem) bool { return known.Reason == reason }) {
 		return
@@ -179,7 +179,7 @@ func (p *pass) problem(reason string, message func() string) {
 	p.plan.Problems = append(p.plan.Problems, Problem{Reason: reason, Message: message()})
 }
 
-// finish puts the plan in order: Pods that come back before those that leave.
+// finish sorts the plan: Pods that come back precede those that leave.
 func (p *pass) finish() Plan {
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
 	return p.plan
@@ -197,7 +197,7 @@ func rank(verb Verb) int {
 	return 3
 }
 
-// refused says that the API server refuses Pods of the revision.
+// refused reports whether the API server refuses Pods of the revision.
 func (p *pass) refused(r *revision.Revision) bool {
 	return p.UpdateRefused != "" && revision.Same(r.Name, p.Update.Name)
 }
