@@ -10,35 +10,35 @@ const (
 	ProgressUpdated = "CloneSetUpdated"
 	// ProgressAvailable: every Pod has the update revision and serves.
 	ProgressAvailable = "CloneSetAvailable"
-	// ProgressPaused: updates are held, and the clock with them.
+	// ProgressPaused: updates are paused, and so is the deadline's clock.
 	ProgressPaused = "CloneSetPaused"
-	// ProgressPartitionAvailable: as many Pods as the partition leaves have the
-	// update revision and serve.
+	// ProgressPartitionAvailable: as many Pods as the partition leaves have the update
+	// revision and serve.
 	ProgressPartitionAvailable = "ProgressPartitionAvailable"
-	// ProgressDeadlineExceeded: nothing moved for spec.progressDeadlineSeconds. It
-	// stays so until one of the three above holds, or another rollout begins.
+	// ProgressDeadlineExceeded: nothing moved for spec.progressDeadlineSeconds. It stays
+	// so until one of the three above holds, or another rollout begins.
 	ProgressDeadlineExceeded = "ProgressDeadlineExceeded"
 )
 
-// Progress is how a rollout gets on. The zero Progress is not tracked.
+// Progress is how far a rollout is. The zero Progress is not tracked.
 type Progress struct {
 	// Reason is one of the reasons above.
 	Reason string
 	// Since is when the rollout last moved.
 	Since time.Time
-	// Deadline is when it will have stood still for too long; zero if no clock runs.
+	// Deadline is when it will have stalled for too long; zero if no clock runs.
 	Deadline time.Time
 }
 
-// Mark is what a status keeps of a rollout, to tell later whether it has moved.
+// Mark is what a status keeps of a rollout, to detect later whether it has moved.
 type Mark struct {
 	Counts
 	// Revision names the update revision.
 	Revision string
 }
 
-// Assess tells how a rollout gets on, from what the last status said and what is
-// true now. The rollout goes on whatever the answer.
+// Assess derives a rollout's progress from the last status and the present state. The
+// rollout continues whatever the answer.
 func Assess(s *Snapshot, last Progress, before, after Mark) Progress {
 	if s.Spec.ProgressDeadline == 0 {
 		return Progress{}
@@ -50,7 +50,7 @@ func Assess(s *Snapshot, last Progress, before, after Mark) Progress {
 		return Progress{Reason: reason, Since: s.Now}
 	}
 	if last.Reason == ProgressDeadlineExceeded && after.Revision == before.Revision {
-		return Progress{Reason: last.Reason, Since: last.Since} // a late move does not take it back
+		return Progress{Reason: last.Reason, Since: last.Since} // a late move does not revoke it
 	}
 	if last.Reason != ProgressUpdated || after.beyond(before) {
 		return Progress{Reason: ProgressUpdated, Since: s.Now, Deadline: s.Now.Add(s.Spec.ProgressDeadline)}
@@ -62,7 +62,7 @@ func Assess(s *Snapshot, last Progress, before, after Mark) Progress {
 	return Progress{Reason: ProgressUpdated, Since: last.Since, Deadline: deadline}
 }
 
-// standing is the reason that the set's Pods and its spec give by themselves.
+// standing is the reason that follows from the set's Pods and spec alone.
 func (s *Snapshot) standing(c Counts) string {
 	whole := c.Replicas == s.Spec.Replicas
 	switch {
@@ -76,7 +76,7 @@ func (s *Snapshot) standing(c Counts) string {
 	return ""
 }
 
-// beyond says that the rollout has moved, or is another one.
+// beyond reports whether the rollout has moved, or is another one.
 func (m Mark) beyond(before Mark) bool {
 	return m.Revision != before.Revision || m.ExpectedUpdated != before.ExpectedUpdated || m.Updated > before.Updated ||
 		m.UpdatedReady > before.UpdatedReady || m.UpdatedAvailable > before.UpdatedAvailable ||

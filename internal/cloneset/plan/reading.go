@@ -11,9 +11,9 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Reading is what is read of one version of a Pod, whatever its set asks for. It
-// costs more than all else that a pass does with a Pod that does not change: what a
-// large set's Pods say lies all over the memory.
+// Reading is what is read of one version of a Pod, independent of its set. For an
+// unchanged Pod it costs more than everything else in a pass: the Pods of a large set are
+// scattered over the memory.
 type Reading struct {
 	pod *corev1.Pod
 	facts
@@ -35,17 +35,17 @@ type facts struct {
 	readySince time.Time // zero unless ready
 	restarts   int32
 	created    time.Time
-	// inPlaceReady and podReady are the conditions that the controller owns, never
-	// nil. The gates say that the Pod is ready with them only.
+	// inPlaceReady and podReady are the conditions that the controller owns, never nil.
+	// The gates mean that the Pod needs them to be ready.
 	inPlaceReady, podReady         *corev1.PodCondition
 	inPlaceReadyGate, podReadyGate bool
 	// stuckOn is the container that is stuck; nil if none is.
 	stuckOn *corev1.ContainerStatus
 }
 
-// Read reads Pods. Of a Pod that is among the readings before, the very same object,
-// that one is taken: nobody changes a Pod that has been read. Both lists are in the
-// order of names; what is not is read anew.
+// Read reads Pods. It reuses the earlier reading of the very same object: nobody changes
+// a Pod that has been read. Both lists are in name order; Pods out of order are read
+// again.
 func Read(pods []*corev1.Pod, before []*Reading) []*Reading {
 	out := make([]*Reading, len(pods))
 	for i, pod := range pods {
@@ -56,8 +56,8 @@ func Read(pods []*corev1.Pod, before []*Reading) []*Reading {
 			out[i], before = before[0], before[1:]
 			continue
 		}
-		// An allocation for each: in one for all, what one Pod still says would keep
-		// the old versions of all others.
+		// Allocate each one separately: in a shared allocation, one surviving Pod would
+		// retain the old versions of all others.
 		out[i] = newReading(pod)
 	}
 	return out
@@ -72,20 +72,21 @@ func newReading(pod *corev1.Pod) *Reading {
 // Pod is the Pod that was read.
 func (r *Reading) Pod() *corev1.Pod { return r.pod }
 
-// Revision is the revision that the Pod's labels name, in its long form where there
-// is one; "" if they name none.
+// Revision is the revision that the Pod's labels name, in its long form if present; "" if
+// they name none.
 func (r *Reading) Revision() string { return r.revision }
 
-// State is the Pod's lifecycle state, as its label says; Normal without one.
+// State is the Pod's lifecycle state from its label; Normal without one.
 func (r *Reading) State() apps.LifecycleState { return r.state }
 
-// Terminating says that the Pod is on its way out of the cluster.
+// Terminating reports whether the Pod is terminating.
 func (r *Reading) Terminating() bool { return r.terminate }
 
-// Drained says that the Pod is out of service for an update, by its condition.
+// Drained reports whether the Pod's condition says that it is out of service for an
+// update.
 func (r *Reading) Drained() bool { return r.inPlaceReady.Status == corev1.ConditionFalse }
 
-// noCondition is that of a Pod which has none.
+// noCondition stands for a missing condition.
 var noCondition corev1.PodCondition
 
 func readFacts(f *facts, pod *corev1.Pod) {
@@ -102,7 +103,7 @@ func readFacts(f *facts, pod *corev1.Pod) {
 		f.state = apps.StateNormal
 	}
 	if cost, ok := pod.Annotations[corev1.PodDeletionCost]; ok {
-		// An unreadable cost counts as 0, as it does for a ReplicaSet.
+		// An unreadable cost counts as 0, as in a ReplicaSet.
 		f.cost, _ = strconv.Atoi(cost)
 	}
 	f.readConditions(pod)

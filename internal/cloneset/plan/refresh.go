@@ -11,9 +11,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// refresh moves Pods on whose gate is open and puts conditions right. It does
-// so for every Pod, whatever the method and also while paused, so that no way
-// out of a state can be forgotten.
+// refresh advances Pods whose gate is open and corrects conditions. It does so for every
+// Pod, whatever the method and also while paused, so that no way out of a state can be
+// forgotten.
 func (p *pass) refresh() {
 	for _, v := range p.pods {
 		if !v.acted {
@@ -30,8 +30,8 @@ func (p *pass) refreshPod(v *podView) {
 		return
 	}
 	pod := v.lifecycle()
-	// A Pod that waits for its deletion is not led back first, and one whose update
-	// has more to change goes on with it when its gate opens.
+	// A Pod that waits for its deletion is not led back first. One whose update has more
+	// to change continues it when its gate opens.
 	pod.UpdateWanted = v.chosen || v.waits() || v.more()
 	next, reason := lifecycle.Next(pod, p.Spec.Hooks)
 	conditions := p.conditions(v, next)
@@ -48,13 +48,12 @@ func (p *pass) refreshPod(v *podView) {
 	}
 }
 
-// conditions lists the conditions of a Pod that are not what they should be in
-// its next state. They are worked out from the state alone, never from the way
-// the Pod took to it.
+// conditions lists the Pod's conditions that are wrong for its next state. They follow
+// from the state alone, never from how the Pod reached it.
 func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
 	var out []Condition
 	switch {
-	case next == apps.StatePreparingDelete: // leaves service, whatever it was
+	case next == apps.StatePreparingDelete: // leaves service in any case
 	case v.inPlaceReady.Status == corev1.ConditionFalse:
 		if !p.keptOut(v, next) {
 			out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInPlaceDone})
@@ -65,7 +64,7 @@ func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
 	return append(out, p.mark(v, next)...)
 }
 
-// mark sets or lifts what a hook with markPodNotReady asks for.
+// mark sets or removes the mark that a hook with markPodNotReady asks for.
 func (p *pass) mark(v *podView, next apps.LifecycleState) []Condition {
 	gated := v.podReadyGate
 	mark := lifecycle.MarkOf(next, p.Spec.Hooks)
@@ -81,9 +80,8 @@ func (p *pass) mark(v *podView, next apps.LifecycleState) []Condition {
 	return nil
 }
 
-// notReady is one entry of the condition's message. It is the form in which
-// OpenKruise keeps who marked a Pod, so that its controllers can lift our mark
-// and we can tell theirs.
+// notReady is one entry of the condition's message. OpenKruise records in this form who
+// marked a Pod, so that its controllers can remove our mark and we can recognize theirs.
 type notReady struct {
 	UserAgent string `json:"userAgent"`
 	Key       string `json:"key"`
@@ -103,8 +101,8 @@ func notReadyMessage(state apps.LifecycleState) string {
 	return string(data)
 }
 
-// markedByOthers says that somebody else keeps the Pod out of service too, such
-// as a request to restart one of its containers.
+// markedByOthers reports whether someone else keeps the Pod out of service too, for
+// example a request to restart one of its containers.
 func markedByOthers(message string) bool {
 	var marks []notReady
 	if json.Unmarshal([]byte(message), &marks) != nil {
@@ -118,8 +116,8 @@ func markedByOthers(message string) bool {
 	return false
 }
 
-// keptOut says that an in-place update keeps the Pod out of its endpoints in
-// its next state: its containers are changing, or the time before that runs.
+// keptOut reports whether an in-place update keeps the Pod out of its endpoints in its
+// next state: its containers are changing, or the grace period before that runs.
 func (p *pass) keptOut(v *podView, next apps.LifecycleState) bool {
 	if next == apps.StateUpdating || v.restarting {
 		return true
@@ -128,8 +126,8 @@ func (p *pass) keptOut(v *podView, next apps.LifecycleState) bool {
 	return begun && v.chosen && next != apps.StateUpdated
 }
 
-// cleanUp deletes a Pod that will never run again. Its place is free already;
-// its hook is still honoured, since a registry may still list it.
+// cleanUp deletes a Pod that will never run again. Its place is free already; its hook is
+// still honoured, since a registry may still list it.
 func (p *pass) cleanUp(v *podView) {
 	switch {
 	case !v.holds(p.Spec.Hooks.PreDelete):

@@ -2,7 +2,7 @@
 
 package plan
 
-// release deletes the Pods whose preDelete hook has let go.
+// release deletes the Pods that their preDelete hook no longer holds.
 func (p *pass) release() {
 	for _, v := range p.pods {
 		if v.fixed || !v.preparesDelete() || v.holds(p.Spec.Hooks.PreDelete) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// replace removes the Pods that were named for deletion, the least useful
-// first, as far as the budget goes.
+// replace removes the Pods named for deletion, the least useful first, as far as the
+// budget allows.
 func (p *pass) replace() {
 	var waiting []*podView
 	for _, v := range p.pods {
@@ -40,12 +40,12 @@ func (p *pass) replace() {
 	}
 }
 
-// making tells how many Pods are being made or taken out, so that Pods which
-// are unavailable anyway are replaced a few at a time, each batch after the
-// replacements of the one before it. Pods that are merely broken, and older
-// than the one to be replaced, hold nobody up.
+// making counts the Pods that are being created or removed, so that Pods which are
+// unavailable anyway are replaced in small batches, each after the replacements of the
+// previous batch. Pods that are merely broken, and older than the one to be replaced, do
+// not block others.
 type making struct {
-	// created are the creation times of unavailable Pods, in order.
+	// created are the sorted creation times of unavailable Pods.
 	created []time.Time
 	// taken counts those that are at the gate, or were created in this pass.
 	taken int
@@ -78,9 +78,8 @@ func (p *pass) beingMade() *making {
 	return m
 }
 
-// roomFor says whether one more Pod that is unavailable may be replaced. The room
-// has to do for those too that this pass replaces already: nobody knows which of
-// them goes first.
+// roomFor reports whether one more unavailable Pod may be replaced. The room must also
+// suffice for those that this pass already replaces: their order of deletion is unknown.
 func (m *making) roomFor(v *podView, l *ledger) bool {
 	oldest := v.created
 	if !m.oldest.IsZero() && m.oldest.Before(oldest) {
@@ -89,9 +88,9 @@ func (m *making) roomFor(v *podView, l *ledger) bool {
 	return m.room(oldest, l)
 }
 
-// roomBeside says whether a Pod whose update has begun may be recreated in the pass
-// that replaces others. As an older Pod it has held none of them up; on its way out
-// it would, and nobody knows which of them goes first.
+// roomBeside reports whether a Pod whose update has begun may be recreated in a pass that
+// replaces others. As an older Pod it blocked none of them; while being removed it would,
+// and their order of deletion is unknown.
 func (m *making) roomBeside(v *podView, l *ledger) bool {
 	if m == nil || m.oldest.IsZero() || !v.underway || v.created.After(m.oldest) {
 		return true
@@ -99,7 +98,7 @@ func (m *making) roomBeside(v *podView, l *ledger) bool {
 	return m.room(m.oldest, l)
 }
 
-// room says whether one more Pod may be made while one of that age is replaced.
+// room reports whether one more Pod may be created while one of that age is replaced.
 func (m *making) room(oldest time.Time, l *ledger) bool {
 	notLater, _ := slices.BinarySearchFunc(m.created, oldest, func(at, limit time.Time) int {
 		if at.After(limit) {

@@ -9,8 +9,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// revive takes Pods back from PreparingDelete that a scale-in had chosen and
-// that are needed again, the best ones first.
+// revive returns Pods from PreparingDelete that a scale-in had chosen and that are needed
+// again, the best ones first.
 func (p *pass) revive() {
 	var planned []*podView
 	others := 0
@@ -28,14 +28,14 @@ func (p *pass) revive() {
 	}
 	for _, v := range p.bestOf(planned, short) {
 		p.act(v, p.reviveAction(v))
-		// Until that is written it is under way still: it may have changed since, and
-		// be deleted.
+		// Until that is written, the Pod is still under way: it may have changed since,
+		// and be deleted.
 		v.state, v.fixed = apps.StatePreparingNormal, true
 	}
 }
 
-// bestOf gives that many of the Pods, those that would be the last to go: new
-// ones before old ones.
+// bestOf returns that many of the Pods, those that would be removed last: new ones before
+// old ones.
 func (p *pass) bestOf(planned []*podView, count int) []*podView {
 	var old, updated []*podView
 	for _, v := range planned {
@@ -50,10 +50,10 @@ func (p *pass) bestOf(planned []*podView, count int) []*podView {
 	return order[len(order)-count:]
 }
 
-// reviveAction leads a Pod back to the start of its life: the hooks that were
-// released on the way out protect it again, and it has to pass preNormal again,
-// because whoever released preDelete has taken it out of service. A key that
-// preNormal shares with another hook is preNormal's to wait for.
+// reviveAction leads a Pod back to the start of its life: the hooks that were released
+// for its removal protect it again. It must pass preNormal again, because whoever
+// released preDelete has taken it out of service. A key that preNormal shares with
+// another hook is left for preNormal to wait for.
 func (p *pass) reviveAction(v *podView) Action {
 	hooks := p.Spec.Hooks
 	a := Action{
@@ -78,8 +78,8 @@ func (p *pass) reviveAction(v *podView) Action {
 	return a
 }
 
-// templateLabel is the label's value in the template that the Pod was made
-// from; nil if there is none.
+// templateLabel is the label's value in the template that the Pod was created from; nil
+// if there is none.
 func (p *pass) templateLabel(v *podView, key string) *string {
 	r := p.Revisions[revision.Short(v.revision)]
 	if r == nil {

@@ -4,8 +4,8 @@ package plan
 
 import "slices"
 
-// scaleIn removes surplus Pods. While a named Pod still waits to go, nobody
-// else has to.
+// scaleIn removes surplus Pods. While a named Pod still waits for its removal, no other
+// Pod has to go.
 func (p *pass) scaleIn() {
 	leaving := 0
 	for _, v := range p.pods {
@@ -22,7 +22,7 @@ func (p *pass) scaleIn() {
 	}
 	for _, v := range p.victims(surplus) {
 		if v.fixed {
-			continue // its turn comes with the next pass; nobody else goes instead
+			continue // the next pass handles it; no other Pod goes instead
 		}
 		if v.available && !p.ledger.spare() {
 			return
@@ -35,8 +35,8 @@ func (p *pass) scaleIn() {
 	}
 }
 
-// victims picks the Pods to go: old ones that the partition does not keep, then
-// new ones, then the rest; among these the least useful.
+// victims picks the Pods to remove: old ones that the partition does not keep, then new
+// ones, then the rest; in each group the least useful first.
 func (p *pass) victims(count int) []*podView {
 	old, updated := make([]*podView, 0, p.old), make([]*podView, 0, p.updated)
 	for _, v := range p.pods {

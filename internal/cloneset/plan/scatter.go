@@ -8,9 +8,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// scatter spreads the Pods with a label evenly over the rollout, from its first
-// place to its last. The Pods that are updated already have had its first places:
-// without them the next one with the label would come first in every pass.
+// scatter spreads the Pods with a label evenly over the rollout, from its first place to
+// its last. Pods that are already updated have had its first places: without counting
+// them, the next one with the label would come first in every pass.
 func (s *Snapshot) scatter(pods []*podView, term ScatterTerm) []*podView {
 	var matching, rest []*podView
 	for _, p := range pods {
@@ -41,8 +41,8 @@ func (t ScatterTerm) matches(pod *corev1.Pod) bool {
 	return ok && value == t.Value
 }
 
-// updated counts the Pods that have the update revision, and those of them that
-// a term matches.
+// updated counts the Pods that have the update revision, and those of them that a term
+// matches.
 func (s *Snapshot) updated(term ScatterTerm) (all, matching int) {
 	for _, pod := range s.Pods {
 		if pod.DeletionTimestamp == nil && revision.Same(podRevision(pod), s.Update.Name) {

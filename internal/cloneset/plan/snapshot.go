@@ -13,65 +13,64 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// Snapshot is all that a plan is made from. Nothing in it may change while a
-// plan is made, and a plan shares the Pods with it.
+// Snapshot is everything that a plan is made from. Nothing in it may change while a plan
+// is made, and the plan shares its Pods.
 type Snapshot struct {
 	// Now is the time of the decision.
 	Now time.Time
 	// Set is the name of the CloneSet.
 	Set string
-	// Deleting says that the CloneSet itself is being deleted: nothing is
-	// created or updated any more.
+	// Deleting means that the CloneSet itself is being deleted: nothing more is created
+	// or updated.
 	Deleting bool
-	// ExcludePreparingDelete leaves Pods in PreparingDelete out of the replica
-	// count, so that their replacements come at once.
+	// ExcludePreparingDelete leaves Pods in PreparingDelete out of the replica count, so
+	// that their replacements are created at once.
 	ExcludePreparingDelete bool
 	// Spec is what the user wants.
 	Spec Spec
-	// Current is the revision of the last finished rollout, Update that of the
-	// template.
+	// Current is the revision of the last finished rollout, Update that of the template.
 	Current, Update *revision.Revision
-	// UpdateRefused is why the API server refuses Pods of the update revision; ""
-	// if it does not. Then no Pod is created of it or updated to it.
+	// UpdateRefused is why the API server refuses Pods of the update revision; "" if it
+	// does not. While refused, no Pod is created in it or updated to it.
 	UpdateRefused string
 	// RefusedUntil is when the API server is asked again; zero if it is not.
 	RefusedUntil time.Time
-	// NoResize says that the API server resizes no Pods: other cpu or memory takes a
-	// new Pod.
+	// NoResize means that the API server resizes no Pods: other cpu or memory needs a new
+	// Pod.
 	NoResize bool
-	// Revisions are the known revisions by hash, Current and Update among them.
+	// Revisions are the known revisions by hash, including Current and Update.
 	Revisions map[string]*revision.Revision
-	// Drained says since when Pods are known to be out of service for an update:
-	// later than their conditions say, if the API server was slow. A Pod that is
-	// missing here is taken at its word.
+	// Drained is since when Pods are known to be out of service for an update: later than
+	// their conditions say, if the API server was slow. For a Pod that is missing here,
+	// its condition counts.
 	Drained map[types.UID]time.Time
-	// Pods are the set's own Pods in the order of their names.
+	// Pods are the set's own Pods in name order.
 	Pods []*corev1.Pod
-	// Readings are those of the Pods, by place; a Pod that has none is read.
+	// Readings are those of the Pods, by index; a Pod without one is read.
 	Readings []*Reading
-	// Nodes are the labels of the Pods' nodes that Spec.Spread names, by node.
+	// Nodes are the node labels that Spec.Spread names, by node, for the Pods' nodes.
 	Nodes map[string]map[string]string
-	// Claims are the set's own claims in the order of their names.
+	// Claims are the set's own claims in name order.
 	Claims []*corev1.PersistentVolumeClaim
-	// Departed are the ids of instances whose Pod this controller has deleted, or
-	// may have if the answer was lost, and whose claims are still to go.
+	// Departed are the ids of instances whose Pod this controller has deleted, or may
+	// have if the answer was lost, and whose claims are still to be deleted.
 	Departed map[string]bool
-	// Elsewhere are the ids of instances whose Pod is there and is not the set's:
-	// it was let go, and its claims are in use for as long as it runs.
+	// Elsewhere are the ids of instances whose Pod exists but does not belong to the set:
+	// it was released, and its claims are in use for as long as it runs.
 	Elsewhere map[string]bool
-	// ClaimsRefused is why the API server refuses claims of the templates; "" if it
-	// does not. Then no Pod is made that needs one, and none is recreated.
+	// ClaimsRefused is why the API server refuses claims of the templates; "" if it does
+	// not. While refused, no Pod is created that needs one, and none is recreated.
 	ClaimsRefused string
 	// ClaimsRefusedUntil is when the API server is asked again; zero if it is not.
 	ClaimsRefusedUntil time.Time
-	// Starts bounds how many Pods one pass takes out of service or creates, so
-	// that the Pods that are done never wait behind a long queue of new starts.
-	// Half as many may be for updates, and as many may be out for an update in
-	// place that left within the last second. 0 is no bound.
+	// Starts bounds how many Pods one pass takes out of service or creates, so that
+	// finished Pods never wait behind a long queue of new starts. Half as many may be
+	// updates, and as many may be out for an in-place update that began within the last
+	// second. 0 means no bound.
 	Starts int
 }
 
-// Method says by which means Pods change to a new revision.
+// Method is how Pods change to a new revision.
 type Method string
 
 // The methods.
@@ -82,18 +81,18 @@ const (
 	OnDelete          Method = "OnDelete"
 )
 
-// Spec is what the user wants, with defaults filled in, percentages still to be
-// computed, and no trace of an API version.
+// Spec is what the user wants: defaults filled in, percentages not yet computed, and
+// independent of any API version.
 type Spec struct {
 	Replicas int
-	// ScaleMaxUnavailable bounds unavailable Pods while Pods are added; nil is
-	// no bound.
+	// ScaleMaxUnavailable bounds unavailable Pods while Pods are added; nil means no
+	// bound.
 	ScaleMaxUnavailable *Count
 	// PodsToDelete names Pods to be deleted first.
 	PodsToDelete []string
 	// ClaimTemplates are the names of the claims that each Pod gets.
 	ClaimTemplates []string
-	// DisableClaimReuse has the claims go with their Pod, whoever deleted it.
+	// DisableClaimReuse deletes the claims with their Pod, whoever deleted it.
 	DisableClaimReuse bool
 	Method            Method
 	// Partition is how many Pods keep the old revision.
@@ -108,9 +107,9 @@ type Spec struct {
 	Grace time.Duration
 	// MinReady is how long a Pod must be ready to be available.
 	MinReady time.Duration
-	// ProgressDeadline is how long a rollout may stand still; 0 is for ever.
+	// ProgressDeadline is how long a rollout may stall; 0 means forever.
 	ProgressDeadline time.Duration
-	// Spread says which Pods are crowded; without it, those that share a node.
+	// Spread decides which Pods are crowded; without it, those that share a node.
 	Spread []SpreadTerm
 	Hooks  lifecycle.Hooks
 }

@@ -12,26 +12,26 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// SpreadTerm is one of the template's topologySpreadConstraints, as far as it
-// says which Pods share a domain.
+// SpreadTerm is the part of one of the template's topologySpreadConstraints that decides
+// which Pods share a domain.
 type SpreadTerm struct {
-	// TopologyKey is the label of a node whose value names its domain.
+	// TopologyKey is the node label whose value names the domain.
 	TopologyKey string
-	// Selector says which Pods count.
+	// Selector selects the Pods that count.
 	Selector labels.Selector
-	// MatchLabelKeys are labels of Pods: only those with the same values are
-	// counted together.
+	// MatchLabelKeys are labels of Pods: only Pods with the same values are counted
+	// together.
 	MatchLabelKeys []string
 }
 
-// byNode is how Pods are spread whose template says nothing of it.
+// byNode is the default spread of Pods whose template has no constraint.
 func byNode() []SpreadTerm {
 	return []SpreadTerm{{TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
 }
 
-// domain names the Pod's domain; false if the term does not count the Pod, or
-// its node is in no domain. A node's host name is its name, so that nodes need
-// not be read for the most usual of keys.
+// domain names the Pod's domain; false if the term does not count the Pod, or its node is
+// in no domain. A node's host name is its name, so that the most common key needs no node
+// read.
 func (t *SpreadTerm) domain(p *podView, nodes map[string]map[string]string) (string, bool) {
 	if !p.scheduled || !t.Selector.Matches(labels.Set(p.labels)) {
 		return "", false
@@ -46,19 +46,19 @@ func (t *SpreadTerm) domain(p *podView, nodes map[string]map[string]string) (str
 	return value, ok
 }
 
-// crowding counts Pods by domain, and picks victims from where most are. Each
-// victim counts as gone for the next one, so that however many go, the domains
-// stay even.
+// crowding counts Pods by domain, and picks victims from the fullest domains. Each victim
+// counts as gone for the next one, so that the domains stay even however many are
+// removed.
 type crowding struct {
 	terms []SpreadTerm
 	nodes map[string]map[string]string
-	// places finds the domains of each term in counts.
+	// places maps the domains of each term to their index in counts.
 	places []map[string]int
 	// counts are the numbers of Pods; the first stands for no domain, and stays 0.
 	counts []int
 }
 
-// crowding counts those Pods of the set that are to stay so far.
+// crowding counts the Pods of the set that are to stay so far.
 func (p *pass) crowding(stays func(*podView) bool) *crowding {
 	c := &crowding{terms: p.Spec.Spread, nodes: p.Nodes, counts: make([]int, 1)}
 	if len(c.terms) == 0 {
@@ -76,7 +76,7 @@ func (p *pass) crowding(stays func(*podView) bool) *crowding {
 	return c
 }
 
-// domains are the Pod's places in counts, one for each term.
+// domains are the Pod's indexes in counts, one for each term.
 func (c *crowding) domains(v *podView) []int {
 	out := make([]int, len(c.terms))
 	for i := range c.terms {
@@ -108,9 +108,9 @@ type cell struct {
 	pods    []*podView
 }
 
-// take gives that many of the Pods, or all of them, in the order of victims.
-// Pods of one cell differ by nothing that a victim changes, so that only the
-// first of each has to be looked at.
+// take returns that many of the Pods, or all of them, in victim order. A victim changes
+// nothing that distinguishes Pods of one cell, so only the first of each must be
+// examined.
 func (c *crowding) take(pods []*podView, count int) []*podView {
 	cells := c.cells(pods)
 	out := make([]*podView, 0, min(count, len(pods)))
@@ -130,8 +130,7 @@ func (c *crowding) take(pods []*podView, count int) []*podView {
 	return out
 }
 
-// cells puts Pods together that share all their domains, in the order of their
-// first Pods.
+// cells groups Pods that share all their domains, in the order of their first Pods.
 func (c *crowding) cells(pods []*podView) []*cell {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b *podView) int { return cmp.Or(byUse(a, b), byAge(a, b)) })
@@ -155,7 +154,7 @@ func (c *crowding) cells(pods []*podView) []*cell {
 	return out
 }
 
-// compare says which cell's first Pod goes first.
+// compare decides which cell's first Pod goes first.
 func (c *crowding) compare(a, b *cell) int {
 	if order := byUse(a.pods[0], b.pods[0]); order != 0 {
 		return order

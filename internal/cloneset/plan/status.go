@@ -9,14 +9,13 @@ type Counts struct {
 	Replicas, Ready, Available              int
 	Updated, UpdatedReady, UpdatedAvailable int
 	ExpectedUpdated                         int
-	// RolledOut says that every Pod there shall be has the update revision, so
-	// that it becomes the current one.
+	// RolledOut means that every Pod that should exist has the update revision, so that
+	// it becomes the current one.
 	RolledOut bool
 }
 
-// Review looks at a set as a pass left it: it counts the Pods, and lists those that
-// wait at a gate, in an update for a container, or for a container that is stuck,
-// longest first.
+// Review examines a set as a pass left it: it counts the Pods, and lists those that wait
+// at a gate, in an update for a container, or for a stuck container, longest first.
 func Review(s *Snapshot) (Counts, []Blocked) {
 	var c Counts
 	var waiting []Blocked

@@ -12,27 +12,27 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 )
 
-// Reasons of kubelets.
+// Reasons that kubelets give.
 const (
 	reasonImage = "ImagePullBackOff"
 	reasonCrash = "CrashLoopBackOff"
 )
 
-// GateContainer stands for a gate where a Pod waits for a container of its own that
-// cannot be started or ends again and again.
+// GateContainer stands for a gate where a Pod waits for one of its own containers that
+// cannot start or exits again and again.
 const GateContainer = "container"
 
-// Stuck is a container that keeps its Pod from getting ready, and that no waiting
-// mends: by the kubelet's word it cannot be started, or ends again and again.
+// Stuck is a container that keeps its Pod from getting ready and that waiting does not
+// fix: according to the kubelet it cannot start, or exits again and again.
 type Stuck struct {
 	// Container is its name, Image what the Pod asks for.
 	Container, Image string
-	// Reason is the kubelet's, for instance ImagePullBackOff or CrashLoopBackOff.
+	// Reason is the kubelet's, for example ImagePullBackOff or CrashLoopBackOff.
 	Reason string
 }
 
-// settledReason is the reason of a waiting container that is stuck; "" if it is not.
-// Of reasons that a kubelet goes to and fro between it is the one that it comes to.
+// settledReason returns the reason of a stuck waiting container; "" if it is not stuck.
+// Of reasons that a kubelet alternates between, it returns the one that persists.
 func settledReason(reason string) string {
 	switch reason {
 	case "ErrImagePull", reasonImage:
@@ -45,8 +45,8 @@ func settledReason(reason string) string {
 	return ""
 }
 
-// stuckIn is the first container that is stuck, init containers before others; nil if
-// none is, or the kubelet has not seen yet what the Pod asks for now.
+// stuckIn returns the first stuck container, init containers first; nil if none is, or
+// the kubelet has not yet observed the Pod's present spec.
 func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
 	if seen := pod.Status.ObservedGeneration; seen > 0 && seen < pod.Generation {
 		return nil
@@ -67,7 +67,7 @@ func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	if waiting := status.State.Waiting; waiting != nil {
 		reason = settledReason(waiting.Reason)
 	} else if crash := crashed(status); crash != nil {
-		// Else a container that crashes would be stuck now and not then.
+		// Otherwise a crashing container would alternate between stuck and not.
 		reason = reasonCrash
 		if last, known := lastUpdate(pod, status.Name); known && (last.ContainerID == "" || last.ContainerID == crash.ContainerID) {
 			return "" // It was ended for the update, or may have been.
@@ -76,8 +76,8 @@ func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	if reason != reasonCrash {
 		return reason
 	}
-	// A kubelet keeps a container waiting that was ended for an update and whose new
-	// image it cannot get, as if the new one had crashed.
+	// If a kubelet ended a container for an update and cannot get its new image, it keeps
+	// the container waiting as if the new one had crashed.
 	last, known := lastUpdate(pod, status.Name)
 	if known && last.ContainerID != "" && last.ContainerID == status.ContainerID {
 		return reasonImage
@@ -85,7 +85,7 @@ func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	return reason
 }
 
-// crashed is how a container ended that has, and is not ready again; nil if it has not
+// crashed returns how a container ended that is not ready again; nil if it has not
 // failed.
 func crashed(status *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	end := status.State.Terminated
@@ -108,8 +108,8 @@ func lastUpdate(pod *corev1.Pod, container string) (inplace.ContainerStatus, boo
 	return last, known
 }
 
-// stuck tells of a Pod of the update revision that a container keeps from getting
-// ready; nil if none does. A Pod on its way out does not have to get ready.
+// stuck reports a Pod of the update revision that a container keeps from getting ready;
+// nil if none does. A Pod that is being removed does not have to get ready.
 func (p *podView) stuck() *Blocked {
 	leaves := p.terminate || p.ended() || p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete
 	status := p.stuckOn
@@ -131,8 +131,8 @@ func imageOf(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// notReadySince is since when the Pod is not ready; zero if unknown. The kubelet does
-// not tell since when a container waits.
+// notReadySince is since when the Pod is not ready; zero if unknown. The kubelet does not
+// report since when a container waits.
 func notReadySince(pod *corev1.Pod) time.Time {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {

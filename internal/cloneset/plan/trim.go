@@ -11,8 +11,8 @@ import (
 // instanceIDLength is the length of the random part of a Pod's name.
 const instanceIDLength = 5
 
-// trimNames sorts the names in podsToDelete: some are done with, some wait, and some
-// are of no Pod that there has ever been.
+// trimNames sorts the names in podsToDelete: some are finished, some wait, and some never
+// named a Pod.
 func (p *pass) trimNames() {
 	if len(p.named) == 0 {
 		return
@@ -50,8 +50,8 @@ func (p *pass) deletes(v *podView) bool {
 	return v.acted && p.plan.Actions[v.action].Verb == Delete
 }
 
-// madeHere says that a name has the form of those that this set gives: then it
-// is taken for a Pod that is gone.
+// madeHere reports whether a name has the form that this set gives its Pods: then it is
+// taken for a deleted Pod.
 func (p *pass) madeHere(name string) bool {
 	id, ok := strings.CutPrefix(name, p.Set+"-")
 	return ok && len(id) == instanceIDLength && !strings.Contains(id, "-")

@@ -10,8 +10,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// update leads the chosen Pods to the update revision, as far as the budget
-// goes. Those whose update has begun come first.
+// update leads the chosen Pods to the update revision, as far as the budget allows. Those
+// whose update has begun come first.
 func (p *pass) update() {
 	for _, v := range p.queue {
 		if v.fixed || v.moved || v.removed {
@@ -39,8 +39,8 @@ func (p *pass) recreate(v *podView) {
 	}
 }
 
-// crowded says that a Pod which serves has to stay until those that left before
-// it are back, or are slow: the budget is a bound, and no target to fill at once.
+// crowded reports whether a serving Pod must stay until those that left before it are
+// back, or are slow: the budget is a bound, not a target to fill at once.
 func (p *pass) crowded(v *podView) bool {
 	if p.Starts == 0 || !v.available {
 		return false
@@ -53,9 +53,8 @@ func (p *pass) crowded(v *podView) bool {
 	return false
 }
 
-// takeDown pays for the update of a Pod. Updates may have half of the pass's
-// starts: the other half of what is written in parallel is for bringing back
-// those that are done.
+// takeDown pays for the update of a Pod. Updates may use half of the pass's starts: the
+// other half of the parallel writes is for bringing back finished Pods.
 func (p *pass) takeDown(v *podView) bool {
 	if p.Starts > 0 && p.begun >= max(p.Starts/2, 1) {
 		p.plan.More = true
@@ -76,8 +75,8 @@ func (p *pass) updateInPlace(v *podView, change *inplace.Change) {
 			p.prepareUpdate(v)
 		}
 	case v.more(), change.Drains() && v.scheduled, len(change.Resources) > 0:
-		// Also without a node, where the new resources need a write of their own,
-		// and the state says that it is due.
+		// Also without a node if the new resources need a write of their own: the state
+		// shows that it is due.
 		p.restart(v, change)
 	case change.Drains() && !p.takeDown(v):
 	case !change.Drains() && !p.ledger.start():
@@ -87,14 +86,14 @@ func (p *pass) updateInPlace(v *podView, change *inplace.Change) {
 	}
 }
 
-// gated says that the Pod has to pass the inPlaceUpdate hook first.
+// gated reports whether the Pod must pass the inPlaceUpdate hook first.
 func (p *pass) gated(v *podView) bool {
 	return v.state == apps.StateUpdated || (v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate))
 }
 
-// relabel changes a Pod that no container restarts for: its metadata only, or a
-// Pod that no kubelet has yet. So nobody leaves service; but a restart that an
-// earlier revision asked for still goes on.
+// relabel changes a Pod without restarting a container: its metadata only, or a Pod that
+// has no kubelet yet. So no Pod leaves service; but a restart that an earlier revision
+// asked for continues.
 func (p *pass) relabel(v *podView, change *inplace.Change) {
 	if !v.available {
 		p.ledger.hold(v) // one more of the update revision that does not serve
@@ -114,9 +113,9 @@ func (p *pass) afterRelabel(v *podView) apps.LifecycleState {
 	return v.state
 }
 
-// prepareUpdate leads a Pod to the gate before its update. A Pod that comes
-// from an update which its hook has not closed yet gets the hook's labels and
-// finalizers back with the state, else the gate would stand open.
+// prepareUpdate leads a Pod to the gate before its update. A Pod that comes from an
+// update which its hook has not closed yet gets the hook's labels and finalizers back
+// with the state; otherwise the gate would stand open.
 func (p *pass) prepareUpdate(v *podView) {
 	if !p.takeDown(v) {
 		return
@@ -134,9 +133,9 @@ func (p *pass) prepareUpdate(v *podView) {
 	p.act(v, a)
 }
 
-// restart takes the Pod out of its endpoints, waits for the grace period, and
-// then changes its containers. One whose containers are changing already is out
-// of its endpoints.
+// restart takes the Pod out of its endpoints, waits for the grace period, and then
+// changes its containers. A Pod whose containers are already changing is out of its
+// endpoints.
 func (p *pass) restart(v *podView, change *inplace.Change) {
 	at, drained := v.graceOver(p.Update.Name, p.Spec.Grace)
 	drained = drained || (v.pending && v.inPlaceReady.Status == corev1.ConditionFalse)
@@ -150,8 +149,8 @@ func (p *pass) restart(v *podView, change *inplace.Change) {
 	p.act(v, p.restartOf(change, drained || v.changing()))
 }
 
-// restartOf is the next step of a restart: out of the endpoints, or, in the same
-// action where no grace period has to go by, the change of the containers.
+// restartOf is the next step of a restart: out of the endpoints or, in the same action if
+// there is no grace period, the change of the containers.
 func (p *pass) restartOf(change *inplace.Change, drained bool) Action {
 	var conditions []Condition
 	if !drained {

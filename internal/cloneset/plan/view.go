@@ -20,29 +20,29 @@ type podView struct {
 	// wakeAt is when time alone changes what is true of the Pod; zero if never.
 	wakeAt time.Time
 
-	isTarget   bool // of the update revision
-	pending    bool // its revision's label came before its containers, as OpenKruise does it
-	restarting bool // the kubelet does not run yet what an update asked for
-	// record is that of an update which may be under way; nil if there is none, or
-	// it cannot be read.
+	isTarget   bool // has the update revision
+	pending    bool // its revision label came before its containers, as OpenKruise does it
+	restarting bool // the kubelet does not yet run what an update asked for
+	// record is that of an update which may be under way; nil if there is none, or it
+	// cannot be read.
 	record *inplace.State
-	// drained is since when the Pod is known to be out of service for an update;
-	// zero if its condition is all there is.
+	// drained is since when the Pod is known to be out of service for an update; zero if
+	// only its condition says so.
 	drained time.Time
 	weight  int // by spec.updateStrategy.priorityStrategy
 
 	available bool
 	underway  bool // counted in ledger.underway
 	chosen    bool // for an update, by partition and order
-	leaving   bool // on its way out, and still holding a place
-	removed   bool // has been told to go in this pass
+	leaving   bool // being removed, and still holding a place
+	removed   bool // its removal was decided in this pass
 	acted     bool // has its action in this pass
-	action    int  // its place in the plan
+	action    int  // its index in the plan
 	moved     bool // that action changes its state
-	fixed     bool // nothing may take that action's place
+	fixed     bool // no other action may replace it
 }
 
-// since is when the Pod came to its state; zero if unknown.
+// since is when the Pod reached its state; zero if unknown.
 func since(pod *corev1.Pod) time.Time {
 	at, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp])
 	if err != nil {
@@ -51,18 +51,18 @@ func since(pod *corev1.Pod) time.Time {
 	return at
 }
 
-// active says that the Pod holds a place in the set: it runs or will, and is
-// not on its way out of the cluster.
+// active reports whether the Pod holds a place in the set: it runs or will, and is not
+// terminating.
 func (f *facts) active() bool { return !f.terminate && !f.ended() }
 
-// ended says that the Pod will never run again: it failed, was evicted, or its
+// ended reports whether the Pod will never run again: it failed, was evicted, or its
 // containers finished.
 func (f *facts) ended() bool { return f.phase == corev1.PodFailed || f.phase == corev1.PodSucceeded }
 
-// preparesDelete says that the Pod is at the gate before its deletion.
+// preparesDelete reports whether the Pod is at the gate before its deletion.
 func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDelete }
 
-// at is the reading of the Pod at that place.
+// at returns the reading of the Pod at that index.
 func (s *Snapshot) at(place int) *Reading {
 	if place < len(s.Readings) && s.Readings[place].pod == s.Pods[place] {
 		return s.Readings[place]
@@ -90,13 +90,13 @@ func (s *Snapshot) read(v *podView, r *Reading) {
 	}
 }
 
-// inUpdate says that an update may be changing the Pod's containers.
+// inUpdate reports whether an update may be changing the Pod's containers.
 func (f *facts) inUpdate() bool {
 	return f.state == apps.StateUpdating || f.inPlaceReady.Status == corev1.ConditionFalse
 }
 
-// availability says whether a Pod serves, and if it is ready but not for long
-// enough, when it will.
+// availability reports whether a Pod serves and, if it is ready but not for long enough,
+// when it will.
 func (s *Snapshot) availability(f *facts) (bool, time.Time) {
 	inService := f.ready && f.state == apps.StateNormal && f.inPlaceReady.Status != corev1.ConditionFalse
 	if !inService {
@@ -109,9 +109,9 @@ func (s *Snapshot) availability(f *facts) (bool, time.Time) {
 	return true, time.Time{}
 }
 
-// restarting says that the kubelet does not run yet what the Pod's update asked
-// for, and when time alone may change that. A record that cannot be read never
-// passes for done; then the Pod's status has to speak for itself.
+// restarting reports whether the kubelet does not yet run what the Pod's update asked
+// for, and when time alone may change that. An unreadable record never counts as done;
+// then only the Pod's status decides.
 func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time) {
 	state, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
@@ -135,15 +135,15 @@ func (p *podView) lifecycle() lifecycle.Pod {
 	}
 }
 
-// changing says that the Pod's containers are changing, and that it left service
-// for that. One that only drains for an update has changed nothing yet.
+// changing reports whether the Pod's containers are changing and it left service for
+// that. A Pod that only drains for an update has changed nothing yet.
 func (p *podView) changing() bool {
 	return p.restarting && p.inPlaceReady.Status == corev1.ConditionFalse &&
 		(p.state == apps.StateUpdating || (p.record != nil && p.record.UnderWay(p.pod)))
 }
 
-// graceOver says when the grace period of an in-place update to a revision that
-// has begun is over; ok is false if none has begun.
+// graceOver returns when the grace period of a begun in-place update to a revision is
+// over; ok is false if none has begun.
 func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
 	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
 	at = graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace)
@@ -153,9 +153,9 @@ func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bo
 	return at, begun
 }
 
-// graceEnd is when a grace period is over that began in the second that is
-// recorded: times on the wire have whole seconds, so it may have begun at that
-// second's end, and callers are promised the whole of it.
+// graceEnd returns when a grace period ends that began in the recorded second: times on
+// the wire have whole seconds, so it may have begun at the end of that second, and
+// callers are promised the whole period.
 func graceEnd(begun time.Time, grace time.Duration) time.Time {
 	if grace <= 0 {
 		return begun
