@@ -14,8 +14,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Step is one write of an in-place update: the record as it becomes, and what
-// changes with it. The resources that the record asks for are written after it.
+// Step is one write of an in-place update: the new record, and what changes with it. The
+// resources that the record asks for are written afterwards.
 type Step struct {
 	State State
 	// Images are the new images by container.
@@ -38,14 +38,14 @@ func (w wishes) has(name string) bool {
 	return image || resources
 }
 
-// names are in order.
+// names returns the sorted container names.
 func (w wishes) names() []string {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(w.images)), maps.Keys(w.resources))
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// of gives the wishes for some of the containers.
+// of returns the wishes for some of the containers.
 func (w wishes) of(names []string) wishes {
 	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
 	for _, name := range names {
@@ -59,7 +59,7 @@ func (w wishes) of(names []string) wishes {
 	return out
 }
 
-// open gives the wishes that the Pod's spec does not meet.
+// open returns the wishes that the Pod's spec does not meet yet.
 func (w wishes) open(pod *corev1.Pod) wishes {
 	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
 	for name, image := range w.images {
@@ -75,14 +75,14 @@ func (w wishes) open(pod *corev1.Pod) wishes {
 	return out
 }
 
-// next are the containers of a record whose turn has not come.
+// next returns the containers of a record that are not due yet.
 func (s State) next(pod *corev1.Pod) wishes {
 	return wishes{s.NextContainerImages, s.NextContainerResources}.open(pod)
 }
 
-// Begin makes the first step of an update that starts now on a Pod as it is.
-// What an update before it has not finished is carried over: the kubelet may
-// still be at it, and containers whose turn had not come still wait for it.
+// Begin returns the first step of an update that starts now. Unfinished parts of an
+// earlier update are carried over: the kubelet may still be working on it, and containers
+// that were not due yet still wait for it.
 func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step {
 	before := unfinished(pod, now)
 	all := wishes{before.NextContainerImages, before.NextContainerResources}.
@@ -95,7 +95,7 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 		LastContainerStatuses: before.LastContainerStatuses, Resources: before.Resources,
 		ContainerBatchesRecord: before.ContainerBatchesRecord,
 	}.copied()
-	// Also where the spec has them already: the kubelet may be behind.
+	// Include resources that the spec already has: the kubelet may be behind.
 	maps.Copy(state.Resources, change.Resources)
 	for name := range rest.resources {
 		delete(state.Resources, name)
@@ -103,7 +103,7 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 	return state.step(pod, first, rest, held, now)
 }
 
-// copied is the record with maps of its own.
+// copied is the record with its own maps.
 func (s State) copied() State {
 	last, resources := map[string]ContainerStatus{}, map[string]corev1.ResourceRequirements{}
 	maps.Copy(last, s.LastContainerStatuses)
@@ -113,7 +113,7 @@ func (s State) copied() State {
 	return s
 }
 
-// with lays other wishes over these.
+// with overlays these wishes with others.
 func (w wishes) with(others wishes) wishes {
 	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
 	for _, part := range []wishes{w, others} {
@@ -123,8 +123,8 @@ func (w wishes) with(others wishes) wishes {
 	return out
 }
 
-// Next makes the step by which an update under way goes on to its next
-// containers; false if there are none, or their turn has not come.
+// Next returns the step with which an update continues with its next containers; false if
+// there are none, or they are not due yet.
 func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 	state, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil || len(state.Waits(pod, now)) > 0 {
@@ -140,8 +140,8 @@ func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 	return step, true
 }
 
-// step puts into the record that the turn of some containers has come, and what
-// the rest waits for: these, and those that held them up already.
+// step records that some containers are due, and what the rest waits for: these, and
+// those that already blocked them.
 func (s State) step(pod *corev1.Pod, first, rest wishes, held []string, now time.Time) Step {
 	for name := range first.images {
 		s.LastContainerStatuses[name] = lastOf(pod, name, s.LastContainerStatuses, now)
@@ -161,7 +161,7 @@ func (s State) step(pod *corev1.Pod, first, rest wishes, held []string, now time
 	return Step{State: s, Images: first.images}
 }
 
-// takeMetadata moves what the environment of containers refers to from the
+// takeMetadata moves the metadata that the environment of containers refers to from the
 // record to the Pod.
 func (s *Step) takeMetadata(names []string) {
 	later := maps.Clone(s.State.NextContainerRefMetadata)
@@ -186,9 +186,9 @@ func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now 
 	return last
 }
 
-// turn parts wishes into those of the highest priority and those that wait.
-// Containers that are held up by others of a higher priority, which are not ready
-// yet, wait all. A Pod without a node has nothing to put in order.
+// turn splits wishes into those of the highest priority and those that wait. While a
+// container of a higher priority than all of them is not ready yet, all wait. A Pod
+// without a node needs no order.
 func turn(pod *corev1.Pod, open wishes, held []string) (first, rest wishes) {
 	if open.empty() || pod.Spec.NodeName == "" {
 		return open, wishes{}
@@ -202,8 +202,7 @@ func turn(pod *corev1.Pod, open wishes, held []string) (first, rest wishes) {
 		open.of(slices.DeleteFunc(open.names(), func(name string) bool { return !waits(name) }))
 }
 
-// highest is the highest priority of some containers, of which there is one at
-// least.
+// highest is the highest priority of some containers, at least one.
 func highest(pod *corev1.Pod, names []string) int {
 	top := priorityOf(pod, names[0])
 	for _, name := range names[1:] {
@@ -212,8 +211,8 @@ func highest(pod *corev1.Pod, names []string) int {
 	return top
 }
 
-// priorityOf is a container's launch priority. It cannot change in the life of a
-// Pod, so the Pod's own spec tells.
+// priorityOf is a container's launch priority. It cannot change during the life of a Pod,
+// so it is read from the Pod's own spec.
 func priorityOf(pod *corev1.Pod, name string) int {
 	c := containerOf(pod, name)
 	if c == nil {
@@ -228,7 +227,7 @@ func priorityOf(pod *corev1.Pod, name string) int {
 	return 0
 }
 
-// priority reads a launch priority; what cannot be read counts as 0.
+// priority parses a launch priority; an unreadable one counts as 0.
 func priority(text string) (int, bool) {
 	value, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {
@@ -237,8 +236,8 @@ func priority(text string) (int, bool) {
 	return int(value), true
 }
 
-// unranked names the first container whose launch priority cannot be read, if it
-// changes together with others.
+// unranked names the first container with an unreadable launch priority, if it changes
+// together with others.
 func unranked(to map[string]any, change *Change) string {
 	all := wishes{change.Images, change.Resources}
 	if len(all.names()) < 2 {
@@ -263,10 +262,10 @@ func unranked(to map[string]any, change *Change) string {
 	return ""
 }
 
-// UnderWay says that the record is that of an update which the Pod is in: by its
-// state, or where somebody took that away, by what it is out of service for. The
-// record of an update long past asks for nothing: whoever changed containers since
-// then, such as an autoscaler, did so on purpose.
+// UnderWay reports whether the record belongs to the Pod's present update: according to
+// its state or, if someone removed that, to what it is out of service for. The record of
+// a past update asks for nothing: whoever changed containers since, such as an
+// autoscaler, did so on purpose.
 func (s State) UnderWay(pod *corev1.Pod) bool {
 	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StateUpdating {
 		return true
@@ -274,21 +273,20 @@ func (s State) UnderWay(pod *corev1.Pod) bool {
 	return s.Revision != "" && slices.ContainsFunc(pod.Status.Conditions, s.outFor)
 }
 
-// outFor says that the Pod is out of service for the record's update: the
-// condition names it, or names one before it in whose midst it began.
+// outFor reports whether the Pod is out of service for the record's update: the condition
+// names it, or names an earlier one during which it began.
 func (s State) outFor(c corev1.PodCondition) bool {
 	return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse &&
 		(c.Message == s.Revision || !s.UpdateTimestamp.Before(&c.LastTransitionTime))
 }
 
-// ImagesOnly is the record without what asks for further writes.
+// ImagesOnly returns the record without what asks for further writes.
 func (s State) ImagesOnly() State {
 	s.Resources, s.NextContainerImages, s.NextContainerResources = nil, nil, nil
 	return s
 }
 
-// unfinished is the record of an earlier update that is not done; else it holds
-// nothing.
+// unfinished returns the record of an earlier update that is not done, or an empty one.
 func unfinished(pod *corev1.Pod, now time.Time) State {
 	before, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil || !before.UnderWay(pod) {
@@ -300,8 +298,8 @@ func unfinished(pod *corev1.Pod, now time.Time) State {
 	return before
 }
 
-// Waits lists, in order, the containers that have to be done and ready before
-// the update goes on to the next ones; none if nothing is left to go on to.
+// Waits lists, in order, the containers that must be done and ready before the update
+// continues with the next ones; none if there are no next ones.
 func (s State) Waits(pod *corev1.Pod, now time.Time) []string {
 	if s.next(pod).empty() {
 		return nil
@@ -312,13 +310,13 @@ func (s State) Waits(pod *corev1.Pod, now time.Time) []string {
 	return s.unready(pod, slices.Sorted(slices.Values(s.PreCheckBeforeNext.ContainersRequiredReady)), now)
 }
 
-// Pending lists, in order, the containers whose turn has not come.
+// Pending lists, in order, the containers that are not due yet.
 func (s State) Pending(pod *corev1.Pod) []string { return s.next(pod).names() }
 
-// Resized lists, in order, the containers whose cpu or memory change.
+// Resized lists, in order, the containers whose cpu or memory changes.
 func (s State) Resized() []string { return slices.Sorted(maps.Keys(s.Resources)) }
 
-// BatchSince is when the last containers were updated; zero if that is unknown.
+// BatchSince is when the last containers were updated; zero if unknown.
 func (s State) BatchSince() time.Time {
 	if n := len(s.ContainerBatchesRecord); n > 0 {
 		return s.ContainerBatchesRecord[n-1].Timestamp.Time
@@ -326,26 +324,26 @@ func (s State) BatchSince() time.Time {
 	return s.UpdateTimestamp.Time
 }
 
-// begun are, in order, the containers whose turn has come.
+// begun lists, in order, the containers that have been due.
 func (s State) begun() []string {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(s.LastContainerStatuses)), maps.Keys(s.Resources))
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// unready gives those of the containers that are not done, or not ready.
+// unready returns those of the containers that are not done, or not ready.
 func (s State) unready(pod *corev1.Pod, names []string, now time.Time) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		if containerOf(pod, name) == nil {
-			return true // nothing will ever come of it
+			return true // it will never change
 		}
 		status := statusOf(pod, name)
 		return status != nil && status.Ready && s.containerDone(pod, name, now)
 	})
 }
 
-// containerDone says that the kubelet has done with a container what the record
-// asks for.
+// containerDone reports whether the kubelet has done what the record asks for with a
+// container.
 func (s State) containerDone(pod *corev1.Pod, name string, now time.Time) bool {
 	if tracked(pod) && !seen(pod) {
 		return false

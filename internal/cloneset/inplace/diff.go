@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace tells how a Pod gets from one revision of its template to
-// another without being recreated, and when the kubelet has done so. It is pure.
+// Package inplace computes how a Pod gets from one revision of its template to another
+// without being recreated, and when the kubelet has done so. It is pure.
 package inplace
 
 import (
@@ -18,24 +18,24 @@ import (
 
 // Change is what an in-place update does to a Pod.
 type Change struct {
-	// Images are the new images by container; a sidecar among the init containers
-	// is one of them.
+	// Images are the new images by container, sidecars among the init containers
+	// included.
 	Images map[string]string
-	// Resources are the new cpu and memory by container, all that it has of them.
+	// Resources are the complete new cpu and memory by container.
 	Resources map[string]corev1.ResourceRequirements
 	// Labels and Annotations are the new values by key; nil removes the key.
 	Labels, Annotations map[string]*string
-	// Unranked names the first container that changes together with others and
-	// whose launch priority cannot be read; "" if there is none.
+	// Unranked names the first container that changes together with others and has an
+	// unreadable launch priority; "" if there is none.
 	Unranked string
 }
 
-// Drains says whether the change touches a container: then the Pod has to be out
-// of its endpoints.
+// Drains reports whether the change touches a container: then the Pod must be out of its
+// endpoints.
 func (c *Change) Drains() bool { return len(c.Images)+len(c.Resources) > 0 }
 
-// WithoutResize refuses the change if an API server without the subresource
-// pods/resize cannot make it.
+// WithoutResize refuses the change if it needs the subresource pods/resize, for an API
+// server that lacks it.
 func (c *Change) WithoutResize() error {
 	if len(c.Resources) == 0 {
 		return nil
@@ -46,7 +46,7 @@ func (c *Change) WithoutResize() error {
 	}
 }
 
-// Refusal says why two revisions cannot be updated in place.
+// Refusal is why two revisions cannot be updated in place.
 type Refusal struct {
 	// Field is the first field, in order, that only a new Pod can have.
 	Field string
@@ -62,7 +62,7 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("%s differs, and only the images, cpu and memory of containers, labels and annotations can change in place", r.Field)
 }
 
-// Diff gives the change from one raw template to another, or a *Refusal.
+// Diff returns the change from one raw template to another, or a *Refusal.
 func Diff(from, to map[string]any) (*Change, error) {
 	change := &Change{
 		Images:      map[string]string{},
@@ -86,9 +86,9 @@ func Diff(from, to map[string]any) (*Change, error) {
 	return change, nil
 }
 
-// Pending gives the change that leads a Pod to a template by what the Pod is,
-// not by what its labels say: OpenKruise labels a Pod with the new revision
-// before its grace period, and changes its containers only after it.
+// Pending returns the change that leads a Pod to a template, based on what the Pod is,
+// not on its labels: OpenKruise labels a Pod with the new revision before its grace
+// period, and changes its containers only after it.
 func Pending(pod *corev1.Pod, to map[string]any) *Change {
 	change := &Change{
 		Images: map[string]string{}, Resources: map[string]corev1.ResourceRequirements{},
@@ -113,7 +113,7 @@ func Pending(pod *corev1.Pod, to map[string]any) *Change {
 	return change
 }
 
-// images gives the image of each container that runs as long as its Pod.
+// images returns the image of each container that runs as long as its Pod.
 func images(template map[string]any) map[string]string {
 	out := map[string]string{}
 	for _, field := range containerFields() {
@@ -132,7 +132,7 @@ func images(template map[string]any) map[string]string {
 	return out
 }
 
-// containerFields are where a Pod's spec lists containers.
+// containerFields are the fields of a Pod's spec that list containers.
 func containerFields() []string { return []string{"containers", "initContainers"} }
 
 func nameOf(container map[string]any) string {
@@ -140,8 +140,8 @@ func nameOf(container map[string]any) string {
 	return name
 }
 
-// runsOn says that the container runs as long as its Pod. An init container
-// that ends would not be run again for a new image.
+// runsOn reports whether the container runs as long as its Pod. An init container that
+// ends would not run again for a new image.
 func runsOn(field string, container map[string]any) bool {
 	return field == "containers" || container["restartPolicy"] == "Always"
 }
@@ -186,7 +186,7 @@ func withoutChangeable(field string, list []any) []any {
 		}
 		c = maps.Clone(c)
 		if image, _ := c["image"].(string); image != "" {
-			c["image"] = "*" // there, and free to change
+			c["image"] = "*" // present, and free to change
 		}
 		if resources, ok := c["resources"].(map[string]any); ok {
 			c["resources"] = withoutResizable(resources)
@@ -218,15 +218,15 @@ func stringMap(template map[string]any, field string) map[string]string {
 	values, _ := metadata[field].(map[string]any)
 	out := make(map[string]string, len(values))
 	for key, value := range values {
-		if text, ok := value.(string); ok { // null is absent: no new Pod gets it either
+		if text, ok := value.(string); ok { // null means absent: no new Pod gets it either
 			out[key] = text
 		}
 	}
 	return out
 }
 
-// firstDifference names the first path, in order, at which two normalized
-// values differ; "" if they are equal.
+// firstDifference names the first path, in order, at which two normalized values differ;
+// "" if they are equal.
 func firstDifference(path string, a, b any) string {
 	if reflect.DeepEqual(a, b) {
 		return ""
@@ -272,7 +272,7 @@ func keysOf(a, b map[string]any) []string {
 	return slices.Compact(keys)
 }
 
-// element names a member of a list by its name if it has one.
+// element identifies a member of a list by its name, if it has one.
 func element(path string, index int, value any) string {
 	if member, ok := value.(map[string]any); ok {
 		if name, ok := member["name"].(string); ok && !strings.ContainsAny(name, "[]") {

@@ -4,9 +4,9 @@ package inplace
 
 import "strings"
 
-// SameImage compares two image names. A name without tag and digest means
-// ":latest", a name without a registry means Docker's; the colon of a
-// registry's port is not a tag's.
+// SameImage compares two image names. Without tag and digest a name means ":latest",
+// without a registry it means Docker's; the colon of a registry's port does not start a
+// tag.
 func SameImage(a, b string) bool { return a == b || canonicalImage(a) == canonicalImage(b) }
 
 func canonicalImage(name string) string {

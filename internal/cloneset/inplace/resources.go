@@ -14,14 +14,13 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// resizable are the resources that a running container can be given more or
-// less of.
+// resizable are the resources that can change in a running container.
 func resizable() []corev1.ResourceName {
 	return []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 }
 
-// cpuMemory reads the cpu and memory of a container in a raw template. A limit
-// without a request is the request too, as the API server will have it.
+// cpuMemory reads the cpu and memory of a container in a raw template. A limit without a
+// request is the request too, as the API server defaults it.
 func cpuMemory(container map[string]any) corev1.ResourceRequirements {
 	resources, _ := container["resources"].(map[string]any)
 	out := corev1.ResourceRequirements{Requests: quantities(resources, "requests"), Limits: quantities(resources, "limits")}
@@ -55,7 +54,7 @@ func quantity(value any) (resource.Quantity, bool) {
 }
 
 // withoutResizable is a container's resources without what can change in place.
-// What cannot be read stays, and is compared as it stands.
+// Unreadable values stay, and are compared as they stand.
 func withoutResizable(resources map[string]any) map[string]any {
 	out := maps.Clone(resources)
 	for _, field := range []string{"requests", "limits"} {
@@ -74,8 +73,8 @@ func withoutResizable(resources map[string]any) map[string]any {
 	return out
 }
 
-// resizes gives the resources of the containers whose cpu or memory differ
-// between two templates that are alike otherwise, or why no Pod can be resized so.
+// resizes returns the resources of the containers whose cpu or memory differs between two
+// otherwise equal templates, or why no Pod can be resized that way.
 func resizes(from, to map[string]any) (map[string]corev1.ResourceRequirements, *Refusal) {
 	out, first := map[string]corev1.ResourceRequirements{}, ""
 	for _, field := range containerFields() {
@@ -116,7 +115,7 @@ func containerOrNil(item any) map[string]any {
 	return c
 }
 
-// removed names the first request or limit that is there no more.
+// removed names the first request or limit that no longer exists.
 func removed(was, is corev1.ResourceRequirements) string {
 	for _, name := range resizable() {
 		if missing(was.Limits, is.Limits, name) {
@@ -135,7 +134,7 @@ func missing(was, is corev1.ResourceList, name corev1.ResourceName) bool {
 	return had && !has
 }
 
-// unresizable says why the API server takes no resize from one template to the
+// unresizable returns why the API server accepts no resize from one template to the
 // other; "" if it does.
 func unresizable(from, to map[string]any) string {
 	spec, _ := to["spec"].(map[string]any)
@@ -168,7 +167,7 @@ func qos(template map[string]any) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// add sums up what is more than nothing, and says how many resources that were.
+// add sums up the nonzero quantities, and returns how many resources that were.
 func add(sum, list corev1.ResourceList) int {
 	count := 0
 	for name, q := range list {
@@ -182,9 +181,8 @@ func add(sum, list corev1.ResourceList) int {
 	return count
 }
 
-// differs says that resources lack something that is wanted of them, or have
-// another amount of it. What nobody wants does not count: a LimitRange or an
-// autoscaler may have added it.
+// differs reports whether resources lack something wanted, or have another amount of it.
+// Unwanted resources do not count: a LimitRange or an autoscaler may have added them.
 func differs(have, want corev1.ResourceRequirements) bool {
 	return lacks(have.Requests, want.Requests) || lacks(have.Limits, want.Limits)
 }
@@ -212,8 +210,8 @@ func withWanted(have, want corev1.ResourceRequirements) corev1.ResourceRequireme
 	return out
 }
 
-// wantedResources are the cpu and memory that a template gives to each container
-// that runs as long as its Pod, and has any.
+// wantedResources returns the cpu and memory that a template gives to each container that
+// runs as long as its Pod and has any.
 func wantedResources(template map[string]any) map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
 	for _, field := range containerFields() {
@@ -230,9 +228,9 @@ func wantedResources(template map[string]any) map[string]corev1.ResourceRequirem
 	return out
 }
 
-// Resizes gives what the resources of containers have to become by the record of
-// the Pod's update and are not yet. They cannot be written together with the
-// rest of the update, so whoever finds them missing has to write them.
+// Resizes returns the resources that containers do not have yet, although the record of
+// the Pod's update asks for them. They cannot be written together with the rest of the
+// update, so whoever finds them missing must write them.
 func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	state, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
@@ -252,11 +250,11 @@ func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	return out
 }
 
-// resized says that a container has the resources that the record asks for.
+// resized reports whether a container has the resources that the record asks for.
 //
-// The kubelet reports limits as they are in force. A request it may report with
-// the rounding of a cgroup's weight, or as it was when the container started;
-// there, what it has set aside for the container counts too.
+// The kubelet reports the limits in force. It may report a request rounded to a cgroup's
+// weight, or as it was when the container started; for requests, what the kubelet has
+// allocated to the container counts too.
 func (s State) resized(pod *corev1.Pod, name string, want corev1.ResourceRequirements) bool {
 	status := statusOf(pod, name)
 	if status == nil || status.Resources == nil || !settledDown(status) || resizing(pod) {
@@ -266,16 +264,16 @@ func (s State) resized(pod *corev1.Pod, name string, want corev1.ResourceRequire
 		(!lacks(status.Resources.Requests, want.Requests) || !lacks(status.AllocatedResources, want.Requests))
 }
 
-// settledDown says that the container runs, or waits for something else than its
-// restart: a kubelet shows the new resources of a container that it has stopped
-// for them before it has started it again.
+// settledDown reports whether the container runs, or waits for something other than its
+// restart: a kubelet that has stopped a container for new resources shows them before it
+// has started it again.
 func settledDown(status *corev1.ContainerStatus) bool {
 	waiting := status.State.Waiting
 	return status.State.Running != nil ||
 		(waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing")
 }
 
-// resizing says that a resize of the Pod is not through, by its kubelet's word.
+// resizing reports whether a resize of the Pod is unfinished, according to its kubelet.
 func resizing(pod *corev1.Pod) bool {
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]
@@ -286,8 +284,8 @@ func resizing(pod *corev1.Pod) bool {
 	return false
 }
 
-// ResizeTrouble is what the kubelet has against the resize of a Pod, reason and
-// message; "" if nothing.
+// ResizeTrouble is the kubelet's objection to the resize of a Pod, reason and message; ""
+// if there is none.
 func ResizeTrouble(pod *corev1.Pod) string {
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]

@@ -18,30 +18,30 @@ import (
 )
 
 // State is the record of a Pod's latest in-place update, kept in the annotation
-// apps.kruise.io/inplace-update-state, in OpenKruise's form. Members that this
-// version does not know are kept as long as the update goes on.
+// apps.kruise.io/inplace-update-state, in OpenKruise's form. Members that this version
+// does not know are preserved as long as the update lasts.
 type State struct {
 	// Revision that the update leads to.
 	Revision string `json:"revision"`
-	// UpdateTimestamp is when the Pod's spec was changed first.
+	// UpdateTimestamp is when the Pod's spec was first changed.
 	UpdateTimestamp metav1.Time `json:"updateTimestamp"`
 	// LastContainerStatuses are the updated containers as they were before.
 	LastContainerStatuses map[string]ContainerStatus `json:"lastContainerStatuses"`
-	// UpdateImages says that container images changed.
+	// UpdateImages means that container images changed.
 	UpdateImages bool `json:"updateImages,omitempty"`
-	// Resources are the cpu and memory that containers have to have by now. The
-	// write of the record cannot set them, so they may still be missing.
+	// Resources are the cpu and memory that containers must have by now. The write of the
+	// record cannot set them, so they may still be missing.
 	Resources map[string]corev1.ResourceRequirements `json:"containerResources,omitempty"`
-	// NextContainerImages and NextContainerResources are for the containers whose
-	// turn has not come.
+	// NextContainerImages and NextContainerResources are for the containers that are not
+	// due yet.
 	NextContainerImages    map[string]string                      `json:"nextContainerImages,omitempty"`
 	NextContainerResources map[string]corev1.ResourceRequirements `json:"nextContainerResources,omitempty"`
-	// NextContainerRefMetadata are the labels and annotations that the environment
-	// of such a container refers to; only OpenKruise writes them.
+	// NextContainerRefMetadata are the labels and annotations that the environment of
+	// such a container refers to; only OpenKruise writes them.
 	NextContainerRefMetadata map[string]RefMetadata `json:"nextContainerRefMetadata,omitempty"`
-	// PreCheckBeforeNext is what has to be so before their turn comes.
+	// PreCheckBeforeNext is the precondition for the next containers.
 	PreCheckBeforeNext *PreCheck `json:"preCheckBeforeNext,omitempty"`
-	// ContainerBatchesRecord tells which containers were updated when.
+	// ContainerBatchesRecord records which containers were updated when.
 	ContainerBatchesRecord []Batch `json:"containerBatchesRecord,omitempty"`
 	// UpdateEnvFromMetadata is OpenKruise's.
 	UpdateEnvFromMetadata bool `json:"updateEnvFromMetadata,omitempty"`
@@ -50,16 +50,16 @@ type State struct {
 	others map[string]json.RawMessage
 }
 
-// ContainerStatus is what is kept of a container that is being replaced, as the
-// kubelet reported it. OpenKruise writes the image ID only.
+// ContainerStatus is what is kept of a container that is being replaced, as the kubelet
+// reported it. OpenKruise writes only the image ID.
 type ContainerStatus struct {
 	ImageID     string `json:"imageID,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	Image       string `json:"image,omitempty"`
-	// Superseded is the image that the spec asked for until now, if the kubelet
-	// had not got there yet: it may still pass through it, or never get to it.
+	// Superseded is the image that the spec asked for until now, if the kubelet had not
+	// reached it yet: it may still pass through it, or never reach it.
 	Superseded string `json:"superseded,omitempty"`
-	// Updated is when the spec asked for another image; zero: with the update.
+	// Updated is when the spec asked for another image; zero means with the update.
 	Updated metav1.Time `json:"updated,omitzero"`
 }
 
@@ -69,20 +69,20 @@ type RefMetadata struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// PreCheck is what has to be so before the next containers are updated.
+// PreCheck is the precondition for updating the next containers.
 type PreCheck struct {
-	// ContainersRequiredReady are the containers that have to be ready.
+	// ContainersRequiredReady are the containers that must be ready.
 	ContainersRequiredReady []string `json:"containersRequiredReady,omitempty"`
 }
 
-// Batch are containers that were updated together.
+// Batch is a group of containers that were updated together.
 type Batch struct {
 	// Timestamp is when their spec was changed.
 	Timestamp  metav1.Time `json:"timestamp"`
 	Containers []string    `json:"containers"`
 }
 
-// ParseState reads the annotation; an absent one gives the zero State.
+// ParseState parses the annotation; an absent one yields the zero State.
 func ParseState(annotation string) (State, error) {
 	var state State
 	if annotation == "" {
@@ -118,19 +118,18 @@ func (s State) String() string {
 			data, err = json.Marshal(members)
 		}
 	}
-	if err != nil { // texts, times, quantities and what was read from JSON always encode
+	if err != nil { // strings, times, quantities and parsed JSON always encode
 		return "{}"
 	}
 	return string(data)
 }
 
-// settling is how long a container has to run on, beside the time that it may
-// take to stop, before it passes for the last one where names cannot tell.
+// settling is how long a container must keep running, beyond the time that it may take to
+// stop, before it counts as the last one where names cannot decide.
 const settling = 10 * time.Second
 
-// Done says whether the kubelet runs what the update asked for; if time alone
-// will tell, it also gives the time. It does not ask whether the containers are
-// ready.
+// Done reports whether the kubelet runs what the update asked for; if time alone will
+// decide, it also returns when. It does not check whether the containers are ready.
 func (s State) Done(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	done, at := s.begunDone(pod, now)
 	if s.next(pod).empty() && len(s.Resizes(pod)) == 0 {
@@ -142,10 +141,10 @@ func (s State) Done(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	return false, at
 }
 
-// begunDone is Done for the containers whose turn has come.
+// begunDone is Done for the containers that have been due.
 func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	if pod.Spec.NodeName == "" {
-		return true, time.Time{} // no kubelet has it: it starts as it now is
+		return true, time.Time{} // no kubelet has it: it starts with its present spec
 	}
 	if tracked(pod) && !seen(pod) {
 		return false, time.Time{}
@@ -168,8 +167,8 @@ func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	return !now.Before(from), from
 }
 
-// imageRuns says whether a container runs the image that the update asked for,
-// or will have proved to from some time on.
+// imageRuns reports whether a container runs the image that the update asked for, or from
+// when on this will be proven.
 func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bool, time.Time) {
 	status := statusOf(pod, name)
 	if status == nil || status.ImageID == "" {
@@ -178,8 +177,8 @@ func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bo
 	return s.runs(pod, status, last)
 }
 
-// runs says whether one container is what the update asked for, or will have
-// proved to be from some time on.
+// runs reports whether one container is what the update asked for, or from when on this
+// will be proven.
 func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
 	rightName := ran(status) && SameImage(status.Image, imageOf(pod, status.Name))
 	if status.ImageID != last.ImageID {
@@ -187,13 +186,13 @@ func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last Contai
 			return true, time.Time{}
 		}
 		// Passing through, or the same image by another name. The kubelet may pass
-		// through any image that the spec asked for since the record was begun, and
-		// only the last one is in the record.
+		// through any image that the spec asked for since the record was begun, and only
+		// the last one is in the record.
 		return s.restarted(pod, status, last)
 	}
-	// The image is the one from before. Either two names mean one image: then the
-	// container has been restarted since. Or the update took back another one
-	// before the kubelet acted on it: then the container just runs on.
+	// The image is the previous one. Either two names mean one image: then the container
+	// has been restarted since. Or the update reverted another one before the kubelet
+	// acted on it: then the container just keeps running.
 	if last.ContainerID == "" || status.ContainerID != last.ContainerID {
 		if rightName {
 			return true, time.Time{}
@@ -207,15 +206,15 @@ func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last Contai
 	return runsOn, s.since(last).Add(settling)
 }
 
-// ran says that the status is of a container that runs, or did. A kubelet that
-// cannot get an image may tell its name already, beside the ID of the one before.
+// ran reports whether the status is of a container that runs, or did. A kubelet that
+// cannot get an image may already report its name, with the ID of the previous one.
 func ran(status *corev1.ContainerStatus) bool {
 	return status.State.Waiting == nil || status.State.Waiting.Reason == "CrashLoopBackOff"
 }
 
-// restarted says that the container was started after the spec changed, and from
-// when on that is proof: a kubelet that was at work with the spec before may have
-// started it, and will stop it again.
+// restarted reports whether the container was started after the spec changed, and from
+// when on that is proof: a kubelet that was working on the previous spec may have started
+// it, and will stop it again.
 func (s State) restarted(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
 	running := status.State.Running
 	if running == nil || running.StartedAt.Time.Before(s.since(last).Truncate(time.Second)) {
@@ -236,14 +235,14 @@ func (s State) since(last ContainerStatus) time.Time {
 	return last.Updated.Time
 }
 
-// tracked says that the Pod's kubelet tells which spec it has seen.
+// tracked reports whether the Pod's kubelet reports which spec it has observed.
 func tracked(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration > 0 }
 
-// seen says that the kubelet has seen the Pod's spec as it is now.
+// seen reports whether the kubelet has observed the Pod's present spec.
 func seen(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration >= pod.Generation }
 
-// Settled says whether the kubelet runs the Pod's spec as far as one can tell
-// without a record of the update.
+// Settled reports whether the kubelet runs the Pod's spec, as far as can be known without
+// a record of the update.
 func Settled(pod *corev1.Pod) bool {
 	if tracked(pod) {
 		return seen(pod)
@@ -275,7 +274,7 @@ func imageOf(pod *corev1.Pod, name string) string {
 	return ""
 }
 
-// containerOf gives a container of the Pod's spec; nil if there is none.
+// containerOf returns a container of the Pod's spec; nil if there is none.
 func containerOf(pod *corev1.Pod, name string) *corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lifecycle is the state machine of a CloneSet's Pod: which gates it
-// passes, what holds it there, and where it goes next. It is pure: it reads
-// labels, finalizers and facts, and decides; others write.
+// Package lifecycle is the state machine of a CloneSet's Pod: which gates it passes, what
+// holds it there, and which state comes next. It is pure: it reads labels, finalizers and
+// facts, and decides; others write.
 package lifecycle
 
 import (
@@ -12,8 +12,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Hook is a set of labels and finalizers by which somebody outside holds a Pod
-// at a gate. The zero Hook holds nothing.
+// Hook is a set of labels and finalizers with which someone outside holds a Pod at a
+// gate. The zero Hook holds nothing.
 type Hook struct {
 	// Labels hold the Pod while they have these values.
 	Labels map[string]string
@@ -28,7 +28,7 @@ type Hooks struct {
 	PreNormal, InPlaceUpdate, PreDelete Hook
 }
 
-// FromSpec reads the hooks of a CloneSet; nil gives no hooks.
+// FromSpec reads the hooks of a CloneSet; nil means no hooks.
 func FromSpec(spec *apps.Lifecycle) Hooks {
 	if spec == nil {
 		return Hooks{}
@@ -46,14 +46,14 @@ func fromSpec(spec *apps.LifecycleHook) Hook {
 	}
 	hook := Hook{Labels: spec.LabelsHandler, MarkNotReady: spec.MarkPodNotReady}
 	for _, finalizer := range spec.FinalizersHandler {
-		if !slices.Contains(hook.Finalizers, finalizer) { // the API does not mind one that is listed twice
+		if !slices.Contains(hook.Finalizers, finalizer) { // the API accepts duplicates
 			hook.Finalizers = append(hook.Finalizers, finalizer)
 		}
 	}
 	return hook
 }
 
-// Holds says whether at least one label or finalizer of the hook is on the Pod.
+// Holds reports whether at least one label or finalizer of the hook is on the Pod.
 func (h Hook) Holds(labels map[string]string, finalizers []string) bool {
 	for key, value := range h.Labels {
 		if got, ok := labels[key]; ok && got == value {
@@ -68,8 +68,8 @@ func (h Hook) Holds(labels map[string]string, finalizers []string) bool {
 	return false
 }
 
-// Complete says whether every label and finalizer of the hook is on the Pod. A
-// hook that names none is complete.
+// Complete reports whether every label and finalizer of the hook is on the Pod. A hook
+// that names none is complete.
 func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
 	for key, value := range h.Labels {
 		if got, ok := labels[key]; !ok || got != value {
@@ -84,7 +84,7 @@ func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
 	return true
 }
 
-// Empty says that the hook names neither a label nor a finalizer.
+// Empty reports whether the hook names neither a label nor a finalizer.
 func (h Hook) Empty() bool { return len(h.Labels) == 0 && len(h.Finalizers) == 0 }
 
 // Holding lists the keys of the hook that are on the Pod, in order.

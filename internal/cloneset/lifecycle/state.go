@@ -8,15 +8,15 @@ import apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 const (
 	// ReasonScheduled: no preNormal hook, and the Pod has a node.
 	ReasonScheduled = "Scheduled"
-	// ReasonPreNormalDone: every label and finalizer of the preNormal hook is there.
+	// ReasonPreNormalDone: the Pod has every label and finalizer of the preNormal hook.
 	ReasonPreNormalDone = "PreNormalDone"
 	// ReasonUpdateDone: the kubelet runs what the in-place update asked for.
 	ReasonUpdateDone = "UpdateDone"
-	// ReasonUpdateDropped: the Pod is no longer to be updated, so it goes back.
+	// ReasonUpdateDropped: the Pod is no longer to be updated, so it returns.
 	ReasonUpdateDropped = "UpdateDropped"
 	// ReasonHookRestored: the inPlaceUpdate hook holds the Pod again, or is gone.
 	ReasonHookRestored = "HookRestored"
-	// ReasonUnknownState: nobody knows the state that the Pod was in.
+	// ReasonUnknownState: the Pod was in an unknown state.
 	ReasonUnknownState = "UnknownState"
 )
 
@@ -27,19 +27,18 @@ type Pod struct {
 	// Labels and Finalizers of the Pod.
 	Labels     map[string]string
 	Finalizers []string
-	// Scheduled says that the Pod has a node.
+	// Scheduled means that the Pod has a node.
 	Scheduled bool
-	// UpdateDone says that the kubelet runs what the in-place update asked for.
+	// UpdateDone means that the kubelet runs what the in-place update asked for.
 	UpdateDone bool
-	// UpdateWanted says that the Pod is to be updated, and its update not under
-	// way yet.
+	// UpdateWanted means that the Pod is to be updated, but its update is not under way
+	// yet.
 	UpdateWanted bool
 }
 
-// Next gives the state that the Pod moves to by itself, and why; the same state
-// with no reason if it stays. Moves that somebody has to choose, because a
-// budget bounds them (into PreparingUpdate, Updating and PreparingDelete, and
-// out of PreparingDelete), are the planner's.
+// Next returns the state that the Pod moves to by itself, and why; if it stays, the same
+// state and no reason. The planner decides the moves that a budget bounds: into
+// PreparingUpdate, Updating and PreparingDelete, and out of PreparingDelete.
 func Next(p Pod, hooks Hooks) (apps.LifecycleState, string) {
 	switch p.State {
 	case apps.StateNormal, apps.StatePreparingDelete, "":
@@ -76,8 +75,8 @@ func nextOfPreparingNormal(p Pod, hook Hook) (apps.LifecycleState, string) {
 	return p.State, ""
 }
 
-// AfterUpdate is where a Pod goes that leaves an update, done or dropped: to
-// Updated while the inPlaceUpdate hook has to take hold of it again.
+// AfterUpdate returns where a Pod goes after an update, done or dropped: to Updated while
+// the inPlaceUpdate hook has to take hold of it again.
 func AfterUpdate(p Pod, hooks Hooks) apps.LifecycleState {
 	if hooks.InPlaceUpdate.Complete(p.Labels, p.Finalizers) {
 		return intoService(p, hooks)
@@ -85,8 +84,8 @@ func AfterUpdate(p Pod, hooks Hooks) apps.LifecycleState {
 	return apps.StateUpdated
 }
 
-// intoService is Normal, unless the Pod has never passed preNormal, or lost
-// what it got there: an update of a new Pod must not be a way round that gate.
+// intoService returns Normal, unless the Pod has never passed preNormal, or lost what it
+// got there: an update of a new Pod must not bypass that gate.
 func intoService(p Pod, hooks Hooks) apps.LifecycleState {
 	if hooks.PreNormal.Complete(p.Labels, p.Finalizers) {
 		return apps.StateNormal
@@ -94,22 +93,22 @@ func intoService(p Pod, hooks Hooks) apps.LifecycleState {
 	return apps.StatePreparingNormal
 }
 
-// Mark is what becomes of the mark by which a hook with markPodNotReady keeps a
-// Pod out of service.
+// Mark is what happens to the mark with which a hook with markPodNotReady keeps a Pod out
+// of service.
 type Mark int
 
 // The marks.
 const (
 	// MarkLifted: nothing marks the Pod.
 	MarkLifted Mark = iota
-	// MarkKept: the mark stays if there is one.
+	// MarkKept: an existing mark stays.
 	MarkKept
 	// MarkSet: the hook marks the Pod.
 	MarkSet
 )
 
-// MarkOf gives the mark of a Pod in a state. It is asked for every Pod in every
-// pass, so that no way out of a state can forget to lift the mark.
+// MarkOf returns the mark of a Pod in a state. It is evaluated for every Pod in every
+// pass, so that no way out of a state can forget to remove the mark.
 func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
 	var hook Hook
 	switch state {
@@ -118,8 +117,8 @@ func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
 	case apps.StatePreparingDelete:
 		hook = hooks.PreDelete
 	case apps.StateUpdating:
-		// The update itself keeps the Pod out of service: a mark that is there
-		// waits for the update's end, and a new one would be a wasted write.
+		// The update itself keeps the Pod out of service: an existing mark stays until
+		// the update ends, and a new one would be a wasted write.
 		return MarkKept
 	}
 	if hook.MarkNotReady {
@@ -128,8 +127,8 @@ func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
 	return MarkLifted
 }
 
-// Gate names the hook that holds a Pod in this state, as spec.lifecycle spells
-// it; "" if none can.
+// Gate names the hook that holds a Pod in this state, as spec.lifecycle spells it; "" if
+// none can.
 func Gate(state apps.LifecycleState) string {
 	switch state {
 	case apps.StatePreparingNormal:
@@ -142,8 +141,8 @@ func Gate(state apps.LifecycleState) string {
 	return ""
 }
 
-// Waiting lists, in order, the keys of the hook that keep a Pod in its state:
-// those that have to come, or those that have to go.
+// Waiting lists, in order, the keys of the hook that keep a Pod in its state: those that
+// must be added, or those that must be removed.
 func Waiting(p Pod, hooks Hooks) []string {
 	switch p.State {
 	case apps.StatePreparingNormal:

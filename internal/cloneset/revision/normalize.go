@@ -13,19 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Normalize gives a template in the one form of the many that mean the same
-// Pods: without null and empty members, without fields that have the value which
-// they have when they are absent, with quantities as Kubernetes spells them, and
-// with whole numbers as integers.
-// Users write "1000m" and "hostNetwork: false"; a program that writes the
-// template back from its own types, as OpenKruise does in its revisions, says "1"
-// and nothing. Fields that this program does not know stay as they are. What
-// stays is shared with the argument.
+// Normalize returns the canonical form of templates that mean the same Pods: without null
+// and empty members, without fields whose value means the same as their absence, with
+// quantities as Kubernetes spells them, and with whole numbers as integers.
+//
+// Users write "1000m" and "hostNetwork: false"; a program that writes the template back
+// from its own types, as OpenKruise does in its revisions, writes "1" and omits the
+// field. Unknown fields stay as they are. The result shares unchanged parts with the
+// argument.
 func Normalize(template map[string]any) any {
 	return normalizeAs(template, reflect.TypeFor[corev1.PodTemplateSpec]())
 }
 
-// normalizeAs normalizes a value of the Go type; nil is a type that nobody knows.
+// normalizeAs normalizes a value of the Go type; nil means an unknown type.
 func normalizeAs(value any, as reflect.Type) any {
 	for as != nil && as.Kind() == reflect.Pointer {
 		as = as.Elem()
@@ -39,7 +39,7 @@ func normalizeAs(value any, as reflect.Type) any {
 	case []any:
 		return normalizeList(v, as)
 	case float64:
-		// JSON does not tell 1.0 from 1, so a revision may read back as the other.
+		// JSON does not distinguish 1.0 from 1, so a revision may read back as the other.
 		if math.Abs(v) < 1<<63 && v == math.Trunc(v) {
 			return int64(v)
 		}
@@ -77,11 +77,11 @@ func normalizeList(members []any, as reflect.Type) any {
 	return out
 }
 
-// member is what the types say of a member of an object.
+// member is what the types say about a member of an object.
 type member struct {
-	// as is the member's type; nil if nobody knows it.
+	// as is the member's type; nil if unknown.
 	as reflect.Type
-	// omitted says that the member means nothing when it is zero.
+	// omitted means that the member means nothing when it is zero.
 	omitted bool
 }
 
@@ -96,15 +96,15 @@ func memberOf(as reflect.Type, key string) member {
 	return member{}
 }
 
-// fields are the members of every struct of a Pod template, by their names in
-// JSON. They are looked up for each revision in each pass of each set.
+// fields are the members of every struct of a Pod template, by JSON name. They are looked
+// up for each revision in each pass of each set.
 var fields = sync.OnceValue(func() map[reflect.Type]map[string]member {
 	table := map[reflect.Type]map[string]member{}
 	collect(table, reflect.TypeFor[corev1.PodTemplateSpec]())
 	return table
 })
 
-// collect adds a type, and those that it is made of, to the table.
+// collect adds a type and the types that it contains to the table.
 func collect(table map[reflect.Type]map[string]member, as reflect.Type) {
 	switch as.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
@@ -132,7 +132,7 @@ func collectFields(table map[reflect.Type]map[string]member, into map[string]mem
 	}
 }
 
-// isZero says that a normalized value is its type's zero.
+// isZero reports whether a normalized value is its type's zero.
 func isZero(value any, as reflect.Type) bool {
 	if as == reflect.TypeFor[resource.Quantity]() {
 		return value == "0"
@@ -140,7 +140,7 @@ func isZero(value any, as reflect.Type) bool {
 	return value == false || value == "" || value == int64(0)
 }
 
-// quantity spells a quantity as Kubernetes does; one that cannot be read stays.
+// quantity spells a quantity as Kubernetes does; an unreadable one stays.
 func quantity(value any) any {
 	switch value.(type) {
 	case string, int64, float64:

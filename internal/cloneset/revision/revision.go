@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package revision makes and compares the revisions of a Pod template. It is
-// pure. A revision keeps the raw template, so that fields which this program's
-// libraries do not know survive the way through a ControllerRevision to a Pod.
+// Package revision makes and compares the revisions of a Pod template. It is pure. A
+// revision keeps the raw template, so that fields which this program's libraries do not
+// know survive the way through a ControllerRevision to a Pod.
 package revision
 
 import (
@@ -25,24 +25,23 @@ type Revision struct {
 	Name string
 	// Number orders revisions, larger is newer.
 	Number int64
-	// Template is the raw template. It must not be changed.
+	// Template is the raw template. Do not change it.
 	Template map[string]any
 }
 
-// ErrNoTemplate says that the data of a ControllerRevision holds no template.
+// ErrNoTemplate means that the data of a ControllerRevision holds no template.
 var ErrNoTemplate = errors.New("revision holds no spec.template")
 
-// ErrUnstable says that a template does not survive the way into a
-// ControllerRevision and back, so no revision would ever be found to hold it.
+// ErrUnstable means that a template does not survive the way into a ControllerRevision
+// and back, so no revision would ever be found to hold it.
 var ErrUnstable = errors.New("the template reads back from a revision as another one")
 
-// directive makes a strategic merge replace the template. It is no part of the
-// template: a client that undoes a rollout by merging the data of a revision into
-// a set leaves it there.
+// directive makes a strategic merge replace the template. It is not part of the template:
+// a client that undoes a rollout by merging a revision's data into a set leaves it there.
 const directive = "$patch"
 
-// Data encodes a template as the data of a ControllerRevision. Errors:
-// ErrNoTemplate or ErrUnstable, if Template would not give back an Equal template.
+// Data encodes a template as the data of a ControllerRevision. Errors: ErrNoTemplate, or
+// ErrUnstable if Template would not return an Equal template.
 func Data(template map[string]any) ([]byte, error) {
 	patch := make(map[string]any, len(template)+1)
 	maps.Copy(patch, template)
@@ -61,7 +60,7 @@ func Data(template map[string]any) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads a raw template. Whole numbers stay whole, however large.
+// Decode parses a raw template. Whole numbers stay whole, however large.
 func Decode(raw []byte) (map[string]any, error) {
 	var template map[string]any
 	if err := utiljson.Unmarshal(raw, &template); err != nil {
@@ -94,8 +93,8 @@ func Template(data []byte) (map[string]any, error) {
 	return template, nil
 }
 
-// Hash names a template; collisions is the set's count of names that another
-// template had taken.
+// Hash names a template; collisions is how many of the set's names another template had
+// already taken.
 func Hash(template map[string]any, collisions int32) (string, error) {
 	data, err := json.Marshal(Normalize(template))
 	if err != nil {
@@ -109,15 +108,15 @@ func Hash(template map[string]any, collisions int32) (string, error) {
 	return rand.SafeEncodeString(strconv.FormatUint(uint64(hash.Sum32()), 10)), nil
 }
 
-// Equal says whether two templates ask for the same Pods, however they are
-// written: see Normalize.
+// Equal reports whether two templates ask for the same Pods, however they are written:
+// see Normalize.
 func Equal(a, b map[string]any) bool {
 	return reflect.DeepEqual(Normalize(a), Normalize(b))
 }
 
-// Same compares two revision labels. The long form "<set>-<hash>" and the short
-// form "<hash>" are equal.
+// Same compares two revision labels. The long form "<set>-<hash>" and the short form
+// "<hash>" are equal.
 func Same(a, b string) bool { return a != "" && Short(a) == Short(b) }
 
-// Short gives the hash of a revision label.
+// Short returns the hash of a revision label.
 func Short(label string) string { return label[strings.LastIndex(label, "-")+1:] }
