@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestOnlyLabels: of a node no more is kept in memory than its name and labels.
+// TestOnlyLabels: the cache keeps only a node's name and labels.
 func TestOnlyLabels(t *testing.T) {
 	node := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"note": "long"},

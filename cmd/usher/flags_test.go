@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestXDSFlags takes the flags of the xDS server together or not at all.
+// TestXDSFlags accepts the flags of the xDS server together or not at all.
 func TestXDSFlags(t *testing.T) {
 	for flags, says := range map[string]string{
 		"":                      "",

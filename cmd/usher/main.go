@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command usher brings Pods into service and sees them out. One binary holds
-// both halves, the CloneSet controller and the hook operator; each runs alone
-// with --controllers.
+// Command usher brings Pods into service and takes them out. One binary holds both
+// halves, the CloneSet controller and the hook operator; --controllers runs either one
+// alone.
 package main
 
 import (
@@ -13,9 +13,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// gcPercent is how much garbage may pile up on what is alive, in per cent of it.
-// Nearly all that is alive are the caches, and a pass leaves little behind: half of
-// Go's default saves a quarter of the memory for hardly any time. GOGC overrides it.
+// gcPercent is how much garbage may accumulate, in per cent of the live heap. The caches
+// are nearly all of the live heap, and a pass leaves little garbage: half of Go's default
+// saves a quarter of the memory at hardly any cost in time. GOGC overrides it.
 const gcPercent = 50
 
 func main() {

@@ -189,7 +189,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		Metrics:                       server.Options{BindAddress: s.metricsAddress},
 		HealthProbeBindAddress:        s.probeAddress,
 		Cache: cache.Options{
-			// Nobody here reads managed fields, and they are a third of a Pod.
+			// Nothing here reads managed fields, and they are a third of a Pod.
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}:                  {Transform: onlyLabels},
@@ -219,7 +219,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 	return mgr, nil
 }
 
-// onlyLabels keeps of a node's metadata what is read of it.
+// onlyLabels strips from a node's metadata what nothing reads.
 func onlyLabels(object any) (any, error) {
 	if node, ok := object.(*metav1.PartialObjectMetadata); ok {
 		node.Annotations, node.ManagedFields, node.OwnerReferences, node.Finalizers = nil, nil, nil, nil

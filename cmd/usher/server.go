@@ -14,15 +14,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// oldestKubernetes is the oldest version that Usher supports: "make versions" plays
-// the stories on it.
+// oldestKubernetes is the oldest version that Usher supports: "make versions" runs the
+// stories on it.
 const oldestKubernetes = "1.33"
 
 // askFor bounds each question about the API server: Usher starts without an answer.
 const askFor = 10 * time.Second
 
-// checkServer asks what this API server is, and warns of what will not work on it.
-// Usher runs all the same: who has an old one is better off with what does work.
+// checkServer asks which API server this is, and warns about what will not work on it.
+// Usher runs anyway: on an old server, what does work is better than nothing.
 func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServer {
 	config = rest.CopyConfig(config)
 	config.Timeout = askFor
@@ -37,10 +37,10 @@ func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServe
 	return found
 }
 
-// apiServer is what matters of an API server.
+// apiServer is what matters about an API server.
 type apiServer struct {
 	version string
-	// noResize says that it has no subresource pods/resize.
+	// noResize means that it has no subresource pods/resize.
 	noResize bool
 }
 
@@ -61,7 +61,7 @@ func askServer(config *rest.Config) (apiServer, error) {
 	return apiServer{version: info.GitVersion, noResize: !resizes}, nil
 }
 
-// warnings say what will not work, and what to do.
+// warnings explain what will not work, and what to do.
 func (s apiServer) warnings(cloneSets bool) []string {
 	var list []string
 	found, err := version.ParseGeneric(s.version)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// serverWith is one that tells its version and its resources, and knows no more.
+// serverWith returns an API server that reports only its version and resources.
 func serverWith(t *testing.T, gitVersion string, resources ...string) *rest.Config {
 	t.Helper()
 	core := metav1.APIResourceList{GroupVersion: "v1"}
@@ -40,8 +40,8 @@ func serverWith(t *testing.T, gitVersion string, resources ...string) *rest.Conf
 	return &rest.Config{Host: served.URL}
 }
 
-// TestCheckServer: an old API server is named, with what will not work on it and
-// what the user sees then; one that is supported is not mentioned.
+// TestCheckServer: the check names an old API server, what will not work on it and what
+// the user then sees; it does not mention a supported one.
 func TestCheckServer(t *testing.T) {
 	const tooOld = "and Usher supports " + oldestKubernetes + " and newer"
 	const noResize = "has no subresource pods/resize, so no running Pod can get other cpu or memory"
@@ -76,7 +76,7 @@ func TestCheckServer(t *testing.T) {
 	}
 }
 
-// told are the lines that the check logs, and what it found.
+// told returns the lines that the check logs, and what it found.
 func told(t *testing.T, controllers string, config *rest.Config) (lines []string, found apiServer) {
 	t.Helper()
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
@@ -84,7 +84,7 @@ func told(t *testing.T, controllers string, config *rest.Config) (lines []string
 	return lines, found
 }
 
-// TestCheckServerWithoutAnAnswer: that the API server is down is for others to tell.
+// TestCheckServerWithoutAnAnswer: others report that the API server is down.
 func TestCheckServerWithoutAnAnswer(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	gone.Close()
@@ -94,8 +94,8 @@ func TestCheckServerWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestOldestKubernetes: what is supported is what the stories run on, what the chart
-// takes and what the README says.
+// TestOldestKubernetes: the supported versions are those that the stories run on, the
+// chart accepts and the README names.
 func TestOldestKubernetes(t *testing.T) {
 	tried, err := filepath.Glob(filepath.Join("..", "..", "test", "cluster", "controlplane", "v*.mod"))
 	if err != nil || len(tried) == 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command operator is a hook operator in a few lines: it keeps the addresses of
-// a CloneSet's Pods in a registry with an HTTP API, PUT and DELETE
+// Command operator is a hook operator in a few lines: it keeps the addresses of a
+// CloneSet's Pods in a registry with an HTTP API, PUT and DELETE
 // <REGISTRY_URL>/<service>/<address>, and answers the CloneSet's hooks.
 package main
 
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// call tells the registry of a Pod. A failure is tried again by the library.
+// call reports a Pod to the registry. The library retries a failure.
 func call(method string) hook.Handler {
 	return func(ctx context.Context, pod *corev1.Pod) error {
 		url := fmt.Sprintf("%s/%s/%s", os.Getenv("REGISTRY_URL"), pod.Labels["app"], pod.Status.PodIP)

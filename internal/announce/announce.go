@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package announce sends events, but none to namespaces that take none.
+// Package announce sends events, except to namespaces that refuse them.
 //
-// A namespace that is being deleted refuses new events. Its objects end one after the
-// other meanwhile, which is much to tell, and client-go logs each refusal. So the first
-// one says that the namespace is ending, and its events end with it.
+// A namespace that is being deleted refuses new events. Meanwhile its objects end one
+// after the other, which causes many events, and client-go logs each refusal. So after
+// the first refusal announce drops the events of that namespace.
 package announce
 
 import (
@@ -23,12 +23,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// ending is how long a namespace that refused an event is sent no more: one of the
+// ending is how long a namespace that refused an event gets no more: another one of the
 // same name may follow it.
 const ending = time.Minute
 
-// Recorder returns a recorder of events whose reporting controller has the name. It
-// works while the manager does.
+// Recorder returns an event recorder with that reporting controller. It works while the
+// manager does.
 func Recorder(mgr ctrl.Manager, name string) (events.EventRecorder, error) {
 	api, err := typedeventsv1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -46,7 +46,7 @@ type sender struct{ broadcaster events.EventBroadcaster }
 
 // Start implements manager.Runnable.
 func (s *sender) Start(ctx context.Context) error {
-	// What is told last, as when the lease is lost, is to be sent as well.
+	// Also send the last events, such as the one for a lost lease.
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	if err := s.broadcaster.StartRecordingToSinkWithContext(sending); err != nil {
@@ -65,7 +65,7 @@ func (s *sender) Start(ctx context.Context) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (s *sender) NeedLeaderElection() bool { return false }
 
-// sink keeps events from namespaces that refused one because they are ending.
+// sink withholds events from terminating namespaces that refused one.
 type sink struct {
 	events.EventSink
 	clock clock.PassiveClock
@@ -96,8 +96,8 @@ func (s *sink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*
 	return s.EventSink.Patch(ctx, event, data)
 }
 
-// heed takes a refusal for an answer, if the namespace is ending or has ended. An
-// event itself is never what is not found when it is made.
+// heed accepts a refusal if the namespace is terminating or gone. When an event is
+// created, NotFound never means the event itself.
 func (s *sink) heed(event, made *eventsv1.Event, err error) (*eventsv1.Event, error) {
 	if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsNotFound(err) {
 		return made, err
@@ -108,7 +108,7 @@ func (s *sink) heed(event, made *eventsv1.Event, err error) (*eventsv1.Event, er
 	return event, nil
 }
 
-// ends says whether the namespace has refused an event a short while ago.
+// ends reports whether the namespace has recently refused an event.
 func (s *sink) ends(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

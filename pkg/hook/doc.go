@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook is for those who write a hook operator of their own: it calls a
-// function of yours at each gate of a CloneSet Pod's life, and lets the Pod go
-// on once the function has said that all is done.
+// Package hook is for writing your own hook operator: it calls your function at each gate
+// of a CloneSet Pod's life, and lets the Pod continue once the function has reported
+// success.
 //
 //	err := hook.New("traffic").
 //		OnCreated(hook.Label("example.com/newly-create"), register).
@@ -11,11 +11,11 @@
 //		OnPreDelete(hook.Label("example.com/unready-blocker-delete"), deregister).
 //		SetupWithManager(mgr)
 //
-// A function may be called several times for one gate: after it failed, after
-// the operator was restarted, and when the release could not be written because
-// the Pod had changed meanwhile. It has to be idempotent, and it should return
-// nil only after it has read back from wherever it writes to that it is so.
+// A function may be called several times for one gate: after it failed, after the
+// operator restarted, and if the release could not be written because the Pod had changed
+// meanwhile. It must be idempotent, and should return nil only after it has read its
+// result back from wherever it writes to.
 //
-// Hooks work with Usher's CloneSet controller as with OpenKruise's. Those who
-// only need a registry need no code: see Registry and Registration.
+// Hooks work with both Usher's CloneSet controller and OpenKruise's. If you only need a
+// registry, you need no code: see Registry and Registration.
 package hook

@@ -15,30 +15,30 @@ type Gate string
 
 // The gates, in the order of a Pod's life.
 const (
-	// PreNormal is passed by a new Pod that is Ready: PreparingNormal → Normal.
+	// PreNormal lets a new Ready Pod pass: PreparingNormal → Normal.
 	PreNormal Gate = "preNormal"
-	// Created is told once of a Pod that is Normal and Ready. It holds nothing.
+	// Created is reported once for a Pod that is Normal and Ready. It holds nothing.
 	Created Gate = "created"
 	// PreUpdate comes before a Pod is updated in place: PreparingUpdate → Updating.
 	PreUpdate Gate = "preUpdate"
 	// Updated comes when the updated Pod is Ready: Updated → Normal.
 	Updated Gate = "updated"
-	// PreDelete comes before a Pod is deleted, and, for a finalizer or a guarded
-	// Pod, after somebody else has deleted it.
+	// PreDelete comes before a Pod is deleted and, for a finalizer or a guarded Pod, also
+	// after someone other than the controller has deleted it.
 	PreDelete Gate = "preDelete"
 )
 
-// joins says whether the gate opens when the key is put on the Pod, rather than
-// taken off.
+// joins reports whether the gate opens when the key is added to the Pod, rather than
+// removed.
 func (g Gate) joins() bool { return g == PreNormal || g == Updated }
 
-// pending returns the gate that the Pod stands at, and the hook that it waits
-// for; false if it waits for none of these.
+// pending returns the gate where the Pod is, and the hook that it waits for; false if it
+// waits for none of these.
 func (o *Operator) pending(pod *corev1.Pod) (h hook, waits bool) {
 	h, ok := o.hooks[gateOf(pod)]
 	switch {
 	case !ok && pod.DeletionTimestamp != nil:
-		// Nobody is to be told, yet the guard has to come off.
+		// No Handler is due, but the guard must be removed.
 		return hook{gate: PreDelete}, o.guards(pod)
 	case !ok:
 		return hook{}, false
@@ -71,8 +71,8 @@ func gateOf(pod *corev1.Pod) Gate {
 	return ""
 }
 
-// pass changes the Pod as the gate wants it: the key on or off, and on a Pod
-// that is on its way out the guard off.
+// pass changes the Pod as the gate requires: it adds or removes the key and, on a
+// terminating Pod, removes the guard.
 func (o *Operator) pass(pod *corev1.Pod, h hook) {
 	if h.key != (Key{}) && (pod.DeletionTimestamp == nil || h.key.finalizer) {
 		h.key.put(pod, h.gate.joins())
@@ -82,7 +82,7 @@ func (o *Operator) pass(pod *corev1.Pod, h hook) {
 	}
 }
 
-// since is when the Pod came to its gate; zero if the Pod does not tell.
+// since is when the Pod reached its gate; zero if unknown.
 func since(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp != nil {
 		grace := time.Duration(0)
@@ -95,7 +95,7 @@ func since(pod *corev1.Pod) time.Time {
 	if err != nil {
 		at = pod.CreationTimestamp.Time
 	}
-	// A hook that is asked of Ready Pods only has waited since the Pod is Ready.
+	// A hook that is only asked about Ready Pods has waited since the Pod became Ready.
 	if c := condition(pod, corev1.PodReady); gateOf(pod).joinsReady() && c != nil && c.LastTransitionTime.After(at) {
 		return c.LastTransitionTime.Time
 	}

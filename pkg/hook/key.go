@@ -9,7 +9,7 @@ import (
 )
 
 // Key is what holds a Pod at a gate: a label with a value, or a finalizer, as
-// spec.lifecycle of the CloneSet names it. Make one with Label, LabelValue or
+// spec.lifecycle of the CloneSet names it. Create one with Label, LabelValue or
 // Finalizer.
 type Key struct {
 	name            string
@@ -17,22 +17,22 @@ type Key struct {
 	finalizer       bool
 }
 
-// Label holds a Pod with the value "true" and lets it go with "false".
+// Label holds a Pod with the value "true" and releases it with "false".
 func Label(key string) Key { return LabelValue(key, "true", "false") }
 
-// LabelValue holds a Pod with one value of a label and lets it go with another.
+// LabelValue holds a Pod with one value of a label and releases it with another.
 func LabelValue(key, holds, released string) Key {
 	return Key{name: key, holds: holds, released: released}
 }
 
-// Finalizer holds a Pod while it has the finalizer, also when somebody deletes
-// it past its CloneSet.
+// Finalizer holds a Pod while it has the finalizer, also when someone other than its
+// CloneSet deletes it.
 func Finalizer(name string) Key { return Key{name: name, finalizer: true} }
 
 // String is the label's key or the finalizer.
 func (k Key) String() string { return k.name }
 
-// on says whether the key holds the Pod.
+// on reports whether the key holds the Pod.
 func (k Key) on(pod *corev1.Pod) bool {
 	if k.finalizer {
 		return slices.Contains(pod.Finalizers, k.name)
@@ -41,7 +41,7 @@ func (k Key) on(pod *corev1.Pod) bool {
 	return ok && value == k.holds
 }
 
-// put makes the key hold the Pod, or not.
+// put sets whether the key holds the Pod.
 func (k Key) put(pod *corev1.Pod, holds bool) {
 	if k.finalizer {
 		setFinalizer(pod, k.name, holds)

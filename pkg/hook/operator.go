@@ -27,20 +27,20 @@ const (
 	defaultTimeout = 30 * time.Second
 	// defaultWorkers is how many Handlers run at a time.
 	defaultWorkers = 16
-	// retryMin and retryMax bound how long a Handler that failed is left alone;
-	// each failure doubles it.
+	// retryMin and retryMax bound the back-off of a Handler that failed; each failure
+	// doubles it.
 	retryMin = 200 * time.Millisecond
 	retryMax = 30 * time.Second
 )
 
-// Handler does what a gate asks for. The Pod goes on when it returns nil; after
-// an error it is called again, later and later, up to 30 s apart; after Wait,
-// when that says. The context ends after Operator.Timeout. The Pod is a copy
-// from a cache: the address and labels are those that the gate was seen with.
+// Handler does what a gate asks for. The Pod continues when it returns nil. After an
+// error it is called again with back-off, up to 30 s apart; after Wait, when Wait says.
+// The context ends after Operator.Timeout. The Pod is a copy from a cache: its address
+// and labels are those with which the gate was seen.
 type Handler func(ctx context.Context, pod *corev1.Pod) error
 
-// Wait is what a Handler returns when nothing is wrong and it is too early: the
-// reason is shown to users, and the Handler is called again after d.
+// Wait is returned by a Handler when nothing is wrong but it is too early: the reason is
+// shown to users, and the Handler is called again after d.
 func Wait(d time.Duration, reason string) error { return &wait{after: d, reason: reason} }
 
 type wait struct {
@@ -50,26 +50,26 @@ type wait struct {
 
 func (w *wait) Error() string { return w.reason }
 
-// AtDeadline says what happens to a Pod whose Handler has not returned nil in time.
+// AtDeadline is what happens to a Pod whose Handler has not returned nil in time.
 type AtDeadline string
 
 const (
-	// Block goes on calling the Handler, and says so in an event.
+	// Block keeps calling the Handler, and reports it in an event.
 	Block AtDeadline = "Block"
-	// Proceed lets the Pod go on with a warning: requests may be lost.
+	// Proceed lets the Pod continue with a warning: requests may be lost.
 	Proceed AtDeadline = "Proceed"
 )
 
 // Option changes one hook.
 type Option func(*hook)
 
-// Deadline bounds how long a Pod stands at the gate, counted from when it came
-// there. Without it a Pod waits for as long as the Handler fails.
+// Deadline bounds how long a Pod stays at the gate, counted from its arrival there.
+// Without it, a Pod waits for as long as the Handler fails.
 func Deadline(d time.Duration, then AtDeadline) Option {
 	return func(h *hook) { h.deadline, h.then = d, then }
 }
 
-// hook is what is to be done at one gate.
+// hook is what to do at one gate.
 type hook struct {
 	gate     Gate
 	key      Key
@@ -78,8 +78,8 @@ type hook struct {
 	then     AtDeadline
 }
 
-// Operator calls Handlers. Make one with New, tell it what to do at which gate,
-// and add it to a manager.
+// Operator calls Handlers. Create one with New, configure its gates, and add it to a
+// manager.
 type Operator struct {
 	// Selector limits the Pods. Default: every Pod that one of the keys holds.
 	Selector labels.Selector
@@ -87,11 +87,11 @@ type Operator struct {
 	Timeout time.Duration
 	// Workers is how many Handlers run at a time. Default: 16.
 	Workers int
-	// Condition is the type of a Pod condition that says whom the Pod waits for,
-	// such as example.com/traffic: False while a Handler has not returned nil,
-	// else True. It is written when that changes. Default: none.
+	// Condition is the type of a Pod condition that reports what the Pod waits for, such
+	// as example.com/traffic: False while a Handler has not returned nil, otherwise True.
+	// It is written when that changes. Default: none.
 	Condition corev1.PodConditionType
-	// Clock tells the time. Default: the machine's.
+	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
 
 	name   string
@@ -100,8 +100,8 @@ type Operator struct {
 	faults []error
 }
 
-// New begins an operator. The name is that of its controller and of the source
-// of its events.
+// New begins an operator. The name is that of its controller and of the source of its
+// events.
 func New(name string) *Operator {
 	o := &Operator{name: name, hooks: map[Gate]hook{}}
 	if name == "" {
@@ -110,13 +110,13 @@ func New(name string) *Operator {
 	return o
 }
 
-// OnPreNormal is called for a new Pod that is Ready, before it counts as available.
+// OnPreNormal is called for a new Ready Pod, before it counts as available.
 func (o *Operator) OnPreNormal(key Key, do Handler, options ...Option) *Operator {
 	return o.on(PreNormal, key, do, options)
 }
 
-// OnCreated is called once for a Pod that is Normal and Ready and still has the
-// key, a label of the Pod template. It holds nothing up.
+// OnCreated is called once for a Pod that is Normal and Ready and still has the key, a
+// label of the Pod template. It holds nothing.
 func (o *Operator) OnCreated(key Key, do Handler, options ...Option) *Operator {
 	return o.on(Created, key, do, options)
 }
@@ -126,22 +126,22 @@ func (o *Operator) OnPreUpdate(key Key, do Handler, options ...Option) *Operator
 	return o.on(PreUpdate, key, do, options)
 }
 
-// OnUpdated is called when a Pod that was updated in place is Ready. Its key is
-// that of OnPreUpdate.
+// OnUpdated is called when a Pod that was updated in place is Ready. Its key is that of
+// OnPreUpdate.
 func (o *Operator) OnUpdated(key Key, do Handler, options ...Option) *Operator {
 	return o.on(Updated, key, do, options)
 }
 
-// OnPreDelete is called before a Pod is deleted. With a finalizer, or a Guard,
-// it is also called for a Pod that somebody else has deleted.
+// OnPreDelete is called before a Pod is deleted. With a finalizer, or a Guard, it is also
+// called for a Pod that someone other than the controller has deleted.
 func (o *Operator) OnPreDelete(key Key, do Handler, options ...Option) *Operator {
 	return o.on(PreDelete, key, do, options)
 }
 
-// Guard puts a finalizer of your own on a Pod before the first Handler of
-// OnPreNormal or OnCreated is called, and takes it off when that of OnPreDelete
-// has returned nil on a Pod that is being deleted: whoever deletes the Pod,
-// nothing that the Handlers made outlives it.
+// Guard adds your own finalizer to a Pod before the first Handler of OnPreNormal or
+// OnCreated is called, and removes it when the Handler of OnPreDelete has returned nil
+// for a terminating Pod: whoever deletes the Pod, nothing that the Handlers made outlives
+// it.
 func (o *Operator) Guard(finalizer string) *Operator {
 	o.guard = finalizer
 	return o
@@ -168,7 +168,7 @@ func (o *Operator) on(gate Gate, key Key, do Handler, options []Option) *Operato
 	return o
 }
 
-// check finds mistakes of the program that made the operator.
+// check finds mistakes of the program that built the operator.
 func (o *Operator) check() error {
 	faults := o.faults
 	if len(o.hooks) == 0 {
@@ -191,10 +191,10 @@ func (o *Operator) check() error {
 	return fmt.Errorf("hook operator %q: %w", o.name, errors.Join(faults...))
 }
 
-// SetupWithManager adds the operator to a manager. It needs the permissions to
-// get, list, watch and patch pods, to patch pods/status if Condition is set, and
-// to create and patch events of events.k8s.io. Errors are mistakes in how the
-// operator was made, all of them at once.
+// SetupWithManager adds the operator to a manager. It needs permission to get, list,
+// watch and patch pods, to patch pods/status if Condition is set, and to create and patch
+// events of events.k8s.io. Errors are mistakes in how the operator was built, all
+// reported at once.
 func (o *Operator) SetupWithManager(mgr ctrl.Manager) error {
 	if err := o.check(); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (o *Operator) SetupWithManager(mgr ctrl.Manager) error {
 		o.Workers = defaultWorkers
 	}
 	r := &reconciler{Operator: o, client: mgr.GetClient(), events: mgr.GetEventRecorder(o.name)}
-	// controller-runtime's priority queue can block for ever when it is shut down
+	// controller-runtime's priority queue can block forever at shutdown
 	// (kubernetes-sigs/controller-runtime#3538).
 	priorities := false
 	err := ctrl.NewControllerManagedBy(mgr).Named(o.name).
@@ -224,7 +224,7 @@ func (o *Operator) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// concerns leaves out events of Pods that wait for nothing here.
+// concerns drops events of Pods that wait for nothing here.
 func (o *Operator) concerns(object client.Object) bool {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || o.Selector != nil && !o.Selector.Matches(labels.Set(pod.Labels)) && !o.guards(pod) {
@@ -234,12 +234,12 @@ func (o *Operator) concerns(object client.Object) bool {
 	return waits || o.told(pod)
 }
 
-// guards says whether our finalizer is on the Pod.
+// guards reports whether our finalizer is on the Pod.
 func (o *Operator) guards(pod *corev1.Pod) bool {
 	return o.guard != "" && Finalizer(o.guard).on(pod)
 }
 
-// told says whether the Pod still says that it waits.
+// told reports whether the Pod's condition still says that it waits.
 func (o *Operator) told(pod *corev1.Pod) bool {
 	if o.Condition == "" {
 		return false

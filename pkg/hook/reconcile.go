@@ -24,7 +24,7 @@ const (
 	ReasonFailed = "HookFailed"
 	// ReasonOverdue: the deadline has passed and the Pod still waits.
 	ReasonOverdue = "HookOverdue"
-	// ReasonForced: the deadline has passed and the Pod was let go.
+	// ReasonForced: the deadline has passed and the Pod was released.
 	ReasonForced = "HookForced"
 	// ReasonPassed: no gate holds the Pod.
 	ReasonPassed = "HookPassed"
@@ -36,8 +36,8 @@ type reconciler struct {
 	events events.EventRecorder
 }
 
-// Reconcile looks at one Pod. One that changed under our hands is looked at
-// again, and is nobody's error.
+// Reconcile examines one Pod. A Pod that changed meanwhile is examined again; that is no
+// error.
 func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	result, err := r.look(ctx, request)
 	if apierrors.IsConflict(err) {
@@ -68,7 +68,7 @@ func (r *reconciler) look(ctx context.Context, request ctrl.Request) (ctrl.Resul
 	return r.hold(ctx, &pod, h, failure)
 }
 
-// needsGuard says whether the Pod could vanish while its Handler makes something.
+// needsGuard reports whether the Pod could vanish while its Handler makes something.
 func (r *reconciler) needsGuard(pod *corev1.Pod, h hook) bool {
 	return r.guard != "" && pod.DeletionTimestamp == nil && h.gate.joinsReady() && !r.guards(pod)
 }
@@ -86,8 +86,8 @@ func (r *reconciler) overdue(pod *corev1.Pod, h hook) bool {
 	return h.deadline > 0 && !r.Clock.Now().Before(since(pod).Add(h.deadline))
 }
 
-// release lets the Pod go on, unless it has changed since the gate was seen:
-// then the gate is looked at again.
+// release lets the Pod continue, unless it has changed since the gate was seen: then the
+// gate is examined again.
 func (r *reconciler) release(ctx context.Context, pod *corev1.Pod, h hook, failure error) error {
 	if failure != nil {
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, ReasonForced, string(h.gate),
@@ -99,7 +99,7 @@ func (r *reconciler) release(ctx context.Context, pod *corev1.Pod, h hook, failu
 	return r.tell(ctx, pod, nil, ReasonPassed)
 }
 
-// hold says whom the Pod waits for, and asks for another look.
+// hold reports what the Pod waits for, and requeues it.
 func (r *reconciler) hold(ctx context.Context, pod *corev1.Pod, h hook, failure error) (ctrl.Result, error) {
 	text := fmt.Sprintf("gate %s (%s) since %s: %v", h.gate, h.key, since(pod).UTC().Format(time.RFC3339), failure)
 	reason := ReasonFailed
@@ -122,7 +122,7 @@ func (r *reconciler) hold(ctx context.Context, pod *corev1.Pod, h hook, failure 
 	return ctrl.Result{}, fmt.Errorf("gate %s of Pod %s: %w", h.gate, pod.Name, failure)
 }
 
-// tell writes the condition if what it says has changed; nil for nothing waits.
+// tell writes the condition if it has changed; nil means that nothing waits.
 func (r *reconciler) tell(ctx context.Context, pod *corev1.Pod, waits error, reason string) error {
 	if r.Condition == "" {
 		return nil
@@ -156,7 +156,7 @@ func sameCondition(a, b corev1.PodCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// change patches the Pod, provided that it is as it was seen.
+// change patches the Pod, provided that it has not changed since it was seen.
 func (r *reconciler) change(ctx context.Context, pod *corev1.Pod, do func(*corev1.Pod)) error {
 	base := pod.DeepCopy()
 	do(pod)
@@ -167,7 +167,7 @@ func (r *reconciler) change(ctx context.Context, pod *corev1.Pod, do func(*corev
 	return nil
 }
 
-// ignoreGone forgives a Pod that is no more.
+// ignoreGone ignores the error for a Pod that no longer exists.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
