@@ -16,14 +16,14 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// adopter is a client whose cache shows Pods without an owner, whose API server
-// has another view of the set, and that notes which Pods are patched.
+// adopter is a client whose cache shows Pods without an owner and whose API server has
+// another view of the set. It records which Pods are patched.
 type adopter struct {
 	client.Client
 	orphans []corev1.Pod
 	live    *apps.CloneSet
 	patched []string
-	// gone says that the API server does not have the Pods any more.
+	// gone means that the API server no longer has the Pods.
 	gone bool
 }
 
@@ -49,8 +49,8 @@ func (c *adopter) Patch(_ context.Context, object client.Object, _ client.Patch,
 	return nil
 }
 
-// TestAdoption: only Pods that match and stay are adopted, and only by a set that
-// the API server knows as this one, and staying.
+// TestAdoption: a set adopts only Pods that match and are not terminating, and only if
+// the API server has this very set, not terminating.
 func TestAdoption(t *testing.T) {
 	at := metav1.NewTime(now)
 	orphan := func(name, app string, deleted *metav1.Time) corev1.Pod {
@@ -88,8 +88,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// TestAdoptedAndGone: a Pod that was adopted counts until it is found gone, although
-// the cache still shows it without an owner, as one to adopt.
+// TestAdoptedAndGone: an adopted Pod counts until it is found gone, although the cache
+// still shows it without an owner, as one to adopt.
 func TestAdoptedAndGone(t *testing.T) {
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "set"}}
 	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}

@@ -14,7 +14,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// TestAfterwards: what was answered counts, what failed leaves a Pod as it was.
+// TestAfterwards: answers count; a failure leaves a Pod as it was.
 func TestAfterwards(t *testing.T) {
 	at := func(name, version string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}

@@ -20,9 +20,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// BenchmarkPass is a whole pass over a set in which nothing is to be done: what
-// every pass costs, beside its writes. A set in motion is read again where it has
-// changed, one at rest from the start.
+// BenchmarkPass is a whole pass over a set that needs nothing: what every pass costs,
+// without its writes. A set in motion is read again where it has changed, a set at rest
+// completely.
 func BenchmarkPass(b *testing.B) {
 	for _, n := range []int{100, 2_000, 20_000} {
 		for _, moves := range []bool{false, true} {
@@ -39,8 +39,8 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// idleSet is a set whose Pods are as it asks, or which is paused in mid-rollout. They
-// come in no order, as from an index.
+// idleSet is a set whose Pods are as it asks, or which is paused during a rollout. The
+// Pods are unordered, as from an index.
 func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
 	b.Helper()
 	set := web()

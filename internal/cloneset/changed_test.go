@@ -31,9 +31,9 @@ func (c *meddler) Patch(ctx context.Context, object client.Object, patch client.
 	return c.Client.Patch(ctx, object, patch, options...)
 }
 
-// TestAdoptionOfAChangedPod: what a kubelet writes in between does not stop an
-// adoption, of which no event would remind the set; what makes the Pod another
-// one, or another's, does.
+// TestAdoptionOfAChangedPod: a kubelet's write in between does not stop an adoption,
+// since no event would trigger it again. A Pod that was replaced, or has another owner,
+// does stop it.
 func TestAdoptionOfAChangedPod(t *testing.T) {
 	type change = func(*corev1.Pod)
 	message := func(p *corev1.Pod) { p.Status.Message += "." }
@@ -88,7 +88,7 @@ func edit(t *testing.T, c client.Client, pod *corev1.Pod, change func(*corev1.Po
 	}
 }
 
-// read is an object as the API server has it.
+// read returns an object as the API server has it.
 func read[T client.Object](t testing.TB, c client.Reader, object T) T {
 	t.Helper()
 	out, ok := object.DeepCopyObject().(T)
@@ -101,8 +101,8 @@ func read[T client.Object](t testing.TB, c client.Reader, object T) T {
 	return out
 }
 
-// TestRollbackOfAnOldCache: a revision becomes the newest again only for the
-// template that the API server knows, and what it knows counts from then on.
+// TestRollbackOfAnOldCache: a revision becomes the newest again only for the template
+// that the API server has, and the API server's version counts from then on.
 func TestRollbackOfAnOldCache(t *testing.T) {
 	for name, test := range map[string]struct {
 		generation int64
@@ -133,7 +133,8 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 	}
 }
 
-// TestDoubtIsDue: what the cache has not borne out brings a pass, for no event may.
+// TestDoubtIsDue: an answer that the cache has not confirmed triggers a pass, since no
+// event may.
 func TestDoubtIsDue(t *testing.T) {
 	entry := func(name string, age time.Duration, created, deleted bool) written {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "5"}}

@@ -37,8 +37,8 @@ func claimOf(set *apps.CloneSet, name, id string) *corev1.PersistentVolumeClaim 
 	}}
 }
 
-// TestClaimManifest: the template's own labels and annotations stay, the set's
-// labels win, and a field that no library knows goes through.
+// TestClaimManifest: the template's own labels and annotations stay, the set's labels
+// win, and fields that no library knows are preserved.
 func TestClaimManifest(t *testing.T) {
 	set := claimedSet(t, `{"metadata":{"name":"data","labels":{"tier":"storage","app":"other"},"annotations":{"note":"x"}},
 		"spec":{"fieldOfTheFuture":7,"resources":{"requests":{"storage":"1Gi"}}},"status":{"phase":"Bound"}}`)
@@ -74,7 +74,7 @@ func TestMountClaims(t *testing.T) {
 	}
 }
 
-// TestClaimChanged: a claim that is bound, as each of them is, wakes nobody.
+// TestClaimChanged: a claim that gets bound, as every claim does, triggers no pass.
 func TestClaimChanged(t *testing.T) {
 	set := claimedSet(t)
 	at := metav1.Now()
@@ -98,7 +98,7 @@ func TestClaimChanged(t *testing.T) {
 	}
 }
 
-// TestDepartures: what is remembered goes when it is done, or was not done.
+// TestDepartures: a departure is forgotten when it is done, or was not done.
 func TestDepartures(t *testing.T) {
 	set := claimedSet(t)
 	at := metav1.Now()

@@ -33,8 +33,8 @@ func web() *apps.CloneSet {
 	return &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
 }
 
-// TestTakenName: a name that is taken, by a Pod that is still going or by
-// anybody's, is answered with another one, a few times.
+// TestTakenName: if a name is taken, by a terminating Pod or by anyone else's, another
+// one is tried, a few times.
 func TestTakenName(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -76,8 +76,8 @@ func TestTakenName(t *testing.T) {
 	}
 }
 
-// TestNewPod: what a Pod is made with, beside what its template says. The gates
-// are there whatever the type of update: no webhook adds them.
+// TestNewPod: what a Pod is created with, in addition to its template. The gates are
+// there whatever the update type: no webhook adds them.
 func TestNewPod(t *testing.T) {
 	template := `{"metadata":{"labels":{"app":"web","lifecycle.apps.kruise.io/state":"Normal"},"annotations":{"note":"x"},"finalizers":["example.com/f"]},` +
 		`"spec":{"readinessGates":[{"conditionType":"mine"},{"conditionType":"InPlaceUpdateReady"}],"fromTheFuture":{"a":9007199254740993},"containers":[{"name":"main","image":"app:1"}]}}`
@@ -141,8 +141,8 @@ func isNewPod(t *testing.T, pod *unstructured.Unstructured, set *apps.CloneSet) 
 	}
 }
 
-// TestPatchIsEncoded: whatever keys and values a user has, a patch is built by an
-// encoder and touches what it names.
+// TestPatchIsEncoded: whatever the user's keys and values, an encoder builds the patch,
+// and it touches only what it names.
 func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")

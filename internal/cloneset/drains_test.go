@@ -13,8 +13,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// TestDrains: a drain counts from when it was known to be in effect, whatever
-// time the write says that it was made at.
+// TestDrains: a drain counts from when it was known to be in effect, whatever time the
+// write gives.
 func TestDrains(t *testing.T) {
 	pod := func(status corev1.ConditionStatus, at time.Time) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
@@ -25,7 +25,7 @@ func TestDrains(t *testing.T) {
 	type look struct {
 		pod  *corev1.Pod
 		at   time.Duration
-		want time.Duration // -1: it is not drained
+		want time.Duration // -1: not drained
 	}
 	tests := map[string][]look{
 		"in service":                                  {{pod(in, now), 0, -1}},

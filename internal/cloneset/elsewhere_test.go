@@ -17,8 +17,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestElsewhere: the claims of a Pod that was let go are in use while it is
-// there, and those of one that was deleted are not, whatever the cache still shows.
+// TestElsewhere: the claims of a released Pod are in use while it exists; those of a
+// deleted Pod are not, whatever the cache still shows.
 func TestElsewhere(t *testing.T) {
 	set := claimedSet(t, `{"metadata":{"name":"data"}}`)
 	claims := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x"), claimOf(set, "log-web-x", "x"), claimOf(set, "data-web-y", "y")}
@@ -59,8 +59,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestFormerSetWakes: when a Pod is gone that was let go, its set hears that the
-// claims are free.
+// TestFormerSetWakes: when a released Pod is gone, its former set learns that the claims
+// are free.
 func TestFormerSetWakes(t *testing.T) {
 	mounting := func(claim string) *corev1.Pod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-x"}}

@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// heard is what a pass with these outcomes records, without the notes.
+// heard returns what a pass with these outcomes records, without the notes.
 func heard(decided *plan.Plan, blocked []plan.Blocked, outcomes ...outcome) (reasons, notes []string) {
 	recorder := events.NewFakeRecorder(100)
 	r := &Reconciler{Events: recorder, told: newTold()}
@@ -44,8 +44,8 @@ func podWithSecret(name string) *corev1.Pod {
 	}
 }
 
-// TestEventReasons: each kind of action is told by the reason that OpenKruise
-// gives it, done or failed; what only met a change is not told at all.
+// TestEventReasons: each kind of action is reported with OpenKruise's reason, for success
+// or failure; an action that only met a change is not reported.
 func TestEventReasons(t *testing.T) {
 	broken := errors.New("no")
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", broken)
@@ -83,7 +83,7 @@ func TestEventReasons(t *testing.T) {
 	}
 }
 
-// TestEventsOfAPlan: what the plan itself has to say.
+// TestEventsOfAPlan: what the plan itself reports.
 func TestEventsOfAPlan(t *testing.T) {
 	waiting := func(since time.Duration) []plan.Blocked {
 		return []plan.Blocked{{Pod: "web-a", Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"k"}, Since: now.Add(-since)}}
@@ -109,7 +109,7 @@ func TestEventsOfAPlan(t *testing.T) {
 	}
 }
 
-// TestManyPodsAreOneEvent: however many Pods, an event names a few of them.
+// TestManyPodsAreOneEvent: an event names only a few Pods, however many there are.
 func TestManyPodsAreOneEvent(t *testing.T) {
 	var outcomes []outcome
 	for i := range 1000 {

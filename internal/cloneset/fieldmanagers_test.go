@@ -25,9 +25,9 @@ func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFie
 	return entries
 }
 
-// TestRecordIsDropped: the record of field managers goes with a patch that is sent
-// anyway, from the Pod as the cache keeps it and as the API server answers; that of
-// a Pod that somebody applies to stays, and so does every record if it is to.
+// TestRecordIsDropped: a patch that is sent anyway drops the field managers' record, from
+// the Pod as the cache keeps it and as the API server returns it. The record stays on a
+// Pod that someone applies to, and on every Pod if records are to be kept.
 func TestRecordIsDropped(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
 	dropped := jsonPatch{
@@ -68,7 +68,7 @@ func TestRecordIsDropped(t *testing.T) {
 	}
 }
 
-// aboutRecord are the operations of a patch that name managed fields.
+// aboutRecord returns the operations of a patch that name managed fields.
 func aboutRecord(t *testing.T, data []byte) jsonPatch {
 	t.Helper()
 	if data == nil {
@@ -87,7 +87,7 @@ func aboutRecord(t *testing.T, data []byte) jsonPatch {
 	return patch
 }
 
-// TestCacheKeepsNoRecord: of a record the cache keeps what a patch needs, and Pods
+// TestCacheKeepsNoRecord: the cache keeps only what a patch needs of a record, and Pods
 // share that.
 func TestCacheKeepsNoRecord(t *testing.T) {
 	pod := podWithSecret("web-a")

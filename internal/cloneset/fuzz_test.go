@@ -18,8 +18,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// cloneSetSeeds are CloneSets from which the fuzzing sets out: a full one, and
-// one of every kind of mistake that comes to mind.
+// cloneSetSeeds are the CloneSets that fuzzing starts from: a full one, and one for every
+// imaginable kind of mistake.
 var cloneSetSeeds = []string{
 	`{"apiVersion":"apps.kruise.io/v1alpha1","kind":"CloneSet","metadata":{"name":"web","namespace":"shop"},"spec":{"replicas":3,
 	"selector":{"matchLabels":{"app":"web"}},"minReadySeconds":5,"progressDeadlineSeconds":60,
@@ -39,8 +39,8 @@ var cloneSetSeeds = []string{
 	`{"spec":{"template":{"metadata":{"finalizers":[1,null,"f"],"annotations":{"a":1}},"spec":{"readinessGates":"x"}}}}`,
 }
 
-// FuzzCloneSet leads any CloneSet through all that a pass does with its spec:
-// nothing panics, an error names the field, nothing of the template is lost.
+// FuzzCloneSet passes any CloneSet through everything that a pass does with its spec:
+// nothing panics, an error names the field, and nothing of the template is lost.
 func FuzzCloneSet(f *testing.F) {
 	for _, seed := range cloneSetSeeds {
 		f.Add([]byte(seed))
@@ -69,8 +69,8 @@ func FuzzCloneSet(f *testing.F) {
 	})
 }
 
-// keepsTemplate: a CloneSet that is written and read again has its template as
-// it was, and the copy shares nothing that could change.
+// keepsTemplate: a CloneSet that is written and read back keeps its template, and the
+// copy shares nothing that could change.
 func keepsTemplate(set *apps.CloneSet) error {
 	data, err := json.Marshal(set.DeepCopy())
 	if err != nil {
@@ -95,7 +95,7 @@ func keepsTemplate(set *apps.CloneSet) error {
 	return nil
 }
 
-// useTemplate does with a template what a rollout does.
+// useTemplate uses a template as a rollout does.
 func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) error {
 	r, err := revisionOf(template)
 	if err != nil || r == nil {
@@ -122,7 +122,7 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 	return nil
 }
 
-// revisionOf leads a template through a ControllerRevision; nil if there is none.
+// revisionOf passes a template through a ControllerRevision; nil if there is none.
 func revisionOf(template map[string]any) (*revision.Revision, error) {
 	hash, err := revision.Hash(template, 0)
 	if err != nil {
@@ -130,7 +130,7 @@ func revisionOf(template map[string]any) (*revision.Revision, error) {
 	}
 	data, err := revision.Data(template)
 	if errors.Is(err, revision.ErrNoTemplate) {
-		return nil, nil // the set is told of it
+		return nil, nil // the set reports it
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encode revision: %w", err)

@@ -34,8 +34,8 @@ func compare(t *testing.T, c prometheus.Collector, want string) {
 	}
 }
 
-// TestSetMetrics: who waits, at which gate, for which key and for how long by
-// now; nothing is left of a set that is gone.
+// TestSetMetrics: which Pods wait, at which gate, for which key and for how long by now;
+// a deleted set leaves nothing behind.
 func TestSetMetrics(t *testing.T) {
 	at := now
 	m := newMetrics(func() time.Time { return at })
@@ -124,7 +124,7 @@ usher_cloneset_inplace_update_duration_seconds_count 1
 `)
 }
 
-// refusing is a client whose writes all end with the same answer.
+// refusing is a client whose writes all get the same answer.
 type refusing struct {
 	client.Client
 	answer error
@@ -152,8 +152,8 @@ func (c *refusingStatus) Patch(context.Context, client.Object, client.Patch, ...
 	return c.answer
 }
 
-// TestWriteMetrics: writes are counted by verb and result, and their answers
-// come back as they are.
+// TestWriteMetrics: writes are counted by verb and result, and their answers are passed
+// on unchanged.
 func TestWriteMetrics(t *testing.T) {
 	m := newMetrics(func() time.Time { return now })
 	inner := &refusing{}
@@ -178,7 +178,7 @@ func TestWriteMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsFollowConventions: names and units are Prometheus', and a second
+// TestMetricsFollowConventions: names and units follow Prometheus, and a second
 // controller of a process takes over the metrics of the first.
 func TestMetricsFollowConventions(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
@@ -198,7 +198,7 @@ func TestMetricsFollowConventions(t *testing.T) {
 	}
 }
 
-// TestBlockedIsToldOnce: of each wait one event, however many passes it lasts.
+// TestBlockedIsToldOnce: each wait causes one event, however many passes it lasts.
 func TestBlockedIsToldOnce(t *testing.T) {
 	recorder := &countingRecorder{}
 	r := &Reconciler{Events: recorder, told: newTold()}

@@ -23,8 +23,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// TestDoubtIsSettledAtOnce: a pass that looks an entry up, because the cache has
-// lagged for too long, decides on what it finds, and not on the entry.
+// TestDoubtIsSettledAtOnce: if the cache has lagged for too long, a pass looks the entry
+// up and decides on what it finds, not on the entry.
 func TestDoubtIsSettledAtOnce(t *testing.T) {
 	set := web()
 	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
@@ -69,8 +69,8 @@ func TestDoubtIsSettledAtOnce(t *testing.T) {
 	}
 }
 
-// TestDrainCountsFromItsReading: what a pass reads in its course may be younger
-// than the pass, so a drain that it finds there has not lasted since its start.
+// TestDrainCountsFromItsReading: what a pass reads along the way may be younger than the
+// pass, so a drain that it finds there does not date from the pass's start.
 func TestDrainCountsFromItsReading(t *testing.T) {
 	set := web()
 	if err := set.Spec.Template.UnmarshalJSON([]byte(`{"spec": {"containers": [{"name": "main"}]}}`)); err != nil {
@@ -114,8 +114,8 @@ func indexed(t testing.TB, objects ...client.Object) client.Client {
 	return builder.Build()
 }
 
-// TestPodTakenAwayMidAction: a Pod that somebody sets free while an action on it
-// is under way is left alone from then on, in this pass and in the next one.
+// TestPodTakenAwayMidAction: a Pod that someone releases while an action on it is under
+// way is left alone from then on, in this pass and the next.
 func TestPodTakenAwayMidAction(t *testing.T) {
 	set := web()
 	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
@@ -146,8 +146,8 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 	}
 }
 
-// TestNobodysPodIsTested: a patch of a Pod that belonged to nobody rests on that,
-// too: by now it may be somebody else's.
+// TestNobodysPodIsTested: a patch of an ownerless Pod tests that too: by now it may have
+// an owner.
 func TestNobodysPodIsTested(t *testing.T) {
 	other := web()
 	other.UID = "other"

@@ -14,8 +14,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestRevisionsAreAdopted: a set takes over the revisions that belong to nobody
-// and have its name and labels, and no others; and none while it goes.
+// TestRevisionsAreAdopted: a set adopts the ownerless revisions that have its name and
+// labels, and no others; and none while it is being deleted.
 func TestRevisionsAreAdopted(t *testing.T) {
 	object := func(name, app string, owner *apps.CloneSet) *appsv1.ControllerRevision {
 		out := &appsv1.ControllerRevision{

@@ -19,9 +19,9 @@ func versioned(name, version string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}
 }
 
-// TestMadeAndGoneWhileTheWatchHung: a new Pod counts until the cache can have it.
-// One that is not there although later versions are was removed before the cache
-// came to it, and nothing will ever tell of that: it is looked up at once.
+// TestMadeAndGoneWhileTheWatchHung: a new Pod counts until the cache can have it. A Pod
+// that is missing although later versions are there was deleted before the cache reached
+// it, and no event will ever report that: it is looked up at once.
 func TestMadeAndGoneWhileTheWatchHung(t *testing.T) {
 	for name, test := range map[string]struct {
 		cached []*corev1.Pod
@@ -42,9 +42,9 @@ func TestMadeAndGoneWhileTheWatchHung(t *testing.T) {
 	}
 }
 
-// TestFoundGoneByAnOlderVersion: what an answer showed last stays known when the
-// object is found gone by a version that the cache shows, so that no cache on its
-// way from the one to the other brings it back.
+// TestFoundGoneByAnOlderVersion: if an object is found gone through an older, cached
+// version, the last answer stays known, so that no cache between the two versions brings
+// it back.
 func TestFoundGoneByAnOlderVersion(t *testing.T) {
 	w := newOverlay[*corev1.Pod]()
 	w.note("set", written{object: versioned("new", "7"), created: true, at: now})
@@ -57,8 +57,8 @@ func TestFoundGoneByAnOlderVersion(t *testing.T) {
 	}
 }
 
-// TestNewPodGoneAtOnce: a Pod that is gone before its gates are opened counts no
-// more, and the pass after it comes at once.
+// TestNewPodGoneAtOnce: a Pod that is deleted before its gates are opened no longer
+// counts, and the next pass follows at once.
 func TestNewPodGoneAtOnce(t *testing.T) {
 	set, r := web(), reconcilerOf()
 	pod := versioned("web-a", "5")

@@ -23,15 +23,15 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// reasonsOf notes the reasons of events.
+// reasonsOf records the reasons of events.
 type reasonsOf struct{ reasons []string }
 
 func (r *reasonsOf) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
 	r.reasons = append(r.reasons, reason)
 }
 
-// passOver makes a pass over a new set of one Pod with more revisions than it keeps,
-// on an API server that fails as told.
+// passOver makes a pass over a new set of one Pod with more revisions than it keeps, on
+// an API server that fails as configured.
 func passOver(t *testing.T, failing interceptor.Funcs) (*apps.CloneSet, []string, error) {
 	t.Helper()
 	set := web()
@@ -57,8 +57,8 @@ func passOver(t *testing.T, failing interceptor.Funcs) (*apps.CloneSet, []string
 	return read(t, server, set), recorder.reasons, err
 }
 
-// TestLateFailures: what fails after the Pods were written keeps neither the status
-// nor the events from being told.
+// TestLateFailures: a failure after the Pods were written prevents neither the status nor
+// the events.
 func TestLateFailures(t *testing.T) {
 	broken := errors.New("broken for good")
 	for name, test := range map[string]struct {
@@ -94,7 +94,7 @@ func TestLateFailures(t *testing.T) {
 	}
 }
 
-// TestTerminatingNamespace: nothing can be made in a namespace that is going, and that
+// TestTerminatingNamespace: nothing can be created in a terminating namespace, and that
 // is no error.
 func TestTerminatingNamespace(t *testing.T) {
 	going := apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("the namespace is being terminated"))
@@ -119,8 +119,7 @@ func TestTerminatingNamespace(t *testing.T) {
 	}
 }
 
-// TestForget: nothing is kept about a set that is gone, whatever a pass has seen of
-// its end.
+// TestForget: nothing is kept about a deleted set, whatever a pass has seen of its end.
 func TestForget(t *testing.T) {
 	set := web()
 	r := reconcilerOf()

@@ -11,7 +11,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// TestReadingsOfASetAtRest are forgotten, and so are those of a set that is gone.
+// TestReadingsOfASetAtRest are forgotten, and so are those of a deleted set.
 func TestReadingsOfASetAtRest(t *testing.T) {
 	r, web, shop := newReadings(), types.NamespacedName{Name: "web"}, types.NamespacedName{Name: "shop"}
 	read := plan.Read([]*corev1.Pod{inState("")}, nil)

@@ -44,8 +44,8 @@ func patched(t *testing.T, pod *corev1.Pod, patch []byte) (*corev1.Pod, error) {
 	return after, json.Unmarshal(data, after)
 }
 
-// TestReleasePatch: the set is taken out of the Pod's owners, nothing else
-// changes, and a Pod that has changed is left alone.
+// TestReleasePatch: the set is removed from the Pod's owners, nothing else changes, and a
+// Pod that has changed is left alone.
 func TestReleasePatch(t *testing.T) {
 	for name, owners := range map[string][]metav1.OwnerReference{
 		"the only owner": {owner("set", true)},
@@ -85,8 +85,8 @@ func TestReleasePatch(t *testing.T) {
 	}
 }
 
-// TestLetGoAndBack: a Pod that was let go stays out of sight while the cache
-// shows it as the set's, and comes back with a later version that is the set's.
+// TestLetGoAndBack: a released Pod stays hidden while the cache shows it as the set's,
+// and returns with a later version that belongs to the set.
 func TestLetGoAndBack(t *testing.T) {
 	at := func(version string, owners ...metav1.OwnerReference) *corev1.Pod {
 		pod := ownedPod(owners...)

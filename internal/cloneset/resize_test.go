@@ -43,8 +43,8 @@ func resizing() *corev1.Pod {
 	return pod
 }
 
-// TestResizePatch: it sets the resources of the right container, and rests on the
-// Pod being drained, in the update, and as it was observed.
+// TestResizePatch: the patch sets the resources of the right container, and depends on
+// the Pod being drained, in the update, and unchanged since it was observed.
 func TestResizePatch(t *testing.T) {
 	pod := resizing()
 	data, err := resizePatch(pod, &plan.Action{Verb: plan.Continue, Pod: pod})
@@ -85,8 +85,8 @@ func TestResizePatch(t *testing.T) {
 	}
 }
 
-// TestResizePatchIsOnlyWhereItIsDue: nothing is written twice, or behind the back
-// of others.
+// TestResizePatchIsOnlyWhereItIsDue: nothing is written twice, or over someone else's
+// change.
 func TestResizePatchIsOnlyWhereItIsDue(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Pod){
 		"written":   func(p *corev1.Pod) { p.Spec.Containers[1].Resources = cpu("0.2") },
@@ -107,7 +107,7 @@ type answeringClient struct {
 	err error
 }
 
-// SubResource gives a client of any subresource.
+// SubResource returns a client of any subresource.
 func (c answeringClient) SubResource(string) client.SubResourceClient {
 	return resizeClient{err: c.err}
 }
@@ -137,8 +137,8 @@ func (r podReader) Get(_ context.Context, _ client.ObjectKey, out client.Object,
 	return nil
 }
 
-// TestResizeAnswers: a refusal is told as one, and never taken for a Pod that is
-// gone, for a lost answer or for a conflict.
+// TestResizeAnswers: a refusal is reported as one, and never taken for a deleted Pod, a
+// lost answer or a conflict.
 func TestResizeAnswers(t *testing.T) {
 	gone := apierrors.NewNotFound(corev1.Resource("pods"), "a")
 	other := resizing()

@@ -85,7 +85,7 @@ func (s *revisionServer) Create(_ context.Context, object client.Object, _ ...cl
 	return nil
 }
 
-// Patch numbers a revision anew, or writes the status of the set.
+// Patch renumbers a revision, or writes the status of the set.
 func (s *revisionServer) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
 	if found := s.objects[object.GetName()]; found != nil {
 		found.Revision += int64(len(s.objects))
@@ -115,9 +115,9 @@ func retemplate(set *apps.CloneSet, raw []byte) bool {
 	return set.Spec.Template.UnmarshalJSON(raw) == nil
 }
 
-// FuzzOneRevision: whatever the template, and whatever comes of merging an old
-// revision into it, as a client does that undoes a rollout, a generation gets one
-// revision at most and every later pass finds it; or the user is told why none.
+// FuzzOneRevision: whatever the template, and whatever a client merges from an old
+// revision into it to undo a rollout, a generation gets at most one revision and every
+// later pass finds it; or the user is told why there is none.
 func FuzzOneRevision(f *testing.F) {
 	plain := `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`
 	for _, other := range []string{
@@ -140,7 +140,7 @@ func FuzzOneRevision(f *testing.F) {
 			template := fmt.Appendf(nil, `{"spec":{"template":%s}}`, set.Spec.Template.Raw())
 			merged, err := jsonpatch.MergePatch(template, object.Data.Raw)
 			if err != nil {
-				return // no JSON
+				return // not JSON
 			}
 			var undone struct {
 				Spec struct{ Template apps.PodTemplate }
@@ -157,8 +157,8 @@ func FuzzOneRevision(f *testing.F) {
 	})
 }
 
-// oneRevision makes two passes and checks that the first made one revision at
-// most, and that the second found it.
+// oneRevision makes two passes and checks that the first created at most one revision,
+// and that the second found it.
 func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 	t.Helper()
 	before := server.made
@@ -182,8 +182,8 @@ func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 	}
 }
 
-// TestRevisionNameTaken: a name that another template has by right is counted as a
-// collision and answered with another name; one that holds this very template is used.
+// TestRevisionNameTaken: a name that another template rightly has counts as a collision
+// and is answered with another name; a revision that holds this very template is used.
 // One that holds what no template of its name can be is an error, not a collision.
 func TestRevisionNameTaken(t *testing.T) {
 	// The two hash to the same name.
@@ -243,8 +243,8 @@ func podTemplate(image string) map[string]any {
 	return map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": image}}}}
 }
 
-// TestAlteredRevision: where a webhook changes revisions, one is made and no more;
-// conditions and one event tell it, and it is tried again with back-off.
+// TestAlteredRevision: if a webhook changes revisions, one is created and no more;
+// conditions and one event report it, and it is retried with back-off.
 func TestAlteredRevision(t *testing.T) {
 	set := web()
 	set.Spec.Template = templateOf("app:1")
@@ -269,8 +269,8 @@ func TestAlteredRevision(t *testing.T) {
 	}
 }
 
-// TestRevisionAnnotations: a revision carries the set's annotations, so that the
-// history of rollouts shows their causes.
+// TestRevisionAnnotations: a revision carries the set's annotations, so that the rollout
+// history shows the causes.
 func TestRevisionAnnotations(t *testing.T) {
 	set := web()
 	set.Spec.Template = templateOf("app:1")
@@ -288,8 +288,8 @@ func TestRevisionAnnotations(t *testing.T) {
 	}
 }
 
-// TestLostRevisionIsAskedForOnce: one that is gone costs a request a pass, however
-// many Pods are of it.
+// TestLostRevisionIsAskedForOnce: a missing revision costs one request per pass, however
+// many Pods have it.
 func TestLostRevisionIsAskedForOnce(t *testing.T) {
 	set := web()
 	set.Spec.Template = templateOf("app:1")

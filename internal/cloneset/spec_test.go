@@ -12,8 +12,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// TestLargePercentages: what is more than all Pods is read as more than all of
-// them, however many digits it has. What is no percentage stays an error.
+// TestLargePercentages: more than all Pods is read as more than all, however many digits
+// it has. What is no percentage stays an error.
 func TestLargePercentages(t *testing.T) {
 	set := web()
 	for text, want := range map[string]int{

@@ -21,8 +21,7 @@ import (
 
 const zoneKey = corev1.LabelTopologyZone
 
-// nodeReader is a client that knows nodes by their metadata, and counts how often
-// it is asked.
+// nodeReader is a client that knows nodes by their metadata, and counts the requests.
 type nodeReader struct {
 	client.Client
 	nodes map[string]map[string]string
@@ -47,8 +46,8 @@ func (r *nodeReader) Get(_ context.Context, key client.ObjectKey, out client.Obj
 
 func onNode(name string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: name}} }
 
-// TestNodeLabels: each node is read once, only what constraints name is kept, and
-// who needs no node reads none.
+// TestNodeLabels: each node is read once, only what the constraints name is kept, and
+// without a need no node is read.
 func TestNodeLabels(t *testing.T) {
 	pods := []*corev1.Pod{onNode("n1"), onNode("n1"), onNode("n2"), onNode("gone"), onNode("")}
 	reader := &nodeReader{nodes: map[string]map[string]string{
@@ -77,7 +76,7 @@ func TestNodeLabels(t *testing.T) {
 	}
 }
 
-// TestReadSpread: constraints of the template, those that count a Pod.
+// TestReadSpread: the template's constraints that count a Pod.
 func TestReadSpread(t *testing.T) {
 	web := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	template := apps.NewPodTemplate(corev1.PodTemplateSpec{Spec: corev1.PodSpec{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{

@@ -26,8 +26,8 @@ func conditionOfType(status *apps.CloneSetStatus, kind apps.CloneSetConditionTyp
 	return nil
 }
 
-// TestProgressingCondition follows the condition from pass to pass, each of which
-// has no more to go by than the status that the one before it wrote.
+// TestProgressingCondition follows the condition from pass to pass; each pass knows only
+// the status that the previous one wrote.
 func TestProgressingCondition(t *testing.T) {
 	r := &revision.Revision{Name: "web-r1"}
 	known := &revisions{current: r, update: r}
@@ -38,7 +38,7 @@ func TestProgressingCondition(t *testing.T) {
 		edit   func()
 		status corev1.ConditionStatus
 		reason string
-		// message is OpenKruise's, to the letter.
+		// message is OpenKruise's, letter for letter.
 		message string
 		due     time.Duration
 	}{
@@ -69,7 +69,7 @@ func TestProgressingCondition(t *testing.T) {
 	}
 }
 
-// TestNoDeadline: the largest number is no deadline, as for a Deployment.
+// TestNoDeadline: the largest number means no deadline, as for a Deployment.
 func TestNoDeadline(t *testing.T) {
 	set := web()
 	for seconds, want := range map[int32]time.Duration{math.MaxInt32: 0, math.MaxInt32 - 1: (math.MaxInt32 - 1) * time.Second} {
@@ -80,7 +80,7 @@ func TestNoDeadline(t *testing.T) {
 	}
 }
 
-// TestDeadlineIsToldOnce: by one event when the deadline passes.
+// TestDeadlineIsToldOnce: one event reports that the deadline has passed.
 func TestDeadlineIsToldOnce(t *testing.T) {
 	recorder := &countingRecorder{}
 	r := &Reconciler{Events: recorder}
@@ -127,9 +127,9 @@ func tally(s *plan.Snapshot) plan.Counts {
 	return counts
 }
 
-// TestStatusThatCanWait: in a large set counters are written in steps while the
-// rollout goes on; all else is written at once, and so is everything when a pass has
-// nothing left to do, and in a small set.
+// TestStatusThatCanWait: in a large set, counters are written in steps while the rollout
+// continues. Everything else is written at once, and so is everything when a pass has
+// nothing left to do, or in a small set.
 func TestStatusThatCanWait(t *testing.T) {
 	did, failed := []outcome{{}}, []outcome{{err: errGone}}
 	for _, test := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// stuckPod is a Pod with a container that cannot be started.
+// stuckPod is a Pod with a container that cannot start.
 func stuckPod(reason string, since time.Duration) plan.Blocked {
 	return plan.Blocked{
 		Pod: "web-a", Gate: plan.GateContainer, State: apps.StateUpdating, Keys: []string{reason}, Since: now.Add(-since),
@@ -23,8 +23,8 @@ func stuckPod(reason string, since time.Duration) plan.Blocked {
 	}
 }
 
-// TestAStuckContainerIsToldOnce: in one event, whatever the kubelet calls it, and
-// another when there is another image.
+// TestAStuckContainerIsToldOnce: one event, whatever reason the kubelet gives, and
+// another one when there is another image.
 func TestAStuckContainerIsToldOnce(t *testing.T) {
 	recorder := &countingRecorder{}
 	r := &Reconciler{Events: recorder, told: newTold()}
@@ -48,7 +48,7 @@ func TestAStuckContainerIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestStuckFinding: the condition has a reason of its own, and counts the others.
+// TestStuckFinding: the condition has its own reason, and counts the others.
 func TestStuckFinding(t *testing.T) {
 	hook := plan.Blocked{Pod: "web-b", Gate: "preDelete", Keys: []string{"k"}, Since: now}
 	got := findBlocked([]plan.Blocked{stuckPod("CrashLoopBackOff", time.Minute), hook})

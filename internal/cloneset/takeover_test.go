@@ -26,16 +26,16 @@ func oneClaim(t *testing.T) (*apps.CloneSet, *corev1.PersistentVolumeClaim) {
 	return set, claim
 }
 
-// nextPod makes the Pod that takes over the claims of x.
+// nextPod creates the Pod that takes over the claims of x.
 func nextPod() plan.Action {
 	return plan.Action{Verb: plan.Create, Instance: "x", Revision: &revision.Revision{
 		Name: "web-r1", Template: map[string]any{"spec": map[string]any{"containers": []any{}}},
 	}}
 }
 
-// TestClaimsOfTheNextPodStay: who has deleted a Pod deletes its claims, whatever has
-// happened to them since, but not those that another process has given to the next
-// Pod meanwhile.
+// TestClaimsOfTheNextPodStay: a process that has deleted a Pod deletes its claims,
+// whatever has happened to them since, except those that another process has meanwhile
+// given to the next Pod.
 func TestClaimsOfTheNextPodStay(t *testing.T) {
 	bind := func(t *testing.T, r *Reconciler, _ *apps.CloneSet) {
 		claim := &corev1.PersistentVolumeClaim{}
@@ -84,8 +84,8 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 	}
 }
 
-// busyClaims is an API server whose claims change as often as that, just before
-// they are patched. It notes which claims were taken over when a Pod is made.
+// busyClaims is an API server whose claims change that many times, just before they are
+// patched. It records which claims were taken over when a Pod is created.
 type busyClaims struct {
 	client.Client
 	conflicts int
@@ -113,9 +113,9 @@ func (c *busyClaims) Create(ctx context.Context, object client.Object, options .
 	return c.Client.Create(ctx, object, options...)
 }
 
-// TestTakenOverBeforeThePodIsMade: a claim says that it is taken over before the
-// Pod is there, also if it changes meanwhile; one that changes all the time, or is
-// going, is not taken over.
+// TestTakenOverBeforeThePodIsMade: a claim records the takeover before the Pod exists,
+// even if the claim changes meanwhile; one that changes all the time, or is terminating,
+// is not taken over.
 func TestTakenOverBeforeThePodIsMade(t *testing.T) {
 	at := metav1.NewTime(now)
 	for name, test := range map[string]struct {

@@ -19,15 +19,15 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestSetChanged: the controller's own write of counters and conditions leads to no
-// pass; somebody else's does, who may have written what is not so, and so does all
-// that a pass reads.
+// TestSetChanged: the controller's own write of counters and conditions triggers no pass.
+// A write by someone else does, since it may be wrong, and so does everything that a pass
+// reads.
 func TestSetChanged(t *testing.T) {
 	two := int32(2)
 	counters := func(s *apps.CloneSet) { s.Status.ReadyReplicas, s.Status.ObservedGeneration = 3, 1 }
 	for _, test := range []struct {
 		name     string
-		answered string // the version that this controller's last write led to
+		answered string // the version that this controller's last write produced
 		change   func(*apps.CloneSet)
 		want     bool
 	}{
@@ -66,8 +66,8 @@ func TestSetChanged(t *testing.T) {
 	}
 }
 
-// TestPodsByIndex: the index gives a set's Pods and the orphans, of one namespace,
-// and the cache's own objects.
+// TestPodsByIndex: the index returns a set's Pods and the orphans, of one namespace, and
+// the cache's own objects.
 func TestPodsByIndex(t *testing.T) {
 	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{indexOwner: ownerInNamespace})
 	pod := func(namespace, name string, owner types.UID) *corev1.Pod {
@@ -96,8 +96,8 @@ func TestPodsByIndex(t *testing.T) {
 	}
 }
 
-// TestGone: the end of a Pod on its way out is told with that of others; one that
-// was not, or that had claims, at once.
+// TestGone: deletions of terminating Pods are batched; that of a Pod that was not
+// terminating, or had claims, is reported at once.
 func TestGone(t *testing.T) {
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
 	pod := func(edits ...func(*corev1.Pod)) *corev1.Pod {
@@ -132,7 +132,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// delays is a queue that notes when passes are due.
+// delays is a queue that records when passes are due.
 type delays struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 	after []time.Duration

@@ -42,7 +42,7 @@ func imagesTo(names string, version int) *Change {
 	return change
 }
 
-// do writes a step as the controller does, and tells which containers it changed.
+// do writes a step as the controller does, and returns which containers it changed.
 func do(pod *corev1.Pod, step Step) string {
 	pod.Annotations[apps.AnnotationInPlaceUpdateState] = step.State.String()
 	pod.Labels[apps.LabelLifecycleState] = string(apps.StateUpdating)
@@ -53,7 +53,7 @@ func do(pod *corev1.Pod, step Step) string {
 	return strings.Join(slices.Sorted(maps.Keys(step.Images)), " ")
 }
 
-// goOn is the next step, if its turn has come.
+// goOn is the next step, if it is due.
 func goOn(pod *corev1.Pod, now time.Time) string {
 	step, ok := Next(pod, now)
 	if !ok {
@@ -62,7 +62,7 @@ func goOn(pod *corev1.Pod, now time.Time) string {
 	return do(pod, step)
 }
 
-// ready has the kubelet run what the spec asks of some containers.
+// ready makes the kubelet run what the spec asks of some containers.
 func ready(pod *corev1.Pod, names string) {
 	see(pod)
 	for name := range strings.FieldsSeq(names) {
@@ -86,8 +86,8 @@ func expectText(t *testing.T, what, got, want string) {
 	}
 }
 
-// TestBatches leads an update through its batches: highest priority first, the
-// next one when the containers before are done and ready.
+// TestBatches leads an update through its batches: highest priority first, the next one
+// when the previous containers are done and ready.
 func TestBatches(t *testing.T) {
 	pod := rankedPod()
 	expectText(t, "first", do(pod, Begin(pod, imagesTo("a b c d", 2), "r2", t0)), "a")
@@ -112,15 +112,15 @@ func TestBatches(t *testing.T) {
 	if done, _ := isDone(t, pod, t0.Add(time.Hour)); done {
 		t.Error("done before the last container restarted")
 	}
-	setStatus(pod, unready) // the first one's readiness is no matter any more
+	setStatus(pod, unready) // the first one's readiness no longer matters
 	ready(pod, "d")
 	if done, _ := isDone(t, pod, t0.Add(time.Hour)); !done {
 		t.Error("not done with all containers")
 	}
 }
 
-// TestBatchesAtOnce: without different priorities, or without a node, there is one
-// batch, and a record without a trace of others.
+// TestBatchesAtOnce: without different priorities, or without a node, there is one batch,
+// and the record has no trace of others.
 func TestBatchesAtOnce(t *testing.T) {
 	unscheduled := rankedPod()
 	unscheduled.Spec.NodeName = ""
@@ -145,7 +145,7 @@ func TestBatchesAtOnce(t *testing.T) {
 	}
 }
 
-// TestBatchesOfResources: resources wait for their turn too.
+// TestBatchesOfResources: resources are batched too.
 func TestBatchesOfResources(t *testing.T) {
 	pod := rankedPod()
 	change := imagesTo("a", 2)
@@ -162,7 +162,7 @@ func TestBatchesOfResources(t *testing.T) {
 	expectText(t, "d has", amounts(containerOf(pod, "d").Resources), "requests.cpu=1")
 }
 
-// TestBatchesRollback: the way back at each step, first to last.
+// TestBatchesRollback: a rollback at each step, first to last.
 func TestBatchesRollback(t *testing.T) {
 	for name, steps := range map[string]func(*corev1.Pod){
 		"before the first restarted": func(*corev1.Pod) {},
@@ -187,8 +187,8 @@ func TestBatchesRollback(t *testing.T) {
 	}
 }
 
-// TestBatchesNewerRevision: another revision takes the turn of its containers from
-// where the one before it stands, and forgets none of those that waited.
+// TestBatchesNewerRevision: another revision continues from where the previous one
+// stands, and forgets none of the waiting containers.
 func TestBatchesNewerRevision(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -224,8 +224,8 @@ func TestBatchesNewerRevision(t *testing.T) {
 	}
 }
 
-// TestOldNameOutlivesANewerRevision: a container that goes by the old name of its
-// image is measured by its own update, not by a later one of others.
+// TestOldNameOutlivesANewerRevision: a container with the old name of its image is
+// measured by its own update, not by a later one of others.
 func TestOldNameOutlivesANewerRevision(t *testing.T) {
 	pod := runningPod()
 	begin(pod, to, "r2", t0)
@@ -237,7 +237,7 @@ func TestOldNameOutlivesANewerRevision(t *testing.T) {
 	}
 }
 
-// TestRecordOfOpenKruiseWithBatches is led on, and what it holds beside is kept.
+// TestRecordOfOpenKruiseWithBatches is continued, and its other members are kept.
 func TestRecordOfOpenKruiseWithBatches(t *testing.T) {
 	record := `{"revision":"web-6f","updateTimestamp":"2026-01-02T03:04:05Z","lastContainerStatuses":{"a":{"imageID":"id-a:1"}},` +
 		`"nextContainerImages":{"d":"d:2","gone":"x:1"},"nextContainerRefMetadata":{"d":{"labels":{"tier":"b"},"annotations":{"note":"n"}},"c":{"labels":{"x":"y"}}},` +
@@ -264,8 +264,7 @@ func TestRecordOfOpenKruiseWithBatches(t *testing.T) {
 	}
 }
 
-// expectKept: what the next containers needed is gone from the record, the rest
-// is kept.
+// expectKept: the record has lost what the next containers needed, and kept the rest.
 func expectKept(t *testing.T, record string) {
 	t.Helper()
 	var after map[string]any
@@ -287,7 +286,7 @@ func expectKept(t *testing.T, record string) {
 	}
 }
 
-// TestUnranked: a priority that is no number is told where it would have mattered.
+// TestUnranked: a priority that is not a number is reported where it would have mattered.
 func TestUnranked(t *testing.T) {
 	text := func(value string, version int) map[string]any {
 		return template(t, fmt.Sprintf(`spec: {containers: [{name: a, image: "a:%[2]d"}, {name: b, image: "b:%[2]d", env: [{name: KRUISE_CONTAINER_PRIORITY, %[1]s}]}]}`, value, version))

@@ -39,7 +39,7 @@ spec:
   - {name: log, image: "log:1"}
 `
 
-// edit gives the base template with replacements of its text.
+// edit returns the base template with replacements of its text.
 func edit(t testing.TB, pairs ...string) map[string]any {
 	t.Helper()
 	text := strings.NewReplacer(pairs...).Replace(base)
@@ -60,7 +60,7 @@ func text(values map[string]*string) map[string]string {
 	return out
 }
 
-// TestDiffPossible: what a Pod can take over as it runs.
+// TestDiffPossible: what can change in a running Pod.
 func TestDiffPossible(t *testing.T) {
 	tests := []struct {
 		name                        string
@@ -150,7 +150,7 @@ func TestDiffLeavesItsArguments(t *testing.T) {
 	}
 }
 
-// TestSameImage: a registry's port is no tag.
+// TestSameImage: a registry's port is not a tag.
 func TestSameImage(t *testing.T) {
 	tests := []struct {
 		a, b string
@@ -183,8 +183,8 @@ func TestSameImage(t *testing.T) {
 	}
 }
 
-// FuzzDiff: any two JSON objects are compared without a panic; a template never
-// differs from itself; a possible change leads from one to the other.
+// FuzzDiff: any two JSON objects are compared without a panic; a template never differs
+// from itself; a possible change leads from one to the other.
 func FuzzDiff(f *testing.F) {
 	seed := func(text string) []byte {
 		data, err := yaml.YAMLToJSON([]byte(text))

@@ -17,8 +17,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// dice turns fuzzed bytes into choices; when they run out it always takes the
-// first one.
+// dice turns fuzzed bytes into choices; when they run out it always takes the first one.
 type dice struct{ data []byte }
 
 func (d *dice) roll(n int) int {
@@ -32,7 +31,7 @@ func (d *dice) roll(n int) int {
 
 func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))] }
 
-// anyTemplate makes a template as somebody might write it.
+// anyTemplate builds a template as a user might write it.
 func anyTemplate(d *dice) map[string]any {
 	metadata := map[string]any{}
 	for _, field := range []string{"labels", "annotations"} {
@@ -85,8 +84,8 @@ func cpuRequest(cpu string) map[string]any {
 	return map[string]any{"requests": map[string]any{"cpu": cpu}}
 }
 
-// applied is the template of a Pod that was made from one template and then
-// changed as a Diff says.
+// applied is the template of a Pod that was created from one template and then changed
+// according to a Diff.
 func applied(template map[string]any, change *Change) map[string]any {
 	out := runtime.DeepCopyJSON(template)
 	metadata, _ := out["metadata"].(map[string]any)
@@ -134,8 +133,8 @@ func applyTo(container map[string]any, change *Change) {
 
 func addsResources(change *Change) bool { return change != nil && len(change.Resources) > 0 }
 
-// wellFormed says that the API server would not refuse a Pod of the template for
-// its names: every container has one of its own, and labels are texts.
+// wellFormed reports whether the API server would accept the names in a Pod of the
+// template: every container has its own, and labels are strings.
 func wellFormed(template map[string]any) error {
 	names := map[string]bool{}
 	for _, field := range []string{"containers", "initContainers"} {
@@ -163,7 +162,7 @@ func wellFormed(template map[string]any) error {
 	return nil
 }
 
-// content is what a Diff compares: the template without what is never looked at.
+// content is what a Diff compares: the template without what it never looks at.
 func content(template map[string]any) any {
 	out := runtime.DeepCopyJSON(template)
 	if metadata, ok := out["metadata"].(map[string]any); ok {
@@ -172,12 +171,12 @@ func content(template map[string]any) any {
 	return revision.Normalize(out)
 }
 
-// checkDiff: what is possible leads to the new template, what leads forth leads
-// back, and what is the same needs nothing.
+// checkDiff: a possible change leads to the new template, what leads forth leads back,
+// and equal templates need nothing.
 func checkDiff(from, to map[string]any) error {
 	forth, err := Diff(from, to)
 	back, errBack := Diff(to, from)
-	// A request can be added in place, and not be taken away again.
+	// A request can be added in place, but not removed again.
 	if (err == nil) != (errBack == nil) && !addsResources(forth) && !addsResources(back) {
 		return fmt.Errorf("possible one way only: %w", errors.Join(err, errBack))
 	}
@@ -224,8 +223,8 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// TestNullLabel: a label or annotation that is null in a template is none, for a
-// new Pod and for one that is changed in place.
+// TestNullLabel: a label or annotation that is null in a template is absent, for a new
+// Pod and for one that is changed in place.
 func TestNullLabel(t *testing.T) {
 	from := template(t, `{metadata: {labels: {a: x, b: null}}}`)
 	to := template(t, `{metadata: {labels: {a: null, b: null}, annotations: {c: null}}}`)

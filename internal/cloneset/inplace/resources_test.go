@@ -27,7 +27,7 @@ spec:
   - {name: log, image: "log:1"}
 `
 
-// resizedTemplate gives the sized template with replacements of its text.
+// resizedTemplate returns the sized template with replacements of its text.
 func resizedTemplate(t testing.TB, pairs ...string) map[string]any {
 	t.Helper()
 	text := strings.NewReplacer(pairs...).Replace(sized)
@@ -37,7 +37,7 @@ func resizedTemplate(t testing.TB, pairs ...string) map[string]any {
 	return template(t, text)
 }
 
-// amounts tells resources as text, in a fixed order.
+// amounts formats resources in a fixed order.
 func amounts(r corev1.ResourceRequirements) string {
 	var parts []string
 	for _, list := range []struct {
@@ -53,8 +53,8 @@ func amounts(r corev1.ResourceRequirements) string {
 	return strings.Join(parts, " ")
 }
 
-// TestDiffResources: cpu and memory change in place, with all that the container
-// has of them; the same amount in another form is no change.
+// TestDiffResources: cpu and memory change in place, with all the container's amounts of
+// them; the same amount in another form is no change.
 func TestDiffResources(t *testing.T) {
 	const main = "{requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}}"
 	tests := []struct {
@@ -172,7 +172,7 @@ func requests(cpu, memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: list}
 }
 
-// sizedPod runs with cpu 100m, and its kubelet says so.
+// sizedPod runs with cpu 100m, and its kubelet reports it.
 func sizedPod() *corev1.Pod {
 	pod := runningPod()
 	pod.Spec.Containers[0].Resources = requests("100m", "64Mi")
@@ -180,7 +180,7 @@ func sizedPod() *corev1.Pod {
 	return pod
 }
 
-// report has the kubelet tell of the resources of main.
+// report makes the kubelet report the resources of main.
 func report(pod *corev1.Pod, r corev1.ResourceRequirements) {
 	status := &pod.Status.ContainerStatuses[0]
 	status.Resources, status.AllocatedResources = r.DeepCopy(), r.Requests.DeepCopy()
@@ -188,7 +188,7 @@ func report(pod *corev1.Pod, r corev1.ResourceRequirements) {
 
 var toSized = &Change{Resources: map[string]corev1.ResourceRequirements{"main": requests("200m", "64Mi")}}
 
-// write is the write of the resources, which follows on that of the record.
+// write is the write of the resources, which follows that of the record.
 func write(pod *corev1.Pod) {
 	for name, resources := range Resizes(pod) {
 		containerOf(pod, name).Resources = resources
@@ -200,7 +200,7 @@ func resizeCondition(kind corev1.PodConditionType, reason, message string) corev
 	return corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 }
 
-// TestResizeDone tells step by step when the kubelet has resized a container.
+// TestResizeDone determines step by step when the kubelet has resized a container.
 func TestResizeDone(t *testing.T) {
 	done := func(pod *corev1.Pod) { write(pod); see(pod); report(pod, requests("200m", "64Mi")) }
 	condition := func(kind corev1.PodConditionType) func(*corev1.Pod) {
@@ -261,7 +261,7 @@ func TestResizeDone(t *testing.T) {
 	}
 }
 
-// TestResizesKeepsWhatOthersAdded: a LimitRange's limit is not taken away.
+// TestResizesKeepsWhatOthersAdded: a LimitRange's limit is not removed.
 func TestResizesKeepsWhatOthersAdded(t *testing.T) {
 	pod := sizedPod()
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
@@ -279,8 +279,8 @@ func TestResizesKeepsWhatOthersAdded(t *testing.T) {
 	}
 }
 
-// TestResizeRollback: the way back works whether or not the resources were
-// written, and the last word counts.
+// TestResizeRollback: a rollback works whether or not the resources were written, and the
+// last revision counts.
 func TestResizeRollback(t *testing.T) {
 	back := &Change{Resources: map[string]corev1.ResourceRequirements{"main": requests("100m", "64Mi")}}
 	for name, written := range map[string]bool{"written": true, "not written": false} {
@@ -306,8 +306,8 @@ func TestResizeRollback(t *testing.T) {
 	}
 }
 
-// TestResizeIsCarriedOver: a revision that says nothing about a container does not
-// forget what the one before it has not brought to it.
+// TestResizeIsCarriedOver: a revision that does not change a container keeps what the
+// previous one has not completed there.
 func TestResizeIsCarriedOver(t *testing.T) {
 	for name, change := range map[string]*Change{"another container": {Images: map[string]string{"log": "log:2"}}, "metadata only": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestPendingResources(t *testing.T) {
 	}
 }
 
-// TestResizeTrouble is told by the kubelet's own words.
+// TestResizeTrouble is reported in the kubelet's own words.
 func TestResizeTrouble(t *testing.T) {
 	tests := []struct {
 		condition corev1.PodCondition

@@ -18,7 +18,7 @@ var (
 	to = &Change{Images: map[string]string{"main": "app:2"}}
 )
 
-// runningPod runs app:1 with a kubelet that tells what it has seen.
+// runningPod runs app:1 with a kubelet that reports which spec it has observed.
 func runningPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Generation: 1, Labels: map[string]string{}, Annotations: map[string]string{}},
@@ -35,8 +35,8 @@ func runningPod() *corev1.Pod {
 	}
 }
 
-// running is the status of the nth container that runs under a name, from an
-// image that has the ID "id-" and the name.
+// running is the status of the nth container that runs under a name, from an image with
+// that name and the ID "id-" plus the name.
 func running(name, image string, nth int, at time.Time) corev1.ContainerStatus {
 	return corev1.ContainerStatus{
 		Name: name, Image: image, ImageID: "id-" + image, ContainerID: "c-" + name + string(rune('0'+nth)), Ready: true,
@@ -87,7 +87,7 @@ func isDone(t *testing.T, pod *corev1.Pod, now time.Time) (bool, time.Time) {
 func see(pod *corev1.Pod)       { pod.Status.ObservedGeneration = pod.Generation }
 func untracked(pod *corev1.Pod) { pod.Generation, pod.Status.ObservedGeneration = 0, 0 }
 
-// TestDone tells step by step when the kubelet runs what an update asked for.
+// TestDone determines step by step when the kubelet runs what an update asked for.
 func TestDone(t *testing.T) {
 	waiting := corev1.ContainerStatus{Name: "main", Image: "app:1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}
 	alias := running("main", "app:2", 2, t0.Add(time.Second))
@@ -130,8 +130,8 @@ func TestDone(t *testing.T) {
 	}
 }
 
-// TestOldNameOfTheSameImage: a container that was started since, but goes by the
-// old name, may be one that the kubelet is about to stop; time tells.
+// TestOldNameOfTheSameImage: a container that was started since, but has the old name,
+// may be one that the kubelet is about to stop; time decides.
 func TestOldNameOfTheSameImage(t *testing.T) {
 	pod := runningPod()
 	begin(pod, to, "r2", t0)
@@ -161,8 +161,8 @@ func TestDoneSidecar(t *testing.T) {
 	}
 }
 
-// TestRollbackBeforeTheKubeletActed: the container just runs on, and that is
-// known as soon as the kubelet has seen the last spec.
+// TestRollbackBeforeTheKubeletActed: the container just keeps running, and that is known
+// as soon as the kubelet has observed the last spec.
 func TestRollbackBeforeTheKubeletActed(t *testing.T) {
 	pod := runningPod()
 	begin(pod, to, "r2", t0)
@@ -176,8 +176,8 @@ func TestRollbackBeforeTheKubeletActed(t *testing.T) {
 	}
 }
 
-// TestRollbackWithAnOldKubelet: one that does not tell what it has seen is given
-// time, and the Pod does not wait for ever.
+// TestRollbackWithAnOldKubelet: a kubelet that does not report what it has observed is
+// given time, and the Pod does not wait forever.
 func TestRollbackWithAnOldKubelet(t *testing.T) {
 	pod := runningPod()
 	begin(pod, to, "r2", t0)
@@ -192,8 +192,8 @@ func TestRollbackWithAnOldKubelet(t *testing.T) {
 	}
 }
 
-// TestRollbackAfterTheKubeletActed: the container of the first image is gone
-// already; an exited one that the kubelet still shows is no answer.
+// TestRollbackAfterTheKubeletActed: the container of the first image is already gone; an
+// exited one that the kubelet still shows proves nothing.
 func TestRollbackAfterTheKubeletActed(t *testing.T) {
 	pod := runningPod()
 	begin(pod, to, "r2", t0)
@@ -212,8 +212,8 @@ func TestRollbackAfterTheKubeletActed(t *testing.T) {
 	}
 }
 
-// TestThirdRevisionInFlight: the kubelet passes through the second image on its
-// way to the third; that must not count as the end.
+// TestThirdRevisionInFlight: the kubelet passes through the second image on its way to
+// the third; that must not count as the end.
 func TestThirdRevisionInFlight(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		pod := runningPod()
@@ -234,8 +234,8 @@ func TestThirdRevisionInFlight(t *testing.T) {
 	}
 }
 
-// TestUnfinishedContainersAreCarriedOver: a revision that changes another
-// container, or metadata only, does not end the wait for the first one.
+// TestUnfinishedContainersAreCarriedOver: a revision that changes another container, or
+// only metadata, does not end the wait for the first one.
 func TestUnfinishedContainersAreCarriedOver(t *testing.T) {
 	for name, change := range map[string]*Change{
 		"another container": {Images: map[string]string{"log": "log:2"}},
@@ -258,8 +258,8 @@ func TestUnfinishedContainersAreCarriedOver(t *testing.T) {
 	}
 }
 
-// TestNothingToDoForTheKubelet: somebody has set the image by hand already, so
-// no container will restart, and none is waited for.
+// TestNothingToDoForTheKubelet: someone has already set the image by hand, so no
+// container will restart, and none is waited for.
 func TestNothingToDoForTheKubelet(t *testing.T) {
 	pod := runningPod()
 	setImage(pod, "main", "app:2")
@@ -286,8 +286,8 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-// TestStartingWhenTheSpecChanged: a kubelet that was starting the old image may
-// still do so; that is not the end either.
+// TestStartingWhenTheSpecChanged: a kubelet that was starting the old image may still do
+// so; that is not the end either.
 func TestStartingWhenTheSpecChanged(t *testing.T) {
 	pod := runningPod()
 	pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "main", Image: "app:1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}
@@ -309,13 +309,13 @@ func TestStartingWhenTheSpecChanged(t *testing.T) {
 	}
 }
 
-// TestPassingThroughEarlierImages: the kubelet may come past any image that the
-// spec asked for since it last told of the container, not only the last of them.
+// TestPassingThroughEarlierImages: the kubelet may pass through any image that the spec
+// asked for since it last reported the container, not only the last one.
 func TestPassingThroughEarlierImages(t *testing.T) {
 	image := func(name string) *Change { return &Change{Images: map[string]string{"main": name}} }
 	tests := []struct {
 		name    string
-		known   bool // the kubelet told of the container before the updates
+		known   bool // the kubelet reported the container before the updates
 		through []string
 		passing string
 	}{
@@ -353,8 +353,8 @@ func TestPassingThroughEarlierImages(t *testing.T) {
 	}
 }
 
-// TestNameOfAnImageThatIsNotThere: a kubelet that cannot get the image tells its
-// name, and the ID of the container that ran until now; that is no answer.
+// TestNameOfAnImageThatIsNotThere: a kubelet that cannot get the image reports its name,
+// with the ID of the container that ran until now; that proves nothing.
 func TestNameOfAnImageThatIsNotThere(t *testing.T) {
 	backOff := func(image string, nth int) corev1.ContainerStatus {
 		status := running("main", image, nth, t0)
@@ -392,7 +392,7 @@ func TestNameOfAnImageThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestRecordOfOpenKruise: its record has image IDs only, and members of its own.
+// TestRecordOfOpenKruise: its record has only image IDs, and members of its own.
 func TestRecordOfOpenKruise(t *testing.T) {
 	record := `{"revision":"web-6f","updateTimestamp":"2026-01-02T03:04:05Z","lastContainerStatuses":{"main":{"imageID":"id-app:1"}},` +
 		`"updateImages":true,"verticalUpdateOnly":false,"containerBatchesRecord":[{"timestamp":"2026-01-02T03:04:05Z","containers":["main"]}]}`
@@ -448,7 +448,7 @@ func TestParseState(t *testing.T) {
 	}
 }
 
-// TestSettled: without a record the status has to speak for itself.
+// TestSettled: without a record only the status decides.
 func TestSettled(t *testing.T) {
 	pod := runningPod()
 	if !Settled(pod) {
