@@ -90,7 +90,7 @@ func TestOtherRefusalsAreTold(t *testing.T) {
 	}
 	api := &server{err: apierrors.NewNotFound(schema.GroupResource{Resource: "events"}, "a")}
 	s := newSink(api, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
-	// client-go makes an event anew that it cannot find to patch.
+	// client-go recreates an event that it cannot find to patch.
 	if _, err := s.Patch(t.Context(), event("demo"), nil); !apierrors.IsNotFound(err) {
 		t.Errorf("a patch of an event that is gone: %v, want it not found", err)
 	}

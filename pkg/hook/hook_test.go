@@ -33,7 +33,7 @@ const (
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// pod is one that carries the labels of the operator's keys, Ready a second ago.
+// pod carries the labels of the operator's keys, and became Ready a second ago.
 func pod(state appsv1alpha1.LifecycleState, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -68,7 +68,7 @@ func deleted(p *corev1.Pod) {
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: epoch.Add(20 * time.Second)}, &grace
 }
 
-// journal notes which Handlers were called, and answers with err.
+// journal records which Handlers were called, and answers with err.
 type journal struct {
 	calls []string
 	err   error
@@ -81,8 +81,7 @@ func (j *journal) note(what string) Handler {
 	}
 }
 
-// seed is the operator of the well-known example, with a hook of its own for
-// new Pods.
+// seed is the operator of the well-known example, with its own hook for new Pods.
 func seed(j *journal, options ...Option) *Operator {
 	return New("traffic").
 		OnPreNormal(Label("example.com/registered"), j.note("preNormal"), options...).
@@ -131,8 +130,8 @@ func (b *bench) live() *corev1.Pod {
 	return &p
 }
 
-// TestGates goes through a Pod's life: which Handler is called where, and what
-// lets the Pod go on.
+// TestGates follows a Pod's life: which Handler is called where, and what lets the Pod
+// continue.
 func TestGates(t *testing.T) {
 	tests := []struct {
 		name       string
@@ -159,7 +158,7 @@ func TestGates(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			j := &journal{}
 			b := newBench(t, seed(j), test.pod, interceptor.Funcs{})
-			for range 2 { // The second look finds nothing left to do.
+			for range 2 { // The second pass finds nothing left to do.
 				if _, err := b.reconcile(); err != nil {
 					t.Fatal(err)
 				}
@@ -178,7 +177,7 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestFinalizersAndGuard: whoever deletes the Pod, the Handler has its say.
+// TestFinalizersAndGuard: whoever deletes the Pod, the Handler is called.
 func TestFinalizersAndGuard(t *testing.T) {
 	const hold = "example.com/unregister"
 	guarded := func(j *journal) *Operator { return seed(j).Guard(guard) }
@@ -232,7 +231,7 @@ func TestNothingIsMadeForAPodThatCannotBeGuarded(t *testing.T) {
 	}
 }
 
-// TestAPodThatChangedIsLookedAtAgain: the release is of the Pod that was seen.
+// TestAPodThatChangedIsLookedAtAgain: the release applies to the Pod that was seen.
 func TestAPodThatChangedIsLookedAtAgain(t *testing.T) {
 	j := &journal{}
 	b := newBench(t, seed(j), pod(appsv1alpha1.StatePreparingDelete), interceptor.Funcs{})
@@ -251,8 +250,8 @@ func TestAPodThatChangedIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// TestFailures: whom a Pod waits for is told, once for each change, and what
-// happens at the deadline is as asked.
+// TestFailures: what a Pod waits for is reported, once per change, and what happens at
+// the deadline is as configured.
 func TestFailures(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -323,7 +322,7 @@ func (b *bench) told(reason string) {
 	}
 }
 
-// TestTheConditionFollows: it goes back to True when the Pod has passed.
+// TestTheConditionFollows: it returns to True when the Pod has passed.
 func TestTheConditionFollows(t *testing.T) {
 	j := &journal{err: errors.New("registry down")}
 	o := seed(j)
@@ -347,7 +346,7 @@ func TestTheConditionFollows(t *testing.T) {
 	}
 }
 
-// TestMistakes are those of the program that makes the operator.
+// TestMistakes are those of the program that builds the operator.
 func TestMistakes(t *testing.T) {
 	do := (&journal{}).note("x")
 	tests := map[string]*Operator{

@@ -51,7 +51,7 @@ func finalizer(key string) podOption {
 	return func(p *Pod) { p.Finalizers = append(p.Finalizers, key+"-f") }
 }
 
-// all puts everything that a gate asks for on the Pod.
+// all adds everything that a gate asks for to the Pod.
 func all(keys ...string) podOption {
 	return func(p *Pod) {
 		for _, key := range keys {
@@ -61,8 +61,8 @@ func all(keys ...string) podOption {
 	}
 }
 
-// TestNext walks through the rows of the transition table that a Pod takes by
-// itself, and through every wait.
+// TestNext covers the rows of the transition table that a Pod takes by itself, and every
+// wait.
 func TestNext(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -98,15 +98,15 @@ func TestNext(t *testing.T) {
 		{"hook half back", pod(apps.StateUpdated, label(keyUpdate, "yes")), hooks(), apps.StateUpdated, ""},
 		{"hook back", pod(apps.StateUpdated, all(keyNormal, keyUpdate)), hooks(), apps.StateNormal, ReasonHookRestored},
 		{"hook gone", pod(apps.StateUpdated), Hooks{}, apps.StateNormal, ReasonHookRestored},
-		// An update is no way round preNormal.
+		// An update does not bypass preNormal.
 		{"new and updated", pod(apps.StateUpdating, done, all(keyUpdate)), hooks(), apps.StatePreparingNormal, ReasonUpdateDone},
 		{"new and rolled back", pod(apps.StatePreparingUpdate, all(keyUpdate)), hooks(), apps.StatePreparingNormal, ReasonUpdateDropped},
 		{"new, updated and back", pod(apps.StateUpdated, all(keyUpdate)), hooks(), apps.StatePreparingNormal, ReasonHookRestored},
-		// Chosen moves only
+		// Moves that only the planner chooses
 		{"Normal stays", pod(apps.StateNormal), hooks(), apps.StateNormal, ""},
 		{"no state stays", pod(""), hooks(), "", ""},
 		{"PreparingDelete stays", pod(apps.StatePreparingDelete), Hooks{}, apps.StatePreparingDelete, ""},
-		// A state that nobody knows is no prison.
+		// A Pod can leave an unknown state.
 		{"unknown", pod("Paused"), Hooks{}, apps.StateNormal, ReasonUnknownState},
 		{"unknown, not registered", pod("Paused"), hooks(), apps.StatePreparingNormal, ReasonUnknownState},
 	}
@@ -158,8 +158,8 @@ func TestHookPredicates(t *testing.T) {
 	}
 }
 
-// TestMarkOf: markPodNotReady marks at the two gates that a Pod leaves service
-// by, and nowhere else.
+// TestMarkOf: markPodNotReady marks at the two gates through which a Pod leaves service,
+// and nowhere else.
 func TestMarkOf(t *testing.T) {
 	for state, want := range map[apps.LifecycleState]Mark{
 		"": MarkLifted, apps.StateNormal: MarkLifted, apps.StatePreparingNormal: MarkLifted, apps.StateUpdated: MarkLifted,
@@ -201,8 +201,8 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestFromSpec: an absent lifecycle and absent hooks hold nothing, and a
-// finalizer that is listed twice is one.
+// TestFromSpec: an absent lifecycle and absent hooks hold nothing, and a finalizer that
+// is listed twice counts once.
 func TestFromSpec(t *testing.T) {
 	if got := FromSpec(nil); !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() || !got.PreDelete.Empty() {
 		t.Errorf("FromSpec(nil) = %+v", got)

@@ -16,7 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// withCPU is a change of a revision: its container asks for cpu.
+// withCPU edits a revision: its container asks for cpu.
 func withCPU(cpu string) func(map[string]any) {
 	return func(template map[string]any) {
 		container := template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
@@ -24,7 +24,7 @@ func withCPU(cpu string) func(map[string]any) {
 	}
 }
 
-// withBase is a change of a revision: a second container, which goes first.
+// withBase edits a revision: it adds a second container, which goes first.
 func withBase(n int) func(map[string]any) {
 	return func(template map[string]any) {
 		spec := template["spec"].(map[string]any)
@@ -39,7 +39,7 @@ func cpuOf(amount string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}}
 }
 
-// hasCPU has the container ask for cpu, and the kubelet report it.
+// hasCPU makes the container ask for cpu, and the kubelet report it.
 func hasCPU(amount string) podOption {
 	return func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources = cpuOf(amount)
@@ -61,7 +61,7 @@ func hasBase(p *corev1.Pod) {
 	})
 }
 
-// each gives all Pods of a snapshot an option, and the first revision its change.
+// each gives all Pods of a snapshot an option, and edits the first revision.
 func each(o podOption, change func(map[string]any)) option {
 	return func(s *Snapshot) {
 		for _, p := range s.Pods {
@@ -75,7 +75,7 @@ func each(o podOption, change func(map[string]any)) option {
 func withSized(s *Snapshot)  { each(hasCPU("100m"), withCPU("100m"))(s) }
 func withRanked(s *Snapshot) { each(hasBase, withBase(1))(s) }
 
-// sizedSet is one Pod of r1 with cpu 100m in a set that goes to r2 with 200m.
+// sizedSet is one Pod of r1 with cpu 100m in a set that rolls out r2 with 200m.
 func sizedSet(p *corev1.Pod, options ...option) *Snapshot {
 	first := rev(1, withCPU("100m"))
 	second := rev(2, withCPU("200m"), func(template map[string]any) { // the image stays
@@ -161,8 +161,8 @@ func TestResizeIsInTheChange(t *testing.T) {
 	}
 }
 
-// TestResizeRefusedByTheKubelet: it is told with the Pod's name and the kubelet's
-// words, nobody is recreated, the others stay, and both ways out work.
+// TestResizeRefusedByTheKubelet: it is reported with the Pod's name and the kubelet's
+// words, no Pod is recreated, the others stay, and both ways out work.
 func TestResizeRefusedByTheKubelet(t *testing.T) {
 	for _, kind := range []string{"Infeasible", "Deferred"} {
 		stuck := pod("a", 1, hasCPU("100m"), resizing(true), kubeletSays(corev1.PodResizePending, kind))
@@ -202,8 +202,8 @@ func TestResizeNotPossible(t *testing.T) {
 	}
 }
 
-// TestResizeWithoutTheSubresource: an API server that resizes no Pods gets new ones,
-// or the set tells why it stays; images change in place as ever.
+// TestResizeWithoutTheSubresource: with an API server that resizes no Pods, Pods are
+// recreated, or the set reports why they stay; images still change in place.
 func TestResizeWithoutTheSubresource(t *testing.T) {
 	noResize := func(s *Snapshot) { s.NoResize = true }
 	small := func() *corev1.Pod { return pod("a", 1, hasCPU("100m")) }
@@ -215,7 +215,7 @@ func TestResizeWithoutTheSubresource(t *testing.T) {
 	expect(t, five(method(InPlaceOnly), noResize), updatesA(2))
 }
 
-// rankedSet is one Pod of r1 with two containers in a set that goes to r2.
+// rankedSet is one Pod of r1 with two containers in a set that rolls out r2.
 func rankedSet(p *corev1.Pod, options ...option) *Snapshot {
 	all := []option{toRevision(rev(1, withBase(1))), toRevision(rev(2, withBase(2))), method(InPlaceIfPossible), with(p)}
 	return snap(1, append(all, options...)...)
@@ -291,7 +291,7 @@ func TestPriorityWaitIsTold(t *testing.T) {
 	}
 }
 
-// TestPriorityUnreadable is told, and holds nothing up.
+// TestPriorityUnreadable is reported, and delays nothing.
 func TestPriorityUnreadable(t *testing.T) {
 	odd := func(n int) option {
 		return toRevision(rev(n, withBase(n), func(template map[string]any) {

@@ -11,8 +11,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestAvailable: a Pod is available in Normal, ready for minReadySeconds, and not
-// out of its endpoints for an update.
+// TestAvailable: a Pod is available if it is Normal, has been ready for minReadySeconds,
+// and is not out of its endpoints for an update.
 func TestAvailable(t *testing.T) {
 	noGate := func(p *corev1.Pod) { p.Spec.ReadinessGates, p.Status.Conditions = nil, p.Status.Conditions[:1] }
 	tests := []struct {

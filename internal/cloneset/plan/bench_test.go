@@ -12,7 +12,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// crowd is a set in the middle of everything: a rollout with priorities and
+// crowd is a set with everything happening at once: a rollout with priorities and
 // scattering, Pods at every gate, and some to be replaced.
 func crowd(n int, options ...option) *Snapshot {
 	list := make([]*corev1.Pod, n)
@@ -49,7 +49,7 @@ func crowd(n int, options ...option) *Snapshot {
 
 var sizes = []int{100, 1_000, 5_000, 20_000}
 
-// BenchmarkRead reads all Pods, as the first pass over a set does; later ones read
+// BenchmarkRead reads all Pods, as the first pass over a set does; later passes read
 // those that have changed.
 func BenchmarkRead(b *testing.B) {
 	s := crowd(5_000)

@@ -46,8 +46,8 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// TestBudgets: maxSurge rounds up and counts for nothing while paused;
-// maxUnavailable rounds up without a surge and down with one.
+// TestBudgets: maxSurge rounds up and does not count while paused; maxUnavailable rounds
+// up without a surge and down with one.
 func TestBudgets(t *testing.T) {
 	tests := []struct {
 		name               string
@@ -75,9 +75,9 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// TestNamedPodsCountAsUnavailable: where the budget is stricter than that of
-// OpenKruise. A Pod that was named for deletion and does not serve is as missing
-// as any other, and of those that do not serve only so many go at a time.
+// TestNamedPodsCountAsUnavailable: here the budget is stricter than OpenKruise's. A Pod
+// that was named for deletion and does not serve is as missing as any other, and only a
+// limited number of Pods that do not serve are removed at a time.
 func TestNamedPodsCountAsUnavailable(t *testing.T) {
 	marked := label(apps.LabelSpecifiedDelete, "true")
 	broken := func(name string) *corev1.Pod { return pod(name, 1, marked, notReady0) }
@@ -100,9 +100,9 @@ func TestNamedPodsCountAsUnavailable(t *testing.T) {
 	}
 }
 
-// TestRecreateBesideNamedPods: a Pod whose update in place has begun is paid for. To
-// recreate it instead takes its place away for a time, and Pods that were named for
-// deletion rest on that; so it waits until they are replaced.
+// TestRecreateBesideNamedPods: a Pod whose in-place update has begun is paid for.
+// Recreating it instead takes its place away for a time, and the removal of Pods named
+// for deletion depends on that place; so it waits until they are replaced.
 func TestRecreateBesideNamedPods(t *testing.T) {
 	marked := pod("a", 1, label(apps.LabelSpecifiedDelete, "true"), notReady0)
 	begun := func(options ...podOption) *corev1.Pod { return pod("b", 1, append(options, out(2, time.Minute))...) }

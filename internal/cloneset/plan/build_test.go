@@ -203,7 +203,7 @@ func pending(p *corev1.Pod) {
 	p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses = "", corev1.PodPending, nil
 }
 
-// fresh is as it was created.
+// fresh is as created.
 func fresh(p *corev1.Pod) {
 	pending(p)
 	state(apps.StatePreparingNormal)(p)
@@ -242,7 +242,7 @@ func restarted(p *corev1.Pod) {
 	}
 }
 
-// told lists the actions of a plan as text, in their order.
+// told lists the actions of a plan as text, in order.
 func told(p Plan) []string {
 	lines := []string{}
 	for _, a := range p.Actions {
@@ -251,7 +251,7 @@ func told(p Plan) []string {
 	return lines
 }
 
-// decide makes a plan and checks it against what always holds.
+// decide makes a plan and checks the invariants.
 func decide(t testing.TB, s *Snapshot) Plan {
 	t.Helper()
 	p := Make(s)
@@ -274,7 +274,7 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 	return p
 }
 
-// soundness says what is wrong with a plan, whatever the snapshot.
+// soundness returns what is wrong with a plan, whatever the snapshot.
 func soundness(s *Snapshot, p Plan) error {
 	seen := map[string]bool{}
 	for _, a := range p.Actions {
@@ -304,7 +304,7 @@ func soundness(s *Snapshot, p Plan) error {
 	return nil
 }
 
-// held says that an action takes a Pod past a hook that holds it.
+// held returns an error if an action takes a Pod past a hook that holds it.
 func held(s *Snapshot, a Action) error {
 	at := apps.LifecycleState(a.Pod.Labels[apps.LabelLifecycleState])
 	hooked := func(hook lifecycle.Hook) bool { return hook.Holds(a.Pod.Labels, a.Pod.Finalizers) }

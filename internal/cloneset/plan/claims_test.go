@@ -14,7 +14,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// claim is one of instance id, made from a template.
+// claim is a claim of instance id, made from a template.
 func claim(template, id string, options ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: ClaimName(template, "web", id), Labels: map[string]string{"app": "web", apps.LabelInstanceID: id},
@@ -27,7 +27,7 @@ func claim(template, id string, options ...func(*corev1.PersistentVolumeClaim)) 
 
 func going(c *corev1.PersistentVolumeClaim) { at := metav1.NewTime(now); c.DeletionTimestamp = &at }
 
-// claims gives the set templates data and one claim of it for each of the ids.
+// claims gives the set the template data and one claim of it for each id.
 func claims(ids ...string) option {
 	return func(s *Snapshot) {
 		s.Spec.ClaimTemplates = []string{"data"}
@@ -72,7 +72,7 @@ func mounting(template, id string) podOption {
 	}
 }
 
-// gone is a Pod that was asked to go with so much grace.
+// gone is a Pod that was deleted with that much grace left.
 func gone(grace time.Duration) podOption {
 	return func(p *corev1.Pod) { at := metav1.NewTime(now.Add(grace)); p.DeletionTimestamp = &at }
 }
@@ -87,7 +87,7 @@ func discard(id string) string {
 	return fmt.Sprintf("discard claims of %s (InstanceGone) claim data-web-%s", id, id)
 }
 
-// sparing says that an action takes claims from a Pod that stays.
+// sparing returns an error if an action takes claims from a Pod that stays.
 func sparing(s *Snapshot, a Action) error {
 	if len(a.Claims) > 0 != (a.Verb == Discard) && a.Verb != Delete {
 		return fmt.Errorf("%v: the verb does not fit its claims", a)
@@ -133,8 +133,8 @@ func TestClaimsAreReused(t *testing.T) {
 	}
 }
 
-// TestReplacementWaitsForClaims: while the Pod before it ends, a new Pod would
-// leave the data behind; but it does not wait for ever.
+// TestReplacementWaitsForClaims: while the previous Pod ends, a new Pod would leave the
+// data behind; but the replacement does not wait forever.
 func TestReplacementWaitsForClaims(t *testing.T) {
 	tests := []struct {
 		name string
@@ -163,7 +163,7 @@ func TestReplacementWaitsForClaims(t *testing.T) {
 	}
 }
 
-// TestClaimsGoWithTheirPod: whenever the controller itself wants the Pod gone.
+// TestClaimsGoWithTheirPod: whenever the controller itself wants the Pod deleted.
 func TestClaimsGoWithTheirPod(t *testing.T) {
 	del := func(reason string) string { return "delete web-x (" + reason + ") claim data-web-x" }
 	released := owner("x", state(apps.StatePreparingDelete))
@@ -193,8 +193,8 @@ func TestClaimsGoWithTheirPod(t *testing.T) {
 	}
 }
 
-// TestDeletionIsFinished: a Pod that is going tells the process that takes over
-// whether the controller wanted it gone; without a sign the claims stay.
+// TestDeletionIsFinished: a terminating Pod tells the next leader whether the controller
+// wanted it deleted; without a sign the claims stay.
 func TestDeletionIsFinished(t *testing.T) {
 	tests := []struct {
 		name string
@@ -218,16 +218,16 @@ func TestDeletionIsFinished(t *testing.T) {
 	}
 }
 
-// TestDisableClaimReuse: the claims of a dead Pod go, whoever deleted it.
+// TestDisableClaimReuse: the claims of a dead Pod are deleted, whoever deleted it.
 func TestDisableClaimReuse(t *testing.T) {
 	expect(t, snap(1, claims("x"), noReuse), create1, discard("x"))
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x", terminating))), create1, discard("x"))
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x", failed))), create1, "delete web-x (PodEnded) claim data-web-x")
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x"))))
-	expect(t, snap(1, claims("x"), noReuse, elsewhere("x")), create1) // it was let go, and they are in use
+	expect(t, snap(1, claims("x"), noReuse, elsewhere("x")), create1) // it was released, and they are in use
 }
 
-// TestMissingClaims: a Pod that no node has yet gets the claim that somebody took.
+// TestMissingClaims: a Pod without a node gets back the claim that someone deleted.
 func TestMissingClaims(t *testing.T) {
 	provide := "provide claims of x (ClaimMissing)"
 	waiting := owner("x", pending)
@@ -240,8 +240,8 @@ func TestMissingClaims(t *testing.T) {
 	expect(t, snap(1, templates("data"), claimsRefused, with(waiting)))
 }
 
-// TestRefusedClaimsCostNoPod: what could not be replaced is not deleted for an
-// update, and nothing else stands still.
+// TestRefusedClaimsCostNoPod: a Pod that could not be replaced is not deleted for an
+// update, and everything else continues.
 func TestRefusedClaimsCostNoPod(t *testing.T) {
 	p := expect(t, snap(2, templates("data"), claimsRefused, toRevision(rev(2)), maxUnavailable(1), with(owner("x"))))
 	if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemClaims || !p.RequeueAt.Equal(now.Add(time.Minute)) {

@@ -12,8 +12,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestDigest: what the planner reads changes the digest, what it does not read
-// does not.
+// TestDigest: what the planner reads changes the digest; what it does not read does not.
 func TestDigest(t *testing.T) {
 	status := func(edit func(*corev1.ContainerStatus)) podOption {
 		return func(p *corev1.Pod) { edit(&p.Status.ContainerStatuses[0]) }
@@ -59,7 +58,7 @@ func TestDigest(t *testing.T) {
 			p.Status.InitContainerStatuses = append(p.Status.InitContainerStatuses, corev1.ContainerStatus{Name: "s"})
 		},
 	}
-	mattersAtItsEnd := map[string]podOption{ // to its claims
+	mattersAtItsEnd := map[string]podOption{ // it matters for the claims
 		"state": matters["state"], "phase": matters["phase"], "released by its owner": matters["released by its owner"],
 		"named for deletion": label(apps.LabelSpecifiedDelete, "true"),
 	}

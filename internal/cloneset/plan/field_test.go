@@ -16,14 +16,14 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// The tests of this file are failures that users of CloneSets have met, as far
-// as a planner can have a part in them.
+// The tests in this file are failures that users of CloneSets have met, as far as a
+// planner is involved.
 
 var everyState = []apps.LifecycleState{
 	"", apps.StateNormal, apps.StatePreparingNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete,
 }
 
-// lifted says that a plan puts the mark of markPodNotReady away.
+// lifted reports whether a plan removes the mark of markPodNotReady.
 func lifted(p Plan) bool {
 	for _, a := range p.Actions {
 		if slices.ContainsFunc(a.Conditions, func(c Condition) bool {
@@ -35,8 +35,8 @@ func lifted(p Plan) bool {
 	return false
 }
 
-// TestField_MarkPodNotReadyIsLiftedOnEveryPath: whatever way a Pod took out of a
-// gate, the state that it is in decides about its mark.
+// TestField_MarkPodNotReadyIsLiftedOnEveryPath: whichever way a Pod left a gate, its
+// present state decides about its mark.
 func TestField_MarkPodNotReadyIsLiftedOnEveryPath(t *testing.T) {
 	marked := condition(apps.ConditionPodReady, corev1.ConditionFalse, `[{"userAgent":"Lifecycle","key":"preUpdateHook"}]`)
 	for _, m := range []Method{Recreate, InPlaceIfPossible, InPlaceOnly, OnDelete} {
@@ -53,14 +53,14 @@ func TestField_MarkPodNotReadyIsLiftedOnEveryPath(t *testing.T) {
 			}
 		}
 	}
-	// Somebody else's mark is not ours to lift.
+	// Someone else's mark is not ours to remove.
 	s := snap(1, with(pod("a", 1, condition(apps.ConditionPodReady, corev1.ConditionFalse,
 		`[{"userAgent":"ContainerRecreateRequest","key":"ns/x"}]`))))
 	expect(t, s)
 }
 
-// TestField_CancelledDeletePassesPreNormalAgain: a Pod that comes back from
-// PreparingDelete is protected again, and is not Normal before preNormal says so.
+// TestField_CancelledDeletePassesPreNormalAgain: a Pod that returns from PreparingDelete
+// is protected again, and is not Normal before preNormal allows it.
 func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
 	template := rev(1, func(template map[string]any) {
 		template["metadata"].(map[string]any)["labels"].(map[string]any)["ready.example.com"] = "no"
@@ -94,9 +94,9 @@ func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
 	}
 }
 
-// TestField_NoStateWithoutAnExit: a rollback, a newer revision, a removed hook, a
-// removed lifecycle, a changed method or a partition leads every Pod that its
-// kubelet has finished with back to Normal.
+// TestField_NoStateWithoutAnExit: a rollback, a newer revision, a removed hook, a removed
+// lifecycle, a changed method or a partition leads every Pod that its kubelet has
+// finished with back to Normal.
 func TestField_NoStateWithoutAnExit(t *testing.T) {
 	cases := map[string]option{
 		"rollback":           toRevision(rev(1)),
@@ -129,8 +129,8 @@ func TestField_NoStateWithoutAnExit(t *testing.T) {
 	}
 }
 
-// TestField_DrainIsNeverSkipped: the containers of a serving Pod change only
-// together with, or after, InPlaceUpdateReady=False for that very revision.
+// TestField_DrainIsNeverSkipped: the containers of a serving Pod change only together
+// with, or after, InPlaceUpdateReady=False for that very revision.
 func TestField_DrainIsNeverSkipped(t *testing.T) {
 	for _, at := range everyState {
 		for _, wait := range []time.Duration{0, time.Minute} {
@@ -148,8 +148,8 @@ func TestField_DrainIsNeverSkipped(t *testing.T) {
 	}
 }
 
-// changesUndrained says that an action restarts containers of a Pod that has not
-// been out of its endpoints for the grace period, and takes it out not even now.
+// changesUndrained reports whether an action restarts containers of a Pod that has not
+// been out of its endpoints for the grace period, and does not even take it out now.
 func changesUndrained(a Action, wait time.Duration) bool {
 	if a.Verb != Update || !a.Change.Drains() {
 		return false
@@ -167,7 +167,7 @@ func TestField_EndedPodsAreReplacedAndCleanedUp(t *testing.T) {
 }
 
 // TestField_KubeletRestartDoesNotCostAllPods: all Pods are unready for a moment;
-// what is deleted or updated stays within maxUnavailable all the same.
+// deletions and updates stay within maxUnavailable all the same.
 func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 	for _, m := range []Method{Recreate, InPlaceIfPossible} {
 		t.Run("update "+string(m), func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 		if p := decide(t, s); len(p.Actions) != 3 {
 			t.Errorf("%d Pods go, want 3: %v", len(p.Actions), told(p))
 		}
-		// Their replacements are not there yet: nobody else goes.
+		// Their replacements are not there yet: no other Pod leaves.
 		for i := range 3 {
 			s.Pods[i] = pod(fmt.Sprintf("q%02d", i), 1, notReady0, created(0))
 		}
@@ -208,8 +208,8 @@ func TestField_MinReadySecondsDoesNotBlockScaleIn(t *testing.T) {
 	expect(t, s, "delete a (ScaleIn)", "delete b (ScaleIn)")
 }
 
-// TestField_CurrentRevisionDoesNotAdvanceEarly: not before every Pod there shall
-// be has the update revision.
+// TestField_CurrentRevisionDoesNotAdvanceEarly: not before every Pod that should exist
+// has the update revision.
 func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
 	to := toRevision(rev(2))
 	tests := []struct {
@@ -248,8 +248,8 @@ func TestField_RevisionThatCannotBeReadNeverRecreates(t *testing.T) {
 	expect(t, s)
 }
 
-// TestField_RecordThatCannotBeRead passes for done only if the Pod's status says
-// so, and does not hold the Pod for ever.
+// TestField_RecordThatCannotBeRead counts as done only if the Pod's status says so, and
+// does not hold the Pod forever.
 func TestField_RecordThatCannotBeRead(t *testing.T) {
 	broken := annotation(apps.AnnotationInPlaceUpdateState, "{")
 	expect(t, snap(1, with(pod("a", 1, updating(1), broken))))
@@ -263,15 +263,15 @@ func TestField_RegistryPortIsNoTag(t *testing.T) {
 	}
 }
 
-// TestField_SpecifiedDeleteFalse: only "true" asks for anything.
+// TestField_SpecifiedDeleteFalse: only "true" requests a deletion.
 func TestField_SpecifiedDeleteFalse(t *testing.T) {
 	for _, value := range []string{"false", "", "True", "1"} {
 		expect(t, snap(1, with(pod("a", 1, label(apps.LabelSpecifiedDelete, value)))))
 	}
 }
 
-// TestField_PausedAndOnDeleteRefresh: states and conditions are put right
-// whatever the strategy.
+// TestField_PausedAndOnDeleteRefresh: states and conditions are corrected whatever the
+// strategy.
 func TestField_PausedAndOnDeleteRefresh(t *testing.T) {
 	for name, o := range map[string]option{"paused": paused, "OnDelete": method(OnDelete)} {
 		t.Run(name, func(t *testing.T) {

@@ -16,8 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// dice turns fuzzed bytes into choices; when they run out it always takes the
-// first one.
+// dice turns fuzzed bytes into choices; when they run out it always takes the first one.
 type dice struct{ data []byte }
 
 func (d *dice) roll(n int) int {
@@ -33,7 +32,7 @@ func (d *dice) flip() bool { return d.roll(2) == 1 }
 
 func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))] }
 
-// anySnapshot makes a snapshot of anything that may be found in a cluster.
+// anySnapshot builds a snapshot of anything that may occur in a cluster.
 func anySnapshot(d *dice) *Snapshot {
 	s := snap(d.roll(8))
 	toRevision(pick(d, rev(1), rev(2), rev(2, newEnv), rev(2, onlyLabel), rev(3), rev(2, withCPU("200m")), rev(2, withBase(2))))(s)
@@ -134,8 +133,8 @@ func anyPod(d *dice, name string) *corev1.Pod {
 	return p
 }
 
-// FuzzMake: no snapshot makes the planner panic, act twice on a Pod, pass a hook,
-// touch the snapshot, or decide differently the second time.
+// FuzzMake: no snapshot makes the planner panic, act twice on a Pod, bypass a hook,
+// change the snapshot, or decide differently the second time.
 func FuzzMake(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("usher"))

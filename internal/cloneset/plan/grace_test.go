@@ -13,8 +13,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 )
 
-// TestGraceIsWhole: a condition records the second in which a drain began, and
-// the grace period lasts from the end of that second on.
+// TestGraceIsWhole: a condition records the second in which a drain began, and the grace
+// period counts from the end of that second.
 func TestGraceIsWhole(t *testing.T) {
 	for _, test := range []struct {
 		begun       time.Time
@@ -42,8 +42,8 @@ func TestGraceIsWhole(t *testing.T) {
 	}
 }
 
-// TestGraceOfOpenKruise: it labels the Pod first and changes its containers after
-// the grace period; whoever takes the set over in between does the rest.
+// TestGraceOfOpenKruise: it labels the Pod first and changes its containers after the
+// grace period; a controller that takes over the set in between does the rest.
 func TestGraceOfOpenKruise(t *testing.T) {
 	inGrace := func(n int, ago time.Duration) *corev1.Pod {
 		return pod("a", 1, label(apps.LabelRevision, rev(n).Name), state(apps.StateUpdating), out(0, ago),
@@ -66,10 +66,10 @@ func TestGraceOfOpenKruise(t *testing.T) {
 	}
 }
 
-// TestGraceOfNewerRevision: r3 arrives after the drain for r2 has begun. The
-// grace period is skipped only if the containers are changing by then. A Pod that
-// was changed while it started, out of nobody's sight, is not done with that yet
-// either, but has drained for nothing.
+// TestGraceOfNewerRevision: r3 arrives after the drain for r2 has begun. The grace period
+// is skipped only if the containers are already changing. A Pod that was changed while it
+// started, without being taken out of service, is not done with that change either, but
+// has drained for nothing.
 func TestGraceOfNewerRevision(t *testing.T) {
 	began := func(ago time.Duration) podOption { // a change to r1, which the kubelet has not done
 		return func(p *corev1.Pod) {

@@ -11,7 +11,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// leftInGrace is as OpenKruise leaves a Pod of r1 in its grace period before r2.
+// leftInGrace is how OpenKruise leaves a Pod of r1 in its grace period before r2.
 func leftInGrace(options ...podOption) *corev1.Pod {
 	return pod("a", 1, append([]podOption{
 		label(apps.LabelRevision, rev(2).Name), label(apps.LabelTemplateHash, "r2"), state(apps.StateUpdating), out(0, time.Second),
@@ -20,8 +20,8 @@ func leftInGrace(options ...podOption) *corev1.Pod {
 	}, options...)...)
 }
 
-// TestGraceOfOpenKruiseTurnedBack: a Pod that is not to be updated after all gets
-// back the revision that it runs, and serves again.
+// TestGraceOfOpenKruiseTurnedBack: a Pod that is not to be updated after all gets back
+// the label of the revision that it runs, and serves again.
 func TestGraceOfOpenKruiseTurnedBack(t *testing.T) {
 	base := []option{method(InPlaceIfPossible), grace(30 * time.Second), toRevision(rev(2))}
 	dropped := "update a (UpdateDropped) revision web-r1"

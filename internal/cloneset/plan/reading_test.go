@@ -11,8 +11,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestRead: what was read of a Pod counts for that version of it only, wherever the
-// others came or went.
+// TestRead: the reading of a Pod counts only for that version of it, whichever other Pods
+// came or went.
 func TestRead(t *testing.T) {
 	a, b, c, d := pod("a", 1), pod("b", 1), pod("c", 1), pod("d", 1)
 	changed := b.DeepCopy()

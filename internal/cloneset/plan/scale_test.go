@@ -75,7 +75,7 @@ func TestScaleOut(t *testing.T) {
 	}
 }
 
-// TestRevisionOfNewPods: those that the partition keeps old come first.
+// TestRevisionOfNewPods: those that the partition keeps at the old revision come first.
 func TestRevisionOfNewPods(t *testing.T) {
 	to := toRevision(rev(2))
 	expect(t, snap(5, to, partition(2)), create1, create1, create2, create2, create2)
@@ -83,7 +83,7 @@ func TestRevisionOfNewPods(t *testing.T) {
 	expect(t, snap(4, to, partition(2), with(pod("a", 1), pod("b", 1), pod("c", 2))), create2)
 	// A named old Pod does not count: its replacement is an old one too.
 	expect(t, snap(4, to, partition(2), maxSurge(1), maxUnavailable(0), named("a"), with(pod("a", 1), pod("b", 1), pod("c", 2), pod("d", 2))), create1)
-	// The template is refused, but the revision before it is not.
+	// The template is refused, but the previous revision is not.
 	expect(t, snap(3, to, refused, with(pods(1, "a", "b")...)), create1)
 }
 
@@ -115,8 +115,8 @@ func TestScaleIn(t *testing.T) {
 	}
 }
 
-// TestDeleteBudget: ready Pods go only as far as maxUnavailable and the surplus
-// allow, others that are unavailable counted.
+// TestDeleteBudget: ready Pods are removed only as far as maxUnavailable and the surplus
+// allow, with other unavailable Pods counted.
 func TestDeleteBudget(t *testing.T) {
 	tests := []struct {
 		replicas, maxUnavailable, ready, broken, want int
@@ -152,7 +152,7 @@ func TestDeleteBudget(t *testing.T) {
 	}
 }
 
-// TestVictimOrder: each Pod goes before the next one, by one criterion each.
+// TestVictimOrder: each Pod is removed before the next one, by one criterion each.
 func TestVictimOrder(t *testing.T) {
 	tests := []struct {
 		name         string
@@ -191,8 +191,8 @@ func TestSpread(t *testing.T) {
 	expect(t, s, "delete b (ScaleIn)")
 }
 
-// TestOldSurplusGoesFirst: what the partition does not keep goes before new
-// Pods, and new Pods before what it does keep.
+// TestOldSurplusGoesFirst: Pods that the partition does not keep are removed before new
+// Pods, and new Pods before those that it does keep.
 func TestOldSurplusGoesFirst(t *testing.T) {
 	all := with(append(pods(1, "o1", "o2", "o3"), pods(2, "n1", "n2")...)...)
 	names := func(replicas, keep int) []string {
@@ -218,7 +218,7 @@ func TestOldSurplusGoesFirst(t *testing.T) {
 	}
 }
 
-// TestNamedPods: podsToDelete and the label ask for the same.
+// TestNamedPods: podsToDelete and the label request the same.
 func TestNamedPods(t *testing.T) {
 	marked := label(apps.LabelSpecifiedDelete, "true")
 	goes := "delete b (SpecifiedDelete)"
@@ -293,7 +293,7 @@ func TestPreparingDeleteCounts(t *testing.T) {
 	}
 }
 
-// TestOrderOfAPass: what was cancelled comes back before anything is created,
+// TestOrderOfAPass: Pods whose removal was cancelled return before anything is created,
 // and nothing is scaled in while a named Pod waits.
 func TestOrderOfAPass(t *testing.T) {
 	s := snap(4, hooks(preDelete()), maxUnavailable(1), named("d"), with(
@@ -302,11 +302,11 @@ func TestOrderOfAPass(t *testing.T) {
 		pod("c", 1, state(apps.StatePreparingDelete), label(apps.LabelSpecifiedDelete, "true")),
 		pod("d", 1, notReady0),
 	))
-	// b comes back, c holds a place until it is gone, so nothing is created yet.
+	// b returns, c holds a place until it is gone, so nothing is created yet.
 	expect(t, s, "move b (ScaleInCancelled) to PreparingNormal", "delete c (PreDeleteReleased)")
 }
 
-// TestEndedPods: failed and evicted Pods go, are replaced, and keep their hook.
+// TestEndedPods: failed and evicted Pods are deleted and replaced, and keep their hook.
 func TestEndedPods(t *testing.T) {
 	s := snap(3, hooks(preDelete()), with(
 		pod("a", 1, phase(corev1.PodFailed)),
@@ -319,8 +319,8 @@ func TestEndedPods(t *testing.T) {
 	}
 }
 
-// TestRevivedCountsAsUnderWay: a Pod that is taken back may have changed, and be
-// deleted all the same; until it is back no other one follows in its place.
+// TestRevivedCountsAsUnderWay: a revived Pod may have changed, and be deleted all the
+// same; until it is back, no other Pod follows in its place.
 func TestRevivedCountsAsUnderWay(t *testing.T) {
 	two := func(first podOption) *Snapshot {
 		return snap(2, method(InPlaceIfPossible), maxUnavailable(1), toRevision(rev(2)), hooks(preDelete()),

@@ -18,7 +18,7 @@ type rollout struct {
 	name     string
 	replicas int
 	options  []option
-	// edit changes the set at one step of its way; may be nil.
+	// edit changes the set at one step of the rollout; may be nil.
 	edit func(s *Snapshot)
 	// end is how many Pods shall have which revision in the end.
 	end map[string]int
@@ -88,7 +88,7 @@ func (r rollout) snapshot() *Snapshot {
 	return snap(r.replicas, append([]option{toRevision(rev(2)), with(list...), maxUnavailable(1)}, r.options...)...)
 }
 
-// watch checks each step against what a user was promised.
+// watch checks each step against what users are promised.
 type watch struct {
 	s *Snapshot
 }
@@ -96,7 +96,7 @@ type watch struct {
 // serving counts available Pods as the planner does.
 func (w *watch) serving() int { return tally(w.s).Available }
 
-// check says what a plan breaks that is about to be carried out.
+// check returns what a plan breaks before it is executed.
 func (w *watch) check(p Plan) error {
 	s := w.s
 	taken, made := 0, 0
@@ -127,7 +127,7 @@ func takesDown(a Action) bool {
 	return a.Reason == ReasonPrepareUpdate || a.Reason == ReasonStartInPlace || a.LeavesService()
 }
 
-// run leads a rollout to its end, in the order of names or in a random one.
+// run leads a rollout to its end, in name order or in a random one.
 func run(t *testing.T, r rollout, random *rand.Rand) {
 	t.Helper()
 	s := r.snapshot()
@@ -155,7 +155,7 @@ func run(t *testing.T, r rollout, random *rand.Rand) {
 	t.Fatalf("no end; the last plan: %v", told(Make(s)))
 }
 
-// end checks where a rollout came to rest.
+// end checks the final state of a rollout.
 func end(t *testing.T, r rollout, s *Snapshot) {
 	t.Helper()
 	got := map[string]int{}
@@ -171,8 +171,8 @@ func end(t *testing.T, r rollout, s *Snapshot) {
 	}
 }
 
-// Test_RollingUpdateSequences leads every kind of rollout to its end: in a fixed
-// order, and in 100 random ones of kubelets and hook operators.
+// Test_RollingUpdateSequences leads every kind of rollout to its end: in a fixed order,
+// and in 100 random orders of kubelets and hook operators.
 func Test_RollingUpdateSequences(t *testing.T) {
 	for _, r := range rollouts() {
 		t.Run(r.name, func(t *testing.T) {

@@ -34,7 +34,7 @@ func spread(keys ...string) option {
 	}
 }
 
-// placed makes Pods on nodes: "a1 a1 b2" are p00 and p01 on a1 and p02 on b2.
+// placed creates Pods on nodes: "a1 a1 b2" are p00 and p01 on a1 and p02 on b2.
 func placed(nodes string, options ...podOption) []*corev1.Pod {
 	var out []*corev1.Pod
 	for i, node := range strings.Fields(nodes) {
@@ -43,8 +43,8 @@ func placed(nodes string, options ...podOption) []*corev1.Pod {
 	return out
 }
 
-// TestSpreadConstraints: the most crowded domain loses a Pod first, as if those
-// that go before it had gone.
+// TestSpreadConstraints: the most crowded domain loses a Pod first, as if the earlier
+// victims were gone.
 func TestSpreadConstraints(t *testing.T) {
 	only := func(s *Snapshot) {
 		s.Spec.Spread[0].Selector = labels.SelectorFromSet(labels.Set{"tier": "front"})
@@ -91,8 +91,8 @@ func TestSpreadConstraints(t *testing.T) {
 	}
 }
 
-// TestScaleInStaysEven: from 9 Pods in 3 zones to 3, over as many passes as the
-// budget and the hook ask for, no zone ever has two Pods more than another.
+// TestScaleInStaysEven: from 9 Pods in 3 zones to 3, over as many passes as the budget
+// and the hook require, no zone ever has two Pods more than another.
 func TestScaleInStaysEven(t *testing.T) {
 	for name, options := range map[string][]option{
 		"one at a time":  {starts(1)},
@@ -131,8 +131,8 @@ func perZone(s *Snapshot) []int {
 	return counts
 }
 
-// TestReviveWhereItIsEmpty: of the Pods on their way out those come back that
-// leave the zones even.
+// TestReviveWhereItIsEmpty: of the Pods that are being removed, those return that leave
+// the zones even.
 func TestReviveWhereItIsEmpty(t *testing.T) {
 	leaving := []podOption{state(apps.StatePreparingDelete), finalizers(keyDelete)}
 	s := snap(3, hooks(preDelete()), spread(zoneKey), zones, with(

@@ -13,7 +13,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// waits is a container main that waits, of a Pod that is not ready for ten minutes.
+// waits is a waiting container main, in a Pod that has not been ready for ten minutes.
 func waits(reason string) podOption {
 	return func(p *corev1.Pod) {
 		conditionSince(corev1.PodReady, corev1.ConditionFalse, "", now.Add(-10*time.Minute))(p)
@@ -22,7 +22,8 @@ func waits(reason string) podOption {
 	}
 }
 
-// runsAgain is a container main that runs after it has ended, and is not ready yet.
+// runsAgain is a container main that runs again after it has exited, and is not ready
+// yet.
 func runsAgain(id string, code int32) podOption {
 	return func(p *corev1.Pod) {
 		waits("")(p)
@@ -32,7 +33,7 @@ func runsAgain(id string, code int32) podOption {
 	}
 }
 
-// ended is a container main that has just ended.
+// ended is a container main that has just exited.
 func ended(id string, code int32) podOption {
 	return func(p *corev1.Pod) {
 		runsAgain(id, code)(p)
@@ -41,7 +42,7 @@ func ended(id string, code int32) podOption {
 	}
 }
 
-// also does several things to a Pod, in this order.
+// also applies several options to a Pod, in this order.
 func also(options ...podOption) podOption {
 	return func(p *corev1.Pod) {
 		for _, o := range options {
@@ -50,17 +51,17 @@ func also(options ...podOption) podOption {
 	}
 }
 
-// seen is a Pod whose kubelet knows what it asks for.
+// seen is a Pod whose kubelet has observed its present spec.
 func seen(p *corev1.Pod) { p.Status.ObservedGeneration = p.Generation }
 
-// newContainer is what main is called once the kubelet has made it anew.
+// newContainer is the ID of main once the kubelet has recreated it.
 func newContainer(p *corev1.Pod) {
 	c := &p.Status.ContainerStatuses[0]
 	c.ContainerID, c.Image = "c2", p.Spec.Containers[0].Image
 }
 
-// TestStuck: a Pod of the update revision whose container cannot be started, or ends
-// again and again, is told of; one that is on its way is not.
+// TestStuck: a Pod of the update revision whose container cannot start, or exits again
+// and again, is reported; one that is still starting is not.
 func TestStuck(t *testing.T) {
 	const image, crash = "ImagePullBackOff", "CrashLoopBackOff"
 	tests := []struct {
@@ -134,8 +135,8 @@ func TestStuckIsTold(t *testing.T) {
 	}
 }
 
-// TestStuckOrHook: who waits for a hook that a ready Pod alone is given is told of by
-// its container; who waits for one to leave by the hook.
+// TestStuckOrHook: a Pod that waits for a hook that opens only to ready Pods is reported
+// with its container; one that waits for a hook to leave, with the hook.
 func TestStuckOrHook(t *testing.T) {
 	for _, test := range []struct {
 		state apps.LifecycleState
@@ -158,8 +159,8 @@ func TestStuckOrHook(t *testing.T) {
 	}
 }
 
-// TestDigestOfAStuckContainer: that a container is stuck calls for a pass; the reasons
-// that a kubelet goes to and fro between do not.
+// TestDigestOfAStuckContainer: a container that becomes stuck triggers a pass; the
+// reasons that a kubelet alternates between do not.
 func TestDigestOfAStuckContainer(t *testing.T) {
 	for name, life := range map[string]podOption{"new": also(), "updating": also(updating(2), seen)} {
 		digest := func(reason string) uint64 { return Digest(pod("a", 1, life, waits(reason))) }

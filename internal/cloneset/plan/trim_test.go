@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTrim: names of Pods that go or are gone are done with, those of Pods that
-// wait are not, and a name that was never a Pod's is told.
+// TestTrim: names of Pods that are terminating or gone are finished, those of waiting
+// Pods are not, and a name that never was a Pod's is reported.
 func TestTrim(t *testing.T) {
 	hooked := hooks(preDelete())
 	tests := []struct {

@@ -28,7 +28,7 @@ func updatesA(n int) string {
 	return fmt.Sprintf("update a (InPlaceUpdate) to Updating%s revision web-r%d", readyFalse, n)
 }
 
-// five Pods of r1, in a set that goes to r2 one at a time.
+// five Pods of r1, in a set that rolls out r2 one at a time.
 func five(options ...option) *Snapshot {
 	all := []option{toRevision(rev(2)), maxUnavailable(1), with(pods(1, "a", "b", "c", "d", "e")...)}
 	return snap(5, append(all, options...)...)
@@ -56,9 +56,9 @@ func TestPartitionHolds(t *testing.T) {
 	s := five(maxUnavailable(5))
 	s.Spec.Partition = percent(50) // of 5: 3 stay
 	expect(t, s, recreates("a"), recreates("b"))
-	s.Spec.Partition = percent(99) // one is updated at least
+	s.Spec.Partition = percent(99) // at least one is updated
 	expect(t, s, recreates("a"))
-	// Pods that are new already count.
+	// Pods that are already new count.
 	expect(t, snap(3, toRevision(rev(2)), partition(1), maxUnavailable(3), with(pod("a", 2), pod("b", 1), pod("c", 1))), recreates("b"))
 	expect(t, snap(3, toRevision(rev(2)), partition(1), maxUnavailable(3), with(pod("a", 2), pod("b", 1), pod("c", 2))))
 }
@@ -77,8 +77,8 @@ func TestPaused(t *testing.T) {
 	expect(t, s, "move a (UpdateDropped) to Normal KruisePodReady=True", "move b (Conditions) InPlaceUpdateReady=True")
 }
 
-// TestUpdateBudget: available Pods go while enough others serve; unavailable ones
-// are free, as long as not too many of the new revision are unavailable.
+// TestUpdateBudget: available Pods leave while enough others serve; unavailable ones are
+// free, as long as not too many of the new revision are unavailable.
 func TestUpdateBudget(t *testing.T) {
 	tests := []struct {
 		name string
@@ -165,7 +165,7 @@ func TestUpdateOrder(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			for range 3 { // the order in does not matter
+			for range 3 { // the order does not matter
 				if got := strings.Join(order(test.s), " "); got != test.want {
 					t.Errorf("order = %s, want %s", got, test.want)
 				}
@@ -234,8 +234,8 @@ func TestInPlaceSteps(t *testing.T) {
 	}
 }
 
-// TestNotTooManyAtOnce: who has just left service for an update is waited for, a
-// second at most, before others follow.
+// TestNotTooManyAtOnce: Pods that have just left service for an update are waited for, at
+// most a second, before others follow.
 func TestNotTooManyAtOnce(t *testing.T) {
 	leaving := func(name string) *corev1.Pod { return pod(name, 1, out(2, time.Second), updating(2)) }
 	for _, test := range []struct {
@@ -277,8 +277,8 @@ func TestNotTooManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestRestartsAreBoundedToo: Pods that their hook has let go restart a few at a
-// time, before others are led to their gates.
+// TestRestartsAreBoundedToo: Pods that their hook has released restart a few at a time,
+// before others are led to their gates.
 func TestRestartsAreBoundedToo(t *testing.T) {
 	s := snap(6, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(6), starts(4), hooks(gates(false)))
 	for _, name := range []string{"a", "b", "c"} {
@@ -383,7 +383,7 @@ func TestLifecycleRemoved(t *testing.T) {
 	expect(t, snap(0, with(pod("a", 1, registered, state(apps.StatePreparingDelete)))), "delete a (PreDeleteReleased)")
 }
 
-// TestUnreadableRevision: it never makes a recreate out of an update in place.
+// TestUnreadableRevision: it never turns an in-place update into a recreate.
 func TestUnreadableRevision(t *testing.T) {
 	broken := func(s *Snapshot) {
 		s.Revisions["r1"] = &revision.Revision{Name: "web-r1", Number: 1}
@@ -402,7 +402,7 @@ func TestUnreadableRevision(t *testing.T) {
 	}
 }
 
-// TestRefusedTemplate: it costs nobody a Pod, and is told.
+// TestRefusedTemplate: it costs no Pod, and is reported.
 func TestRefusedTemplate(t *testing.T) {
 	for _, m := range []Method{Recreate, InPlaceIfPossible} {
 		p := expect(t, five(method(m), refused))
@@ -412,7 +412,7 @@ func TestRefusedTemplate(t *testing.T) {
 	}
 }
 
-// TestRecreateThroughTheHook: the Pod is marked, held, and replaced when it goes.
+// TestRecreateThroughTheHook: the Pod is marked, held, and replaced when it is deleted.
 func TestRecreateThroughTheHook(t *testing.T) {
 	s := five(hooks(gates(true)), with(pod("x", 2, registered)), func(s *Snapshot) { s.Pods = []*corev1.Pod{pod("a", 1, registered)} })
 	s.Spec.Replicas = 1
@@ -422,8 +422,8 @@ func TestRecreateThroughTheHook(t *testing.T) {
 	}
 }
 
-// TestRevisionLabelForms: a Pod with the short form, or with the other label, is
-// of the revision.
+// TestRevisionLabelForms: a Pod with the short form, or with the other label, has the
+// revision.
 func TestRevisionLabelForms(t *testing.T) {
 	expect(t, snap(2, with(
 		pod("a", 1, label(apps.LabelRevision, "r1")),
@@ -446,7 +446,7 @@ func TestChangeIsWorkedOutOnce(t *testing.T) {
 	}
 }
 
-// TestWorkedExample plays the example of the package's comment.
+// TestWorkedExample runs the example of the package's comment.
 func TestWorkedExample(t *testing.T) {
 	inPlace := func(name string) string {
 		return "update " + name + " (InPlaceUpdate) to Updating InPlaceUpdateReady=False revision web-r2"

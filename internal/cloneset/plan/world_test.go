@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// apply does to a Pod what the executor would have the API server do.
+// apply changes a Pod as the executor would have the API server do.
 func apply(p *corev1.Pod, a Action, now time.Time) {
 	for _, c := range a.Conditions {
 		conditionSince(c.Type, c.Status, c.Message, now)(p)
@@ -76,14 +76,14 @@ func setLabels(p *corev1.Pod, labels map[string]*string) {
 	}
 }
 
-// world answers the planner: it does what a plan asks for, and has a step for
-// what each Pod's kubelet and hook operator would do next.
+// world simulates the cluster: it executes what a plan asks for, and makes the next step
+// of each Pod's kubelet and hook operator.
 type world struct {
 	s    *Snapshot
 	made int
 }
 
-// carryOut does a plan.
+// carryOut executes a plan.
 func (w *world) carryOut(p Plan) {
 	for _, a := range p.Actions {
 		switch a.Verb {
@@ -100,7 +100,7 @@ func (w *world) carryOut(p Plan) {
 	slices.SortFunc(w.s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// step lets one Pod's kubelet or hook operator act; false if neither has to.
+// step lets one Pod's kubelet or hook operator act; false if neither has anything to do.
 func (w *world) step(p *corev1.Pod) bool { return w.kubelet(p) || w.operator(p) }
 
 func (w *world) kubelet(p *corev1.Pod) bool {
@@ -132,7 +132,7 @@ func (w *world) readinessLater(p *corev1.Pod) {
 	}
 }
 
-// readiness is what the kubelet makes of the readiness gates.
+// readiness is what the kubelet derives from the readiness gates.
 func (w *world) readiness(p *corev1.Pod) {
 	ready := corev1.ConditionTrue
 	for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
@@ -146,7 +146,7 @@ func (w *world) readiness(p *corev1.Pod) {
 	}
 }
 
-// operator answers whatever hook the Pod waits for.
+// operator answers the hook that the Pod waits for.
 func (w *world) operator(p *corev1.Pod) bool {
 	f := readView(p)
 	at := lifecycle.Pod{State: f.state, Labels: p.Labels, Finalizers: p.Finalizers}
@@ -173,7 +173,7 @@ func readView(p *corev1.Pod) facts {
 	return f
 }
 
-// settle runs plans, kubelets and operators until nothing happens any more.
+// settle runs plans, kubelets and operators until nothing more happens.
 func settle(t testing.TB, s *Snapshot) {
 	t.Helper()
 	w := &world{s: s}
@@ -193,8 +193,8 @@ func settle(t testing.TB, s *Snapshot) {
 	t.Fatalf("does not settle; the last plan: %v", told(Make(s)))
 }
 
-// turn lets each kubelet and operator act: all of them in the order of names, or
-// two of three of them in a random order. It says whether something is to come.
+// turn lets each kubelet and operator act: all of them in name order, or two of three in
+// a random order. It reports whether anything moved or is still to come.
 func (w *world) turn(random *rand.Rand) bool {
 	moved := false
 	order := make([]int, len(w.s.Pods))

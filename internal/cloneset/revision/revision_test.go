@@ -22,7 +22,7 @@ func decode(t testing.TB, text string) map[string]any {
 
 const plain = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`
 
-// TestEqual: null and empty fields count as absent, all else counts.
+// TestEqual: null and empty fields count as absent; everything else counts.
 func TestEqual(t *testing.T) {
 	tests := []struct {
 		name, other string
@@ -55,8 +55,8 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestEqualQuantities: quantities are compared by what they say, and fields that
-// a client fills in with their zero are not a difference.
+// TestEqualQuantities: quantities are compared by value, and fields that a client fills
+// in with their zero value make no difference.
 func TestEqualQuantities(t *testing.T) {
 	with := func(resources, env string) map[string]any {
 		return decode(t, strings.ReplaceAll(plain, `"image":"app:1"`, `"image":"app:1","resources":`+resources+`,"env":[`+env+`]`))
@@ -97,7 +97,8 @@ func TestEqualQuantities(t *testing.T) {
 	}
 }
 
-// TestEqualNumbers: JSON does not tell 1.0 from 1, and a revision may give back either.
+// TestEqualNumbers: JSON does not distinguish 1.0 from 1, and a revision may return
+// either.
 func TestEqualNumbers(t *testing.T) {
 	for a, b := range map[string]string{
 		"1.0": "1", "-0": "0", "1e3": "1000", "1152921504606846976.0": "1152921504606846976", "9007199254740993": "9007199254740993", "1e20": "100000000000000000000", "0.5": "5e-1",
@@ -113,8 +114,8 @@ func TestEqualNumbers(t *testing.T) {
 	}
 }
 
-// TestHash: the name of a template never changes from one version of this
-// program to the next, else every set would roll out at an upgrade.
+// TestHash: a template's name never changes from one version of this program to the next;
+// otherwise every set would roll out on an upgrade.
 func TestHash(t *testing.T) {
 	for collisions, want := range map[int32]string{0: "7c89647b54", 1: "79c8cc869", 2: "74c5889bd"} {
 		got, err := Hash(decode(t, plain), collisions)
@@ -124,8 +125,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestRoundTrip: what this program does not know survives a revision, whole
-// numbers stay whole, and the data has the form that OpenKruise reads.
+// TestRoundTrip: what this program does not know survives a revision, whole numbers stay
+// whole, and the data has the form that OpenKruise reads.
 func TestRoundTrip(t *testing.T) {
 	template := decode(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"fromTheFuture":{"deep":[1,{"x":null}]},"runAsUser":9007199254740993,"share":0.5,`+
 		`"containers":[{"name":"main","image":"app:1","unknown":true}]}}`)
@@ -159,7 +160,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestTemplateErrors: data that is broken or empty is told apart from a template.
+// TestTemplateErrors: broken or empty data is distinguished from a template.
 func TestTemplateErrors(t *testing.T) {
 	for _, data := range []string{``, `{`, `[]`, `{"spec":{"template":[]}}`, `{"spec":{"template":"x"}}`} {
 		if _, err := Template([]byte(data)); err == nil {
@@ -173,7 +174,7 @@ func TestTemplateErrors(t *testing.T) {
 	}
 }
 
-// TestSame: the long and the short form of a revision label are one.
+// TestSame: the long and the short form of a revision label are equal.
 func TestSame(t *testing.T) {
 	tests := []struct {
 		a, b string
