@@ -24,7 +24,7 @@ type Step struct {
 	Labels, Annotations map[string]string
 }
 
-// wishes are what containers shall become.
+// wishes are what containers should become.
 type wishes struct {
 	images    map[string]string
 	resources map[string]corev1.ResourceRequirements

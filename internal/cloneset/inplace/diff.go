@@ -50,7 +50,7 @@ func (c *Change) WithoutResize() error {
 type Refusal struct {
 	// Field is the first field, in order, that only a new Pod can have.
 	Field string
-	// Why it cannot change; "" if it is none of those that can.
+	// Why it cannot change; "" if it is no field that can ever change in place.
 	Why string
 }
 

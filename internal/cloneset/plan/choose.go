@@ -11,7 +11,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// choose selects the Pods that shall have the update revision: at most the old Pods above
+// choose selects the Pods that should have the update revision: at most the old Pods above
 // the partition, and at most as many as updated Pods are missing, in the user's order.
 // While paused it selects none, so that a Pod waiting for its update returns to service.
 func (p *pass) choose() {

@@ -20,7 +20,7 @@ type rollout struct {
 	options  []option
 	// edit changes the set at one step of the rollout; may be nil.
 	edit func(s *Snapshot)
-	// end is how many Pods shall have which revision in the end.
+	// end is how many Pods should have which revision in the end.
 	end map[string]int
 }
 
