@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// CloneSet keeps a number of identical Pods running, updates them in place
-// where that is possible, and holds each Pod at the gates of its life until the
-// hooks of its lifecycle let it pass.
+// CloneSet keeps a number of identical Pods running. It updates Pods in place where
+// possible, and holds each Pod at the gates of its lifecycle until the hooks in
+// spec.lifecycle release it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=clone,categories=all
@@ -45,7 +45,7 @@ type CloneSetList struct {
 	Items []CloneSet `json:"items"`
 }
 
-// CloneSetSpec is what the user wants.
+// CloneSetSpec is the desired state of a CloneSet.
 //
 // +kubebuilder:validation:XValidation:rule="self.selector == oldSelf.selector",message="selector cannot change once the CloneSet exists: Pods would be orphaned; create a new CloneSet instead",fieldPath=".selector"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector.matchLabels) || (has(self.template.metadata) && has(self.template.metadata.labels) && self.selector.matchLabels.all(k, k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k]))",message="selector.matchLabels must all be among template.metadata.labels: add the missing labels to the template",fieldPath=".selector"
@@ -57,70 +57,72 @@ type CloneSetList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.template.spec) || [(has(self.template.spec.volumes) ? self.template.spec.volumes.map(v, v.name) : []) + (has(self.volumeClaimTemplates) ? self.volumeClaimTemplates.map(t, t.metadata.name) : [])].all(names, self.template.spec.containers.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m, m.name in names)))",message="each of volumeMounts must name a volume: add it to template.spec.volumes or volumeClaimTemplates, or correct its name",fieldPath=".template.spec.containers"
 // +kubebuilder:validation:XValidation:rule="!has(self.template.spec) || !has(self.template.spec.initContainers) || [(has(self.template.spec.volumes) ? self.template.spec.volumes.map(v, v.name) : []) + (has(self.volumeClaimTemplates) ? self.volumeClaimTemplates.map(t, t.metadata.name) : [])].all(names, self.template.spec.initContainers.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m, m.name in names)))",message="each of volumeMounts must name a volume: add it to template.spec.volumes or volumeClaimTemplates, or correct its name",fieldPath=".template.spec.initContainers"
 type CloneSetSpec struct {
-	// Replicas is the desired number of Pods.
+	// Replicas is the desired number of Pods. Default: 1.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Selector finds the set's Pods among those of its namespace. It must match
-	// the template's labels and cannot change.
+	// Selector matches the set's Pods within its namespace. It must match the
+	// template's labels and is immutable.
 	Selector LabelSelector `json:"selector"`
 
-	// Template is what Pods are made from. Fields that this version does not
-	// know yet reach the Pods unchanged.
+	// Template describes the Pods to create. Fields that this version of the controller
+	// does not know are passed to the Pods unchanged.
 	Template PodTemplate `json:"template"`
 
-	// VolumeClaimTemplates are claims that every Pod gets of its own, named
-	// "<template>-<cloneset>-<instance id>". A change of them alone is no new
-	// revision: claims stay as they are, and new Pods get claims of the present
-	// templates.
+	// VolumeClaimTemplates are the PersistentVolumeClaims that each Pod gets for
+	// itself, named "<template>-<cloneset>-<instance id>". Changing only these creates
+	// no new revision: existing claims stay as they are, and new Pods get claims from
+	// the current templates.
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.metadata.name == b.metadata.name))",message="each of volumeClaimTemplates needs a metadata.name of its own: it names the volume in the Pod"
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=atomic
 	// +optional
 	VolumeClaimTemplates []ClaimTemplate `json:"volumeClaimTemplates,omitempty"`
 
-	// ScaleStrategy says how Pods are added and removed.
+	// ScaleStrategy controls how Pods are added and removed.
 	// +optional
 	ScaleStrategy CloneSetScaleStrategy `json:"scaleStrategy,omitempty"`
 
-	// UpdateStrategy says how Pods change to a new template.
+	// UpdateStrategy controls how Pods change to a new template.
 	// +kubebuilder:default={type: "ReCreate", partition: 0, maxUnavailable: "20%", maxSurge: 0}
 	// +optional
 	UpdateStrategy CloneSetUpdateStrategy `json:"updateStrategy,omitempty"`
 
-	// RevisionHistoryLimit is how many revisions that nothing uses are kept for
-	// a rollback.
+	// RevisionHistoryLimit is the number of unused revisions to keep for a rollback.
+	// Default: 10.
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 
-	// MinReadySeconds is how long, in seconds, a Pod must have been ready before
-	// it counts as available.
+	// MinReadySeconds is how long, in seconds, a Pod must be ready before it counts as
+	// available. Default: 0.
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
 
-	// ProgressDeadlineSeconds is how long, in seconds, a rollout may go without
-	// progress before the condition Progressing turns False. The rollout goes on.
+	// ProgressDeadlineSeconds is how long, in seconds, a rollout may make no progress
+	// before the condition Progressing becomes False. The rollout continues. Default:
+	// no deadline.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// Lifecycle names the hooks that hold Pods at the gates of their life.
+	// Lifecycle names the hooks that hold Pods at the gates of their lifecycle.
+	// Default: no hooks.
 	// +optional
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
 }
 
-// LabelSelector is metav1.LabelSelector with bounds, which the validation rules
-// of the CloneSet need.
+// LabelSelector is metav1.LabelSelector with the size bounds that the CloneSet's
+// validation rules need.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="selector cannot be empty: it would select every Pod of the namespace; set selector.matchLabels to labels of the template"
 type LabelSelector struct {
-	// MatchLabels are labels that a Pod must carry.
+	// MatchLabels are labels that a Pod must have.
 	// +optional
 	MatchLabels Labels `json:"matchLabels,omitempty"`
 	// MatchExpressions are requirements that a Pod's labels must meet.
@@ -130,7 +132,7 @@ type LabelSelector struct {
 	MatchExpressions []LabelSelectorRequirement `json:"matchExpressions,omitempty"`
 }
 
-// Labels are labels by key.
+// Labels maps label keys to values.
 //
 // +kubebuilder:validation:MaxProperties=1024
 // +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="each key must be a label key such as \"app\" or \"example.com/app\": 63 letters, digits, '-', '_' and '.' at most, behind an optional DNS name and a slash"
@@ -142,7 +144,7 @@ type Labels map[string]LabelValue
 // +kubebuilder:validation:Pattern=`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`
 type LabelValue string
 
-// LabelSelectorRequirement is metav1.LabelSelectorRequirement with bounds.
+// LabelSelectorRequirement is metav1.LabelSelectorRequirement with size bounds.
 //
 // +kubebuilder:validation:XValidation:rule="(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",message="the operators In and NotIn need values, Exists and DoesNotExist take none",fieldPath=".values"
 type LabelSelectorRequirement struct {
@@ -150,30 +152,30 @@ type LabelSelectorRequirement struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
 	Key string `json:"key"`
-	// Operator relates the key to the values.
+	// Operator relates the key to the values: In, NotIn, Exists or DoesNotExist.
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
 	Operator metav1.LabelSelectorOperator `json:"operator"`
-	// Values are the values of In and NotIn.
+	// Values are the values for In and NotIn. Exists and DoesNotExist take none.
 	// +kubebuilder:validation:MaxItems=4096
 	// +listType=atomic
 	// +optional
 	Values []LabelValue `json:"values,omitempty"`
 }
 
-// CloneSetScaleStrategy says how Pods are added and removed.
+// CloneSetScaleStrategy controls how Pods are added and removed.
 type CloneSetScaleStrategy struct {
-	// PodsToDelete names Pods to be deleted first. With replicas unchanged they
-	// are replaced. Names of Pods that are gone are removed from the list.
+	// PodsToDelete names Pods to delete first. If replicas stays the same, they are
+	// replaced. The controller removes the names of deleted Pods from the list.
 	// +listType=set
 	// +optional
 	PodsToDelete []string `json:"podsToDelete,omitempty"`
-	// MaxUnavailable bounds how many Pods may be unavailable while Pods are
-	// added: a number, or a percentage of replicas rounded up. Default: no bound.
+	// MaxUnavailable limits how many Pods may be unavailable while Pods are added: a
+	// number, or a percentage of replicas, rounded up. Default: no limit.
 	// +optional
 	MaxUnavailable *Count `json:"maxUnavailable,omitempty"`
-	// DisablePVCReuse deletes the claims of a Pod that failed, or that somebody
-	// else deleted, so that its replacement starts with new ones. Default: false,
-	// the replacement takes over the instance id and the claims.
+	// DisablePVCReuse deletes the claims of a Pod that failed, or that someone other
+	// than the controller deleted, so that its replacement starts with new ones.
+	// Default: false, the replacement takes over the instance id and the claims.
 	// +optional
 	DisablePVCReuse bool `json:"disablePVCReuse,omitempty"`
 }
@@ -184,8 +186,7 @@ type CloneSetScaleStrategy struct {
 // +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^[0-9]+%$')",message="must be a number of Pods such as 5, without quotes, or a percentage such as \"20%\""
 type Count intstr.IntOrString
 
-// UpdateStrategyType says by which means Pods change to a new template. The
-// empty one is ReCreate.
+// UpdateStrategyType is how Pods change to a new template. Empty means ReCreate.
 //
 // +kubebuilder:validation:Enum="";ReCreate;InPlaceIfPossible;InPlaceOnly;OnDelete
 type UpdateStrategyType string
@@ -193,70 +194,76 @@ type UpdateStrategyType string
 const (
 	// UpdateReCreate deletes the old Pod and creates a new one.
 	UpdateReCreate UpdateStrategyType = "ReCreate"
-	// UpdateInPlaceIfPossible updates in place what can be, and recreates the rest.
+	// UpdateInPlaceIfPossible updates in place where possible, and recreates otherwise.
 	UpdateInPlaceIfPossible UpdateStrategyType = "InPlaceIfPossible"
-	// UpdateInPlaceOnly never recreates.
+	// UpdateInPlaceOnly never recreates a Pod.
 	UpdateInPlaceOnly UpdateStrategyType = "InPlaceOnly"
-	// UpdateOnDelete waits for somebody to delete the Pod.
+	// UpdateOnDelete waits for someone to delete the Pod.
 	UpdateOnDelete UpdateStrategyType = "OnDelete"
 )
 
-// CloneSetUpdateStrategy says how Pods change to a new template.
+// CloneSetUpdateStrategy controls how Pods change to a new template.
 type CloneSetUpdateStrategy struct {
-	// Type is the means of update.
+	// Type is how Pods are updated: ReCreate deletes the Pod and creates a new one,
+	// InPlaceIfPossible updates in place where possible and recreates otherwise,
+	// InPlaceOnly never recreates, and OnDelete waits for someone to delete the Pod.
+	// Default: ReCreate.
 	// +kubebuilder:default=ReCreate
 	// +optional
 	Type UpdateStrategyType `json:"type,omitempty"`
-	// Partition is how many Pods keep the old revision: a number, or a
-	// percentage of replicas rounded up.
+	// Partition is the number of Pods that keep the old revision: a number, or a
+	// percentage of replicas, rounded up. Default: 0.
 	// +kubebuilder:default=0
 	// +optional
 	Partition *Count `json:"partition,omitempty"`
-	// MaxUnavailable is how many Pods an update may have unavailable: a number,
-	// or a percentage of replicas, rounded up if maxSurge is 0 and down otherwise.
+	// MaxUnavailable is how many Pods may be unavailable during an update: a number, or
+	// a percentage of replicas, rounded up if maxSurge is 0 and down otherwise.
+	// Default: 20%.
 	// +kubebuilder:default="20%"
 	// +optional
 	MaxUnavailable *Count `json:"maxUnavailable,omitempty"`
-	// MaxSurge is how many Pods there may be above replicas during an update: a
-	// number, or a percentage of replicas rounded up.
+	// MaxSurge is how many Pods above replicas may exist during an update: a number, or
+	// a percentage of replicas, rounded up. Default: 0.
 	// +kubebuilder:default=0
 	// +optional
 	MaxSurge *Count `json:"maxSurge,omitempty"`
-	// Paused holds updates. Replicas are still kept.
+	// Paused stops updates. The controller still maintains the number of replicas.
+	// Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// PriorityStrategy orders the Pods to update.
+	// PriorityStrategy sets the order in which Pods are updated.
 	// +optional
 	PriorityStrategy *UpdatePriorityStrategy `json:"priorityStrategy,omitempty"`
-	// ScatterStrategy spreads Pods with these labels evenly over the rollout.
+	// ScatterStrategy spreads the Pods with these labels evenly over the rollout.
 	// +listType=set
 	// +optional
 	ScatterStrategy []UpdateScatterTerm `json:"scatterStrategy,omitempty"`
-	// InPlaceUpdateStrategy tunes updates in place.
+	// InPlaceUpdateStrategy tunes in-place updates.
 	// +optional
 	InPlaceUpdateStrategy *InPlaceUpdateStrategy `json:"inPlaceUpdateStrategy,omitempty"`
 }
 
-// InPlaceUpdateStrategy tunes updates in place.
+// InPlaceUpdateStrategy tunes in-place updates.
 type InPlaceUpdateStrategy struct {
-	// GracePeriodSeconds is how long, in seconds, a Pod is out of its endpoints
-	// before its containers change.
+	// GracePeriodSeconds is how long, in seconds, a Pod stays out of its endpoints
+	// before its containers change. Default: 0.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	GracePeriodSeconds int32 `json:"gracePeriodSeconds,omitempty"`
 }
 
-// UpdatePriorityStrategy orders the Pods to update, by weight or by a label's
-// trailing number.
+// UpdatePriorityStrategy sets the order in which Pods are updated, either by weight or
+// by the trailing number of a label's value.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.orderPriority) && size(self.orderPriority) > 0 && has(self.weightPriority) && size(self.weightPriority) > 0)",message="orderPriority and weightPriority exclude each other: remove one"
 type UpdatePriorityStrategy struct {
-	// OrderPriority lists label keys; the first one that a Pod carries counts,
-	// and a larger trailing number is updated earlier.
+	// OrderPriority lists label keys. The first key that a Pod has decides: a larger
+	// trailing number in the label's value is updated earlier.
 	// +listType=atomic
 	// +optional
 	OrderPriority []UpdatePriorityOrderTerm `json:"orderPriority,omitempty"`
-	// WeightPriority lists selectors with weights; the larger sum is updated earlier.
+	// WeightPriority lists selectors with weights. The Pod with the larger sum is
+	// updated earlier.
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
 	// +optional
@@ -270,17 +277,17 @@ type UpdatePriorityOrderTerm struct {
 	OrderedKey string `json:"orderedKey"`
 }
 
-// UpdatePriorityWeightTerm gives Pods a weight.
+// UpdatePriorityWeightTerm gives matching Pods a weight.
 type UpdatePriorityWeightTerm struct {
-	// Weight is added to the Pods that match, 0 to 100.
+	// Weight is added to the weight of each matching Pod, from 0 to 100.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Weight int32 `json:"weight"`
-	// MatchSelector finds the Pods.
+	// MatchSelector matches the Pods.
 	MatchSelector LabelSelector `json:"matchSelector"`
 }
 
-// UpdateScatterTerm names Pods to spread by a label.
+// UpdateScatterTerm selects the Pods to spread by a label.
 //
 // +structType=atomic
 type UpdateScatterTerm struct {
@@ -291,23 +298,23 @@ type UpdateScatterTerm struct {
 	Value string `json:"value"`
 }
 
-// Lifecycle names the hooks that hold Pods at the gates of their life.
+// Lifecycle names the hooks that hold Pods at the gates of their lifecycle.
 type Lifecycle struct {
-	// PreNormal holds a new Pod in PreparingNormal until every one of its labels
-	// and finalizers is on the Pod.
+	// PreNormal holds a new Pod in PreparingNormal until the Pod has all the hook's
+	// labels and finalizers.
 	// +optional
 	PreNormal *LifecycleHook `json:"preNormal,omitempty"`
-	// PreDelete holds a Pod in PreparingDelete while one of its labels or
-	// finalizers is on the Pod.
+	// PreDelete holds a Pod in PreparingDelete while the Pod has any of the hook's
+	// labels or finalizers.
 	// +optional
 	PreDelete *LifecycleHook `json:"preDelete,omitempty"`
-	// InPlaceUpdate holds a Pod in PreparingUpdate while one of its labels or
-	// finalizers is on the Pod, and in Updated until all of them are back.
+	// InPlaceUpdate holds a Pod in PreparingUpdate while the Pod has any of the hook's
+	// labels or finalizers, and in Updated until it has all of them again.
 	// +optional
 	InPlaceUpdate *LifecycleHook `json:"inPlaceUpdate,omitempty"`
 }
 
-// LifecycleHook is a set of labels and finalizers by which an outside component
+// LifecycleHook is a set of labels and finalizers with which an external component
 // holds a Pod.
 type LifecycleHook struct {
 	// LabelsHandler are labels that hold the Pod while it has them with these values.
@@ -317,44 +324,44 @@ type LifecycleHook struct {
 	// +listType=atomic
 	// +optional
 	FinalizersHandler []string `json:"finalizersHandler,omitempty"`
-	// MarkPodNotReady makes the Pod not ready while the hook holds it. It has a
-	// meaning for preDelete and inPlaceUpdate only.
+	// MarkPodNotReady makes the Pod not ready while the hook holds it. Only preDelete
+	// and inPlaceUpdate use it. Default: false.
 	// +optional
 	MarkPodNotReady bool `json:"markPodNotReady,omitempty"`
 }
 
-// CloneSetStatus is what the controller last saw.
+// CloneSetStatus is the last observed state of a CloneSet.
 type CloneSetStatus struct {
-	// ObservedGeneration is the generation of the spec that the rest speaks of.
+	// ObservedGeneration is the spec's generation that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration"`
 	// Replicas is the number of Pods.
 	Replicas int32 `json:"replicas"`
-	// ReadyReplicas is the number of Pods that are ready.
+	// ReadyReplicas is the number of ready Pods.
 	ReadyReplicas int32 `json:"readyReplicas"`
 	// AvailableReplicas is the number of Pods that have been ready, in the state
 	// Normal, for minReadySeconds.
 	AvailableReplicas int32 `json:"availableReplicas"`
-	// UpdatedReplicas is the number of Pods of the update revision.
+	// UpdatedReplicas is the number of Pods at the update revision.
 	UpdatedReplicas int32 `json:"updatedReplicas"`
-	// UpdatedReadyReplicas is the number of those that are ready.
+	// UpdatedReadyReplicas is the number of ready Pods at the update revision.
 	UpdatedReadyReplicas int32 `json:"updatedReadyReplicas"`
-	// UpdatedAvailableReplicas is the number of those that are available.
+	// UpdatedAvailableReplicas is the number of available Pods at the update revision.
 	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas"`
-	// ExpectedUpdatedReplicas is how many Pods shall have the update revision:
-	// replicas less the partition.
+	// ExpectedUpdatedReplicas is how many Pods should be at the update revision:
+	// replicas minus the partition.
 	ExpectedUpdatedReplicas int32 `json:"expectedUpdatedReplicas"`
-	// UpdateRevision names the ControllerRevision of the template.
+	// UpdateRevision names the template's ControllerRevision.
 	UpdateRevision string `json:"updateRevision,omitempty"`
-	// CurrentRevision names the ControllerRevision that the last finished
-	// rollout ended at.
+	// CurrentRevision names the ControllerRevision at which the last rollout finished.
 	CurrentRevision string `json:"currentRevision,omitempty"`
 	// CollisionCount counts hash collisions of revisions.
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
-	// Conditions say what the set does, and what it waits for.
+	// Conditions show what the set is doing and what it waits for: FailedScale,
+	// FailedUpdate, Progressing and Blocked.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []CloneSetCondition `json:"conditions,omitempty"`
-	// LabelSelector is the selector in its text form, for the scale subresource.
+	// LabelSelector is the selector as a string, for the scale subresource.
 	LabelSelector string `json:"labelSelector,omitempty"`
 }
 
@@ -366,11 +373,11 @@ const (
 	ConditionFailedScale CloneSetConditionType = "FailedScale"
 	// ConditionFailedUpdate is True while Pods cannot be updated.
 	ConditionFailedUpdate CloneSetConditionType = "FailedUpdate"
-	// ConditionProgressing says whether the rollout moves.
+	// ConditionProgressing shows whether the rollout makes progress.
 	ConditionProgressing CloneSetConditionType = "Progressing"
 	// ConditionBlocked is True while Pods wait for a hook, or for a container that
-	// cannot be started or ends again and again; its message names the Pod that has
-	// waited longest, what it waits for and since when.
+	// cannot start or keeps exiting. Its message names the Pod that has waited longest,
+	// what it waits for, and since when.
 	ConditionBlocked CloneSetConditionType = "Blocked"
 )
 
@@ -382,9 +389,9 @@ type CloneSetCondition struct {
 	Status corev1.ConditionStatus `json:"status"`
 	// LastTransitionTime is when the status last changed.
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// LastUpdateTime is when the condition last changed.
+	// LastUpdateTime is when any part of the condition last changed.
 	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitempty"`
-	// Reason is one word for programs.
+	// Reason is a single word for programs.
 	Reason string `json:"reason,omitempty"`
 	// Message is a sentence for people.
 	Message string `json:"message,omitempty"`

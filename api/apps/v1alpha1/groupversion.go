@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is the API group apps.kruise.io/v1alpha1: the CloneSet, wire
+// Package v1alpha1 contains the API group apps.kruise.io/v1alpha1. Its CloneSet is wire
 // compatible with the one that OpenKruise 1.9 publishes.
 //
 // +kubebuilder:object:generate=true
@@ -16,7 +16,7 @@ import (
 // GroupVersion is the group and version of the objects in this package.
 var GroupVersion = schema.GroupVersion{Group: "apps.kruise.io", Version: "v1alpha1"}
 
-// KindCloneSet is the kind that owner references of CloneSet Pods carry.
+// KindCloneSet is the kind in the owner references of CloneSet Pods.
 var KindCloneSet = GroupVersion.WithKind("CloneSet")
 
 // AddToScheme registers the objects of this package.

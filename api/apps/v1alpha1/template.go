@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PodTemplate is a Pod template just as its author wrote it. It keeps the raw
-// JSON, so that a field of a newer Kubernetes than the one this program was
-// built for reaches the Pods. The fields declared here are those that the
-// validation rules of the CloneSet read; Decode gives the whole.
+// PodTemplate is a Pod template exactly as its author wrote it. It keeps the raw JSON,
+// so that fields from a newer Kubernetes version than the controller was built for
+// still reach the Pods. Only the fields that the CloneSet's validation rules read are
+// declared here.
 //
 // +kubebuilder:object:generate=false
 // +kubebuilder:pruning:PreserveUnknownFields
@@ -31,19 +31,19 @@ type PodTemplate struct {
 	raw []byte `json:"-"`
 }
 
-// PodTemplateMetadata is the part of a template's metadata that validation reads.
+// PodTemplateMetadata declares the template metadata that validation reads.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type PodTemplateMetadata struct {
-	// Labels of the Pods.
+	// Labels are set on the Pods.
 	// +optional
 	Labels Labels `json:"labels,omitempty"`
-	// Annotations of the Pods.
+	// Annotations are set on the Pods.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// PodTemplateSpec is the part of a template's PodSpec that validation reads.
+// PodTemplateSpec declares the PodSpec fields that validation reads.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 // +kubebuilder:validation:XValidation:rule="!has(self.restartPolicy) || self.restartPolicy == 'Always'",message="restartPolicy must be Always: a CloneSet keeps its Pods running; remove the field",fieldPath=".restartPolicy"
@@ -57,7 +57,7 @@ type PodTemplateSpec struct {
 	// ActiveDeadlineSeconds must be absent.
 	// +optional
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
-	// Containers of the Pods.
+	// Containers are the Pod's containers.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
@@ -69,41 +69,42 @@ type PodTemplateSpec struct {
 	// +listMapKey=name
 	// +optional
 	InitContainers []PodTemplateContainer `json:"initContainers,omitempty"`
-	// Volumes that containers can mount, beside those of volumeClaimTemplates.
+	// Volumes are volumes that containers can mount, in addition to those of
+	// volumeClaimTemplates.
 	// +kubebuilder:validation:MaxItems=1024
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Volumes []PodTemplateVolume `json:"volumes,omitempty"`
-	// HostNetwork gives the Pods the network of their node.
+	// HostNetwork runs the Pods in their node's network namespace. Default: false.
 	// +optional
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 }
 
-// PodTemplateContainer is the part of a container that validation reads.
+// PodTemplateContainer declares the container fields that validation reads.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type PodTemplateContainer struct {
-	// Name of the container, unique in the Pod.
+	// Name is the container's name, unique in the Pod.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// Image that the container runs.
+	// Image is the image that the container runs.
 	// +kubebuilder:validation:MinLength=1
 	Image string `json:"image"`
-	// Ports that the container listens on.
+	// Ports are the ports that the container listens on.
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
 	// +optional
 	Ports []PodTemplatePort `json:"ports,omitempty"`
-	// VolumeMounts are where the container sees volumes.
+	// VolumeMounts are the paths at which the container mounts volumes.
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
 	// +optional
 	VolumeMounts []PodTemplateVolumeMount `json:"volumeMounts,omitempty"`
 }
 
-// PodTemplatePort is the part of a container's port that validation reads.
+// PodTemplatePort declares the container port fields that validation reads.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type PodTemplatePort struct {
@@ -111,58 +112,56 @@ type PodTemplatePort struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	ContainerPort int32 `json:"containerPort"`
-	// HostPort is the port on the node; with hostNetwork it is containerPort.
+	// HostPort is the port on the node. With hostNetwork it equals containerPort.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	HostPort int32 `json:"hostPort,omitempty"`
 }
 
-// PodTemplateVolumeMount is the part of a volumeMount that validation reads.
+// PodTemplateVolumeMount declares the volumeMount fields that validation reads.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type PodTemplateVolumeMount struct {
-	// Name of a volume, or of one of volumeClaimTemplates.
+	// Name is the name of a volume or of one of volumeClaimTemplates.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 }
 
-// PodTemplateVolume is the part of a volume that validation reads.
+// PodTemplateVolume declares the volume fields that validation reads.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type PodTemplateVolume struct {
-	// Name of the volume, unique in the Pod.
+	// Name is the volume's name, unique in the Pod.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 }
 
-// ClaimTemplate is a PersistentVolumeClaim just as its author wrote it.
+// ClaimTemplate is a PersistentVolumeClaim exactly as its author wrote it.
 //
 // +kubebuilder:object:generate=false
 // +kubebuilder:pruning:PreserveUnknownFields
 type ClaimTemplate struct {
-	// Metadata holds the name of the volume and the labels and annotations of
-	// the claims.
+	// Metadata holds the volume's name and the labels and annotations of the claims.
 	Metadata ClaimTemplateMetadata `json:"metadata"`
 
 	raw []byte `json:"-"`
 }
 
-// ClaimTemplateMetadata is the part of a claim template's metadata that
-// validation reads.
+// ClaimTemplateMetadata declares the claim template metadata that validation reads.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type ClaimTemplateMetadata struct {
-	// Name of the volume in the Pod.
+	// Name is the volume's name in the Pod.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 }
 
-// NewPodTemplate makes a PodTemplate from the typed form. It panics if the
-// template has no JSON form, which no value of that type lacks.
+// NewPodTemplate converts a typed template to a PodTemplate. It panics if the template
+// cannot be encoded as JSON, which no value of that type can cause.
 func NewPodTemplate(template corev1.PodTemplateSpec) PodTemplate {
 	data, err := json.Marshal(template)
 	if err != nil {
@@ -175,11 +174,11 @@ func NewPodTemplate(template corev1.PodTemplateSpec) PodTemplate {
 	return out
 }
 
-// Raw is the template's JSON. The caller must not change it.
+// Raw returns the template's JSON. The caller must not modify it.
 func (t *PodTemplate) Raw() []byte { return t.raw }
 
-// Decode gives the template in its typed form, without fields that this
-// program's Kubernetes libraries do not know.
+// Decode returns the typed template, without the fields that this program's Kubernetes
+// libraries do not know.
 func (t *PodTemplate) Decode() (*corev1.PodTemplateSpec, error) {
 	var out corev1.PodTemplateSpec
 	if err := json.Unmarshal(t.raw, &out); err != nil {
@@ -203,17 +202,17 @@ func (t *PodTemplate) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// DeepCopyInto copies the template. The raw JSON never changes and is shared.
+// DeepCopyInto copies the template. The raw JSON is immutable and shared.
 func (t *PodTemplate) DeepCopyInto(out *PodTemplate) {
 	*out = *t
 	t.Metadata.DeepCopyInto(&out.Metadata)
 	t.Spec.DeepCopyInto(&out.Spec)
 }
 
-// Raw is the claim template's JSON. The caller must not change it.
+// Raw returns the claim template's JSON. The caller must not modify it.
 func (t *ClaimTemplate) Raw() []byte { return t.raw }
 
-// Decode gives the claim in its typed form.
+// Decode returns the typed claim.
 func (t *ClaimTemplate) Decode() (*corev1.PersistentVolumeClaim, error) {
 	var out corev1.PersistentVolumeClaim
 	if err := json.Unmarshal(t.raw, &out); err != nil {
@@ -237,10 +236,10 @@ func (t *ClaimTemplate) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// DeepCopyInto copies the claim. The raw JSON never changes and is shared.
+// DeepCopyInto copies the claim. The raw JSON is immutable and shared.
 func (t *ClaimTemplate) DeepCopyInto(out *ClaimTemplate) { *out = *t }
 
-// AsMeta gives the selector in its usual type.
+// AsMeta converts the selector to a metav1.LabelSelector.
 func (s *LabelSelector) AsMeta() *metav1.LabelSelector {
 	out := &metav1.LabelSelector{}
 	if len(s.MatchLabels) > 0 {
@@ -259,7 +258,7 @@ func (s *LabelSelector) AsMeta() *metav1.LabelSelector {
 	return out
 }
 
-// IntOrString gives the count in its usual type.
+// IntOrString converts the count to an intstr.IntOrString.
 func (c *Count) IntOrString() *intstr.IntOrString { return (*intstr.IntOrString)(c) }
 
 // MarshalJSON encodes a number or a string.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is the API group usher.dev/v1alpha1: where services are found
-// (Registry) and which Pods belong there (Registration).
+// Package v1alpha1 contains the API group usher.dev/v1alpha1: a Registry says where
+// callers find services, and a Registration says which Pods belong there.
 //
 // +kubebuilder:object:generate=true
 // +groupName=usher.dev

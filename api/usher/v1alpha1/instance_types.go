@@ -6,32 +6,32 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Instance is the entry of a Pod.
+// Instance describes a Pod's entry in a registry.
 type Instance struct {
-	// Service is the name that callers ask for.
+	// Service is the service name that callers look up.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
 	Service string `json:"service"`
-	// Port is a number, or the name of a container port.
+	// Port is a port number, or the name of a container port.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
 	Port intstr.IntOrString `json:"port"`
-	// Weight is the share of requests that the instance is to get, relative to
-	// others.
+	// Weight is the instance's share of requests, relative to other instances, from 1
+	// to 65535. Default: 1.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	Weight int32 `json:"weight,omitempty"`
-	// WeightFrom takes the weight from each Pod: a whole number from 1 to 65535.
-	// A Pod that has none gets instance.weight; one with any other value as well,
-	// and an event InstanceInvalid says so.
+	// WeightFrom takes the weight from each Pod: a whole number from 1 to 65535. A Pod
+	// without the field gets instance.weight. So does a Pod with any other value, with
+	// an event InstanceInvalid. Default: instance.weight for every Pod.
 	// +optional
 	WeightFrom *PodSource `json:"weightFrom,omitempty"`
-	// Tags are handed to callers with the entry: as Consul's own tags in Consul,
-	// elsewhere as the metadata key tags, sorted, with commas between them.
+	// Tags are published with the entry: as Consul's own tags in Consul; elsewhere as
+	// the metadata key tags, sorted and separated by commas.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
@@ -39,20 +39,20 @@ type Instance struct {
 	// +listType=set
 	// +optional
 	Tags []string `json:"tags,omitempty"`
-	// TagsFrom adds tags of each Pod. A value with commas is several tags; an
-	// empty one is none.
+	// TagsFrom adds tags from each Pod. A value with commas is several tags; an empty
+	// value is none.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
 	TagsFrom []PodSource `json:"tagsFrom,omitempty"`
-	// Metadata is handed to callers with the entry, where the registry can. The
-	// keys weight, tags and usher are Usher's own.
+	// Metadata is published with the entry if the registry supports it. The keys
+	// weight, tags and usher are reserved for Usher.
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="!('weight' in self) && !('tags' in self) && !('usher' in self)",message="the metadata keys weight, tags and usher are written by Usher itself: use instance.weight, instance.tags, or another key"
 	// +optional
 	Metadata map[string]string `json:"metadata,omitempty"`
-	// MetadataFrom adds metadata of each Pod. A Pod that does not have it gets
-	// what instance.metadata has for the key, or nothing.
+	// MetadataFrom adds metadata from each Pod. A Pod without the field gets the key's
+	// value in instance.metadata, or nothing.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=key
@@ -60,25 +60,25 @@ type Instance struct {
 	MetadataFrom []MetadataSource `json:"metadataFrom,omitempty"`
 }
 
-// PodSource is where a value comes from.
+// PodSource is the source of a value.
 type PodSource struct {
 	// FieldRef names a field of the Pod.
 	FieldRef FieldRef `json:"fieldRef"`
 }
 
-// MetadataSource is metadata that comes from each Pod.
+// MetadataSource takes the value of a metadata key from each Pod.
 type MetadataSource struct {
-	// Key of the metadata.
+	// Key is the metadata key.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!(self in ['weight', 'tags', 'usher'])",message="the metadata keys weight, tags and usher are written by Usher itself: use instance.weightFrom, instance.tagsFrom, or another key"
 	Key string `json:"key"`
-	// FieldRef names a field of the Pod. A value of more than 512 bytes, or with
-	// control characters, is left out, and an event InstanceInvalid says so.
+	// FieldRef names a field of the Pod. A value longer than 512 bytes, or with control
+	// characters, is left out, with an event InstanceInvalid.
 	FieldRef FieldRef `json:"fieldRef"`
 }
 
-// FieldRef names a field of a Pod, as the downward API does.
+// FieldRef names a field of a Pod, as in the downward API.
 type FieldRef struct {
 	// FieldPath is metadata.name, metadata.namespace, metadata.uid,
 	// metadata.labels['<key>'], metadata.annotations['<key>'], spec.nodeName,
