@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Compare decides the changes against what is listed: needed are those that are left
-// to make, refused the ChangeErrors of those that must not be made.
+// Compare checks the changes against the listed entries. needed are the changes still
+// to make; refused are the ChangeErrors of those that must not be made.
 func Compare(listed []Entry, changes []Change) (needed []Change, refused []error) {
 	current := make(map[string]*Entry, len(listed))
 	for i := range listed {
@@ -29,12 +29,13 @@ func Compare(listed []Entry, changes []Change) (needed []Change, refused []error
 	return needed, refused
 }
 
-// MaxRounds bounds how often Rounds makes changes.
+// MaxRounds limits how many rounds Rounds runs.
 const MaxRounds = 4
 
-// Rounds makes changes, and those anew that met what others did meanwhile: a round
-// returns them as again. What still does after the last round is a conflict. Refusals
-// are ChangeErrors; any other error ends it. Rounds returns what Apply has to.
+// Rounds makes changes, and retries those that conflicted with other writers: each
+// round returns them as again. After the last round, any change left is a conflict.
+// Refusals are ChangeErrors; any other error stops the rounds. Rounds returns the error
+// that Apply must return.
 func Rounds(changes []Change, round func([]Change) (again []Change, refused []error, err error)) error {
 	var refused []error
 	for range MaxRounds {
@@ -52,8 +53,8 @@ func Rounds(changes []Change, round func([]Change) (again []Change, refused []er
 	return errors.Join(refused...)
 }
 
-// Each calls for every number below n, at most limit side by side, and returns the
-// errors by that number.
+// Each calls call for every number below n, at most limit at a time, and returns the
+// errors by number.
 func Each(n, limit int, call func(int) error) []error {
 	errs := make([]error, n)
 	var group errgroup.Group
@@ -64,11 +65,11 @@ func Each(n, limit int, call func(int) error) []error {
 			return nil
 		})
 	}
-	_ = group.Wait() // Errors are in errs.
+	_ = group.Wait() // errs holds the errors.
 	return errs
 }
 
-// Sort sorts entries as List returns them.
+// Sort puts entries in the order that List returns.
 func Sort(entries []Entry) {
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.ID, b.ID) })
 }

@@ -9,17 +9,17 @@ import (
 )
 
 var (
-	// ErrTransient marks what may succeed when it is tried again as it is: the
-	// registry is down, slow or overloaded.
+	// ErrTransient marks a failure that an unchanged retry may overcome: the registry
+	// is down, slow or overloaded.
 	ErrTransient = errors.New("the registry is not available now")
-	// ErrPermanent marks what fails until somebody changes something: wrong
-	// credentials, a refused value, an address that speaks another protocol.
+	// ErrPermanent marks a failure that persists until someone changes something: wrong
+	// credentials, a refused value, or an address that speaks another protocol.
 	ErrPermanent = errors.New("the registry refuses")
-	// ErrConflict marks a change that was computed from an outdated list: list
-	// again and compute it anew.
+	// ErrConflict marks a change computed from an outdated list: list again and
+	// recompute it.
 	ErrConflict = errors.New("conflict")
-	// ErrForeign marks a change to an entry of somebody else. It was not made
-	// and must not be forced.
+	// ErrForeign marks a change to an entry that another owner wrote. The change was
+	// not made and must not be forced.
 	ErrForeign = errors.New("foreign entry")
 )
 
@@ -44,11 +44,11 @@ func mark(err, as error) error {
 	return marked{error: err, mark: as}
 }
 
-// ChangeError is why one change of a batch was not made.
+// ChangeError tells why one change of a batch was not made.
 type ChangeError struct {
-	// ID of the entry.
+	// ID is the entry's ID.
 	ID string
-	// Err says why; errors.Is finds one of the four marks in it.
+	// Err is the reason; errors.Is finds one of the four marks in it.
 	Err error
 }
 
@@ -58,8 +58,8 @@ func (e *ChangeError) Error() string { return fmt.Sprintf("entry %s: %v", e.ID, 
 // Unwrap returns the reason.
 func (e *ChangeError) Unwrap() error { return e.Err }
 
-// ChangeErrors returns the reasons by entry ID, and what is left of err when
-// they are taken out: nil if every change was either made or refused alone.
+// ChangeErrors returns the reasons by entry ID, and the rest of err without them: nil
+// if every change was either made or refused on its own.
 func ChangeErrors(err error) (byID map[string]error, rest error) {
 	byID = map[string]error{}
 	var others []error
@@ -88,11 +88,11 @@ func flatten(err error) []error {
 	return all
 }
 
-// maxExcerpt bounds how much of an answer an error repeats, in bytes.
+// maxExcerpt limits how much of an answer an error repeats, in bytes.
 const maxExcerpt = 256
 
-// Excerpt makes one line for an error of what a registry said. What is hidden,
-// such as a password that a server repeats, is left out.
+// Excerpt turns a registry's answer into one line for an error. It leaves out the
+// hidden texts, such as a password that a server repeats.
 func Excerpt(text string, hidden ...string) string {
 	for _, secret := range hidden {
 		if secret != "" {

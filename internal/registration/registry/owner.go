@@ -4,8 +4,8 @@ package registry
 
 import "fmt"
 
-// MetaPrefix begins the keys of metadata that are Usher's own, in registries that
-// keep the owner of an entry beside its metadata.
+// MetaPrefix is the prefix of Usher's own metadata keys, in registries that store an
+// entry's owner in its metadata.
 const MetaPrefix = "usher-"
 
 const (
@@ -16,21 +16,22 @@ const (
 	metaUID          = MetaPrefix + "uid"
 )
 
-// Owner says who wrote an entry. The zero Owner is anybody but Usher.
+// Owner identifies who wrote an entry. The zero Owner means that Usher did not write
+// it.
 type Owner struct {
 	// Cluster is the UID of the kube-system namespace.
 	Cluster string `json:"cluster"`
-	// Namespace of the Pod and of the Registration.
+	// Namespace is the namespace of the Pod and of the Registration.
 	Namespace string `json:"namespace"`
-	// Registration is its name.
+	// Registration is the name of the Registration.
 	Registration string `json:"registration"`
-	// Pod is its name.
+	// Pod is the name of the Pod.
 	Pod string `json:"pod"`
-	// PodUID tells Pods of the same name apart.
+	// PodUID distinguishes Pods of the same name.
 	PodUID string `json:"uid"`
 }
 
-// String names the owner for people.
+// String names the owner for messages.
 func (o Owner) String() string {
 	if o == (Owner{}) {
 		return "somebody who is not Usher"
@@ -44,7 +45,7 @@ func (o Owner) Mark(meta map[string]string) {
 	meta[metaPod], meta[metaUID] = o.Pod, o.PodUID
 }
 
-// MarkedOwner is the owner that Mark wrote.
+// MarkedOwner returns the owner that Mark wrote.
 func MarkedOwner(meta map[string]string) Owner {
 	return Owner{
 		Cluster: meta[metaCluster], Namespace: meta[metaNamespace], Registration: meta[metaRegistration],

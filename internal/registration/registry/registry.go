@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry is what Usher asks of a place where callers find services.
+// Package registry defines what Usher needs from a place where callers find services.
 //
-// A connector translates; it decides nothing. It lists what the registry has
-// and applies changes that were computed from such a list. Who belongs there
-// is decided in package registration.
+// A connector translates and decides nothing. It lists what the registry has and
+// applies changes computed from such a list. Package registration decides who belongs
+// there.
 //
-// Entries carry no lease: an operator that is down must not take healthy
-// instances with it. They are compared with what they should be every
-// spec.repairInterval instead.
+// Entries have no lease, because an operator that is down must not take healthy
+// instances with it. Instead, Usher compares them with the desired state every
+// spec.repairInterval.
 package registry
 
 import (
@@ -19,33 +19,30 @@ import (
 	"strings"
 )
 
-// Connector talks to one registry. It can be used from several goroutines.
+// Connector talks to one registry. It is safe for concurrent use.
 //
-// Every call is bounded by its context, and a call that the context ended
-// returns an error that errors.Is finds both that cause and Transient in. A
-// registry that was unreachable is tried anew by the next call: a connector
-// needs no rebuilding to recover.
+// The context bounds every call. If the context ends a call, errors.Is finds both the
+// context's cause and Transient in the error. The next call retries a registry that was
+// unreachable, so a connector never needs to be rebuilt.
 type Connector interface {
-	// List returns every entry of the service, also those of other owners,
-	// sorted by ID. It reads what a caller would read now: never from a cache,
-	// never from a replica that may lag, because hooks are released on its word.
-	// Maps of entries are for reading: the connector may hand them out again.
+	// List returns every entry of the service, including those of other owners, sorted
+	// by ID. It returns what a caller would read now, never a cache or a replica that
+	// may lag, because Usher releases hooks based on it. Treat the maps in entries as
+	// read-only: the connector may return them again.
 	List(ctx context.Context, service string) ([]Entry, error)
 
-	// Apply makes the changes. Each is compared with what is there when it is
-	// made, as Change.Check describes; where the registry can, in the same
-	// transaction. A change that is refused does not keep the others back: its
-	// error is a *ChangeError, joined with those of the others. Any other error
-	// says that some changes may have been made and some not; Apply is
-	// idempotent, so the same changes may be sent again.
+	// Apply makes the changes. It compares each change with the current entry, as
+	// Change.Check describes, in the same transaction if the registry supports that. A
+	// refused change does not stop the others: its error is a *ChangeError, joined with
+	// the other errors. Any other error means that some changes may have been made and
+	// some not. Apply is idempotent, so the caller may send the same changes again.
 	//
-	// A registry that sees requests in flight removes in steps: the first Remove
-	// takes the entry out of the choice of callers, and List goes on to show it,
-	// Unsettled, until a later one finds that the last request is over.
+	// A registry that knows its requests in flight removes an entry in steps. The first
+	// Remove hides the entry from callers. List keeps showing it as Unsettled until a
+	// later Remove finds that the last request has ended.
 	Apply(ctx context.Context, service string, changes []Change) error
 
-	// Ping is the cheapest call that proves that the address and the
-	// credentials work.
+	// Ping is the cheapest call that proves that the address and credentials work.
 	Ping(ctx context.Context) error
 
 	// Close frees connections. Entries stay.
@@ -54,42 +51,42 @@ type Connector interface {
 
 // Entry is an instance of a service.
 type Entry struct {
-	// ID is unique in the service.
+	// ID is unique within the service.
 	ID string `json:"id"`
-	// Address is an IP address. An entry of another owner may hold anything.
+	// Address is an IP address. An entry of another owner may contain any text.
 	Address string `json:"address"`
 	// Port is from 1 to 65535.
 	Port int32 `json:"port"`
-	// Weight is the share of requests relative to other instances, at least 1. A
-	// listed one of 0 says that the registry holds the entry back from callers; a
-	// wanted one of 0 asks for that, of connectors that can (ValidateHolding).
+	// Weight is the share of requests relative to other instances, at least 1. In a
+	// listed entry, 0 means that the registry hides the entry from callers. In a wanted
+	// entry, 0 asks a connector that can do so to hide it (ValidateHolding).
 	Weight int32 `json:"weight"`
 	// Metadata is for callers.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Owner is zero for entries that Usher did not write.
 	Owner Owner `json:"owner"`
-	// Unsettled says why a listed entry is neither fully in service nor gone, for
-	// people: "it waits for 2 sessions on HAProxy 10.0.0.1:9999". Empty, which a
-	// wanted entry always is: it is in service. Removing an unsettled entry again
-	// takes it out once it can go; a Put brings it back.
+	// Unsettled tells users why a listed entry is neither fully in service nor gone,
+	// such as "it waits for 2 sessions on HAProxy 10.0.0.1:9999". Empty means in
+	// service; a wanted entry's is always empty. Another Remove takes out an unsettled
+	// entry once it can go; a Put brings it back.
 	Unsettled string `json:"unsettled,omitempty"`
-	// NoMetadata says that the registry has no place for metadata, so that what
-	// is listed says nothing about it.
+	// NoMetadata means that the registry cannot store metadata, so the listed metadata
+	// proves nothing.
 	NoMetadata bool `json:"-"`
-	// Version is opaque. It changes whenever the entry does; empty stands for
-	// "no such entry".
+	// Version is opaque. It changes whenever the entry does. Empty means "no such
+	// entry".
 	Version string `json:"version,omitempty"`
 }
 
-// Same says whether callers and owners see no difference; versions do not count,
-// nor does metadata where the registry cannot hold it.
+// Same reports whether callers and owners see no difference. It ignores versions, and
+// metadata if the registry cannot store it.
 func (e Entry) Same(other Entry) bool {
 	return e.ID == other.ID && e.Address == other.Address && e.Port == other.Port &&
 		e.Weight == other.Weight && e.Owner == other.Owner && e.Unsettled == other.Unsettled &&
 		(e.NoMetadata || other.NoMetadata || maps.Equal(e.Metadata, other.Metadata))
 }
 
-// Op is what a Change does.
+// Op is the operation of a Change.
 type Op string
 
 const (
@@ -99,22 +96,22 @@ const (
 	Remove Op = "remove"
 )
 
-// Change is one instance that joins, changes or leaves.
+// Change makes one instance join, change or leave.
 type Change struct {
-	// Op says which.
+	// Op is the operation.
 	Op Op `json:"op"`
-	// Entry is the wanted one. Its Version is what List returned for the ID,
-	// empty if there was no such entry. Remove reads ID, Owner and Version only.
+	// Entry is the wanted entry. Its Version is what List returned for the ID, or empty
+	// if there was no such entry. Remove reads only ID, Owner and Version.
 	Entry Entry `json:"entry"`
 }
 
 // String describes the change for logs.
 func (c Change) String() string { return string(c.Op) + " " + c.Entry.ID }
 
-// Check decides the change against the entry that has its ID now, nil for none:
-// apply is false where nothing is left to do. Errors are ErrForeign for an
-// entry of another cluster or of nobody, and ErrConflict for one that changed
-// since it was listed.
+// Check compares the change with the entry that has its ID now, nil for none. apply is
+// false if nothing is left to do. The error is ErrForeign for an entry of another
+// cluster or of no owner, and ErrConflict for an entry that changed since it was
+// listed.
 func (c Change) Check(current *Entry) (apply bool, err error) {
 	switch {
 	case current == nil && c.Op == Remove:
@@ -133,11 +130,11 @@ func (c Change) Check(current *Entry) (apply bool, err error) {
 	return true, nil
 }
 
-// Validate refuses a batch that no registry could apply as a whole. The error
-// is permanent and nothing was changed.
+// Validate refuses a batch that no registry could apply as a whole. The error is
+// permanent, and nothing was changed.
 func Validate(service string, changes []Change) error { return validate(service, changes, 1) }
 
-// ValidateHolding is Validate for connectors that can hold an entry back: one of
+// ValidateHolding is Validate for connectors that can hold an entry back: an entry of
 // weight 0 stays, is listed with that weight, and gets no callers.
 func ValidateHolding(service string, changes []Change) error { return validate(service, changes, 0) }
 

@@ -38,7 +38,7 @@ func TestChangeErrorsSeparatesChangesFromTheRest(t *testing.T) {
 	}
 }
 
-// TestRounds makes changes anew that meet what others did, as often as makes sense.
+// TestRounds checks that conflicting changes are retried a limited number of times.
 func TestRounds(t *testing.T) {
 	changes := []registry.Change{{Entry: registry.Entry{ID: "a"}}, {Entry: registry.Entry{ID: "b"}}, {Entry: registry.Entry{ID: "c"}}}
 	down := registry.Transient(errors.New("down"))

@@ -4,16 +4,16 @@ package registry
 
 import usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 
-// Settings are what a kind reads of a Registry's spec.
+// Settings are what a kind reads from a Registry's spec.
 type Settings struct {
-	// Secret holds the credentials, nil for none.
+	// Secret names the credentials, nil for none.
 	Secret *usherv1alpha1.SecretReference
-	// Root is where services are, for kinds where that can change while the
-	// Registry stays: what was written under the old one is then removed. Empty
-	// for the others.
+	// Root is where services are kept, for kinds where that can change during the life
+	// of a Registry. Usher then removes the entries under the old root. Empty for other
+	// kinds.
 	Root string
-	// Connect makes a connector, and connects to nothing. root is Root or an earlier
-	// one; secret has those of the kind's keys that the Secret has. Errors are
+	// Connect makes a connector but does not connect. root is Root or an earlier value
+	// of it. secret has those of the kind's keys that exist in the Secret. Errors are
 	// permanent and name the field or the Secret's key.
 	Connect func(root string, secret map[string][]byte) (Connector, error)
 }

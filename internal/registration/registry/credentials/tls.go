@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credentials reads what the Secrets of several kinds of registry have
-// in common.
+// Package credentials reads the Secret keys that several kinds of registry share.
 package credentials
 
 import (
@@ -12,19 +11,19 @@ import (
 
 // Keys of a credentials Secret.
 const (
-	// KeyCA is the PEM bundle that the server's certificate is checked with,
-	// the system's roots if absent.
+	// KeyCA is the PEM bundle that verifies the server's certificate. Default: the
+	// system's roots.
 	KeyCA = "ca.crt"
-	// KeyCertificate and KeyPrivateKey are the client certificate, in PEM.
+	// KeyCertificate and KeyPrivateKey are the client's certificate and key, in PEM.
 	KeyCertificate = "tls.crt"
 	KeyPrivateKey  = "tls.key"
 )
 
-// TLSKeys are the keys that TLS reads.
+// TLSKeys returns the keys that TLS reads.
 func TLSKeys() []string { return []string{KeyCA, KeyCertificate, KeyPrivateKey} }
 
-// TLS makes a client's configuration from the Secret, which may be nil. Errors
-// name the key, and no value.
+// TLS builds a client configuration from the Secret, which may be nil. Errors name the
+// key but never a value.
 func TLS(secret map[string][]byte) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca := secret[KeyCA]; len(ca) > 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the one table of all kinds of registry. docs/add-a-registry.md
-// says how to add one.
+// Package kinds holds the one table of all kinds of registry. docs/add-a-registry.md
+// explains how to add one.
 package kinds
 
 import (
@@ -27,32 +27,33 @@ import (
 
 // Kind is a row of the table.
 type Kind struct {
-	// Name is that of the kind's field in the spec of a Registry.
+	// Name is the name of the kind's field in the spec of a Registry.
 	Name string
-	// Keys are those that the connector reads of the credentials Secret; it gets no
-	// others.
+	// Keys are the keys of the credentials Secret that the connector reads. It receives
+	// no others.
 	Keys []string
-	// HoldsBack says that the connector can keep an entry that gets no callers, as
-	// onInPlaceUpdate: FailOver asks for: it calls registry.ValidateHolding.
+	// HoldsBack reports whether the connector can keep an entry and hide it from
+	// callers, as onInPlaceUpdate: FailOver requires. Such a connector calls
+	// registry.ValidateHolding.
 	HoldsBack bool
-	// Read reads the kind's field; nil if it is not set. namespace is the
+	// Read reads the kind's field, and returns nil if it is not set. namespace is the
 	// Registration's.
 	Read func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings
 }
 
-// Cluster is where kinds keep entries that need no server but Kubernetes' own.
+// Cluster is where kinds keep entries if they need no server other than Kubernetes.
 type Cluster struct {
-	// Reader reads from the API server, past any cache.
+	// Reader reads from the API server, not from a cache.
 	Reader client.Reader
-	// Writer writes to it.
+	// Writer writes to the API server.
 	Writer client.Writer
-	// XDS is what this process serves by xDS, nil if it does not.
+	// XDS is what this process serves over xDS, nil if it serves nothing.
 	XDS *xds.Store
 }
 
 type keys = []string
 
-// table has a line for each kind, sorted by name: Name, Keys, HoldsBack, Read.
+// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Read.
 func table(in Cluster) []Kind {
 	tls := func(others ...string) keys { return append(others, credentials.TLSKeys()...) }
 	return []Kind{
@@ -69,11 +70,11 @@ func table(in Cluster) []Kind {
 	}
 }
 
-// facts are the table for those who connect to nothing.
+// facts is the table for callers that make no connection.
 var facts = table(Cluster{})
 
-// Of returns the kind of a Registry and its settings, as a Registration of the
-// namespace sees them; both are zero if the Registry sets no kind.
+// Of returns the kind of a Registry and its settings for a Registration in the
+// namespace. Both are zero if the Registry sets no kind.
 func Of(r *usherv1alpha1.Registry, namespace string) (Kind, registry.Settings) {
 	return find(facts, r, namespace)
 }
@@ -87,9 +88,9 @@ func find(rows []Kind, r *usherv1alpha1.Registry, namespace string) (Kind, regis
 	return Kind{}, registry.Settings{}
 }
 
-// Connect returns what makes a connector for a Registry of any kind. root is where
-// its services are, Settings.Root or an earlier one; secret is nil if the Registry
-// names none.
+// Connect returns a function that makes a connector for a Registry of any kind. root is
+// where the Registry keeps its services: Settings.Root or an earlier value of it.
+// secret is nil if the Registry names no Secret.
 func Connect(in Cluster) func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
 	rows := table(in)
 	return func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
@@ -101,7 +102,7 @@ func Connect(in Cluster) func(r *usherv1alpha1.Registry, root string, secret map
 	}
 }
 
-// only is the part of a Secret that has the keys.
+// only returns the part of a Secret that has the keys.
 func only(secret map[string][]byte, keys keys) map[string][]byte {
 	part := make(map[string][]byte, len(keys))
 	for _, key := range keys {
@@ -112,7 +113,7 @@ func only(secret map[string][]byte, keys keys) map[string][]byte {
 	return part
 }
 
-// fields are those of all kinds, for people.
+// fields lists the fields of all kinds, for messages.
 func fields(rows []Kind) string {
 	var all []string
 	for _, row := range rows {

@@ -14,7 +14,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
-// TestKinds holds together what has to know every kind of registry.
+// TestKinds checks that everything that must know each kind of registry knows it.
 func TestKinds(t *testing.T) {
 	secret := &usherv1alpha1.SecretReference{Namespace: "usher", Name: "credentials"}
 	kube := fake.NewClientBuilder().Build()
@@ -72,7 +72,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestNoKind says what there is to choose from.
+// TestNoKind checks that the error lists the available kinds.
 func TestNoKind(t *testing.T) {
 	none := &usherv1alpha1.Registry{}
 	if kind, settings := Of(none, "demo"); kind.Name+settings.Root != "" || settings.Secret != nil || settings.Connect != nil {
@@ -85,7 +85,7 @@ func TestNoKind(t *testing.T) {
 	}
 }
 
-// TestXDSUnserved says which flag is missing.
+// TestXDSUnserved checks that the error names the missing flag.
 func TestXDSUnserved(t *testing.T) {
 	kube := fake.NewClientBuilder().Build()
 	served := &usherv1alpha1.Registry{Spec: usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{}}}

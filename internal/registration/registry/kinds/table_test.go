@@ -33,7 +33,7 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// TestTable holds the table, the API's fields and the CRD together.
+// TestTable checks that the table, the API's fields and the CRD agree.
 func TestTable(t *testing.T) {
 	var names []string
 	for _, row := range table(Cluster{}) {
@@ -55,7 +55,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// fieldsOfAPI are the kinds that the API has, sorted. Each is read by its own row.
+// fieldsOfAPI returns the kinds in the API, sorted, and checks that its own row reads
+// each.
 func fieldsOfAPI(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -75,7 +76,7 @@ func fieldsOfAPI(t *testing.T) []string {
 	return names
 }
 
-// schema is what is read of a CRD's.
+// schema is the part of a CRD's schema that the tests read.
 type schema struct {
 	Description string            `json:"description"`
 	Properties  map[string]schema `json:"properties"`
@@ -85,7 +86,7 @@ type schema struct {
 	} `json:"x-kubernetes-validations"`
 }
 
-// specOf is the schema of spec that the API server has.
+// specOf returns the schema of spec that the API server uses.
 func specOf(t *testing.T) schema {
 	t.Helper()
 	var crd struct {
@@ -106,8 +107,9 @@ func specOf(t *testing.T) schema {
 	return crd.Spec.Versions[0].Schema.Root.Properties["spec"]
 }
 
-// TestDocuments: docs/registries.md has a row and an example of every kind, README.md
-// names it. Each example can be used, and its connector holds back what the table says.
+// TestDocuments checks that docs/registries.md has a row and an example for each kind
+// and README.md names it, that each example works, and that its connector holds entries
+// back exactly if the table says so.
 func TestDocuments(t *testing.T) {
 	text := read(t, "docs/registries.md")
 	_, list, _ := strings.Cut(read(t, "README.md"), "Registries so far:")
@@ -142,7 +144,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// examplesIn are the Registries in a document, by kind.
+// examplesIn returns the Registries in a document, by kind.
 func examplesIn(t *testing.T, text string) map[string]*usherv1alpha1.Registry {
 	t.Helper()
 	all := map[string]*usherv1alpha1.Registry{}
@@ -163,7 +165,7 @@ func examplesIn(t *testing.T, text string) map[string]*usherv1alpha1.Registry {
 	return all
 }
 
-// cellsOf are those of a kind's row.
+// cellsOf returns the cells of a kind's row.
 func cellsOf(text, name string) []string {
 	_, row, _ := strings.Cut(text, "\n| `"+name+"` |")
 	row, _, _ = strings.Cut(row, "|\n")
@@ -174,7 +176,7 @@ func cellsOf(text, name string) []string {
 	return cells
 }
 
-// secretCell names the keys of a Secret; those of TLS go together.
+// secretCell names the keys of a Secret, with the TLS keys grouped as one.
 func secretCell(keys []string) string {
 	var words []string
 	tls := credentials.TLSKeys()
@@ -192,8 +194,8 @@ func secretCell(keys []string) string {
 	return strings.Join(words, ", ")
 }
 
-// refusesToHold says whether the connector refuses an entry of weight 0 as such. It
-// reaches no server.
+// refusesToHold reports whether the connector refuses an entry because its weight is 0.
+// It contacts no server.
 func refusesToHold(c registry.Connector) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -203,8 +205,8 @@ func refusesToHold(c registry.Connector) bool {
 	return errors.Is(err, registry.ErrPermanent) && strings.Contains(err.Error(), "weight 0")
 }
 
-// TestSuite: the suite that every connector has to pass is run for every kind, in a
-// file called <kind>_test.go.
+// TestSuite checks that every kind has a file called <kind>_test.go that runs the
+// connectors' common suite.
 func TestSuite(t *testing.T) {
 	run := map[string]bool{}
 	for _, folder := range []string{"conformance", "test/integration/registries", "internal/registration/registry"} {
@@ -225,7 +227,8 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// TestOnlyItsKeys: a connector gets no key of the Secret that the table does not name.
+// TestOnlyItsKeys checks that a connector receives only the Secret keys that the table
+// names.
 func TestOnlyItsKeys(t *testing.T) {
 	got := only(map[string][]byte{"token": []byte("a"), "password": []byte("b")}, []string{"token", "ca.crt"})
 	if len(got) != 1 || string(got["token"]) != "a" {

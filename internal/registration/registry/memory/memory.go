@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory is a registry in this process, with the faults that real ones
-// have. It is the model that the other connectors are compared with.
+// Package memory is an in-process registry with the faults of real ones. It is the
+// model for the other connectors.
 package memory
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Fault is something that goes wrong.
+// Fault is a failure mode.
 type Fault int
 
 const (
@@ -23,16 +23,16 @@ const (
 	None Fault = iota
 	// Down fails each call at once, as transient.
 	Down
-	// Hang answers no call before its context ends.
+	// Hang blocks every call until its context ends.
 	Hang
-	// ReadOnly refuses to apply anything, as permanent.
+	// ReadOnly refuses every Apply, as permanent.
 	ReadOnly
-	// Stale lists what was there when the fault began, and applies changes.
+	// Stale lists the entries from when the fault began, but applies changes.
 	Stale
-	// Lossy applies changes and says that it failed.
+	// Lossy applies changes but reports a failure.
 	Lossy
-	// Busy has requests in flight to every instance: what is removed or held back
-	// stays listed, unsettled, until that is asked for again without the fault.
+	// Busy has requests in flight to every instance. A removed or held back entry stays
+	// listed, unsettled, until it is asked for again without the fault.
 	Busy
 )
 
@@ -46,7 +46,7 @@ type Registry struct {
 	calls    Calls
 }
 
-// Calls counts what was asked of the registry.
+// Calls counts the calls to the registry.
 type Calls struct{ List, Apply, Ping int }
 
 var _ registry.Connector = (*Registry)(nil)
@@ -56,7 +56,7 @@ func New() *Registry {
 	return &Registry{services: map[string]map[string]registry.Entry{}}
 }
 
-// Break makes every later call show the fault, until None.
+// Break makes every later call show the fault, until a Break with None.
 func (r *Registry) Break(fault Fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,14 +70,14 @@ func (r *Registry) Break(fault Fault) {
 	}
 }
 
-// Calls returns how often each method was called so far.
+// Calls returns how often each method has been called.
 func (r *Registry) Calls() Calls {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.calls
 }
 
-// Seed writes entries past all checks, as somebody else would.
+// Seed writes entries without any checks, as another writer would.
 func (r *Registry) Seed(service string, entries ...registry.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +86,7 @@ func (r *Registry) Seed(service string, entries ...registry.Entry) {
 	}
 }
 
-// Drop removes entries past all checks.
+// Drop removes entries without any checks.
 func (r *Registry) Drop(service string, ids ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,7 @@ func (r *Registry) Drop(service string, ids ...string) {
 	}
 }
 
-// Entries returns what is really there, whatever fault List shows.
+// Entries returns the real entries, whatever List shows under a fault.
 func (r *Registry) Entries(service string) []registry.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registrytest is what every connector has to do, on a real server.
+// Package registrytest is the suite that every connector must pass on a real server.
 package registrytest
 
 import (
@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// callTimeout is what a Registry's spec.timeout would be.
+	// callTimeout stands for the spec.timeout of a Registry.
 	callTimeout = 5 * time.Second
-	// downTimeout bounds a call to a registry that is down.
+	// downTimeout limits a call to a registry that is down.
 	downTimeout = 2 * time.Second
-	// recovery bounds the time until a registry that is back answers.
+	// recovery limits the time until a restored registry answers.
 	recovery = 20 * time.Second
 )
 
@@ -30,25 +30,24 @@ const (
 type Subject struct {
 	// Connector talks to the server.
 	Connector registry.Connector
-	// Seed writes an entry as somebody who is not Usher.
+	// Seed writes an entry as a writer other than Usher.
 	Seed func(t *testing.T, service, id string)
-	// Break takes the server away, Mend brings it back with what it had, unless
-	// it Forgets.
+	// Break stops the server. Mend restores it with its entries, unless it Forgets.
 	Break, Mend func(t *testing.T)
-	// NoMetadata says that the registry has no place for metadata: entries are
-	// listed without it, and say so.
+	// NoMetadata means that the registry cannot store metadata, and that listed entries
+	// say so.
 	NoMetadata bool
-	// HoldsBack says that an entry of weight 0 stays and gets no callers.
+	// HoldsBack means that an entry of weight 0 stays and gets no callers.
 	HoldsBack bool
-	// Forgets says that a server which comes back has lost its entries.
+	// Forgets means that a restored server has lost its entries.
 	Forgets bool
-	// AddressIsIdentity says that the registry has one entry at most for an
-	// address and port of a service.
+	// AddressIsIdentity means that a service has at most one entry for an address and
+	// port.
 	AddressIsIdentity bool
 }
 
-// Run runs the suite. connect returns a connector to an empty server of its own
-// for each test, and cleans up after it.
+// Run runs the suite. For each test, connect returns a connector to an empty server of
+// its own, and cleans up afterwards.
 func Run(t *testing.T, connect func(t *testing.T) Subject) {
 	tests := []struct {
 		name string
@@ -92,7 +91,7 @@ type harness struct {
 	Subject
 }
 
-// entry is the one of Pod web-<n> in the cluster.
+// entry returns the entry of Pod web-<n> in the cluster.
 func entry(cluster string, n int) registry.Entry {
 	pod := fmt.Sprintf("web-%03d", n)
 	return registry.Entry{
@@ -161,7 +160,7 @@ func (h *harness) shows(want ...registry.Entry) map[string]string {
 	return versions
 }
 
-// held are the entries as the registry can hold them.
+// held returns the entries as the registry can store them.
 func (h *harness) held(entries []registry.Entry) []registry.Entry {
 	held := append([]registry.Entry{}, entries...)
 	for i := range held {
@@ -233,8 +232,8 @@ func testUpdate(h *harness) {
 	}
 }
 
-// testHoldBack takes an entry out of service without removing it. A connector
-// that cannot refuses.
+// testHoldBack takes an entry out of service without removing it. A connector that
+// cannot do so must refuse.
 func testHoldBack(h *harness) {
 	a := entry("here", 1)
 	h.apply(put(a))
@@ -264,10 +263,10 @@ func testHoldBack(h *harness) {
 	a.Version = h.shows(held)[a.ID]
 	h.apply(remove(a))
 	h.shows()
-	// What is gone does not come back to be held.
+	// A removed entry cannot be held back.
 	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a)), a.ID, registry.ErrConflict)
 	h.shows()
-	// The next Pod with that address is not held with it.
+	// The next Pod with that address must not be held back with it.
 	next := entry("here", 2)
 	next.Address = a.Address
 	h.apply(put(next))
