@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// maxTxnOps is how many operations a transaction has; newer servers take more.
+	// maxTxnOps is Consul's limit of operations in a transaction; newer servers allow
+	// more.
 	maxTxnOps = 64
-	// maxTxnBytes is a transaction's size, well below Consul's default limit of
-	// 512 KiB (txn_max_req_len).
+	// maxTxnBytes is the maximum size of a transaction, well below Consul's default
+	// limit of 512 KiB (txn_max_req_len).
 	maxTxnBytes = 384 << 10
 )
 
-// Operations of a transaction, each with one of its fields set.
+// operation is one operation of a transaction. Exactly one field is set.
 type operation struct {
 	Node    *nodeOp    `json:",omitempty"`
 	Service *serviceOp `json:",omitempty"`
@@ -52,9 +53,8 @@ type step struct {
 	bytes  int
 }
 
-// Apply implements registry.Connector. Changes are compared with a list that is
-// read first; the transactions that make them compare the service's index with
-// the one in that list.
+// Apply implements registry.Connector. It compares the changes with a list that it
+// reads first. The transactions test the service's index against that list.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	})
 }
 
-// steps compares the changes with what is there.
+// steps compares the changes with the current instances.
 func (r *Registry) steps(name string, changes []registry.Change, instances []instance) (steps []step, refused []error) {
 	current := make(map[string]instance, len(instances))
 	for _, i := range instances {
@@ -94,7 +94,8 @@ func (r *Registry) steps(name string, changes []registry.Change, instances []ins
 	return steps, refused
 }
 
-// operations are those of a change; there is zero if there is no such instance.
+// operations returns the operations of a change. there is zero if no such instance
+// exists.
 func (r *Registry) operations(name string, change registry.Change, there instance) ([]operation, error) {
 	nodeName := NodeName(name, change.Entry.ID)
 	if change.Op == registry.Remove {
@@ -108,7 +109,7 @@ func (r *Registry) operations(name string, change registry.Change, there instanc
 	if err != nil {
 		return nil, err
 	}
-	// The index of a service that does not exist is 0, for Consul too.
+	// In Consul, too, a service that does not exist has the index 0.
 	wanted.ModifyIndex = there.Service.ModifyIndex
 	ops := []operation{
 		{Node: &nodeOp{Verb: "set", Node: node{Node: nodeName, Address: change.Entry.Address, Datacenter: r.datacenter,
@@ -118,7 +119,7 @@ func (r *Registry) operations(name string, change registry.Change, there instanc
 			Notes: "Passing as long as Usher lists the Pod, critical while it holds it back.", Status: status(change.Entry),
 			ServiceID: change.Entry.ID, ServiceName: name}}},
 	}
-	// A check that somebody hung on the node could keep callers away for ever.
+	// A check that someone else added to the node could hide it from callers for ever.
 	for _, c := range there.Checks {
 		if c.CheckID != checkID {
 			ops = append(ops, operation{Check: &checkOp{Verb: "delete", Check: check{
@@ -128,8 +129,8 @@ func (r *Registry) operations(name string, change registry.Change, there instanc
 	return ops, nil
 }
 
-// commitAll sends the steps in transactions as large as Consul takes them, and
-// returns the changes to try anew.
+// commitAll sends the steps in the largest transactions that Consul accepts, and
+// returns the changes to retry.
 func (r *Registry) commitAll(ctx context.Context, steps []step) (again []registry.Change, refused []error, err error) {
 	for len(steps) > 0 {
 		n := fit(steps)
@@ -145,7 +146,7 @@ func (r *Registry) commitAll(ctx context.Context, steps []step) (again []registr
 	return again, refused, nil
 }
 
-// fit is how many of the steps go into one transaction, at least one.
+// fit returns how many of the steps go into one transaction, at least one.
 func fit(steps []step) int {
 	ops, bytes := 0, 0
 	for i, s := range steps {
@@ -161,7 +162,7 @@ func fit(steps []step) int {
 // commit sends one transaction, which is all or nothing.
 func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.Change, refused []error, err error) {
 	var ops []operation
-	var owner []int // By operation, whose it is.
+	var owner []int // owner maps each operation to its step.
 	for i, s := range batch {
 		ops = append(ops, s.ops...)
 		owner = append(owner, slices.Repeat([]int{i}, len(s.ops))...)
@@ -190,8 +191,8 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 	return again, refused, nil
 }
 
-// reasons are why steps can never be made, by step; those that were outdated, or
-// that failed with the others, have none.
+// reasons returns why steps can never be made, by step. A step that was outdated, or
+// that failed only with the others, has none.
 func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
 	var said struct {
 		Errors []struct {
@@ -214,5 +215,5 @@ func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
 	return reasons, nil
 }
 
-// stale says whether an operation failed because of what others did meanwhile.
+// stale reports whether an operation failed because of a concurrent write.
 func stale(what string) bool { return strings.Contains(what, "index is stale") }

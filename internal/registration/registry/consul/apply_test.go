@@ -14,11 +14,11 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// scripted has nothing registered, and answers transactions as the script says.
+// scripted has no instances, and answers transactions according to the script.
 type scripted struct {
 	*testing.T
-	// commit returns what a transaction of these services is refused with, by
-	// the service's ID; empty for a transaction that is made.
+	// commit returns, by service ID, why a transaction of these services is refused.
+	// Empty means that the transaction succeeds.
 	commit func(round int, ids []string) map[string]string
 	rounds int
 }
@@ -77,7 +77,8 @@ func (s *scripted) apply(n int) error {
 	return r.Apply(s.Context(), "web", changes)
 }
 
-// TestRefusedAloneOthersGoOn sends a transaction anew without what was refused.
+// TestRefusedAloneOthersGoOn checks that a transaction is resent without the refused
+// changes.
 func TestRefusedAloneOthersGoOn(t *testing.T) {
 	var last []string
 	s := &scripted{T: t, commit: func(round int, ids []string) map[string]string {
@@ -96,7 +97,7 @@ func TestRefusedAloneOthersGoOn(t *testing.T) {
 	}
 }
 
-// TestStaleForEver gives up, and says that it is a conflict.
+// TestStaleForEver checks that Apply gives up and reports a conflict.
 func TestStaleForEver(t *testing.T) {
 	s := &scripted{T: t, commit: func(int, []string) map[string]string {
 		return map[string]string{"entry-0": `failed to set service "entry-0" on node "n", index is stale`}
@@ -107,7 +108,7 @@ func TestStaleForEver(t *testing.T) {
 	}
 }
 
-// TestManyChanges makes more than fit into one transaction.
+// TestManyChanges makes more changes than fit into one transaction.
 func TestManyChanges(t *testing.T) {
 	seen := map[string]bool{}
 	s := &scripted{T: t, commit: func(_ int, ids []string) map[string]string {

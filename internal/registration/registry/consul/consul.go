@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package consul keeps entries in Consul's catalog. Each entry has a node of its
-// own that no agent runs on, with one service and one passing check: what is
-// written to an agent's own node is undone by that agent.
+// Package consul keeps entries in Consul's catalog. Each entry has its own node without
+// an agent, with one service and one passing check: an agent would undo writes to its
+// own node.
 //
-// Nothing runs the check, so that it stays passing until the entry is removed,
-// node and all, in one transaction.
+// Nothing runs the check, so it keeps passing until one transaction removes the entry
+// together with its node.
 package consul
 
 import (
@@ -21,30 +21,30 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// KeyToken is the key of the ACL token in the credentials Secret. For https it
-// may hold credentials.KeyCA, KeyCertificate and KeyPrivateKey as well.
+// KeyToken is the key of the ACL token in the credentials Secret. For https the Secret
+// may also hold credentials.KeyCA, KeyCertificate and KeyPrivateKey.
 const KeyToken = "token"
 
 const (
 	headerToken = "X-Consul-Token"
-	// headerFiltered says that the token may not read all that there is. Servers
-	// before 1.11 do not send it.
+	// headerFiltered means that the token may not read everything. Servers before 1.11
+	// do not send it.
 	headerFiltered = "X-Consul-Results-Filtered-By-ACLs"
-	// pingService is a name that Ping asks for; nothing is registered by it.
+	// pingService is the name that Ping asks for. Nothing is registered under it.
 	pingService = "usher-ping"
 )
 
-// Options say where Consul is.
+// Options locate Consul.
 type Options struct {
 	// Address is the URL of an agent or server, without a path.
 	Address string
-	// Datacenter is where entries go, that of the agent if empty.
+	// Datacenter is the datacenter of the entries. Empty means that of the agent.
 	Datacenter string
-	// Secret holds the credentials by the keys above; it may be nil.
+	// Secret holds the credentials under the keys above. It may be nil.
 	Secret map[string][]byte
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.Consul
 	if s == nil {
@@ -67,8 +67,8 @@ type Registry struct {
 
 var _ registry.Connector = (*Registry)(nil)
 
-// New checks the options and connects to nothing. Errors are permanent and name
-// the field or the Secret's key.
+// New checks the options but does not connect. Errors are permanent and name the field
+// or the Secret's key.
 func New(options Options) (*Registry, error) {
 	token := strings.TrimSpace(string(options.Secret[KeyToken]))
 	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
@@ -84,8 +84,8 @@ func New(options Options) (*Registry, error) {
 	return &Registry{client: client, datacenter: options.Datacenter, token: token}, nil
 }
 
-// Ping implements registry.Connector. It needs a leader, as a List does, and without
-// a token asks for ACLs each time.
+// Ping implements registry.Connector. Like List it needs a leader, and without a token
+// it asks each time whether Consul has ACLs.
 func (r *Registry) Ping(ctx context.Context) error {
 	if r.token == "" {
 		if err := r.mayBeFiltered(ctx); err != nil {
@@ -96,10 +96,10 @@ func (r *Registry) Ping(ctx context.Context) error {
 	return err
 }
 
-// List implements registry.Connector. The read is consistent: the leader asks
-// its followers whether it still is one. An entry whose checks do not pass, so
-// that callers do not use it, has the weight 0. The ID of an entry that is not
-// on a node of Usher's is <service id>@<node>.
+// List implements registry.Connector. The read is consistent: the leader confirms with
+// its followers that it still leads. An entry with a failing check has the weight 0,
+// because callers do not use it. An entry on a node that is not Usher's has the ID
+// <service id>@<node>.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	instances, err := r.read(ctx, service)
 	if err != nil {
@@ -114,8 +114,8 @@ func (r *Registry) Close() error {
 	return nil
 }
 
-// read returns the service's instances. It fails rather than return some of
-// them: who cannot see an entry would think that it is gone.
+// read returns the service's instances. It fails rather than return only some of them,
+// because a caller would take a hidden entry for a removed one.
 func (r *Registry) read(ctx context.Context, service string) ([]instance, error) {
 	answer, err := r.call(ctx, http.MethodGet, "/v1/health/service/"+url.PathEscape(service), "consistent", nil)
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 		return nil, err
 	}
 	if instances == nil {
-		// Consul writes [] for none: null is another server's word.
+		// Consul writes [] for none; null comes from another kind of server.
 		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: it is no Consul", answer.Where))
 	}
 	if err := r.whole(ctx, service, instances); err != nil {
@@ -171,7 +171,7 @@ func decode(a *rest.Answer, into any) error {
 	return nil
 }
 
-// failure types an answer that is none.
+// failure types an unusable answer.
 func (r *Registry) failure(a *rest.Answer) error {
 	err := a.Failure(r.token)
 	switch {

@@ -38,7 +38,7 @@ func TestEntryRoundTrip(t *testing.T) {
 	}
 }
 
-// TestTags hands tags over to Consul, which has a place of their own for them.
+// TestTags checks that tags become Consul's own tags.
 func TestTags(t *testing.T) {
 	e := entry()
 	e.Metadata[metaTags] = "blue,canary"
@@ -51,7 +51,7 @@ func TestTags(t *testing.T) {
 	}
 	there := instance{Service: stored}
 	there.Node.Node = NodeName("web", e.ID)
-	there.Service.Tags = []string{"canary", "blue"} // As somebody else may have put them.
+	there.Service.Tags = []string{"canary", "blue"} // Another writer may have added them.
 	if have := there.entry("web").Metadata; !cmp.Equal(have, e.Metadata) {
 		t.Errorf("the metadata came back as %v, want %v", have, e.Metadata)
 	}
@@ -140,7 +140,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// liar answers every list with the same.
+// liar gives the same answer to every list.
 func liar(t *testing.T, code int, header http.Header, body string) *Registry {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -189,8 +189,8 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestNoTokenIsNoReasonToListLess asks a server that has ACLs, and one that is
-// not Consul, before it believes that nothing is there.
+// TestNoTokenIsNoReasonToListLess checks that an empty list is not believed from a
+// server with ACLs, or from one that is not Consul.
 func TestNoTokenIsNoReasonToListLess(t *testing.T) {
 	for code, want := range map[int]error{
 		http.StatusOK: registry.ErrPermanent, http.StatusForbidden: registry.ErrPermanent,

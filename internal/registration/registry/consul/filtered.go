@@ -14,15 +14,16 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// memory is what lists have shown, of each service. Without a token, Consul's ACLs
-// hide entries and do not say so. A list that has everything that was there before
-// hides nothing; where something is missing, Consul is asked whether it has ACLs.
+// memory holds the entries that lists have shown, by service. Without a token, Consul's
+// ACLs hide entries silently. A list with every known entry hides nothing; if one is
+// missing, Consul is asked whether it has ACLs.
 type memory struct {
 	mu       sync.Mutex
 	services map[string]map[string]bool
 }
 
-// missing are the IDs that the list lacks; first says that none was believed before.
+// missing returns the IDs that the list lacks. first means that no list of the service
+// was believed before.
 func (m *memory) missing(service string, listed []registry.Entry) (ids []string, first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,7 +40,7 @@ func (m *memory) missing(service string, listed []registry.Entry) (ids []string,
 	return ids, !asked
 }
 
-// believe takes a list in. What others have written since it was asked for stays.
+// believe accepts a list. Entries written since the request stay.
 func (m *memory) believe(service string, listed []registry.Entry, missing []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,19 +58,19 @@ func (m *memory) believe(service string, listed []registry.Entry, missing []stri
 	}
 }
 
-// wrote remembers entries that may be there now, whatever became of the call.
+// wrote remembers entries that may exist now, even if the call failed.
 func (m *memory) wrote(service string, changes []registry.Change) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, change := range changes {
-		// A service that was never listed is asked about in any case.
+		// For a service that was never listed, Consul is asked about ACLs anyway.
 		if known := m.services[service]; known != nil && change.Op == registry.Put {
 			known[change.Entry.ID] = true
 		}
 	}
 }
 
-// whole refuses a list without a token that ACLs may have made shorter.
+// whole refuses a list without a token that ACLs may have shortened.
 func (r *Registry) whole(ctx context.Context, service string, instances []instance) error {
 	if r.token != "" {
 		return nil
@@ -85,7 +86,7 @@ func (r *Registry) whole(ctx context.Context, service string, instances []instan
 	return nil
 }
 
-// mayBeFiltered refuses to do without a token where Consul has ACLs.
+// mayBeFiltered returns an error if Consul has ACLs, because then a token is needed.
 func (r *Registry) mayBeFiltered(ctx context.Context) error {
 	answer, err := r.call(ctx, http.MethodGet, "/v1/acl/token/self", "", nil)
 	switch {
@@ -100,7 +101,7 @@ func (r *Registry) mayBeFiltered(ctx context.Context) error {
 	return r.failure(answer)
 }
 
-// entries are the instances of a service, sorted by ID.
+// entries returns the entries of a service's instances, sorted by ID.
 func entries(service string, instances []instance) []registry.Entry {
 	all := make([]registry.Entry, 0, len(instances))
 	for _, i := range instances {

@@ -13,7 +13,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// guarded is a Consul of few words, whose ACLs hide what they hide.
+// guarded is a minimal Consul whose ACLs hide entries.
 type guarded struct {
 	*testing.T
 	*Registry
@@ -88,7 +88,7 @@ func TestACLsAreAskedForWhereSomethingIsMissing(t *testing.T) {
 	}
 }
 
-// TestHiddenIsNotGone turns ACLs on under a connector that has believed lists.
+// TestHiddenIsNotGone turns ACLs on after a connector has believed lists.
 func TestHiddenIsNotGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after []string

@@ -15,7 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Limits of Consul.
+// Consul's limits.
 const (
 	maxMeta      = 64
 	maxMetaKey   = 128
@@ -23,7 +23,7 @@ const (
 	maxWeight    = 65535
 )
 
-// checkID is the check of every entry.
+// checkID is the ID of every entry's check.
 const checkID = "usher"
 
 const (
@@ -31,7 +31,8 @@ const (
 	critical = "critical"
 )
 
-// status of the check of an entry: Consul takes no weight of 0.
+// status returns the status of an entry's check, which stands for a weight of 0: Consul
+// does not accept that weight.
 func status(e registry.Entry) string {
 	if e.Weight == 0 {
 		return critical
@@ -39,14 +40,14 @@ func status(e registry.Entry) string {
 	return passing
 }
 
-// metaTags is the metadata that Consul has a place of its own for, its tags.
+// metaTags is the metadata key that becomes Consul's own tags.
 const metaTags = "tags"
 
-// metaKey is how Consul wants the keys of metadata.
+// metaKey matches the metadata keys that Consul accepts.
 var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 
-// NodeName is the node of an entry. It is a DNS label, whatever the names are,
-// and another one for another service or id.
+// NodeName returns the name of an entry's node. It is a DNS label for any names, and
+// unique to the service and id.
 func NodeName(service, id string) string {
 	sum := sha256.Sum256([]byte(service + "\x00" + id))
 	return "usher-" + hex.EncodeToString(sum[:12])
@@ -97,8 +98,8 @@ type check struct {
 	ModifyIndex uint64 `json:",omitempty"`
 }
 
-// entry translates. Only what is on its own node can be Usher's: a copy
-// elsewhere is somebody else's.
+// entry converts the instance. Only an instance on its own node can be Usher's: a copy
+// elsewhere is another writer's.
 func (i instance) entry(name string) registry.Entry {
 	e := registry.Entry{
 		ID: i.Service.ID, Address: i.Service.Address, Port: i.Service.Port, Weight: i.Service.Weights.Passing,
@@ -119,7 +120,7 @@ func (i instance) entry(name string) registry.Entry {
 	return e
 }
 
-// metadata is what callers are handed with the service, nil if there is nothing.
+// metadata returns the service's metadata for callers, nil if there is none.
 func (s service) metadata() map[string]string {
 	var metadata map[string]string
 	set := func(key, value string) {
@@ -139,12 +140,12 @@ func (s service) metadata() map[string]string {
 	return metadata
 }
 
-// serves says whether callers that ask for passing instances get it.
+// serves reports whether callers that ask for passing instances get it.
 func (i instance) serves() bool {
 	return !slices.ContainsFunc(i.Checks, func(c check) bool { return c.Status != passing })
 }
 
-// version changes with the service and with any of its checks.
+// version changes with the service and with each of its checks.
 func (i instance) version() string {
 	latest := uint64(0)
 	for _, c := range i.Checks {
@@ -153,7 +154,7 @@ func (i instance) version() string {
 	return fmt.Sprintf("%d.%d.%d", i.Service.ModifyIndex, len(i.Checks), latest)
 }
 
-// encode is the service that an entry becomes. Errors are permanent.
+// encode converts an entry to a service. Errors are permanent.
 func encode(name string, e registry.Entry) (service, error) {
 	meta := make(map[string]string, len(e.Metadata)+5)
 	var tags []string

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// maxMessage bounds one update, in bytes; 64 KiB is the protocol's limit.
+	// maxMessage limits one update, in bytes. The protocol's limit is 64 KiB.
 	maxMessage = 48 << 10
-	// maxData bounds a TXT record, in bytes.
+	// maxData limits a TXT record, in bytes.
 	maxData = 16 << 10
-	// maxSet bounds the SRV records of a service, in bytes: with the rest of an
-	// answer they have to fit into 64 KiB.
+	// maxSet limits the SRV records of a service, in bytes: they must fit into 64 KiB
+	// together with the rest of an answer.
 	maxSet = 60 << 10
-	// maxWeight is that of an SRV record.
+	// maxWeight is the largest weight of an SRV record.
 	maxWeight = 65535
 )
 
@@ -30,13 +30,13 @@ type operation struct {
 	host   string
 	srv    *dns.SRV
 	others []dns.RR
-	// have is what was read.
+	// have is the instance as it was read.
 	have *instance
 }
 
-// Apply implements registry.Connector. Many changes share a message, which is
-// all or nothing; when it meets what was changed by others, everything is read
-// again, and what is left of the changes is sent once more.
+// Apply implements registry.Connector. Many changes share one message, which is all or
+// nothing. If it conflicts with another writer, Apply reads everything again and
+// resends the remaining changes once more.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	if err := registry.Validate(service, changes); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	})
 }
 
-// round reads, checks and sends changes. It returns what has to be done again.
+// round reads, checks and sends changes. It returns those to retry.
 func (r *Registry) round(ctx context.Context, n names, changes []registry.Change) (again []registry.Change, refused []error, err error) {
 	pending, refused := r.operations(n, changes)
 	if len(pending) == 0 {
@@ -88,7 +88,7 @@ func (r *Registry) round(ctx context.Context, n names, changes []registry.Change
 	return again, refused, err
 }
 
-// operations are the changes as the server wants them.
+// operations converts the changes to operations for the server.
 func (r *Registry) operations(n names, changes []registry.Change) (pending []*operation, refused []error) {
 	for _, change := range changes {
 		var err error
@@ -105,12 +105,12 @@ func (r *Registry) operations(n names, changes []registry.Change) (pending []*op
 	return pending, refused
 }
 
-// sizeOf is what an SRV record takes in an answer, in bytes: its name is written
-// once for all, and targets are not compressed.
+// sizeOf returns the size of an SRV record in an answer, in bytes. The name is written
+// once for all records; targets are not compressed.
 func sizeOf(srv *dns.SRV) int { return 2 + 10 + 6 + len(srv.Target) + 1 }
 
-// check decides the change against what was read. size is that of the SRV
-// records so far.
+// check compares the change with what was read. size is the size of the SRV records so
+// far.
 func (op *operation) check(size *int) (needed bool, err error) {
 	var current *registry.Entry
 	if op.have.listed() {
@@ -134,8 +134,8 @@ func (op *operation) check(size *int) (needed bool, err error) {
 	return true, nil
 }
 
-// update puts the operations into as few messages as possible. What is in a
-// message that was not applied has to be done again.
+// update packs the operations into as few messages as possible. It returns the changes
+// of messages that were not applied, to retry them.
 func (r *Registry) update(ctx context.Context, ready []*operation) (again []registry.Change, err error) {
 	err = r.connect(ctx, func(send exchange) error {
 		for len(ready) > 0 {
@@ -167,10 +167,10 @@ func (r *Registry) update(ctx context.Context, ready []*operation) (again []regi
 	return again, err
 }
 
-// add writes an operation into a message: what was read as prerequisites, and
-// the difference to what is wanted.
+// add writes an operation into a message: what was read as prerequisites, and the
+// difference to the wanted records.
 func (op *operation) add(m *dns.Msg) {
-	// The library takes the class of prerequisites from the question.
+	// The library takes the class of the prerequisites from the question.
 	m.Question = []dns.Question{{Qclass: dns.ClassINET}}
 	defer func() { m.Question = nil }()
 	sets := []struct {

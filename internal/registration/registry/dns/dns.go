@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dns keeps entries as records of a zone, through dynamic updates (RFC
-// 2136) that a TSIG key signs (RFC 8945). For a service web in the zone
-// svc.example.com an instance is
+// Package dns keeps entries as records of a zone, through dynamic updates (RFC 2136)
+// signed with a TSIG key (RFC 8945). For a service web in the zone svc.example.com, an
+// instance is
 //
 //	_web._tcp.svc.example.com.   SRV  0 <weight> <port> <id>.web.svc.example.com.
 //	<id>.web.svc.example.com.    A    10.0.0.7
 //	<id>.web.svc.example.com.    TXT  {"id":…,"usher":{owner},"metadata":{…}}
 //
-// The three are written in one message, which the server applies as a whole or
-// not at all, and whose prerequisites are the address and the TXT record as they
-// were read. That compares and sets against everybody who, like Usher, changes
-// them with the SRV record; somebody who changes an SRV record alone in the same
-// moment is noticed by the next List. An SRV record without such a TXT record is
-// foreign. So is one whose target is elsewhere; it is listed by its full name.
+// One message writes all three; the server applies it as a whole or not at all. The
+// prerequisites are the address and TXT records as they were read. That is a
+// compare-and-set against every writer who, like Usher, changes them together with the
+// SRV record. If another writer changes only an SRV record at the same moment, the next
+// List notices it. An SRV record without such a TXT record is foreign. So is one whose
+// target is outside <service>.<zone>; it is listed by its full name.
 //
-// The protocol sets limits. Services are names of one label. The SRV records of
-// a service have to fit into one answer of 64 KiB, some 700 instances with ids
-// of 40 characters; more are not taken. An id that cannot be a name is replaced
-// by a digest.
+// The protocol sets limits. A service name is a single label. The SRV records of a
+// service must fit into one answer of 64 KiB, about 700 instances with ids of 40
+// characters; more are refused. An id that cannot be a name is replaced by a digest.
 package dns
 
 import (
@@ -43,8 +42,8 @@ import (
 
 // Keys of the credentials Secret.
 const (
-	// KeyName and KeySecret are the TSIG key; KeySecret is in base64, as
-	// tsig-keygen prints it.
+	// KeyName and KeySecret are the TSIG key. KeySecret is in base64, as tsig-keygen
+	// prints it.
 	KeyName   = "tsig.name"
 	KeySecret = "tsig.secret"
 	// KeyAlgorithm is one of hmac-sha224, -sha256 (the default), -sha384 and -sha512.
@@ -52,15 +51,15 @@ const (
 )
 
 const (
-	// defaultTTL is that of records where Options say nothing, in seconds.
+	// defaultTTL is the TTL of records if Options set none, in seconds.
 	defaultTTL = 5
-	// maxTTL bounds spec.dns.ttl, in seconds: a day.
+	// maxTTL is the maximum of spec.dns.ttl, in seconds: one day.
 	maxTTL = 24 * 60 * 60
-	// maxName is the length of the longest name, without its last dot.
+	// maxName is the length of the longest name, without its trailing dot.
 	maxName = 253
 )
 
-// algorithms are those that are not broken.
+// algorithms are the unbroken ones.
 var algorithms = []string{dns.HmacSHA224, dns.HmacSHA256, dns.HmacSHA384, dns.HmacSHA512}
 
 var (
@@ -68,24 +67,24 @@ var (
 	oneWay = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,60}[a-z0-9])?$`)
 )
 
-// Options say where the zone is.
+// Options locate the zone.
 type Options struct {
-	// Server is host:port of the zone's primary. A secondary must not be named:
-	// it lags.
+	// Server is host:port of the zone's primary. It must not be a secondary, because
+	// secondaries lag.
 	Server string
 	// Zone is the name of the zone.
 	Zone string
-	// TTL is that of the records, in seconds; 5 if zero. Records that are there
-	// keep theirs until they change.
+	// TTL is the TTL of the records, in seconds. Default: 5. Existing records keep
+	// theirs until they change.
 	TTL uint32
-	// Secret holds the credentials by the keys above. Without it requests are not
-	// signed, and the server has to allow them by address.
+	// Secret holds the credentials under the keys above. Without it requests are
+	// unsigned, and the server must allow them by address.
 	Secret map[string][]byte
-	// Now is the clock that stamps requests, time.Now if nil.
+	// Now is the clock that stamps requests. Default: time.Now.
 	Now func() time.Time
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.DNS
 	if s == nil {
@@ -98,7 +97,7 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	}
 }
 
-// seconds is a TTL as DNS has it, 0 if it is absent.
+// seconds converts a TTL to seconds, 0 if absent.
 func seconds(ttl *metav1.Duration) uint32 {
 	if ttl == nil || ttl.Duration <= 0 {
 		return 0
@@ -116,15 +115,15 @@ type Registry struct {
 
 var _ registry.Connector = (*Registry)(nil)
 
-// key is a TSIG key; without a name nothing is signed.
+// key is a TSIG key. Without a name, nothing is signed.
 type key struct {
 	name, algorithm string
 	// secret is in base64.
 	secret string
 }
 
-// New checks the options and connects to nothing. Errors are permanent and name
-// the field or the Secret's key.
+// New checks the options but does not connect. Errors are permanent and name the field
+// or the Secret's key.
 func New(options Options) (*Registry, error) {
 	if _, _, err := net.SplitHostPort(options.Server); err != nil {
 		return nil, registry.Permanent(errors.New("dns.server is no address: write host:port of the zone's primary"))
@@ -181,9 +180,9 @@ func labels(name string) bool {
 	return true
 }
 
-// names are where a service's records are.
+// names are the names of a service's records.
 type names struct {
-	// srv owns the SRV records, base is what targets end in.
+	// srv owns the SRV records; base is the suffix of their targets.
 	srv, base string
 }
 
@@ -195,7 +194,7 @@ func (r *Registry) names(service string) (names, error) {
 	return names{srv: "_" + service + "._tcp." + r.zone, base: service + "." + r.zone}, nil
 }
 
-// host is the name of an instance.
+// host returns the name of an instance.
 func (n names) host(id string) string {
 	if name := id + "." + n.base; labels(id) && len(name) <= maxName+1 {
 		return name
@@ -204,8 +203,8 @@ func (n names) host(id string) string {
 	return "x-" + hex.EncodeToString(digest[:16]) + "." + n.base
 }
 
-// Ping implements registry.Connector: the server has to know the key, and to be
-// an authority for the zone.
+// Ping implements registry.Connector: the server must know the key and be authoritative
+// for the zone.
 func (r *Registry) Ping(ctx context.Context) error {
 	answers, err := r.ask(ctx, []dns.Question{{Name: r.zone, Qtype: dns.TypeSOA, Qclass: dns.ClassINET}})
 	if err != nil {

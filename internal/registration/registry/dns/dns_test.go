@@ -166,7 +166,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestServersThatAnswerWrong is about what named does not do.
+// TestServersThatAnswerWrong covers answers that named does not give.
 func TestServersThatAnswerWrong(t *testing.T) {
 	key := map[string][]byte{KeyName: []byte("key"), KeySecret: []byte("c2VjcmV0")}
 	for _, test := range []struct {
@@ -193,7 +193,7 @@ func TestServersThatAnswerWrong(t *testing.T) {
 	}
 }
 
-// serve answers every request after somebody changed the answer.
+// serve answers every request after change has modified the answer.
 func serve(t *testing.T, change func(*dns.Msg)) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -206,7 +206,7 @@ func serve(t *testing.T, change func(*dns.Msg)) string {
 			answer.SetReply(request)
 			answer.Authoritative = true
 			change(answer)
-			_ = w.WriteMsg(answer) // A caller that is gone has failed itself.
+			_ = w.WriteMsg(answer) // A caller that is gone has failed by itself.
 		})}
 	go func() { _ = server.ActivateAndServe() }()
 	t.Cleanup(func() { _ = listener.Close() })

@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// maxConns bounds the connections of one call. Requests on one follow each
-	// other: a signed answer is checked with the request's own signature.
+	// maxConns limits the connections of one call. Requests on one connection run one
+	// after another, because a signed answer is checked with the request's own
+	// signature.
 	maxConns = 8
-	// perConn is how many requests make another connection worth while.
+	// perConn is how many requests justify another connection.
 	perConn = 16
-	// fudge is how far the clocks may be apart, in seconds.
+	// fudge is the largest allowed difference between the clocks, in seconds.
 	fudge = 300
 )
 
-// errPrerequisite says that what was read is outdated.
+// errPrerequisite means that what was read is outdated.
 var errPrerequisite = errors.New("a prerequisite is not fulfilled")
 
 // exchange sends one request on an open connection.
 type exchange func(*dns.Msg) (*dns.Msg, error)
 
-// connect opens a connection for requests that follow each other. Errors are
-// typed.
+// connect opens a connection for consecutive requests. Errors are typed.
 func (r *Registry) connect(ctx context.Context, call func(exchange) error) error {
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.server)
 	if err != nil {
@@ -47,8 +47,8 @@ func (r *Registry) connect(ctx context.Context, call func(exchange) error) error
 	return call(func(request *dns.Msg) (*dns.Msg, error) { return r.send(ctx, conn, request) })
 }
 
-// send signs a request and checks the answer. The library's own signing chains
-// the requests of a connection to each other, as only zone transfers do.
+// send signs a request and checks the answer. The library's own signing chains the
+// requests of a connection, which is correct only for zone transfers.
 func (r *Registry) send(ctx context.Context, conn *dns.Conn, request *dns.Msg) (*dns.Msg, error) {
 	packed, mac, err := r.sign(request)
 	if err != nil {
@@ -83,13 +83,13 @@ func (r *Registry) sign(request *dns.Msg) (packed []byte, mac string, err error)
 // typed marks an error of the connection.
 func (r *Registry) typed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		// What the connection says then is only that it was cut.
+		// The connection's own error only says that it was cut.
 		return registry.Transient(fmt.Errorf("%s: %w", r.server, ctx.Err()))
 	}
 	return registry.Transient(fmt.Errorf("%s: %w", r.server, err))
 }
 
-// check looks whether the answer is one, and genuine.
+// check verifies that the answer is one and is genuine.
 func (r *Registry) check(request, answer *dns.Msg, failure error) error {
 	signature := answer.IsTsig()
 	switch {
@@ -146,8 +146,8 @@ func (r *Registry) code(request, answer *dns.Msg) error {
 	return registry.Transient(fmt.Errorf("%s answers %s", r.server, name))
 }
 
-// ask sends questions and returns the answers in their order. A name that does
-// not exist has an answer without records.
+// ask sends questions and returns the answers in the same order. A name that does not
+// exist has an answer without records.
 func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Msg, error) {
 	answers := make([]*dns.Msg, len(questions))
 	conns := min(maxConns, (len(questions)+perConn-1)/perConn)
@@ -175,7 +175,7 @@ func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Ms
 	return answers, group.Wait()
 }
 
-// records are those of an answer that have the name and the type asked for.
+// records returns the records of an answer with the requested name and type.
 func records[T dns.RR](answer *dns.Msg) []T {
 	var found []T
 	for _, rr := range answer.Answer {

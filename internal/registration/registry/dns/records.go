@@ -17,17 +17,17 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxText is the length of one string of a TXT record, in bytes.
+// maxText is the maximum length of one string of a TXT record, in bytes.
 const maxText = 255
 
-// stored is what the TXT record of an instance says, in JSON.
+// stored is the JSON in an instance's TXT record.
 type stored struct {
 	ID       string            `json:"id"`
 	Owner    registry.Owner    `json:"usher"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// instance is what the zone has of an instance.
+// instance is what the zone holds for an instance.
 type instance struct {
 	host  string
 	entry registry.Entry
@@ -35,20 +35,20 @@ type instance struct {
 	a     []*dns.A
 	aaaa  []*dns.AAAA
 	txts  []*dns.TXT
-	// lost says that the records are ours and no SRV record leads to them.
+	// lost means that the records are ours but no SRV record points to them.
 	lost bool
-	// strange says that somebody else has records of that name.
+	// strange means that another writer has records of that name.
 	strange bool
 }
 
-// listed says whether callers find it.
+// listed reports whether callers find it.
 func (i *instance) listed() bool { return len(i.srvs) > 0 }
 
 func compareText(a, b dns.RR) int { return strings.Compare(a.String(), b.String()) }
 
-// List implements registry.Connector. It asks for the SRV records, and for each
-// target in the zone for its address and its TXT record: that needs no right but
-// to ask, and reads nothing of other services.
+// List implements registry.Connector. It asks for the SRV records, and for the address
+// and TXT records of each target in the zone. That needs only the right to query, and
+// reads nothing of other services.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	n, err := r.names(service)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *Registry) srvs(ctx context.Context, n names) ([]*dns.SRV, error) {
 	return records[*dns.SRV](answers[0]), nil
 }
 
-// read asks what the zone has of instances, by their names.
+// read asks what the zone holds for the instances with these names.
 func (r *Registry) read(ctx context.Context, n names, hosts []string, srvs []*dns.SRV) ([]*instance, error) {
 	var questions []dns.Question
 	for _, host := range hosts {
@@ -123,7 +123,7 @@ func (r *Registry) read(ctx context.Context, n names, hosts []string, srvs []*dn
 	return instances, nil
 }
 
-// understand makes the entry. Without a TXT record of Usher's it is foreign.
+// understand makes the entry. An instance without a TXT record from Usher is foreign.
 func (i *instance) understand(n names) {
 	i.entry = registry.Entry{ID: strings.TrimSuffix(i.host, "."+n.base), Address: strings.Join(i.addresses(), ",")}
 	said, ours := i.stored(n)
@@ -175,7 +175,7 @@ func version(sets ...any) string {
 	return hex.EncodeToString(digest[:8])
 }
 
-// anyRecords is a set of one type as one of any.
+// anyRecords converts a set of one type to dns.RR.
 func anyRecords(set any) []dns.RR {
 	switch set := set.(type) {
 	case []*dns.SRV:
@@ -190,7 +190,7 @@ func anyRecords(set any) []dns.RR {
 	return nil
 }
 
-// general copies records: the DNS library changes those that it is given.
+// general copies records, because the DNS library modifies those that it is given.
 func general[T dns.RR](set []T) []dns.RR {
 	copies := make([]dns.RR, 0, len(set))
 	for _, rr := range set {
@@ -199,7 +199,7 @@ func general[T dns.RR](set []T) []dns.RR {
 	return copies
 }
 
-// wanted are the records of an entry. Errors are permanent.
+// wanted returns the records of an entry. Errors are permanent.
 func (r *Registry) wanted(n names, e registry.Entry) (srv *dns.SRV, others []dns.RR, err error) {
 	address, err := netip.ParseAddr(e.Address)
 	if err != nil || address.String() != e.Address || address.Zone() != "" || address.Is4In6() {
@@ -228,7 +228,7 @@ func (r *Registry) wanted(n names, e registry.Entry) (srv *dns.SRV, others []dns
 	return srv, append(others, &dns.AAAA{Hdr: header(host, dns.TypeAAAA), AAAA: address.AsSlice()}), nil
 }
 
-// escape cuts data into the strings of a TXT record, as the DNS library has them:
+// escape cuts data into the strings of a TXT record in the DNS library's form, in which
 // a backslash begins an escape.
 func escape(data []byte) []string {
 	var parts []string
@@ -240,7 +240,7 @@ func escape(data []byte) []string {
 	return parts
 }
 
-// unescape undoes it, with the escapes that the library uses itself: \" and \DDD.
+// unescape reverses escape, with the escapes that the library writes: \" and \DDD.
 func unescape(parts []string) []byte {
 	var data []byte
 	for _, part := range parts {

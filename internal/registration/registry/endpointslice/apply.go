@@ -14,13 +14,13 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxRounds bounds how often changes are made anew because somebody else wrote
-// to the same slice.
+// maxRounds limits how often changes are retried because of other writes to the same
+// slice.
 const maxRounds = 8
 
-// Apply implements registry.Connector. Changes are compared with slices that are
-// read first; each slice is written against the version that was read, whole, so
-// that all changes to one slice are made at once.
+// Apply implements registry.Connector. It compares the changes with slices that it
+// reads first. It writes each changed slice as a whole, with the version it read as a
+// precondition, so that all changes to a slice go into one write.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	validate := registry.Validate
 	if r.holds {
@@ -36,7 +36,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 			return errors.Join(append(refused, err)...)
 		}
 		l := r.layout(service, list)
-		// What was made in the round before is as it should be by now.
+		// The changes of the previous round are done by now.
 		outdated := l.change(changes)
 		no, stale, err := r.write(ctx, l.writes())
 		refused = append(refused, no...)
@@ -53,7 +53,8 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	return errors.Join(refused...)
 }
 
-// write writes the slices, and says whether one of them had changed meanwhile.
+// write writes the slices, and reports whether one of them had changed since it was
+// read.
 func (r *Registry) write(ctx context.Context, shelves []*shelf) (refused []error, stale bool, err error) {
 	for _, s := range shelves {
 		err := r.writeOne(ctx, s)
@@ -69,17 +70,17 @@ func (r *Registry) write(ctx context.Context, shelves []*shelf) (refused []error
 			return refused, stale, typed(ctx, err)
 		}
 		if err != nil && s.gains {
-			// What was to come here may be on its way out of another slice, and
-			// must not be in none.
+			// An entry that was to move here may be about to leave another slice. It
+			// must never be in neither.
 			return refused, true, nil
 		}
 	}
 	return refused, stale, nil
 }
 
-// outdated says whether the slice is another one than was read.
+// outdated reports whether the slice changed since it was read.
 func outdated(err error, s *shelf) bool {
-	// There is nothing to be found where nothing was: the namespace is missing.
+	// For a new slice, not found means that its namespace is missing.
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) && s.object.UID != ""
 }
 

@@ -22,8 +22,8 @@ import (
 
 var resource = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 
-// faulty is an API server that refuses what fault returns an error for, a verb
-// and the slice's name, or what a new one's begins with.
+// faulty is an API server that refuses the calls for which fault returns an error.
+// fault receives a verb and the slice's name, or the name prefix of a new slice.
 type faulty struct {
 	*testing.T
 	*Registry
@@ -49,7 +49,7 @@ func newFaulty(t *testing.T) *faulty {
 			}
 			made++
 			o.SetName(fmt.Sprintf("%s%d", o.GetGenerateName(), made))
-			// The fake gives out no UIDs.
+			// The fake client sets no UIDs.
 			o.SetUID(types.UID(o.GetName()))
 			return c.Create(ctx, o, opts...)
 		},
@@ -100,7 +100,7 @@ func (f *faulty) put(entries ...registry.Entry) {
 	}
 }
 
-// lists are the IDs with their port names.
+// lists checks the listed IDs with their port names.
 func (f *faulty) lists(want string) {
 	f.Helper()
 	entries, err := f.List(f.Context(), "web")
@@ -130,7 +130,7 @@ func entry(n int, portName string) registry.Entry {
 
 func conflict() error { return apierrors.NewConflict(resource, "web", errors.New("changed")) }
 
-// TestMoveIsNeverNowhere moves entries to another slice, and fails on the way.
+// TestMoveIsNeverNowhere moves entries to another slice and fails halfway.
 func TestMoveIsNeverNowhere(t *testing.T) {
 	f := newFaulty(t)
 	f.put(entry(1, ""), entry(2, ""))
@@ -157,7 +157,7 @@ func TestMoveIsNeverNowhere(t *testing.T) {
 	f.lists("web-1 http,web-2 http")
 }
 
-// TestSliceChangedMeanwhile makes changes anew, but not for ever.
+// TestSliceChangedMeanwhile retries changes, but not for ever.
 func TestSliceChangedMeanwhile(t *testing.T) {
 	f := newFaulty(t)
 	f.put(entry(1, ""))
@@ -178,7 +178,7 @@ func TestSliceChangedMeanwhile(t *testing.T) {
 	f.lists("web-1,web-2")
 }
 
-// TestRefusedSliceKeepsNoOtherBack goes on with the slices that are taken.
+// TestRefusedSliceKeepsNoOtherBack continues with the slices that are accepted.
 func TestRefusedSliceKeepsNoOtherBack(t *testing.T) {
 	f := newFaulty(t)
 	f.put(entry(1, "a"), entry(2, "b"))

@@ -18,11 +18,10 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxRecord is the size of one record, in bytes: an annotation is no place for
-// more.
+// maxRecord limits one record, in bytes, because an annotation should not hold more.
 const maxRecord = 8 << 10
 
-// record is what an endpoint has no fields for.
+// record holds what an endpoint has no fields for.
 type record struct {
 	ID       string            `json:"id"`
 	Weight   int32             `json:"weight"`
@@ -30,7 +29,7 @@ type record struct {
 	Owner    registry.Owner    `json:"owner"`
 }
 
-// group is what all endpoints of a slice have in common.
+// group is what all endpoints of a slice share.
 type group struct {
 	family      discoveryv1.AddressType
 	port        int32
@@ -38,7 +37,7 @@ type group struct {
 	appProtocol string
 }
 
-// item is an endpoint with its record, nil for one that Usher did not write.
+// item is an endpoint with its record, nil for an endpoint that Usher did not write.
 type item struct {
 	endpoint discoveryv1.Endpoint
 	record   *record
@@ -51,20 +50,20 @@ func (i item) uid() types.UID {
 	return i.endpoint.TargetRef.UID
 }
 
-// bytes is how much of the annotation the item takes.
+// bytes returns the item's share of the annotation.
 func (i item) bytes() int {
 	if i.record == nil {
 		return 0
 	}
 	data, err := json.Marshal(i.record)
 	if err != nil {
-		return maxRecord // Strings and numbers alone: it cannot happen.
+		return maxRecord // A record has only strings and numbers: this cannot happen.
 	}
 	return len(data) + 1
 }
 
-// encode is what an entry becomes. Errors are permanent: the API server would
-// refuse the whole slice.
+// encode converts an entry. Errors are permanent, because the API server would refuse
+// the whole slice.
 func encode(e registry.Entry) (item, group, error) {
 	address, err := netip.ParseAddr(e.Address)
 	if err != nil {
@@ -99,7 +98,7 @@ func encode(e registry.Entry) (item, group, error) {
 	return made, g, nil
 }
 
-// callable refuses addresses that Kubernetes takes for no endpoint.
+// callable refuses addresses that Kubernetes does not accept for an endpoint.
 func callable(address netip.Addr) error {
 	switch {
 	case address.Is4In6() || address.Zone() != "":
@@ -110,7 +109,7 @@ func callable(address netip.Addr) error {
 	return nil
 }
 
-// portMetadata takes the port's own keys out of the metadata.
+// portMetadata removes the port's own keys from the metadata.
 func portMetadata(metadata map[string]string) (name, protocol string, err error) {
 	name, named := metadata[MetaPortName]
 	if why := validation.IsDNS1123Label(name); named && len(why) > 0 {
@@ -125,7 +124,7 @@ func portMetadata(metadata map[string]string) (name, protocol string, err error)
 	return name, protocol, nil
 }
 
-// groupOf is the group of a slice. A slice of another shape than Usher writes has
+// groupOf returns the group of a slice. A slice in a form that Usher does not write has
 // the port 0, which no entry has.
 func groupOf(s *discoveryv1.EndpointSlice) group {
 	g := group{family: s.AddressType}
@@ -146,7 +145,7 @@ func groupOf(s *discoveryv1.EndpointSlice) group {
 	return g
 }
 
-// ports of a slice of the group.
+// ports returns the ports of a slice of the group.
 func (g group) ports() []discoveryv1.EndpointPort {
 	tcp := corev1.ProtocolTCP
 	p := discoveryv1.EndpointPort{Name: &g.portName, Port: &g.port, Protocol: &tcp}
@@ -156,8 +155,8 @@ func (g group) ports() []discoveryv1.EndpointPort {
 	return []discoveryv1.EndpointPort{p}
 }
 
-// decode translates. It never fails: what Usher did not write is an entry of
-// that name without an owner.
+// decode converts an item. It never fails: an endpoint that Usher did not write is an
+// entry of that name without an owner.
 func decode(i item, g group, name string) registry.Entry {
 	e := registry.Entry{ID: name, Port: g.port, Weight: 1}
 	if len(i.endpoint.Addresses) > 0 {
@@ -181,7 +180,7 @@ func decode(i item, g group, name string) registry.Entry {
 	if len(e.Metadata) == 0 {
 		e.Metadata = nil
 	}
-	// Absent is to be read as true.
+	// Absent means true.
 	if ready := i.endpoint.Conditions.Ready; ready != nil && !*ready {
 		e.Weight = 0
 	}
@@ -189,16 +188,16 @@ func decode(i item, g group, name string) registry.Entry {
 	return e
 }
 
-// Endpoint is one of a slice, as who serves the slice to others needs it.
+// Endpoint is one endpoint of a slice, for programs that serve the slice to others.
 type Endpoint struct {
 	registry.Entry
-	// Conditions are those of the endpoint; absent ones are to be read as
-	// Kubernetes has it.
+	// Conditions are the endpoint's conditions. Absent ones have Kubernetes' default
+	// meaning.
 	Conditions discoveryv1.EndpointConditions
 }
 
-// Endpoints are those of a slice whose callers know one TCP port; other slices
-// have none that an address and a port could describe.
+// Endpoints returns the endpoints of a slice with exactly one TCP port. An address and
+// a port cannot describe the endpoints of other slices.
 func Endpoints(s *discoveryv1.EndpointSlice) []Endpoint {
 	g := groupOf(s)
 	if g.port == 0 || g.family == discoveryv1.AddressTypeFQDN {
@@ -214,21 +213,21 @@ func Endpoints(s *discoveryv1.EndpointSlice) []Endpoint {
 	return found
 }
 
-// fingerprint changes with the entry. The slice's own version would change with
-// each of its neighbours as well, and make their changes conflict.
+// fingerprint changes only with the entry. The slice's own version would also change
+// with each neighbour and cause conflicts.
 func fingerprint(i item, g group) string {
 	data, err := json.Marshal([]any{i.endpoint, i.record, g.family, g.port, g.portName, g.appProtocol})
 	if err != nil {
-		return err.Error() // Strings and numbers alone: it cannot happen.
+		return err.Error() // A record has only strings and numbers: this cannot happen.
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
 }
 
-// itemsOf takes a slice apart.
+// itemsOf splits a slice into items.
 func itemsOf(s *discoveryv1.EndpointSlice) []item {
 	var records []record
-	// An annotation that nobody can read is one of nobody's.
+	// If the annotation is unreadable, the endpoints have no owner.
 	if err := json.Unmarshal([]byte(s.Annotations[AnnotationEntries]), &records); err != nil || !ours(s) {
 		records = nil
 	}

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpointslice keeps entries in EndpointSlices (discovery.k8s.io/v1) of
-// a Service without a selector, for kube-proxy, DNS, gateways and whoever else
-// finds the Service's endpoints.
+// Package endpointslice keeps entries in the EndpointSlices (discovery.k8s.io/v1) of a
+// Service without a selector, for kube-proxy, DNS, gateways and every other consumer of
+// the Service's endpoints.
 //
-// The slices carry the label endpointslice.kubernetes.io/managed-by: usher.dev,
-// so that no controller of Kubernetes touches them. Endpoints have no room for
-// an owner, a weight or metadata: those are in an annotation of the slice, where
-// callers do not look. Kubernetes sends requests to an endpoint that is terminating
-// where a Service has no other, so that an entry can be held back from other
-// followers alone (Options.Holds).
+// The slices have the label endpointslice.kubernetes.io/managed-by: usher.dev, so that
+// no Kubernetes controller touches them. Endpoints have no fields for an owner, a
+// weight or metadata, so an annotation of the slice holds them, where callers do not
+// look. If a Service has no other endpoint, Kubernetes sends requests to a terminating
+// one. Therefore an entry can be held back only from other consumers (Options.Holds).
 package endpointslice
 
 import (
@@ -32,38 +31,39 @@ import (
 const (
 	// Manager is the value of the label endpointslice.kubernetes.io/managed-by.
 	Manager = "usher.dev"
-	// AnnotationEntries says whose the endpoints of a slice are, as JSON.
+	// AnnotationEntries holds the owners of a slice's endpoints, as JSON.
 	AnnotationEntries = "usher.dev/entries"
-	// MetaPortName is the key of an entry's metadata for the name of the slice's
-	// port. It has to be that of the Service's port: none if the key is absent.
+	// MetaPortName is the metadata key for the name of the slice's port. It must equal
+	// the name of the Service's port; without the key the port has no name.
 	MetaPortName = "portName"
-	// MetaAppProtocol is the key for the port's application protocol.
+	// MetaAppProtocol is the metadata key for the port's application protocol.
 	MetaAppProtocol = "appProtocol"
 )
 
 // Options say where slices are kept.
 type Options struct {
-	// Reader reads from the API server, past any cache.
+	// Reader reads from the API server, not from a cache.
 	Reader client.Reader
-	// Writer writes to it.
+	// Writer writes to the API server.
 	Writer client.Writer
-	// Namespace is that of the slices and of their Services. Empty allows Ping
-	// alone.
+	// Namespace is the namespace of the slices and their Services. If empty, only Ping
+	// works.
 	Namespace string
-	// ServiceLabel is the label that names a slice's service, Kubernetes' own if
-	// empty. With another one nobody in Kubernetes follows the slices.
+	// ServiceLabel is the label that names a slice's service. Default: Kubernetes' own
+	// label. With another label, no Kubernetes component follows the slices.
 	ServiceLabel string
-	// Holds says that those who follow the slices give an endpoint nothing new that
-	// is terminating, even if there is no other: one of weight 0 is written as such.
+	// Holds means that the slices' consumers send nothing new to a terminating
+	// endpoint, even if there is no other. An entry of weight 0 is then written as
+	// terminating.
 	Holds bool
-	// Heard returns when the slices that callers know are as new as the list, or
-	// the error that says why they are not; nil where callers follow the API
-	// server themselves.
+	// Heard returns when the slices that callers know are as new as the list, or an
+	// error that tells why they are not. It is nil if callers follow the API server
+	// themselves.
 	Heard func(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error
 }
 
-// FromSpec returns what reads the kind's field of a Registry; what it is given is
-// for Options.
+// FromSpec returns the function that reads the kind's field from a Registry's spec. Its
+// arguments become Options.
 func FromSpec(reader client.Reader, writer client.Writer) func(*usherv1alpha1.RegistrySpec, string) *registry.Settings {
 	return func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings {
 		s := spec.EndpointSlice
@@ -103,17 +103,17 @@ func New(options Options) (*Registry, error) {
 	}, nil
 }
 
-// Ping implements registry.Connector. Without a namespace it asks for any slice
-// of the cluster.
+// Ping implements registry.Connector. Without a namespace it asks for any slice in the
+// cluster.
 func (r *Registry) Ping(ctx context.Context) error {
 	var list discoveryv1.EndpointSliceList
 	return typed(ctx, r.reader.List(ctx, &list, client.InNamespace(r.namespace), client.Limit(1)))
 }
 
-// List implements registry.Connector. The read is consistent. An endpoint that
-// is not ready, so that callers do not use it, has the weight 0; so has one that
-// is in two slices, as a crash in the middle of a move leaves it. Endpoints that
-// Usher did not write are named <slice>.<number>.
+// List implements registry.Connector. The read is consistent. An endpoint that is not
+// ready has the weight 0, because callers do not use it. So does an endpoint in two
+// slices, which a crash during a move can leave. Endpoints that Usher did not write are
+// named <slice>.<number>.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	list, err := r.slices(ctx, service)
 	if err != nil {
@@ -134,10 +134,10 @@ func (r *Registry) layout(service string, list *discoveryv1.EndpointSliceList) *
 	}}, list.Items)
 }
 
-// Close implements registry.Connector. The client is not the connector's own.
+// Close implements registry.Connector. The connector does not own the client.
 func (r *Registry) Close() error { return nil }
 
-// slices are those of the service.
+// slices returns the service's slices.
 func (r *Registry) slices(ctx context.Context, service string) (*discoveryv1.EndpointSliceList, error) {
 	if why := validation.IsDNS1123Label(service); len(why) > 0 || r.namespace == "" {
 		return nil, registry.Permanent(fmt.Errorf(
@@ -152,8 +152,8 @@ func (r *Registry) slices(ctx context.Context, service string) (*discoveryv1.End
 	return &list, nil
 }
 
-// typed marks an error of the API server. What is not known to be permanent is
-// transient: trying again later is the safer mistake.
+// typed marks an error of the API server. An error not known to be permanent is
+// transient, because a needless retry is the safer mistake.
 func typed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// maxEndpoints of a slice is what Kubernetes' own controller has by default:
-	// whoever watches is sent whole slices.
+	// maxEndpoints is the default of Kubernetes' own controller. Every watcher receives
+	// whole slices.
 	maxEndpoints = 100
-	// maxRecords is the size of a slice's annotation, in bytes; Kubernetes takes
-	// 256 KiB for all of them.
+	// maxRecords limits a slice's annotation, in bytes. Kubernetes allows 256 KiB for
+	// all annotations.
 	maxRecords = 192 << 10
 )
 
@@ -27,19 +27,19 @@ type shelf struct {
 	object *discoveryv1.EndpointSlice
 	group  group
 	items  []item
-	// bytes is how much of the annotation is taken.
+	// bytes is how much of the annotation is used.
 	bytes int
-	// changed names the entries whose change this write makes; gains says that
-	// one of them comes here.
+	// changed names the entries that this write changes. gains means that one of them
+	// moves here.
 	changed []string
 	gains   bool
 }
 
-// layout is a service as its slices have it.
+// layout is a service as its slices hold it.
 type layout struct {
-	// empty is what new slices are made from.
+	// empty is the template of new slices.
 	empty discoveryv1.EndpointSlice
-	// shelves are Usher's, sorted by name; others are the rest.
+	// shelves are Usher's slices, sorted by name; others are the rest.
 	shelves []*shelf
 	others  []*shelf
 }
@@ -63,7 +63,7 @@ func newLayout(empty discoveryv1.EndpointSlice, list []discoveryv1.EndpointSlice
 	return l
 }
 
-// entries are what callers find, sorted by ID.
+// entries returns what callers find, sorted by ID.
 func (l *layout) entries() []registry.Entry {
 	var all []registry.Entry
 	for _, s := range slices.Concat(l.shelves, l.others) {
@@ -84,7 +84,7 @@ func (l *layout) entries() []registry.Entry {
 	return unique
 }
 
-// change makes the changes, and says which it does not make.
+// change makes the changes, and returns the errors of those it does not make.
 func (l *layout) change(changes []registry.Change) (refused []error) {
 	current := map[string]*registry.Entry{}
 	listed := l.entries()
@@ -92,7 +92,7 @@ func (l *layout) change(changes []registry.Change) (refused []error) {
 		current[listed[n].ID] = &listed[n]
 	}
 	var puts []placement
-	// What leaves makes room first.
+	// Removals make room first.
 	for _, c := range changes {
 		needed, err := c.Check(current[c.Entry.ID])
 		var p placement
@@ -121,12 +121,12 @@ func (l *layout) change(changes []registry.Change) (refused []error) {
 type placement struct {
 	item  item
 	group group
-	// before is where the entry was, nil for a new one.
+	// before is the slice that held the entry, nil for a new one.
 	before *shelf
 }
 
-// take removes the entry from every slice of Usher's that has it, and returns
-// the first.
+// take removes the entry from each of Usher's slices that has it, and returns the first
+// of them.
 func (l *layout) take(id string) *shelf {
 	var first *shelf
 	for _, s := range l.shelves {
@@ -146,7 +146,7 @@ func (l *layout) take(id string) *shelf {
 	return first
 }
 
-// put adds an item, where its entry was if that is possible.
+// put adds an item, to the entry's former slice if possible.
 func (l *layout) put(p placement) {
 	at := p.before
 	if at == nil || !at.fits(p) {
@@ -163,8 +163,8 @@ func (l *layout) put(p placement) {
 	at.gains = true
 }
 
-// fits says whether the item can be added. Records are found by the UID of the
-// Pod, so that a slice has each once.
+// fits reports whether the item can be added. Records are found by the Pod's UID, so a
+// slice may hold each UID only once.
 func (s *shelf) fits(p placement) bool {
 	return s.group == p.group && len(s.items) < maxEndpoints && s.bytes+p.item.bytes() <= maxRecords &&
 		!slices.ContainsFunc(s.items, func(other item) bool { return other.uid() == p.item.uid() })
@@ -176,8 +176,8 @@ func (l *layout) newShelf(g group) *shelf {
 	return &shelf{group: g, object: object}
 }
 
-// writes are the slices that changed. Those that gain come first: an entry that
-// moves from one slice to another is in both for a moment, rather than in none.
+// writes returns the changed slices, those that gain an entry first: an entry that
+// moves is briefly in both slices rather than in neither.
 func (l *layout) writes() []*shelf {
 	var gain, lose []*shelf
 	for _, s := range l.shelves {
@@ -192,7 +192,7 @@ func (l *layout) writes() []*shelf {
 	return append(gain, lose...)
 }
 
-// render is the slice as it is to be.
+// render returns the slice to write.
 func (s *shelf) render() (*discoveryv1.EndpointSlice, error) {
 	next := s.object.DeepCopy()
 	next.Endpoints = make([]discoveryv1.Endpoint, 0, len(s.items))

@@ -26,8 +26,8 @@ type operation struct {
 	value  string
 }
 
-// Apply implements registry.Connector. A transaction is all or nothing, so one
-// that meets an outdated change reads what is there, and goes on without it.
+// Apply implements registry.Connector. A transaction is all or nothing. If a change is
+// outdated, Apply reads the current entries and continues without that change.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	if err := registry.Validate(service, changes); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	return errors.Join(errs...)
 }
 
-// round sends one transaction, and returns what is left of it if it was not applied.
+// round sends one transaction, and returns the remaining changes if it was not applied.
 func (r *Registry) round(
 	ctx context.Context, client *clientv3.Client, service string, changes []registry.Change,
 ) (again []registry.Change, refused []error, err error) {
@@ -84,7 +84,7 @@ func (r *Registry) operation(service string, change registry.Change) (operation,
 	return op, err
 }
 
-// commit sends one transaction. If a comparison fails it returns what is there.
+// commit sends one transaction. If a comparison fails, it returns the current entries.
 func commit(
 	ctx context.Context, client *clientv3.Client, root string, batch []operation,
 ) (applied bool, current []registry.Entry, err error) {

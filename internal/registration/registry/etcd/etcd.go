@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package etcd keeps entries in the layout of
-// go.etcd.io/etcd/client/v3/naming/endpoints, which gRPC's etcd resolver reads:
-// the key is <prefix>/<service>/<id>, the value {"Op":0,"Addr":…,"Metadata":…}.
+// go.etcd.io/etcd/client/v3/naming/endpoints, which gRPC's etcd resolver reads: the key
+// is <prefix>/<service>/<id>, the value {"Op":0,"Addr":…,"Metadata":…}.
 //
-// Keys have no lease. Writes compare the modification revision that was listed,
-// in the transaction that makes them.
+// Keys have no lease. Each write compares, in its own transaction, the modification
+// revision that was listed.
 package etcd
 
 import (
@@ -35,43 +35,43 @@ import (
 
 // Keys of the credentials Secret.
 const (
-	// KeyUsername and KeyPassword log in.
+	// KeyUsername and KeyPassword are the login.
 	KeyUsername = "username"
 	KeyPassword = "password"
-	// KeyCA is the PEM bundle that the members' certificates are checked with,
-	// the system's roots if absent.
+	// KeyCA is the PEM bundle that verifies the members' certificates. Default: the
+	// system's roots.
 	KeyCA = credentials.KeyCA
-	// KeyCertificate and KeyPrivateKey are the client certificate, in PEM.
+	// KeyCertificate and KeyPrivateKey are the client's certificate and key, in PEM.
 	KeyCertificate = credentials.KeyCertificate
 	KeyPrivateKey  = credentials.KeyPrivateKey
 )
 
 const (
-	// defaultTimeout bounds the log-in of a new client unless Options say otherwise.
+	// defaultTimeout limits the login of a new client unless Options set another limit.
 	defaultTimeout = 5 * time.Second
-	// keepAlive finds a member that vanished without closing its connection.
-	// Servers refuse clients that ask more often than every 5 s.
+	// keepAlive detects a member that vanished without closing its connection. Servers
+	// refuse clients that ping more often than every 5 s.
 	keepAlive        = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
-	// retries and retryPause let a call outlive a change of leader.
+	// retries and retryPause let a call survive a change of leader.
 	retries    = 5
 	retryPause = 100 * time.Millisecond
 )
 
-// Options say where etcd is.
+// Options locate etcd.
 type Options struct {
-	// Endpoints are URLs of members.
+	// Endpoints are the URLs of members.
 	Endpoints []string
-	// Prefix is where services begin, without slashes at its ends.
+	// Prefix is the key prefix of all services, without leading or trailing slashes.
 	Prefix string
-	// Secret holds the credentials by the keys above; it may be nil.
+	// Secret holds the credentials under the keys above. It may be nil.
 	Secret map[string][]byte
-	// Timeout bounds the log-in that a user name needs, 5 s if zero. Every other
-	// call is bounded by its context alone.
+	// Timeout limits the login that a user name requires. Default: 5 s. Only its
+	// context limits any other call.
 	Timeout time.Duration
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.Etcd
 	if s == nil {
@@ -94,12 +94,12 @@ type Registry struct {
 	mu     sync.Mutex
 	client *clientv3.Client
 	closed bool
-	// decoded are the entries of the last list, by service and key.
+	// decoded holds the entries of the last list, by service and key.
 	decoded map[string]map[string]decoded
 }
 
-// decoded is an entry and the value that it was read from. Few of a service's
-// values change from one list to the next.
+// decoded is an entry and the value that it was decoded from. Few values of a service
+// change between two lists.
 type decoded struct {
 	value []byte
 	entry registry.Entry
@@ -107,8 +107,8 @@ type decoded struct {
 
 var _ registry.Connector = (*Registry)(nil)
 
-// New checks the options and connects to nothing: an etcd that is down is told
-// by the first call. Errors are permanent and name the Secret's key.
+// New checks the options but does not connect: the first call reports an etcd that is
+// down. Errors are permanent and name the Secret's key.
 func New(options Options) (*Registry, error) {
 	if len(options.Endpoints) == 0 {
 		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: name the URLs of the members"))
@@ -123,7 +123,7 @@ func New(options Options) (*Registry, error) {
 		MaxUnaryRetries:      retries,
 		BackoffWaitBetween:   retryPause,
 		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
-		// What goes wrong is returned; the client's own log would repeat it.
+		// Errors are returned; the client's own log would repeat them.
 		Logger: zap.NewNop(),
 	}
 	if secure(options.Endpoints) {
@@ -135,8 +135,8 @@ func New(options Options) (*Registry, error) {
 	return &Registry{prefix: strings.Trim(options.Prefix, "/"), config: config, decoded: map[string]map[string]decoded{}}, nil
 }
 
-// failFast undoes the client's own waiting for a connection: there an etcd that
-// is down looks like a slow one, and the reason is lost when the time runs out.
+// failFast disables the client's own wait for a connection, which makes an etcd that is
+// down look slow and hides the reason when the time runs out.
 func failFast(
 	ctx context.Context, method string, request, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption,
@@ -153,8 +153,8 @@ func secure(endpoints []string) bool {
 	return false
 }
 
-// connected returns the client, made on first use: with a user name, making one
-// needs an etcd that answers.
+// connected returns the client, made on first use: with a user name, making a client
+// requires an etcd that answers.
 func (r *Registry) connected() (*clientv3.Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,8 +197,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	return r.decode(service, answer.Kvs), nil
 }
 
-// decode reads the values that have changed since the last list, and takes what
-// the others say from there.
+// decode reads the values that changed since the last list, and reuses the entries of
+// the others.
 func (r *Registry) decode(service string, kvs []*mvccpb.KeyValue) []registry.Entry {
 	r.mu.Lock()
 	before := r.decoded[service]
@@ -240,8 +240,8 @@ func (r *Registry) Close() error {
 
 func (r *Registry) root(service string) string { return r.prefix + "/" + service + "/" }
 
-// typed marks an error of the etcd client. What is not known to be permanent is
-// transient: trying again later is the safer mistake.
+// typed marks an error of the etcd client. An error not known to be permanent is
+// transient, because a needless retry is the safer mistake.
 func typed(err error) error {
 	if err == nil {
 		return nil
@@ -254,7 +254,7 @@ func typed(err error) error {
 	return registry.Transient(plain(err))
 }
 
-// readable is an error with gRPC's frame taken off its message.
+// readable is an error without gRPC's prefix in its message.
 type readable struct {
 	error
 	message string

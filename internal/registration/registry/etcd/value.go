@@ -15,7 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Metadata keys that Usher uses itself; every other is the user's.
+// Metadata keys that Usher uses itself. All others are the user's.
 const (
 	metaWeight = "weight"
 	metaOwner  = "usher"
@@ -50,8 +50,8 @@ func encode(entry registry.Entry) (string, error) {
 	return string(data), nil
 }
 
-// decode never fails: a value that Usher did not write is an entry without an
-// owner, so that nobody touches it.
+// decode never fails: a value that Usher did not write is an entry without an owner, so
+// that Usher never changes it.
 func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
 	entry := registry.Entry{ID: id, Version: version(kv)}
 	var stored value
@@ -71,7 +71,7 @@ func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
 	return entry
 }
 
-// version is what a write compares.
+// version returns what a write compares.
 func version(kv *mvccpb.KeyValue) string { return strconv.FormatInt(kv.ModRevision, 10) }
 
 func decodeMetadata(entry registry.Entry, key string, raw json.RawMessage) registry.Entry {

@@ -29,8 +29,9 @@ func TestValueRoundTrip(t *testing.T) {
 	}
 }
 
-// Each list shows what is stored now: a value that is changed, gone or back, and
-// the version of one that was written again as it was.
+// TestListsDecodeWhatChanged checks that each list shows the current values: one that
+// was changed, removed or restored, and the new version of one that was rewritten
+// unchanged.
 func TestListsDecodeWhatChanged(t *testing.T) {
 	r, err := New(Options{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "usher"})
 	if err != nil {
