@@ -11,8 +11,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Apply implements registry.Connector. Each change is compared with what is
-// there past Eureka's cache.
+// Apply implements registry.Connector. It compares each change with the current
+// instance, read past Eureka's cache.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
@@ -34,8 +34,8 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 
 func (r *Registry) one(ctx context.Context, service string, c registry.Change) error {
 	app := application(service)
-	// Also where nothing is left to do, or the change is refused: the list that it
-	// was computed from may have been old.
+	// Also if nothing is left to do or the change is refused: it may have been computed
+	// from an old list.
 	r.writes(app, c.Entry.ID)
 	there, err := r.actual(ctx, app, c.Entry.ID)
 	if err != nil {
@@ -56,18 +56,18 @@ func (r *Registry) one(ctx context.Context, service string, c registry.Change) e
 	case c.Op == registry.Remove:
 		return r.write(ctx, http.MethodDelete, pathOf(app, c.Entry.ID), nil)
 	case c.Entry.Weight == 0 && there != nil:
-		// Eureka keeps the status that it has through a registration.
+		// Eureka keeps an instance's status through a registration.
 		return r.write(ctx, http.MethodPut, pathOf(app, c.Entry.ID, "status")+"?value="+outOfService, nil)
 	}
 	return r.put(ctx, service, c.Entry, there)
 }
 
-// put registers the instance, and takes back a status that somebody gave it:
-// Eureka keeps that through a registration.
+// put registers the instance, and reverts a status that someone else set: Eureka keeps
+// a status through a registration.
 func (r *Registry) put(ctx context.Context, service string, e registry.Entry, there *instance) error {
 	dirty := r.clock.Now().UnixMilli()
 	if there != nil {
-		// Eureka keeps what it has if that is younger.
+		// Eureka ignores a registration older than what it has.
 		dirty = max(dirty, int64(there.LastDirtyTimestamp)+1)
 	}
 	want, err := encode(service, e, r.lease, dirty)

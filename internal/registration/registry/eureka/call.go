@@ -15,13 +15,14 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// errDenied marks an answer that concerns the credentials and so every change.
+// errDenied marks an answer about the credentials, which applies to every change.
 var errDenied = errors.New("access denied")
 
-// application is the name that Eureka keeps a service under.
+// application returns the name under which Eureka keeps a service.
 func application(service string) string { return strings.ToUpper(service) }
 
-// pathOf is below the address: an application, an instance of it.
+// pathOf returns the path, below the address, of an application or one of its
+// instances.
 func pathOf(parts ...string) string {
 	path := "/apps"
 	for _, part := range parts {
@@ -30,7 +31,7 @@ func pathOf(parts ...string) string {
 	return path
 }
 
-// get reads what is there; found is false where nothing is.
+// get reads the path into into. found is false if nothing is there.
 func (r *Registry) get(ctx context.Context, path string, into any) (found bool, err error) {
 	answer, err := r.send(ctx, http.MethodGet, path, nil)
 	switch {
@@ -47,7 +48,7 @@ func (r *Registry) get(ctx context.Context, path string, into any) (found bool, 
 	return true, nil
 }
 
-// write changes something. To change what is gone is no error.
+// write changes something. It is no error if that no longer exists.
 func (r *Registry) write(ctx context.Context, method, path string, body any) error {
 	answer, err := r.send(ctx, method, path, body)
 	switch {
@@ -79,7 +80,7 @@ func (r *Registry) send(ctx context.Context, method, path string, question any) 
 	return r.client.Send(ctx, q)
 }
 
-// failure types an answer that is none.
+// failure types an unusable answer.
 func (r *Registry) failure(answer *rest.Answer) error {
 	err := answer.Failure(r.password)
 	switch {

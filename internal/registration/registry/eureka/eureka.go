@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eureka keeps entries as instances of Eureka, by its REST API.
+// Package eureka keeps entries as instances of Eureka, through its REST API.
 //
-// Eureka removes instances that nobody renews. A connector renews, every half
-// minute, what Usher wrote in the services that it lists, and gives instances a
-// long lease, so that an operator that is down for less takes none with it. A
-// renewal makes nothing anew that is gone: that is for whoever compares the list
-// with what it should be.
+// Eureka removes instances that nobody renews. Every half minute a connector renews
+// what Usher wrote in the services that it lists. Instances have a long lease, so that
+// none is lost while the operator is down for less than that. A renewal does not
+// recreate an instance that is gone: the comparison of the list with the desired state
+// does.
 //
-// Eureka answers lists from a cache. A connector asks for what it wrote itself
-// past that cache, and lists nothing before the cache must have what others
-// wrote before its time. Eureka has no compare-and-set: what others write to an
-// entry between the comparison and the write is lost.
+// Eureka answers lists from a cache. A connector reads its own writes past that cache,
+// and returns no list before the cache must contain what others wrote before the
+// connector started. Eureka has no compare-and-set: if another writer changes an entry
+// between the comparison and the write, that change is lost.
 package eureka
 
 import (
@@ -33,42 +33,43 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// Keys of the credentials Secret, for basic authentication. For https it may
-// hold credentials.KeyCA, KeyCertificate and KeyPrivateKey as well.
+// Keys of the credentials Secret, for basic authentication. For https the Secret may
+// also hold credentials.KeyCA, KeyCertificate and KeyPrivateKey.
 const (
 	KeyUsername = "username"
 	KeyPassword = "password"
 )
 
 const (
-	// DefaultLease is how long Eureka keeps an instance that nobody renews, at
-	// least; often it is twice as long.
+	// DefaultLease is the minimum time that Eureka keeps an instance that nobody
+	// renews. Often it keeps it twice as long.
 	DefaultLease = time.Hour
-	// DefaultResponseCache is how old lists of a server with default settings are.
+	// DefaultResponseCache is the maximum age of lists from a server with default
+	// settings.
 	DefaultResponseCache = 30 * time.Second
-	// RenewInterval is how often an instance is renewed. Eureka's
-	// self-preservation counts on it.
+	// RenewInterval is how often an instance is renewed. Eureka's self-preservation
+	// assumes this interval.
 	RenewInterval = 30 * time.Second
-	// parallel is how many requests of a call are under way.
+	// parallel is how many requests of a call run at a time.
 	parallel = 16
 )
 
-// Options say where Eureka is.
+// Options locate Eureka.
 type Options struct {
-	// Address is the URL of a server with its path, http://host:8761/eureka.
+	// Address is the URL of a server with its path, such as http://host:8761/eureka.
 	Address string
-	// Secret holds the credentials by the keys above; it may be nil.
+	// Secret holds the credentials under the keys above. It may be nil.
 	Secret map[string][]byte
-	// ResponseCache is the age that a server's lists may have. 0 says that the
-	// server has no such cache.
+	// ResponseCache is the maximum age of the server's lists. 0 means that the server
+	// has no such cache.
 	ResponseCache time.Duration
-	// Lease is DefaultLease if zero; it is sent in whole seconds.
+	// Lease is sent in whole seconds. Default: DefaultLease.
 	Lease time.Duration
-	// Clock is the real one if nil.
+	// Clock defaults to the real clock.
 	Clock clock.WithTicker
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.Eureka
 	if s == nil {
@@ -89,24 +90,23 @@ type Registry struct {
 	username string
 	password string
 	lease    time.Duration
-	fresh    time.Time // From then on lists have all that was written before us.
+	fresh    time.Time // From then on, lists contain everything written before us.
 	clock    clock.WithTicker
 	client   *rest.Client
 	stop     context.CancelFunc
 	stopped  chan struct{}
 
 	mu sync.Mutex
-	// written are the instances, by application, that the cache may not know as
-	// they are.
+	// written holds the instances, by application, that the cache may not show
+	// correctly.
 	written map[string]map[string]bool
 	renewed map[string]renewal
 }
 
 var _ registry.Connector = (*Registry)(nil)
 
-// New checks the options, connects to nothing, and starts to renew what will be
-// listed, until Close. Errors are permanent and name the field or the Secret's
-// key.
+// New checks the options but does not connect. It starts to renew what will be listed,
+// until Close. Errors are permanent and name the field or the Secret's key.
 func New(options Options) (*Registry, error) {
 	client, err := rest.New(rest.Options{
 		Field: "eureka.address", Example: "http://host:8761/eureka", Address: options.Address, Secret: options.Secret, Idle: parallel,
@@ -133,8 +133,8 @@ func New(options Options) (*Registry, error) {
 	return r, nil
 }
 
-// Ping implements registry.Connector. It fails as List does while lists are not
-// to be trusted.
+// Ping implements registry.Connector. Like List, it fails while lists cannot be
+// trusted.
 func (r *Registry) Ping(ctx context.Context) error {
 	if err := r.isEureka(ctx); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 	return r.trusted()
 }
 
-// trusted says whether lists have all that was written before us.
+// trusted reports whether lists contain everything written before us.
 func (r *Registry) trusted() error {
 	wait := r.fresh.Sub(r.clock.Now())
 	if wait <= 0 {
@@ -152,10 +152,10 @@ func (r *Registry) trusted() error {
 		wait.Round(time.Second)))
 }
 
-// List implements registry.Connector. It is transient that lists are not to be
-// trusted yet, which they are not for Options.ResponseCache after New. An entry
-// whose status is not UP has the weight 0; one of others has the weight 1, as
-// Eureka has none.
+// List implements registry.Connector. For Options.ResponseCache after New, lists cannot
+// be trusted, and List returns a transient error. An entry whose status is not UP has
+// the weight 0. An entry of another writer has the weight 1, because Eureka has no
+// weights.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	if err := r.trusted(); err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	return entries, nil
 }
 
-// Close implements registry.Connector. Nothing is renewed from then on.
+// Close implements registry.Connector. It stops all renewals.
 func (r *Registry) Close() error {
 	r.stop()
 	<-r.stopped
@@ -185,7 +185,7 @@ func (r *Registry) Close() error {
 	return nil
 }
 
-// cached is what the server lists, from its cache.
+// cached returns what the server lists from its cache.
 func (r *Registry) cached(ctx context.Context, app string) (map[string]instance, error) {
 	var said struct {
 		Application *struct {
@@ -198,7 +198,7 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 	}
 	instances := map[string]instance{}
 	if !found {
-		// Other servers know no such path either.
+		// Other servers do not know the path either.
 		return instances, r.isEureka(ctx)
 	}
 	if said.Application == nil {
@@ -210,7 +210,7 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 	return instances, nil
 }
 
-// correct asks for what we wrote lately, until the cache agrees.
+// correct asks for our recent writes, until the cache agrees.
 func (r *Registry) correct(ctx context.Context, app string, instances map[string]instance) (map[string]instance, error) {
 	ids := r.writtenTo(app)
 	actual := make([]*instance, len(ids))
@@ -234,7 +234,7 @@ func (r *Registry) correct(ctx context.Context, app string, instances map[string
 	return instances, nil
 }
 
-// actual is an instance past the cache, nil if there is none.
+// actual returns an instance past the cache, nil if there is none.
 func (r *Registry) actual(ctx context.Context, app, id string) (*instance, error) {
 	var said struct {
 		Instance *instance
@@ -249,8 +249,8 @@ func (r *Registry) actual(ctx context.Context, app, id string) (*instance, error
 	return said.Instance, nil
 }
 
-// isEureka makes sure that what knows no application is an Eureka. Servers may
-// have no deltas, but all have the whole.
+// isEureka verifies that a server without the application is a Eureka server. Some
+// servers offer no deltas, but all offer the full list.
 func (r *Registry) isEureka(ctx context.Context) error {
 	var said struct {
 		Applications *struct{}

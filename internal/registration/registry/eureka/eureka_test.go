@@ -124,7 +124,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 	for name, test := range map[string]struct {
 		code  int
 		body  string
-		delta int // What /apps/delta answers with; /apps follows it but for 403.
+		delta int // The status code of /apps/delta, and of /apps unless it is 403.
 		want  error
 	}{
 		"null":                {200, "null", 200, registry.ErrPermanent},
@@ -166,7 +166,8 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestListsOfBefore trusts no list that may lack what others wrote before.
+// TestListsOfBefore checks that no list is trusted that may lack earlier writes of
+// others.
 func TestListsOfBefore(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	r := connect(t, Options{Clock: clock, ResponseCache: 30 * time.Second}, func(w http.ResponseWriter, _ *http.Request) {
@@ -181,7 +182,7 @@ func TestListsOfBefore(t *testing.T) {
 	}
 }
 
-// frozen is a server whose list never changes, and that tells of requests.
+// frozen is a server whose list never changes, and that records its requests.
 type frozen struct {
 	mu    sync.Mutex
 	there map[string]instance
@@ -215,8 +216,8 @@ func (f *frozen) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestOwnWritesAreSeenPastTheCache puts one and removes another while the list
-// stays as it was.
+// TestOwnWritesAreSeenPastTheCache puts one entry and removes another while the list
+// stays unchanged.
 func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
 	old := stored(t)
 	server := &frozen{there: map[string]instance{old.InstanceID: old}, list: []instance{old}}
@@ -246,7 +247,8 @@ func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
 	}
 }
 
-// TestRenewals renews what is Usher's, makes nothing anew, and ends with Close.
+// TestRenewals checks that renewals cover Usher's instances, recreate nothing, and end
+// with Close.
 func TestRenewals(t *testing.T) {
 	theirs := instance{InstanceID: "theirs", Status: up}
 	server := &frozen{there: map[string]instance{}, list: []instance{stored(t), theirs}, seen: make(chan string, 10)}

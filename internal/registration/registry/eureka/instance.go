@@ -18,12 +18,12 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Keys of an instance's metadata that Usher writes beside the owner. metaID repeats
-// the instance's own: metadata that was copied to another one says by it that it is
-// not Usher's.
+// Metadata keys that Usher writes in addition to the owner. metaID repeats the
+// instance's own ID: metadata copied to another instance has the wrong one, which shows
+// that the copy is not Usher's.
 const (
 	metaID = registry.MetaPrefix + "id"
-	// metaWeight is where load balancers of Spring Cloud look for a weight.
+	// metaWeight is where Spring Cloud's load balancers look for a weight.
 	metaWeight = "weight"
 )
 
@@ -33,10 +33,10 @@ const (
 	outOfService = "OUT_OF_SERVICE"
 )
 
-// metaKey is what is a name in XML, too, which is how some clients read.
+// metaKey matches keys that are also names in XML, which some clients read.
 var metaKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 
-// number is written as one, and read from a string as well: it depends on the
+// number is written as a number but also read from a string: the form depends on the
 // server's version.
 type number int64
 
@@ -50,7 +50,7 @@ func (n *number) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// several is a list; servers of before 1.4 leave the brackets out around one.
+// several is a list. Servers before 1.4 omit the brackets around a single element.
 type several []instance
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -79,7 +79,7 @@ type dataCenterInfo struct {
 	Name  string `json:"name"`
 }
 
-// instance is one as Eureka has it, as far as it concerns us.
+// instance is an instance in Eureka's form, with only the fields that matter here.
 type instance struct {
 	InstanceID         string            `json:"instanceId,omitempty"`
 	App                string            `json:"app"`
@@ -94,11 +94,11 @@ type instance struct {
 	LeaseInfo          leaseInfo         `json:"leaseInfo"`
 	Metadata           map[string]string `json:"metadata,omitempty"`
 	LastDirtyTimestamp number            `json:"lastDirtyTimestamp"`
-	// Coordinating is for Eureka's own servers; they want to see the field.
+	// Coordinating is for Eureka's own servers, but servers expect the field.
 	Coordinating string `json:"isCoordinatingDiscoveryServer,omitempty"`
 }
 
-// id is the host's name where clients of old gave none.
+// id returns the ID, or the host name if an old client gave no ID.
 func (i instance) id() string {
 	if i.InstanceID == "" {
 		return i.HostName
@@ -106,7 +106,7 @@ func (i instance) id() string {
 	return i.InstanceID
 }
 
-// entry translates.
+// entry converts the instance to an entry.
 func (i instance) entry() registry.Entry {
 	e := registry.Entry{ID: i.id(), Address: i.IPAddr, Port: int32(i.Port.Number), Weight: 1, Version: i.version()}
 	if i.Port.Enabled == "false" {
@@ -131,8 +131,8 @@ func (i instance) entry() registry.Entry {
 	return e
 }
 
-// weight reads what encode wrote. One that is no number becomes 0, which is not as it
-// should be, whatever that is.
+// weight reads what encode wrote. A value that is no number becomes 0, which differs
+// from every wanted weight.
 func weight(meta map[string]string) int32 {
 	weight, err := strconv.ParseInt(meta[metaWeight], 10, 32)
 	if err != nil {
@@ -141,8 +141,7 @@ func weight(meta map[string]string) int32 {
 	return int32(weight)
 }
 
-// version changes with every registration, status and metadata; renewals leave
-// it alone.
+// version changes with every registration, status and metadata, but not with renewals.
 func (i instance) version() string {
 	sum := sha256.New()
 	_, _ = fmt.Fprintf(sum, "%d %q %q %d %d", i.LastDirtyTimestamp, i.Status, i.IPAddr, i.Port.Number, i.SecurePort.Number)
@@ -152,7 +151,7 @@ func (i instance) version() string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// encode is the instance that an entry becomes. Errors are permanent.
+// encode converts an entry to an instance. Errors are permanent.
 func encode(service string, e registry.Entry, lease time.Duration, dirty int64) (instance, error) {
 	meta := make(map[string]string, len(e.Metadata)+7)
 	for key, value := range e.Metadata {

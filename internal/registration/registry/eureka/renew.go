@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// renewTimeout bounds one renewal.
+	// renewTimeout limits one renewal.
 	renewTimeout = 10 * time.Second
-	// forgotten is when an application is no longer renewed that nobody asks for:
-	// longer than anybody waits between two repairs.
+	// forgotten is how long an application is renewed after the last request for it:
+	// longer than anyone waits between two repairs.
 	forgotten = 24 * time.Hour
 )
 
-// renewal is what is renewed of an application.
+// renewal holds the instances of an application to renew.
 type renewal struct {
 	ids []string
-	// listed is when somebody last asked for the application. What nobody asks
-	// for any more is left to its lease.
+	// listed is when the application was last asked for. Applications that nobody asks
+	// for any more are left to expire.
 	listed time.Time
 }
 
-// keep renews what Usher wrote of what was listed. That includes other clusters'
-// entries, as they are kept in other registries, where nothing expires.
+// keep starts to renew Usher's listed instances, including those of other clusters: in
+// other kinds of registry, they would not expire either.
 func (r *Registry) keep(app string, entries []registry.Entry) {
 	var ids []string
 	for _, e := range entries {
@@ -58,8 +58,8 @@ func (r *Registry) renewUntil(ctx context.Context, ticker clock.Ticker) {
 	}
 }
 
-// renewAll renews once. What is gone stays gone, and what fails is tried at the
-// next tick: a server that is down is told by the next list.
+// renewAll renews once. An instance that is gone stays gone. The next tick retries
+// failures: the next list reports a server that is down.
 func (r *Registry) renewAll(ctx context.Context) {
 	var paths []string
 	for app, ids := range r.due() {
@@ -78,7 +78,7 @@ func (r *Registry) renewAll(ctx context.Context) {
 	})
 }
 
-// due is what to renew, by application.
+// due returns what to renew, by application.
 func (r *Registry) due() map[string][]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

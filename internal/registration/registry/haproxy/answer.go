@@ -9,7 +9,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// What HAProxy says. It has no codes: any other text is an error.
+// HAProxy's answers. It has no status codes: any other text is an error.
 const (
 	noBackend       = "Can't find backend."
 	noSuchBackend   = "No such backend."
@@ -23,14 +23,14 @@ const (
 	unknownCommand  = "Unknown command"
 )
 
-// command is a line for HAProxy, and what it may answer.
+// command is a line for HAProxy, with the answers that it may give.
 type command struct {
 	id, line string
-	// accepts says whether an answer means that it was done.
+	// accepts reports whether an answer means success.
 	accepts func(answer string) bool
 }
 
-// check turns an answer into an error: nil if the command was done.
+// check converts an answer to an error: nil if the command succeeded.
 func (c command) check(answer string) error {
 	answer = strings.TrimSpace(answer)
 	switch {
@@ -48,7 +48,7 @@ func (c command) check(answer string) error {
 	return registry.Permanent(fmt.Errorf("%q answered: %s", verb(c.line), registry.Excerpt(answer)))
 }
 
-// verb is what a command does, without its arguments.
+// verb returns the command without its arguments.
 func verb(line string) string {
 	words := strings.Fields(line)
 	return strings.Join(words[:min(2, len(words))], " ")
@@ -62,14 +62,14 @@ func silent(answer string) bool { return answer == "" }
 
 func isAdded(answer string) bool { return answer == added || strings.HasSuffix(answer, "\n"+added) }
 
-// moved accepts the answers of "set server … addr …", which tell what was changed.
+// moved accepts the answers of "set server … addr …", which describe the change.
 func moved(answer string) bool {
 	return strings.HasPrefix(answer, "IP changed from ") || strings.HasPrefix(answer, "port changed from ") ||
 		strings.HasPrefix(answer, "no need to change the addr")
 }
 
-// isDeleted accepts also a server that cannot go yet: it stays listed and is
-// deleted later.
+// isDeleted also accepts a server that cannot go yet: it stays listed and is deleted
+// later.
 func isDeleted(answer string) bool {
 	return answer == deleted || answer == noSuchServer || strings.Contains(answer, stillConnected)
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// job is a change that is to be made, with what the processes have of it.
+// job is a change to make, with the servers that each process has for it.
 type job struct {
 	change registry.Change
-	// name is that of the server to put.
+	// name is the name of the server to put.
 	name    string
 	servers [][]server
 }
 
-// refusals gathers why changes were not made, by entry ID.
+// refusals collects, by entry ID, why changes were not made.
 type refusals struct {
 	mu   sync.Mutex
 	byID map[string][]error
@@ -35,7 +35,7 @@ func (r *refusals) add(id string, err error) {
 	r.byID[id] = append(r.byID[id], err)
 }
 
-// errors are the refusals as Apply returns them, sorted by ID.
+// errors returns the refusals in Apply's form, sorted by ID.
 func (r *refusals) errors(changes []registry.Change) []error {
 	var all []error
 	for _, change := range changes {
@@ -46,8 +46,8 @@ func (r *refusals) errors(changes []registry.Change) []error {
 	return all
 }
 
-// Apply implements registry.Connector. A process that fails keeps the changes
-// from no other.
+// Apply implements registry.Connector. A failing process does not keep the changes from
+// the others.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	return errors.Join(append(refused.errors(changes), err)...)
 }
 
-// jobs checks the changes against what is there.
+// jobs checks the changes against the current servers.
 func (r *Registry) jobs(views []view, changes []registry.Change, refused *refusals) []job {
 	byID := make(map[string]view, len(views))
 	for _, v := range views {
@@ -104,7 +104,7 @@ func (r *Registry) jobs(views []view, changes []registry.Change, refused *refusa
 // maxWeight is HAProxy's limit.
 const maxWeight = 256
 
-// worker makes changes in one process.
+// worker makes the changes in one process.
 type worker struct {
 	*session
 	target           target
@@ -113,8 +113,8 @@ type worker struct {
 	refused          *refusals
 }
 
-// work puts first and removes then: an entry that moves to a server of another
-// name is always in service.
+// work puts before it removes, so that an entry that moves to a server of another name
+// is always in service.
 func (w *worker) work(jobs []job) error {
 	var puts []command
 	var leaving []leaver
@@ -137,7 +137,7 @@ func (w *worker) work(jobs []job) error {
 	return w.remove(leaving)
 }
 
-// put says what makes the wanted server of what there is.
+// put returns the commands that turn the current server into the wanted one.
 func (w *worker) put(j job) []command {
 	e := j.change.Entry
 	full := w.service + "/" + j.name
@@ -152,8 +152,8 @@ func (w *worker) put(j job) []command {
 		if slices.Contains(strings.Fields(w.options), "check") {
 			commands = append(commands, do(silent, "enable health", full))
 		}
-		// Not with the keyword "enabled": HAProxy 2.6 shows such a server as up and
-		// gives it no requests.
+		// The keyword "enabled" would not do: HAProxy 2.6 shows such a server as up but
+		// sends it no requests.
 		return append(commands, do(silent, "set server", full, "state ready"))
 	}
 	have := j.servers[w.at][at]
@@ -170,15 +170,14 @@ func (w *worker) put(j job) []command {
 	return commands
 }
 
-// leaver is a server that is to go.
+// leaver is a server to remove.
 type leaver struct {
 	id     string
 	server server
 }
 
-// remove takes servers out of the choice of callers, and deletes those that have
-// no session: a request that has chosen a server and is not on it yet keeps
-// HAProxy itself from deleting it.
+// remove hides servers from callers, and deletes those without a session. HAProxy
+// itself refuses to delete a server that a request has chosen but not reached yet.
 func (w *worker) remove(leaving []leaver) error {
 	if len(leaving) == 0 {
 		return nil
@@ -205,7 +204,7 @@ func (w *worker) remove(leaving []leaver) error {
 	return w.execute(deletions)
 }
 
-// execute runs commands. What HAProxy refuses is told to the change's caller.
+// execute runs commands. A refusal by HAProxy is reported for its change.
 func (w *worker) execute(commands []command) error {
 	lines := make([]string, 0, len(commands))
 	for _, c := range commands {

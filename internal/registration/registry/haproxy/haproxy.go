@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package haproxy keeps entries as servers of HAProxy, through the runtime API
-// (the stats socket) of one process or several. A service is the backend of the
-// same name, an entry a dynamic server in it, which "add server" made.
+// Package haproxy keeps entries as servers of HAProxy, through the runtime API (the
+// stats socket) of one or more processes. A service is the backend of the same name. An
+// entry is a dynamic server in it, created with "add server".
 //
-// A server has no room for more than its name, address and weight. So the name
-// says whose it is, <id>:usher:<cluster>:<registration>:<pod uid>, followed by
-// :<namespace>:<pod> where the id does not tell them, and metadata is not kept
-// (registry.Entry.NoMetadata). Servers of other names, those of the
-// configuration file among them, are foreign and never touched.
+// A server stores only a name, an address and a weight. So its name identifies the
+// owner: <id>:usher:<cluster>:<registration>:<pod uid>, followed by :<namespace>:<pod>
+// if the id does not contain them. Metadata is not kept (registry.Entry.NoMetadata).
+// Servers with other names, including those of the configuration file, are foreign and
+// never touched.
 //
-// Removing drains: the server gets no new requests and stays listed, unsettled,
-// until a Remove finds no session on it any more and deletes it. One that is held
-// back has the weight 0, and is unsettled while it has a session.
+// Removing drains: the server gets no new requests and stays listed, unsettled, until a
+// Remove finds no session on it and deletes it. A server that is held back has the
+// weight 0, and is unsettled while it has a session.
 //
-// HAProxy cannot compare and set. Changes are compared with what the processes
-// have just before they are made; only that a name is unique is HAProxy's own word.
+// HAProxy has no compare-and-set. Changes are compared with the processes' state just
+// before they are made; HAProxy itself guarantees only that a name is unique.
 //
-// A reload or restart forgets dynamic servers. They are missing then, and
-// written again when entries are compared. A reload leaves the old process to
-// finish its requests, and nobody sees those.
+// A reload or restart loses dynamic servers. They are then missing, and rewritten when
+// entries are next compared. After a reload the old process finishes its requests,
+// which nobody can see.
 package haproxy
 
 import (
@@ -37,28 +37,27 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
-// maxParallel bounds how many processes are spoken to at a time.
+// maxParallel limits how many processes are contacted at a time.
 const maxParallel = 8
 
-// serverOptions is what may follow an address in "add server": nothing that
-// ends a command or begins another.
+// serverOptions matches what may follow an address in "add server": nothing that ends a
+// command or begins another.
 var serverOptions = regexp.MustCompile(`^[A-Za-z0-9_./:@=, -]*$`)
 
-// Options say where HAProxy is.
+// Options locate HAProxy.
 type Options struct {
-	// Addresses are the runtime APIs, one for each process that callers go
-	// through: tcp://host:port, tls://host:port or unix:///path. An entry is
-	// listed as in service when all of them have it, and as gone when none has.
+	// Addresses are the runtime APIs, one for each process that callers go through:
+	// tcp://host:port, tls://host:port or unix:///path. An entry is listed as in
+	// service if all processes have it, and as gone if none has it.
 	Addresses []string
-	// ServerOptions are added to every "add server", such as "check inter 2s".
+	// ServerOptions are appended to every "add server", for example "check inter 2s".
 	ServerOptions string
-	// Secret holds the keys that credentials.TLS reads, for addresses that begin
-	// with tls://; the client certificate is the only way to prove who asks. It may
-	// be nil.
+	// Secret holds the keys that credentials.TLS reads, for tls:// addresses. The
+	// client certificate is the only authentication. Secret may be nil.
 	Secret map[string][]byte
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.HAProxy
 	if s == nil {
@@ -71,8 +70,8 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	}
 }
 
-// Registry implements registry.Connector. It keeps no connection: one that is
-// open during a reload goes on speaking to the old process.
+// Registry implements registry.Connector. It keeps no connection open, because a
+// connection that survives a reload keeps talking to the old process.
 type Registry struct {
 	targets []target
 	options string
@@ -86,8 +85,7 @@ type target struct {
 	tls              *tls.Config
 }
 
-// New checks the options and connects to nothing. Errors are permanent and name
-// the field.
+// New checks the options but does not connect. Errors are permanent and name the field.
 func New(options Options) (*Registry, error) {
 	if len(options.Addresses) == 0 {
 		return nil, registry.Permanent(errors.New("haproxy.addresses is empty: name the runtime API of each process"))
@@ -140,8 +138,8 @@ func tlsConfig(host string, secret map[string][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// Ping implements registry.Connector: every process has to answer, and to grant
-// the level that adding servers needs.
+// Ping implements registry.Connector: every process must answer, and grant the level
+// that adding servers requires.
 func (r *Registry) Ping(ctx context.Context) error {
 	return r.each(func(at int) error {
 		return r.targets[at].with(ctx, func(s *session) error {
@@ -158,8 +156,8 @@ func (r *Registry) Ping(ctx context.Context) error {
 	})
 }
 
-// List implements registry.Connector. All processes have to answer. A service
-// without a backend is empty.
+// List implements registry.Connector. All processes must answer. A service without a
+// backend is empty.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	views, err := r.look(ctx, service)
 	if err != nil {
@@ -175,7 +173,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 // Close implements registry.Connector. There is nothing to free.
 func (r *Registry) Close() error { return nil }
 
-// look asks every process what it has.
+// look asks every process for its servers.
 func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 	if !plain.MatchString(service) {
 		return nil, registry.Permanent(fmt.Errorf(
@@ -195,13 +193,13 @@ func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 	return r.merge(found), nil
 }
 
-// each calls a function for every process, in parallel, and joins the errors in
-// the order of the addresses.
+// each calls a function for every process, in parallel, and joins the errors in the
+// order of the addresses.
 func (r *Registry) each(call func(at int) error) error {
 	return errors.Join(registry.Each(len(r.targets), maxParallel, call)...)
 }
 
-// String names the process for people.
+// String names the process for messages.
 func (t target) String() string { return "HAProxy " + t.address }
 
 func (t target) dial(ctx context.Context) (net.Conn, error) {

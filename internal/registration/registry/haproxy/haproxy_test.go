@@ -192,7 +192,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestStrangers meets servers that are no HAProxy, or break off.
+// TestStrangers connects to servers that are not HAProxy, or that close the connection
+// early.
 func TestStrangers(t *testing.T) {
 	for _, test := range []struct {
 		name, says string
@@ -214,7 +215,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// says listens, says one thing to whoever comes, and hangs up.
+// says listens, sends every caller the same text, and closes the connection.
 func says(t *testing.T, text string) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

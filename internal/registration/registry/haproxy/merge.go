@@ -12,16 +12,16 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// view is what all processes together have under one ID.
+// view is what all processes have under one ID.
 type view struct {
 	entry registry.Entry
-	// servers are those of each process: none or one, or more when the entry is
-	// moving to another Registration and with it to a server of another name.
+	// servers lists the servers of each process: none or one, or several while the
+	// entry moves to another Registration and so to a server of another name.
 	servers [][]server
 }
 
-// merge makes one entry of each ID: in service if every process says so, and
-// gone if none has it.
+// merge makes one entry of each ID: in service if every process says so, and gone if no
+// process has it.
 func (r *Registry) merge(found [][]server) []view {
 	at := map[string]int{}
 	var views []view
@@ -43,9 +43,9 @@ func (r *Registry) merge(found [][]server) []view {
 	return views
 }
 
-// settle makes the entry of one ID. Its version is a digest of all that can
-// change; numbers of sessions come and go without one. A server of weight 0 that is
-// otherwise in service is held back, once its last session is over.
+// settle makes the entry of one ID. Its version is a digest of everything that can
+// change, except session counts. An otherwise healthy server of weight 0 is held back
+// once its last session has ended.
 func (r *Registry) settle(processes [][]server) registry.Entry {
 	var all strings.Builder
 	var entry registry.Entry
@@ -70,12 +70,13 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 	digest := sha256.Sum256([]byte(all.String()))
 	entry.Version = hex.EncodeToString(digest[:8])
 	if slices.ContainsFunc(processes, hasForeign) {
-		// What others do with theirs is their business.
+		// Foreign entries need no reasons.
 		return entry
 	}
 	reasons := leaving
 	if len(leaving) == 0 {
-		// A process that has deleted it already is no reason while others drain.
+		// While other processes drain, one that has already deleted the server is no
+		// reason.
 		reasons = append(unequal, r.lacking(missing)...)
 	}
 	entry.Unsettled = strings.Join(reasons, "; ")
@@ -94,7 +95,7 @@ func (r *Registry) lacking(missing []bool) []string {
 	return reasons
 }
 
-// preferred puts the servers that are in service first.
+// preferred sorts the servers in service first.
 func preferred(a, b server) int {
 	if out := min(a.admin, 1) - min(b.admin, 1); out != 0 {
 		return out
@@ -102,7 +103,7 @@ func preferred(a, b server) int {
 	return strings.Compare(a.name, b.name)
 }
 
-// wait says what a server that gets no new requests waits for.
+// wait describes what a server without new requests waits for.
 func (s server) wait(t target) string {
 	switch s.sessions {
 	case 0:

@@ -20,10 +20,10 @@ import (
 const (
 	// prompt ends every answer in interactive mode.
 	prompt = "\n> "
-	// pipelined is how many commands are sent before their answers are read:
-	// HAProxy stops reading when nobody takes its answers.
+	// pipelined is how many commands are sent before their answers are read. HAProxy
+	// stops reading if nobody reads its answers.
 	pipelined = 16
-	// maxAnswer bounds one answer, in bytes: some 100,000 servers.
+	// maxAnswer limits one answer, in bytes: about 100,000 servers.
 	maxAnswer = 64 << 20
 )
 
@@ -40,7 +40,7 @@ func (t target) with(ctx context.Context, call func(*session) error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		// What the connection says then is only that it was cut.
+		// The connection's own error only says that it was cut.
 		return registry.Transient(fmt.Errorf("%s: %w", t, ctx.Err()))
 	case errors.Is(err, registry.ErrPermanent), errors.Is(err, registry.ErrTransient):
 		return fmt.Errorf("%s: %w", t, err)
@@ -65,9 +65,9 @@ func (t target) try(ctx context.Context, call func(*session) error) error {
 	return call(s)
 }
 
-// refuses says whether a connection failed for a reason that stays.
+// refuses reports whether a connection failed for a permanent reason.
 func refuses(err error) bool {
-	// An alert of the other side, such as "certificate required", has no type.
+	// An alert from the other side, such as "certificate required", has no type.
 	var alert *net.OpError
 	if errors.As(err, &alert) && alert.Op == "remote error" {
 		return true
@@ -79,7 +79,7 @@ func refuses(err error) bool {
 		errors.As(err, &authority) || errors.Is(err, fs.ErrPermission)
 }
 
-// greet turns the prompt on. Whatever speaks another protocol is found here.
+// greet turns the prompt on. It detects anything that speaks another protocol.
 func (s *session) greet() error {
 	if _, err := s.conn.Write([]byte("prompt\n")); err != nil {
 		return err
@@ -145,8 +145,8 @@ func (s *session) answer() (string, error) {
 	}
 }
 
-// endsLine says whether a > begins a line, as a prompt's does. An answer without
-// text is nothing but the prompt.
+// endsLine reports whether a > begins a line, as a prompt's does. An answer without
+// text is just the prompt.
 func endsLine(text []byte) bool {
 	return len(text) >= 2 && text[len(text)-2] == '\n'
 }

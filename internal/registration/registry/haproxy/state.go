@@ -12,35 +12,34 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// mark is the second part of the names that Usher gives.
+// mark is the second part of the names that Usher assigns.
 const mark = "usher"
 
-// plain is what parts of names consist of: nothing that ends a command or is a
-// separator.
+// plain matches the parts of names: nothing that ends a command or is a separator.
 var plain = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// server is one server of a backend, as one process has it.
+// server is one server of a backend in one process.
 type server struct {
 	name  string
 	entry registry.Entry
-	// admin is srv_admin_state: 0 in service, else bits for maintenance and drain.
+	// admin is srv_admin_state: 0 in service, otherwise bits for maintenance and drain.
 	admin int
-	// sessions are those on it and in its queue. They are read for servers of
-	// Usher that are not in service.
+	// sessions counts the sessions on the server and in its queue. It is read only for
+	// Usher's servers that are not in service.
 	sessions int
 }
 
-// idle says whether the server gets no new requests: HAProxy chooses none of
-// weight 0.
+// idle reports whether the server gets no new requests. HAProxy never chooses a server
+// of weight 0.
 func (s server) idle() bool { return s.admin != 0 || s.entry.Weight == 0 }
 
-// leaving says whether it is on its way out: one that is held back is, until its
-// last session is over.
+// leaving reports whether the server still drains. One that is held back does until its
+// last session ends.
 func (s server) leaving() bool { return s.admin != 0 || s.idle() && s.sessions > 0 }
 
 func (s server) foreign() bool { return s.entry.Owner == registry.Owner{} }
 
-// nameOf is the name of an entry's server. Errors are permanent.
+// nameOf returns the name of an entry's server. Errors are permanent.
 func nameOf(e registry.Entry) (string, error) {
 	parts := []string{e.ID, mark, e.Owner.Cluster, e.Owner.Registration, e.Owner.PodUID}
 	if namespace, pod := ownerFromID(e.ID, e.Owner.PodUID); namespace != e.Owner.Namespace || pod != e.Owner.Pod {
@@ -55,7 +54,7 @@ func nameOf(e registry.Entry) (string, error) {
 	return strings.Join(parts, ":"), nil
 }
 
-// identify reads what nameOf wrote. A server of another name is foreign.
+// identify parses a name from nameOf. A server with any other name is foreign.
 func identify(name string) registry.Entry {
 	parts := strings.Split(name, ":")
 	ours := len(parts) == 5 || len(parts) == 7
@@ -72,8 +71,8 @@ func identify(name string) registry.Entry {
 	return e
 }
 
-// ownerFromID reads an id of the form <namespace>.<pod>.<first 8 characters of
-// the uid>. A namespace has no dots. Both are empty for other ids.
+// ownerFromID parses an id of the form <namespace>.<pod>.<first 8 characters of the
+// uid>. A namespace has no dots. Both results are empty for other ids.
 func ownerFromID(id, uid string) (namespace, pod string) {
 	uid = strings.ReplaceAll(uid, "-", "")
 	namespace, rest, _ := strings.Cut(id, ".")
@@ -84,8 +83,8 @@ func ownerFromID(id, uid string) (namespace, pod string) {
 	return namespace, pod
 }
 
-// servers asks a process for the servers of a backend; none if there is no such
-// backend. Sessions are asked for where somebody waits for their end.
+// servers asks a process for the servers of a backend, none if there is no such
+// backend. It asks for sessions only if someone waits for their end.
 func (s *session) servers(backend string) ([]server, error) {
 	answers, err := s.run("show servers state " + backend)
 	if err != nil {
@@ -114,8 +113,8 @@ func (s *session) servers(backend string) ([]server, error) {
 	return servers, nil
 }
 
-// parseServers reads "show servers state": a version, the names of the columns,
-// a server a line.
+// parseServers parses "show servers state": a version, the column names, then one
+// server per line.
 func parseServers(text string) ([]server, error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if len(lines) < 2 || lines[0] != "1" || !strings.HasPrefix(lines[1], "# ") {
@@ -157,7 +156,7 @@ func parseServer(column map[string]int, line string) (server, error) {
 	return one, nil
 }
 
-// sessions counts, by server, the sessions that a backend has now.
+// sessions counts a backend's current sessions by server.
 func (s *session) sessions(backend string) (map[string]int, error) {
 	answers, err := s.run("show stat " + backend + " 4 -1")
 	if err != nil {
@@ -166,8 +165,8 @@ func (s *session) sessions(backend string) (map[string]int, error) {
 	return parseSessions(backend, answers[0])
 }
 
-// parseSessions reads the columns of "show stat" that count: scur has the
-// sessions on a server, qcur those in its own queue.
+// parseSessions parses the relevant columns of "show stat": scur counts the sessions on
+// a server, qcur those in its own queue.
 func parseSessions(backend, text string) (map[string]int, error) {
 	reader := csv.NewReader(strings.NewReader(strings.TrimSpace(text)))
 	reader.FieldsPerRecord, reader.LazyQuotes = -1, true

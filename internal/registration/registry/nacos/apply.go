@@ -16,30 +16,30 @@ import (
 )
 
 const (
-	// parallel is how many requests are under way.
+	// parallel is how many requests run at a time.
 	parallel = 16
-	// readBack is how often the list is asked whether it shows what was written.
+	// readBack is how often the list is checked for the written instances.
 	readBack = 100 * time.Millisecond
-	// overlaid is how long the list may take to show what was written, before
-	// something that Nacos keeps beside the instance is believed to cover it.
+	// overlaid is how long the list may take to show what was written. After that,
+	// something that Nacos keeps beside the instance is assumed to hide it.
 	overlaid = 2 * time.Second
 )
 
 // step is a change with what it writes.
 type step struct {
 	id string
-	// put is what is to be there, nil to remove.
+	// put is the wanted instance, nil to remove.
 	put *instance
-	// covered says that there was an instance before, on which somebody may have
-	// put values of the console; those last until they are replaced.
+	// covered means that the address had an instance before, and someone may have set
+	// values for it in the console. Those persist until they are replaced.
 	covered bool
-	// gone are instances that are to be removed.
+	// gone are the instances to remove.
 	gone []instance
 }
 
-// Apply implements registry.Connector. It returns when the list shows the
-// changes, which takes about half a second. An entry that is as it should be but
-// held back by Nacos's own check is a transient error.
+// Apply implements registry.Connector. It returns when the list shows the changes,
+// after about half a second. If Nacos's own check holds back a correct entry, that is a
+// transient error.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
@@ -61,8 +61,8 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	return errors.Join(append(p.refused, r.settle(ctx, service, p.steps))...)
 }
 
-// each runs a kind of write for every step. Steps that are refused are left out
-// from then on; any other error ends it.
+// each runs one kind of write for every step. Refused steps are skipped from then on;
+// any other error stops the writes.
 func (r *Registry) each(ctx context.Context, service string, p *plan, write func(context.Context, string, step) error) error {
 	errs := registry.Each(len(p.steps), parallel, func(n int) error { return write(ctx, service, p.steps[n]) })
 	var kept []step
@@ -80,7 +80,7 @@ func (r *Registry) each(ctx context.Context, service string, p *plan, write func
 	return nil
 }
 
-// remove comes first: another entry may be waiting for the address.
+// remove comes first, because another entry may be waiting for the address.
 func (r *Registry) remove(ctx context.Context, service string, s step) error {
 	if s.put != nil {
 		return nil
@@ -88,7 +88,7 @@ func (r *Registry) remove(ctx context.Context, service string, s step) error {
 	return r.delete(ctx, service, s)
 }
 
-// move removes an entry's former address when the new one is there.
+// move removes an entry's former address once the new one exists.
 func (r *Registry) move(ctx context.Context, service string, s step) error {
 	if s.put == nil {
 		return nil
@@ -110,7 +110,7 @@ func (r *Registry) delete(ctx context.Context, service string, s step) error {
 	return nil
 }
 
-// put registers; what the console set on the instance is replaced as well.
+// put registers, and also replaces what the console set on the instance.
 func (r *Registry) put(ctx context.Context, service string, s step) error {
 	if s.put == nil {
 		return nil
@@ -132,13 +132,13 @@ func (r *Registry) write(ctx context.Context, method string, form url.Values) er
 	var said string
 	err := r.call(ctx, method, pathInstance, form, &said)
 	if errors.Is(err, errNotFound) {
-		// Deregistered with its service.
+		// It was deregistered together with its service.
 		return nil
 	}
 	return err
 }
 
-// form holds every field: an update leaves out none.
+// form sets every field, because an update must omit none.
 func (r *Registry) form(service string, i instance) (url.Values, error) {
 	metadata, err := json.Marshal(i.Metadata)
 	if err != nil {
@@ -155,8 +155,8 @@ func (r *Registry) form(service string, i instance) (url.Values, error) {
 	return form, nil
 }
 
-// settle waits until the list shows the steps. What does not show in time is
-// covered by something that outlived an instance of that address: it is replaced.
+// settle waits until the list shows the steps. If one does not show in time, a leftover
+// of an earlier instance with that address hides it, and settle replaces it.
 func (r *Registry) settle(ctx context.Context, service string, steps []step) error {
 	began := r.now()
 	tick := time.NewTicker(readBack)
@@ -193,7 +193,7 @@ func (r *Registry) replace(ctx context.Context, service string, steps []step) er
 	return errors.Join(r.each(ctx, service, again, r.put), errors.Join(again.refused...))
 }
 
-// unseen are the steps that the list does not show.
+// unseen returns the steps that the list does not show.
 func unseen(steps []step, instances []instance) []step {
 	have := make(map[string]instance, len(instances))
 	for _, i := range instances {

@@ -19,14 +19,14 @@ import (
 const (
 	pathInstance = "/nacos/v3/admin/ns/instance"
 	pathLogin    = "/nacos/v3/auth/user/login"
-	// pingService is a name that Ping asks for; nothing is registered by it.
+	// pingService is the name that Ping asks for. Nothing is registered under it.
 	pingService = "usher-ping"
-	// loginShare is the part of a login's time, as a divisor, that is left when it
-	// is renewed.
+	// loginShare sets when a login is renewed: when 1/loginShare of its lifetime is
+	// left.
 	loginShare = 10
 )
 
-// errNotFound says that Nacos knows no such service, or none with such a cluster.
+// errNotFound means that Nacos knows no such service, or no such cluster of it.
 var errNotFound = errors.New("there is no such service")
 
 // login is an access token.
@@ -35,15 +35,15 @@ type login struct {
 	until time.Time
 }
 
-// result is what every answer of the API is wrapped in.
+// result wraps every answer of the API.
 type result struct {
 	Code    *int
 	Message string
 	Data    json.RawMessage
 }
 
-// call makes a request and decodes its data. A login that the server no longer
-// knows, because it was started anew with another key, is made anew once.
+// call makes a request and decodes its data. If the server no longer knows the login,
+// for example after a restart with another key, call logs in again once.
 func (r *Registry) call(ctx context.Context, method, path string, form url.Values, into any) error {
 	for attempt := 0; ; attempt++ {
 		token, err := r.token(ctx)
@@ -76,7 +76,7 @@ func (r *Registry) send(ctx context.Context, method, path string, form url.Value
 	return r.client.Send(ctx, q)
 }
 
-// decode reads an answer, or says what is wrong with it.
+// decode decodes an answer, or returns an error that describes the problem.
 func (r *Registry) decode(answer *rest.Answer, into any) error {
 	var said result
 	err := json.Unmarshal(answer.Body, &said)
@@ -97,10 +97,10 @@ func (r *Registry) decode(answer *rest.Answer, into any) error {
 	return nil
 }
 
-// errDenied marks an answer that concerns the credentials and so every change.
+// errDenied marks an answer about the credentials, which applies to every change.
 var errDenied = errors.New("access denied")
 
-// failure types an answer that is none.
+// failure types an unusable answer.
 func (r *Registry) failure(answer *rest.Answer) error {
 	err := answer.Failure(r.secrets()...)
 	switch {
@@ -115,7 +115,7 @@ func (r *Registry) failure(answer *rest.Answer) error {
 	return registry.Permanent(err)
 }
 
-// token logs in unless a login is still good; empty without credentials.
+// token logs in unless a login is still valid. It is empty without credentials.
 func (r *Registry) token(ctx context.Context) (string, error) {
 	if r.username == "" {
 		return "", nil
@@ -141,7 +141,7 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 	}
 	var said struct {
 		AccessToken string
-		TokenTTL    int64 // Seconds.
+		TokenTTL    int64 // In seconds.
 	}
 	if err := json.Unmarshal(answer.Body, &said); err != nil || said.AccessToken == "" {
 		return "", registry.Permanent(fmt.Errorf("%s answered without an access token", answer.Where))
@@ -154,7 +154,7 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 	return next.token, nil
 }
 
-// forget gives up a login that the server refuses, unless it was renewed.
+// forget discards a login that the server refuses, unless it was renewed.
 func (r *Registry) forget(token string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,12 +163,12 @@ func (r *Registry) forget(token string) {
 	}
 }
 
-// excerpt is what an error repeats of an answer.
+// excerpt returns what an error repeats of an answer.
 func (r *Registry) excerpt(answer *rest.Answer) string {
 	return registry.Excerpt(string(answer.Body), r.secrets()...)
 }
 
-// secrets are what Nacos may repeat and an error must not.
+// secrets returns the values that Nacos may repeat but an error must not.
 func (r *Registry) secrets() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

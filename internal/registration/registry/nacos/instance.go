@@ -16,9 +16,9 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Keys of an instance's metadata that Usher writes beside the owner. metaAddress
-// repeats the instance's own address: metadata that was copied to another one says by
-// it that it is not Usher's.
+// Metadata keys that Usher writes in addition to the owner. metaAddress repeats the
+// instance's own address: metadata copied to another instance has the wrong one, which
+// shows that the copy is not Usher's.
 const (
 	metaID      = registry.MetaPrefix + "id"
 	metaAddress = registry.MetaPrefix + "address"
@@ -27,7 +27,7 @@ const (
 // maxWeight is Nacos's limit.
 const maxWeight = 10000
 
-// instance is one as Nacos lists it. Address, port and cluster are its identity.
+// instance is an instance as Nacos lists it. Its address, port and cluster identify it.
 type instance struct {
 	IP       string            `json:"ip"`
 	Port     int32             `json:"port"`
@@ -37,7 +37,7 @@ type instance struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-// listed is an instance with the entry that it is.
+// listed is an instance with its entry.
 type listed struct {
 	instance instance
 	entry    registry.Entry
@@ -45,12 +45,12 @@ type listed struct {
 
 func (i instance) at() string { return net.JoinHostPort(i.IP, strconv.Itoa(int(i.Port))) }
 
-// claims says whether the metadata was written for this instance.
+// claims reports whether the metadata was written for this instance.
 func (i instance) claims() bool { return i.Metadata[metaID] != "" && i.Metadata[metaAddress] == i.at() }
 
-// identify gives every instance an ID of its own, in the order of addresses. Of
-// two with one ID, which a change of address leaves that was cut short, the
-// second gets another, so that it is found and removed.
+// identify gives every instance a unique ID, in the order of addresses. An interrupted
+// change of address leaves two instances with one ID; the second gets another ID, so
+// that it is found and removed.
 func identify(instances []instance) []listed {
 	sorted := slices.SortedFunc(slices.Values(instances), func(a, b instance) int { return strings.Compare(a.at(), b.at()) })
 	seen := make(map[string]bool, len(sorted))
@@ -66,7 +66,7 @@ func identify(instances []instance) []listed {
 	return all
 }
 
-// entry translates.
+// entry converts the instance to an entry.
 func (i instance) entry() registry.Entry {
 	e := registry.Entry{ID: i.at(), Address: i.IP, Port: i.Port, Weight: i.weight(), Version: i.version()}
 	if !i.Enabled || !i.Healthy {
@@ -93,25 +93,25 @@ func (i instance) weight() int32 {
 	return int32(math.Ceil(min(max(i.Weight, 0), maxWeight)))
 }
 
-// version is a digest, as Nacos has none.
+// version returns a digest, because Nacos has no versions.
 func (i instance) version() string {
-	data, err := json.Marshal(i) // Maps are sorted.
+	data, err := json.Marshal(i) // json.Marshal sorts maps.
 	if err != nil {
-		// A weight that is no number cannot come out of JSON.
+		// Only a weight that is no number fails, and JSON cannot contain one.
 		return "unknown"
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
 }
 
-// shows says whether a listed instance is what was written, whatever Nacos's
-// own check found.
+// shows reports whether a listed instance is what was written, regardless of Nacos's
+// own check.
 func (i instance) shows(want instance) bool {
 	i.Healthy = want.Healthy
 	return i.version() == want.version()
 }
 
-// encode is the instance that an entry becomes. Errors are permanent.
+// encode converts an entry to an instance. Errors are permanent.
 func encode(e registry.Entry) (instance, error) {
 	i := instance{IP: e.Address, Port: e.Port, Weight: float64(max(e.Weight, 1)), Healthy: true, Enabled: e.Weight > 0}
 	meta := make(map[string]string, len(e.Metadata)+7)

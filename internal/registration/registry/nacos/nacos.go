@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nacos keeps entries as persistent instances of Nacos 3, by its admin
-// API: nobody has to send heartbeats for them.
+// Package nacos keeps entries as persistent instances of Nacos 3, through its admin
+// API. They need no heartbeats.
 //
-// Nacos has no compare-and-set: what others write to an instance of ours between
-// a list and a write is lost. It makes lists from its index half a second after
-// a write; so Apply waits until the list shows what it has written.
+// Nacos has no compare-and-set: if another writer changes our instance between a list
+// and a write, that change is lost. Nacos lists an instance only half a second after a
+// write, so Apply waits until the list shows what it wrote.
 package nacos
 
 import (
@@ -24,10 +24,11 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// Keys of the credentials Secret. For https it may hold credentials.KeyCA,
-// KeyCertificate and KeyPrivateKey as well.
+// Keys of the credentials Secret. For https the Secret may also hold credentials.KeyCA,
+// KeyCertificate and KeyPrivateKey.
 const (
-	// KeyUsername and KeyPassword log in; without them nobody does.
+	// KeyUsername and KeyPassword are the login. Without them the connector does not
+	// log in.
 	KeyUsername = "username"
 	KeyPassword = "password"
 )
@@ -39,23 +40,23 @@ const (
 	DefaultCluster   = "DEFAULT"
 )
 
-// Root is where services are in Nacos. Empty fields stand for the defaults.
+// Root is where services are kept in Nacos. Empty fields mean the defaults.
 type Root struct {
-	// Namespace is the id of Nacos's namespace.
+	// Namespace is the id of the Nacos namespace.
 	Namespace string
-	// Group of the services.
+	// Group is the group of the services.
 	Group string
-	// Cluster of the instances; Nacos lists one at a time.
+	// Cluster is the cluster of the instances. Nacos lists one cluster at a time.
 	Cluster string
 }
 
-// String is namespace/group/cluster.
+// String returns namespace/group/cluster.
 func (r Root) String() string {
 	r = r.filled()
 	return r.Namespace + "/" + r.Group + "/" + r.Cluster
 }
 
-// ParseRoot is the inverse of Root.String. What is missing is the default.
+// ParseRoot is the inverse of Root.String. Missing parts get the defaults.
 func ParseRoot(text string) Root {
 	namespace, rest, _ := strings.Cut(text, "/")
 	group, cluster, _ := strings.Cut(rest, "/")
@@ -67,19 +68,19 @@ func (r Root) filled() Root {
 		Cluster: cmp.Or(r.Cluster, DefaultCluster)}
 }
 
-// Options say where Nacos is.
+// Options locate Nacos.
 type Options struct {
-	// Address is the URL of a server, without a path; /nacos is added.
+	// Address is the URL of a server, without a path; /nacos is appended.
 	Address string
-	// Root is where entries go.
+	// Root is where entries are kept.
 	Root Root
-	// Secret holds the credentials by the keys above; it may be nil.
+	// Secret holds the credentials under the keys above. It may be nil.
 	Secret map[string][]byte
-	// Now is the clock that a login's end is measured with, time.Now if nil.
+	// Now is the clock that measures the end of a login. Default: time.Now.
 	Now func() time.Time
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.Nacos
 	if s == nil {
@@ -107,8 +108,8 @@ type Registry struct {
 
 var _ registry.Connector = (*Registry)(nil)
 
-// New checks the options and connects to nothing. Errors are permanent and name
-// the field or the Secret's key.
+// New checks the options but does not connect. Errors are permanent and name the field
+// or the Secret's key.
 func New(options Options) (*Registry, error) {
 	username := strings.TrimSpace(string(options.Secret[KeyUsername]))
 	password := strings.TrimRight(string(options.Secret[KeyPassword]), "\r\n")
@@ -131,19 +132,18 @@ func New(options Options) (*Registry, error) {
 	}, nil
 }
 
-// Ping implements registry.Connector. It logs in if there are credentials, and
-// asks for a service that does not exist.
+// Ping implements registry.Connector. It logs in if there are credentials, and asks for
+// a service that does not exist.
 func (r *Registry) Ping(ctx context.Context) error {
 	_, err := r.read(ctx, pingService)
 	return err
 }
 
-// List implements registry.Connector. It is what callers get from the server
-// that is asked; other members of a cluster may be some moments behind. An entry
-// that Nacos does not give to callers, because it is turned off or because
-// Nacos's own check of its port fails, has the weight 0. The ID of an entry that
-// is not Usher's is <address>:<port>. Instances of other clusters of the service
-// are not listed.
+// List implements registry.Connector. It returns what callers get from the same server;
+// other members of a cluster may be slightly behind. An entry that Nacos hides from
+// callers, because it is disabled or because Nacos's own check of its port fails, has
+// the weight 0. An entry that is not Usher's has the ID <address>:<port>. Instances in
+// other clusters of the service are not listed.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	instances, err := r.read(ctx, service)
 	if err != nil {
@@ -169,7 +169,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 	if err == nil || !errors.Is(err, errNotFound) {
 		return instances, err
 	}
-	// A server that has not loaded its data yet knows no service either.
+	// A server that has not loaded its data yet does not know the service either.
 	var said any
 	if err := r.call(ctx, http.MethodGet, "/nacos/v3/admin/core/state/readiness", nil, &said); err != nil {
 		return nil, registry.Transient(fmt.Errorf("the server is not ready: %w", err))
@@ -186,13 +186,13 @@ func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) 
 		return nil, err
 	}
 	if instances == nil {
-		// Nacos writes [] for none: null is another server's word.
+		// Nacos writes [] for none; null comes from another kind of server.
 		return nil, registry.Permanent(fmt.Errorf("%s/list answered without a list: it is no Nacos 3", r.client.URL(pathInstance)))
 	}
 	return instances, nil
 }
 
-// where says which service is meant.
+// where identifies the service.
 func (r *Registry) where(service string) url.Values {
 	return url.Values{
 		"namespaceId": {r.root.Namespace}, "groupName": {r.root.Group}, "clusterName": {r.root.Cluster},

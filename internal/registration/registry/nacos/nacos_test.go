@@ -85,8 +85,8 @@ func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
 	}
 }
 
-// TestTwoPutsOfOneAddress keeps one of them: Nacos would take the second for a
-// change of the first.
+// TestTwoPutsOfOneAddress checks that only one is made: Nacos would take the second for
+// a change of the first.
 func TestTwoPutsOfOneAddress(t *testing.T) {
 	a, b := entry(), entry()
 	b.ID = "other"
@@ -97,7 +97,8 @@ func TestTwoPutsOfOneAddress(t *testing.T) {
 	}
 }
 
-// TestAddressChange registers the new address before the old one goes.
+// TestAddressChange checks that the new address is registered before the old one is
+// removed.
 func TestAddressChange(t *testing.T) {
 	old := stored(t, entry())
 	moved := entry()
@@ -205,7 +206,8 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestLogins renews a login before its end, and one that the server refuses.
+// TestLogins checks that a login is renewed before its end, and after the server
+// refuses it.
 func TestLogins(t *testing.T) {
 	now := time.Now()
 	var logins, valid atomic.Int64

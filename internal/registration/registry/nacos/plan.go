@@ -9,14 +9,14 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// errHeldBack is why an entry that is as it should be has no callers.
+// errHeldBack is why a correct entry has no callers.
 var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos reach the Pod's port, " +
 	"or set the health checker of the service's cluster to NONE")
 
 // plan compares changes with a list.
 type plan struct {
 	current map[string]listed
-	// taken is whose an address is, by ID.
+	// taken maps each address to the ID of its entry.
 	taken   map[string]string
 	steps   []step
 	refused []error
@@ -31,8 +31,8 @@ func newPlan(instances []instance) *plan {
 	return p
 }
 
-// add plans what leaves before what comes: an address may pass from one to the
-// other.
+// add plans removals before puts, because an address may pass from one entry to
+// another.
 func (p *plan) add(changes []registry.Change) {
 	for _, op := range []registry.Op{registry.Remove, registry.Put} {
 		for _, c := range changes {
@@ -83,8 +83,8 @@ func (p *plan) one(c registry.Change) error {
 	return nil
 }
 
-// take refuses an address that another entry has: Nacos tells instances apart by
-// nothing else.
+// take refuses an address that another entry has: Nacos identifies instances only by
+// their address.
 func (p *plan) take(e registry.Entry, at string) error {
 	id, taken := p.taken[at]
 	if !taken || id == e.ID {
