@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook keeps entries in an HTTP service of the user's own.
-// docs/webhook.md describes the protocol for those who write that service.
+// Package webhook keeps entries in the user's own HTTP service. docs/webhook.md
+// describes the protocol for the authors of such a service.
 package webhook
 
 import (
@@ -25,17 +25,17 @@ import (
 const (
 	// KeyHMAC signs every request.
 	KeyHMAC = "hmac"
-	// KeyCA is the PEM bundle that the server's certificate is checked with,
-	// the system's roots if absent.
+	// KeyCA is the PEM bundle that verifies the server's certificate. Default: the
+	// system's roots.
 	KeyCA = "ca.crt"
 )
 
 // Headers of every request.
 const (
-	// HeaderTimestamp holds the seconds since 1970 when the request was signed.
+	// HeaderTimestamp holds the time of signing, in seconds since 1970.
 	HeaderTimestamp = "Usher-Timestamp"
-	// HeaderSignature holds "v1=" and the signature in hexadecimal. It is absent
-	// without a key.
+	// HeaderSignature holds "v1=" followed by the signature in hexadecimal. It is
+	// absent if there is no key.
 	HeaderSignature = "Usher-Signature"
 )
 
@@ -47,7 +47,7 @@ const (
 )
 
 const (
-	// maxResponse bounds what is read of an answer, in bytes: about 50,000 entries.
+	// maxResponse limits how much of an answer is read, in bytes: about 50,000 entries.
 	maxResponse = 32 << 20
 )
 
@@ -56,7 +56,7 @@ type ListRequest struct {
 	Service string `json:"service"`
 }
 
-// ListResponse holds every entry of the service, of all owners.
+// ListResponse holds every entry of the service, from all owners.
 type ListResponse struct {
 	Entries []registry.Entry `json:"entries"`
 }
@@ -67,21 +67,21 @@ type ApplyRequest struct {
 	Changes []registry.Change `json:"changes"`
 }
 
-// ApplyResponse names the changes that were refused; the others were made.
+// ApplyResponse names the refused changes; all others were made.
 type ApplyResponse struct {
 	Refused []Refusal `json:"refused,omitempty"`
 }
 
-// Code is why a change was refused.
+// Code is the reason for a refusal.
 type Code string
 
 // The codes of a Refusal.
 const (
-	// CodeConflict: the entry is not as the change's version says.
+	// CodeConflict: the entry's version differs from the change's.
 	CodeConflict Code = "conflict"
-	// CodeForeign: the entry belongs to somebody else.
+	// CodeForeign: the entry belongs to another owner.
 	CodeForeign Code = "foreign"
-	// CodeInvalid: the change will never be accepted as it is.
+	// CodeInvalid: the change will never be accepted unchanged.
 	CodeInvalid Code = "invalid"
 	// CodeUnavailable: the change may be accepted later.
 	CodeUnavailable Code = "unavailable"
@@ -94,17 +94,17 @@ type Refusal struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Options say where the service is.
+// Options locate the service.
 type Options struct {
 	// URL is the base address.
 	URL string
-	// Secret holds the credentials by the keys above; it may be nil.
+	// Secret holds the credentials under the keys above. It may be nil.
 	Secret map[string][]byte
-	// Now is the clock that stamps requests, time.Now if nil.
+	// Now is the clock that stamps requests. Default: time.Now.
 	Now func() time.Time
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.Webhook
 	if s == nil {
@@ -130,7 +130,7 @@ var _ registry.Connector = (*Registry)(nil)
 func New(options Options) (*Registry, error) {
 	client, err := rest.New(rest.Options{
 		Field: "webhook.url", Example: "https://host/path", Address: options.URL, MaxAnswer: maxResponse,
-		// The protocol signs requests; it knows no client certificates.
+		// The protocol signs requests and uses no client certificates.
 		Secret: map[string][]byte{KeyCA: options.Secret[KeyCA]},
 	})
 	if err != nil {
@@ -142,9 +142,9 @@ func New(options Options) (*Registry, error) {
 	return &Registry{client: client, key: options.Secret[KeyHMAC], now: options.Now}, nil
 }
 
-// Sign returns the value of HeaderSignature: HMAC-SHA256 over the timestamp, the
-// request's path below the base URL and the body, with a line feed after the
-// first two. The path keeps a recorded list from being replayed as an apply.
+// Sign returns the value of HeaderSignature: HMAC-SHA256 over the timestamp, a line
+// feed, the request's path below the base URL, a line feed, and the body. The path
+// prevents the replay of a recorded list as an apply.
 func Sign(key []byte, timestamp, path string, body []byte) string {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(timestamp + "\n" + path + "\n"))
@@ -164,8 +164,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		return nil, err
 	}
 	if answer.Entries == nil {
-		// An empty answer must be said: {} is more likely another service's, and
-		// would release hooks.
+		// An empty answer must be explicit: {} more likely comes from another service,
+		// and would release hooks.
 		return nil, registry.Permanent(fmt.Errorf("%s answered without entries: it must send "+
 			`{"entries":[]} for a service that has none`, r.client.URL(PathList)))
 	}
@@ -234,7 +234,7 @@ func (r *Registry) call(ctx context.Context, path string, question, answer any) 
 	return read(said, answer)
 }
 
-// read turns a status code into a typed error, and the body into the answer.
+// read converts a status code to a typed error, and decodes the body into answer.
 func read(said *rest.Answer, answer any) error {
 	switch {
 	case said.Temporary():

@@ -27,7 +27,7 @@ const key = "a secret of the test"
 
 func now() time.Time { return time.Unix(1_800_000_000, 0) }
 
-// server is a receiver as docs/webhook.md describes it, on top of memory.
+// server is a receiver as in docs/webhook.md, backed by package memory.
 type server struct {
 	store *memory.Registry
 	down  atomic.Bool
@@ -47,7 +47,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// signed checks the signature independently of package webhook.
+// signed checks the signature without package webhook's code.
 func signed(r *http.Request, body []byte) bool {
 	mac := hmac.New(sha256.New, []byte(key))
 	mac.Write([]byte(r.Header.Get("Usher-Timestamp") + "\n" + strings.TrimPrefix(r.URL.Path, "/base") + "\n"))
@@ -114,7 +114,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// answering returns a connector to a server that always answers the same.
+// answering returns a connector to a server that always gives the same answer.
 func answering(t *testing.T, code int, body string) *webhook.Registry {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

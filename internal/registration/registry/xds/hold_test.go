@@ -11,7 +11,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// TestHeldBack keeps an entry of weight 0 in the list, as one that drains.
+// TestHeldBack checks that an entry of weight 0 stays listed as draining.
 func TestHeldBack(t *testing.T) {
 	kube, s := fake.NewClientBuilder().Build(), NewStore()
 	c, err := New(Options{Reader: kube, Writer: kube, Namespace: "demo", Store: s})

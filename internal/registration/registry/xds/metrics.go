@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what the server tells a Prometheus.
+// metrics are the server's Prometheus metrics.
 type metrics struct {
 	streams   prometheus.Gauge
 	responses prometheus.Counter

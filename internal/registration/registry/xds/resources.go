@@ -23,7 +23,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Types of resources, as requests name them.
+// Resource types, as requests name them.
 const (
 	typeListener   = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	typeRoute      = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
@@ -32,14 +32,14 @@ const (
 )
 
 const (
-	// maxWeight is that of spec.instance.weight. Clients refuse a service whose
+	// maxWeight is the maximum of spec.instance.weight. Clients refuse a service whose
 	// weights add up to more than 32 bits.
 	maxWeight = 65535
-	// lbMetadata is where Envoy, and gRPC's ring hash, look for metadata.
+	// lbMetadata is where Envoy and gRPC's ring hash look for metadata.
 	lbMetadata = "envoy.lb"
 )
 
-// resource is what clients are sent, with the digest of it.
+// resource is what clients receive, with its digest.
 type resource struct {
 	data    *anypb.Any
 	version string
@@ -47,7 +47,8 @@ type resource struct {
 
 func encode(message proto.Message) (resource, error) {
 	data := &anypb.Any{}
-	// One state has one encoding, or clients were told for nothing.
+	// The same state must always encode the same, or clients would get needless
+	// updates.
 	if err := anypb.MarshalFrom(data, message, proto.MarshalOptions{Deterministic: true}); err != nil {
 		return resource{}, fmt.Errorf("encode %s: %w", message.ProtoReflect().Descriptor().Name(), err)
 	}
@@ -55,8 +56,8 @@ func encode(message proto.Message) (resource, error) {
 	return resource{data: data, version: hex.EncodeToString(sum[:8])}, nil
 }
 
-// fixed makes the resource of a type other than endpoints: it follows from the
-// name alone, so that a service can be asked for before it has an instance.
+// fixed makes a resource of any type except endpoints. It follows from the name alone,
+// so a client can ask for a service before it has an instance.
 func fixed(typeURL, name string) (resource, error) {
 	switch typeURL {
 	case typeListener:
@@ -116,14 +117,14 @@ func cluster(name string) *clusterv3.Cluster {
 	}
 }
 
-// endpoint is an entry as clients may use it.
+// endpoint is an entry that clients may know.
 type endpoint struct {
 	registry.Entry
 	health corev3.HealthStatus
 }
 
-// healthOf translates conditions, of which absent ones are true, but for
-// terminating. One that is neither in service nor on its way out is not served.
+// healthOf converts conditions. An absent condition is true, except for terminating. An
+// endpoint that is neither in service nor terminating is not served.
 func healthOf(c discoveryv1.EndpointConditions) (health corev3.HealthStatus, served bool) {
 	is := func(condition *bool, absent bool) bool {
 		if condition == nil {
@@ -140,14 +141,14 @@ func healthOf(c discoveryv1.EndpointConditions) (health corev3.HealthStatus, ser
 	return corev3.HealthStatus_UNKNOWN, false
 }
 
-// assignment has all endpoints in one locality: Usher knows of no zones. Without
-// an endpoint there is no locality either.
+// assignment puts all endpoints into one locality, because Usher knows no zones.
+// Without endpoints there is no locality.
 func assignment(name string, endpoints []endpoint) *endpointv3.ClusterLoadAssignment {
 	made := &endpointv3.ClusterLoadAssignment{ClusterName: name}
 	if len(endpoints) == 0 {
 		return made
 	}
-	// gRPC skips localities that have no weight, and refuses those without a name.
+	// gRPC skips localities without a weight, and refuses those without a name.
 	locality := &endpointv3.LocalityLbEndpoints{Locality: &corev3.Locality{}, LoadBalancingWeight: wrapperspb.UInt32(1)}
 	for _, e := range endpoints {
 		locality.LbEndpoints = append(locality.LbEndpoints, lbEndpoint(e))

@@ -31,40 +31,38 @@ import (
 )
 
 const (
-	// pingAfter and pingTimeout find out that a client is gone without a word.
+	// pingAfter and pingTimeout detect a client that vanished silently.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 10 * time.Second
-	// minPing is how often a client may ask whether the server is there.
+	// minPing is the shortest interval at which a client may ping the server.
 	minPing = 10 * time.Second
-	// maxAge is how long a connection lives, give or take a tenth, so that clients
-	// spread over replicas that have joined since. In between they know what they
-	// knew.
+	// maxAge is how long a connection lives, plus or minus a tenth, so that clients
+	// spread over replicas that joined later. Clients keep their state while they
+	// reconnect.
 	maxAge      = 30 * time.Minute
 	maxAgeGrace = 10 * time.Second
 )
 
-// ServerOptions of Setup.
+// ServerOptions are the options of Setup.
 type ServerOptions struct {
-	// Address to listen on, such as :18000.
+	// Address is the address to listen on, such as :18000.
 	Address string
-	// TLS is what clients see; without it they speak plain text.
+	// TLS secures connections. Without it they are plain text.
 	TLS TLSFiles
-	// Registerer takes the metrics, controller-runtime's if nil.
+	// Registerer registers the metrics. Default: that of controller-runtime.
 	Registerer prometheus.Registerer
 }
 
-// TLSFiles are PEM files, which are read anew for each connection, so that they
-// can be replaced.
+// TLSFiles are PEM files. Each connection reads them again, so they can be replaced.
 type TLSFiles struct {
-	// Certificate and Key are the server's; none: plain text.
+	// Certificate and Key are the server's. Without them connections are plain text.
 	Certificate, Key string
-	// ClientCA is what clients' certificates are checked with; none: clients need
-	// no certificate.
+	// ClientCA verifies clients' certificates. Without it clients need no certificate.
 	ClientCA string
 }
 
-// server answers clients on one address. It starts when it knows all there is,
-// and holds on to nothing.
+// server serves clients on one address. It starts once it knows the full state, and
+// persists nothing.
 type server struct {
 	address string
 	ads     *adsServer
@@ -74,8 +72,7 @@ type server struct {
 	serving atomic.Bool
 }
 
-// Cache is how much of the cluster's EndpointSlices the manager's cache is to
-// keep.
+// Cache selects the EndpointSlices that the manager's cache must keep.
 func Cache() cache.ByObject {
 	served, err := labels.NewRequirement(LabelService, selection.Exists, nil)
 	if err != nil {
@@ -84,9 +81,8 @@ func Cache() cache.ByObject {
 	return cache.ByObject{Label: labels.NewSelector().Add(*served)}
 }
 
-// Setup adds an xDS server to the manager, which runs whether or not the manager
-// is the leader, and returns what it serves. The manager is ready when the
-// server answers.
+// Setup adds an xDS server to the manager and returns its Store. The server runs on
+// every replica, leader or not. The manager is ready when the server answers.
 func Setup(ctx context.Context, mgr ctrl.Manager, options ServerOptions) (*Store, error) {
 	creds, err := options.TLS.credentials()
 	if err != nil {
@@ -140,7 +136,7 @@ func (s *server) Start(ctx context.Context) error {
 	s.log.Info("Serving xDS", "address", listener.Addr().String(), "tls", s.creds.Info().SecurityProtocol)
 	s.serving.Store(true)
 	defer s.serving.Store(false)
-	// Streams have no end of their own to wait for.
+	// Streams never end by themselves.
 	defer context.AfterFunc(ctx, g.Stop)()
 	if err := g.Serve(listener); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve xDS: %w", err)
@@ -156,7 +152,7 @@ func (s *server) ready(*http.Request) error {
 	return nil
 }
 
-// credentials reads the files once, to say at once what is wrong with them.
+// credentials reads the files once, to report errors in them early.
 func (f TLSFiles) credentials() (credentials.TransportCredentials, error) {
 	switch {
 	case f == TLSFiles{}:

@@ -28,7 +28,7 @@ func newServer(t *testing.T, address string, synced func() bool) *server {
 	}
 }
 
-// free is an address that nobody listens on.
+// free returns an address on which nothing listens.
 func free(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func free(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// answers says whether the server listens, or says that it does.
+// answers reports whether the server listens or claims to be ready.
 func (s *server) answers(t *testing.T) bool {
 	t.Helper()
 	ready := s.ready(nil) == nil
@@ -53,7 +53,8 @@ func (s *server) answers(t *testing.T) bool {
 	return ready || err == nil
 }
 
-// TestServerWaits does not listen before it knows what there is.
+// TestServerWaits checks that the server does not listen before it knows the full
+// state.
 func TestServerWaits(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan bool)
 	s := newServer(t, free(t), func() bool {

@@ -17,25 +17,25 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 )
 
-// Store is what is served. An informer fills it; it holds nothing that is not in
-// the API server.
+// Store is the served state. An informer fills it; everything in it is also in the API
+// server.
 type Store struct {
 	mu sync.Mutex
-	// services are the slices of each service, by the name that clients ask for.
+	// services holds the slices of each service, by the name that clients ask for.
 	services map[string]map[types.NamespacedName]part
-	// names are the services of the slices.
+	// names maps each slice to its service.
 	names map[types.NamespacedName]string
-	// newest is the highest version that was heard of, empty for none.
+	// newest is the highest version received, empty for none.
 	newest string
-	// encoded are assignments that somebody asked for since they changed.
+	// encoded holds the assignments requested since they last changed.
 	encoded map[string]resource
-	// watchers are told of every change.
+	// watchers are notified of every change.
 	watchers map[chan struct{}]struct{}
 }
 
-// part of a service is what a slice has of it.
+// part is one slice's part of a service.
 type part struct {
-	// slice is its name, version the one that was heard of.
+	// slice is the slice's name, version its last received version.
 	slice, version string
 	endpoints      []endpoint
 }
@@ -59,7 +59,7 @@ func (s *Store) handler() cache.ResourceEventHandler {
 	}
 }
 
-// heardOf takes an event in.
+// heardOf processes an event.
 func (s *Store) heardOf(object any, gone bool) {
 	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = unknown.Obj
@@ -80,12 +80,12 @@ func (s *Store) heardOf(object any, gone bool) {
 	for watcher := range s.watchers {
 		select {
 		case watcher <- struct{}{}:
-		default: // It has yet to look at an earlier change, and will see this one.
+		default: // It has not yet seen an earlier change, and will see both.
 		}
 	}
 }
 
-// forget takes a slice out of the service that it was of.
+// forget removes a slice from its service.
 func (s *Store) forget(slice *discoveryv1.EndpointSlice) {
 	key := keyOf(slice)
 	name, known := s.names[key]
@@ -119,7 +119,7 @@ func keyOf(slice *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
 }
 
-// watch returns a channel that has a value after a change, until stop.
+// watch returns a channel that receives a value after a change, until stop is called.
 func (s *Store) watch() (changed <-chan struct{}, stop func()) {
 	watcher := make(chan struct{}, 1)
 	s.mu.Lock()
@@ -132,8 +132,8 @@ func (s *Store) watch() (changed <-chan struct{}, stop func()) {
 	}
 }
 
-// assignment is the service as clients are to know it, with no endpoint if
-// nobody has heard of it.
+// assignment returns the service for clients, without endpoints if the service is
+// unknown.
 func (s *Store) assignment(name string) (resource, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,14 +144,14 @@ func (s *Store) assignment(name string) (resource, error) {
 	if err != nil {
 		return resource{}, err
 	}
-	// What is asked for by mistake is not remembered.
+	// Names requested by mistake are not remembered.
 	if len(s.services[name]) > 0 {
 		s.encoded[name] = made
 	}
 	return made, nil
 }
 
-// endpoints of a slice that clients may know of.
+// endpoints returns the slice's endpoints that clients may know.
 func endpoints(slice *discoveryv1.EndpointSlice) []endpoint {
 	var all []endpoint
 	for _, e := range endpointslice.Endpoints(slice) {
@@ -162,9 +162,9 @@ func endpoints(slice *discoveryv1.EndpointSlice) []endpoint {
 	return all
 }
 
-// merged are the endpoints of a service, sorted, each address once: clients
-// refuse a service that has one twice, and an entry that moves is in two slices
-// for a moment. The one that is in service counts.
+// merged returns the endpoints of a service, sorted, with each address once. Clients
+// refuse a duplicate address, and an entry that moves is briefly in two slices. The
+// endpoint in service wins.
 func merged(parts map[types.NamespacedName]part) []endpoint {
 	var all []endpoint
 	for _, p := range parts {
@@ -174,7 +174,7 @@ func merged(parts map[types.NamespacedName]part) []endpoint {
 	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.Address == b.Address && a.Port == b.Port })
 }
 
-// heard returns when what is served is as new as a list of the service's slices.
+// heard returns when the served state is as new as a list of the service's slices.
 func (s *Store) heard(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error {
 	changed, stop := s.watch()
 	defer stop()
@@ -192,8 +192,8 @@ func (s *Store) heard(ctx context.Context, namespace, service string, list *disc
 	}
 }
 
-// missing names a slice whose change was not heard of, empty if there is none.
-// Changes are heard of in the order of their versions.
+// missing names a slice whose change has not been received, or is empty. Changes arrive
+// in the order of their versions.
 func (s *Store) missing(name string, list *discoveryv1.EndpointSliceList) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +209,8 @@ func (s *Store) missing(name string, list *discoveryv1.EndpointSliceList) (strin
 		if listed[key] {
 			continue
 		}
-		// It was made after the list, or its end is yet to be heard of.
+		// The slice was created after the list, or its deletion has not been received
+		// yet.
 		if after, err := later(p.version, list.ResourceVersion); err != nil || !after {
 			return p.slice, err
 		}
@@ -217,7 +218,7 @@ func (s *Store) missing(name string, list *discoveryv1.EndpointSliceList) (strin
 	return "", nil
 }
 
-// later says whether a is a later version than b, which may be empty.
+// later reports whether a is a later version than b, which may be empty.
 func later(a, b string) (bool, error) {
 	if b == "" {
 		return true, nil
@@ -234,7 +235,7 @@ func compareEndpoints(a, b endpoint) int {
 		return int(a.Port - b.Port)
 	}
 	if a.health != b.health {
-		return int(a.health - b.health) // HEALTHY comes before DRAINING.
+		return int(a.health - b.health) // HEALTHY sorts before DRAINING.
 	}
 	return strings.Compare(a.ID, b.ID)
 }

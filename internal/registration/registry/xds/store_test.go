@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// slice of the service web in the namespace demo, with endpoints that are ready.
+// slice returns a slice of the service web in the namespace demo, with ready endpoints.
 func slice(name, version string, addresses ...string) *discoveryv1.EndpointSlice {
 	port := int32(80)
 	made := &discoveryv1.EndpointSlice{
@@ -44,8 +44,8 @@ func list(version string, slices ...*discoveryv1.EndpointSlice) *discoveryv1.End
 	return made
 }
 
-// serves checks what clients are told, as address:port, with ! for one that
-// drains.
+// serves checks the endpoints that clients receive, as address:port, with ! for a
+// draining one.
 func serves(t *testing.T, s *Store, name, want string) {
 	t.Helper()
 	r, err := s.assignment(name)
@@ -105,7 +105,7 @@ func TestStoreFollows(t *testing.T) {
 	}
 }
 
-// TestStoreConditions serves what is in service, or on its way out of it.
+// TestStoreConditions checks that endpoints in service and terminating ones are served.
 func TestStoreConditions(t *testing.T) {
 	s := NewStore()
 	one := slice("one", "1", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
@@ -114,7 +114,7 @@ func TestStoreConditions(t *testing.T) {
 	one.Endpoints[3].Conditions = conditions(false, true, false)
 	s.heardOf(one, false)
 	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80!")
-	// The same address is in another slice, in service.
+	// Another slice has the same address, in service.
 	s.heardOf(slice("two", "2", "10.0.0.2"), false)
 	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80")
 
@@ -125,7 +125,7 @@ func TestStoreConditions(t *testing.T) {
 	serves(t, s, "web.demo", "")
 }
 
-// TestStoreVersions changes a version with what is served, and with that alone.
+// TestStoreVersions checks that a version changes exactly when the served state does.
 func TestStoreVersions(t *testing.T) {
 	s, other := NewStore(), NewStore()
 	version := func(s *Store) string {
@@ -149,7 +149,7 @@ func TestStoreVersions(t *testing.T) {
 	}
 }
 
-// TestHeard waits for what a list has and the store has not.
+// TestHeard waits for what a list has and the store lacks.
 func TestHeard(t *testing.T) {
 	one, two := slice("one", "10", "10.0.0.1"), slice("two", "20", "10.0.0.2")
 	for name, test := range map[string]struct {

@@ -17,11 +17,11 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxNames bounds the services that one client asks for.
+// maxNames limits the services that one client asks for.
 const maxNames = 10000
 
-// ads implements the service that clients ask. Each asks for names in one stream
-// and says of each answer whether it takes it.
+// adsServer implements the service that clients call. Each client asks for names in one
+// stream, and accepts or refuses each answer.
 type adsServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	store   *Store
@@ -58,7 +58,7 @@ func (a *adsServer) StreamAggregatedResources(
 	}
 }
 
-// receive hands on requests until the stream ends.
+// receive passes on requests until the stream ends.
 func receive(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) <-chan *discoveryv3.DiscoveryRequest {
 	requests := make(chan *discoveryv3.DiscoveryRequest)
 	go func() {
@@ -78,47 +78,47 @@ func receive(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResou
 	return requests
 }
 
-// stream is one client.
+// stream is one client's stream.
 type stream struct {
 	*adsServer
 	send   func(*discoveryv3.DiscoveryResponse) error
 	node   string
 	nonces int
-	// wants are what it asks for, by type.
+	// wants holds what the client asks for, by type.
 	wants map[string]*want
 }
 
 // want is what a client asks for of one type.
 type want struct {
 	names []string
-	// sent are the versions that it was sent, by name. What it refused counts: it
-	// would refuse it again.
+	// sent holds the versions sent to the client, by name. It includes refused ones,
+	// because the client would refuse them again.
 	sent map[string]string
-	// nonce is that of the last answer.
+	// nonce is the nonce of the last answer.
 	nonce string
 }
 
-// take takes a request in and answers it, if there is something new to say.
+// take processes a request, and answers it if there is something new.
 func (s *stream) take(request *discoveryv3.DiscoveryRequest) error {
 	if id := request.GetNode().GetId(); id != "" {
 		s.node = registry.Excerpt(id)
 	}
 	typeURL := request.GetTypeUrl()
 	if !slices.Contains([]string{typeListener, typeRoute, typeCluster, typeAssignment}, typeURL) {
-		return nil // As there is no such resource, there is no answer.
+		return nil // There is no such resource, so there is no answer.
 	}
 	if len(request.GetResourceNames()) > maxNames {
 		return status.Errorf(codes.InvalidArgument, "more than %d names are asked for", maxNames)
 	}
 	w := s.wants[typeURL]
 	if w == nil {
-		// On a new stream a client is told all, whatever it heard from which
-		// replica before: versions of those say nothing here.
+		// On a new stream the client gets everything, whatever another replica sent it
+		// before: that replica's versions mean nothing here.
 		w = &want{sent: map[string]string{}}
 		s.wants[typeURL] = w
 	}
 	if w.nonce != "" && request.GetResponseNonce() != w.nonce {
-		return nil // It was on its way when the last answer was sent, and is repeated with that one's nonce.
+		return nil // The client sent it before the last answer arrived, and repeats it with that answer's nonce.
 	}
 	if refusal := request.GetErrorDetail(); refusal != nil {
 		s.metrics.refusals.Inc()
@@ -129,8 +129,8 @@ func (s *stream) take(request *discoveryv3.DiscoveryRequest) error {
 	return s.push(typeURL)
 }
 
-// rename takes the names in. What is asked for no more is sent anew when it is
-// asked for again: clients forget it.
+// rename records the requested names. A name that is dropped and requested again is
+// sent again, because clients forget it in between.
 func (s *stream) rename(w *want, names []string) {
 	before := w.names
 	w.names = nil
@@ -150,8 +150,8 @@ func (s *stream) rename(w *want, names []string) {
 	}
 }
 
-// push sends what the client asks for of a type, all of it, if any of it is
-// another than it was sent.
+// push sends everything that the client asks for of a type, if any of it differs from
+// what was sent.
 func (s *stream) push(typeURL string) error {
 	w := s.wants[typeURL]
 	if w == nil {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// caller is the other end of a stream.
+// caller is the client end of a stream.
 type caller struct {
 	*testing.T
 	*stream
@@ -40,7 +40,7 @@ func newCaller(t *testing.T, store *Store) *caller {
 	return c
 }
 
-// ask sends a request in answer to the nonce.
+// ask sends a request that answers the nonce.
 func (c *caller) ask(typeURL, nonce string, names ...string) {
 	c.Helper()
 	err := c.take(&discoveryv3.DiscoveryRequest{
@@ -58,7 +58,7 @@ func (c *caller) changed() {
 	}
 }
 
-// told checks that exactly one answer came, and returns its nonce.
+// told checks that exactly one answer arrived, and returns its nonce.
 func (c *caller) told(typeURL string, resources int) string {
 	c.Helper()
 	if len(c.answers) != 1 {
@@ -109,7 +109,7 @@ func TestStreamTalk(t *testing.T) {
 	c.ask(typeAssignment, second, "web.demo", "shop.demo")
 	third := c.told(typeAssignment, 2)
 
-	// Asked for no more, and then again: the client has forgotten it.
+	// Dropped and requested again: the client has forgotten it.
 	c.ask(typeAssignment, third, "shop.demo")
 	c.silence("fewer names")
 	store.heardOf(slice("one", "3", "10.0.0.3"), false)
@@ -121,7 +121,7 @@ func TestStreamTalk(t *testing.T) {
 	c.silence("an empty nonce after an answer")
 }
 
-// TestStreamRefused does not repeat what a client refuses.
+// TestStreamRefused checks that a refused answer is not repeated.
 func TestStreamRefused(t *testing.T) {
 	store := NewStore()
 	store.heardOf(slice("one", "1", "10.0.0.1"), false)
@@ -145,8 +145,8 @@ func TestStreamRefused(t *testing.T) {
 	c.told(typeAssignment, 1)
 }
 
-// TestStreamNames answers for names that a service can have, whether or not
-// there is one.
+// TestStreamNames checks that every valid service name gets an answer, whether or not
+// the service exists.
 func TestStreamNames(t *testing.T) {
 	c := newCaller(t, NewStore())
 	c.ask(typeListener, "", "web", "Web.demo", "a.b.c", "", "web.demo:80")

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package xds serves entries to clients that speak xDS, as gRPC does: Usher
-// itself is the server that they ask.
+// Package xds serves entries to xDS clients such as gRPC. Usher itself is their server.
 //
-// Entries are kept in EndpointSlices, which nobody in Kubernetes follows since
-// they carry a label of Usher's own instead of Kubernetes'. So every replica
-// serves the same, and one that starts knows all before it answers anybody.
+// Entries are kept in EndpointSlices. Nothing in Kubernetes follows them, because they
+// have a label of Usher's instead of Kubernetes' own. So every replica serves the same
+// state, and a new replica knows all of it before it answers anyone.
 package xds
 
 import (
@@ -26,19 +25,19 @@ const LabelService = "usher.dev/xds-service"
 
 // Options say where entries are kept.
 type Options struct {
-	// Reader reads from the API server, past any cache.
+	// Reader reads from the API server, not from a cache.
 	Reader client.Reader
-	// Writer writes to it.
+	// Writer writes to the API server.
 	Writer client.Writer
-	// Namespace is that of the slices; clients ask for <service>.<namespace>.
-	// Empty allows Ping alone.
+	// Namespace is the namespace of the slices. Clients ask for <service>.<namespace>.
+	// If empty, only Ping works.
 	Namespace string
 	// Store is what this process serves.
 	Store *Store
 }
 
-// FromSpec returns what reads the kind's field of a Registry; what it is given is
-// for Options.
+// FromSpec returns the function that reads the kind's field from a Registry's spec. Its
+// arguments become Options.
 func FromSpec(reader client.Reader, writer client.Writer, store *Store) func(*usherv1alpha1.RegistrySpec, string) *registry.Settings {
 	return func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings {
 		s := spec.XDS
@@ -54,9 +53,9 @@ func FromSpec(reader client.Reader, writer client.Writer, store *Store) func(*us
 	}
 }
 
-// New returns a connector. A List returns when this process serves what the API
-// server has; the clients of other replicas are told as soon as those hear of
-// it. Errors are permanent.
+// New returns a connector. A List returns once this process serves what the API server
+// has. Clients of other replicas are updated when those replicas receive the change.
+// Errors are permanent.
 func New(options Options) (registry.Connector, error) {
 	if options.Store == nil {
 		return nil, registry.Permanent(errors.New("nobody serves xDS: start usher with --xds-bind-address"))
@@ -67,10 +66,10 @@ func New(options Options) (registry.Connector, error) {
 	})
 }
 
-// nameOf is what clients ask for.
+// nameOf returns the name that clients ask for.
 func nameOf(namespace, service string) string { return service + "." + namespace }
 
-// validName says whether a service can have the name.
+// validName reports whether a service can have the name.
 func validName(name string) bool {
 	service, namespace, two := strings.Cut(name, ".")
 	return two && len(validation.IsDNS1123Label(service)) == 0 && len(validation.IsDNS1123Label(namespace)) == 0

@@ -14,22 +14,22 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// errStale says that a node is not as it was when it was read.
+// errStale means that a node has changed since it was read.
 var errStale = errors.New("it changed since it was read")
 
 // step is a change on its way to ZooKeeper.
 type step struct {
 	change registry.Change
-	// there is the node that the entry has, nil for none.
+	// there is the entry's current node, nil for none.
 	there *node
 	name  string
 	data  []byte
 }
 
-// Apply implements registry.Connector. Changes are compared with a list that is
-// read first; the writes carry the versions of the nodes in that list. A node
-// that somebody removes and makes anew in between has its old version again: the
-// one change of others that is not noticed.
+// Apply implements registry.Connector. It compares the changes with a list that it
+// reads first; the writes carry the node versions from that list. Only one concurrent
+// change goes unnoticed: a node that was removed and recreated in between has its old
+// version again.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	if err := registry.Validate(service, changes); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	})
 }
 
-// round makes the changes once, and returns those that met others' writes.
+// round makes the changes once, and returns those that conflicted with other writes.
 func (r *Registry) round(
 	ctx context.Context, service string, changes []registry.Change,
 ) (again []registry.Change, refused []error, err error) {
@@ -62,7 +62,7 @@ func (r *Registry) round(
 	return again, refused, err
 }
 
-// sortOut tells results that concern one change from those of the connection.
+// sortOut separates the errors of single changes from those of the connection.
 func sortOut(steps []step, results []error) (again []registry.Change, refused []error, err error) {
 	for i, result := range results {
 		change := steps[i].change
@@ -79,7 +79,7 @@ func sortOut(steps []step, results []error) (again []registry.Change, refused []
 	return again, refused, err
 }
 
-// steps compares the changes with what is there.
+// steps compares the changes with the current nodes.
 func (r *Registry) steps(service string, changes []registry.Change, nodes []node) (steps []step, refused []error) {
 	byID := map[string]*node{}
 	for i := range nodes {
@@ -107,7 +107,6 @@ func (r *Registry) step(service string, change registry.Change, there *node) (s 
 	return s, err
 }
 
-// make makes the change.
 func (s step) make(conn *zk.Conn, folder string, acl []zk.ACL) error {
 	path, err := folder+"/"+s.name, error(nil)
 	switch {
@@ -118,8 +117,8 @@ func (s step) make(conn *zk.Conn, folder string, acl []zk.ACL) error {
 	case s.there.name == s.name:
 		_, err = conn.Set(path, s.data, s.there.stat.Version)
 	default:
-		// The name holds what callers read: the new node comes with the old one's
-		// end, so that the instance is always there once.
+		// The name contains what callers read. One transaction replaces the old node by
+		// the new one, so that callers always see the instance exactly once.
 		err = moved(conn.Multi(
 			&zk.DeleteRequest{Path: folder + "/" + s.there.name, Version: s.there.stat.Version},
 			&zk.CreateRequest{Path: path, Data: s.data, Acl: acl}))
@@ -130,7 +129,7 @@ func (s step) make(conn *zk.Conn, folder string, acl []zk.ACL) error {
 	return err
 }
 
-// moved is why a transaction failed: the one operation that was to blame says it.
+// moved returns why a transaction failed: the error of the operation that caused it.
 func moved(results []zk.MultiResponse, err error) error {
 	for _, result := range results {
 		if result.Error != nil && !errors.Is(result.Error, zk.ErrAPIError) {
@@ -140,9 +139,9 @@ func moved(results []zk.MultiResponse, err error) error {
 	return err
 }
 
-// prepare makes the folder if a step needs it, and returns the ACL of its nodes:
-// what is made has the ACL of where it is made, so that whoever owns the root
-// decides. Folders stay when they are empty, as callers watch them.
+// prepare creates the folder if a step needs it, and returns the ACL for its nodes. New
+// nodes inherit the ACL of their parent, so that the owner of the root decides. Empty
+// folders stay, because callers watch them.
 func (r *Registry) prepare(conn *zk.Conn, folder string, steps []step) ([]zk.ACL, error) {
 	needed := false
 	for _, s := range steps {
@@ -169,9 +168,9 @@ func (r *Registry) prepare(conn *zk.Conn, folder string, steps []step) ([]zk.ACL
 	}
 }
 
-// unmasked puts ourselves in the place of users that the server shows as
-// <name>:x, as it does to those who may not administer the node: an ACL with
-// such a user is one that nobody has.
+// unmasked replaces the users that the server shows as <name>:x with ourselves. The
+// server masks users in this way from anyone without the right to administer the node,
+// and an ACL with a masked user would match nobody.
 func unmasked(acl []zk.ACL) []zk.ACL {
 	seen := slices.DeleteFunc(slices.Clone(acl), func(a zk.ACL) bool {
 		return a.Scheme == "digest" && strings.HasSuffix(a.ID, ":x")
@@ -182,7 +181,7 @@ func unmasked(acl []zk.ACL) []zk.ACL {
 	return seen
 }
 
-// create makes folders, outermost first.
+// create creates folders, outermost first.
 func create(conn *zk.Conn, folders []string, acl []zk.ACL) error {
 	for _, folder := range folders {
 		if _, err := conn.Create(folder, nil, 0, acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {

@@ -9,18 +9,18 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// curator is the layout of Curator's service discovery with its
-// JsonInstanceSerializer.
+// curator is the layout of Curator's service discovery with its JsonInstanceSerializer.
 type curator struct{}
 
-// mark is what Usher adds to a node of its own.
+// mark is what Usher adds to its own nodes.
 type mark struct {
 	Weight int32          `json:"weight,omitempty"`
 	Owner  registry.Owner `json:"owner"`
 }
 
-// serviceInstance is Curator's, with a field of Usher's own, which Curator skips.
-// The time of registration is left at 0: an entry is the same whenever written.
+// serviceInstance is Curator's type with one field of Usher's, which Curator ignores.
+// The registration time stays 0, so that an entry does not depend on when it was
+// written.
 type serviceInstance struct {
 	Name                string          `json:"name"`
 	ID                  string          `json:"id"`
@@ -45,10 +45,10 @@ func (curator) encode(service string, e registry.Entry) (string, []byte, error) 
 	enabled := true
 	i := serviceInstance{
 		Name: service, ID: e.ID, Address: e.Address, Port: &e.Port, Enabled: &enabled, Usher: usher,
-		// A persistent node, which nothing but a removal ends.
+		// A persistent node, which only a removal ends.
 		ServiceType: "PERMANENT",
 	}
-	// Without metadata the payload is null, which is one of every class.
+	// Without metadata the payload is null, which is valid for every payload class.
 	if len(e.Metadata) > 0 {
 		if i.Payload, err = json.Marshal(e.Metadata); err != nil {
 			return "", nil, registry.Permanent(fmt.Errorf("encode: %w", err))

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// sessionTimeout is how long a server keeps our session, which holds nothing.
-	// A connection that is silent for two thirds of it is given up.
+	// sessionTimeout is how long a server keeps our session, which holds nothing. A
+	// connection that is silent for two thirds of it is closed.
 	sessionTimeout = 10 * time.Second
-	// maxAnswer bounds an answer, in bytes: about 100,000 names.
+	// maxAnswer limits an answer, in bytes: about 100,000 names.
 	maxAnswer = 32 << 20
 )
 
 var errClosed = errors.New("the connection was closed")
 
-// dialer keeps one connection. The client would make a connection anew by
-// itself, and then send what it had not got rid of before: a change that its
-// caller has given up on. So each of its connections is used once only.
+// dialer keeps one connection. The client would reconnect by itself and then send what
+// it could not send before: a change that its caller has given up on. So each of the
+// client's connections is used only once.
 type dialer struct {
 	servers []string
 	auth    []byte
 
-	// turn is held by whoever makes a connection.
+	// turn is held while making a connection.
 	turn chan struct{}
 
 	mu     sync.Mutex
@@ -44,8 +44,8 @@ func newDialer(servers []string, auth []byte) *dialer {
 	return &dialer{servers: zk.FormatServers(servers), auth: auth, turn: make(chan struct{}, 1)}
 }
 
-// run calls op with a connection, and types its error. A context that ends
-// closes the connection: the client knows no other way to end a call.
+// run calls op with a connection, and types its error. If the context ends, run closes
+// the connection: the client has no other way to end a call.
 func (d *dialer) run(ctx context.Context, op func(*zk.Conn) error) error {
 	conn, err := d.connected(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *dialer) run(ctx context.Context, op func(*zk.Conn) error) error {
 	return registry.Transient(fmt.Errorf("%w: %w", context.Cause(ctx), err))
 }
 
-// connected returns the connection, made on first use and after one was lost.
+// connected returns the connection, which it makes on first use and after a loss.
 func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -133,7 +133,7 @@ func (d *dialer) login(ctx context.Context, conn *zk.Conn) error {
 	return nil
 }
 
-// drop closes the connection, which ends the calls that use it, and forgets it.
+// drop closes and forgets the connection. That ends the calls that use it.
 func (d *dialer) drop(conn *zk.Conn) {
 	d.mu.Lock()
 	if d.conn == conn {
@@ -153,10 +153,10 @@ func (d *dialer) close() {
 	}
 }
 
-// link watches one connection of the client's.
+// link watches one of the client's connections.
 type link struct {
-	// ready is closed when there is a session, spent when no server gave one,
-	// lost when there was one and its connection has ended.
+	// ready is closed when a session begins, spent when no server accepted one, and
+	// lost when the connection of a session has ended.
 	ready, spent, lost chan struct{}
 
 	mu      sync.Mutex
@@ -167,7 +167,7 @@ type link struct {
 
 var _ zk.HostProvider = (*link)(nil)
 
-// Init implements zk.HostProvider. Names are looked up when they are dialled.
+// Init implements zk.HostProvider. Names are resolved when they are dialled.
 func (l *link) Init(servers []string) error {
 	l.servers = servers
 	return nil
@@ -216,7 +216,7 @@ func (l *link) event(e zk.Event) {
 	}
 }
 
-// reason is why there is no session.
+// reason returns why there is no session.
 func (l *link) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,21 +235,21 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// shut closes a channel that may be closed already; callers hold the lock.
+// shut closes a channel unless it is closed already. The caller must hold the lock.
 func shut(c chan struct{}) {
 	if !isClosed(c) {
 		close(c)
 	}
 }
 
-// silent is the client's log: what goes wrong is returned.
+// silent discards the client's log, because errors are returned.
 type silent struct{}
 
 // Printf implements zk.Logger.
 func (silent) Printf(string, ...any) {}
 
-// typed marks an error. What is not known to be permanent is transient: trying
-// again later is the safer mistake.
+// typed marks an error. An error not known to be permanent is transient, because a
+// needless retry is the safer mistake.
 func typed(err error) error {
 	for _, permanent := range []error{
 		zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrAPIError,

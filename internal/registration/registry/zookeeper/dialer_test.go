@@ -15,7 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// listen runs a server that does that to each connection.
+// listen runs a server that calls serve with each connection.
 func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func TestServersThatGiveNoSession(t *testing.T) {
 	}
 }
 
-// TestBrokenPackets gives a session, and then a packet that is too short for one.
+// TestBrokenPackets sends a session, and then a packet shorter than the minimum.
 func TestBrokenPackets(t *testing.T) {
 	server := listen(t, func(conn net.Conn) {
 		session := make([]byte, headerBytes+36)

@@ -16,8 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// dubbo is the layout of Dubbo's providers: the name of a node is the provider's
-// URL. Its content, which Dubbo does not read, says whose it is.
+// dubbo is the layout of Dubbo's providers: a node's name is the provider's URL. Its
+// content, which Dubbo does not read, identifies the owner.
 type dubbo struct{}
 
 const (
@@ -27,14 +27,15 @@ const (
 	paramInterface  = "interface"
 	paramSide       = "side"
 	paramWeight     = "weight"
-	// paramID is the entry's ID: it makes a URL, and so a node, each entry's own.
+	// paramID is the parameter for the entry's ID. It makes the URL, and so the node,
+	// unique to the entry.
 	paramID = "usher"
-	// defaultWeight is what a provider without a weight has in Dubbo.
+	// defaultWeight is Dubbo's weight for a provider without one.
 	defaultWeight = 100
 )
 
-// paramKey and protocol are what goes into a URL as it is: Dubbo escapes the URL
-// as a whole, and not its parameters.
+// paramKey and protocol match what a URL can contain unescaped: Dubbo escapes the URL
+// as a whole, not its parameters.
 var (
 	paramKey = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 	protocol = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// headerBytes is the length that comes before each packet.
+	// headerBytes is the size of the length field before each packet.
 	headerBytes = 4
-	// minPacket is the shortest packet of a server, a reply without content.
+	// minPacket is the server's shortest packet, a reply without content.
 	minPacket = 16
 )
 
-// frames is a connection that ends at a packet whose length cannot be right. The
-// client takes a length for what it says: it would panic at a short one, and
-// make room for gigabytes where somebody else than ZooKeeper answers.
+// frames is a connection that ends at a packet with an impossible length. The client
+// trusts the length: it would panic at a short one, and allocate gigabytes if something
+// other than ZooKeeper answers.
 type frames struct {
 	net.Conn
-	header []byte // What is left to hand out of a length.
-	body   int    // What is left of its packet, in bytes.
+	header []byte // The rest of a length field to return.
+	body   int    // The rest of its packet, in bytes.
 }
 
-// Read implements io.Reader; the client reads from one goroutine at a time.
+// Read implements io.Reader. The client reads from one goroutine at a time.
 func (f *frames) Read(p []byte) (int, error) {
 	if len(f.header) == 0 && f.body == 0 {
 		header := make([]byte, headerBytes)

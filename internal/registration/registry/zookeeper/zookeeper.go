@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package zookeeper keeps entries in ZooKeeper, in the layout of Curator's
-// service discovery or in that of Dubbo's providers.
+// Package zookeeper keeps entries in ZooKeeper, in the layout of Curator's service
+// discovery or of Dubbo's providers.
 //
-// Nodes are persistent: an ephemeral one would go with the session of whoever
-// wrote it. An entry is one node, so that its removal is the one thing that
-// callers of every age understand; Curator's flag enabled is not known to all.
+// Nodes are persistent: an ephemeral node would disappear with its writer's session. An
+// entry is one node, because callers of every version understand its removal; not all
+// know Curator's flag enabled.
 package zookeeper
 
 import (
@@ -27,28 +27,27 @@ import (
 
 // Keys of the credentials Secret.
 const (
-	// KeyUsername and KeyPassword are the credentials of the scheme digest.
+	// KeyUsername and KeyPassword are the credentials for the digest scheme.
 	KeyUsername = "username"
 	KeyPassword = "password"
 )
 
-// parallel bounds how many requests of one call are under way at once; they
-// share a connection.
+// parallel limits how many requests of one call run at once. They share a connection.
 const parallel = 32
 
-// Layout is how entries are laid out.
+// Layout is the layout of entries.
 type Layout string
 
 const (
-	// Curator is <path>/<service>/<id> with the JSON of a ServiceInstance. An
-	// entry's metadata is its payload.
+	// Curator is <path>/<service>/<id> with the JSON of a ServiceInstance. An entry's
+	// metadata is its payload.
 	Curator Layout = "Curator"
-	// Dubbo is <path>/<interface>/providers/<URL>; the service is the interface.
-	// An entry's metadata are parameters of the URL.
+	// Dubbo is <path>/<interface>/providers/<URL>. The service is the interface. An
+	// entry's metadata become parameters of the URL.
 	Dubbo Layout = "Dubbo"
 )
 
-// DefaultPath is where callers of that layout look unless they are told.
+// DefaultPath returns where callers of that layout look by default.
 func DefaultPath(layout Layout) string {
 	if layout == Dubbo {
 		return "dubbo"
@@ -56,20 +55,20 @@ func DefaultPath(layout Layout) string {
 	return "services"
 }
 
-// Options say where ZooKeeper is.
+// Options locate ZooKeeper.
 type Options struct {
-	// Servers are the members, each a host and a port.
+	// Servers are the members, each as host:port.
 	Servers []string
-	// Layout is that of the entries.
+	// Layout is the layout of the entries.
 	Layout Layout
-	// Path is where services begin, without slashes at its ends. Empty stands
-	// for DefaultPath.
+	// Path is the path of all services, without leading or trailing slashes. Default:
+	// DefaultPath.
 	Path string
-	// Secret holds the credentials by the keys above; it may be nil.
+	// Secret holds the credentials under the keys above. It may be nil.
 	Secret map[string][]byte
 }
 
-// FromSpec reads the kind's field of a Registry.
+// FromSpec reads the kind's field from a Registry's spec.
 func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	s := spec.ZooKeeper
 	if s == nil {
@@ -95,16 +94,16 @@ var _ registry.Connector = (*Registry)(nil)
 
 // layout translates between entries and nodes.
 type layout interface {
-	// folder is where a service's nodes are, below the root.
+	// folder returns the folder of a service's nodes, relative to the root.
 	folder(service string) string
 	// encode returns a node's name and content. Errors are permanent.
 	encode(service string, entry registry.Entry) (name string, data []byte, err error)
-	// decode never fails: what Usher did not write is an entry without an owner.
+	// decode never fails: a node that Usher did not write is an entry without an owner.
 	decode(name string, data []byte) registry.Entry
 }
 
-// New checks the options and connects to nothing. Errors are permanent and name
-// the field or the Secret's key.
+// New checks the options but does not connect. Errors are permanent and name the field
+// or the Secret's key.
 func New(options Options) (*Registry, error) {
 	if len(options.Servers) == 0 {
 		return nil, registry.Permanent(errors.New("zookeeper.servers is empty: name the members as host:port"))
@@ -129,8 +128,8 @@ func New(options Options) (*Registry, error) {
 	}, nil
 }
 
-// Ping implements registry.Connector. ZooKeeper takes any credentials, so that
-// wrong ones are only noticed where an ACL asks for right ones.
+// Ping implements registry.Connector. ZooKeeper accepts any credentials; wrong ones
+// fail only where an ACL requires the right ones.
 func (r *Registry) Ping(ctx context.Context) error {
 	return r.dialer.run(ctx, func(conn *zk.Conn) error {
 		_, _, err := conn.Get(r.root)
@@ -141,9 +140,9 @@ func (r *Registry) Ping(ctx context.Context) error {
 	})
 }
 
-// List implements registry.Connector. The member that is asked first catches up
-// with the leader. An instance that Curator's callers skip, because its flag
-// enabled is false, has the weight 0.
+// List implements registry.Connector. The queried member first catches up with the
+// leader. An instance with Curator's flag enabled set to false has the weight 0,
+// because Curator's callers skip it.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	var nodes []node
 	err := r.dialer.run(ctx, func(conn *zk.Conn) (err error) {
@@ -199,7 +198,7 @@ func (r *Registry) read(conn *zk.Conn, service string) ([]node, error) {
 		group.Go(func() error {
 			data, stat, err := conn.Get(folder + "/" + name)
 			if errors.Is(err, zk.ErrNoNode) {
-				return nil // It went meanwhile.
+				return nil // It was removed in the meantime.
 			}
 			if err != nil {
 				return fmt.Errorf("read an entry of %s: %w", folder, err)
@@ -214,8 +213,8 @@ func (r *Registry) read(conn *zk.Conn, service string) ([]node, error) {
 	return distinct(found), nil
 }
 
-// distinct gives every node a version and an ID of its own. Of several nodes
-// with the ID of one entry, which somebody must have copied, the oldest keeps it.
+// distinct gives every node a version and a unique ID. If several nodes have one
+// entry's ID, someone must have copied it: the oldest keeps the ID.
 func distinct(found []*node) []node {
 	nodes := make([]node, 0, len(found))
 	for _, n := range found {
