@@ -183,12 +183,12 @@ type Deadlines struct {
 	// +optional
 	PreNormal *HookDeadline `json:"preNormal,omitempty"`
 	// InPlaceUpdate counts from the start of the drain, and again from when the updated
-	// Pod is ready. Default: the deadline of spec.drain for the drain, no deadline
+	// Pod is ready. Default: as in spec.drain for the drain, no deadline
 	// after it.
 	// +optional
 	InPlaceUpdate *HookDeadline `json:"inPlaceUpdate,omitempty"`
 	// PreDelete counts from the start of the drain, or from when someone other than its
-	// controller deleted the Pod. Default: the deadline of spec.drain.
+	// controller deleted the Pod. Default: as in spec.drain.
 	// +optional
 	PreDelete *HookDeadline `json:"preDelete,omitempty"`
 }
