@@ -150,7 +150,7 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 		}
 		options.XDS = served
 	}
-	return registration.Setup(mgr, options) //nolint:contextcheck // Connectors outlive the call: they end with the manager.
+	return registration.Setup(mgr, options)
 }
 
 func (s *settings) restConfig() (*rest.Config, error) {

@@ -22,7 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
-const root = "../../../"
+const root = "../../../../"
 
 func read(t *testing.T, path string) string {
 	t.Helper()
@@ -209,7 +209,7 @@ func refusesToHold(c registry.Connector) bool {
 // connectors' common suite.
 func TestSuite(t *testing.T) {
 	run := map[string]bool{}
-	for _, folder := range []string{"conformance", "test/integration/registries", "internal/registration/registry"} {
+	for _, folder := range []string{"test/registries", "test/integration/registries", "internal/registration/registry"} {
 		err := filepath.WalkDir(root+folder, func(path string, _ fs.DirEntry, err error) error {
 			if name, isTest := strings.CutSuffix(filepath.Base(path), "_test.go"); isTest && err == nil {
 				run[name] = run[name] || strings.Contains(read(t, strings.TrimPrefix(path, root)), "registrytest.Run(")
