@@ -20,14 +20,14 @@ func (d *deed) uid() types.UID {
 
 func (d *deed) serves(pod *corev1.Pod) bool { return available(pod, d.set, d.now) }
 
-// counted says that a Pod holds a place in the replica count.
+// counted reports whether a Pod counts as a replica.
 func (d *deed) counted(pod *corev1.Pod) bool {
 	excluded := d.set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" && state(pod) == apps.StatePreparingDelete
 	return active(pod) && !excluded
 }
 
-// rivals says that another process has written what this one cannot know yet:
-// two leaders cannot keep one budget.
+// rivals reports whether another process has written something this one cannot know
+// yet: two leaders cannot share one budget.
 func (d *deed) rivals() bool {
 	p := d.process
 	for _, c := range p.server.log[Pods][p.pass.upTo:] {
@@ -38,9 +38,9 @@ func (d *deed) rivals() bool {
 	return false
 }
 
-// tooManyUnavailable: a Pod that serves is taken down only if enough others do.
-// Whether it serves itself is no matter of what the process knew: the write can
-// carry that as a precondition. Of the others the process cannot be sure.
+// tooManyUnavailable allows a serving Pod to be taken down only if enough others serve.
+// Whether the Pod itself serves does not depend on what the process knew, because the
+// write can carry that as a precondition. The process cannot be sure of the other Pods.
 func tooManyUnavailable(d *deed) string {
 	if d.old == nil || !d.serves(d.old) || (d.new != nil && d.serves(d.new)) || d.rivals() {
 		return ""
@@ -53,8 +53,8 @@ func tooManyUnavailable(d *deed) string {
 	return ""
 }
 
-// tooManyTouched: Pods that do not serve are updated or replaced only a few at a
-// time as well. Surplus ones that do not serve can always go.
+// tooManyTouched also limits how many Pods that do not serve are updated or replaced at
+// a time. Surplus Pods that do not serve can always be deleted.
 func tooManyTouched(d *deed) string {
 	if !d.touchesIdle() || d.rivals() || (d.leaves() && d.staying() >= replicas(d.set)) {
 		return ""
@@ -73,7 +73,7 @@ func tooManyTouched(d *deed) string {
 	return ""
 }
 
-// touchesIdle says that the deed begins the update or the deletion of a Pod that
+// touchesIdle reports whether the deed starts the update or the deletion of a Pod that
 // does not serve.
 func (d *deed) touchesIdle() bool {
 	if d.old == nil || !active(d.old) || d.serves(d.old) || d.underWay(d.old) {
@@ -82,14 +82,14 @@ func (d *deed) touchesIdle() bool {
 	return d.new == nil || !active(d.new) || d.underWay(d.new)
 }
 
-// leaves says that the Pod goes, or is led to the gate before that.
+// leaves reports whether the Pod is deleted, or is taken to the gate before deletion.
 func (d *deed) leaves() bool {
 	return d.new == nil || !active(d.new) || state(d.new) == apps.StatePreparingDelete
 }
 
-// staying counts the Pods that are not on their way out. One whose update had begun
-// and that this very pass recreates instead is among them: it is no surplus, and what
-// is surplus was decided beside it, in whatever order the two are written then.
+// staying counts the Pods that are not on their way out. That includes a Pod whose
+// update had begun and that this same pass recreates instead: it is not surplus, and
+// the surplus was decided independently of it, whatever the order of the two writes.
 func (d *deed) staying() int {
 	const gate = apps.StatePreparingDelete
 	instead := map[types.UID]bool{}
@@ -101,9 +101,9 @@ func (d *deed) staying() int {
 	return d.after.count(func(pod *corev1.Pod) bool { return active(pod) && (state(pod) != gate || instead[pod.UID]) })
 }
 
-// tooManyNamed: Pods that were named for deletion and do not serve go while the
-// Pods that follow on them are being made, but only so many. Pods that are older
-// than the named one, and broken, hold it up no more than they always did.
+// tooManyNamed limits how many Pods that are named for deletion and do not serve are
+// deleted while their replacements are being created. Older broken Pods delay the
+// deletion no more than they always did.
 func (d *deed) tooManyNamed(was *corev1.Pod) string {
 	made := d.after.count(func(pod *corev1.Pod) bool {
 		return d.counted(pod) && !d.serves(pod) &&
@@ -116,13 +116,13 @@ func (d *deed) tooManyNamed(was *corev1.Pod) string {
 	return ""
 }
 
-// underWay says that the update or the deletion of a Pod has begun.
+// underWay reports whether the update or the deletion of a Pod has begun.
 func (d *deed) underWay(pod *corev1.Pod) bool {
 	return begun(pod) || state(pod) == apps.StatePreparingDelete
 }
 
-// tooManyPods: a Pod is created only for a free place; surge only while there is
-// something to surge for.
+// tooManyPods allows a Pod to be created only for a free place, and surge only while
+// there is something to surge for.
 func tooManyPods(d *deed) string {
 	if d.old != nil || d.rivals() {
 		return ""

@@ -9,11 +9,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Lag is how long a watch takes to bring an event, drawn anew for each event.
+// Lag is how long a watch takes to deliver an event, drawn separately for each event.
 type Lag struct {
 	Least, Most time.Duration
-	// Stall is the probability that the watch hangs for StallFor; it may bring
-	// only the last state of each object when it comes back, as after a relist.
+	// Stall is the probability that the watch hangs for StallFor. When it comes back,
+	// it may deliver only the last state of each object, as after a relist.
 	Stall    float64
 	StallFor time.Duration
 }
@@ -27,19 +27,19 @@ type cache struct {
 	// applied is how much of the server's log the copy has.
 	applied int
 	objects map[types.NamespacedName]client.Object
-	// shown are the objects that the copy ever had.
+	// shown holds the objects that the copy has ever had.
 	shown map[types.UID]bool
-	// due is when the latest planned delivery happens: watches keep the order.
+	// due is when the latest planned delivery happens: watches preserve the order.
 	due time.Time
 	// heard is when the latest event reaches its handler.
 	heard time.Time
-	// stopped says that the process is gone.
+	// stopped is true once the process has ended.
 	stopped bool
-	// changed is told of what the copy has got, after it has.
+	// changed is called after each change of the copy.
 	changed func(before, after client.Object)
 }
 
-// newCache lists the objects as they are now, and tells of each of them.
+// newCache lists the objects as they are now and reports each of them.
 func newCache(w *World, s *Server, kind Kind, lag Lag) *cache {
 	c := &cache{world: w, server: s, kind: kind, lag: lag, objects: map[types.NamespacedName]client.Object{}, shown: map[types.UID]bool{}}
 	for key, object := range s.objects[kind] {
@@ -53,14 +53,14 @@ func (c *cache) put(at types.NamespacedName, object client.Object) {
 	c.objects[at], c.shown[object.GetUID()] = object, true
 }
 
-// start tells of what the first list brought.
+// start reports what the first list returned.
 func (c *cache) start() {
 	for _, object := range sorted(c.objects) {
 		c.changed(nil, object)
 	}
 }
 
-// hear is told of a commit at the server, and plans its delivery.
+// hear receives a commit from the server and plans its delivery.
 func (c *cache) hear() {
 	if c.stopped {
 		return
@@ -75,12 +75,12 @@ func (c *cache) hear() {
 		at = c.due
 	}
 	c.due = at
-	upTo := len(c.server.log[c.kind]) // the commit is in the log already
+	upTo := len(c.server.log[c.kind]) // the commit is already in the log
 	c.world.after(at.Sub(c.world.now()), func() { c.deliver(upTo, relist) })
 }
 
-// deliver brings the copy forward, event by event, or in one jump to the
-// present as a relist does.
+// deliver moves the copy forward, either event by event or in one jump to the present,
+// as a relist does.
 func (c *cache) deliver(upTo int, relist bool) {
 	if c.stopped {
 		return
@@ -104,8 +104,8 @@ func (c *cache) deliver(upTo int, relist bool) {
 	}
 }
 
-// jump replaces the copy by the present state. What was removed and made again
-// under the same name shows as a change from the one to the other.
+// jump replaces the copy with the present state. An object that was removed and
+// recreated under the same name shows as an update.
 func (c *cache) jump() {
 	before := c.objects
 	c.applied = len(c.server.log[c.kind])

@@ -10,7 +10,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// claimMutants treat claims wrongly.
+// claimMutants handle claims wrongly.
 func claimMutants() []mutant {
 	return []mutant{
 		{name: "deletes claims before their Pod", caught: []string{ruleClaimFirst},
@@ -55,7 +55,7 @@ func claimsFirst(p *Process, s *plan.Snapshot) plan.Plan {
 	return decided
 }
 
-// held are the claims that bear the instance id of a Pod.
+// held lists the claims that carry the instance ID of a Pod.
 func held(s *plan.Snapshot, pod string) []*corev1.PersistentVolumeClaim {
 	var out []*corev1.PersistentVolumeClaim
 	for _, claim := range s.Claims {

@@ -15,7 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// claimRules are what must hold at every write of the controller to a claim.
+// claimRules must hold whenever the controller writes to a claim.
 var claimRules = []struct {
 	name string
 	find func(*Simulation, *Process, *claimDeed) string
@@ -54,13 +54,14 @@ func foreignClaim(_ *Simulation, p *Process, d *claimDeed) string {
 	}
 	used := p.known(d.set, nil).count(func(pod *corev1.Pod) bool { return pod.Name == d.set.Name+"-"+d.id }) > 0
 	if ownerOf(d.old) == orphan && d.new != nil && ownerOf(d.new) == string(d.set.UID) && used {
-		return "" // it is adopted with its Pod
+		return "" // it is adopted together with its Pod
 	}
 	return fmt.Sprintf("claim %s belongs to %s", d.old.Name, ownerOf(d.old))
 }
 
-// claimFirst: also not if the Pod is one that another process has made since. Who
-// deletes a Pod and then its claims cannot know of the next Pod, but meets its mark.
+// claimFirst also applies if another process has created the Pod in the meantime. A
+// process that deletes a Pod and then its claims cannot know of the next Pod, but finds
+// its mark.
 func claimFirst(s *Simulation, _ *Process, d *claimDeed) string {
 	if !d.deletes() {
 		return ""
@@ -71,8 +72,8 @@ func claimFirst(s *Simulation, _ *Process, d *claimDeed) string {
 	return ""
 }
 
-// claimLost: without the wish of the controller that the Pod goes, its claims
-// stay, unless the user wants no reuse.
+// claimLost: a Pod keeps its claims unless the controller wanted the Pod deleted or the
+// user disabled reuse.
 func claimLost(s *Simulation, p *Process, d *claimDeed) string {
 	if !d.deletes() || s.reuseDisabled || p.rivals() {
 		return ""
@@ -93,7 +94,7 @@ func claimLost(s *Simulation, p *Process, d *claimDeed) string {
 	return ""
 }
 
-// endOf finds the commit by which the latest Pod of a name was deleted.
+// endOf finds the commit that deleted the latest Pod of a name.
 func (s *Simulation) endOf(name string) *Commit {
 	log := s.Server.log[Pods]
 	for i := len(log) - 1; i >= 0; i-- {
@@ -105,9 +106,9 @@ func (s *Simulation) endOf(name string) *Commit {
 	return nil
 }
 
-// namedAtEnd says that a Pod was named for deletion when it was deleted, or for a
-// time while it ended: what the user has taken back since, the controller may
-// have gone by before it heard of that.
+// namedAtEnd reports whether a Pod was named for deletion when it was deleted, or at
+// some time while it terminated: the controller may have acted before it learned that
+// the user took the name back.
 func (s *Simulation) namedAtEnd(end *Commit) bool {
 	log := s.Server.log[Pods]
 	return slices.ContainsFunc(log[slices.Index(log, end):], func(c *Commit) bool {
@@ -115,7 +116,7 @@ func (s *Simulation) namedAtEnd(end *Commit) bool {
 	})
 }
 
-// latest is the last version that there was of a Pod before it was gone.
+// latest is the last version of a Pod before it was removed.
 func (s *Simulation) latest(uid types.UID) *corev1.Pod {
 	var last *corev1.Pod
 	for _, c := range s.Server.log[Pods] {
@@ -126,7 +127,7 @@ func (s *Simulation) latest(uid types.UID) *corev1.Pod {
 	return last
 }
 
-// withoutClaims: a Pod is made after its claims, and mounts them.
+// withoutClaims: a Pod is created after its claims, and mounts them.
 func withoutClaims(d *deed) string {
 	if d.old != nil || d.process.rivals() {
 		return ""
@@ -145,12 +146,12 @@ func withoutClaims(d *deed) string {
 	return ""
 }
 
-// wrote says that an actor has changed an object of that name.
+// wrote reports whether an actor has changed an object of that name.
 func (s *Server) wrote(actor string, kind Kind, name string) bool {
 	return slices.ContainsFunc(s.log[kind], func(c *Commit) bool { return c.Actor == actor && c.object().GetName() == name })
 }
 
-// claimsLeft: new claims are made only when none wait for a Pod.
+// claimsLeft: new claims are created only if none wait for a Pod.
 func claimsLeft(d *deed) string {
 	s := d.process.pass.snapshot
 	if d.old != nil || s == nil || s.Spec.DisableClaimReuse || len(s.Spec.ClaimTemplates) == 0 {
@@ -168,7 +169,7 @@ func claimsLeft(d *deed) string {
 	return ""
 }
 
-// waits says that the planner could see a claim wait for a Pod.
+// waits reports whether the planner could see a claim waiting for a Pod.
 func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) bool {
 	going := slices.ContainsFunc(s.Claims, func(c *corev1.PersistentVolumeClaim) bool {
 		return c.Labels[apps.LabelInstanceID] == id && c.DeletionTimestamp != nil
@@ -178,14 +179,15 @@ func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) boo
 	return !going && !held && !s.Departed[id] && !s.Elsewhere[id] && slices.Contains(s.Spec.ClaimTemplates, template)
 }
 
-// rivals says that another process has written what this one cannot know yet.
+// rivals reports whether another process has written something this one cannot know
+// yet.
 func (p *Process) rivals() bool {
 	others := func(c *Commit) bool { return c.Actor != p.name && isProcess(c.Actor) }
 	return slices.ContainsFunc(p.server.log[Pods][p.pass.upTo:], others) ||
 		slices.ContainsFunc(p.server.log[Claims][p.pass.claimsUpTo:], others)
 }
 
-// missingClaims says what is not as it should be with the claims at rest.
+// missingClaims describes what is wrong with the claims at rest.
 func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	for _, pod := range s.Pods() {
 		for _, name := range claimsOf(pod) {
@@ -197,7 +199,7 @@ func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	}
 	for _, claim := range s.Claims() {
 		id := claim.Labels[apps.LabelInstanceID]
-		// One that was let go has its claims until it is gone.
+		// A Pod that was released keeps its claims until it is gone.
 		_, err := s.Server.get(Pods, key(set.Namespace, set.Name+"-"+id))
 		switch {
 		case claim.DeletionTimestamp != nil:
@@ -209,7 +211,7 @@ func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	return ""
 }
 
-// remember keeps what the user once wanted, by which later deeds are judged.
+// remember keeps what the user once wanted; later deeds are judged by it.
 func (s *Simulation) remember(object client.Object) {
 	if set, ok := object.(*apps.CloneSet); ok {
 		s.reuseDisabled = s.reuseDisabled || set.Spec.ScaleStrategy.DisablePVCReuse
@@ -217,8 +219,8 @@ func (s *Simulation) remember(object client.Object) {
 	}
 }
 
-// sent notes that a process asked for a Pod to be deleted, be it gone by then: if
-// the answer is lost, nobody can tell whose doing that was.
+// sent notes that a process asked to delete a Pod, even if the Pod is already gone: if
+// the answer is lost, nobody can tell who deleted it.
 func (p *Process) sent(kind Kind, at types.NamespacedName) {
 	if kind != Pods {
 		return

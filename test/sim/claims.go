@@ -20,7 +20,7 @@ import (
 // protection is the finalizer that keeps a claim while a Pod uses it.
 const protection = "kubernetes.io/pvc-protection"
 
-// protector lets a claim go that is deleted and that no scheduled Pod uses, as
+// protector lets a deleted claim go once no scheduled Pod uses it, as
 // kube-controller-manager does.
 type protector struct {
 	world  *World
@@ -63,7 +63,7 @@ func (p *protector) look(at types.NamespacedName) {
 
 func scheduled(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" }
 
-// usedBy finds a Pod with a property that mounts a claim; nil if there is none.
+// usedBy finds a Pod that mounts a claim and satisfies has; nil if there is none.
 func usedBy(s *Server, claim string, has func(*corev1.Pod) bool) *corev1.Pod {
 	for _, object := range s.list(Pods) {
 		if pod, ok := object.(*corev1.Pod); ok && has(pod) && slices.Contains(claimsOf(pod), claim) {
@@ -84,8 +84,8 @@ func claimsOf(pod *corev1.Pod) []string {
 	return names
 }
 
-// mountable says that all claims of a Pod are there to stay: before that no
-// scheduler gives it a node.
+// mountable reports whether all claims of a Pod exist and are not being deleted: the
+// scheduler assigns no node before that.
 func mountable(s *Server, pod *corev1.Pod) bool {
 	for _, name := range claimsOf(pod) {
 		claim, err := s.get(Claims, key(pod.Namespace, name))
@@ -96,7 +96,7 @@ func mountable(s *Server, pod *corev1.Pod) bool {
 	return true
 }
 
-// Claims lists the set's claims as they are on the server, by name.
+// Claims lists the set's claims on the server, by name.
 func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
 	set := s.Set()
 	var out []*corev1.PersistentVolumeClaim
@@ -108,7 +108,7 @@ func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
 	return out
 }
 
-// Claims gives the set a claim template of each name.
+// Claims gives the set a claim template for each name.
 func (b *Builder) Claims(names ...string) *Builder {
 	b.set.Spec.VolumeClaimTemplates = claimTemplates(names...)
 	return b
@@ -134,7 +134,7 @@ func templateNames(set *apps.CloneSet) []string {
 	return names
 }
 
-// claimsText tells of the claim templates; "" if there are none.
+// claimsText describes the claim templates; "" if there are none.
 func claimsText(set *apps.CloneSet) string {
 	text := ""
 	if names := templateNames(set); len(names) > 0 {
@@ -146,8 +146,8 @@ func claimsText(set *apps.CloneSet) string {
 	return text
 }
 
-// strangers are claims that have the names of the set's and are not the set's:
-// one of another owner, and one that somebody keeps.
+// strangers are claims that have names of the set's claims but do not belong to the
+// set: one has another owner, and somebody keeps the other.
 func (s *Simulation) strangers() {
 	yes := true
 	other := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Other", Name: "other", UID: "other", Controller: &yes}}
@@ -163,7 +163,7 @@ func (s *Simulation) strangers() {
 	}
 }
 
-// claimDeeds are the user's, in a set with claims.
+// claimDeeds are the user's deeds in a set with claims.
 var claimDeeds = []func(*Simulation){
 	func(s *Simulation) { s.deleteByHand() },
 	func(s *Simulation) { s.deleteByHand() },
@@ -191,7 +191,7 @@ func (s *Simulation) loseClaim() {
 	}
 }
 
-// freeClaim takes a claim from the set; it takes it back if a Pod has it.
+// freeClaim removes a claim from the set; the set takes it back if a Pod uses it.
 func (s *Simulation) freeClaim() {
 	claims := s.Claims()
 	if len(claims) == 0 {
@@ -204,8 +204,8 @@ func (s *Simulation) freeClaim() {
 	})
 }
 
-// randomClaims gives some of the sets claims. It draws by itself, so that the
-// other seeds stay what they were.
+// randomClaims gives some of the sets claims. It has its own random source, so that the
+// other seeds stay unchanged.
 func randomClaims(seed uint64, set *apps.CloneSet) {
 	w := newWorld(seed ^ 0xc1a135)
 	if !w.roll(0.35) {
@@ -215,8 +215,8 @@ func randomClaims(seed uint64, set *apps.CloneSet) {
 	set.Spec.ScaleStrategy.DisablePVCReuse = w.roll(0.3)
 }
 
-// settleClaims deletes the Pods that wait for a claim which nobody makes: its
-// template is one that the user has taken away since, or the Pod is let go.
+// settleClaims deletes the Pods that wait for a claim that nobody creates: the user has
+// removed its template, or the Pod has been released.
 func (s *Simulation) settleClaims() {
 	set := s.Set()
 	for _, object := range s.Server.list(Pods) {

@@ -10,9 +10,9 @@ import (
 )
 
 // TestCrashBetweenAPodAndItsClaims ends the process after each single write of a
-// scale-in. Where the Pod tells that the controller wanted it gone, the process
-// that takes over deletes its claims; where it does not, they are taken over by
-// the Pods of the next scale-out. Either way none is left over in the end.
+// scale-in. If the Pod shows that the controller wanted it deleted, the next process
+// deletes its claims; if not, the Pods of the next scale-out take them over. Either way
+// none is left over in the end.
 func TestCrashBetweenAPodAndItsClaims(t *testing.T) {
 	hook := &apps.Lifecycle{PreDelete: LabelHooks().PreDelete}
 	for name, c := range map[string]scenario{

@@ -19,11 +19,11 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Faults are the probabilities of what can go wrong with one write.
+// Faults are the probabilities of the faults of one write.
 type Faults struct {
-	// Lost: the request times out and did nothing.
+	// Lost: the request times out and has no effect.
 	Lost float64
-	// Blind: the request times out, but did what it asked for.
+	// Blind: the request times out but takes effect.
 	Blind float64
 	// Conflict: the server answers 409 although nothing has changed.
 	Conflict float64
@@ -77,12 +77,12 @@ func (c *apiClient) Status() client.SubResourceWriter {
 	return &subresource{process: c.process, name: "status"}
 }
 
-// SubResource is a subresource by name.
+// Status returns the status subresource.
 func (c *apiClient) SubResource(name string) client.SubResourceClient {
 	return &subresource{process: c.process, name: name}
 }
 
-// Create makes an object; a Pod from a raw manifest is read strictly if asked.
+// SubResource returns a subresource by name.
 func (c *apiClient) Create(_ context.Context, object client.Object, options ...client.CreateOption) error {
 	var o client.CreateOptions
 	o.ApplyOptions(options)
@@ -104,7 +104,7 @@ func (c *apiClient) Create(_ context.Context, object client.Object, options ...c
 	})
 }
 
-// Patch changes an object.
+// Create creates an object; a Pod from a raw manifest is decoded strictly if asked.
 func (c *apiClient) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.PatchOption) error {
 	return c.process.patch(object, "", patch)
 }
@@ -196,7 +196,7 @@ func (p *Process) write(dryRun bool, do func() error) error {
 	return p.answer(lose)
 }
 
-// answer takes the answer to a write that took effect back to the process.
+// write carries a write to the server and back, through all faults.
 func (p *Process) answer(lose bool) error {
 	p.writes++
 	if p.crashAt == p.writes || p.world.roll(p.faults.Crash) {
@@ -216,7 +216,7 @@ func (p *Process) answer(lose bool) error {
 	return nil
 }
 
-// refused draws whether a request fails before it does anything.
+// answer carries the answer to a successful write back to the process.
 func (p *Process) refused(lose bool) error {
 	switch {
 	case p.world.roll(p.faults.Lost), lose:
@@ -232,17 +232,17 @@ func (p *Process) refused(lose bool) error {
 	return nil
 }
 
-// travel lets the time go by that a request or its answer is under way.
+// refused draws whether a request fails before it has any effect.
 func (p *Process) travel() {
 	if !p.dead {
 		p.world.pass(p.latency())
 	}
 }
 
-// latency is how long a request or its answer is under way.
+// travel waits while a request or its answer is in transit.
 func (p *Process) latency() time.Duration { return p.world.between(p.speed/2, p.speed*3/2) }
 
-// liveReader is the uncached reader of a process.
+// latency is how long a request or its answer is in transit.
 type liveReader struct{ process *Process }
 
 // Get reads from the server.

@@ -25,8 +25,8 @@ func (b *Builder) Ordered() *Builder {
 	return b
 }
 
-// CPU gives the first container a request of cpu and memory; with restart it has
-// to start again for another one.
+// CPU gives the first container a CPU and memory request; with restart, the container
+// has to restart to change it.
 func (b *Builder) CPU(cpu string, restart bool) *Builder {
 	c := &b.template.Spec.Containers[0]
 	requestCPU(c, cpu)
@@ -44,7 +44,7 @@ func requestCPU(c *corev1.Container, cpu string) {
 	c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
 }
 
-// Resize asks for other resources of the first container.
+// Resize requests other resources for the first container.
 func Resize(cpu string) func(*apps.CloneSet) {
 	return Retemplate(func(t *corev1.PodTemplateSpec) { requestCPU(&t.Spec.Containers[0], cpu) })
 }
@@ -58,8 +58,8 @@ func Images(image string) func(*apps.CloneSet) {
 	})
 }
 
-// rollResources asks for other resources, which the nodes may not have, and now
-// and then for another image too.
+// rollResources requests other resources, which the nodes may not have, and sometimes
+// another image too.
 func (s *Simulation) rollResources() {
 	cpu := pick(s.World, "100m", "200m", "300m", "700m", "950m")
 	image := pick(s.World, "", "", "app:1", "app:3")
@@ -76,7 +76,7 @@ func (s *Simulation) rollAll() {
 	s.Edit("rolls out "+image+" in all containers", Images(image))
 }
 
-// forbidResizes has the API server refuse resizes for some time.
+// forbidResizes makes the API server refuse resizes for some time.
 func (s *Simulation) forbidResizes() {
 	s.World.say("story", "the API server refuses resizes")
 	s.Server.noResize = true
@@ -96,9 +96,9 @@ func priorityOf(c *corev1.Container) int {
 	return 0
 }
 
-// orderBroken: no container changes while one of a higher priority is still to
-// change for the same revision, or has not become what it shall be; and in the
-// course of one update also not while such a one is not ready.
+// orderBroken: no container changes while one of a higher priority still has to change
+// for the same revision, or has not reached its target; within one update, also not
+// while that container is not ready.
 func orderBroken(d *deed) string {
 	if !d.changesContainers() || d.old.Spec.NodeName == "" {
 		return ""
@@ -121,7 +121,8 @@ func orderBroken(d *deed) string {
 	return ""
 }
 
-// notYet says what a container lacks that goes before another one; "" if nothing.
+// notYet describes what a container that precedes another one still lacks; "" if
+// nothing.
 func (d *deed) notYet(c *corev1.Container, index int, other string) string {
 	if image, resources, ok := d.target(index); ok && (c.Image != image || !sameResources(c.Resources, resources)) {
 		return "is not of the revision yet"
@@ -135,7 +136,7 @@ func (d *deed) notYet(c *corev1.Container, index int, other string) string {
 	return ""
 }
 
-// begun says that the turn of a container has come by the record of the update.
+// begun reports whether the update's record shows that a container has been started on.
 func (d *deed) begun(name string) bool {
 	state, err := inplace.ParseState(d.old.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
@@ -146,7 +147,7 @@ func (d *deed) begun(name string) bool {
 	return image || resources
 }
 
-// target is what the revision that the Pod has now says of a container.
+// target is what the Pod's present revision specifies for a container.
 func (d *deed) target(index int) (string, corev1.ResourceRequirements, bool) {
 	at := types.NamespacedName{Namespace: d.new.Namespace, Name: d.new.Labels[apps.LabelRevision]}
 	object, err := d.process.server.get(Revisions, at)

@@ -11,7 +11,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// containerMutants go wrong between the writes of one update.
+// containerMutants break the steps between the writes of one update.
 func containerMutants() []mutant {
 	careless := func(c *Config) { c.Process.Careless = true }
 	return []mutant{

@@ -13,9 +13,9 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestCrashAnywhere ends the process after each single write of each classic
-// rollout: whatever was written by then, the process that takes over has to end
-// where a run without a crash ends.
+// TestCrashAnywhere ends the process after each single write of each classic rollout:
+// whatever was written by then, the next process has to end where a run without a crash
+// ends.
 func TestCrashAnywhere(t *testing.T) {
 	for _, c := range scenarios() {
 		t.Run(c.name, func(t *testing.T) {
@@ -41,8 +41,8 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 }
 
-// TestLostAnswerAnywhere has the answer to each single write time out, once
-// after it took effect and once without.
+// TestLostAnswerAnywhere makes the answer to each single write time out, once after it
+// took effect and once without effect.
 func TestLostAnswerAnywhere(t *testing.T) {
 	for _, c := range scenarios() {
 		t.Run(c.name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestLostAnswerAnywhere(t *testing.T) {
 	}
 }
 
-// end is the cluster at rest, apart from names and times.
+// end describes the cluster at rest, except for names and times.
 func (s *Simulation) end() string {
 	var pods []string
 	for _, pod := range s.Pods() {

@@ -12,7 +12,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// describeSpec puts what matters of a CloneSet's spec into words.
+// describeSpec describes the relevant parts of a CloneSet's spec.
 func describeSpec(set *apps.CloneSet) string {
 	u := &set.Spec.UpdateStrategy
 	parts := []string{fmt.Sprintf("%d replicas", replicas(set)), templateText(set), string(u.Type)}

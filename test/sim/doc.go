@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sim simulates a cluster around the real CloneSet controller, in one
-// process and under a virtual clock: an API server in memory, caches that lag,
-// a kubelet, a hook operator, users, and faults. The same seed gives the same
-// run. After every write that the controller makes the invariants are checked;
-// when the faults have stopped the cluster has to come to rest at its goal.
+// Package sim simulates a cluster around the real CloneSet controller, in one process
+// and under a virtual clock: an API server in memory, caches that lag, a kubelet, a
+// hook operator, users, and faults. The same seed gives the same run. The invariants
+// are checked after every write of the controller; once the faults have stopped, the
+// cluster must come to rest at its goal.
 //
 // The parts, from the inside out:
 //

@@ -16,74 +16,73 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// Model is a small world of which an exploration visits every state.
+// Model is a small world; an exploration visits all its states.
 type Model struct {
 	Name string
 	Set  func() *apps.CloneSet
-	// Fresh begins with the CloneSet alone; otherwise with its Pods in service.
+	// Fresh starts with the CloneSet alone; otherwise its Pods are already in service.
 	Fresh bool
-	// Wishes are told in their order, at any time.
+	// Wishes are made in their order, at any time.
 	Wishes []Wish
 	// Faults happen once each, in any order, at any time.
 	Faults []Fault
-	// Interfere bounds how much others do while one pass is under way; below 0
-	// is no bound.
+	// Interfere limits how much others do during one pass; below 0 is no limit.
 	Interfere int
-	// Slow has the kubelet read, stop, start and report one after the other.
+	// Slow makes the kubelet read, stop, start and report one after the other.
 	Slow bool
-	// Timed lets time go by between passes.
+	// Timed lets time pass between passes.
 	Timed bool
-	// Stale has a process make a second pass on caches that show nothing of what
-	// happened since the first began.
+	// Stale makes a process run a second pass on caches that show nothing of what
+	// happened since the first pass began.
 	Stale bool
-	// Lossy says that Pods may end without their hooks, by the user's doing.
+	// Lossy reports whether the user may make Pods end without their hooks.
 	Lossy bool
-	// NamesFirst gives new Pods names that sort before those of the others, not
-	// after them.
+	// NamesFirst gives new Pods names that sort before the existing ones, not after
+	// them.
 	NamesFirst bool
-	// Reverse has a pass carry out its actions the other way round: the real one
-	// carries them out in parallel.
+	// Reverse reverses the actions of a pass: the real controller runs them in
+	// parallel.
 	Reverse bool
 	// Change alters the controller.
 	Change func(*Config)
 }
 
-// Exploration is what came of a model.
+// Exploration is the result of exploring a model.
 type Exploration struct {
-	// States counts all states, Idle those of them without a pass under way, and
-	// Goals those at which the last wish is fulfilled and no pass does anything.
+	// States counts all states, Idle those without a pass under way, and Goals those in
+	// which the last wish is fulfilled and no pass does anything.
 	States, Idle, Goals int
-	// Transitions counts the ways from one state to another.
+	// Transitions counts the transitions from one state to another.
 	Transitions int
-	// Violation is what must not be; nil if there is nothing.
+	// Violation is the broken rule; nil if there is none.
 	Violation *Violation
-	// Path leads there, one line a step.
+	// Path leads to the violation, one line per step.
 	Path []string
-	// Complete says that no state was left out for their number.
+	// Complete reports whether every state was visited, none dropped for their number.
 	Complete bool
 }
 
-// noOp is the way from a state that nobody has followed yet.
+// noOp marks a transition that nobody has followed yet.
 const noOp = -1
 
 type node struct {
 	key    string
 	parent int32
 	depth  int32
-	// op is where the next request of the pass leads.
+	// op is the state that the next request of the pass leads to.
 	op   int32
 	done bool
 	idle bool
-	// quiet says that a pass does nothing, goal that nothing is missing either.
+	// quiet reports whether a pass does nothing, goal that nothing is missing either.
 	quiet, goal bool
-	// asks says that the pass that did nothing asks for another one later.
+	// asks reports whether the pass that did nothing requests a later one.
 	asks bool
 }
 
 type edge struct {
 	from, to int32
 	actor    actor
-	// unheard says that the controller does not hear of it.
+	// unheard reports whether the controller gets no event for it.
 	unheard bool
 }
 
@@ -96,25 +95,25 @@ type explorer struct {
 	server *Server
 	acting *Process
 
-	// What follows is of the state that is being worked on.
+	// The fields below belong to the state in progress.
 	commits []*Commit
 	running map[types.UID]runs
 	wishes  uint8
 	faults  uint16
 	flight  *flight
 	note    string
-	// telling says that what happens is to be put into words.
+	// telling reports whether events are to be described in words.
 	telling bool
 
 	nodes   []node
 	index   map[string]int32
 	edges   []edge
 	buckets [][]int32
-	// found is the violation with the shortest path, at whose end the node is.
+	// found is the violation with the shortest path; the path ends at node.
 	found     *Violation
 	foundAt   int32
 	foundWith int32
-	// revisions are the names of revisions by their template.
+	// revisions maps templates to the names of their revisions.
 	revisions map[string]string
 }
 
@@ -141,7 +140,7 @@ func newExplorer(model Model) *explorer {
 	return x
 }
 
-// committed is told of every commit.
+// committed receives every commit.
 func (x *explorer) committed(c *Commit) {
 	x.commits = append(x.commits, c)
 	if x.acting != nil && c.Actor == x.acting.name {
@@ -149,7 +148,7 @@ func (x *explorer) committed(c *Commit) {
 	}
 }
 
-// load puts a state in place to work on it.
+// load makes a state current.
 func (x *explorer) load(c *cluster) {
 	x.server.objects = c.objects.clone()
 	x.server.version = 100
@@ -173,10 +172,10 @@ func (x *explorer) load(c *cluster) {
 	}
 }
 
-// mainContainer is the one container of the Pods.
+// mainContainer is the only container of the Pods.
 const mainContainer = "main"
 
-// remember puts a write of the pass under way into the server's log.
+// remember adds a write of the current pass to the server's log.
 func (x *explorer) remember(r *result) {
 	pod, ok := r.written.(*corev1.Pod)
 	if !ok {
@@ -206,7 +205,7 @@ func (x *explorer) nameRevision(o objects) {
 	x.sim.revisionNames[set.Generation] = name
 }
 
-// number sees to it that the next object gets the UID that goes with its name.
+// number makes the next object get the UID that belongs to its name.
 func (x *explorer) number(kind Kind, name string) {
 	switch kind {
 	case Pods:
@@ -218,7 +217,7 @@ func (x *explorer) number(kind Kind, name string) {
 	}
 }
 
-// Explore visits every state of a model, but no more than most.
+// Explore visits every state of a model, up to a limit.
 func Explore(model Model, most int) Exploration {
 	x := newExplorer(model)
 	start, v := x.start()
@@ -248,7 +247,7 @@ func count(yes bool) int {
 	return 0
 }
 
-// start is the state from which the exploration begins.
+// start is the first state of the exploration.
 func (x *explorer) start() (*cluster, *Violation) {
 	x.server.uids = 9000
 	made, err := x.server.create("user", Sets, x.model.Set(), false)
@@ -289,7 +288,7 @@ func (x *explorer) advance(c *cluster) (*cluster, *Violation) {
 	return nil, nil
 }
 
-// visit goes through the states by their distance from the first.
+// visit visits the states by their distance from the first one.
 func (x *explorer) visit(most int) bool {
 	for depth := 0; depth < len(x.buckets); depth++ {
 		for i := 0; i < len(x.buckets[depth]); i++ {
@@ -310,12 +309,12 @@ func (x *explorer) visit(most int) bool {
 	return true
 }
 
-// add finds a state or notes it as new, reached from another one.
+// add finds a state, or adds it as new, reached from another one.
 func (x *explorer) add(c *cluster, parent, depth int32) int32 {
 	state := x.encode(c)
 	id, ok := x.index[state]
 	if !ok {
-		id = int32(len(x.nodes)) // memory ends long before
+		id = int32(len(x.nodes)) // memory runs out long before
 		x.index[state] = id
 		x.nodes = append(x.nodes, node{key: state, parent: parent, depth: depth, op: noOp, idle: c.flight == nil})
 	} else if n := &x.nodes[id]; n.done || n.depth <= depth {
@@ -336,7 +335,7 @@ func (x *explorer) join(from, to int32, by actor, unheard bool) {
 	}
 }
 
-// expand finds all ways out of a state.
+// expand finds all transitions from a state.
 func (x *explorer) expand(id int32) {
 	n := &x.nodes[id]
 	n.done = true
@@ -373,7 +372,7 @@ func (x *explorer) beginPass(id int32, c *cluster) {
 	}
 }
 
-// follow notes the states through which a pass goes that nobody interferes with.
+// follow adds the states of a pass that nobody interferes with.
 func (x *explorer) follow(id int32, r *passRun) {
 	failure := x.sim.World.failure
 	depth := x.nodes[id].depth
@@ -406,8 +405,8 @@ func (x *explorer) follow(id int32, r *passRun) {
 	}
 }
 
-// steps are the states after each new request; the last one is that after the
-// pass, if the pass came to its end.
+// steps are the states after each new request; if the pass ran to its end, the last one
+// is the state after the pass.
 func (r *passRun) steps() []*cluster {
 	if r.end == nil {
 		return r.chain
@@ -415,7 +414,7 @@ func (r *passRun) steps() []*cluster {
 	return append(slices.Clone(r.chain[:max(len(r.chain)-1, 0)]), r.end)
 }
 
-// violate notes a violation by the step after a state.
+// violate notes a violation in the step after a state.
 func (x *explorer) violate(v *Violation, at, depth int32) {
 	x.nodes[at].op = at
 	if x.found == nil || depth < x.foundWith {
@@ -423,7 +422,7 @@ func (x *explorer) violate(v *Violation, at, depth int32) {
 	}
 }
 
-// String tells the numbers.
+// String reports the numbers.
 func (e Exploration) String() string {
 	text := fmt.Sprintf("%d states (%d between passes, %d at a goal), %d transitions", e.States, e.Idle, e.Goals, e.Transitions)
 	if !e.Complete {

@@ -23,13 +23,13 @@ type Wish struct {
 	What string
 	// Set changes the CloneSet.
 	Set func(*apps.CloneSet)
-	// Named changes the CloneSet with respect to one of its Pods, whichever.
+	// Named changes the CloneSet with respect to any one of its Pods.
 	Named func(*apps.CloneSet, string)
-	// Pod changes one of the Pods, whichever.
+	// Pod changes any one of the Pods.
 	Pod func(*corev1.Pod)
 }
 
-// Fault is something that befalls one of the Pods, whichever, at most once.
+// Fault happens to any one of the Pods, at most once.
 type Fault struct {
 	What string
 	do   func(*explorer, *corev1.Pod)
@@ -41,18 +41,18 @@ var (
 	Restarts = Fault{"the container of a Pod ends", (*explorer).restarts}
 	// Evicted: the kubelet fails the Pod.
 	Evicted = Fault{"a Pod is evicted", (*explorer).evicted}
-	// DeletedByHand: somebody deletes the Pod past its CloneSet.
+	// DeletedByHand: somebody other than the controller deletes the Pod.
 	DeletedByHand = Fault{"somebody deletes a Pod", (*explorer).deletedByHand}
-	// Orphaned: somebody takes the Pod from its CloneSet.
+	// Orphaned: somebody removes the Pod from its CloneSet.
 	Orphaned = Fault{"somebody takes a Pod from its set", (*explorer).orphaned}
-	// Touched: somebody writes an annotation that is nobody's business.
+	// Touched: somebody writes an unrelated annotation.
 	Touched = Fault{"somebody annotates a Pod", (*explorer).touched}
 )
 
-// actor says who makes a transition.
+// actor is who makes a transition.
 type actor uint8
 
-// The actors. Those before user are fair: what they can do they do in the end.
+// The actors. Those before user are fair: what they can do, they eventually do.
 const (
 	byPass actor = iota
 	byKubelet
@@ -65,22 +65,22 @@ const (
 
 func (a actor) fair() bool { return a < byUser }
 
-// doing is what somebody but the controller does in a state.
+// doing is what somebody other than the controller does in a state.
 type doing struct {
 	actor actor
 	do    func()
 }
 
-// happening is what came of it.
+// happening is the result of a doing.
 type happening struct {
 	actor actor
 	next  *cluster
-	// woken says that the controller hears of it.
+	// woken reports whether the controller gets an event.
 	woken bool
 	told  []string
 }
 
-// happenings are all that others than the controller can do in a state.
+// happenings lists all that others than the controller can do in a state.
 func (x *explorer) happenings(c *cluster) []happening {
 	if c.flight != nil && x.model.Interfere >= 0 && int(c.flight.events) >= x.model.Interfere {
 		return nil
@@ -120,12 +120,12 @@ func (x *explorer) tellEvent() []string {
 	return out
 }
 
-// woken says that one of the commits just made leads to a pass.
+// woken reports whether one of the latest commits triggers a pass.
 func (x *explorer) woken() bool {
 	return slices.ContainsFunc(x.commits, func(c *Commit) bool {
 		old, okOld := c.Old.(*corev1.Pod)
 		pod, okNew := c.New.(*corev1.Pod)
-		if !okOld || !okNew { // the CloneSet, or a Pod that comes or goes
+		if !okOld || !okNew { // the CloneSet, or a Pod that is created or removed
 			return true
 		}
 		return plan.Digest(old) != plan.Digest(pod)
@@ -148,7 +148,7 @@ func (x *explorer) events(c *cluster) []doing {
 	return append(out, x.faultEvents()...)
 }
 
-// kubeletEvents are the next steps of a Pod's kubelet, and of the scheduler.
+// kubeletEvents are the next steps of a Pod's kubelet and of the scheduler.
 func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 	step := func(do func(*corev1.Pod)) []doing { return []doing{{byKubelet, func() { do(pod) }}} }
 	switch {
@@ -170,7 +170,7 @@ func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 	return step(func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
 }
 
-// slowEvents are those of a kubelet that does one thing at a time.
+// slowEvents are the events of a kubelet that does one thing at a time.
 func (x *explorer) slowEvents(pod *corev1.Pod, step func(func(*corev1.Pod)) []doing) []doing {
 	var out []doing
 	run := x.running[pod.UID]
@@ -193,7 +193,7 @@ func (x *explorer) scheduled(pod *corev1.Pod) {
 	x.sim.nodes.write("scheduler", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Spec.NodeName = "node-0" })
 }
 
-// syncs is when the kubelet reads the spec; it stops a container of another image.
+// syncs makes the kubelet read the spec; it stops a container with another image.
 func (x *explorer) syncs(pod *corev1.Pod) {
 	run := x.running[pod.UID]
 	run.generation = pod.Generation
@@ -204,7 +204,7 @@ func (x *explorer) syncs(pod *corev1.Pod) {
 	x.note = fmt.Sprintf("the kubelet reads the spec of Pod %s", pod.Name)
 }
 
-// starts is when the container is up.
+// starts completes the start of the container.
 func (x *explorer) starts(pod *corev1.Pod) {
 	run := x.running[pod.UID]
 	if run.up {
@@ -216,7 +216,7 @@ func (x *explorer) starts(pod *corev1.Pod) {
 	x.note = fmt.Sprintf("the kubelet starts %s in Pod %s", run.image, pod.Name)
 }
 
-// freshID names a container as none is named that anybody knows of.
+// freshID returns a container ID that nobody knows yet.
 func (x *explorer) freshID(pod *corev1.Pod) string {
 	known := fmt.Sprint(x.running[pod.UID].id, pod.Status.ContainerStatuses, pod.Annotations)
 	if x.flight != nil {
@@ -248,7 +248,7 @@ func (x *explorer) reports(pod *corev1.Pod) {
 	x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", x.status)
 }
 
-// status puts into a Pod what its kubelet knows now.
+// status writes what the kubelet knows now into a Pod.
 func (x *explorer) status(pod *corev1.Pod) {
 	run := x.running[pod.UID]
 	if run.up {
@@ -272,7 +272,7 @@ func (x *explorer) status(pod *corev1.Pod) {
 	setPodCondition(pod, corev1.PodReady, run.up && gatesOpen(pod) && pod.DeletionTimestamp == nil, epoch)
 }
 
-// startedAt keeps the time of a container that was reported before.
+// startedAt keeps the start time of a container that was reported before.
 func startedAt(pod *corev1.Pod, id string) time.Time {
 	for i := range pod.Status.ContainerStatuses {
 		if c := &pod.Status.ContainerStatuses[i]; c.ContainerID == id && c.State.Running != nil {
@@ -289,11 +289,11 @@ func (x *explorer) ends(pod *corev1.Pod) {
 	_ = x.server.remove("kubelet", Pods, client.ObjectKeyFromObject(pod), removal{uid: pod.UID, now: true})
 }
 
-// past is the time before: everything that was young becomes as old as it takes
-// for all spans of time to be over.
+// past is the time before the run: whatever was young becomes old enough for every
+// timeout to have passed.
 var past = epoch.Add(-time.Hour)
 
-// tick lets time go by, longer than any span in the set.
+// tick lets more time pass than any timeout in the set.
 func (x *explorer) tick() {
 	x.note = "time goes by"
 	older := func(text string) string {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The rules about all states together.
+// The rules for all states together.
 const (
 	ruleConverge = "it converges"
 	ruleSame     = "the same answers lead to the same requests"
@@ -19,7 +19,7 @@ const (
 	ruleUnheard  = "the controller hears of what it has to act on"
 )
 
-// checkQuiet looks at a state in which a pass did nothing but write the status.
+// checkQuiet checks a state in which a pass wrote nothing but the status.
 func (x *explorer) checkQuiet(id int32, r *passRun) {
 	n := &x.nodes[id]
 	x.load(r.end)
@@ -33,7 +33,7 @@ func (x *explorer) checkQuiet(id int32, r *passRun) {
 	}
 }
 
-// checkGraph checks what only all states together can tell.
+// checkGraph checks what only all states together can show.
 func (x *explorer) checkGraph() {
 	for _, check := range []func(){x.checkStuck, x.checkEnds, x.checkWakes, x.checkHeard} {
 		if check(); x.found != nil {
@@ -42,10 +42,10 @@ func (x *explorer) checkGraph() {
 	}
 }
 
-// shallowest notes a violation at that of several states that is reached first.
+// shallowest notes a violation in the state, of several, that is reached first.
 func (x *explorer) shallowest(bad func(int32) bool, rule string, what func(int32) string) {
 	worst := int32(noOp)
-	for id := range int32(len(x.nodes)) { // memory ends long before
+	for id := range int32(len(x.nodes)) { // memory runs out long before
 		if bad(id) && (worst == noOp || x.nodes[id].depth < x.nodes[worst].depth) {
 			worst = id
 		}
@@ -89,8 +89,8 @@ func (l *links) of(id int32) []int32 { return l.to[l.first[id]:l.first[id+1]] }
 func fromOf(e *edge) int32 { return e.from }
 func toOf(e *edge) int32   { return e.to }
 
-// checkStuck goes backwards from the goals along what passes, kubelets, the
-// operator and time do: every state has to be met.
+// checkStuck goes backwards from the goals along the transitions of passes, kubelets,
+// the operator and time: it must reach every state.
 func (x *explorer) checkStuck() {
 	before := x.links(toOf, fromOf)
 	reaches := make([]bool, len(x.nodes))
@@ -98,7 +98,7 @@ func (x *explorer) checkStuck() {
 	for i := range x.nodes {
 		if x.nodes[i].goal {
 			reaches[i] = true
-			queue = append(queue, int32(i)) // memory ends long before
+			queue = append(queue, int32(i)) // memory runs out long before
 		}
 	}
 	for len(queue) > 0 {
@@ -118,14 +118,14 @@ func (x *explorer) checkStuck() {
 	})
 }
 
-// checkEnds looks for a way round among what passes, kubelets, the operator and
-// time do: whoever goes round writes for ever.
+// checkEnds looks for a cycle in the transitions of passes, kubelets, the operator and
+// time: such a cycle writes forever.
 func (x *explorer) checkEnds() {
 	after, before := x.links(fromOf, toOf), x.links(toOf, fromOf)
 	open := make([]int32, len(x.nodes))
 	var queue []int32
-	for id := range int32(len(x.nodes)) { // memory ends long before
-		if open[id] = int32(len(before.of(id))); open[id] == 0 { // memory ends long before
+	for id := range int32(len(x.nodes)) { // memory runs out long before
+		if open[id] = int32(len(before.of(id))); open[id] == 0 { // memory runs out long before
 			queue = append(queue, id)
 		}
 	}
@@ -143,7 +143,7 @@ func (x *explorer) checkEnds() {
 	})
 }
 
-// round tells a way round near a state.
+// round describes a cycle near a state.
 func (x *explorer) round(id int32, before *links, open []int32) []string {
 	seen := map[int32]int{}
 	var way []int32
@@ -168,7 +168,7 @@ func (x *explorer) round(id int32, before *links, open []int32) []string {
 	return out
 }
 
-// checkWakes: where only time leads on, the pass has to ask for a later one.
+// checkWakes: where only time leads on, the pass has to request a later one.
 func (x *explorer) checkWakes() {
 	others, time := make([]bool, len(x.nodes)), make([]bool, len(x.nodes))
 	for i := range x.edges {
@@ -186,7 +186,7 @@ func (x *explorer) checkWakes() {
 	}, ruleWakes, func(int32) string { return "a pass does nothing, and does not say when another one is due" })
 }
 
-// checkHeard: what the controller is not told of changes nothing for it.
+// checkHeard: a change without an event makes no difference to the controller.
 func (x *explorer) checkHeard() {
 	for i := range x.edges {
 		e := &x.edges[i]

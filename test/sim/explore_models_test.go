@@ -17,7 +17,7 @@ func wish(what string, change func(*apps.CloneSet)) Wish { return Wish{What: wha
 
 func rollout(image string) Wish { return wish("rolls out "+image, Image(image)) }
 
-// undone goes back as a client does that merges the data of a revision into the set.
+// undone rolls back as a client does that merges the data of a revision into the set.
 func undone(image string) Wish {
 	return wish("undoes the rollout", func(set *apps.CloneSet) {
 		before := set.DeepCopy()
@@ -87,13 +87,13 @@ func markedHooks() *apps.Lifecycle {
 	return hooks
 }
 
-// finalizerHooks are one finalizer for both ways out of service.
+// finalizerHooks use one finalizer for both ways out of service.
 func finalizerHooks() *apps.Lifecycle {
 	hook := func() *apps.LifecycleHook { return &apps.LifecycleHook{FinalizersHandler: []string{"hook/registered"}} }
 	return &apps.Lifecycle{InPlaceUpdate: hook(), PreDelete: hook()}
 }
 
-// oneLabelHooks are one label for being in service.
+// oneLabelHooks use one label for being in service.
 func oneLabelHooks() *apps.Lifecycle {
 	hook := func() *apps.LifecycleHook {
 		return &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/online": "true"}}
@@ -116,7 +116,7 @@ func surging(replicas int32) *Builder { return Demo(replicas).Unavailable(zero).
 // unbounded is for models in which others may do anything during a pass.
 const unbounded = -1
 
-// smallModels are the worlds that every test run visits.
+// smallModels are visited by every test run.
 func smallModels() []Model {
 	hooked := func(n int32) *Builder { return inPlace(n).Hooks(LabelHooks()) }
 	forthAndBack := []Wish{rollout("app:2"), rollout("app:1")}
@@ -154,7 +154,7 @@ func smallModels() []Model {
 	}
 }
 
-// largeModels are visited besides when asked to.
+// largeModels are visited too if asked.
 func largeModels() []Model {
 	return slices.Concat(largeHookModels(), largeUpdateModels(), largeScaleModels(), largeFaultModels(), largeOrderModels())
 }
@@ -234,7 +234,8 @@ func largeFaultModels() []Model {
 	}
 }
 
-// largeOrderModels are models in which names sort, or writes follow, the other way.
+// largeOrderModels are models in which names sort, or writes follow, in the other
+// order.
 func largeOrderModels() []Model {
 	hooked := func(n int32) *Builder { return inPlace(n).Hooks(LabelHooks()) }
 	return []Model{

@@ -21,8 +21,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// passRun is one run of the real Reconciler over a pass under way: the requests
-// that were answered get the same answers again, the rest goes to the server.
+// passRun is one run of the real Reconciler over a pass under way: requests that were
+// answered before get the same answers again, and the rest goes to the server.
 type passRun struct {
 	x       *explorer
 	start   *cluster
@@ -30,25 +30,25 @@ type passRun struct {
 	// requests counts the requests so far.
 	requests int
 	results  []result
-	// chain are the states after each new request.
+	// chain holds the state after each new request.
 	chain []*cluster
-	// touched says that a new request was about something else than the CloneSet.
+	// touched reports whether a new request was about anything other than the CloneSet.
 	touched bool
-	// told are the decisions and new requests in words, if somebody asked.
+	// told describes the decisions and new requests, if somebody asked.
 	told []string
 	// end is the state after the pass; nil if it broke a rule.
 	end    *cluster
 	result reconcile.Result
 }
 
-// begin is the state in which a pass over a state has just begun.
+// begin is the state at the start of a pass.
 func begin(c *cluster) *cluster {
 	return &cluster{
 		objects: c.objects, running: c.running, wishes: c.wishes, faults: c.faults, flight: &flight{base: c.objects},
 	}
 }
 
-// fly takes a pass from where it is to its end, with nobody interfering.
+// fly runs a pass from where it is to its end without interference.
 func (x *explorer) fly(c *cluster) *passRun {
 	x.load(c)
 	r := &passRun{x: x, start: c, results: c.flight.results}
@@ -60,7 +60,7 @@ func (x *explorer) fly(c *cluster) *passRun {
 	}
 	for range passes {
 		r.process.pass = pass{}
-		// What fails is retried by the next pass, which is another transition.
+		// The next pass, which is another transition, retries failures.
 		r.result, _ = reconciler.Reconcile(context.Background(), reconcile.Request{NamespacedName: x.sim.key})
 	}
 	if x.sim.World.failure == nil {
@@ -69,7 +69,7 @@ func (x *explorer) fly(c *cluster) *passRun {
 	return r
 }
 
-// process is a controller process whose caches show what a pass began from.
+// process is a controller process whose caches show the state at the start of a pass.
 func (x *explorer) process(f *flight) *Process {
 	p := &Process{
 		world: x.sim.World, server: x.server, name: actorUsher, nodes: x.sim.nodes, careless: x.config.Process.Careless,
@@ -116,8 +116,8 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 	return out
 }
 
-// reverse turns round what a pass carries out in parallel: creates among
-// themselves, and the rest before and after them.
+// reverse reverses what a pass runs in parallel: the creates among themselves, and the
+// rest before and after them.
 func reverse(actions []plan.Action) {
 	for len(actions) > 0 {
 		part := 1
@@ -129,8 +129,8 @@ func reverse(actions []plan.Action) {
 	}
 }
 
-// taken are the numbers that no new Pod gets: those of Pods that the pass began
-// with, or that the user named.
+// taken are the numbers that no new Pod gets: those of the Pods at the start of the
+// pass, or of Pods that the user named.
 func (r *passRun) taken() map[int]bool {
 	out := map[int]bool{}
 	for _, pod := range r.start.flight.base[Pods] {
@@ -152,7 +152,7 @@ type silent struct{}
 // Eventf does nothing.
 func (silent) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
 
-// request is one request of a pass: answered as before, or carried out now.
+// request is one request of a pass: answered as before, or sent now.
 func (r *passRun) request(kind Kind, at types.NamespacedName, out any, do func() error) error {
 	r.requests++
 	if known := r.start.flight.results; r.requests <= len(known) {
@@ -185,7 +185,7 @@ func (r *passRun) request(kind Kind, at types.NamespacedName, out any, do func()
 	return err
 }
 
-// tell puts a request into words.
+// tell describes a request.
 func (r *passRun) tell(kind Kind, at types.NamespacedName, commits int, err error) {
 	if !r.x.telling {
 		return
@@ -201,7 +201,7 @@ func (r *passRun) tell(kind Kind, at types.NamespacedName, commits int, err erro
 	}
 }
 
-// seen are the objects that an answer brought.
+// seen lists the objects in an answer.
 func (r *passRun) seen(kind Kind, at types.NamespacedName, out any) []client.Object {
 	switch o := out.(type) {
 	case *unstructured.Unstructured:
@@ -220,8 +220,7 @@ func (r *passRun) seen(kind Kind, at types.NamespacedName, out any) []client.Obj
 	return nil
 }
 
-// again gives an answer that was given before, and notes what the process knows
-// from it.
+// again repeats an earlier answer and notes what the process learns from it.
 func (r *passRun) again(answer *result, kind Kind, at types.NamespacedName, out any) error {
 	p := r.process
 	if kind != answer.kind || (answer.written != nil && answer.written.GetName() != at.Name) {
@@ -247,7 +246,7 @@ func (r *passRun) again(answer *result, kind Kind, at types.NamespacedName, out 
 	return nil
 }
 
-// knew notes an object that the process has read, or that a write of it brought.
+// knew notes an object that the process has read, or that one of its writes returned.
 func (p *Process) knew(object client.Object, written bool) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -256,7 +255,7 @@ func (p *Process) knew(object client.Object, written bool) {
 		}
 	case *apps.CloneSet:
 		p.learnedSet = o
-		if !written && p.pass.set == nil { // as liveReader has it
+		if !written && p.pass.set == nil { // as in liveReader
 			p.began(o)
 		}
 	}
@@ -276,7 +275,7 @@ func (r *passRun) give(out any, list *corev1.PodList, object client.Object) erro
 	return nil
 }
 
-// missing notes which Pods an answer did not show.
+// missing notes which Pods were absent from an answer.
 func (r *passRun) missing(kind Kind, gone func(client.Object) bool) {
 	if kind != Pods {
 		return
@@ -299,7 +298,7 @@ type passClient struct {
 	run *passRun
 }
 
-// Create makes an object. A dry run asks for nothing that matters here.
+// Create creates an object. A dry run does not matter here.
 func (c *passClient) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
 	var o client.CreateOptions
 	o.ApplyOptions(options)
@@ -334,10 +333,10 @@ func (c *passClient) Delete(ctx context.Context, object client.Object, options .
 	return c.run.request(kind, client.ObjectKeyFromObject(object), nil, func() error { return c.Client.Delete(ctx, object, options...) })
 }
 
-// Status is the status subresource.
+// Status returns the status subresource.
 func (c *passClient) Status() client.SubResourceWriter { return c.SubResource("status") }
 
-// SubResource is a subresource by name.
+// SubResource returns a subresource by name.
 func (c *passClient) SubResource(name string) client.SubResourceClient {
 	return &passSubresource{SubResourceClient: c.Client.SubResource(name), run: c.run}
 }

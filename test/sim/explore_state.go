@@ -20,7 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// objects are those of a server, or of a process's caches.
+// objects are the objects of a server, or of a process's caches.
 type objects map[Kind]map[types.NamespacedName]client.Object
 
 func (o objects) clone() objects {
@@ -44,22 +44,22 @@ func (o objects) set() *apps.CloneSet {
 	return nil
 }
 
-// runs is what really runs of a Pod's one container.
+// runs is what really runs in a Pod's only container.
 type runs struct {
 	image, id string
 	up        bool
 	// starting is the image that the kubelet will start.
 	starting string
-	// generation is that of the spec which the kubelet acts on.
+	// generation is the generation of the spec that the kubelet acts on.
 	generation int64
 }
 
-// cluster is one state of an exploration. It is never changed, but for the maps
-// of one that is being made.
+// cluster is one state of an exploration. It never changes, except for the maps of one
+// under construction.
 type cluster struct {
 	objects objects
 	running map[types.UID]runs
-	// wishes is how many of the user's wishes have been told.
+	// wishes is how many of the user's wishes have been made.
 	wishes uint8
 	// faults are the faults that have happened, as bits.
 	faults uint16
@@ -67,17 +67,17 @@ type cluster struct {
 	flight *flight
 }
 
-// flight is a pass that has begun: all that it read and was answered. The rest
-// of it follows from that.
+// flight is a pass under way: all that it read, and all answers it got. The rest of the
+// pass follows from that.
 type flight struct {
 	// base is what its caches show.
 	base objects
-	// results are what its requests were answered, in their order.
+	// results are the answers to its requests, in their order.
 	results []result
-	// events counts what others did since it began, if that is bounded.
+	// events counts what others have done since it began, if that is limited.
 	events uint8
-	// second says that it is the second pass of a process on the same caches:
-	// the results begin with those of the first.
+	// second reports whether it is a process's second pass on the same caches: the
+	// results begin with those of the first.
 	second bool
 }
 
@@ -86,22 +86,22 @@ type result struct {
 	// kind is what the request was about.
 	kind Kind
 	err  error
-	// seen are the objects that it brought.
+	// seen are the objects in the answer.
 	seen []client.Object
-	// written is the object that it changed; nil if none.
+	// written is the object that the request changed; nil if none.
 	written client.Object
-	// gone says that the object is not there any more since.
+	// gone reports whether the object has been removed since.
 	gone bool
 }
 
-// content is what an object says, whatever its version.
+// content is what an object contains, regardless of its version.
 type content struct {
 	kind Kind
 	name string
 	// versions are copies of the object, by version.
 	versions []client.Object
-	// settled is the content in a state without a pass; by the generation that
-	// the kubelet acts on.
+	// settled is the content in a state without a pass, by the generation that the
+	// kubelet acts on.
 	settled map[int64]settled
 	renamed map[string]uint32
 }
@@ -111,23 +111,23 @@ type settled struct {
 	generation int64
 }
 
-// library holds every content and every error that an exploration has met.
+// library holds every content and every error of an exploration.
 type library struct {
 	contents []*content
 	ids      map[[16]byte]uint32
-	// known are the objects that stand in the library.
+	// known are the objects in the library.
 	known map[client.Object]uint32
-	// fresh are others of the state that is being worked on.
+	// fresh are other objects of the state in progress.
 	fresh    map[client.Object]uint32
 	errors   []error
 	errorIDs map[string]uint16
 	runs     []runs
 	runIDs   map[runs]uint16
-	// offset is the number before that of the first Pod of a state without a pass.
+	// offset precedes the number of the first Pod of a state without a pass.
 	offset int
 }
 
-// downFrom is from where names are given downwards.
+// downFrom is where descending names start.
 const downFrom = 100
 
 func newLibrary() *library {
@@ -157,7 +157,7 @@ func bare(object client.Object, version string) client.Object {
 	return out
 }
 
-// intern gives the content of an object its number.
+// intern numbers the content of an object.
 func (l *library) intern(object client.Object) uint32 {
 	if id, ok := l.known[object]; ok {
 		return id
@@ -185,7 +185,7 @@ func (l *library) intern(object client.Object) uint32 {
 	return id
 }
 
-// at gives a version of a content, always the same object. The lowest is 1.
+// at returns a version of a content, always the same object. The lowest version is 1.
 func (l *library) at(id uint32, version int) client.Object {
 	c := l.contents[id]
 	for len(c.versions) <= version {
@@ -196,8 +196,8 @@ func (l *library) at(id uint32, version int) client.Object {
 	return c.versions[version]
 }
 
-// numbered is the next number of a list. Numbers that come round would make two
-// states one, and the explorer would pass over what it never saw.
+// numbered is the next number of a list. If numbers wrapped around, two states would
+// become one, and the explorer would skip a state that it never saw.
 func numbered[T uint16 | uint32](length int) T {
 	if id := T(length); int(id) == length {
 		return id
@@ -205,7 +205,7 @@ func numbered[T uint16 | uint32](length int) T {
 	panic(fmt.Sprintf("the model is too large for the explorer: %d contents, errors or runs", length))
 }
 
-// errorID gives an error its number; 0 is none.
+// errorID numbers an error; 0 is none.
 func (l *library) errorID(err error) uint16 {
 	if err == nil {
 		return 0
@@ -228,15 +228,15 @@ func (l *library) runID(r runs) uint16 {
 	return id
 }
 
-// key is a state in short: two states of one key go on alike. Of versions only
-// equality and order count, and only among those of one object.
+// key is a compact form of a state: two states with one key behave alike. For versions,
+// only equality and order matter, and only among those of one object.
 type writer struct {
 	library *library
 	ranks   map[string][]int64
 	out     []byte
 }
 
-// encode gives the key of a state.
+// encode returns the key of a state.
 func (l *library) encode(c *cluster) string {
 	if c.flight == nil {
 		c = l.settle(c)
@@ -257,7 +257,7 @@ func (l *library) encode(c *cluster) string {
 	return string(w.out)
 }
 
-// rank puts the versions of each object in order.
+// rank orders the versions of each object.
 func (w *writer) rank(c *cluster) {
 	w.rankAll(c.objects)
 	w.rankAll(c.flight.base)
@@ -371,7 +371,7 @@ func (r *reader) objects() objects {
 	return out
 }
 
-// decode gives the state of a key.
+// decode returns the state of a key.
 func (l *library) decode(state string) *cluster {
 	r := &reader{library: l, in: state}
 	c := &cluster{running: map[types.UID]runs{}}
@@ -407,10 +407,9 @@ func (r *reader) flight() *flight {
 	return f
 }
 
-// settle gives a state without a pass its plainest form. With nobody's memory to
-// compare with, versions do not matter, nor generations but for their order, nor
-// names but for theirs; and the status is worked out anew by any pass, but for
-// the current revision.
+// settle normalizes a state without a pass. As no process remembers anything to compare
+// with, versions do not matter; of generations and names only the order matters; and
+// any pass recomputes the status, except the current revision.
 func (l *library) settle(c *cluster) *cluster {
 	out := &cluster{objects: objects{}.clone(), running: map[types.UID]runs{}, wishes: c.wishes, faults: c.faults}
 	renaming, replacer := l.renaming(c.objects[Pods])
@@ -452,7 +451,7 @@ func (l *library) settleObject(id uint32, generation int64) settled {
 	return found
 }
 
-// places replaces numbers by their places in the order; 0 stays 0.
+// places replaces numbers by their ranks; 0 stays 0.
 func places(numbers ...int64) []int64 {
 	order := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(numbers))), func(n int64) bool { return n == 0 })
 	out := make([]int64, len(numbers))
@@ -462,9 +461,8 @@ func places(numbers ...int64) []int64 {
 	return out
 }
 
-// renaming closes the gaps in the names of the Pods; nil if there are none. The
-// planner compares names and looks for them, and does nothing else with them, so
-// their order is all that matters.
+// renaming closes the gaps in the names of the Pods; nil if there are none. The planner
+// only compares names and looks them up, so only their order matters.
 func (l *library) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
 	var pairs []string
 	for i, pod := range sorted(pods) {
@@ -484,7 +482,7 @@ func podUID(n int) types.UID { return types.UID(fmt.Sprintf("uid-%04d", n)) }
 
 // numberOf is the number in the name of a Pod; 0 if there is none.
 func numberOf(name string) int {
-	n, _ := strconv.Atoi(name[max(len(name)-4, 0):]) // what is no number has none
+	n, _ := strconv.Atoi(name[max(len(name)-4, 0):]) // anything that is not a number counts as none
 	return n
 }
 

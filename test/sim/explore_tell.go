@@ -12,10 +12,10 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// decides begins the lines that tell what a pass decided.
+// decides starts the lines that describe the decisions of a pass.
 const decides = "decides to "
 
-// path tells the way to the violation.
+// path describes the path to the violation.
 func (x *explorer) path() []string {
 	var way []int32
 	for id := x.foundAt; id >= 0; id = x.nodes[id].parent {
@@ -32,7 +32,7 @@ func (x *explorer) path() []string {
 	return out
 }
 
-// lastStep tells the step that broke a rule.
+// lastStep describes the step that broke a rule.
 func (x *explorer) lastStep() []string {
 	c := x.decode(x.nodes[x.foundAt].key)
 	if c.flight == nil {
@@ -52,7 +52,7 @@ func told(who string, lines []string) []string {
 	return out
 }
 
-// step tells how one state follows on another.
+// step describes how one state leads to another.
 func (x *explorer) step(from, to int32) []string {
 	x.telling = true
 	defer func() { x.telling = false }()
@@ -83,7 +83,7 @@ func (x *explorer) step(from, to int32) []string {
 	return told("usher", []string{"begins another pass on the caches of the first"})
 }
 
-// untilFirst leaves of what a pass tells what belongs to its first request.
+// untilFirst keeps the lines of a pass that belong to its first request.
 func (x *explorer) untilFirst(lines []string, more bool) []string {
 	if !more {
 		return lines
@@ -101,7 +101,7 @@ func (a actor) String() string {
 	return [...]string{"usher", "kubelet", "operator", "time", "user", "fate", "crash"}[a]
 }
 
-// picture tells what a state looks like.
+// picture describes a state.
 func (x *explorer) picture(c *cluster) []string {
 	var out []string
 	if set := c.objects.set(); set != nil {

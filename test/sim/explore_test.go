@@ -18,9 +18,9 @@ var (
 	states = flag.Int("states", 1000000, "how many states TestExplore visits of each model at most")
 )
 
-// TestExplore visits every state of small worlds, whatever the order in which
-// the controller, the kubelets, the hook operator and the user act and wherever
-// the controller crashes.
+// TestExplore visits every state of small worlds, for every order in which the
+// controller, the kubelets, the hook operator and the user act, and for every point at
+// which the controller can crash.
 func TestExplore(t *testing.T) {
 	worlds := smallModels()
 	if *deep {
@@ -43,7 +43,7 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// found names mutants, and for each of them a small model that finds it.
+// found maps each mutant to a small model that finds it.
 var found = []struct{ mutant, model string }{
 	{"ignores the surge limit", "roll back, label hooks"},
 	{"drops the drain", "roll back, label hooks"},
@@ -74,7 +74,7 @@ var found = []struct{ mutant, model string }{
 	{"acts on its own status", "metadata only"},
 }
 
-// graphMutants are broken as only all states together can show.
+// graphMutants have bugs that only all states together can show.
 func graphMutants() []mutant {
 	return []mutant{
 		{name: "goes to and fro", caught: []string{ruleEnds}, after: func(s *plan.Snapshot, p *plan.Plan) {
@@ -93,7 +93,7 @@ func graphMutants() []mutant {
 	}
 }
 
-// label puts a label on Pods that need nothing else, or takes it off.
+// label adds a label to Pods that need nothing else, or removes it.
 func label(s *plan.Snapshot, p *plan.Plan, wanted func(*corev1.Pod) bool) {
 	for _, pod := range s.Pods {
 		taken := slices.ContainsFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
@@ -109,8 +109,8 @@ func label(s *plan.Snapshot, p *plan.Plan, wanted func(*corev1.Pod) bool) {
 	}
 }
 
-// TestMutantsAreFound: an explorer that finds nothing proves something only if
-// it finds what is broken.
+// TestMutantsAreFound: an explorer that finds nothing proves something only if it finds
+// known bugs.
 func TestMutantsAreFound(t *testing.T) {
 	all := append(mutants(), graphMutants()...)
 	graph := []string{ruleStuck, ruleWakes}

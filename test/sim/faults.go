@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodeDown kills a kubelet: its Pods turn not ready, and nothing happens to them
+// nodeDown kills a kubelet: its Pods become not ready, and nothing happens to them
 // until it is back.
 func (n *nodes) nodeDown(node int) {
 	name := fmt.Sprintf("node-%d", node)
@@ -29,7 +29,7 @@ func (n *nodes) nodeDown(node int) {
 	}
 }
 
-// nodeUp brings a kubelet back; its containers ran on.
+// nodeUp brings a kubelet back; its containers kept running.
 func (n *nodes) nodeUp(node int) {
 	name := fmt.Sprintf("node-%d", node)
 	if !n.down[name] {
@@ -44,7 +44,7 @@ func (n *nodes) nodeUp(node int) {
 	}
 }
 
-// restart makes the containers of a Pod start again with the image they have.
+// restart restarts the containers of a Pod with the image they have.
 func (n *nodes) restart(pod *corev1.Pod) {
 	r := n.pods[pod.UID]
 	if r == nil || len(r.containers) == 0 || pod.DeletionTimestamp != nil || n.down[pod.Spec.NodeName] {
@@ -60,7 +60,7 @@ func (n *nodes) restart(pod *corev1.Pod) {
 	n.notice(pod)
 }
 
-// evict fails a Pod, as a kubelet that runs out of memory or disk does.
+// evict fails a Pod, as a kubelet does that runs out of memory or disk.
 func (n *nodes) evict(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed {
 		return
@@ -77,7 +77,7 @@ func (n *nodes) evict(pod *corev1.Pod) {
 	})
 }
 
-// heal brings all nodes back and makes all images startable.
+// heal brings all nodes back and lets all images start.
 func (n *nodes) heal() {
 	for node := range max(n.config.Nodes, 1) {
 		n.nodeUp(node)
@@ -90,7 +90,7 @@ func (n *nodes) heal() {
 		}
 		for _, c := range n.pods[pod.UID].containers {
 			if !c.up {
-				c.starting = "" // its image is looked for again
+				c.starting = "" // its image is resolved again
 			}
 		}
 		if pod.Spec.NodeName != "" {

@@ -19,14 +19,14 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// indexOwner and orphan are the index of the controller, which a real cache
-// keeps by the same rule.
+// indexOwner and orphan reproduce the controller's index, which a real cache maintains
+// by the same rule.
 const (
 	indexOwner = "usher.dev/owner"
 	orphan     = "orphan"
 )
 
-// fill copies an object of the server into a caller's.
+// fill copies an object of the server into the caller's.
 func fill(out, object client.Object) error {
 	switch to := out.(type) {
 	case *corev1.Pod:
@@ -61,9 +61,8 @@ func fill(out, object client.Object) error {
 	return fmt.Errorf("cannot read a %T into a %T", object, out)
 }
 
-// fillList copies those objects into a caller's list that its options select.
-// The items share their insides with the server, as a cache's do when a caller
-// asks for no copies.
+// fillList copies the objects that the options select into the caller's list. The items
+// share memory with the server, as in a cache when a caller asks for no copies.
 func fillList(list client.ObjectList, objects []client.Object, options []client.ListOption) error {
 	var o client.ListOptions
 	o.ApplyOptions(options)
@@ -118,7 +117,7 @@ func ownerOf(object client.Object) string {
 	return orphan
 }
 
-// withoutVersion takes out of a patch what it believes about the object.
+// withoutVersion removes the preconditions about the object from a patch.
 func withoutVersion(patch []byte) ([]byte, error) {
 	var operations []map[string]any
 	if json.Unmarshal(patch, &operations) == nil {

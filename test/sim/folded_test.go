@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestPodThatNoWatchShows: a Pod that is made and removed while the watch is
-// interrupted leaves no event behind; it is missed all the same.
+// TestPodThatNoWatchShows: a Pod that is created and removed while the watch is
+// interrupted produces no event; its absence is noticed all the same.
 func TestPodThatNoWatchShows(t *testing.T) {
 	s := New(steady(), Demo(1).Build())
 	watch := s.processes[0].caches[Pods]

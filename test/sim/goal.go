@@ -18,13 +18,13 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// truth says in what a Pod differs from what really runs of it; "" if in nothing.
+// truth describes how a Pod's status differs from what really runs; "" if it does not.
 func (p *Process) truth(pod *corev1.Pod) string { return p.nodes.truth(pod) }
 
 func (n *nodes) truth(pod *corev1.Pod) string {
 	r := n.pods[pod.UID]
 	if r == nil {
-		return "" // whoever gets it starts it as it is
+		return "" // nothing runs yet: the next kubelet starts it as specified
 	}
 	for i := range pod.Spec.Containers {
 		want := &pod.Spec.Containers[i]
@@ -35,7 +35,8 @@ func (n *nodes) truth(pod *corev1.Pod) string {
 	return ""
 }
 
-// truthOf says in what a container differs from what really runs of it.
+// truthOf describes how a container's status differs from what really runs; "" if it
+// does not.
 func (n *nodes) truthOf(pod *corev1.Pod, want *corev1.Container) string {
 	r := n.pods[pod.UID]
 	if r == nil {
@@ -52,7 +53,7 @@ func (n *nodes) truthOf(pod *corev1.Pod, want *corev1.Container) string {
 	return ""
 }
 
-// knows says that the process's cache has a revision.
+// knows reports whether the process's cache has a revision.
 func (p *Process) knows(name string) bool {
 	for _, object := range p.caches[Revisions].objects {
 		if object.GetName() == name {
@@ -62,9 +63,9 @@ func (p *Process) knows(name string) bool {
 	return false
 }
 
-// Rest ends the faults and lets the cluster come to rest. It fails the run if
-// that takes too long, if it rests anywhere but at its goal, or if a pass at
-// rest writes anything.
+// Rest ends the faults and lets the cluster come to rest. It fails the run if that
+// takes too long, if the cluster rests short of its goal, or if a pass at rest writes
+// anything.
 func (s *Simulation) Rest() *Violation {
 	s.closing = true
 	s.settle()
@@ -87,7 +88,7 @@ func (s *Simulation) Rest() *Violation {
 	return s.World.failure
 }
 
-// settle makes everybody well behaved.
+// settle makes every actor well-behaved.
 func (s *Simulation) settle() {
 	s.World.say("story", "from here on nothing goes wrong any more")
 	s.nodes.heal()
@@ -101,7 +102,7 @@ func (s *Simulation) settle() {
 	}
 }
 
-// mostSteps is in how many steps a set comes to rest; a run takes some hundreds.
+// mostSteps limits the steps until a set comes to rest; a run takes some hundreds.
 const mostSteps = 20000
 
 func (s *Simulation) checkRest() {
@@ -129,7 +130,7 @@ func (s *Simulation) checkRest() {
 	}
 }
 
-// missing says what keeps the set from its goal; "" if it is there.
+// missing describes what keeps the set from its goal; "" if it is there.
 func (s *Simulation) missing() string {
 	set := s.Set()
 	if set == nil {
@@ -161,7 +162,7 @@ func (s *Simulation) missing() string {
 	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 
-// missingOf says what keeps a Pod from being as it should be for good.
+// missingOf describes what keeps a Pod from its final state.
 func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 	switch {
 	case stray(pod, set):
@@ -198,12 +199,11 @@ func (s *Simulation) unprotectedBy(pod *corev1.Pod, set *apps.CloneSet) string {
 	return ""
 }
 
-// lossy says that Pods may have lost a hook by nobody's fault but the
-// operator's or the user's.
+// lossy reports whether Pods may have lost a hook through the fault of the operator or
+// the user alone.
 func (s *Simulation) lossy() bool { return s.config.Operator.Careless || s.unprotected }
 
-// torn says that a Pod carries the label of a revision and is not what that
-// revision says.
+// torn reports that a Pod carries the label of a revision but does not match it.
 func (s *Simulation) torn(pod *corev1.Pod) string {
 	object, err := s.Server.get(Revisions, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[apps.LabelRevision]})
 	if err != nil {

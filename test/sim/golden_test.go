@@ -19,8 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden stories anew; read every line that changes before you commit it")
 
-// TestGolden plays the classic rollouts and compares their stories with those
-// that somebody has read and found right.
+// TestGolden plays the classic rollouts and compares their stories with reviewed ones.
 func TestGolden(t *testing.T) {
 	for _, c := range scenarios() {
 		t.Run(c.name, func(t *testing.T) {
@@ -34,7 +33,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// golden compares a text with the one that somebody has read and found right.
+// golden compares a text with the reviewed one.
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
@@ -52,8 +51,8 @@ func golden(t *testing.T, name, text string) {
 	}
 }
 
-// TestLogOfARollout: what the controller logs, at the default level, of a set that is
-// made and rolled out, which is enough to follow it.
+// TestLogOfARollout covers what the controller logs at the default level when a set is
+// created and rolled out: it is enough to follow the rollout.
 func TestLogOfARollout(t *testing.T) {
 	var lines strings.Builder
 	config := steady()
@@ -70,7 +69,7 @@ func TestLogOfARollout(t *testing.T) {
 	}
 }
 
-// numberRevisions names revisions by the order in which they were made.
+// numberRevisions numbers revisions in the order of their creation.
 func (s *Simulation) numberRevisions(text string) string {
 	for i, c := range s.Server.log[Revisions] {
 		if r, ok := c.New.(*appsv1.ControllerRevision); ok && c.Old == nil {
@@ -80,8 +79,8 @@ func (s *Simulation) numberRevisions(text string) string {
 	return text
 }
 
-// goldenStory is the story without events and plans, with revisions numbered in
-// the order in which they were made.
+// goldenStory is the story without events and plans, with revisions numbered in the
+// order of their creation.
 func (s *Simulation) goldenStory() string {
 	story := s.numberRevisions(s.World.Story())
 	var out strings.Builder
@@ -93,8 +92,8 @@ func (s *Simulation) goldenStory() string {
 	return out.String()
 }
 
-// TestFrugal counts what a rollout costs where nothing goes wrong: no write is
-// refused, none changes nothing, and each Pod costs no more than it has to.
+// TestFrugal counts the cost of a rollout without faults: no write is refused, every
+// write changes something, and each Pod costs no more writes than it has to.
 func TestFrugal(t *testing.T) {
 	for _, c := range scenarios() {
 		if c.mostWrites == 0 {

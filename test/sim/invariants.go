@@ -19,17 +19,17 @@ import (
 type Violation struct {
 	// Rule names the invariant.
 	Rule string
-	// What happened that must not.
+	// What describes what happened.
 	What string
 	At   time.Time
 }
 
-// Error tells the violation.
+// Error describes the violation.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("%s at %.3fs: %s", v.Rule, v.At.Sub(epoch).Seconds(), v.What)
 }
 
-// deed is one write of a controller process to a Pod, and what it is judged by.
+// deed is one write of a controller process to a Pod, with the facts to judge it by.
 type deed struct {
 	process *Process
 	// set is the CloneSet as the pass read it, and hooks are its hooks.
@@ -37,21 +37,21 @@ type deed struct {
 	hooks lifecycle.Hooks
 	// update names the revision of the set's template.
 	update string
-	// old and new are the Pod on the server before and after; nil if not there.
+	// old and new are the Pod on the server before and after; nil if it did not exist.
 	old, new *corev1.Pod
 	// before and after are what the process knew.
 	before, after knowledge
-	// now is the time that the pass decided by.
+	// now is the time that the pass decided at.
 	now time.Time
 }
 
-// rule gives "" or what is wrong with a deed.
+// rule returns what is wrong with a deed, or "".
 type rule struct {
 	name string
 	find func(*deed) string
 }
 
-// rules are what must hold at every write of the controller to a Pod.
+// rules must hold whenever the controller writes to a Pod.
 var rules = []rule{
 	{"no Pod is updated while its hook holds it", heldUpdate},
 	{"no Pod is deleted while its hook holds it", heldDelete},
@@ -105,14 +105,14 @@ func (s *Simulation) judge(p *Process, c *Commit) {
 	}
 }
 
-// fail notes the first violation; the run ends there.
+// fail records the first violation and ends the run.
 func (w *World) fail(rule, format string, args ...any) {
 	if w.failure == nil {
 		w.failure = &Violation{Rule: rule, What: fmt.Sprintf(format, args...), At: w.now()}
 	}
 }
 
-// updateRevision names the revision that holds the template of a set.
+// updateRevision names the revision of a set's template.
 func (s *Simulation) updateRevision(set *apps.CloneSet) string {
 	if name, ok := s.revisionNames[set.Generation]; ok {
 		return name
@@ -138,9 +138,9 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 	if !okOld || !okNew || old.Status.CurrentRevision == set.Status.CurrentRevision || old.Status.CurrentRevision == "" {
 		return
 	}
-	// The pass may have created Pods since it counted; none of them is of
-	// another revision if all were of this one. That a Pod was gone when it was to
-	// be deleted is known by now.
+	// The pass may have created Pods since it counted; none of them has another
+	// revision if all Pods had this one. A Pod that was already gone when it was to be
+	// deleted is known by now.
 	k := p.knownByNow(p.pass.set)
 	behind := k.count(func(pod *corev1.Pod) bool { return active(pod) && !of(pod, set.Status.CurrentRevision) })
 	if behind > 0 && !(&deed{process: p}).rivals() {
@@ -149,8 +149,8 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 	}
 }
 
-// judgeRevision checks a revision that the controller made: no two hold one template,
-// and there are never more than generations of the spec.
+// judgeRevision checks a new revision: no two hold the same template, and there are
+// never more revisions than generations of the spec.
 func (s *Simulation) judgeRevision(c *Commit) {
 	set := s.Set()
 	if c.Old != nil || c.New == nil || set == nil {
@@ -186,13 +186,13 @@ func (d *deed) name() string {
 	return d.old.Name
 }
 
-// updates says that the deed changes a Pod to another revision.
+// updates reports whether the deed changes a Pod to another revision.
 func (d *deed) updates() bool {
 	return d.old != nil && d.new != nil &&
 		(d.old.Labels[apps.LabelRevision] != d.new.Labels[apps.LabelRevision] || d.changesContainers())
 }
 
-// goesOn says that the deed is a later part of an update that has begun.
+// goesOn reports whether the deed is a later part of an update that has begun.
 func (d *deed) goesOn() bool {
 	return d.updates() && state(d.old) == apps.StateUpdating && d.old.Labels[apps.LabelRevision] == d.new.Labels[apps.LabelRevision]
 }
@@ -201,15 +201,15 @@ func (d *deed) deletes() bool {
 	return d.old != nil && d.old.DeletionTimestamp == nil && (d.new == nil || d.new.DeletionTimestamp != nil)
 }
 
-// changesContainers says that the deed changes what the kubelet is to run.
+// changesContainers reports whether the deed changes what the kubelet has to run.
 func (d *deed) changesContainers() bool {
 	return d.old != nil && d.new != nil && (imagesOf(d.old) != imagesOf(d.new) || resourcesOf(d.old) != resourcesOf(d.new))
 }
 
-// moves says that the deed changes the state of a Pod.
+// moves reports whether the deed changes the state of a Pod.
 func (d *deed) moves() bool { return d.old != nil && d.new != nil && state(d.old) != state(d.new) }
 
-// heldUpdate: a Pod in Updating has passed its gate, or there was none then.
+// heldUpdate: a Pod in Updating has passed its gate, or there was no gate then.
 func heldUpdate(d *deed) string {
 	if d.updates() && state(d.old) != apps.StateUpdating && d.hooks.InPlaceUpdate.Holds(d.old.Labels, d.old.Finalizers) {
 		return fmt.Sprintf("Pod %s is updated, and the inPlaceUpdate hook holds it", d.name())
@@ -224,10 +224,10 @@ func heldDelete(d *deed) string {
 	return ""
 }
 
-// drainSkipped: before a container changes the Pod is out of its endpoints, for
-// the whole of the grace period. A Pod without a node serves nobody, nor does one
-// in which nothing runs, or nothing ran when it left its endpoints: what starts
-// later is never in them.
+// drainSkipped: before a container changes, the Pod is out of its endpoints for the
+// whole grace period. A Pod without a node serves nobody, and neither does one in which
+// nothing runs, or in which nothing ran when it left its endpoints: what starts later
+// never joins them.
 func drainSkipped(d *deed) string {
 	if !d.changesContainers() || d.old.Spec.NodeName == "" {
 		return "" // nothing runs yet that could restart
@@ -248,8 +248,8 @@ func drainSkipped(d *deed) string {
 	return ""
 }
 
-// drainedAt is when a Pod last left its endpoints for an update, exactly (its
-// condition has whole seconds only), and whether a container of it ran then.
+// drainedAt is exactly when a Pod last left its endpoints for an update (its condition
+// has whole seconds only), and whether one of its containers ran then.
 func (s *Server) drainedAt(pod *corev1.Pod) (at time.Time, ran bool) {
 	for _, c := range s.log[Pods] {
 		old, _ := c.Old.(*corev1.Pod)
@@ -267,7 +267,7 @@ func (s *Server) drainedAt(pod *corev1.Pod) (at time.Time, ran bool) {
 	return at, ran
 }
 
-// anyRunning says that there is a container to drain.
+// anyRunning reports whether there is a container to drain.
 func anyRunning(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
@@ -280,12 +280,12 @@ func foreignTouched(d *deed) string {
 		return "" // an adoption
 	}
 	if ownerOf(d.old) == orphan && d.onlyOpens() {
-		return "" // its own new Pod, set free a moment ago
+		return "" // its own new Pod, just released
 	}
 	return fmt.Sprintf("Pod %s belongs to %s", d.name(), ownerOf(d.old))
 }
 
-// onlyOpens says that the deed does no more than open the Pod's readiness gates.
+// onlyOpens reports whether the deed only opens the Pod's readiness gates.
 func (d *deed) onlyOpens() bool {
 	if d.new == nil {
 		return false
@@ -312,8 +312,8 @@ func leavingUpdated(d *deed) string {
 	return ""
 }
 
-// hooksLost: on the way back, and before an update that follows on one which its
-// hook had not closed, labels and finalizers are put back together with the state.
+// hooksLost: on the way back, and before an update that follows another one whose hook
+// had not closed, the labels and finalizers are restored together with the state.
 func hooksLost(d *deed) string {
 	if !d.moves() {
 		return ""
@@ -322,7 +322,7 @@ func hooksLost(d *deed) string {
 	switch from, to := state(d.old), state(d.new); {
 	case from == apps.StatePreparingDelete && to == apps.StatePreparingNormal:
 		lost := append(missing(d.hooks.InPlaceUpdate), missing(d.hooks.PreDelete)...)
-		// What preNormal sets comes back with its yes.
+		// What preNormal sets comes back with its confirmation.
 		lost = slices.DeleteFunc(lost, func(key string) bool {
 			_, label := d.hooks.PreNormal.Labels[key]
 			return label || slices.Contains(d.hooks.PreNormal.Finalizers, key)

@@ -19,30 +19,30 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// knowledge is what a process can know of its Pods at a moment of a pass: what
-// its cache showed when the pass looked, what it read from the server, and what
-// it wrote itself, also if the answer to a write was lost. Budgets are judged by
-// it: what others did in the meantime is not the process's doing.
+// knowledge is what a process can know of its Pods at some point in a pass: what its
+// cache showed when the pass looked, what it read from the server, and what it wrote
+// itself, even if the answer to a write was lost. Budgets are judged by it: the process
+// is not responsible for what others did in the meantime.
 type knowledge struct {
 	pods []*corev1.Pod
 }
 
-// known gives what the process decided by and has written since, without one
-// commit if asked.
+// known returns what the process based its decision on and has written since,
+// optionally without one commit.
 func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
 	newest, gone := p.upTo(len(p.server.log[Pods]), without)
 	return p.own(set, newest, gone)
 }
 
-// knownByNow is what the process knows with all that its writes met.
+// knownByNow is what the process knows, including everything its writes revealed.
 func (p *Process) knownByNow(set *apps.CloneSet) knowledge {
 	newest, gone := p.knownBy(len(p.server.log[Pods]), nil, p.learned, p.absent)
 	return p.own(set, newest, gone)
 }
 
-// decided gives what the process knew when it decided, and what it has done since,
-// without one commit if asked. The answers to its writes show what others did to a
-// Pod in the meantime; that came too late for the decision, and is left out.
+// decided returns what the process knew when it decided, and what it has done since,
+// optionally without one commit. The answers to its writes show what others did to a
+// Pod in the meantime; that came too late for the decision and is left out.
 func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
 	from := p.pass.decidedAt
 	if from == 0 {
@@ -62,10 +62,10 @@ func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
 	return p.own(set, newest, gone)
 }
 
-// upTo gives the Pods as the process knew them at a place in the server's log, and
-// those of them that it has removed.
+// upTo returns the Pods as the process knew them at a position in the server's log, and
+// those that it has removed.
 func (p *Process) upTo(end int, without *Commit) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
-	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod let go
+	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod is released
 		return p.knownBy(end, without, p.learned, p.absent)
 	}
 	return p.knownBy(end, without, p.pass.learned, p.pass.absent)
@@ -98,7 +98,7 @@ func (p *Process) knownBy(
 	return newest, gone
 }
 
-// redone does to a Pod what a commit did to it, on top of what others had done.
+// redone applies what a commit did to a Pod on top of what others had done.
 func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
 	texts := make([][]byte, 0, 3)
 	for _, object := range []any{pod, c.Old, c.New} {
@@ -122,7 +122,7 @@ func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
 	return out
 }
 
-// own gives those of the Pods that are the set's and there, by name.
+// own returns the existing Pods that belong to the set, by name.
 func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
 	var k knowledge
 	for uid, pod := range newest {
@@ -134,10 +134,10 @@ func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone
 	return k
 }
 
-// vanished says that a Pod which the process read or wrote is gone from its cache
-// again, and that the process can tell: the cache had it, it shows a later version
-// of another Pod of the set, or the process deleted the Pod. One that was made and
-// removed while the watch hung leaves no other trace.
+// vanished reports whether a Pod that the process read or wrote is gone from its cache
+// and the process can tell: the cache had it, or shows a later version of another Pod
+// of the set, or the process deleted the Pod. A Pod that was created and removed while
+// the watch hung leaves no other trace.
 func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
@@ -146,8 +146,8 @@ func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	return removed && (ours || p.caches[Pods].shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
 }
 
-// removal says whether a Pod was removed before a place in the log, and whether it
-// was that actor who had deleted it.
+// removal reports whether a Pod was removed before a position in the log, and whether
+// that actor deleted it.
 func (s *Server) removal(uid types.UID, end int, by string) (removed, his bool) {
 	for _, c := range s.log[Pods][:end] {
 		if c.Old != nil && c.Old.GetUID() == uid {
@@ -157,7 +157,7 @@ func (s *Server) removal(uid types.UID, end int, by string) (removed, his bool) 
 	return removed, his
 }
 
-// shows says that the cache showed something of the set's Pods that is later than a
+// shows reports whether the cache showed anything of the set's Pods later than a
 // version.
 func (p *pass) shows(set *apps.CloneSet, version int64) bool {
 	for _, pod := range p.base {
@@ -168,7 +168,7 @@ func (p *pass) shows(set *apps.CloneSet, version int64) bool {
 	return false
 }
 
-// ends says that the commit deletes an object, at once or in the end.
+// ends reports whether the commit deletes an object, at once or eventually.
 func (c *Commit) ends() bool {
 	return c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil)
 }
@@ -181,32 +181,32 @@ func versionOf(object client.Object) int64 {
 	return number
 }
 
-// active says that a Pod holds a place in its set.
+// active reports whether a Pod counts in its set.
 func active(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded
 }
 
-// available says that a Pod serves.
+// available reports whether a Pod serves.
 func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
 	ready := condition(pod, corev1.PodReady)
 	return active(pod) && ready.Status == corev1.ConditionTrue && state(pod) == apps.StateNormal &&
 		condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
 		condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
-		// What a pass reads may be younger than the moment that it decides by.
+		// What a pass reads may be newer than the time it decides at.
 		(set.Spec.MinReadySeconds == 0 || !ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now))
 }
 
-// doomed says that a Pod is to be deleted.
+// doomed reports whether a Pod is to be deleted.
 func doomed(pod *corev1.Pod, set *apps.CloneSet) bool {
 	return state(pod) == apps.StatePreparingDelete || specified(pod, set)
 }
 
-// specified says that the user has asked for this Pod to go.
+// specified reports whether the user has asked to delete this Pod.
 func specified(pod *corev1.Pod, set *apps.CloneSet) bool {
 	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)
 }
 
-// begun says that the in-place update of a Pod has begun.
+// begun reports whether the in-place update of a Pod has begun.
 func begun(pod *corev1.Pod) bool {
 	return state(pod) == apps.StatePreparingUpdate || state(pod) == apps.StateUpdating ||
 		condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
@@ -216,7 +216,7 @@ func of(pod *corev1.Pod, name string) bool {
 	return revision.Same(pod.Labels[apps.LabelRevision], name)
 }
 
-// count counts the Pods with a property.
+// count counts the Pods that satisfy has.
 func (k knowledge) count(has func(*corev1.Pod) bool) int {
 	n := 0
 	for _, pod := range k.pods {
@@ -236,7 +236,7 @@ func (k knowledge) find(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// counts of a CloneSet's spec, by the rules of the CloneSet.
+// The counts in a CloneSet's spec, by the rules of the CloneSet.
 func replicas(set *apps.CloneSet) int {
 	if set.Spec.Replicas == nil {
 		return 1

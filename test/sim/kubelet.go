@@ -14,20 +14,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// NodeConfig says how the nodes behave. All spans are the longest that a draw
-// can give; the shortest is a tenth.
+// NodeConfig configures the nodes. All durations are the longest that a draw can give;
+// the shortest is a tenth.
 type NodeConfig struct {
 	Nodes int
-	// Notice is how long a kubelet takes to see a change of a Pod.
+	// Notice is how long a kubelet takes to see a change to a Pod.
 	Notice time.Duration
-	// Start is how long a container takes to start, Stop to end.
+	// Start is how long a container takes to start, Stop how long it takes to end.
 	Start, Stop time.Duration
-	// Report is how long a status is under way from the kubelet to the server:
-	// it tells what was when it was written.
+	// Report is how long a status takes from the kubelet to the server; it describes
+	// the moment when it was written.
 	Report time.Duration
 	// Schedule is how long a Pod waits for a node.
 	Schedule time.Duration
-	// Resize is how long a container takes to get other resources.
+	// Resize is how long it takes to change a container's resources.
 	Resize time.Duration
 }
 
@@ -37,26 +37,26 @@ type nodes struct {
 	server *Server
 	config NodeConfig
 	pods   map[types.UID]*running
-	// down are the nodes whose kubelet is dead.
+	// down holds the nodes whose kubelet is dead.
 	down map[string]bool
-	// broken are the images that never start.
+	// broken holds the images that never start.
 	broken map[string]bool
-	// roomy nodes have whatever anybody asks for.
+	// roomy nodes have enough for every request.
 	roomy bool
-	// containers counts the containers that were ever started.
+	// containers counts all containers ever started.
 	containers, placed int
 }
 
-// running is what really runs of a Pod.
+// running is what really runs in a Pod.
 type running struct {
 	containers map[string]*container
-	// generation is that of the spec which the kubelet acts on.
+	// generation is the generation of the spec that the kubelet acts on.
 	generation int64
 	planned    bool
-	// started says that all containers have run.
+	// started reports whether all containers have run.
 	started bool
 	ending  bool
-	// reports counts the reports, reported is the last one that arrived.
+	// reports counts the reports; reported is the last one that arrived.
 	reports, reported int
 }
 
@@ -66,11 +66,11 @@ type container struct {
 	up        bool
 	since     time.Time
 	starting  string
-	// stuck says that the kubelet has told that it waits for its image; it is told
-	// with the resources that it will have, also in a report that is late.
+	// stuck reports whether the kubelet has reported that the container waits for its
+	// image; the report carries the resources it will have, even if it is late.
 	stuck bool
-	// resources are those that it has, wanted those of the spec that the kubelet
-	// acts on, and allocated those that the kubelet has set aside.
+	// resources are its present resources, wanted those of the spec that the kubelet
+	// acts on, and allocated those that the kubelet has reserved.
 	resources, wanted corev1.ResourceRequirements
 	allocated         corev1.ResourceList
 	resizing          bool
@@ -87,7 +87,7 @@ func newNodes(w *World, s *Server, config NodeConfig) *nodes {
 
 func (n *nodes) span(most time.Duration) time.Duration { return n.world.between(most/10, most) }
 
-// hear is told of every commit.
+// hear receives every commit.
 func (n *nodes) hear(c *Commit) {
 	pod, ok := c.object().(*corev1.Pod)
 	if !ok {
@@ -107,7 +107,7 @@ func (n *nodes) hear(c *Commit) {
 	n.notice(pod)
 }
 
-// schedule gives a Pod a node.
+// schedule assigns a node to a Pod.
 func (n *nodes) schedule(at types.NamespacedName) {
 	object, err := n.server.get(Pods, at)
 	if pod, ok := object.(*corev1.Pod); err == nil && ok && !mountable(n.server, pod) {
@@ -125,7 +125,7 @@ func (n *nodes) schedule(at types.NamespacedName) {
 	})
 }
 
-// write changes a Pod that may be gone by now.
+// write changes a Pod that may already be gone.
 func (n *nodes) write(actor string, at types.NamespacedName, subresource string, change func(*corev1.Pod)) {
 	_, _ = n.server.update(actor, Pods, at, subresource, func(object client.Object) error {
 		if pod, ok := object.(*corev1.Pod); ok {
@@ -153,7 +153,7 @@ func (n *nodes) notice(pod *corev1.Pod) {
 	})
 }
 
-// sync is one look of a kubelet at a Pod.
+// sync is one sync of a Pod by its kubelet.
 func (n *nodes) sync(uid types.UID, at types.NamespacedName) {
 	pod, r := n.find(uid, at)
 	if pod == nil {
@@ -186,7 +186,7 @@ func (n *nodes) find(uid types.UID, at types.NamespacedName) (*corev1.Pod, *runn
 	return pod, n.pods[uid]
 }
 
-// start brings a container to the image that it shall run.
+// start brings a container to its specified image.
 func (n *nodes) start(pod *corev1.Pod, r *running, want *corev1.Container) {
 	c := r.containers[want.Name]
 	if c == nil {
@@ -201,20 +201,20 @@ func (n *nodes) start(pod *corev1.Pod, r *running, want *corev1.Container) {
 	n.world.after(n.span(n.config.Start), func() { n.started(uid, at, want.Name, image) })
 }
 
-// started is when a container is up.
+// started completes the start of a container.
 func (n *nodes) started(uid types.UID, at types.NamespacedName, name, image string) {
 	pod, r := n.find(uid, at)
 	if pod == nil || r.containers[name].starting != image {
 		return
 	}
 	if n.down[pod.Spec.NodeName] {
-		r.containers[name].starting = "" // to be begun anew when the kubelet is back
+		r.containers[name].starting = "" // starts again when the kubelet is back
 		return
 	}
 	c := r.containers[name]
 	c.starting = ""
 	if n.broken[image] {
-		c.starting = image // waits for its image until that is mended
+		c.starting = image // waits for its image until that is fixed
 		n.report(pod, r)
 		return
 	}
@@ -228,7 +228,7 @@ func (n *nodes) started(uid types.UID, at types.NamespacedName, name, image stri
 	n.report(pod, r)
 }
 
-// report writes what the kubelet knows now, some time later.
+// report writes what the kubelet knows now, after a delay.
 func (n *nodes) report(pod *corev1.Pod, r *running) {
 	statuses := make([]corev1.ContainerStatus, 0, len(pod.Spec.Containers))
 	up := true
@@ -265,7 +265,7 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 	})
 }
 
-// gatesOpen says that all readiness gates of a Pod are True.
+// gatesOpen reports whether all readiness gates of a Pod are True.
 func gatesOpen(pod *corev1.Pod) bool {
 	for _, gate := range pod.Spec.ReadinessGates {
 		if condition(pod, gate.ConditionType).Status != corev1.ConditionTrue {
@@ -296,7 +296,7 @@ func (n *nodes) status(c *container, want *corev1.Container) corev1.ContainerSta
 	return status
 }
 
-// imageID is the same for two names of one image: "app:2" and "app:2-alias".
+// imageID is equal for two names of one image: "app:2" and "app:2-alias".
 func imageID(image string) string { return "sha256:" + strings.TrimSuffix(image, "-alias") }
 
 // setPodCondition writes a condition as a kubelet does.
@@ -316,7 +316,7 @@ func setPodCondition(pod *corev1.Pod, kind corev1.PodConditionType, yes bool, no
 	}
 }
 
-// end stops the containers of a Pod that is being deleted, and then lets it go.
+// end stops the containers of a Pod that is being deleted, and then removes it.
 func (n *nodes) end(pod *corev1.Pod, r *running) {
 	if r.ending {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// othersWiped: the controller changes keys of its own, of the hooks and of the
-// template, and nothing else.
+// othersWiped: the controller changes only its own keys and those of the hooks and the
+// template.
 func othersWiped(d *deed) string {
 	if d.old == nil || d.new == nil {
 		return ""
@@ -49,11 +49,11 @@ func changed(old, new map[string]string) []string {
 	return out
 }
 
-// own says that a key is the controller's, a hook's or a template's. Keys that
-// nobody of these uses start with "other/".
+// own reports whether a key belongs to the controller, a hook or a template. All other
+// keys start with "other/".
 func (d *deed) own(key string) bool { return !strings.HasPrefix(key, "other/") }
 
-// moves are the transitions that there are.
+// moves are the allowed transitions.
 var moves = map[apps.LifecycleState][]apps.LifecycleState{
 	apps.StatePreparingNormal: {apps.StateNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StatePreparingDelete},
 	apps.StateNormal:          {apps.StatePreparingUpdate, apps.StateUpdating, apps.StatePreparingDelete},
@@ -76,8 +76,8 @@ func illegalMove(d *deed) string {
 	return ""
 }
 
-// gateForced: nobody becomes Normal before preNormal has said yes, or out of an
-// update while the inPlaceUpdate hook has not taken hold again.
+// gateForced: no Pod becomes Normal before preNormal confirms it, or leaves an update
+// before the inPlaceUpdate hook holds again.
 func gateForced(d *deed) string {
 	if !d.moves() || state(d.new) != apps.StateNormal {
 		return ""
@@ -93,8 +93,8 @@ func gateForced(d *deed) string {
 	return ""
 }
 
-// doneTooEarly: out of Updating only when the kubelet runs what the spec says,
-// and with the Pod back in service, so that whoever registers it sees it ready.
+// doneTooEarly: a Pod leaves Updating only when the kubelet runs what the spec says and
+// the Pod is back in service, so that whoever registers it sees it ready.
 func doneTooEarly(d *deed) string {
 	if !d.moves() || state(d.old) != apps.StateUpdating || state(d.new) == apps.StatePreparingDelete {
 		return ""
@@ -108,8 +108,8 @@ func doneTooEarly(d *deed) string {
 	return ""
 }
 
-// wrongRevision: a new Pod is of the current revision while fewer old ones are
-// there than the partition keeps.
+// wrongRevision: a new Pod gets the current revision while there are fewer old Pods
+// than the partition keeps.
 func wrongRevision(d *deed) string {
 	current := d.set.Status.CurrentRevision
 	if d.old != nil || current == "" || !of(d.new, d.update) || revision.Same(current, d.update) || !d.process.knows(current) {
@@ -122,21 +122,21 @@ func wrongRevision(d *deed) string {
 	return ""
 }
 
-// keepsOld says that a Pod is of an old revision and is to stay.
+// keepsOld reports whether a Pod has an old revision and is to stay.
 func (d *deed) keepsOld(pod *corev1.Pod) bool {
 	return active(pod) && !of(pod, d.update) && !doomed(pod, d.set)
 }
 
-// countsAsOld says that a Pod is of an old revision when a new one is made. One that
-// a scale-in had chosen counts: before a set grows it takes those back, and if the
-// write is refused the next pass does.
+// countsAsOld reports whether a Pod has an old revision when a new one is created. A
+// Pod chosen by a scale-in counts: a growing set takes those back first, and if that
+// write is refused, the next pass does it.
 func (d *deed) countsAsOld(pod *corev1.Pod) bool {
 	planned := state(pod) == apps.StatePreparingDelete && !specified(pod, d.set)
 	return active(pod) && !of(pod, d.update) && (planned || !doomed(pod, d.set))
 }
 
-// partitionOverrun: no Pod that the partition keeps changes to the update
-// revision or goes for its sake.
+// partitionOverrun: no Pod that the partition keeps is updated, or deleted for the
+// update.
 func partitionOverrun(d *deed) string {
 	pod := d.after.find(d.uid())
 	was := d.before.find(d.uid())
@@ -150,7 +150,8 @@ func partitionOverrun(d *deed) string {
 	return ""
 }
 
-// updatedAgainstWill: while paused no update begins, and with OnDelete never.
+// updatedAgainstWill: no update begins while paused, and none ever begins with
+// OnDelete.
 func updatedAgainstWill(d *deed) string {
 	u := &d.set.Spec.UpdateStrategy
 	begins := (d.updates() && !d.goesOn()) || (d.moves() && state(d.new) == apps.StatePreparingUpdate)

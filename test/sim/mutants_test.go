@@ -21,16 +21,16 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// mutant is a controller that is broken in one way. A simulator that lets one of
-// them pass proves nothing about the real one.
+// mutant is a controller with one bug. A simulator that lets one of them pass proves
+// nothing about the real one.
 type mutant struct {
 	name string
-	// before changes what the planner sees, after what it decided.
+	// before changes what the planner sees; after changes what it decided.
 	before func(*Process, *plan.Snapshot)
 	after  func(*plan.Snapshot, *plan.Plan)
 	// change breaks the process in another way.
 	change func(*Config)
-	// caught are the rules of which one has to catch it.
+	// caught lists rules; at least one of them must catch it.
 	caught []string
 }
 
@@ -64,7 +64,7 @@ func mutants() []mutant {
 	return slices.Concat(planMutants(), snapshotMutants(), containerMutants(), claimMutants())
 }
 
-// snapshotMutants read the world wrongly.
+// snapshotMutants misread the world.
 func snapshotMutants() []mutant {
 	return []mutant{
 		{name: "ignores maxUnavailable", caught: []string{ruleUnavailable},
@@ -120,7 +120,7 @@ func oneMoreRevision(p *Process, s *plan.Snapshot) {
 		},
 		Data: runtime.RawExtension{Raw: data},
 	}
-	_ = p.reconciler.Client.Create(context.Background(), again) // a fault is no matter
+	_ = p.reconciler.Client.Create(context.Background(), again) // a fault does not matter
 }
 
 func forgetWrites(p *Process, s *plan.Snapshot) {
@@ -202,7 +202,7 @@ func planMutants() []mutant {
 	}
 }
 
-// finishAll leads every Pod out of Updating.
+// finishAll takes every Pod out of Updating.
 func finishAll(s *plan.Snapshot, p *plan.Plan) {
 	for _, pod := range s.Pods {
 		taken := slices.ContainsFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
@@ -242,7 +242,7 @@ func (m mutant) sabotage(c *Config) {
 	}
 }
 
-// mutantSeeds is within how many schedules every mutant has to be caught.
+// mutantSeeds is the number of schedules within which every mutant must be caught.
 const mutantSeeds = 1500
 
 func TestMutantsAreCaught(t *testing.T) {

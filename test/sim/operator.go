@@ -15,30 +15,31 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// OperatorConfig says how the hook operator behaves. Spans are the longest that
-// a draw can give; the shortest is a tenth.
+// OperatorConfig configures the hook operator. Durations are the longest that a draw
+// can give; the shortest is a tenth.
 type OperatorConfig struct {
-	// Notice is how long it takes to see a change, Answer to act on it.
+	// Notice is how long the operator takes to see a change, Answer how long to act on
+	// it.
 	Notice, Answer time.Duration
 	// Silent is the probability that it does not answer until the run ends.
 	Silent float64
-	// Twice is the probability that it gives an answer a second time, later.
+	// Twice is the probability that it repeats an answer later.
 	Twice float64
-	// Careless answers go to the Pod in whatever version it is by then.
+	// Careless answers ignore the version of the Pod.
 	Careless bool
 }
 
-// operator is whoever registers Pods: it answers the hooks of every gate.
+// operator registers Pods: it answers the hooks of every gate.
 type operator struct {
 	world  *World
 	server *Server
 	config OperatorConfig
 	set    types.NamespacedName
-	// closing makes it answer what it was silent about.
+	// closing makes it answer what it left unanswered.
 	closing bool
 }
 
-// hookPrefix marks the labels and finalizers that are the operator's.
+// hookPrefix marks the operator's labels and finalizers.
 const hookPrefix = "hook/"
 
 func newOperator(w *World, s *Server, set types.NamespacedName, config OperatorConfig) *operator {
@@ -49,7 +50,7 @@ func newOperator(w *World, s *Server, set types.NamespacedName, config OperatorC
 
 func (o *operator) span(most time.Duration) time.Duration { return o.world.between(most/10, most) }
 
-// hear is told of every commit.
+// hear receives every commit.
 func (o *operator) hear(c *Commit) {
 	switch {
 	case c.Kind == Pods && c.New != nil:
@@ -100,8 +101,8 @@ func (o *operator) look(at types.NamespacedName) {
 	}
 }
 
-// give writes an answer; one that meets a newer version is decided anew, which
-// the commit of that version has led to already.
+// give writes an answer. An answer that meets a newer version is decided again; the
+// commit of that version has already triggered it.
 func (o *operator) give(at types.NamespacedName, uid types.UID, version string, change func(*corev1.Pod)) {
 	_, _ = o.server.update("operator", Pods, at, "", func(object client.Object) error {
 		pod, ok := object.(*corev1.Pod)
@@ -113,7 +114,7 @@ func (o *operator) give(at types.NamespacedName, uid types.UID, version string, 
 	})
 }
 
-// answer is what the operator does for a Pod in its state; nil if nothing.
+// answer returns what the operator does for a Pod in its state; nil if nothing.
 func (o *operator) answer(pod *corev1.Pod) func(*corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
 		return dropFinalizers(pod)
@@ -138,7 +139,7 @@ func (o *operator) answer(pod *corev1.Pod) func(*corev1.Pod) {
 	return nil
 }
 
-// confirm sets all that a hook waits for.
+// confirm sets everything that a hook waits for.
 func confirm(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
 	if hook.Complete(pod.Labels, pod.Finalizers) {
 		return nil
@@ -155,7 +156,7 @@ func confirm(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
 	}
 }
 
-// release lets go of all that holds a Pod.
+// release removes everything that holds a Pod.
 func release(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
 	if !hook.Holds(pod.Labels, pod.Finalizers) {
 		return nil
@@ -170,7 +171,7 @@ func release(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
 	}
 }
 
-// dropFinalizers lets a Pod go that somebody deletes past its CloneSet.
+// dropFinalizers releases a Pod that somebody other than its CloneSet deletes.
 func dropFinalizers(pod *corev1.Pod) func(*corev1.Pod) {
 	ours := func(f string) bool { return strings.HasPrefix(f, hookPrefix) }
 	if !slices.ContainsFunc(pod.Finalizers, ours) {

@@ -63,7 +63,7 @@ func applyPatch(kind Kind, object client.Object, patchType types.PatchType, data
 	return nil
 }
 
-// empty clears an object, because decoding merges into what is there.
+// empty clears an object, because decoding merges into existing fields.
 func empty(object client.Object) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -117,8 +117,8 @@ func merge(target, change any) any {
 	return out
 }
 
-// confine puts back what the subresource cannot change, and refuses what nobody
-// can change.
+// confine restores what the subresource cannot change, and refuses what nobody can
+// change.
 func confine(old, next client.Object, subresource string) error {
 	next.SetCreationTimestamp(old.GetCreationTimestamp())
 	next.SetDeletionTimestamp(old.GetDeletionTimestamp())
@@ -189,8 +189,8 @@ func confineSet(old, next *apps.CloneSet, subresource string) {
 	}
 }
 
-// same says whether two versions of an object are the same to a reader. The
-// template of a CloneSet has members that only reflect can compare.
+// same reports whether two versions of an object look the same to a reader. A
+// CloneSet's template has fields that only reflect can compare.
 func same(a, b client.Object) bool {
 	setA, okA := a.(*apps.CloneSet)
 	setB, okB := b.(*apps.CloneSet)

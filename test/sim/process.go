@@ -24,31 +24,31 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// Planner is a plan.Make, or a broken one.
+// Planner is plan.Make or a broken variant.
 type Planner func(*plan.Snapshot) plan.Plan
 
-// ProcessConfig says how a controller process behaves.
+// ProcessConfig configures a controller process.
 type ProcessConfig struct {
-	// Lags are the delays of its watches; Lag is that of every kind not named.
+	// Lags are the delays of its watches; Lag applies to every kind not named.
 	Lags map[Kind]Lag
 	Lag  Lag
-	// Speed is how long a request takes to the server, and its answer back.
+	// Speed is how long a request takes to reach the server, and its answer to return.
 	Speed time.Duration
-	// Starts is how many Pods one pass may start with; 0 is no bound.
+	// Starts limits how many Pods one pass may start with; 0 is no limit.
 	Starts int
 	Faults Faults
 	// Planner decides. Default: plan.Make.
 	Planner func(*Process, *plan.Snapshot) plan.Plan
-	// CrashAt is the number of the write after which the first process dies; 0
-	// is none.
+	// CrashAt is the number of the write after which the first process crashes; 0 is
+	// none.
 	CrashAt int
-	// LoseAt is the number of the request of the first process whose answer is
-	// lost; LoseBlind says that the request was carried out all the same.
+	// LoseAt is the number of the first process's request whose answer is lost; with
+	// LoseBlind, the request took effect all the same.
 	LoseAt    int
 	LoseBlind bool
-	// Logger takes what the process logs. Default: nobody.
+	// Logger receives the process's log. Default: discarded.
 	Logger logr.Logger
-	// Careless takes the versions out of all writes: a broken executor.
+	// Careless removes the versions from all writes: a broken executor.
 	Careless bool
 }
 
@@ -68,37 +68,36 @@ type Process struct {
 	speed      time.Duration
 	careless   bool
 	dead       bool
-	// writes counts the writes that took effect; the process dies after the
-	// one with the number crashAt.
+	// writes counts the writes that took effect; the process crashes after write number
+	// crashAt.
 	writes, crashAt int
 	// requests counts the write requests.
 	requests  int
 	loseAt    int
 	loseBlind bool
 	onCrash   func()
-	// vain counts the passes since anything changed, of which lastSeen is the
-	// number.
+	// vain counts the passes since the last change, whose number is lastSeen.
 	vain, lastSeen int
 
 	pass pass
-	// learned are the Pods as the process read them from the server.
+	// learned are the Pods that the process read from the server.
 	learned map[types.UID]*corev1.Pod
-	// absent are the Pods that the server did not show when asked for.
+	// absent are the Pods that the server did not return when asked.
 	absent map[types.UID]bool
-	// deleted are the Pods that the process asked to be deleted.
+	// deleted are the Pods that the process asked to delete.
 	deleted map[types.UID]bool
-	// learnedSet is the CloneSet as the server last answered with it.
+	// learnedSet is the CloneSet in the server's latest answer.
 	learnedSet *apps.CloneSet
-	// answered is that of a write whose answer is under way.
+	// answered is the object of a write whose answer is in transit.
 	answered *apps.CloneSet
 }
 
-// pass is what the present pass of a process knows.
+// pass is what a process knows in its current pass.
 type pass struct {
 	set *apps.CloneSet
 	now time.Time
-	// base are the Pods as the cache showed them, and upTo how much of the
-	// server's log that was.
+	// base are the Pods as the cache showed them, and upTo is the cache's position in
+	// the server's log.
 	base map[types.NamespacedName]client.Object
 	upTo int
 	// claimsUpTo is upTo for the claims.
@@ -107,14 +106,14 @@ type pass struct {
 	// decided.
 	learned map[types.UID]*corev1.Pod
 	absent  map[types.UID]bool
-	// decidedAt is how much of the server's log there was then; 0 before that.
+	// decidedAt is the position in the server's log at that time; 0 before that.
 	decidedAt int
-	// snapshot is what it was decided on, plan what was decided.
+	// snapshot is the input of the decision, plan its result.
 	snapshot *plan.Snapshot
 	plan     plan.Plan
 }
 
-// newProcess starts a process: it lists all objects and then watches them.
+// newProcess starts a process, which lists all objects and then watches them.
 func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process {
 	p := &Process{
 		world: w, server: s, name: name, faults: config.Faults, speed: config.Speed, careless: config.Careless, logger: config.Logger,
@@ -177,10 +176,10 @@ func (p *Process) listPods(_ context.Context, namespace, owner string) ([]*corev
 	return pods, nil
 }
 
-// short makes the first letter of the ids of a process's Pods: "a" for the first.
+// short is the first letter of the IDs of a process's Pods: "a" for the first process.
 func short(name string) string { return name[len(name)-1:] }
 
-// later leads an event from the cache to its handler, which runs by itself.
+// later passes an event from the cache to its handler, which runs on its own.
 func (p *Process) later(c *cache, before, after client.Object) {
 	at := p.world.now().Add(p.world.between(0, time.Millisecond))
 	if at.Before(c.heard) {
@@ -228,10 +227,10 @@ func (p *Process) handleSet(before, after client.Object) {
 	p.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 }
 
-// mostVain is how many passes may follow one another while nothing changes.
+// mostVain is how many passes in a row may change nothing.
 const mostVain = 300
 
-// work makes one pass.
+// work runs one pass.
 func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 	if seen := len(p.server.log[Pods]) + len(p.server.log[Sets]) + len(p.server.log[Claims]); seen != p.lastSeen {
 		p.lastSeen, p.vain = seen, 0
@@ -247,7 +246,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 	return result, err
 }
 
-// began notes what a pass starts from.
+// began notes the starting point of a pass.
 func (p *Process) began(object client.Object) {
 	set, ok := object.(*apps.CloneSet)
 	if !ok {
@@ -269,7 +268,7 @@ func (p *Process) looked() {
 	}
 }
 
-// crash ends the process; what it wrote stays, what it knew is gone.
+// crash ends the process: what it wrote stays, what it knew is lost.
 func (p *Process) crash() {
 	p.world.say(p.name, "the process dies")
 	p.stop()
@@ -285,7 +284,7 @@ func (p *Process) stop() {
 	}
 }
 
-// recorder puts events into the story.
+// recorder adds events to the story.
 type recorder struct{ process *Process }
 
 // Eventf records an event.

@@ -9,19 +9,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// queue is a work queue of one worker: a request that comes while one of the
-// same name is worked on waits for it to end; several become one.
+// queue is a work queue with one worker: a request that arrives while another one of
+// the same name is processed waits until that is done, and duplicates are merged.
 type queue struct {
-	// The verbs below are all that event handlers use of a work queue.
+	// The methods below are all that event handlers use of a work queue.
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 	world   *World
 	work    func(reconcile.Request) (reconcile.Result, error)
 	busy    bool
 	waiting []reconcile.Request
-	// due is when a request comes in that was put off.
+	// due is when a delayed request is added.
 	due map[reconcile.Request]time.Time
-	// failures counts the failures in a row, for the back-off.
+	// failures counts consecutive failures, for the backoff.
 	failures map[reconcile.Request]int
 	// pause is how long the worker takes to pick up a request.
 	pause   func() time.Duration
@@ -29,7 +29,7 @@ type queue struct {
 	planned bool
 }
 
-// Add puts a request in, unless it is there.
+// Add adds a request unless it is already queued.
 func (q *queue) Add(r reconcile.Request) {
 	if q.stopped {
 		return
@@ -43,8 +43,8 @@ func (q *queue) Add(r reconcile.Request) {
 	q.wake()
 }
 
-// AddAfter puts a request in later. Of several times for one request only the
-// first one counts, as in a real queue.
+// AddAfter adds a request later. Of several times for one request only the earliest
+// counts, as in a real queue.
 func (q *queue) AddAfter(r reconcile.Request, delay time.Duration) {
 	at := q.world.now().Add(delay)
 	if due, ok := q.due[r]; ok && !due.After(at) {
@@ -67,7 +67,7 @@ func (q *queue) wake() {
 	q.world.after(q.pause(), q.run)
 }
 
-// run works on the first request that waits.
+// run processes the first waiting request.
 func (q *queue) run() {
 	q.planned = false
 	if q.stopped || q.busy || len(q.waiting) == 0 {
@@ -85,7 +85,7 @@ func (q *queue) run() {
 	q.wake()
 }
 
-// finish does what controller-runtime does with the result of a pass.
+// finish handles the result of a pass as controller-runtime does.
 func (q *queue) finish(request reconcile.Request, result reconcile.Result, err error) {
 	switch {
 	case err != nil:

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// confineResize lets the subresource resize change resources, and nothing else.
+// confineResize lets the resize subresource change only resources.
 func confineResize(old, next *corev1.Pod) error {
 	containers := next.Spec.Containers
 	next.Spec = *old.Spec.DeepCopy()
@@ -38,13 +38,12 @@ func confineResize(old, next *corev1.Pod) error {
 	return nil
 }
 
-// What the nodes have: more than most is never to be had, more than spare not
-// now. New Pods get all they ask for: they are none of the kubelet's resizes.
+// The capacity of the nodes: more than most is never available, more than spare not
+// now. New Pods get all they request, because that is not a kubelet resize.
 func most() resource.Quantity  { return resource.MustParse("900m") }
 func spare() resource.Quantity { return resource.MustParse("600m") }
 
-// cannot gives the reason why the kubelet does not give a container its
-// resources; "" if it does.
+// cannot returns why the kubelet refuses a container its resources; "" if it does not.
 func (n *nodes) cannot(want corev1.ResourceRequirements) string {
 	cpu := want.Requests.Cpu()
 	switch {
@@ -58,7 +57,7 @@ func (n *nodes) cannot(want corev1.ResourceRequirements) string {
 	return ""
 }
 
-// resize begins to give a running container other resources.
+// resize starts to change the resources of a running container.
 func (n *nodes) resize(pod *corev1.Pod, r *running, want *corev1.Container) {
 	c := r.containers[want.Name]
 	c.wanted = *want.Resources.DeepCopy()
@@ -74,7 +73,7 @@ func (n *nodes) resize(pod *corev1.Pod, r *running, want *corev1.Container) {
 	n.world.after(n.span(n.config.Resize), func() { n.resized(uid, at, name) })
 }
 
-// resized is when the kubelet has done it, or stops the container for it.
+// resized completes a resize, or stops the container for it.
 func (n *nodes) resized(uid types.UID, at types.NamespacedName, name string) {
 	pod, r := n.find(uid, at)
 	if pod == nil {
@@ -98,7 +97,7 @@ func (n *nodes) resized(uid types.UID, at types.NamespacedName, name string) {
 	n.report(pod, r)
 }
 
-// restartsFor says that the container has to start again to get its resources.
+// restartsFor reports whether the container has to restart to get its resources.
 func restartsFor(want *corev1.Container, c *container) bool {
 	return slices.ContainsFunc(want.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
 		has, wanted := c.resources.Requests[p.ResourceName], c.wanted.Requests[p.ResourceName]
@@ -106,8 +105,8 @@ func restartsFor(want *corev1.Container, c *container) bool {
 	})
 }
 
-// has are the resources that a container has, or will have as soon as its image is
-// there.
+// has returns the resources that a container has, or will have once its image is
+// available.
 func (c *container) has() corev1.ResourceRequirements {
 	if c.stuck {
 		return c.wanted
@@ -115,8 +114,8 @@ func (c *container) has() corev1.ResourceRequirements {
 	return c.resources
 }
 
-// reported are the resources that the kubelet tells of a container: of one that
-// does not run it tells those which it will have.
+// reported returns the resources that the kubelet reports for a container; for one that
+// does not run, it reports those that it will have.
 func (c *container) reported() (*corev1.ResourceRequirements, corev1.ResourceList) {
 	if c.up {
 		return c.resources.DeepCopy(), c.allocated.DeepCopy()
@@ -124,7 +123,8 @@ func (c *container) reported() (*corev1.ResourceRequirements, corev1.ResourceLis
 	return c.wanted.DeepCopy(), c.wanted.Requests.DeepCopy()
 }
 
-// resizeConditions say why a resize of the Pod waits, and whether one is under way.
+// resizeConditions describe why a resize of the Pod waits, and whether one is under
+// way.
 func (n *nodes) resizeConditions(pod *corev1.Pod, r *running) (pending string, resizing bool) {
 	for i := range pod.Spec.Containers {
 		c := r.containers[pod.Spec.Containers[i].Name]
@@ -162,7 +162,7 @@ func sameResources(a, b corev1.ResourceRequirements) bool {
 	return equality.Semantic.DeepEqual(a.Requests, b.Requests) && equality.Semantic.DeepEqual(a.Limits, b.Limits)
 }
 
-// wantedResources are those of a container in a raw template.
+// wantedResources are the resources of a container in a raw template.
 func wantedResources(container map[string]any) corev1.ResourceRequirements {
 	var out corev1.ResourceRequirements
 	data, err := json.Marshal(container["resources"])
@@ -182,7 +182,7 @@ func resourcesText(r corev1.ResourceRequirements) string {
 	return strings.Join(parts, " and ")
 }
 
-// resourcesOf are the resources of all containers, in words.
+// resourcesOf describes the resources of all containers.
 func resourcesOf(pod *corev1.Pod) string {
 	all := make([]string, 0, len(pod.Spec.Containers))
 	for i := range pod.Spec.Containers {

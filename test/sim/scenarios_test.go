@@ -12,19 +12,19 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// scenario is a classic rollout: a set, and what its user does and when.
+// scenario is a classic rollout: a set, what its user does, and when.
 type scenario struct {
 	name string
 	set  func() *apps.CloneSet
-	// steps happen in a cluster in which nothing goes wrong.
+	// steps happen in a cluster without faults.
 	steps []step
-	// mostWrites is how many writes the controller may make for each Pod from
-	// the first step on; 0 is not checked.
+	// mostWrites limits the controller's writes per Pod from the first step on; 0 is
+	// not checked.
 	mostWrites int
 }
 
 type step struct {
-	// after is the time since the step before.
+	// after is the time since the previous step.
 	after time.Duration
 	do    func(*Simulation)
 }
@@ -116,8 +116,8 @@ func countPointer(n int) *apps.Count {
 	return (*apps.Count)(&value)
 }
 
-// steady is a cluster in which nothing goes wrong and everything always takes
-// the same time, so that a story changes only if somebody's behaviour does.
+// steady is a cluster without faults in which everything always takes the same time, so
+// that a story changes only if somebody's behaviour changes.
 func steady() Config {
 	config := Calm()
 	config.Steady = true

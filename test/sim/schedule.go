@@ -10,8 +10,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Random makes a run in which everything is drawn from the seed: the set, the
-// cluster, the faults and what the user does. change may alter the config.
+// Random builds a run in which everything is drawn from the seed: the set, the cluster,
+// the faults and the user's deeds. change may alter the config.
 func Random(seed uint64, change func(*Config)) *Simulation {
 	w := newWorld(seed ^ 0x5eed)
 	config := randomConfig(w)
@@ -77,8 +77,8 @@ func randomSet(w *World) *apps.CloneSet {
 	return set
 }
 
-// randomSchedule draws when the user acts, and when a second process starts
-// that believes it leads.
+// randomSchedule draws when the user acts, and when a second process starts that
+// believes it is the leader.
 func (s *Simulation) randomSchedule() {
 	w := s.World
 	at := time.Duration(0)
@@ -98,7 +98,7 @@ func (s *Simulation) randomSchedule() {
 	s.plannedEnd = at + w.between(0, time.Minute)
 }
 
-// Run runs to the end, rest included.
+// Run runs to the end, including the rest.
 func (s *Simulation) Run() *Violation {
 	s.World.runUntil(epoch.Add(s.plannedEnd))
 	if s.World.failure != nil {
@@ -107,7 +107,7 @@ func (s *Simulation) Run() *Violation {
 	return s.Rest()
 }
 
-// settleUser takes back what no set can come to rest with.
+// settleUser reverts what keeps a set from coming to rest.
 func (s *Simulation) settleUser() {
 	if u := s.Set().Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(s.Set().Spec.ScaleStrategy.PodsToDelete) > 0 {
 		s.letGoOn()

@@ -36,7 +36,7 @@ type failure struct {
 	violation *Violation
 }
 
-// storyOf tells the story of a seed.
+// storyOf returns the story of a seed.
 func storyOf(seed uint64) string {
 	s := Random(seed, nil)
 	v := s.Run()

@@ -20,7 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Kind names a kind of object that the server keeps.
+// Kind names a kind of object on the server.
 type Kind string
 
 // The kinds.
@@ -31,7 +31,7 @@ const (
 	Claims    Kind = "PersistentVolumeClaim"
 )
 
-// kinds lists the kinds in the order in which a run goes through them.
+// kinds lists the kinds in the order in which a run processes them.
 var kinds = []Kind{Sets, Revisions, Claims, Pods}
 
 func kindOf(object any) (Kind, error) {
@@ -71,7 +71,7 @@ type Commit struct {
 	Version int64
 }
 
-// object is the object that the commit is about.
+// object is the object of the commit.
 func (c *Commit) object() client.Object {
 	if c.New != nil {
 		return c.New
@@ -79,15 +79,15 @@ func (c *Commit) object() client.Object {
 	return c.Old
 }
 
-// Server is an API server in memory. Objects in it are never changed, only
-// replaced, so that everybody can hold on to what they have read.
+// Server is an API server in memory. Its objects are never changed, only replaced, so
+// that readers can keep what they have read.
 type Server struct {
 	now     func() time.Time
 	objects map[Kind]map[types.NamespacedName]client.Object
 	log     map[Kind][]*Commit
 	version int64
 	uids    int
-	// committed is told of every commit, before the writer gets its answer.
+	// committed is called for every commit, before the writer gets its answer.
 	committed []func(*Commit)
 	// noResize refuses every resize of a Pod.
 	noResize bool
@@ -165,7 +165,7 @@ func defaultPod(pod *corev1.Pod) {
 	}
 }
 
-// commit puts the next version of an object in place and tells everybody.
+// commit stores the next version of an object and notifies all observers.
 func (s *Server) commit(actor string, kind Kind, old, next client.Object) client.Object {
 	s.version++
 	next.SetResourceVersion(strconv.FormatInt(s.version, 10))
@@ -184,7 +184,7 @@ func (s *Server) commit(actor string, kind Kind, old, next client.Object) client
 	return next
 }
 
-// gone says that nothing keeps a deleted object any more.
+// gone reports whether nothing holds back a deleted object any longer.
 func gone(object client.Object) bool {
 	if object.GetDeletionTimestamp() == nil || len(object.GetFinalizers()) > 0 {
 		return false
@@ -193,8 +193,8 @@ func gone(object client.Object) bool {
 	return grace == nil || *grace == 0
 }
 
-// update replaces an object by what change makes of a copy of it. Which part of
-// it can change depends on the subresource; "" is the object itself.
+// update replaces an object with a copy that change has changed. The subresource
+// decides which part of it can change; "" is the object itself.
 func (s *Server) update(actor string, kind Kind, key types.NamespacedName, subresource string, change func(client.Object) error) (client.Object, error) {
 	old, err := s.get(kind, key)
 	if err != nil {
@@ -214,12 +214,12 @@ func (s *Server) update(actor string, kind Kind, key types.NamespacedName, subre
 		return nil, err
 	}
 	if same(old, next) {
-		return old, nil // a write that changes nothing makes no new version
+		return old, nil // a write that changes nothing creates no new version
 	}
 	return s.commit(actor, kind, old, next), nil
 }
 
-// preconditions checks what a writer believes about an object; "" is no belief.
+// preconditions checks a writer's preconditions for an object; "" is none.
 func (s *Server) preconditions(kind Kind, live client.Object, uid types.UID, version string) error {
 	if uid != "" && uid != live.GetUID() {
 		return apierrors.NewConflict(kind.resource(), live.GetName(),
@@ -232,7 +232,7 @@ func (s *Server) preconditions(kind Kind, live client.Object, uid types.UID, ver
 	return nil
 }
 
-// remove deletes an object: at once, or for a Pod that runs, in grace.
+// remove deletes an object at once, or a running Pod gracefully.
 func (s *Server) remove(actor string, kind Kind, key types.NamespacedName, options removal) error {
 	old, err := s.get(kind, key)
 	if err != nil {
@@ -252,22 +252,22 @@ func (s *Server) remove(actor string, kind Kind, key types.NamespacedName, optio
 		next.SetDeletionTimestamp(&at)
 		next.SetGeneration(old.GetGeneration() + 1)
 	} else if known == nil || *known <= grace {
-		return nil // on its way out already
+		return nil // already on its way out
 	}
 	next.SetDeletionGracePeriodSeconds(&grace)
 	s.commit(actor, kind, old, next)
 	return nil
 }
 
-// removal are the options of a delete.
+// removal holds the options of a delete.
 type removal struct {
 	uid     types.UID
 	version string
-	// now deletes a Pod without grace, as its kubelet does in the end.
+	// now deletes a Pod without grace, as its kubelet finally does.
 	now bool
 }
 
-// graceOf is how many seconds a Pod gets to end: none if it does not run.
+// graceOf is a Pod's grace period in seconds: none if it does not run.
 func graceOf(object client.Object) int64 {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" || pod.Spec.TerminationGracePeriodSeconds == nil ||
@@ -279,7 +279,7 @@ func graceOf(object client.Object) int64 {
 
 func clone(object client.Object) client.Object {
 	out, ok := object.DeepCopyObject().(client.Object)
-	if !ok { // every kind of the server is a client.Object
+	if !ok { // every kind on the server is a client.Object
 		return object
 	}
 	return out

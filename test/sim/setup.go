@@ -19,23 +19,22 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// Config describes a run, apart from what its user does.
+// Config describes a run, except for what its user does.
 type Config struct {
 	Seed     uint64
 	Process  ProcessConfig
 	Nodes    NodeConfig
 	Operator OperatorConfig
-	// Steady has everything take the same time always.
+	// Steady makes everything always take the same time.
 	Steady bool
-	// Restart is how long it takes until another process takes over from one
-	// that died.
+	// Restart is how long it takes until another process replaces a crashed one.
 	Restart time.Duration
 	// Patience is how long the set may take to come to rest after the last
 	// fault. Default: 4 hours of virtual time.
 	Patience time.Duration
 }
 
-// Calm is a cluster in which nothing goes wrong, in round figures.
+// Calm is a cluster without faults, with round numbers.
 func Calm() Config {
 	return Config{
 		Process: ProcessConfig{Lag: Lag{Least: time.Millisecond, Most: 20 * time.Millisecond}, Speed: 4 * time.Millisecond, Starts: 32},
@@ -58,28 +57,28 @@ type Simulation struct {
 	operator  *operator
 	processes []*Process
 	key       types.NamespacedName
-	// closing says that the faults are over.
+	// closing reports whether the faults are over.
 	closing bool
-	// plannedEnd is when a random schedule is over.
+	// plannedEnd is when a random schedule ends.
 	plannedEnd time.Duration
-	// templates are those that the set had so far.
+	// templates are all templates the set has had.
 	templates []apps.PodTemplate
-	// wished is how many generations of the set its user has asked for, where the
+	// wished is how many generations of the set its user has requested, where the
 	// explorer folds their numbers; else 0.
 	wished int64
-	// unprotected says that the user may have left Pods without their hooks.
+	// unprotected reports whether the user may have left Pods without their hooks.
 	unprotected bool
-	// revisionNames are the update revisions by the generation of the set.
+	// revisionNames maps generations of the set to update revisions.
 	revisionNames map[int64]string
-	// reuseDisabled says that the user wanted no reuse of claims at some time, and
-	// listed are all names that were ever in podsToDelete.
+	// reuseDisabled reports whether the user ever disabled the reuse of claims, and
+	// listed holds all names that were ever in podsToDelete.
 	reuseDisabled bool
 	listed        []string
 }
 
 var errOutdated = errors.New("the object has changed")
 
-// New makes a cluster with one CloneSet and one controller process.
+// New creates a cluster with one CloneSet and one controller process.
 func New(config Config, set *apps.CloneSet) *Simulation {
 	w := newWorld(config.Seed)
 	w.steady = config.Steady
@@ -98,7 +97,7 @@ func New(config Config, set *apps.CloneSet) *Simulation {
 	return s
 }
 
-// launch starts a controller process; one that dies is followed by another.
+// launch starts a controller process; when it crashes, another one follows.
 func (s *Simulation) launch(config ProcessConfig) *Process {
 	name := fmt.Sprintf("usher-%s", letters(len(s.processes)))
 	p := newProcess(s.World, s.Server, name, config)
@@ -110,7 +109,7 @@ func (s *Simulation) launch(config ProcessConfig) *Process {
 	return p
 }
 
-// successor is how a process behaves that takes over.
+// successor configures a process that takes over.
 func (s *Simulation) successor() ProcessConfig {
 	config := s.config.Process
 	config.CrashAt, config.LoseAt = 0, 0
@@ -120,7 +119,7 @@ func (s *Simulation) successor() ProcessConfig {
 	return config
 }
 
-// quiet is a process without faults and with short delays.
+// quiet configures a process without faults and with short delays.
 func quiet(config ProcessConfig) ProcessConfig {
 	config.Faults = Faults{}
 	config.Lags = nil
@@ -141,8 +140,8 @@ func letters(n int) string {
 
 func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
 
-// observe is told of every commit: it notes it, has the rules look at it, and
-// leads it to the caches.
+// observe receives every commit: it notes it, checks the rules, and passes it to the
+// caches.
 func (s *Simulation) observe(c *Commit) {
 	s.World.tell(c)
 	s.remember(c.object())
@@ -158,7 +157,7 @@ func (s *Simulation) observe(c *Commit) {
 	}
 }
 
-// Set reads the CloneSet as it is on the server.
+// Set reads the CloneSet from the server.
 func (s *Simulation) Set() *apps.CloneSet {
 	object, err := s.Server.get(Sets, s.key)
 	if err != nil {
@@ -168,7 +167,7 @@ func (s *Simulation) Set() *apps.CloneSet {
 	return set
 }
 
-// Edit has the user change the CloneSet.
+// Edit lets the user change the CloneSet.
 func (s *Simulation) Edit(what string, change func(*apps.CloneSet)) {
 	s.World.say("user", "%s", what)
 	if set := s.Set(); set != nil {
@@ -185,7 +184,7 @@ func (s *Simulation) Edit(what string, change func(*apps.CloneSet)) {
 	}
 }
 
-// Pods lists the set's Pods as they are on the server, by name.
+// Pods lists the set's Pods on the server, by name.
 func (s *Simulation) Pods() []*corev1.Pod {
 	set := s.Set()
 	var out []*corev1.Pod
@@ -197,7 +196,7 @@ func (s *Simulation) Pods() []*corev1.Pod {
 	return out
 }
 
-// Builder makes a CloneSet.
+// Builder builds a CloneSet.
 type Builder struct {
 	set      apps.CloneSet
 	template corev1.PodTemplateSpec
@@ -216,7 +215,7 @@ func Demo(replicas int32) *Builder {
 	return b
 }
 
-// Type sets the type of update.
+// Type sets the update strategy's type.
 func (b *Builder) Type(kind apps.UpdateStrategyType) *Builder {
 	b.set.Spec.UpdateStrategy.Type = kind
 	return b
@@ -252,8 +251,8 @@ func (b *Builder) MinReady(seconds int32) *Builder {
 	return b
 }
 
-// Hooks sets the lifecycle, and gives the template what the hooks start with:
-// what holds a Pod is there, what lets it pass is not.
+// Hooks sets the lifecycle and prepares the template for the hooks: what holds a Pod is
+// present, what lets it pass is not.
 func (b *Builder) Hooks(hooks *apps.Lifecycle) *Builder {
 	b.set.Spec.Lifecycle = hooks
 	if hooks != nil {
@@ -292,15 +291,15 @@ func contains(list []string, item string) bool {
 	return false
 }
 
-// Build gives the CloneSet.
+// Build returns the CloneSet.
 func (b *Builder) Build() *apps.CloneSet {
 	set := b.set.DeepCopy()
 	set.Spec.Template = rawTemplate(b.template)
 	return set
 }
 
-// rawTemplate encodes a template with its keys in order, so that a patch of the
-// CloneSet leaves it byte for byte as it is.
+// rawTemplate encodes a template with sorted keys, so that a patch of the CloneSet
+// leaves it unchanged byte for byte.
 func rawTemplate(template corev1.PodTemplateSpec) apps.PodTemplate {
 	out := apps.NewPodTemplate(template)
 	var value any
@@ -330,12 +329,12 @@ func Retemplate(change func(*corev1.PodTemplateSpec)) func(*apps.CloneSet) {
 	}
 }
 
-// Image gives the set's container another image.
+// Image changes the image of the set's container.
 func Image(image string) func(*apps.CloneSet) {
 	return Retemplate(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = image })
 }
 
-// Undo merges the data of a revision into the CloneSet, its directive included.
+// Undo merges the data of a revision into the CloneSet, including its directive.
 func Undo(data []byte) func(*apps.CloneSet) {
 	return func(set *apps.CloneSet) {
 		was, err := json.Marshal(map[string]any{"spec": map[string]any{"template": set.Spec.Template}})
@@ -366,7 +365,7 @@ func revisionData(object client.Object) []byte {
 	return nil
 }
 
-// LabelHooks are the three hooks by label, as most operators use them.
+// LabelHooks are the three hooks, each with a label, as most operators use them.
 func LabelHooks() *apps.Lifecycle {
 	return &apps.Lifecycle{
 		PreNormal:     &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/online": "true"}},

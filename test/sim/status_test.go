@@ -11,19 +11,19 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestStatusOncePerStep: in a cluster in which nothing goes wrong, each status
-// tells of something that has happened since the one before it, and a rollout
-// costs no more of them than it has steps.
+// TestStatusOncePerStep: without faults, each status reports something that has
+// happened since the previous one, and a rollout needs no more statuses than it has
+// steps.
 func TestStatusOncePerStep(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		set  *apps.CloneSet
-		// most is how many a Pod may cost.
+		// most is how many statuses a Pod may cost.
 		most int
 	}{
-		// Out of service, not ready, ready with the next one out.
+		// Out of service; not ready; ready, with the next one out.
 		{"without hooks", inPlace(10).Build(), 3},
-		// Held, out of service, not ready, back and held, ready, let go.
+		// Held; out of service; not ready; back and held; ready; released.
 		{"with hooks", inPlace(10).Hooks(LabelHooks()).Build(), 6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -43,10 +43,10 @@ func TestStatusOncePerStep(t *testing.T) {
 	}
 }
 
-// TestStatusOfALargeSet: in a large set counters may be behind by a few Pods while a
-// rollout goes on, which saves writes; in the end they are right.
+// TestStatusOfALargeSet: during the rollout of a large set, the counters may lag behind
+// by a few Pods, which saves writes; in the end they are right.
 func TestStatusOfALargeSet(t *testing.T) {
-	// A status after each pass that changed it would take 146 writes.
+	// A status after each pass that changed it would cost 146 writes.
 	const pods, most = 150, 120
 	s := New(steady(), inPlace(pods).Unavailable(intstr.FromString("20%")).Build())
 	s.World.runUntil(epoch.Add(10 * time.Minute))
@@ -70,8 +70,8 @@ func TestStatusOfALargeSet(t *testing.T) {
 	}
 }
 
-// statuses lists the writes of the status, and fails the test if one of them
-// follows on another one with nothing in between.
+// statuses lists the status writes, and fails the test if nothing happened between two
+// of them.
 func (s *Simulation) statuses(t *testing.T) []*Commit {
 	t.Helper()
 	var out []*Commit
@@ -88,7 +88,7 @@ func (s *Simulation) statuses(t *testing.T) []*Commit {
 	return out
 }
 
-// happened says whether a Pod or the spec changed between two versions.
+// happened reports whether a Pod or the spec changed between two versions.
 func (s *Simulation) happened(from, to int64) bool {
 	for _, kind := range []Kind{Pods, Sets} {
 		for _, c := range s.Server.log[kind] {

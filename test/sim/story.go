@@ -14,7 +14,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// story is what happened, told only if somebody asks: runs that go well are
+// story records what happened and is told only if somebody asks: successful runs are
 // never put into words.
 type story struct{ lines []line }
 
@@ -26,7 +26,7 @@ type line struct {
 	commit *Commit
 }
 
-// say notes something that is no commit.
+// say notes an event that is not a commit.
 func (w *World) say(actor, format string, args ...any) {
 	w.story.lines = append(w.story.lines, line{at: w.now(), actor: actor, format: format, args: args})
 }
@@ -36,7 +36,7 @@ func (w *World) tell(c *Commit) {
 	w.story.lines = append(w.story.lines, line{at: c.At, actor: c.Actor, commit: c})
 }
 
-// Story tells the run, one line for each thing that happened.
+// Story describes the run, one line per event.
 func (w *World) Story() string {
 	var b strings.Builder
 	for _, l := range w.story.lines {
@@ -53,7 +53,7 @@ func (w *World) Story() string {
 	return b.String()
 }
 
-// describe puts a commit into words; "" if nobody needs to know.
+// describe describes a commit; "" if nobody needs to know.
 func describe(c *Commit) string {
 	name := c.object().GetName()
 	switch c.Kind {
@@ -147,7 +147,7 @@ func labelChanges(old, labels map[string]string) []string {
 		is, has := labels[key]
 		name := key[strings.LastIndex(key, "/")+1:]
 		switch {
-		case key == apps.LabelRevision: // told by pod-template-hash
+		case key == apps.LabelRevision: // already covered by pod-template-hash
 		case had && !has:
 			out = append(out, fmt.Sprintf("label %s removed", name))
 		case was != is && key == apps.LabelLifecycleState:

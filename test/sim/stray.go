@@ -14,8 +14,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// takeOutByHand changes a Pod's labels so that its set does not match it any
-// more, as one does to look at it in peace; then it is put back, or deleted, or neither.
+// takeOutByHand changes a Pod's labels so that its set no longer matches it, as a user
+// does to debug it undisturbed; later it is put back, or deleted, or neither.
 func (s *Simulation) takeOutByHand() {
 	s.eachOf(1, func(pod *corev1.Pod) {
 		s.changePod(pod, func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
@@ -30,14 +30,14 @@ func (s *Simulation) takeOutByHand() {
 	})
 }
 
-// stray says that a set's selector does not match a Pod.
+// stray reports whether a set's selector does not match a Pod.
 func stray(pod *corev1.Pod, set *apps.CloneSet) bool {
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
 	return err == nil && !selector.Matches(labels.Set(pod.Labels))
 }
 
-// frees says that the deed takes the set out of the Pod's owners, and does
-// nothing else.
+// frees reports whether the deed removes the set from the Pod's owners and does nothing
+// else.
 func (d *deed) frees() bool {
 	if d.old == nil || d.new == nil || ownerOf(d.old) != string(d.set.UID) || ownerOf(d.new) == string(d.set.UID) {
 		return false
@@ -47,8 +47,8 @@ func (d *deed) frees() bool {
 	return same(before, d.new)
 }
 
-// strayTouched: a Pod that the set does not match is let go as it is, and only
-// such a Pod is.
+// strayTouched: a Pod that the set does not match is released unchanged, and only such
+// a Pod is released.
 func strayTouched(d *deed) string {
 	if d.old == nil || ownerOf(d.old) != string(d.set.UID) || d.old.DeletionTimestamp != nil {
 		return ""

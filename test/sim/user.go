@@ -14,8 +14,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// deeds of the user that a random schedule draws from, with how often each of
-// them is drawn.
+// userDeeds are what a random schedule lets the user do, with the weight of each.
 var userDeeds = []struct {
 	weight int
 	do     func(*Simulation)
@@ -51,7 +50,7 @@ var userDeeds = []struct {
 	{1, func(s *Simulation) { s.forbidResizes() }},
 }
 
-// act has the user, or fate, do something.
+// act lets the user, or fate, do something.
 func (s *Simulation) act() {
 	if s.closing {
 		return
@@ -88,7 +87,7 @@ func (s *Simulation) thinkAgain(first, then func()) {
 	})
 }
 
-// scaleBack scales to as many Pods as there are, or to some more.
+// scaleBack scales to the present number of Pods, or to a few more.
 func (s *Simulation) scaleBack() {
 	n := int32(min(len(s.Pods()), 6)) // at most 6
 	s.Edit(fmt.Sprintf("scales back to %d", n), func(set *apps.CloneSet) { set.Spec.Replicas = &n })
@@ -100,7 +99,7 @@ func (s *Simulation) breakImage() {
 	s.nodes.broken[image] = true
 }
 
-// rollBack goes back to a template of earlier.
+// rollBack returns to an earlier template.
 func (s *Simulation) rollBack() {
 	if len(s.templates) == 0 {
 		return
@@ -109,7 +108,7 @@ func (s *Simulation) rollBack() {
 	s.Edit("rolls back", func(set *apps.CloneSet) { set.Spec.Template = template })
 }
 
-// undo goes back as a client does that merges the data of a revision into the set.
+// undo rolls back as a client does that merges the data of a revision into the set.
 func (s *Simulation) undo() {
 	list := s.Server.list(Revisions)
 	if len(list) == 0 {
@@ -124,7 +123,7 @@ func (s *Simulation) relabel() {
 	s.Edit("changes a label of the template", Retemplate(func(t *corev1.PodTemplateSpec) { t.Labels["tier"] = tier }))
 }
 
-// recreate changes what no Pod can change in place.
+// recreate changes what cannot change in place.
 func (s *Simulation) recreate() {
 	value := pick(s.World, "x", "y")
 	s.Edit("changes the environment of the container", Retemplate(func(t *corev1.PodTemplateSpec) {
@@ -178,7 +177,7 @@ func (s *Simulation) retype() {
 	})
 }
 
-// rehook changes the lifecycle, now and then without telling the template.
+// rehook changes the lifecycle, sometimes without changing the template.
 func (s *Simulation) rehook() {
 	hooks := someHooks(s.World)
 	s.unprotected = true
@@ -202,7 +201,7 @@ func (s *Simulation) retime() {
 	})
 }
 
-// eachOf does something to that many of the set's Pods.
+// eachOf does something to n of the set's Pods.
 func (s *Simulation) eachOf(n int, do func(*corev1.Pod)) {
 	pods := s.Pods()
 	for range min(n, len(pods)) {
@@ -242,7 +241,7 @@ func (s *Simulation) deleteByHand() {
 	})
 }
 
-// touchByHand writes what is no business of the controller's.
+// touchByHand writes something unrelated to the controller.
 func (s *Simulation) touchByHand() {
 	s.eachOf(2, func(pod *corev1.Pod) {
 		s.changePod(pod, func(pod *corev1.Pod) {
@@ -267,7 +266,7 @@ func (s *Simulation) losesNode() {
 	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.nodes.nodeUp(node) })
 }
 
-// orphanByHand takes a Pod from its set; the set may take it back.
+// orphanByHand removes a Pod from its set; the set may take it back.
 func (s *Simulation) orphanByHand() {
 	s.eachOf(1, func(pod *corev1.Pod) {
 		s.changePod(pod, func(pod *corev1.Pod) { pod.OwnerReferences = nil })

@@ -15,21 +15,21 @@ import (
 // epoch is when every run starts.
 var epoch = time.Date(2030, time.January, 1, 12, 0, 0, 0, time.UTC)
 
-// World is time, chance and the story of a run. Things happen one at a time, in
-// the order of their time, and those of one time in the order in which they
-// were planned.
+// World holds the time, the randomness and the story of a run. Things happen one at a
+// time, ordered by their time, and at the same time in the order in which they were
+// planned.
 type World struct {
 	Clock *testclock.FakePassiveClock
-	// chance is all the randomness there is.
+	// chance is the only source of randomness.
 	chance *rand.Rand
 	agenda agenda
 	next   int
 	story  story
 	// failure is the first broken invariant.
 	failure *Violation
-	// steps counts what has happened.
+	// steps counts the events so far.
 	steps int
-	// steady takes chance out of spans of time.
+	// steady removes randomness from durations.
 	steady bool
 }
 
@@ -39,13 +39,13 @@ func newWorld(seed uint64) *World {
 
 func (w *World) now() time.Time { return w.Clock.Now() }
 
-// after plans something.
+// after plans an event.
 func (w *World) after(delay time.Duration, do func()) {
 	w.next++
 	heap.Push(&w.agenda, &planned{at: w.now().Add(max(delay, 0)), order: w.next, do: do})
 }
 
-// runUntil lets everything happen that is planned up to that time.
+// runUntil runs everything planned up to a time.
 func (w *World) runUntil(at time.Time) {
 	for len(w.agenda) > 0 && !w.agenda[0].at.After(at) && w.failure == nil {
 		w.step()
@@ -55,7 +55,7 @@ func (w *World) runUntil(at time.Time) {
 	}
 }
 
-// step lets the next thing happen.
+// step runs the next event.
 func (w *World) step() {
 	e, _ := heap.Pop(&w.agenda).(*planned)
 	if e.at.After(w.now()) {
@@ -65,18 +65,18 @@ func (w *World) step() {
 	e.do()
 }
 
-// idle says that nothing is planned.
+// idle reports whether nothing is planned.
 func (w *World) idle() bool { return len(w.agenda) == 0 }
 
-// pass lets a span of time go by, in the middle of something.
+// pass lets some time pass in the middle of an event.
 func (w *World) pass(span time.Duration) { w.runUntil(w.now().Add(span)) }
 
-// roll says yes with a probability.
+// roll is true with a probability.
 func (w *World) roll(probability float64) bool {
 	return probability > 0 && w.chance.Float64() < probability
 }
 
-// between draws a span of time.
+// between draws a duration.
 func (w *World) between(low, high time.Duration) time.Duration {
 	if high <= low {
 		return low
@@ -87,7 +87,7 @@ func (w *World) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(w.chance.Int64N(int64(high-low)))
 }
 
-// pick draws one of several.
+// pick draws one of several values.
 func pick[T any](w *World, from ...T) T { return from[w.chance.IntN(len(from))] }
 
 type planned struct {
@@ -123,7 +123,7 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// decided is told of every plan, before it is carried out.
+// decided receives every plan before it is carried out.
 func (w *World) decided(p *Process, decided *plan.Plan) {
 	for i := range decided.Actions {
 		w.say(p.name, "decides to %s", decided.Actions[i])
