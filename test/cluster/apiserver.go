@@ -12,24 +12,24 @@ import (
 // ErrStopped is returned by methods that need a running cluster.
 var ErrStopped = errors.New("the cluster was stopped")
 
-// StopAPIServer ends the API server alone, as a failure that clients are to
-// survive: SIGTERM, and SIGKILL when it drains for longer than a few seconds. It
-// is no error when it does not run. Done is not closed by it.
+// StopAPIServer ends only the API server, as a failure that clients must survive:
+// SIGTERM, then SIGKILL if it drains for longer than a few seconds. It is not an error
+// if the API server does not run. Done is not closed.
 func (c *Cluster) StopAPIServer(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
 	return c.stopAPIServer(ctx)
 }
 
-// StartAPIServer starts the API server again, on the same port and data, and
-// returns when it is ready. It is no error when it runs already.
+// StartAPIServer restarts the API server on the same port and data, and returns when it
+// is ready. It is not an error if the API server already runs.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
 	return c.startAPIServer(ctx)
 }
 
-// RestartAPIServer is StopAPIServer and StartAPIServer in one.
+// RestartAPIServer combines StopAPIServer and StartAPIServer.
 func (c *Cluster) RestartAPIServer(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
@@ -39,8 +39,7 @@ func (c *Cluster) RestartAPIServer(ctx context.Context) error {
 	return c.startAPIServer(ctx)
 }
 
-// KillAPIServer ends the API server with SIGKILL: no request in flight gets an
-// answer.
+// KillAPIServer ends the API server with SIGKILL: requests in flight get no answer.
 func (c *Cluster) KillAPIServer() error {
 	c.life.Lock()
 	defer c.life.Unlock()

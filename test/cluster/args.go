@@ -13,13 +13,12 @@ type ports struct {
 	etcd, etcdPeer, api, controllers, scheduler int
 }
 
-// serviceRange is the range of cluster IPs. Nothing routes them: there is no
+// serviceRange is the range of cluster IPs. Nothing routes them, as there is no
 // kube-proxy.
 const serviceRange = "10.96.0.0/16"
 
-// etcdArgs are the arguments of an etcd with one member. A fsync for each write
-// would be most of the time of a write, and these data live no longer than
-// their machine.
+// etcdArgs are the arguments of a single-member etcd. An fsync per write would take
+// most of the time of a write, and this data need not survive a machine crash.
 func etcdArgs(dataDir string, client, peer int, extra []string) []string {
 	clientURL, peerURL := "http://"+hostPort(client), "http://"+hostPort(peer)
 	return slices.Concat([]string{
@@ -38,10 +37,10 @@ func etcdArgs(dataDir string, client, peer int, extra []string) []string {
 
 // apiServerArgs are the arguments of kube-apiserver.
 //
-// Priority and fairness is off, and the limits in flight are high: tests make
-// thousands of Pods a second as one user, which fairness is made to slow down.
-// The endpoint reconciler is off because the Service "kubernetes" may not have a
-// loopback address as its endpoint.
+// API priority and fairness is off and the in-flight limits are high: tests create
+// thousands of Pods a second as one user, and fairness exists to slow that down. The
+// endpoint reconciler is off because the Service "kubernetes" may not have a loopback
+// address as its endpoint.
 func apiServerArgs(l layout, p ports, auditLog string, extra []string) []string {
 	args := []string{
 		"--etcd-servers=http://" + hostPort(p.etcd),
@@ -69,7 +68,7 @@ func apiServerArgs(l layout, p ports, auditLog string, extra []string) []string 
 		args = append(args,
 			"--audit-policy-file="+l.config("audit-policy.yaml"),
 			"--audit-log-path="+auditLog,
-			// No rotation: who counts lines wants them in one file.
+			// No rotation, so that all lines to count are in one file.
 			"--audit-log-maxsize=0",
 		)
 	}
@@ -84,9 +83,9 @@ rules:
 - level: Metadata
 `
 
-// controllers are those that matter where there is no cloud, no network and no
-// storage driver. The volume ones are needed all the same: without them a
-// claim's protecting finalizer is never taken off.
+// controllers are the controllers that matter without a cloud, a network or a storage
+// driver. The volume controllers are needed all the same: without them, a claim's
+// protection finalizer is never removed.
 func controllers() []string {
 	return []string{
 		"certificatesigningrequest-approving-controller",
@@ -120,9 +119,9 @@ func controllers() []string {
 	}
 }
 
-// controllerManagerArgs are the arguments of kube-controller-manager. Each
-// controller uses its own service account, as in most real clusters: the audit
-// log and RBAC tell them apart.
+// controllerManagerArgs are the arguments of kube-controller-manager. Each controller
+// uses its own service account, as in most real clusters, so that the audit log and
+// RBAC can distinguish them.
 func controllerManagerArgs(l layout, p ports, extra []string) []string {
 	return append([]string{
 		"--kubeconfig=" + l.config("kube-controller-manager.kubeconfig"),
@@ -145,7 +144,7 @@ func controllerManagerArgs(l layout, p ports, extra []string) []string {
 	}, extra...)
 }
 
-// schedulerArgs are the arguments of kube-scheduler; what has no flag is in
+// schedulerArgs are the arguments of kube-scheduler; settings without a flag are in
 // schedulerConfig.
 func schedulerArgs(l layout, p ports, extra []string) []string {
 	return append([]string{

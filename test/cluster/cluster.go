@@ -19,16 +19,16 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-// How long a component may take to end before it is killed. All of them keep
-// their data whole on SIGKILL as long as the machine runs.
+// How long a component may take to end before it is killed. As long as the machine
+// runs, all of them keep their data intact on SIGKILL.
 const (
 	stopGrace = 5 * time.Second
-	// The API server would wait for open watches for a minute.
+	// The API server would wait a minute for open watches.
 	apiServerStopGrace = 2 * time.Second
 )
 
-// Cluster is a running control plane. Make it with Start. Its methods are safe
-// for concurrent use.
+// Cluster is a running control plane, created by Start. Its methods are safe for
+// concurrent use.
 type Cluster struct {
 	opts     Options
 	layout   layout
@@ -39,7 +39,7 @@ type Cluster struct {
 	ports    ports
 	done     chan struct{}
 
-	// life serialises what starts and ends components.
+	// life serialises starting and ending components.
 	life    sync.Mutex
 	spawner *process.Spawner
 
@@ -49,19 +49,19 @@ type Cluster struct {
 	stopped bool
 }
 
-// Done is closed when a component has ended that nobody asked to end, or when
-// the cluster was stopped; Err tells which.
+// Done is closed when a component ends unexpectedly or the cluster is stopped; Err
+// distinguishes the two.
 func (c *Cluster) Done() <-chan struct{} { return c.done }
 
-// Err is nil while all is well and after a Stop. When a component has ended on
-// its own, it is that component's *process.ExitError, with the end of its log.
+// Err is nil while all is well and after a Stop. If a component has ended on its own,
+// Err is that component's *process.ExitError, with the end of its log.
 func (c *Cluster) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Dir is the cluster's folder.
+// Dir is the cluster's directory.
 func (c *Cluster) Dir() string { return c.layout.dir }
 
 // Server is the API server's URL.
@@ -70,21 +70,21 @@ func (c *Cluster) Server() string { return "https://" + hostPort(c.ports.api) }
 // Version is the version of Kubernetes, for instance "v1.36.3".
 func (c *Cluster) Version() string { return c.binaries.Kubernetes }
 
-// CA is the certificate authority of the cluster, PEM.
+// CA is the cluster's certificate authority, in PEM.
 func (c *Cluster) CA() []byte { return c.identity.authority.PEM() }
 
-// RESTConfig is a new client configuration for the administrator, without a
-// rate limit (QPS -1).
+// RESTConfig returns a new administrator client configuration without a rate limit (QPS
+// -1).
 func (c *Cluster) RESTConfig() *rest.Config {
 	return restConfig(c.Server(), c.CA(), c.identity.admin)
 }
 
-// Kubeconfig is the path of the administrator's kubeconfig; kubectl reads it.
+// Kubeconfig is the path of the administrator's kubeconfig, for kubectl.
 func (c *Cluster) Kubeconfig() string { return c.layout.adminKubeconfig() }
 
-// UserKubeconfig makes a kubeconfig with a client certificate for a user, who
-// has the rights that RBAC gives to the name and the groups, and no other. It
-// returns the file's path.
+// UserKubeconfig creates a kubeconfig with a client certificate for a user, who has
+// only the rights that RBAC grants to the name and the groups. It returns the file's
+// path.
 func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) {
 	return IssueKubeconfig(c.layout.dir, c.Server(), user, time.Now(), groups...)
 }
@@ -101,7 +101,7 @@ func (c *Cluster) Components() ([]Component, error) {
 		}
 		id, err := process.Table{}.Identify(p.PID())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has just ended, which Done tells
+			continue // it has just ended; Done reports that
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name(), err)
@@ -135,9 +135,9 @@ func (c *Cluster) port(name string) int {
 	}
 }
 
-// Stop ends all components in reverse order, each with SIGTERM and, after a few
-// seconds or when ctx ends, with SIGKILL. No process is left when it returns.
-// The files stay. Stopping twice is no error.
+// Stop ends all components in reverse order, each with SIGTERM and then, after a few
+// seconds or when ctx ends, with SIGKILL. When it returns, no process is left; the
+// files stay. Stopping twice is not an error.
 func (c *Cluster) Stop(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
@@ -204,21 +204,21 @@ func (c *Cluster) spawn(name string, args []string) (*process.Process, error) {
 	return p, nil
 }
 
-// forget drops a process that has ended from the running ones.
+// forget removes an ended process from the running ones.
 func (c *Cluster) forget(gone *process.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running = slices.DeleteFunc(c.running, func(p *process.Process) bool { return p == gone })
 }
 
-// process finds a running component; nil when it does not run.
+// process finds a running component; nil if it does not run.
 func (c *Cluster) process(name string) *process.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.find(name)
 }
 
-// find is process for who holds mu.
+// find is process for callers that hold mu.
 func (c *Cluster) find(name string) *process.Process {
 	for _, p := range c.running {
 		if p.Name() == name {

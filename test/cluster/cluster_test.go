@@ -28,17 +28,17 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// bound is how long a test waits for what must come.
+// bound limits how long a test waits.
 const bound = 30 * time.Second
 
-// world is one running cluster, which the steps of TestCluster share.
+// world is one running cluster, shared by the steps of TestCluster.
 type world struct {
 	cluster *cluster.Cluster
 	admin   kubernetes.Interface
 	audit   string
 }
 
-// TestCluster is one life of a cluster, from its start to its end.
+// TestCluster covers the life of a cluster from start to end.
 func TestCluster(t *testing.T) {
 	w := &world{audit: filepath.Join(t.TempDir(), "audit.log")}
 	c, err := cluster.Start(t.Context(), cluster.Options{Dir: t.TempDir(), AuditLog: w.audit})
@@ -183,8 +183,8 @@ func bind(t *testing.T, w *world, name string, subject rbacv1.Subject) {
 	}
 }
 
-// testScheduling makes a ReplicationController and a bare Node object: its Pod
-// is made by the controller manager and bound by the scheduler.
+// testScheduling creates a ReplicationController and a bare Node object: the controller
+// manager creates the Pod and the scheduler binds it.
 func testScheduling(t *testing.T, w *world) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "paper"}}
 	node, err := w.admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
@@ -223,7 +223,7 @@ func testScheduling(t *testing.T, w *world) {
 	})
 }
 
-// auditEvent is what the tests read of a line of the audit log.
+// auditEvent is what the tests read from a line of the audit log.
 type auditEvent struct {
 	Level, Stage, Verb, UserAgent string
 	RequestObject                 json.RawMessage
@@ -239,7 +239,7 @@ func readAudit(t *testing.T, path string) []auditEvent {
 	events := []auditEvent{}
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasSuffix(line, "\n") {
-			continue // it is being written
+			continue // not fully written yet
 		}
 		var event auditEvent
 		if err := json.Unmarshal([]byte(line), &event); err != nil {
@@ -261,7 +261,7 @@ func testAudit(t *testing.T, w *world) {
 			creates[agent]++
 		}
 	}
-	// The Pod itself, and the scheduler's binding of it.
+	// The creation of the Pod itself, and the scheduler's binding.
 	if creates["kube-controller-manager"] != 1 || creates["kube-scheduler"] != 1 {
 		t.Errorf("Pod creations by user agent: %v; want one of the controller manager and one of the scheduler", creates)
 	}

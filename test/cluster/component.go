@@ -18,17 +18,17 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// probeTimeout bounds one question to a component.
+// probeTimeout bounds one health request to a component.
 const probeTimeout = 2 * time.Second
 
-// Component is what is known of one running component. It is plain data: it can
-// be written to a file and be probed by another process.
+// Component describes one running component. It is plain data: another process can read
+// it from a file and probe the component.
 type Component struct {
 	// Name is the binary's name, for instance "etcd".
 	Name string `json:"name"`
 	// Process is the running process.
 	Process process.Identity `json:"process"`
-	// Port is where it listens on 127.0.0.1.
+	// Port is its port on 127.0.0.1.
 	Port int `json:"port"`
 	// Started is when it was started.
 	Started time.Time `json:"started"`
@@ -36,7 +36,7 @@ type Component struct {
 	Log string `json:"log"`
 }
 
-// healthURL is where a component tells how it is.
+// healthURL is a component's health endpoint.
 func healthURL(name string, port int) string {
 	switch name {
 	case build.Etcd:
@@ -48,10 +48,10 @@ func healthURL(name string, port int) string {
 	}
 }
 
-// Prober asks components how they are.
+// Prober checks the health of components.
 type Prober struct{ client *http.Client }
 
-// NewProber makes a Prober that trusts the certificate authority ca (PEM).
+// NewProber creates a Prober that trusts the certificate authority ca (PEM).
 func NewProber(ca []byte) (*Prober, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
@@ -60,7 +60,7 @@ func NewProber(ca []byte) (*Prober, error) {
 	return &Prober{client: newClient(pool)}, nil
 }
 
-// ProberFor makes a Prober for the cluster in a folder.
+// ProberFor creates a Prober for the cluster in a directory.
 func ProberFor(dir string) (*Prober, error) {
 	ca, err := os.ReadFile(layout{dir: dir}.pki("ca.crt"))
 	if err != nil {
@@ -72,23 +72,23 @@ func ProberFor(dir string) (*Prober, error) {
 func newClient(pool *x509.CertPool) *http.Client {
 	return &http.Client{Timeout: probeTimeout, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-		// A connection kept to a component that has ended would be tried first.
+		// A kept-alive connection to a component that has ended would be tried first.
 		DisableKeepAlives: true,
 	}}
 }
 
-// Healthy returns nil when the component says that it is ready, or its answer.
+// Healthy returns nil if the component reports that it is ready, or its answer.
 func (p *Prober) Healthy(ctx context.Context, name string, port int) error {
 	return get(ctx, p.client, healthURL(name, port))
 }
 
-// get returns nil when a URL answers 200.
+// get returns nil if a URL answers 200.
 func get(ctx context.Context, client *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	// Who counts requests in an audit log tells ours by this name.
+	// Readers of the audit log recognize our requests by this name.
 	req.Header.Set("User-Agent", "usher-devcluster")
 	resp, err := client.Do(req)
 	if err != nil {
@@ -105,8 +105,8 @@ func get(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// essence keeps what is wrong of a readyz answer, which lists each check on a
-// line, good ones with [+] and failed ones with [-].
+// essence keeps the failures of a readyz answer, which has one check per line: [+] for
+// passed and [-] for failed.
 func essence(text string) string {
 	failed := []string{}
 	for line := range strings.SplitSeq(text, "\n") {

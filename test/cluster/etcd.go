@@ -16,42 +16,41 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-// EtcdOptions of StartEtcd. The zero value is good.
+// EtcdOptions configures StartEtcd. The zero value works.
 type EtcdOptions struct {
 	// Port is the client port on 127.0.0.1; 0 means a free one.
 	Port int
-	// ExtraArgs are appended to etcd's arguments, where the last one of a name
+	// ExtraArgs are appended to etcd's arguments; of a repeated flag, the last one
 	// wins.
 	ExtraArgs []string
-	// Binary is etcd's file; empty means the one that package build makes.
+	// Binary is etcd's executable; empty means the one that package build builds.
 	Binary string
-	// StartTimeout bounds a start, without the build. 0 means DefaultStartTimeout.
+	// StartTimeout bounds the start, without the build. 0 means DefaultStartTimeout.
 	StartTimeout time.Duration
-	// Tell hears of the progress of the build; nil is allowed.
+	// Tell receives the progress of the build; nil is allowed.
 	Tell progress.Sink
 }
 
-// Etcd is an etcd with one member that has nothing to do with the control plane,
-// for instance as a service registry. It outlives Stop and Kill in that Restart
-// brings it back with its port and data. Its methods are safe for concurrent
-// use.
+// Etcd is a single-member etcd independent of the control plane, for instance as a
+// service registry. After Stop or Kill, Restart brings it back with its port and data.
+// Its methods are safe for concurrent use.
 type Etcd struct {
 	dir     string
 	opts    EtcdOptions
 	spawner *process.Spawner
 
-	// life serialises what starts and ends the process.
+	// life serialises starting and ending the process.
 	life   sync.Mutex
 	client int
 	peer   int
 
 	mu      sync.Mutex
-	process *process.Process // nil when it was ended by us
+	process *process.Process // nil if we ended it
 }
 
-// StartEtcd starts an etcd whose data and log are in dir, which is made when it
-// is missing; data that are there already are kept. ctx bounds the start (and
-// the build of etcd when it is missing), not the process's life.
+// StartEtcd starts an etcd with its data and log in dir, which is created if missing;
+// existing data is kept. ctx bounds the start (and the build of etcd if it is missing),
+// not the life of the process.
 //
 // Errors are those of Start.
 func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error) {
@@ -83,7 +82,7 @@ func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error)
 	return e, nil
 }
 
-// firstRun starts etcd, with other ports when another program was quicker.
+// firstRun starts etcd, with other ports if another program took the chosen ones first.
 func (e *Etcd) firstRun(ctx context.Context) error {
 	e.life.Lock()
 	defer e.life.Unlock()
@@ -131,14 +130,14 @@ func (e *Etcd) run(ctx context.Context) error {
 	return nil
 }
 
-// Endpoint is the client URL, for instance "http://127.0.0.1:23790". It stays
-// the same over Stop, Kill and Restart.
+// Endpoint is the client URL, for instance "http://127.0.0.1:23790". Stop, Kill and
+// Restart do not change it.
 func (e *Etcd) Endpoint() string { return "http://" + hostPort(e.client) }
 
 // Log is the path of etcd's log.
 func (e *Etcd) Log() string { return filepath.Join(e.dir, "etcd.log") }
 
-// PID is the id of the running process; 0 when it does not run.
+// PID is the running process's ID; 0 if it does not run.
 func (e *Etcd) PID() int {
 	if p := e.current(); p != nil {
 		return p.PID()
@@ -146,8 +145,8 @@ func (e *Etcd) PID() int {
 	return 0
 }
 
-// Err is nil while etcd runs or was ended by Stop or Kill, and its
-// *process.ExitError when it ended on its own.
+// Err is nil while etcd runs or was ended by Stop or Kill, and its *process.ExitError
+// if it ended on its own.
 func (e *Etcd) Err() error {
 	p := e.current()
 	if p == nil || p.Asked() {
@@ -159,24 +158,24 @@ func (e *Etcd) Err() error {
 	return nil
 }
 
-// Stop ends etcd gracefully: SIGTERM, and SIGKILL after a few seconds or when
-// ctx ends. It is no error when etcd does not run.
+// Stop ends etcd gracefully: SIGTERM, then SIGKILL after a few seconds or when ctx
+// ends. It is not an error if etcd does not run.
 func (e *Etcd) Stop(ctx context.Context) error {
 	e.life.Lock()
 	defer e.life.Unlock()
 	return e.end(func(p *process.Process) error { return p.Stop(ctx, stopGrace) })
 }
 
-// Kill ends etcd with SIGKILL, as a crash does. It is no error when etcd does
-// not run.
+// Kill ends etcd with SIGKILL, as a crash does. It is not an error if etcd does not
+// run.
 func (e *Etcd) Kill() error {
 	e.life.Lock()
 	defer e.life.Unlock()
 	return e.end((*process.Process).Kill)
 }
 
-// Restart starts etcd again with its port and data, after a Stop when it runs,
-// and returns when it answers.
+// Restart restarts etcd with its port and data, after a Stop if it runs, and returns
+// when it answers.
 func (e *Etcd) Restart(ctx context.Context) error {
 	e.life.Lock()
 	defer e.life.Unlock()

@@ -41,7 +41,7 @@ func etcdClient(t *testing.T, e *cluster.Etcd) *clientv3.Client {
 	return c
 }
 
-// dial says whether something listens at etcd's endpoint.
+// dial returns nil if something listens on etcd's endpoint.
 func dial(t *testing.T, e *cluster.Etcd) error {
 	t.Helper()
 	at, err := url.Parse(e.Endpoint())

@@ -12,14 +12,14 @@ import (
 // AdminGroup is the group that may do everything.
 const AdminGroup = "system:masters"
 
-// identity is who is who in one cluster.
+// identity holds the certificates and keys of one cluster.
 type identity struct {
 	authority *pki.Authority
 	admin     pki.Pair
 }
 
-// serverNames are the names by which programs reach the API server: the
-// loopback interface, and what in-cluster clients expect.
+// serverNames are the names by which programs reach the API server: the loopback
+// interface, and what in-cluster clients expect.
 func serverNames() []string {
 	return []string{
 		loopback, "::1", "localhost", "10.96.0.1",
@@ -27,8 +27,8 @@ func serverNames() []string {
 	}
 }
 
-// makeIdentity makes all keys and certificates of a new cluster and writes those
-// that components read from files.
+// makeIdentity creates all keys and certificates of a new cluster and writes those that
+// components read from files.
 func makeIdentity(l layout, now time.Time) (*identity, error) {
 	authority, err := pki.NewAuthority("usher-devcluster", now)
 	if err != nil {
@@ -81,8 +81,8 @@ func writePair(certPath, keyPath string, pair pki.Pair) error {
 	return nil
 }
 
-// writeConfigs writes what the components read besides keys. It needs the API
-// server's address and therefore runs again when the port has changed.
+// writeConfigs writes what the components read apart from keys. It needs the API
+// server's address and therefore runs again when the port changes.
 func (id *identity) writeConfigs(l layout, server string, now time.Time) error {
 	if err := writeKubeconfig(l.adminKubeconfig(), server, "admin", id.authority.PEM(), id.admin); err != nil {
 		return err

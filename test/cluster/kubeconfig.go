@@ -20,11 +20,10 @@ import (
 	"github.com/usher-dev/usher/test/cluster/pki"
 )
 
-// contextName is the one context of each kubeconfig that this package writes.
+// contextName is the only context in each kubeconfig that this package writes.
 const contextName = "usher-devcluster"
 
-// writeKubeconfig writes a kubeconfig that carries all it needs, readable by its
-// owner only.
+// writeKubeconfig writes a self-contained kubeconfig that only its owner can read.
 func writeKubeconfig(path, server, user string, ca []byte, client pki.Pair) error {
 	config := api.NewConfig()
 	config.Clusters[contextName] = &api.Cluster{Server: server, CertificateAuthorityData: ca}
@@ -53,10 +52,10 @@ func restConfig(server string, ca []byte, client pki.Pair) *rest.Config {
 	}
 }
 
-// IssueKubeconfig signs a client certificate for a user of the cluster in dir
-// and writes a kubeconfig with it below dir. The user has the rights that RBAC
-// gives to the name and the groups, and no other. It works from any process
-// that may read dir, while the cluster runs.
+// IssueKubeconfig signs a client certificate for a user of the cluster in dir and
+// writes a kubeconfig with it below dir. The user has only the rights that RBAC grants
+// to the name and the groups. It works from any process that may read dir, while the
+// cluster runs.
 func IssueKubeconfig(dir, server, user string, now time.Time, groups ...string) (string, error) {
 	l := layout{dir: dir}
 	authority, err := loadAuthority(l)
@@ -71,11 +70,11 @@ func IssueKubeconfig(dir, server, user string, now time.Time, groups ...string) 
 	return path, writeKubeconfig(path, server, user, authority.PEM(), client)
 }
 
-// plainRunes are those that a file name keeps of a user's name.
+// plainRunes are the characters of a user's name that its file name keeps.
 const plainRunes = "-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// userFile is a file name for a user: readable, and different for each user and
-// set of groups although file names allow fewer characters than users do.
+// userFile is a file name for a user: readable, and different for each user and set of
+// groups, although file names allow fewer characters than users do.
 func userFile(user string, groups []string) string {
 	readable := strings.Map(func(r rune) rune {
 		if strings.ContainsRune(plainRunes, r) {
@@ -99,8 +98,8 @@ func loadAuthority(l layout) (*pki.Authority, error) {
 	return pki.LoadAuthority(pki.Pair{Cert: cert, Key: key})
 }
 
-// schedulerConfig is the scheduler's configuration: what it has no flag for is
-// the rate of its requests, by default 50 a second.
+// schedulerConfig is the scheduler's configuration file: the request rate has no flag;
+// its default is 50 a second.
 func schedulerConfig(l layout) ([]byte, error) {
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion":     "kubescheduler.config.k8s.io/v1",

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster runs a real Kubernetes control plane on the loopback
-// interface: etcd, kube-apiserver, kube-controller-manager and kube-scheduler,
-// built from their own Go modules. There is no kubelet: nodes come from package
-// node, or from nobody, and then Pods stay where the scheduler put them.
+// Package cluster runs a real Kubernetes control plane on the loopback interface: etcd,
+// kube-apiserver, kube-controller-manager and kube-scheduler, built from their own Go
+// modules. There is no kubelet: package node can provide nodes; without it, Pods stay
+// as the scheduler left them.
 //
-// A cluster is made to be thrown away. Each Start begins with an empty one; all
-// it writes is below Options.Dir, it listens on 127.0.0.1 only, and its
-// processes end with the process that called Start, whatever ends that one.
+// A cluster is disposable. Each Start begins with an empty one. It writes only below
+// Options.Dir and listens only on 127.0.0.1, and its processes end with the process
+// that called Start, however that one ends.
 package cluster
 
 import (
@@ -25,28 +25,28 @@ import (
 // DefaultStartTimeout bounds Start after the binaries are built.
 const DefaultStartTimeout = 2 * time.Minute
 
-// Options of Start. Only Dir is required.
+// Options configures Start. Only Dir is required.
 type Options struct {
-	// Dir holds all that the cluster writes: data, keys, kubeconfigs and, below
-	// logs/, one log per component. It is made when it is missing; a folder with
-	// other things in it is refused.
+	// Dir holds all that the cluster writes: data, keys, kubeconfigs and, below logs/,
+	// one log per component. It is created if missing; a directory with unrelated
+	// content is refused.
 	Dir string
 	// Port is the API server's port on 127.0.0.1; 0 means a free one.
 	Port int
-	// AuditLog is the file for the API server's audit log, one JSON line per
-	// request at level Metadata, or "-" for the API server's own log; empty means
-	// none. Benchmarks count the API writes of each user agent with it.
+	// AuditLog is the file for the API server's audit log, one JSON line per request at
+	// level Metadata, or "-" for the API server's own log; empty means none. Benchmarks
+	// use it to count the API writes of each user agent.
 	AuditLog string
-	// ExtraArgs are appended to the components' arguments, where the last one of
-	// a name wins.
+	// ExtraArgs are appended to the components' arguments; of a repeated flag, the last
+	// one wins.
 	ExtraArgs ExtraArgs
 	// StartTimeout bounds the start, without the build. 0 means DefaultStartTimeout.
 	StartTimeout time.Duration
-	// Tell hears of the progress of build and start; nil is allowed.
+	// Tell receives the progress of build and start; nil is allowed.
 	Tell progress.Sink
 }
 
-// ExtraArgs are more arguments for each component, for instance
+// ExtraArgs are additional arguments for each component, for instance
 // "--node-monitor-grace-period=10s" for the controller manager.
 type ExtraArgs struct {
 	// Etcd is for etcd.
@@ -55,8 +55,8 @@ type ExtraArgs struct {
 	APIServer []string
 	// ControllerManager is for kube-controller-manager.
 	ControllerManager []string
-	// Scheduler is for kube-scheduler. It is configured by a file; arguments that
-	// the file also sets are ignored by the scheduler.
+	// Scheduler is for kube-scheduler. A file configures it; the scheduler ignores
+	// arguments that the file also sets.
 	Scheduler []string
 }
 
@@ -83,8 +83,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// marker is the file by which a folder is known as ours, so that a start never
-// deletes what somebody else has put there.
+// marker is the file that identifies a directory as ours, so that a start never deletes
+// anybody else's files.
 const marker = ".usher-devcluster"
 
 // layout names the files below Options.Dir.
@@ -98,8 +98,8 @@ func (l layout) pki(name string) string      { return l.path("pki", name) }
 func (l layout) config(name string) string   { return l.path("config", name) }
 func (l layout) adminKubeconfig() string     { return l.path("kubeconfig") }
 
-// reset removes what the run before has left, but for its logs, which are kept
-// under another name: they may say why it ended.
+// reset removes what the previous run left, except for its logs: they may show why it
+// ended, and are kept under another name.
 func (l layout) reset() error {
 	if err := l.remove("etcd", "pki", "config", "kubeconfigs", "kubeconfig"); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (l layout) reset() error {
 	return l.keepLogs()
 }
 
-// keepLogs renames the logs of the run before.
+// keepLogs renames the logs of the previous run.
 func (l layout) keepLogs() error {
 	for _, name := range build.All() {
 		err := os.Rename(l.log(name), l.log(name+".previous"))
@@ -127,11 +127,11 @@ func (l layout) remove(names ...string) error {
 	return nil
 }
 
-// ClaimDir makes the folder for a cluster, or fails when somebody else has files
-// there. Start does it too; a program that writes there before calls it first.
+// ClaimDir creates the directory for a cluster, or fails if it contains other files.
+// Start does this too; a program that writes there earlier calls it first.
 func ClaimDir(dir string) error { return layout{dir: dir}.claim() }
 
-// claim marks an empty folder as ours and refuses a foreign one.
+// claim marks an empty directory as ours and refuses any other.
 func (l layout) claim() error {
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return fmt.Errorf("make the cluster's folder: %w", err)

@@ -14,16 +14,15 @@ import (
 
 const (
 	loopback = "127.0.0.1"
-	// Ports are taken from below the range from which kernels serve outgoing
-	// connections (Linux: 32768 and up), so that no connection of anybody can
-	// take one in the moment between choice and use.
+	// Ports are below the range for outgoing connections (Linux: 32768 and up), so that
+	// no connection can take one between its choice and its use.
 	firstPort = 20000
 	lastPort  = 32000
 	// portTries bounds the search for one free port.
 	portTries = 200
 )
 
-// PortInUseError says that a port that was asked for is taken.
+// PortInUseError means that a requested port is taken.
 type PortInUseError struct {
 	// Port is the port on 127.0.0.1.
 	Port int
@@ -57,8 +56,8 @@ func FreePorts(ctx context.Context, n int) ([]int, error) {
 	return choosePorts(n, rand.IntN, func(port int) bool { return tryPort(ctx, port) == nil })
 }
 
-// CheckPort returns nil when a port that was asked for can be listened on, and
-// *PortInUseError when it is taken. The port 0, which asks for none, is fine.
+// CheckPort returns nil if a requested port is available, and *PortInUseError if it is
+// taken. Port 0, which requests none, is fine.
 func CheckPort(ctx context.Context, port int) error {
 	if port == 0 {
 		return nil
@@ -66,8 +65,8 @@ func CheckPort(ctx context.Context, port int) error {
 	return tryPort(ctx, port)
 }
 
-// tryPort returns nil when a port can be listened on, *PortInUseError when it is
-// taken, and another error, for instance a missing permission, otherwise.
+// tryPort returns nil if a port is available, *PortInUseError if it is taken, and
+// otherwise another error, for instance a missing permission.
 func tryPort(ctx context.Context, port int) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", hostPort(port))

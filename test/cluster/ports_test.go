@@ -74,7 +74,7 @@ func TestTryPort(t *testing.T) {
 	}
 }
 
-// Both are told before anything is built or started.
+// Both are reported before anything is built or started.
 func TestStartRefusesATakenPort(t *testing.T) {
 	taken := listen(t)
 	_, err := Start(t.Context(), Options{Dir: t.TempDir(), Port: taken})

@@ -18,37 +18,37 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-// startTries bounds how often a start begins anew because another program took
-// a port between its choice and its use.
+// startTries bounds how often a start is retried because another program took a port
+// between its choice and its use.
 const startTries = 3
 
-// InUseError says that a cluster already runs in a folder.
+// InUseError means that a cluster already runs in a directory.
 type InUseError struct {
-	// Dir is the folder.
+	// Dir is the directory.
 	Dir string
-	// Holder says which process runs it.
+	// Holder is the process that runs it.
 	Holder string
 }
 
-// Error names the folder and the process.
+// Error names the directory and the process.
 func (e *InUseError) Error() string {
 	return fmt.Sprintf("a cluster already runs in %s (%s): stop it first, or choose another folder", e.Dir, e.Holder)
 }
 
-// Start builds what is missing, starts a control plane and returns when it is of
-// use: the API server is ready, the default namespace has its service account,
-// and controller manager and scheduler are healthy. ctx bounds the build and the
-// start, not the cluster's life; Stop ends that.
+// Start builds what is missing, starts a control plane and returns when it is usable:
+// the API server is ready, the default namespace has its service account, and the
+// controller manager and the scheduler are healthy. ctx bounds the build and the start,
+// not the cluster's life; Stop ends that.
 //
-// Errors: *build.Error when the build failed, *PortInUseError when Options.Port
-// is taken, *InUseError when a cluster runs in Options.Dir, *process.ExitError
-// when a component ended.
+// Errors: *build.Error if the build failed, *PortInUseError if Options.Port is taken,
+// *InUseError if a cluster already runs in Options.Dir, *process.ExitError if a
+// component ended.
 func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	// 1. A port that is taken is told before a build of minutes.
+	// 1. Report a port that is taken before a build that takes minutes.
 	if err := CheckPort(ctx, opts.Port); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// 3. The folder, for us alone.
+	// 3. The directory, for us alone.
 	l := layout{dir: opts.Dir}
 	lock, err := claimFolder(l)
 	if err != nil {
@@ -120,27 +120,27 @@ func startProcesses(ctx context.Context, opts Options, l layout, binaries *build
 	}
 }
 
-// abandon ends the processes of a start that failed, at once.
+// abandon immediately ends the processes of a failed start.
 func (c *Cluster) abandon() {
 	c.mu.Lock()
 	processes := c.running
 	c.running = nil
 	c.mu.Unlock()
 	for _, p := range processes {
-		// An error here means that the process is gone, which is what we want.
+		// An error here means that the process is already gone, as intended.
 		_ = p.Kill()
 	}
 	c.spawner.Close()
 }
 
-// lostPort says whether a component ended because its port was taken.
+// lostPort reports whether a component ended because its port was taken.
 func lostPort(err error) bool {
 	var exit *process.ExitError
 	return errors.As(err, &exit) && strings.Contains(strings.Join(exit.Tail, "\n"), "address already in use")
 }
 
-// explainPort turns the end of an API server whose port was asked for and taken
-// into the error that says so.
+// explainPort replaces the exit error of an API server whose requested port was taken
+// with an error that names the port.
 func explainPort(err error, fixed int) error {
 	var exit *process.ExitError
 	if fixed != 0 && lostPort(err) && errors.As(err, &exit) && exit.Name == build.APIServer {
@@ -149,7 +149,7 @@ func explainPort(err error, fixed int) error {
 	return err
 }
 
-// start runs the components in the order in which they need each other.
+// start runs the components in the order of their dependencies.
 func (c *Cluster) start(ctx context.Context) error {
 	if err := c.choosePorts(ctx); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	for _, name := range build.All() {
 		c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Waiting})
 	}
-	// A component that ends while another starts ends the start.
+	// If a component ends while another one starts, the start fails.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
@@ -177,9 +177,9 @@ func (c *Cluster) start(ctx context.Context) error {
 }
 
 func (c *Cluster) startStages(ctx context.Context) error {
-	// Each stage starts its components at once and waits until all are ready. The
-	// API server's clients start when it is ready, not before: one that is turned
-	// away once, because RBAC is not there yet, backs off for longer than it gains.
+	// Each stage starts its components at once and waits until all are ready. The API
+	// server's clients start only when it is ready: a client that is refused once,
+	// because RBAC is not there yet, would back off for longer than it gained.
 	stages := [][]string{{build.Etcd}, {build.APIServer}, {build.ControllerManager, build.Scheduler}}
 	for _, names := range stages {
 		if err := c.startStage(ctx, names); err != nil {
@@ -238,7 +238,7 @@ func (c *Cluster) args(name string) []string {
 	}
 }
 
-// ready waits until a component says that it is well.
+// ready waits until a component reports that it is healthy.
 func (c *Cluster) ready(ctx context.Context, p *process.Process) error {
 	err := waitFor(ctx, p, p.Name(), func(ctx context.Context) error {
 		return c.prober.Healthy(ctx, p.Name(), c.port(p.Name()))
@@ -254,7 +254,7 @@ func (c *Cluster) ready(ctx context.Context, p *process.Process) error {
 	return err
 }
 
-// defaultServiceAccount asks whether Pods can be made in the default namespace.
+// defaultServiceAccount checks whether Pods can be created in the default namespace.
 func (c *Cluster) defaultServiceAccount(ctx context.Context) error {
 	config := c.RESTConfig()
 	config.Timeout = probeTimeout

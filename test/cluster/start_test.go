@@ -22,8 +22,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-// thief takes the API server's port in the moment between its choice and its
-// use, once.
+// thief takes the API server's port once, between its choice and its use.
 type thief struct {
 	t    *testing.T
 	dir  string
@@ -68,8 +67,8 @@ func TestAStartThatLosesAPortTakesAnother(t *testing.T) {
 }
 
 func TestAStartThatLosesAFixedPortSaysSo(t *testing.T) {
-	// The port of an etcd that has just ended is free, and not of those that the
-	// kernel gives to others.
+	// The port of an etcd that has just ended is free, and outside the range that the
+	// kernel assigns to others.
 	e := startEtcd(t)
 	at, err := url.Parse(e.Endpoint())
 	if err != nil {
@@ -99,7 +98,7 @@ func TestAStartThatFailsNamesTheComponent(t *testing.T) {
 	if !errors.As(err, &exit) || exit.Name != build.APIServer || !strings.Contains(err.Error(), "no-such-flag") {
 		t.Fatalf("error is %v, want the API server's with its last words", err)
 	}
-	// The folder is free again, and the next start is not disturbed.
+	// The directory is free again, and nothing disturbs the next start.
 	etcdLog := filepath.Join(dir, "logs", "etcd.log")
 	if _, err := os.Stat(etcdLog); err != nil {
 		t.Errorf("the logs are gone: %v", err)
@@ -115,8 +114,8 @@ func TestAStartThatFailsNamesTheComponent(t *testing.T) {
 	}
 }
 
-// etcd is killed while the API server starts: the start must say so at once, not
-// blame the API server, which waits for etcd, some time later.
+// etcd is killed while the API server starts: the start must report that at once,
+// instead of later blaming the API server, which waits for etcd.
 func TestAStartNoticesThatAnotherComponentEnds(t *testing.T) {
 	dir := t.TempDir()
 	var killed sync.Once

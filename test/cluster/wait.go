@@ -11,17 +11,17 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// pollEvery is how often a condition is looked at while something starts.
+// pollEvery is how often a condition is checked during a start.
 const pollEvery = 30 * time.Millisecond
 
-// waitFor returns nil as soon as ready does. It fails when the process ends, with
-// its *process.ExitError, and when ctx ends: with the last answer, or, when ctx
-// ended because another process has, with the *process.ExitError of that.
+// waitFor returns nil as soon as ready does. It fails if the process ends, with its
+// *process.ExitError, and when ctx ends: with the last answer or, if ctx ended because
+// another process did, with the *process.ExitError of that one.
 func waitFor(ctx context.Context, p *process.Process, what string, ready func(context.Context) error) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
-		// After the process has ended another may answer in its place.
+		// After the process has ended, another one may answer in its place.
 		answer := ready(ctx)
 		if exit := p.ExitError(); exit != nil {
 			return exit

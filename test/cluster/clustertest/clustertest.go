@@ -6,7 +6,7 @@
 //
 //	c := clustertest.Start(t)
 //
-// One cluster for all tests of a package, which saves its start of some seconds:
+// One cluster for all tests of a package, which saves a start of some seconds per test:
 //
 //	func TestMain(m *testing.M) { os.Exit(run(m)) }
 //
@@ -21,8 +21,8 @@
 //		return m.Run()
 //	}
 //
-// The first start on a machine builds the control plane, which takes minutes: go
-// test's time-out of ten minutes is enough for that on two cores.
+// The first start on a machine builds the control plane, which takes minutes: go test's
+// time-out of ten minutes is enough for that on two cores.
 package clustertest
 
 import (
@@ -50,17 +50,17 @@ const (
 // Option changes the options of a test's cluster.
 type Option func(*cluster.Options)
 
-// WithAuditLog turns the API server's audit log on, in the file path.
+// WithAuditLog writes the API server's audit log to the file path.
 func WithAuditLog(path string) Option { return func(o *cluster.Options) { o.AuditLog = path } }
 
-// WithExtraArgs appends arguments to the components'.
+// WithExtraArgs appends arguments to those of the components.
 func WithExtraArgs(extra cluster.ExtraArgs) Option {
 	return func(o *cluster.Options) { o.ExtraArgs = extra }
 }
 
-// Start starts a cluster in a temporary folder and stops it at the end of the
-// test. When the test has failed, or a component has ended on its own, it shows
-// the end of each component's log.
+// Start starts a cluster in a temporary directory and stops it at the end of the test.
+// If the test has failed, or a component has ended on its own, it shows the end of each
+// component's log.
 func Start(t *testing.T, opts ...Option) *cluster.Cluster {
 	t.Helper()
 	c, err := start(t.Context(), t.TempDir(), opts)
@@ -84,8 +84,8 @@ func Start(t *testing.T, opts ...Option) *cluster.Cluster {
 	return c
 }
 
-// StartEtcd starts a stand-alone etcd in a temporary folder and stops it at the
-// end of the test.
+// StartEtcd starts a stand-alone etcd in a temporary directory and stops it at the end
+// of the test.
 func StartEtcd(t *testing.T) *cluster.Etcd {
 	t.Helper()
 	if err := ensure(t.Context(), build.Etcd); err != nil {
@@ -106,8 +106,8 @@ func StartEtcd(t *testing.T) *cluster.Etcd {
 	return e
 }
 
-// StartForMain starts a cluster in a temporary folder for a TestMain. Call stop
-// when the tests have run; it also removes the folder.
+// StartForMain starts a cluster in a temporary directory for a TestMain. Call stop
+// after the tests; it also removes the directory.
 func StartForMain(opts ...Option) (c *cluster.Cluster, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "usher-cluster-")
 	if err != nil {
@@ -154,8 +154,8 @@ func start(ctx context.Context, dir string, opts []Option) (*cluster.Cluster, er
 	return cluster.Start(ctx, options)
 }
 
-// ensure builds what is missing, with the progress on stderr: a test that takes
-// minutes should say why. Nothing is said when all is there.
+// ensure builds what is missing and shows the progress on stderr, because a test that
+// takes minutes should say why. It prints nothing if everything is there.
 func ensure(ctx context.Context, only ...string) error {
 	_, missing, err := build.Locate(build.Options{Only: only})
 	if err != nil || len(missing) == 0 {

@@ -29,7 +29,7 @@ func works(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// ended checks that nothing of a cluster is left.
+// ended checks that nothing is left of a cluster.
 func ended(t *testing.T, c *cluster.Cluster, before []cluster.Component) {
 	t.Helper()
 	select {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filelock keeps two processes apart with flock(2) on a file that says
-// who holds it. The kernel releases the lock when its holder dies, however it
+// Package filelock provides mutual exclusion between processes with flock(2) on a file
+// that names the holder. The kernel releases the lock when its holder dies, however it
 // dies.
 package filelock
 
@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldError says that another holds the lock.
+// HeldError means that another process holds the lock.
 type HeldError struct {
-	// Path is the lock's file.
+	// Path is the lock file.
 	Path string
-	// Holder is what the holder says of itself; empty in the moment in which it
-	// has not said it yet.
+	// Holder is the holder's description of itself; empty until the holder has written
+	// it.
 	Holder string
 }
 
@@ -36,8 +36,8 @@ func (e *HeldError) Error() string {
 // Lock is a held lock.
 type Lock struct{ file *os.File }
 
-// Try takes the lock at once or fails with *HeldError. The text me is what
-// others read of the holder.
+// Try takes the lock at once or fails with *HeldError. me describes the holder to
+// others.
 func Try(path, me string) (*Lock, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -56,10 +56,10 @@ func Try(path, me string) (*Lock, error) {
 	return &Lock{file: file}, nil
 }
 
-// Release gives the lock back. The file stays: deleting it would let two
-// processes lock two files of one name.
+// Release releases the lock. The file stays: deleting it would let two processes lock
+// two files of the same name.
 func (l *Lock) Release() error {
-	// Emptied first: nobody must read of a holder that has left.
+	// Empty it first, so that nobody reads of a holder that has left.
 	return errors.Join(l.file.Truncate(0), l.file.Close())
 }
 

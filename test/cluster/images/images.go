@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images makes the container images of the Pods on a real node, and serves
-// them as a registry does.
+// Package images builds the container images of the Pods on a real node, and serves
+// them as a registry.
 package images
 
 import (
@@ -28,7 +28,7 @@ import (
 
 const (
 	// Web is the name of the web service's images. The tags are v1, v2 and v3, and
-	// Broken, which ends as soon as it is started.
+	// Broken, which exits as soon as it starts.
 	Web = "usher.test/web"
 	// Broken is a version of the web service that cannot start.
 	Broken = "broken"
@@ -41,8 +41,8 @@ const (
 	PulledHost = "example.com"
 )
 
-// Pack builds the web service and what holds a Pod's namespaces, and packs them
-// into an archive below dir.
+// Pack builds the web service and the pause image, and packs them into an archive below
+// dir.
 func Pack(ctx context.Context, root, dir string, tell progress.Sink) (archive string, err error) {
 	module := filepath.Join(root, "test")
 	pause, web := filepath.Join(dir, "bin", "pause"), filepath.Join(dir, "bin", "web")
@@ -72,7 +72,7 @@ func webImage(program, version string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It would listen on loopback by default, as in the development cluster.
+	// By default it would listen on loopback, as in the development cluster.
 	env := []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"}
 	if version == Broken {
 		env = append(env, "START_DELAY=never")
@@ -80,18 +80,18 @@ func webImage(program, version string) (v1.Image, error) {
 	return oci.New(oci.Spec{Layers: []oci.Layer{oci.Base(), layer}, Entrypoint: []string{inside}, Env: env})
 }
 
-// Serve runs a registry at an address, host:port, that has v1 and v2 of the web
-// service from an archive of Pack, as web:v1 and web:v2. It lives until Close.
+// Serve runs a registry at an address, host:port, that serves v1 and v2 of the web
+// service from an archive of Pack, as web:v1 and web:v2, until Close.
 func Serve(ctx context.Context, archive, address string) (io.Closer, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("the registry of images: %w", err)
 	}
 	server := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }() // It ends by Close.
+	go func() { _ = server.Serve(listener) }() // Close ends it.
 	for _, version := range []string{"v1", "v2"} {
 		if err := push(ctx, archive, version, address); err != nil {
-			_ = server.Close() // What is wrong is told already.
+			_ = server.Close() // The cause is already reported.
 			return nil, fmt.Errorf("the registry of images: %w", err)
 		}
 	}
@@ -107,8 +107,8 @@ func push(ctx context.Context, archive, version, address string) error {
 	if err != nil {
 		return err
 	}
-	// Another content than that of the imported image: else the runtime would report
-	// either under either's name.
+	// Make the content differ from the imported image's: otherwise the runtime would
+	// report either image under either name.
 	pulled, err := mutate.CreatedAt(image, v1.Time{Time: time.Unix(1, 0)})
 	if err != nil {
 		return err

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// reservationPort is the UDP port whose socket, held open, reserves a
-	// loopback address among the agents of one machine.
+	// reservationPort is the UDP port whose open socket reserves a loopback address
+	// among the agents of one machine.
 	reservationPort = 7797
-	// addressAttempts bounds the search for an address that is free.
+	// addressAttempts bounds the search for a free address.
 	addressAttempts = 64
 )
 
-// loopback is where Linux lets everybody listen on any address.
+// loopback is the range in which Linux lets everybody listen on any address.
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// addressPool gives each Pod an address of its own out of 127.0.0.0/8.
+// addressPool gives each Pod its own address in 127.0.0.0/8.
 type addressPool struct {
 	mu    sync.Mutex
 	last  netip.Addr
@@ -39,15 +39,15 @@ type reservation struct {
 	socket  net.PacketConn
 }
 
-// newAddressPool makes a pool that hands out addresses from 127.a.b.1 on, with
-// a and b taken from the seed, so that two clusters seldom meet.
+// newAddressPool creates a pool that assigns addresses from 127.a.b.1 on, with a and b
+// taken from the seed, so that two clusters seldom collide.
 func newAddressPool(seed uint32) *addressPool {
 	start := netip.AddrFrom4([4]byte{127, byte(16 + seed%200), byte(seed >> 8), 0})
 	return &addressPool{last: start, taken: map[types.UID]reservation{}}
 }
 
-// take returns the Pod's address: the one it has, else the one in its status if
-// it is free, else the next one that is.
+// take returns the Pod's address: the one it has, else the one in its status if that is
+// free, else the next free one.
 func (a *addressPool) take(pod *corev1.Pod) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,7 +74,7 @@ func (a *addressPool) release(pod types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if has, ok := a.taken[pod]; ok {
-		_ = has.socket.Close() // nothing to be done about it
+		_ = has.socket.Close() // nothing to be done about an error
 		delete(a.taken, pod)
 	}
 }
@@ -88,7 +88,7 @@ func (a *addressPool) close() {
 	}
 }
 
-// reserve takes an address if the Pod's containers will be able to listen there.
+// reserve reserves an address if the Pod's containers can listen on it.
 func (a *addressPool) reserve(pod *corev1.Pod, address netip.Addr) error {
 	var config net.ListenConfig
 	socket, err := config.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(address, reservationPort).String())
@@ -123,8 +123,8 @@ func tcpPorts(pod *corev1.Pod) []int32 {
 	return ports
 }
 
-// following is the next address that a Pod may have: not x.x.x.0 or x.x.x.255,
-// and not in 127.0.0.0/16, where other things live.
+// following is the next address that a Pod may have: not x.x.x.0 or x.x.x.255, and not
+// in 127.0.0.0/16, which other programs use.
 func following(address netip.Addr) netip.Addr {
 	for {
 		address = address.Next()

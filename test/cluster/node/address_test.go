@@ -40,7 +40,7 @@ func take(t *testing.T, pool *addressPool, object *corev1.Pod) string {
 
 func TestAddressesAreEachPodsOwn(t *testing.T) {
 	const seed = 77
-	one, other := newTestPool(t, seed), newTestPool(t, seed) // two clusters that begin at the same address
+	one, other := newTestPool(t, seed), newTestPool(t, seed) // two clusters that start at the same address
 	a := take(t, one, addressed("a", ""))
 	if again := take(t, one, addressed("a", "")); again != a {
 		t.Errorf("the Pod's address changed from %s to %s", a, again)

@@ -27,11 +27,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Options are the settings of an agent. Client or RESTConfig, and Runtime, must
-// be set.
+// Options configures an agent. Client or RESTConfig, and Runtime, must be set.
 type Options struct {
-	// Client talks to the API server. If it is nil, one is made from
-	// RESTConfig, without a client-side rate limit.
+	// Client talks to the API server. If it is nil, it is created from RESTConfig,
+	// without a client-side rate limit.
 	Client     kubernetes.Interface
 	RESTConfig *rest.Config
 	// Runtime runs the containers. The agent closes it when it stops.
@@ -39,27 +38,26 @@ type Options struct {
 
 	// Nodes is the number of nodes; 0 means 2.
 	Nodes int
-	// NamePrefix and a number from 1 make the name of a node; empty means
-	// "node-".
+	// A node's name is NamePrefix and a number from 1; empty means "node-".
 	NamePrefix string
 	// PodsPerNode is the Pod capacity of a node; 0 means 110.
 	PodsPerNode int
 
-	// BackoffBase is the first and BackoffMax the longest back-off of crash
-	// loops and image pulls; 0 means 10 s and 5 min, as in a kubelet.
+	// BackoffBase is the first and BackoffMax the longest backoff of crash loops and
+	// image pulls; 0 means 10 s and 5 min, as in a kubelet.
 	BackoffBase, BackoffMax time.Duration
-	// ReadyUntilStopped leaves the readiness of a terminating Pod to its
-	// probes, as a kubelet does; else such a Pod is reported not ready at once.
+	// ReadyUntilStopped leaves the readiness of a terminating Pod to its probes, as a
+	// kubelet does; otherwise such a Pod is reported not ready at once.
 	ReadyUntilStopped bool
-	// Workers is the number of Pods served at the same time; 0 means 16.
+	// Workers is the number of Pods synced concurrently; 0 means 16.
 	Workers int
 	// Clock is the time; nil means the real one.
 	Clock clock.WithTicker
-	// Logger takes what goes wrong; the zero value discards it.
+	// Logger receives failures; the zero value discards them.
 	Logger logr.Logger
 }
 
-// Agent plays the kubelets of its nodes.
+// Agent acts as the kubelets of its nodes.
 type Agent struct {
 	kubelet
 	client      kubernetes.Interface
@@ -76,16 +74,16 @@ type Agent struct {
 	entries map[types.UID]*entry
 }
 
-// entry is a Pod of the agent's with what the API server last said about it.
+// entry is one of the agent's Pods, with its latest version from the API server.
 type entry struct {
 	pod    *pod
 	latest atomic.Pointer[corev1.Pod]
 	gone   atomic.Bool // the object is gone
 }
 
-// Start registers the nodes and serves their Pods until Stop is called or ctx
-// ends. Both end all containers and close the runtime; if Start fails, that is
-// left to the caller.
+// Start registers the nodes and serves their Pods until Stop is called or ctx ends.
+// Both end all containers and close the runtime; if Start fails, that is left to the
+// caller.
 func Start(ctx context.Context, options Options) (*Agent, error) {
 	a, err := newAgent(options)
 	if err != nil {
@@ -186,8 +184,8 @@ func newClient(options Options) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// startEvents makes events go to the API server if there are real containers
-// to tell of. It returns the function that ends that.
+// startEvents sends events to the API server if there are real containers to report on.
+// It returns the function that stops it.
 func (a *Agent) startEvents(ctx context.Context) func() {
 	if !a.runtime.Traits().Real {
 		return func() {}
@@ -198,8 +196,7 @@ func (a *Agent) startEvents(ctx context.Context) func() {
 	return broadcaster.Shutdown
 }
 
-// serveNext serves the next Pod in the queue; false means that there is none to
-// come.
+// serveNext syncs the next Pod in the queue; false means that the queue has shut down.
 func (a *Agent) serveNext(ctx context.Context) bool {
 	uid, shutdown := a.queue.Get()
 	if shutdown {
@@ -228,13 +225,13 @@ func (a *Agent) serveNext(ctx context.Context) bool {
 	return true
 }
 
-// sync takes a Pod one step further and reports what came of it. It returns
-// when it wants to be called again, which holds even with an error.
+// sync advances a Pod one step and reports the result. It returns when to call it
+// again, which is valid even with an error.
 func (a *Agent) sync(ctx context.Context, e *entry) (time.Time, error) {
 	// The queue never hands one key to two workers, so p is ours now.
 	p, object, gone, now := e.pod, e.latest.Load(), e.gone.Load(), a.clock.Now()
 	if !gone && resourceVersion(object) < p.version {
-		return time.Time{}, nil // the cache lags our own write; its event is to come
+		return time.Time{}, nil // the cache lags behind our own write; its event is still to come
 	}
 	p.mu.Lock()
 	next, err := p.step(object, gone, now) //nolint:contextcheck // a hook outlives the step that starts it, and has the agent's context
@@ -263,8 +260,8 @@ func (a *Agent) drop(p *pod) {
 	a.mu.Unlock()
 }
 
-// finish reports the end of a terminated Pod and then removes its object, which
-// a finalizer may keep.
+// finish reports the end of a terminated Pod and then deletes its object, which a
+// finalizer may keep.
 func (a *Agent) finish(ctx context.Context, p *pod, object *corev1.Pod, status *corev1.PodStatus) error {
 	if a.runtime.Traits().Real || len(object.Finalizers) > 0 {
 		if err := a.writeStatus(ctx, p, object, status); err != nil {
@@ -295,7 +292,7 @@ func (a *Agent) writeStatus(ctx context.Context, p *pod, object *corev1.Pod, sta
 	written, err := a.client.CoreV1().Pods(object.Namespace).Patch(ctx, object.Name,
 		types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if apierrors.IsNotFound(err) || isReplaced(err) {
-		return nil // an event will say so
+		return nil // an event will report it
 	}
 	if err != nil {
 		return fmt.Errorf("write the Pod's status: %w", err)
@@ -304,8 +301,8 @@ func (a *Agent) writeStatus(ctx context.Context, p *pod, object *corev1.Pod, sta
 	return nil
 }
 
-// isReplaced says that the API server refused a patch because the Pod of that
-// name is another by now.
+// isReplaced reports whether the API server refused a patch because another Pod has
+// that name by now.
 func isReplaced(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -319,8 +316,8 @@ func isReplaced(err error) bool {
 // Nodes are the names of the agent's nodes.
 func (a *Agent) Nodes() []string { return slices.Clone(a.names) }
 
-// Stop ends all containers and the agent. Its error says that a container did
-// not end before ctx did.
+// Stop ends all containers and the agent. It fails if a container did not end before
+// ctx did.
 func (a *Agent) Stop(ctx context.Context) error {
 	a.cancel()
 	select {
@@ -331,8 +328,8 @@ func (a *Agent) Stop(ctx context.Context) error {
 	}
 }
 
-// resourceVersion is the object's resource version; 0 if it has none that can
-// be compared.
+// resourceVersion is the object's resource version; 0 if it has none that can be
+// compared.
 func resourceVersion(object *corev1.Pod) uint64 {
 	version, err := strconv.ParseUint(object.ResourceVersion, 10, 64)
 	if err != nil {

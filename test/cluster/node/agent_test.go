@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// newIdleAgent makes an agent that only does what a test calls, with one Pod
-// that the API server has.
+// newIdleAgent creates an agent that does only what a test calls, with one Pod on the
+// API server.
 func newIdleAgent(t *testing.T, object *corev1.Pod) *Agent {
 	t.Helper()
 	runtime, err := NewSimulatedRuntime(SimulatedOptions{})
@@ -39,8 +39,8 @@ func (a *Agent) phase(t *testing.T, object *corev1.Pod) corev1.PodPhase {
 	return current.Status.Phase
 }
 
-// TestCacheThatLags has the informer show what the Pod was before the agent's
-// last write: what follows from that has been done.
+// TestCacheThatLags makes the informer show the Pod as it was before the agent's last
+// write: the agent must not act on it again.
 func TestCacheThatLags(t *testing.T) {
 	object := buildPod(func(object *corev1.Pod) { object.ResourceVersion = "9" })
 	a := newIdleAgent(t, object)
@@ -70,8 +70,8 @@ func TestPodsOfOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestGoneObjects ends a Pod's record for each way in which an informer tells
-// that its object is gone.
+// TestGoneObjects ends a Pod's record for each way in which an informer reports that
+// its object is gone.
 func TestGoneObjects(t *testing.T) {
 	for name, news := range map[string]func(*corev1.Pod) any{
 		"deletion":        func(object *corev1.Pod) any { return object },

@@ -25,8 +25,8 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// shared is the control plane of all tests that need one, and the folder with
-// the programs of their images. It starts with the first of them.
+// shared is the control plane of all tests that need one, and the directory with the
+// programs of their images. The first of these tests starts it.
 var shared sharedCluster
 
 type sharedCluster struct {
@@ -58,7 +58,7 @@ func (s *sharedCluster) stop() {
 	}
 }
 
-// bench is an agent with nodes of its own on the shared control plane.
+// bench is an agent with its own nodes on the shared control plane.
 type bench struct {
 	*testing.T
 	agent   *Agent
@@ -103,7 +103,7 @@ func (c countingTransport) RoundTrip(request *http.Request) (*http.Response, err
 	return c.next.RoundTrip(request)
 }
 
-// startAgent starts the agent, in the process runtime unless there is another.
+// startAgent starts the agent, in the process runtime unless another one is set.
 func (b *bench) startAgent() {
 	b.Helper()
 	options := b.options
@@ -128,7 +128,7 @@ func (b *bench) startAgent() {
 	})
 }
 
-// webPod makes a Pod of the web service with a quick readiness probe.
+// webPod builds a Pod of the web service with a quick readiness probe.
 func (b *bench) webPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	grace := int64(20)
 	object := &corev1.Pod{
@@ -149,7 +149,7 @@ func (b *bench) webPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	return object
 }
 
-// create creates the Pod, as soon as its namespace has a service account.
+// create creates the Pod once its namespace has a service account.
 func (b *bench) create(object *corev1.Pod) *corev1.Pod {
 	b.Helper()
 	var created *corev1.Pod
@@ -177,7 +177,7 @@ func (b *bench) get(object *corev1.Pod) *corev1.Pod {
 	return current
 }
 
-// await waits until the Pod is there and as the condition wants it.
+// await waits until the Pod exists and satisfies the condition.
 func (b *bench) await(object *corev1.Pod, what string, condition func(*corev1.Pod) bool) *corev1.Pod {
 	b.Helper()
 	var current *corev1.Pod
@@ -207,7 +207,7 @@ func (b *bench) delete(object *corev1.Pod) {
 	}
 }
 
-// patch changes the Pod's spec, metadata or status by a strategic merge patch.
+// patch changes the Pod's spec, metadata or status with a strategic merge patch.
 func (b *bench) patch(object *corev1.Pod, patch string, subresources ...string) {
 	b.Helper()
 	_, err := b.client.CoreV1().Pods(object.Namespace).Patch(b.Context(), object.Name,

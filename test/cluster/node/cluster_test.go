@@ -119,9 +119,8 @@ func TestCrashingProgram(t *testing.T) {
 	b.awaitGone(object)
 }
 
-// TestPreStopSavesRequests deletes a Pod while it works on a request. The web
-// service cuts requests on SIGTERM, so the answer shows that it came after the
-// hook.
+// TestPreStopSavesRequests deletes a Pod while it handles a request. The web service
+// cuts requests on SIGTERM, so an answer shows that SIGTERM came after the hook.
 func TestPreStopSavesRequests(t *testing.T) {
 	b := newBench(t, nil)
 	object := b.create(b.webPod("one", func(object *corev1.Pod) {
@@ -189,7 +188,7 @@ func TestFailedNodeIsSilent(t *testing.T) {
 	}
 	b.delete(object)
 	writes := b.writes.Load()
-	// A Pod on a node that works shows that the agent has had the time to react.
+	// A running Pod on a working node shows that the agent has had time to react.
 	other := newBench(t, func(o *Options) { o.NamePrefix += "other-" })
 	witness := other.create(other.webPod("witness"))
 	other.await(witness, "the witness is ready", isReady)
@@ -227,8 +226,8 @@ func TestRestartedAgentStartsContainersAnew(t *testing.T) {
 	}
 }
 
-// TestReplacedPod deletes a Pod by force and creates another of its name, which
-// must not get the first one's container, nor keep it alive.
+// TestReplacedPod force-deletes a Pod and creates another of the same name, which must
+// neither get the first one's container nor keep it alive.
 func TestReplacedPod(t *testing.T) {
 	b := newBench(t, nil)
 	first := b.await(b.create(b.webPod("one")), "the first Pod is ready", isReady)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// role is the part a container plays in its Pod.
+// role is a container's role in its Pod.
 type role int
 
 const (
@@ -33,27 +33,27 @@ type container struct {
 	instance           Instance // nil unless it runs
 
 	exit *corev1.ContainerStateTerminated // its end; nil while it runs
-	last *corev1.ContainerStateTerminated // the end of the one before it
-	// waiting says what keeps the container from being started.
+	last *corev1.ContainerStateTerminated // the end of the previous instance
+	// waiting is what keeps the container from starting.
 	waiting *corev1.ContainerStateWaiting
 
 	// What is known of the running instance.
-	hooked                       bool  // the postStart hook is through
+	hooked                       bool  // the postStart hook is done
 	postStart                    *hook // nil if there is none
 	startup, readiness, liveness probeResult
-	readinessTurn                chan struct{} // asks for an attempt out of turn
+	readinessTurn                chan struct{} // requests an attempt out of turn
 	stopProbes                   func()        // nil if there are none
 	halt                         *halt         // nil unless it is being stopped
 
 	startAt time.Time     // earliest next start
-	delay   time.Duration // the part of a crash loop in that
+	delay   time.Duration // the part of it due to a crash loop
 	fresh   bool          // the next start follows a change, not a crash
 	crash   backoff
 	pull    pull
 }
 
-// started says that the running instance is up: postStart hook and startup
-// probe are through.
+// started reports whether the running instance is up: the postStart hook and the
+// startup probe have succeeded.
 func (c *container) started() bool {
 	return c.instance != nil && c.hooked && c.startup == probeSuccess
 }
@@ -62,7 +62,7 @@ func (c *container) ready() bool {
 	return c.started() && c.readiness == probeSuccess
 }
 
-// passed says that the containers after this init container may start.
+// passed reports whether the containers after this init container may start.
 func (c *container) passed() bool {
 	if c.role == roleSidecar {
 		return c.started()
@@ -73,7 +73,7 @@ func (c *container) passed() bool {
 // turnsPerStep bounds how often a container may end and start within one step.
 const turnsPerStep = 8
 
-// drive takes a container as far as it gets now.
+// drive advances a container as far as possible now.
 func (p *pod) drive(c *container, spec *corev1.Container, now time.Time) {
 	for range turnsPerStep {
 		if c.instance == nil && !p.launch(c, spec, now) {
@@ -89,8 +89,8 @@ func (p *pod) drive(c *container, spec *corev1.Container, now time.Time) {
 	p.wake(now)
 }
 
-// supervise looks after a running instance: has it ended, must it be stopped,
-// how far is that.
+// supervise handles a running instance: whether it has ended, must be stopped, and how
+// far the stop is.
 func (p *pod) supervise(c *container, spec *corev1.Container, now time.Time) {
 	if p.reap(c, now) {
 		return
@@ -99,7 +99,7 @@ func (p *pod) supervise(c *container, spec *corev1.Container, now time.Time) {
 		p.finishPostStart(c, now)
 		cause := p.stopCause(c, spec, now)
 		if cause == nil {
-			c.resources = p.resourcesAtStart(c, spec) // a resize needs no more than this
+			c.resources = p.resourcesAtStart(c, spec) // a resize needs nothing more
 			p.probeSoon(c, now)
 			return
 		}
@@ -109,15 +109,15 @@ func (p *pod) supervise(c *container, spec *corev1.Container, now time.Time) {
 	p.reap(c, now)
 }
 
-// launch starts the container if that is due. It returns false if the container
-// has to wait or is not to run again.
+// launch starts the container if that is due. It returns false if the container has to
+// wait or is not to run again.
 func (p *pod) launch(c *container, spec *corev1.Container, now time.Time) bool {
 	if c.exit != nil && !p.restarts(c) {
 		c.waiting = nil
 		return false
 	}
 	if c.exit != nil && !c.fresh && c.image != spec.Image {
-		c.changed(now, p.backoff) // while it was down: the crashes of the other image do not count
+		c.changed(now, p.backoff) // while it was down: crashes of the other image do not count
 	}
 	if now.Before(c.startAt) {
 		if !c.fresh {
@@ -154,7 +154,7 @@ func (p *pod) start(c *container, spec *corev1.Container, imageID string, now ti
 		Exited: func() { p.enqueue(p.uid) },
 	})
 	if err != nil {
-		// Counts as a crash, so that it is tried again after a back-off.
+		// Counts as a crash, so that it is retried after a backoff.
 		c.id = newContainerID(p.runtime)
 		p.event(corev1.EventTypeWarning, "Failed", c.name, "Error: "+err.Error())
 		p.ended(c, Exit{Code: 128, At: now, Message: err.Error()}, "StartError")
@@ -182,10 +182,10 @@ func (p *pod) finishPostStart(c *container, now time.Time) {
 	}
 }
 
-// probeSoon lets the readiness probe of a container that is up but not ready
-// run out of turn, as a kubelet does whenever it computes the status. That and
-// a look a second after the start save a program that starts quickly from
-// waiting for its probe's second turn.
+// probeSoon runs the readiness probe of a container that is up but not ready out of
+// turn, as a kubelet does whenever it computes the status. With that and a check one
+// second after the start, a program that starts quickly need not wait for the second
+// period of its probe.
 func (p *pod) probeSoon(c *container, now time.Time) {
 	if c.readinessTurn == nil || !c.started() || c.readiness == probeSuccess {
 		return
@@ -195,11 +195,11 @@ func (p *pod) probeSoon(c *container, now time.Time) {
 	}
 	select {
 	case c.readinessTurn <- struct{}{}:
-	default: // it has one coming
+	default: // one is pending already
 	}
 }
 
-// restarts says whether the container is to run again after its end.
+// restarts reports whether the container is to run again after its end.
 func (p *pod) restarts(c *container) bool {
 	policy := p.object.Spec.RestartPolicy
 	switch {
@@ -211,16 +211,15 @@ func (p *pod) restarts(c *container) bool {
 	return policy == corev1.RestartPolicyAlways || policy == ""
 }
 
-// changed readies the container for the restart that a new definition asks
-// for. That restart counts as the first of a crash loop, as a kubelet counts
-// it: if the new instance crashes, it is not restarted at once.
+// changed prepares the container for the restart that a new definition requires. As in
+// a kubelet, that restart counts as the first of a crash loop: if the new instance
+// crashes, it is not restarted at once.
 func (c *container) changed(now time.Time, limits backoffLimits) {
 	c.fresh, c.startAt = true, now
 	_, c.crash = backoff{}.crashed(now, limits)
 }
 
-// reap takes note of the end of an instance; it returns true if the container
-// does not run any more.
+// reap records the end of an instance; it returns true if the container no longer runs.
 func (p *pod) reap(c *container, now time.Time) bool {
 	exit, ended := c.instance.Exit()
 	if !ended {
@@ -238,7 +237,7 @@ func (p *pod) reap(c *container, now time.Time) bool {
 	return true
 }
 
-// ended brings the record in line with the end of an instance.
+// ended updates the record after the end of an instance.
 func (p *pod) ended(c *container, exit Exit, reason string) {
 	c.exit = &corev1.ContainerStateTerminated{
 		ExitCode: exit.Code, Reason: reason, Message: exit.Message, ContainerID: c.id,
@@ -256,17 +255,17 @@ func (p *pod) ended(c *container, exit Exit, reason string) {
 	c.startAt = exit.At.Add(c.delay)
 }
 
-// pull is the state of a container's attempts to get its image.
+// pull is the state of a container's image pulls.
 type pull struct {
 	image   string
 	err     *PullError // of the last attempt; nil if it went well
 	backoff backoff
 	retryAt time.Time
-	flipAt  time.Time // when ErrImagePull turns into ImagePullBackOff
+	flipAt  time.Time // when ErrImagePull becomes ImagePullBackOff
 }
 
-// pullImage returns the ID of the container's image, or false and leaves the
-// reason in c.waiting.
+// pullImage returns the ID of the container's image, or false with the reason in
+// c.waiting.
 func (p *pod) pullImage(c *container, spec *corev1.Container, now time.Time) (string, bool) {
 	if c.pull.image != spec.Image {
 		c.pull = pull{image: spec.Image}
@@ -282,7 +281,7 @@ func (p *pod) pullImage(c *container, spec *corev1.Container, now time.Time) (st
 	}
 	c.waiting = &corev1.ContainerStateWaiting{Reason: c.pull.err.Reason, Message: c.pull.err.Message}
 	if c.pull.err.Reason != ReasonErrImagePull {
-		return "", false // for good, as long as the image's name is this one
+		return "", false // final, as long as the image has this name
 	}
 	p.wake(c.pull.retryAt)
 	if now.Before(c.pull.flipAt) {
@@ -310,8 +309,7 @@ func (p *pod) pullFailed(c *container, spec *corev1.Container, err error, now ti
 	p.event(corev1.EventTypeWarning, "Failed", c.name, fmt.Sprintf("Failed to pull image %q: %s", spec.Image, failure.Message))
 }
 
-// restartsOnResize says that the container has to be restarted for its new
-// resources.
+// restartsOnResize reports whether the container has to restart for its new resources.
 func restartsOnResize(c *container, spec *corev1.Container) bool {
 	for _, policy := range spec.ResizePolicy {
 		if policy.RestartPolicy != corev1.RestartContainer {

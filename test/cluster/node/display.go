@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// ContainerInfo is what there is to show of a container.
+// ContainerInfo is what can be shown of a container.
 type ContainerInfo struct {
 	Node, Namespace, Pod, Container string
 	PodUID                          string
@@ -18,8 +18,8 @@ type ContainerInfo struct {
 	Description
 }
 
-// Containers are the containers of all Pods that the agent has a record of, in
-// the order of namespace, Pod, and the Pod's spec.
+// Containers lists the containers of all Pods that the agent has a record of, by
+// namespace, Pod, and order in the Pod's spec.
 func (a *Agent) Containers() []ContainerInfo {
 	var infos []ContainerInfo
 	for _, e := range a.entriesOf(allNodes) {
@@ -48,10 +48,10 @@ func (a *Agent) describe(p *pod) []ContainerInfo {
 	return infos
 }
 
-// allNodes in place of a node's index stands for every node.
+// allNodes, in place of a node's index, means every node.
 const allNodes = -1
 
-// entriesOf are the entries of the Pods on the node with the given index.
+// entriesOf lists the entries of the Pods on the node with the given index.
 func (a *Agent) entriesOf(node int) []*entry {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 
 const defaultPort = 8080
 
-// containerEnv is the environment of a container: base (the image's), what the
-// agent tells every container, and what the Pod's spec asks for. A later
-// variable replaces an earlier one of its name.
+// containerEnv is the environment of a container: base (the image's), what the agent
+// sets for every container, and what the Pod's spec asks for. A later variable replaces
+// an earlier one of the same name.
 func containerEnv(cfg *ContainerConfig, base []string) []string {
 	env := newEnvironment(base)
 	env.set("POD_IP", cfg.IP)
@@ -76,8 +76,8 @@ func firstPort(spec *corev1.Container) int32 {
 	return defaultPort
 }
 
-// fieldValue is the value of a downward API reference; false means that it is
-// of a kind that the agent does not serve.
+// fieldValue is the value of a downward API reference; false means that the agent does
+// not support it.
 func fieldValue(cfg *ContainerConfig, ref *corev1.ObjectFieldSelector) (string, bool) {
 	if ref == nil {
 		return "", false
@@ -105,8 +105,8 @@ func fieldValue(cfg *ContainerConfig, ref *corev1.ObjectFieldSelector) (string, 
 	return value, ok
 }
 
-// expand replaces $(NAME) by the variable's value as Kubernetes does: $$(NAME)
-// stands for a literal $(NAME), and a reference to an unknown variable stays.
+// expand replaces $(NAME) with the variable's value as Kubernetes does: $$(NAME) is a
+// literal $(NAME), and a reference to an unknown variable stays.
 func expand(text string, lookup func(string) (string, bool)) string {
 	var out strings.Builder
 	for {

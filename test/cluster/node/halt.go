@@ -10,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// minimumGrace is what a container gets between SIGTERM and SIGKILL even if its
-// preStop hook used up the grace period; a kubelet's value.
+// minimumGrace is the time between SIGTERM and SIGKILL that a container gets even if
+// its preStop hook used up the grace period; a kubelet's value.
 const minimumGrace = 2 * time.Second
 
-// halt is the stop of one instance under way: preStop hook, SIGTERM, SIGKILL.
+// halt is an ongoing stop of one instance: preStop hook, SIGTERM, SIGKILL.
 type halt struct {
 	hook      *hook     // nil if there is none
 	deadline  time.Time // SIGKILL
-	killFloor time.Time // the deadline cannot be cut shorter than this
+	killFloor time.Time // the deadline cannot be moved before this
 	signalled bool      // SIGTERM is sent
-	fresh     bool      // the container starts anew because its definition changed
+	fresh     bool      // the container restarts because its definition changed
 }
 
 // haltCause is a reason to stop an instance.
@@ -30,8 +30,8 @@ type haltCause struct {
 	fresh    bool
 }
 
-// stopCause is why a running container has to be stopped though its Pod goes
-// on; nil if it need not be.
+// stopCause is why a running container has to be stopped although its Pod continues;
+// nil if it does not.
 func (p *pod) stopCause(c *container, spec *corev1.Container, now time.Time) *haltCause {
 	cause := haltCause{deadline: now.Add(p.grace(nil))}
 	switch {
@@ -58,7 +58,7 @@ func (p *pod) stopCause(c *container, spec *corev1.Container, now time.Time) *ha
 	return &cause
 }
 
-// stop begins the stop of a running instance.
+// stop starts the stop of a running instance.
 func (p *pod) stop(c *container, spec *corev1.Container, now time.Time, cause haltCause) {
 	p.event(corev1.EventTypeNormal, "Killing", c.name, cause.message)
 	c.halt = &halt{deadline: cause.deadline, fresh: cause.fresh}
@@ -67,8 +67,8 @@ func (p *pod) stop(c *container, spec *corev1.Container, now time.Time, cause ha
 	}
 }
 
-// advance takes a stop as far as it gets now. SIGTERM waits for mayEnd, unless
-// the deadline has come.
+// advance advances a stop as far as possible now. SIGTERM waits for mayEnd, unless the
+// deadline has passed.
 func (p *pod) advance(c *container, now time.Time, mayEnd bool) {
 	h := c.halt
 	if !h.signalled {
@@ -93,7 +93,7 @@ func (p *pod) advance(c *container, now time.Time, mayEnd bool) {
 	c.instance.Kill()
 }
 
-// hook is a lifecycle handler under way. A nil hook is one that is through.
+// hook is a running lifecycle handler. A nil hook has finished.
 type hook struct {
 	until  time.Time          // of a sleep
 	cancel context.CancelFunc // of anything else; nil for a sleep
@@ -101,8 +101,7 @@ type hook struct {
 	err    error
 }
 
-// startHook starts a lifecycle handler. What it ends with comes by an update of
-// the Pod.
+// startHook starts a lifecycle handler. Its result arrives as an update of the Pod.
 func (p *pod) startHook(c *container, spec *corev1.Container, handler *corev1.LifecycleHandler, now time.Time) *hook {
 	if sleep, ok := sleepOf(handler, p.runtime.Traits().Real); ok {
 		return &hook{until: now.Add(sleep)}
@@ -117,9 +116,8 @@ func (p *pod) startHook(c *container, spec *corev1.Container, handler *corev1.Li
 	return h
 }
 
-// sleepOf is how long a handler sleeps, if that is all it does. A runtime
-// without processes takes a sleep command for a sleep, and all else for an
-// instant.
+// sleepOf is how long a handler sleeps, if that is all it does. A runtime without
+// processes treats a sleep command as a sleep, and anything else as instant.
 func sleepOf(handler *corev1.LifecycleHandler, real bool) (time.Duration, bool) {
 	if handler.Sleep != nil {
 		return time.Duration(handler.Sleep.Seconds) * time.Second, true
@@ -143,7 +141,7 @@ func (h *hook) failed(now time.Time) bool {
 	return h != nil && h.finished(now) && h.err != nil
 }
 
-// wake lets the Pod be stepped at the end of a sleep under way.
+// wake schedules a step of the Pod for the end of a sleep.
 func (h *hook) wake(p *pod, now time.Time) {
 	if h != nil && h.cancel == nil && now.Before(h.until) {
 		p.wake(h.until)

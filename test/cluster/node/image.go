@@ -12,17 +12,17 @@ import (
 
 // Reasons of a PullError, as a kubelet reports them in a waiting container.
 const (
-	// ReasonInvalidImageName says that the image name cannot be parsed.
+	// ReasonInvalidImageName means that the image name cannot be parsed.
 	ReasonInvalidImageName = "InvalidImageName"
-	// ReasonErrImagePull says that there is no such image.
+	// ReasonErrImagePull means that the image does not exist.
 	ReasonErrImagePull = "ErrImagePull"
-	// ReasonImagePullBackOff says that the next try to pull is some time off.
+	// ReasonImagePullBackOff means that the next pull is delayed.
 	ReasonImagePullBackOff = "ImagePullBackOff"
 	// ReasonErrImageNeverPull is ErrImagePull with imagePullPolicy Never.
 	ReasonErrImageNeverPull = "ErrImageNeverPull"
 )
 
-// PullError says why an image cannot be had.
+// PullError is why an image cannot be pulled.
 type PullError struct {
 	Reason  string // one of the reasons above
 	Message string
@@ -41,14 +41,14 @@ var (
 	digestPattern = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)
 )
 
-// ImageRef is an image name taken apart.
+// ImageRef is a parsed image name.
 type ImageRef struct {
 	Repository string // "registry:5000/shop/web"
 	Tag        string // "v1"; "latest" if the name has neither tag nor digest
 	Digest     string // "sha256:…" or empty
 }
 
-// ParseImage takes an image name apart. Its error is a *PullError with reason
+// ParseImage parses an image name. Its error is a *PullError with reason
 // InvalidImageName.
 func ParseImage(image string) (ImageRef, error) {
 	repository, digest, hasDigest := strings.Cut(image, "@")
@@ -78,7 +78,7 @@ func (r ImageRef) Name() string {
 	return r.Repository[strings.LastIndexByte(r.Repository, '/')+1:]
 }
 
-// String is the image's full name, with the tag even if that was implied.
+// String is the image's full name, including an implied tag.
 func (r ImageRef) String() string {
 	name := r.Repository
 	if r.Tag != "" {
@@ -90,11 +90,11 @@ func (r ImageRef) String() string {
 	return name
 }
 
-// imageAliases maps full image names to the full names of images whose digest
-// they share, as two tags that were pushed for one image do.
+// imageAliases maps full image names to full names of images whose digest they share,
+// like two tags pushed for one image.
 type imageAliases map[string]string
 
-// newImageAliases brings image names of any form into the form of full names.
+// newImageAliases normalizes image names to full names.
 func newImageAliases(names map[string]string) (imageAliases, error) {
 	aliases := make(imageAliases, len(names))
 	for alias, target := range names {
@@ -111,8 +111,8 @@ func newImageAliases(names map[string]string) (imageAliases, error) {
 	return aliases, nil
 }
 
-// id is the image ID that a pull would lead to: the repository with a digest,
-// which is made from repository and tag unless the name holds one.
+// id is the image ID that a pull would return: the repository with a digest, which is
+// derived from repository and tag unless the name holds one.
 func (a imageAliases) id(ref ImageRef) string {
 	if ref.Digest != "" {
 		return ref.Repository + "@" + ref.Digest

@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// programEnv makes this test binary the program of a container.
+// programEnv makes this test binary act as the program of a container.
 const programEnv = "NODE_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func testImages(string) (string, []string, []string, bool) {
 	return self, []string{"serve"}, []string{programEnv + "=1"}, err == nil
 }
 
-// program is what containers of the tests run.
+// program is what the tests' containers run.
 func program(args []string) error {
 	switch args[0] {
 	case "serve":
@@ -77,7 +77,7 @@ func serveEnvironment() error {
 	return server.ListenAndServe()
 }
 
-// litter leaves a child behind that would go on for long.
+// litter leaves a long-running child behind.
 func litter() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -91,7 +91,7 @@ func litter() error {
 	return nil
 }
 
-// orphan plays a node agent that starts a container and is then killed.
+// orphan acts as a node agent that starts a container and is then killed.
 func orphan(dir string) error {
 	runtime, err := NewProcessRuntime(ProcessOptions{Images: testImages, LogDir: dir})
 	if err != nil {

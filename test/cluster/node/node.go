@@ -22,16 +22,16 @@ const (
 	leaseDuration = 40 * time.Second
 	// heartbeatPeriod is how often leases are renewed; a kubelet's value.
 	heartbeatPeriod = 10 * time.Second
-	// kubeletVersion is the version of Kubernetes whose kubelet is played.
+	// kubeletVersion is the Kubernetes version of the emulated kubelet.
 	kubeletVersion = "v1.36.3"
 )
 
-// nodeState is what the agent knows of one of its nodes. All but index is
-// guarded by the agent's lock.
+// nodeState is what the agent knows of one of its nodes. The agent's lock guards all
+// but index.
 type nodeState struct {
 	index   int
 	failed  bool
-	renewed time.Time // the last heartbeat that went through
+	renewed time.Time // the last successful heartbeat
 }
 
 func (a *Agent) registerNodes(ctx context.Context) error {
@@ -65,8 +65,8 @@ func (a *Agent) createNode(ctx context.Context, name string, index int) error {
 	return a.postNodeStatus(ctx, name, index)
 }
 
-// postNodeStatus reports the node as ready. A node keeps its conditions'
-// transition times only while nobody else has declared it dead.
+// postNodeStatus reports the node as ready. Its conditions keep their transition times
+// unless somebody else has declared the node dead.
 func (a *Agent) postNodeStatus(ctx context.Context, name string, index int) error {
 	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -98,7 +98,7 @@ func (a *Agent) postNodeStatus(ctx context.Context, name string, index int) erro
 		ContainerRuntimeVersion: a.runtime.Traits().Name + "://" + kubeletVersion,
 		MachineID:               name, SystemUUID: name, BootID: name,
 	}
-	node.ResourceVersion = "" // whatever others changed meanwhile
+	node.ResourceVersion = "" // overwrite whatever others changed meanwhile
 	if _, err := a.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("write the Node's status: %w", err)
 	}
@@ -148,8 +148,8 @@ func (a *Agent) heartbeat(ctx context.Context, name string) error {
 	if failed {
 		return nil
 	}
-	// After a longer silence (a suspended machine) the control plane has
-	// declared the node dead. Only its status brings it back.
+	// After a longer silence (a suspended machine) the control plane has declared the
+	// node dead. Only a new status brings it back.
 	if !last.IsZero() && now.Sub(last) >= leaseDuration {
 		if err := a.postNodeStatus(ctx, name, node.index); err != nil {
 			return err
@@ -185,9 +185,8 @@ func (a *Agent) renewLease(ctx context.Context, node string, now time.Time) erro
 	return nil
 }
 
-// FailNode makes a node fall silent: no heartbeat, no status write, no event,
-// no reaction to anything. Its containers go on, as those of a node that is cut
-// off do.
+// FailNode silences a node: no heartbeat, no status write, no event, no reaction to
+// anything. Its containers keep running, as on a node that is cut off.
 func (a *Agent) FailNode(name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -205,8 +204,8 @@ func (a *Agent) hasFailed(node int) bool {
 	return a.nodes[a.names[node]].failed
 }
 
-// RecoverNode ends what FailNode began: the node reports itself ready and
-// catches up with all that was asked of it.
+// RecoverNode undoes FailNode: the node reports itself ready and catches up with all
+// pending requests.
 func (a *Agent) RecoverNode(ctx context.Context, name string) error {
 	a.mu.Lock()
 	node := a.nodes[name]

@@ -15,8 +15,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// nodeBench is an agent with two nodes, on a clock and an API that only tests
-// move.
+// nodeBench is an agent with two nodes, with a clock and an API that only tests
+// advance.
 type nodeBench struct {
 	*testing.T
 	clock  *clocktesting.FakeClock
@@ -54,7 +54,7 @@ func (b *nodeBench) renewed(node string) time.Time {
 	return lease.Spec.RenewTime.Time
 }
 
-// beat lets the time of a heartbeat come, and node-2 feel it: the last one.
+// beat advances to a heartbeat and waits until it reaches node-2, the last one.
 func (b *nodeBench) beat(after time.Duration) {
 	b.Helper()
 	b.clock.Step(after)
@@ -70,7 +70,7 @@ func (b *nodeBench) node(name string) *corev1.Node {
 	return node
 }
 
-// declareDead does what the control plane does to a node that is silent.
+// declareDead does what the control plane does to a silent node.
 func (b *nodeBench) declareDead(name string) {
 	b.Helper()
 	node := b.node(name)
@@ -119,8 +119,8 @@ func TestFailedNodeHasNoHeartbeat(t *testing.T) {
 	}
 }
 
-// TestNodeReturnsAfterASuspension has the machine sleep for so long that the
-// control plane gives the node up.
+// TestNodeReturnsAfterASuspension suspends the machine for so long that the control
+// plane gives up the node.
 func TestNodeReturnsAfterASuspension(t *testing.T) {
 	b := newNodeBench(t)
 	b.beat(heartbeatPeriod)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// kubelet is what all Pods of an agent have in common.
+// kubelet is what all Pods of an agent share.
 type kubelet struct {
 	runtime           Runtime
 	clock             clock.WithTicker
@@ -30,47 +30,46 @@ type kubelet struct {
 }
 
 // pod is the agent's record of one Pod. The worker that holds the Pod's key and
-// whatever runs beside it (hooks, probes) share it under mu; only the worker
-// uses what is below mu.
+// whatever runs concurrently (hooks, probes) share it under mu; only the worker uses
+// the fields below mu.
 type pod struct {
 	*kubelet
 	uid  types.UID
 	node int // index
 
 	mu     sync.Mutex
-	object *corev1.Pod // as of the step under way or the last one
+	object *corev1.Pod // as of the current or the last step
 	podState
-	// next is when the step under way wants to be called again; zero: not.
+	// next is when the current step wants another one; zero: not.
 	next time.Time
-	// termination is nil until the Pod is to end.
+	// termination is nil until the Pod has to end.
 	termination *termination
 
 	version uint64 // resource version of our last write
-	deleted bool   // we have asked the API server to remove the object
+	deleted bool   // we have asked the API server to delete the object
 }
 
-// podState is what a Pod's status is computed from.
+// podState is the input for computing a Pod's status.
 type podState struct {
 	ip, hostIP string
 	startedAt  time.Time
 	// beginAt is when the containers may start.
 	beginAt time.Time
-	// containers are in the order of the spec, init containers first; nil
-	// until the first step.
+	// containers are in the order of the spec, init containers first; nil until the
+	// first step.
 	containers []*container
-	// initialized says that the init containers were through once.
+	// initialized reports whether the init containers have ever completed.
 	initialized bool
-	// unready says that a terminating Pod is to be reported as not ready.
+	// unready reports whether a terminating Pod is to be reported as not ready.
 	unready bool
-	// down says that the Pod was terminated and no container runs any more.
+	// down reports whether the Pod was terminated and no container runs any more.
 	down bool
-	// mostCPU is the most that a resize can give; zero is no bound.
+	// mostCPU is the most that a resize can give; zero is no limit.
 	mostCPU resource.Quantity
 }
 
-// step takes the Pod as far as it gets now and returns when it wants to be
-// called again; zero means that it waits for something that will put it in the
-// queue.
+// step advances the Pod as far as possible now and returns when to call it again; zero
+// means that it waits for an event that will queue it.
 func (p *pod) step(object *corev1.Pod, gone bool, now time.Time) (time.Time, error) {
 	p.object, p.next = object, time.Time{}
 	if p.containers == nil {
@@ -90,14 +89,14 @@ func (p *pod) step(object *corev1.Pod, gone bool, now time.Time) (time.Time, err
 	return p.next, err
 }
 
-// wake asks for another step at the given time.
+// wake requests another step at the given time.
 func (p *pod) wake(at time.Time) {
 	if p.next.IsZero() || at.Before(p.next) {
 		p.next = at
 	}
 }
 
-// adopt makes the record of a Pod seen for the first time, from its status if a
+// adopt creates the record of a Pod seen for the first time, from its status if a
 // former agent wrote one.
 func (p *pod) adopt(now time.Time) {
 	status := &p.object.Status
@@ -148,7 +147,7 @@ func (p *pod) adoptContainer(spec *corev1.Container, role role, statuses []corev
 			c.hooked, c.startup, c.readiness, c.liveness = true, probeSuccess, probeSuccess, probeSuccess
 			return
 		}
-		// The process went down with the former agent.
+		// The process ended with the former agent.
 		c.exit = &corev1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container did not outlive the node agent",
 			ContainerID: c.id, StartedAt: stamp(c.startedAt), FinishedAt: stamp(now),
@@ -156,8 +155,8 @@ func (p *pod) adoptContainer(spec *corev1.Container, role role, statuses []corev
 	}
 }
 
-// converge starts what is to run: init containers one after the other, then
-// the others all at once.
+// converge starts what has to run: init containers one after the other, then the others
+// all at once.
 func (p *pod) converge(now time.Time) error {
 	if now.Before(p.beginAt) {
 		p.wake(p.beginAt)
@@ -167,7 +166,7 @@ func (p *pod) converge(now time.Time) error {
 		return err
 	}
 	if p.completed() {
-		p.stopAll(now, now.Add(p.grace(nil))) // what is left is sidecars: they would be restarted below
+		p.stopAll(now, now.Add(p.grace(nil))) // only sidecars are left: they would be restarted below
 		return nil
 	}
 	for i, c := range p.containers {
@@ -202,7 +201,7 @@ func (p *pod) ensureAddress() error {
 	return nil
 }
 
-// completed says that all main containers have ended for good.
+// completed reports whether all main containers have ended for good.
 func (p *pod) completed() bool {
 	for _, c := range p.containers {
 		if c.role == roleMain && (c.instance != nil || c.exit == nil || p.restarts(c)) {
@@ -226,8 +225,8 @@ func (p *pod) spec(i int) *corev1.Container {
 	return containerSpec(p.object, i)
 }
 
-// grace is the time between SIGTERM (or the preStop hook) and SIGKILL; override
-// is in seconds and goes before the Pod's own.
+// grace is the time between SIGTERM (or the preStop hook) and SIGKILL; override is in
+// seconds and takes precedence over the Pod's own.
 func (p *pod) grace(override *int64) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if override != nil {
@@ -238,7 +237,7 @@ func (p *pod) grace(override *int64) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// update changes the record from outside a step and lets the Pod be stepped.
+// update changes the record from outside a step and queues the Pod.
 func (p *pod) update(change func()) {
 	p.mu.Lock()
 	change()
@@ -266,7 +265,7 @@ func (p *pod) event(kind, reason, container, message string) {
 	p.recorder.Event(ref, kind, reason, message)
 }
 
-// stamp is a time as the API server stores it: in full seconds.
+// stamp is a time as the API server stores it: in whole seconds.
 func stamp(at time.Time) metav1.Time {
 	return metav1.NewTime(at.Truncate(time.Second))
 }

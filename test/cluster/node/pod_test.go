@@ -101,7 +101,7 @@ func TestCrashLoop(t *testing.T) {
 	s.pass(19 * time.Second)
 	s.expect("Running main=CrashLoopBackOff×2 +PodReadyToStartContainers +Initialized")
 
-	// A good image ends the back-off; its own first crash does not restart at once.
+	// A good image resets the backoff; its own first crash does not restart at once.
 	s.setImage("main", "web:v2")
 	s.expect("Running main=running×3!" + allReady)
 	s.crash("main", 1)
@@ -199,7 +199,7 @@ func TestInitContainersRunInOrder(t *testing.T) {
 	s.step()
 	s.expectCalls("start first web:v1")
 	s.expect("Pending first=running proxy=PodInitializing second=PodInitializing main=PodInitializing +PodReadyToStartContainers")
-	s.crash("first", 1) // is tried again, at once the first time
+	s.crash("first", 1) // is retried, immediately the first time
 	s.expectCalls("start first web:v1")
 	s.crash("first", 0)
 	s.expectCalls("start proxy web:v1")
@@ -335,8 +335,8 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// A node that has less than a container asks for says so, keeps the container as
-// it is, and forgets it when the wish is gone.
+// A node that has less than a container requests reports so, leaves the container as it
+// is, and drops the report when the request is gone.
 func TestInfeasibleResize(t *testing.T) {
 	s := newStage(t, buildPod(withContainers(buildContainer("main"))))
 	s.object.Spec.Containers[0].Resources = cpu("1")
@@ -368,14 +368,14 @@ func TestAdoption(t *testing.T) {
 	s.crash("main", 1)
 	writes := s.writes
 
-	s.restartAgent() // and the container goes on
+	s.restartAgent() // and the container keeps running
 	s.step()
 	s.expect("Running main=running×1!" + allReady)
 	if s.writes != writes {
 		t.Error("a status that is right was written again")
 	}
 
-	s.restartAgent() // and the container went down with it
+	s.restartAgent() // and the container ended with it
 	s.runtime.lost = true
 	s.step()
 	s.expect("Running main=running×2!" + allReady)

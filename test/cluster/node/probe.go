@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// probeResult is what a probe's attempts so far amount to.
+// probeResult is the result of a probe's attempts so far.
 type probeResult int
 
 const (
@@ -34,7 +34,7 @@ type tally struct {
 	run                                int // attempts in a row that ended like the last
 }
 
-// add counts an attempt; unknown means that the result stays as it was.
+// add counts an attempt; unknown leaves the result unchanged.
 func (t *tally) add(ok bool) probeResult {
 	if ok != t.lastOK {
 		t.lastOK, t.run = ok, 0
@@ -82,15 +82,15 @@ func (p *pod) startProbes(c *container, spec *corev1.Container) {
 		run(prober{name: "Readiness", probe: spec.ReadinessProbe, result: &c.readiness, due: c.started, turn: c.readinessTurn})
 	}
 	if spec.LivenessProbe != nil {
-		// A Pod that is being terminated is not killed for being slow at it.
+		// A terminating Pod is not killed for terminating slowly.
 		run(prober{name: "Liveness", probe: spec.LivenessProbe, result: &c.liveness,
 			due: func() bool { return c.started() && p.termination == nil }})
 	}
 }
 
-// firstAttempt is when a probe without initial delay begins. A kubelet too takes
-// a moment to see that a container runs; a program that is up by then is spared
-// a failure.
+// firstAttempt is when a probe without an initial delay starts. A kubelet too takes a
+// moment to notice that a container runs; a program that is up by then is spared a
+// failure.
 const firstAttempt = 100 * time.Millisecond
 
 // run probes until the instance ends.
@@ -103,7 +103,7 @@ func (r prober) run(ctx context.Context) {
 	}
 }
 
-// wait waits for the end of the delay or for a turn. It returns false if the
+// wait waits for the end of the delay or for an extra turn. It returns false if the
 // instance has ended.
 func (r prober) wait(ctx context.Context, delay time.Duration, turn <-chan struct{}) bool {
 	timer := r.pod.clock.NewTimer(delay)
@@ -117,8 +117,7 @@ func (r prober) wait(ctx context.Context, delay time.Duration, turn <-chan struc
 	return ctx.Err() == nil
 }
 
-// attempt makes one attempt if that is due. It returns false if the probe is
-// done with.
+// attempt makes one attempt if that is due. It returns false if the probe is finished.
 func (r prober) attempt(ctx context.Context, count *tally) bool {
 	r.pod.mu.Lock()
 	due := r.due()
@@ -130,7 +129,7 @@ func (r prober) attempt(ctx context.Context, count *tally) bool {
 	err := r.check(limited)
 	cancel()
 	if ctx.Err() != nil {
-		return false // the instance has ended: whatever this says, it is about nothing
+		return false // the instance has ended: the result no longer matters
 	}
 	result := count.add(err == nil)
 	r.pod.mu.Lock()
@@ -155,8 +154,7 @@ func seconds(value int32, fallback time.Duration) time.Duration {
 	return time.Duration(value) * time.Second
 }
 
-// checkOf makes the function that carries out a probe. Its error is why the
-// probe failed.
+// checkOf returns the function that runs a probe. Its error is why the probe failed.
 func checkOf(instance Instance, spec *corev1.Container, handler *corev1.ProbeHandler, ip string) func(context.Context) error {
 	switch {
 	case handler.HTTPGet != nil:
@@ -181,8 +179,8 @@ func checkOf(instance Instance, spec *corev1.Container, handler *corev1.ProbeHan
 	return func(context.Context) error { return nil }
 }
 
-// handlerOf makes the function that carries out a lifecycle handler. As with a
-// kubelet, an answer to a GET is a success whatever its status.
+// handlerOf returns the function that runs a lifecycle handler. As with a kubelet, any
+// answer to a GET is a success, whatever its status.
 func handlerOf(instance Instance, spec *corev1.Container, handler *corev1.LifecycleHandler, ip string) func(context.Context) error {
 	switch {
 	case handler.HTTPGet != nil:
@@ -196,7 +194,7 @@ func handlerOf(instance Instance, spec *corev1.Container, handler *corev1.Lifecy
 	return func(context.Context) error { return nil }
 }
 
-// address is the host and port that an action is about.
+// address is the host and port of an action.
 func address(host string, port intstr.IntOrString, spec *corev1.Container, ip string) (string, error) {
 	if host == "" {
 		host = ip
@@ -228,8 +226,8 @@ func dial(ctx context.Context, host string, port intstr.IntOrString, spec *corev
 	return connection.Close()
 }
 
-// httpGet carries out a GET and returns the status of the answer, after its
-// end. A redirect is not followed; it counts as an answer.
+// httpGet sends a GET and returns the status of the answer after reading it. It does
+// not follow redirects; they count as answers.
 func httpGet(ctx context.Context, action *corev1.HTTPGetAction, spec *corev1.Container, ip string) (int, error) {
 	target, err := address(action.Host, action.Port, spec, ip)
 	if err != nil {
@@ -257,7 +255,7 @@ func httpGet(ctx context.Context, action *corev1.HTTPGetAction, spec *corev1.Con
 	client := http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true, Proxy: nil,
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // containers' certificates are their own affair
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // containers' certificates are not verified
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

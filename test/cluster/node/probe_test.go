@@ -49,7 +49,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// serve starts a server that records what it is asked for.
+// serve starts a server that records its requests.
 func serve(t *testing.T, start func(http.Handler) *httptest.Server) (server *httptest.Server, requests *[]string, port int) {
 	t.Helper()
 	requests = new([]string)
@@ -125,7 +125,7 @@ func TestHTTPSProbeTakesAnyCertificate(t *testing.T) {
 	}
 }
 
-// TestProbeTimeout has a server that accepts and never answers.
+// TestProbeTimeout uses a server that accepts connections and never answers.
 func TestProbeTimeout(t *testing.T) {
 	var config net.ListenConfig
 	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -162,7 +162,7 @@ func TestStartupProbeEndsWithItsResult(t *testing.T) {
 	for _, test := range []struct {
 		once     bool
 		attempts string
-		want     string // does the probe go on after each
+		want     string // whether the probe continues after each
 	}{
 		{true, "--+", "yyn"}, {true, "---", "yyn"}, {false, "--+", "yyy"},
 	} {
@@ -185,8 +185,8 @@ func TestStartupProbeEndsWithItsResult(t *testing.T) {
 	}
 }
 
-// TestTerminatingPodIsNotProbedForLife has a liveness probe of a container that
-// is being stopped.
+// TestTerminatingPodIsNotProbedForLife probes a container that is being stopped for
+// liveness.
 func TestTerminatingPodIsNotProbedForLife(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	p := &pod{kubelet: &kubelet{clock: clock, base: t.Context(), enqueue: func(types.UID) {}}}
@@ -220,8 +220,8 @@ func TestTerminatingPodIsNotProbedForLife(t *testing.T) {
 	}
 }
 
-// TestProbesInTurn takes a container through its startup, readiness and
-// liveness probes.
+// TestProbesInTurn takes a container through its startup, readiness and liveness
+// probes.
 func TestProbesInTurn(t *testing.T) {
 	steps := make(chan struct{}, 100)
 	p := &pod{uid: "u", kubelet: &kubelet{clock: clock.RealClock{}, base: t.Context(), enqueue: func(types.UID) { steps <- struct{}{} }}}
@@ -252,7 +252,7 @@ func TestProbesInTurn(t *testing.T) {
 	})
 	p.mu.Unlock()
 	instance.results <- bad
-	instance.results <- nil // a second later; below the threshold, so that it still counts
+	instance.results <- nil // a second later; below the threshold, so the result still holds
 	expect("startup", probeSuccess, probeFailure, probeSuccess)
 	c.readinessTurn <- struct{}{} // as a step does that finds the container started
 	instance.results <- nil

@@ -20,34 +20,33 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errStopping says that the runtime is closed.
+// errStopping means that the runtime is closed.
 var errStopping = errors.New("the node agent is stopping")
 
-// ImageLookup finds the local program that an image stands for. It gets the
-// image's full name, "registry/web:latest" for "registry/web". The arguments
-// are the image's CMD: a container's args replace them.
+// ImageLookup finds the local program for an image. It gets the image's full name,
+// "registry/web:latest" for "registry/web". The arguments are the image's CMD, which a
+// container's args replace.
 type ImageLookup func(image string) (program string, args, env []string, ok bool)
 
-// ProcessOptions are the settings of the process runtime. Images and LogDir
-// must be set.
+// ProcessOptions configures the process runtime. Images and LogDir must be set.
 type ProcessOptions struct {
 	// Images finds the programs, e.g. ProgramDir's result.
 	Images ImageLookup
-	// LogDir takes the output of containers, in
-	// NAMESPACE_POD_UID/CONTAINER/RESTARTS.log. The logs of a container's two
-	// latest instances are kept, even after the Pod's end.
+	// LogDir receives the output of containers, in
+	// NAMESPACE_POD_UID/CONTAINER/RESTARTS.log. The logs of a container's two latest
+	// instances are kept, even after the Pod's end.
 	LogDir string
 	// Aliases maps images to images whose digest they share.
 	Aliases map[string]string
-	// AddressSeed decides where in 127.0.0.0/8 the Pods' addresses begin; 0
-	// takes it from LogDir.
+	// AddressSeed decides where in 127.0.0.0/8 the Pods' addresses start; 0 derives it
+	// from LogDir.
 	AddressSeed uint32
 }
 
-// ProgramDir makes an ImageLookup of a directory of programs: the image's name
-// is the name of an executable file, its tag the program's version. tags are
-// those that exist; none means that any does. A digest stands for the tag that
-// it was made from.
+// ProgramDir returns an ImageLookup for a directory of programs: the image's name is
+// the name of an executable file, its tag the program's version. tags are the existing
+// tags; none means that any tag exists. A digest stands for the tag it was derived
+// from.
 func ProgramDir(dir string, tags ...string) ImageLookup {
 	return func(image string) (string, []string, []string, bool) {
 		ref, err := ParseImage(image)
@@ -76,18 +75,19 @@ type processRuntime struct {
 	aliases   imageAliases
 	addresses *addressPool
 	forks     chan func()
-	ended     chan struct{} // closed when nothing is to be forked any more
+	ended     chan struct{} // closed when nothing more may be forked
 
 	mu      sync.Mutex
 	closed  bool
 	running map[*processInstance]struct{}
-	execs   int       // commands that run beside instances
-	idle    sync.Cond // signalled when one of either ends
+	execs   int       // commands running beside instances
+	idle    sync.Cond // signalled when an instance or a command ends
 	once    sync.Once // closes ended
 }
 
-// NewProcessRuntime makes the runtime in which every container is a process.
-// No process outlives this one. Its error names the option that is wrong.
+// NewProcessRuntime creates the runtime in which every container is a process. No
+// container process outlives the process that calls it. Its error names the invalid
+// option.
 func NewProcessRuntime(options ProcessOptions) (Runtime, error) {
 	if options.Images == nil {
 		return nil, errors.New("ProcessOptions.Images is nil: set it to ProgramDir of a folder of programs")
@@ -114,8 +114,8 @@ func NewProcessRuntime(options ProcessOptions) (Runtime, error) {
 	return r, nil
 }
 
-// fork starts all processes, on one thread that stays: a process whose parent
-// thread ends gets its death signal, not only one whose parent process ends.
+// fork starts all processes from one permanent thread: a process gets its parent-death
+// signal when its parent thread ends, not only when its parent process does.
 func (r *processRuntime) fork() {
 	goruntime.LockOSThread() // for good: the thread ends with the goroutine
 	for {
@@ -167,8 +167,8 @@ func (r *processRuntime) Resolve(image string) (string, error) {
 // Adopt never finds anything: no process outlives its agent.
 func (r *processRuntime) Adopt(string) (Instance, bool) { return nil, false }
 
-// Start starts a process. Its error says what is wrong with image, command or
-// log folder.
+// Start starts a process. Its error describes what is wrong with the image, the command
+// or the log directory.
 func (r *processRuntime) Start(cfg ContainerConfig) (Instance, error) {
 	ref, err := ParseImage(cfg.Container.Image)
 	if err != nil {
@@ -218,8 +218,8 @@ func (r *processRuntime) launch(i *processInstance, command *exec.Cmd) error {
 	return nil
 }
 
-// openLog opens the log of a container's next instance and removes those that
-// are older than the one before it.
+// openLog opens the log of a container's next instance and removes all but the previous
+// one.
 func (r *processRuntime) openLog(cfg *ContainerConfig) (*os.File, error) {
 	dir := filepath.Join(r.options.LogDir,
 		fmt.Sprintf("%s_%s_%s", cfg.Pod.Namespace, cfg.Pod.Name, cfg.Pod.UID), cfg.Container.Name)
@@ -237,8 +237,8 @@ func (r *processRuntime) openLog(cfg *ContainerConfig) (*os.File, error) {
 	return log, nil
 }
 
-// Close kills all processes and waits until they are gone. Commands that run
-// beside containers end with the contexts that they were given.
+// Close kills all processes and waits until they are gone. Commands that run beside
+// containers end with their contexts.
 func (r *processRuntime) Close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, r.idle.Broadcast)()
 	r.mu.Lock()
@@ -274,7 +274,7 @@ func (r *processRuntime) beginExec() (end func(), err error) {
 	}, nil
 }
 
-// processInstance is a container's process and what it started.
+// processInstance is a container's process and its descendants.
 type processInstance struct {
 	runtime     *processRuntime
 	id, program string
@@ -283,11 +283,11 @@ type processInstance struct {
 	pid         int
 	exited      func()
 
-	mu   sync.Mutex // also keeps signals from a PID that is not ours any more
+	mu   sync.Mutex // also prevents signals to a PID that is no longer ours
 	exit *Exit
 }
 
-// command makes a command that runs in the container.
+// command builds a command that runs in the container.
 func (i *processInstance) command(ctx context.Context, argv []string) *exec.Cmd {
 	command := exec.CommandContext(ctx, i.resolve(argv[0]), argv[1:]...)
 	command.Args[0] = argv[0]
@@ -295,8 +295,8 @@ func (i *processInstance) command(ctx context.Context, argv []string) *exec.Cmd 
 	return command
 }
 
-// resolve finds a command's program: the image's own, whatever folder the
-// command has it in, or one of the machine's.
+// resolve finds a command's program: the image's own, whatever directory the command
+// puts it in, or one of the machine's.
 func (i *processInstance) resolve(name string) string {
 	if filepath.Base(name) == filepath.Base(i.program) {
 		return i.program
@@ -308,9 +308,9 @@ func (i *processInstance) resolve(name string) string {
 func (i *processInstance) wait(command *exec.Cmd) {
 	awaitExit(i.pid)
 	i.mu.Lock()
-	// The process is dead but not reaped yet: its group cannot be another's.
+	// The process is dead but not yet reaped, so its group ID cannot be reused.
 	_ = syscall.Kill(-i.pid, syscall.SIGKILL) // what it left behind, if anything
-	_ = command.Wait()                        // its error tells no more than the state does
+	_ = command.Wait()                        // its error adds nothing to the state
 	i.exit = &Exit{Code: exitCode(command.ProcessState), At: time.Now()}
 	i.mu.Unlock()
 	i.runtime.mu.Lock()
@@ -333,7 +333,7 @@ func awaitExit(pid int) {
 // exitCode is the exit code that a container runtime reports.
 func exitCode(state *os.ProcessState) int32 {
 	if state == nil {
-		return 255 // nobody knows
+		return 255 // unknown
 	}
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int32(status.Signal())
@@ -352,8 +352,7 @@ func (i *processInstance) Exit() (Exit, bool) {
 	return *i.exit, true
 }
 
-// Terminate asks the container's first process only, as a container runtime
-// does.
+// Terminate signals only the container's first process, as a container runtime does.
 func (i *processInstance) Terminate() { i.signal(i.pid, syscall.SIGTERM) }
 
 func (i *processInstance) Kill() { i.signal(-i.pid, syscall.SIGKILL) }

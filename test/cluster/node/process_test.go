@@ -55,7 +55,7 @@ func newTestRuntime(t *testing.T, options ProcessOptions) *processRuntime {
 	return r.(*processRuntime)
 }
 
-// launched is an instance with the news of its end.
+// launched is an instance with a channel for its end.
 type launched struct {
 	Instance
 	ended chan struct{}
@@ -102,7 +102,7 @@ func (l launched) expectExit(t *testing.T, code int32) {
 	}
 }
 
-// alive says whether the process runs; one that nobody has reaped does not.
+// alive reports whether the process runs; a zombie does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -280,7 +280,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 }
 
-// TestNoContainerOutlivesTheAgent kills an agent so that it can clean nothing up.
+// TestNoContainerOutlivesTheAgent kills an agent so that it cannot clean up.
 func TestNoContainerOutlivesTheAgent(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -302,11 +302,11 @@ func TestNoContainerOutlivesTheAgent(t *testing.T) {
 	if err := agent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = agent.Wait() // it says that the agent was killed
+	_ = agent.Wait() // reports that the agent was killed
 	eventually(t, "the container ends with the agent", func() bool { return !alive(pid) })
 }
 
-// programDir makes a folder with the program web and the file text.
+// programDir creates a directory with the program web and the file text.
 func programDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,19 +12,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// affordable says that the node can give a container what it asks for.
+// affordable reports whether the node can give a container what it requests.
 func (s *podState) affordable(spec *corev1.Container) bool {
 	cpu := spec.Resources.Requests.Cpu()
 	return s.mostCPU.IsZero() || cpu.Cmp(s.mostCPU) <= 0
 }
 
-// resized says that a container has the resources of its spec.
+// resized reports whether a container has the resources of its spec.
 func resized(c *container, spec *corev1.Container) bool {
 	return equality.Semantic.DeepEqual(c.resources, spec.Resources)
 }
 
-// resourcesAtStart are those that a container starts with. One that has run
-// keeps what it had if the node cannot give it more.
+// resourcesAtStart are the resources a container starts with. A container that has run
+// before keeps its old ones if the node cannot give it more.
 func (p *pod) resourcesAtStart(c *container, spec *corev1.Container) corev1.ResourceRequirements {
 	if c.id != "" && !p.affordable(spec) {
 		return c.resources
@@ -32,9 +32,9 @@ func (p *pod) resourcesAtStart(c *container, spec *corev1.Container) corev1.Reso
 	return spec.Resources
 }
 
-// setResizeConditions tells of containers that do not have the resources of their
-// spec: they wait, or are being restarted for them. A kubelet has these conditions
-// only as long as there is something to tell.
+// setResizeConditions reports containers that do not have the resources of their spec:
+// they wait, or are being restarted for them. A kubelet has these conditions only while
+// they apply.
 func setResizeConditions(object *corev1.Pod, state *podState, status *corev1.PodStatus, now time.Time) {
 	pending, progress := "", false
 	for i, c := range state.containers {
@@ -74,7 +74,7 @@ func containerSpec(object *corev1.Pod, i int) *corev1.Container {
 	return &object.Spec.Containers[i-len(object.Spec.InitContainers)]
 }
 
-// mostCPU reads an option; "" is no bound.
+// mostCPU parses an option; "" is no limit.
 func mostCPU(text string) (resource.Quantity, error) {
 	if text == "" {
 		return resource.Quantity{}, nil

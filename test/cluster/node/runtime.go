@@ -11,21 +11,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Runtime runs containers for the Pod state machine. Its methods are called
-// from several goroutines, but never concurrently for one Pod, and return soon:
-// they must not wait for a container.
+// Runtime runs containers for the Pod state machine. Its methods are called from
+// several goroutines, but never concurrently for one Pod. They must return soon and not
+// wait for a container.
 type Runtime interface {
-	// Traits says what kind of runtime this is.
+	// Traits describes the runtime.
 	Traits() Traits
 	// HostIP is the address of the node with the given index.
 	HostIP(node int) string
-	// Delay is how long the given thing is to take for a Pod; 0 in a runtime
-	// where things take the time they take.
+	// Delay is how long the given operation takes for a Pod; 0 in a runtime with real
+	// durations.
 	Delay(kind Delay, pod *corev1.Pod) time.Duration
-	// Address gives the Pod its IP address, the one in its status if that is
-	// still to be had.
+	// Address assigns the Pod its IP address, the one in its status if that is still
+	// available.
 	Address(pod *corev1.Pod) (string, error)
-	// Release takes the Pod's address back.
+	// Release frees the Pod's address.
 	Release(pod types.UID)
 	// Resolve pulls an image and returns its ID. Its error is a *PullError.
 	Resolve(image string) (string, error)
@@ -37,19 +37,18 @@ type Runtime interface {
 	Close(ctx context.Context) error
 }
 
-// Traits are the properties of a runtime that the state machine asks for.
+// Traits are the properties of a runtime that the state machine needs.
 type Traits struct {
 	// Name is the scheme of container IDs.
 	Name string
-	// Real says that there are processes behind the containers: probes and
-	// hooks are run, events recorded, and the end of every Pod reported.
+	// Real reports whether there are processes behind the containers: probes and hooks
+	// run, events are recorded, and the end of every Pod is reported.
 	Real bool
-	// MostCPU is the most that a node gives a container by a resize; zero is no
-	// bound.
+	// MostCPU is the most that a node gives a container by a resize; zero is no limit.
 	MostCPU resource.Quantity
 }
 
-// Delay is a thing that takes a simulated runtime time.
+// Delay is an operation that takes time in a simulated runtime.
 type Delay int
 
 const (
@@ -71,27 +70,27 @@ type ContainerConfig struct {
 	IP        string // the Pod's
 	HostIP    string // the node's
 	Attempt   int32  // restarts before this start
-	Init      bool   // it is to run to completion before others start
-	// Exited is called once the instance has ended, from any goroutine, but
-	// not before Start has returned. A runtime whose instances only end when
-	// they are told to, or at once, need not call it.
+	Init      bool   // it must complete before others start
+	// Exited is called once the instance has ended, from any goroutine, but not before
+	// Start has returned. A runtime whose instances end only on request, or at once,
+	// need not call it.
 	Exited func()
 }
 
-// Instance is a container that runs.
+// Instance is a running container.
 type Instance interface {
 	// ID is the container ID, "scheme://…".
 	ID() string
-	// Exit tells how the instance ended; false while it runs.
+	// Exit returns how the instance ended; false while it runs.
 	Exit() (Exit, bool)
 	// Terminate asks the instance to end (SIGTERM).
 	Terminate()
 	// Kill ends the instance (SIGKILL).
 	Kill()
-	// Exec runs a command beside the instance until it ends or ctx does. Its
-	// error says that the command failed.
+	// Exec runs a command beside the instance until it or ctx ends. Its error means
+	// that the command failed.
 	Exec(ctx context.Context, command []string) error
-	// Describe tells what to show to people.
+	// Describe returns what to show to people.
 	Describe() Description
 }
 
@@ -102,7 +101,7 @@ type Exit struct {
 	Message string
 }
 
-// Description is what there is to show of an instance.
+// Description is what can be shown of an instance.
 type Description struct {
 	PID     int    // 0 if there is no process
 	LogFile string // empty if there is none

@@ -15,8 +15,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// stage steps one Pod by hand, with a clock and a runtime that do only what a
-// test tells them.
+// stage steps one Pod by hand, with a clock and a runtime that do only what a test
+// tells them.
 type stage struct {
 	t       *testing.T
 	clock   *clocktesting.FakeClock
@@ -24,7 +24,7 @@ type stage struct {
 	pod     *pod
 	object  *corev1.Pod
 	next    time.Time
-	writes  int // status writes that came of it
+	writes  int // resulting status writes
 }
 
 func newStage(t *testing.T, object *corev1.Pod) *stage {
@@ -72,7 +72,7 @@ func (s *stage) step() {
 	}
 }
 
-// pass lets time pass, stepping the Pod whenever it asked for that.
+// pass advances the time, stepping the Pod whenever it asked for that.
 func (s *stage) pass(duration time.Duration) {
 	s.t.Helper()
 	end := s.clock.Now().Add(duration)
@@ -170,7 +170,7 @@ func (s *stage) expect(want string) {
 	}
 }
 
-// expectCalls compares what the runtime was asked for since the last call.
+// expectCalls compares the calls to the runtime since the last check.
 func (s *stage) expectCalls(want ...string) {
 	s.t.Helper()
 	got, wanted := strings.Join(s.runtime.calls, ", "), strings.Join(want, ", ")
@@ -182,8 +182,7 @@ func (s *stage) expectCalls(want ...string) {
 
 const allReady = " +PodReadyToStartContainers +Initialized +Ready +ContainersReady"
 
-// buildPod makes a Pod on a node, with a container "main" unless there are
-// others.
+// buildPod builds a Pod on a node, with a container "main" unless others are given.
 func buildPod(changes ...func(*corev1.Pod)) *corev1.Pod {
 	object := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-0", Namespace: "shop", UID: "uid-1", Generation: 1},
@@ -235,8 +234,8 @@ func withPostStart(seconds int64) func(*corev1.Container) {
 	}
 }
 
-// scriptedRuntime is a simulated runtime that records what it is asked for and
-// whose instances can be crashed, or be deaf to SIGTERM.
+// scriptedRuntime is a simulated runtime that records its calls and whose instances can
+// crash, or ignore SIGTERM.
 type scriptedRuntime struct {
 	*simulatedRuntime
 	clock *clocktesting.FakeClock

@@ -18,17 +18,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// SimulatedOptions say how containers behave that do not exist.
+// SimulatedOptions configures the behaviour of simulated containers.
 type SimulatedOptions struct {
-	// ReadyDelay is the time from the first sight of a Pod to its containers'
-	// start, UpdateDelay that from the end of a container whose definition
-	// changed to its restart, DeleteDelay that from the deletion of a Pod to
-	// the end of its containers. 0 of the first two means one status write
-	// instead of two.
+	// ReadyDelay is the time from the first sight of a Pod to its containers' start,
+	// UpdateDelay from the end of a container whose definition changed to its restart,
+	// DeleteDelay from the deletion of a Pod to the end of its containers. 0 for the
+	// first two means one status write instead of two.
 	ReadyDelay, UpdateDelay, DeleteDelay time.Duration
-	// Jitter lengthens every delay by a random part of itself of up to this
-	// share: 0.5 makes 1 s last between 1 and 1.5 s. The same Seed and Pod
-	// name make the same delays.
+	// Jitter lengthens every delay by a random share of up to this value: 0.5 makes 1 s
+	// last between 1 and 1.5 s. The same Seed and Pod name give the same delays.
 	Jitter float64
 	Seed   uint64
 	// Aliases maps images to images whose digest they share.
@@ -36,14 +34,14 @@ type SimulatedOptions struct {
 	// CrashImages are images whose containers exit with code 1 at once,
 	// MissingImages those that cannot be pulled.
 	CrashImages, MissingImages []string
-	// MostCPU is the most that a node gives a running container: a resize to a
-	// larger request is reported as infeasible. "" is no bound.
+	// MostCPU is the most that a node gives a running container: a resize to a larger
+	// request is reported as infeasible. "" is no limit.
 	MostCPU string
 	// Clock is the time; nil means the real one.
 	Clock clock.PassiveClock
 }
 
-// simulatedRuntime plays containers without running anything.
+// simulatedRuntime simulates containers without running anything.
 type simulatedRuntime struct {
 	options SimulatedOptions
 	aliases imageAliases
@@ -52,8 +50,8 @@ type simulatedRuntime struct {
 	mostCPU resource.Quantity
 }
 
-// NewSimulatedRuntime makes a runtime that runs nothing, for thousands of Pods.
-// Its error names an image of the options that is none.
+// NewSimulatedRuntime creates a runtime that runs nothing, for thousands of Pods. Its
+// error names an invalid image in the options.
 func NewSimulatedRuntime(options SimulatedOptions) (Runtime, error) {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
@@ -107,7 +105,7 @@ func (r *simulatedRuntime) Delay(kind Delay, pod *corev1.Pod) time.Duration {
 	return delay + time.Duration(share*r.options.Jitter*float64(delay))
 }
 
-// Address is made from the Pod's UID: unique enough where nothing listens.
+// Address is derived from the Pod's UID: unique enough where nothing listens.
 func (r *simulatedRuntime) Address(pod *corev1.Pod) (string, error) {
 	if pod.Status.PodIP != "" {
 		return pod.Status.PodIP, nil
@@ -144,7 +142,7 @@ func (r *simulatedRuntime) Start(cfg ContainerConfig) (Instance, error) {
 	return instance, nil
 }
 
-// Adopt takes any container for one that still runs.
+// Adopt treats any container as still running.
 func (r *simulatedRuntime) Adopt(id string) (Instance, bool) {
 	return &simulatedInstance{id: id, clock: r.options.Clock}, true
 }
@@ -180,7 +178,7 @@ func (i *simulatedInstance) Exec(context.Context, []string) error { return nil }
 
 func (i *simulatedInstance) Describe() Description { return Description{} }
 
-// newContainerID makes an ID as a container runtime would.
+// newContainerID creates an ID as a container runtime would.
 func newContainerID(r Runtime) string {
 	return r.Traits().Name + "://" + strings.ReplaceAll(string(uuid.NewUUID()), "-", "")
 }

@@ -52,7 +52,7 @@ func TestSimulatedHooks(t *testing.T) {
 	s.pass(2500 * time.Millisecond)
 	s.expect("Running main=running!" + allReady)
 	s.delete(30)
-	s.expect("Succeeded main=Completed(0) +Initialized") // a command that is not known takes no time
+	s.expect("Succeeded main=Completed(0) +Initialized") // an unknown command takes no time
 }
 
 func TestJitter(t *testing.T) {

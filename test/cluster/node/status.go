@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// computeStatus is the status that a kubelet would report for the Pod: the
-// object's, with the fields that are a kubelet's replaced. It returns nil while
-// there is nothing to report yet, which saves a write for every Pod.
+// computeStatus is the status that a kubelet would report for the Pod: the object's,
+// with the kubelet's fields replaced. It returns nil while there is nothing to report
+// yet, which saves one write per Pod.
 func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.PodStatus {
 	if len(object.Status.ContainerStatuses) == 0 && !state.touched() {
 		return nil
@@ -34,7 +34,7 @@ func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.P
 		start := stamp(state.startedAt)
 		status.StartTime = &start
 	}
-	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed { // there is no way back from these
+	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed { // these two are final
 		status.Phase = computePhase(object, state)
 	}
 	for _, condition := range computeConditions(object, state, status) {
@@ -45,7 +45,7 @@ func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.P
 	return status
 }
 
-// touched says that something has happened to a container.
+// touched reports whether anything has happened to a container.
 func (s *podState) touched() bool {
 	for _, c := range s.containers {
 		if c.instance != nil || c.exit != nil || c.waiting != nil {
@@ -79,8 +79,8 @@ func containerStatus(spec *corev1.Container, c *container, state *podState) core
 	if c.id == "" {
 		status.Image, resources = spec.Image, &spec.Resources
 	}
-	// Also if there are none: to the API server a node that reports no
-	// resources is one that cannot resize.
+	// Even if there are none: to the API server, a node that reports no resources
+	// cannot resize.
 	status.Resources = resources.DeepCopy()
 	if len(resources.Requests) > 0 {
 		status.AllocatedResources = resources.Requests.DeepCopy()
@@ -89,7 +89,7 @@ func containerStatus(spec *corev1.Container, c *container, state *podState) core
 	return status
 }
 
-// containerState is the container's state, and the end of the instance before.
+// containerState is the container's state, and the end of the previous instance.
 func containerState(c *container, state *podState) (corev1.ContainerState, *corev1.ContainerStateTerminated) {
 	switch {
 	case c.instance != nil:
@@ -108,9 +108,9 @@ func containerState(c *container, state *podState) (corev1.ContainerState, *core
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}, nil
 }
 
-// census counts containers by what the Pod's phase depends on.
+// census counts the containers that determine the Pod's phase.
 type census struct {
-	pending   int // init containers that still hold up the others
+	pending   int // init containers that still block the others
 	waiting   int // main containers that have never run
 	running   int
 	stopped   int // main containers that have ended
@@ -266,9 +266,9 @@ func setCondition(status *corev1.PodStatus, condition corev1.PodCondition, now t
 	status.Conditions = append(status.Conditions, condition)
 }
 
-// statusPatch is the strategic merge patch that turns the object's status into
-// want; nil if there is nothing to change. Conditions that want leaves alone
-// are not in it, so that it takes nothing back that others wrote meanwhile.
+// statusPatch is the strategic merge patch that changes the object's status into want;
+// nil if nothing changes. It leaves out conditions that want does not change, so that
+// it does not revert what others wrote meanwhile.
 func statusPatch(object *corev1.Pod, want *corev1.PodStatus) ([]byte, error) {
 	if equality.Semantic.DeepEqual(&object.Status, want) {
 		return nil, nil
@@ -277,8 +277,8 @@ func statusPatch(object *corev1.Pod, want *corev1.PodStatus) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the old status: %w", err)
 	}
-	// The UID is only in the new object, so that the patch holds it and fails
-	// if the Pod has been replaced by another of its name.
+	// The UID is only in the new object, so that the patch contains it and fails if
+	// another Pod of that name has replaced this one.
 	after, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: object.UID}, Status: *want})
 	if err != nil {
 		return nil, fmt.Errorf("encode the new status: %w", err)

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// buildRecord makes the record of a container in the given state: "new",
-// "running", "waiting" (in a crash loop), or "ended" with an exit code.
+// buildRecord builds the record of a container in the given state: "new", "running",
+// "waiting" (in a crash loop), or "ended" with an exit code.
 func buildRecord(role role, state string, code int32) *container {
 	c := &container{name: "c", role: role}
 	switch state {

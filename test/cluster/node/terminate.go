@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// termination is the end of a Pod under way.
+// termination is an ongoing end of a Pod.
 type termination struct {
 	grace    time.Duration // as last asked for
 	deadline time.Time     // SIGKILL
 	stopAt   time.Time     // earliest end of a container
 }
 
-// terminate ends the Pod's containers within the grace period of its deletion.
-// Another deletion with a shorter one cuts that short.
+// terminate ends the Pod's containers within the grace period of its deletion. Another
+// deletion with a shorter grace period shortens it.
 func (p *pod) terminate(now time.Time) {
 	grace := p.grace(p.object.DeletionGracePeriodSeconds)
 	switch t := p.termination; {
@@ -35,17 +35,16 @@ func (p *pod) terminate(now time.Time) {
 	p.down = p.stopAll(now, t.deadline)
 }
 
-// stopAll moves the stop of every running container on, each on its own but
-// for sidecars: they get SIGTERM once the main containers and the sidecars
-// after them are gone. It returns true if nothing runs any more.
+// stopAll advances the stop of every running container. Containers stop independently
+// except sidecars, which get SIGTERM once the main containers and the sidecars after
+// them are gone. It returns true if nothing runs any more.
 func (p *pod) stopAll(now, deadline time.Time) bool {
-	// From last to first, so that a sidecar sees how those fared that it has
-	// to wait for.
+	// From last to first, so that a sidecar sees the result of those that it waits for.
 	down := true
 	for i := len(p.containers) - 1; i >= 0; i-- {
 		c := p.containers[i]
 		if c.instance == nil {
-			c.waiting = nil // it is not waiting for a start any more
+			c.waiting = nil // it no longer waits for a start
 			continue
 		}
 		if p.reap(c, now) {
@@ -61,7 +60,7 @@ func (p *pod) stopAll(now, deadline time.Time) bool {
 	return down
 }
 
-// killAll ends what is left of a Pod whose object is gone.
+// killAll kills what is left of a Pod whose object is gone.
 func (p *pod) killAll(now time.Time) {
 	p.down = true
 	for _, c := range p.containers {

@@ -14,7 +14,7 @@ func TestTerminationRunsHooksThenSignals(t *testing.T) {
 	s.step()
 	s.runtime.calls = nil
 	s.delete(30)
-	s.expectCalls("term quick") // the other's hook does not hold it up
+	s.expectCalls("term quick") // the other container's hook does not delay it
 	s.expect("Running slow=running quick=Completed(0) +PodReadyToStartContainers +Initialized")
 	s.pass(4 * time.Second)
 	s.expectCalls()

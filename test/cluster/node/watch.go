@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watchPods follows the Pods that are bound to a node.
+// watchPods watches the Pods that are bound to a node.
 func (a *Agent) watchPods(ctx context.Context) (informers.SharedInformerFactory, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(a.client, 0,
 		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
@@ -29,8 +29,8 @@ func (a *Agent) watchPods(ctx context.Context) (informers.SharedInformerFactory,
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { a.observe(object) },
 		UpdateFunc: func(before, object any) {
-			// A watch that was cut off may miss that a Pod was replaced by
-			// another of its name.
+			// An interrupted watch may miss that another Pod of the same name replaced
+			// this one.
 			if old, ok := before.(*corev1.Pod); ok && old.UID != object.(metav1.Object).GetUID() {
 				a.forget(old)
 			}
@@ -48,7 +48,7 @@ func (a *Agent) watchPods(ctx context.Context) (informers.SharedInformerFactory,
 	return factory, nil
 }
 
-// observe takes note of what a Pod of one of the nodes is like now.
+// observe records the latest version of a Pod on one of the nodes.
 func (a *Agent) observe(object any) {
 	observed, ok := object.(*corev1.Pod)
 	if !ok {
@@ -69,7 +69,7 @@ func (a *Agent) observe(object any) {
 	a.queue.Add(observed.UID)
 }
 
-// forget takes note of the end of a Pod's object.
+// forget records that a Pod's object is gone.
 func (a *Agent) forget(object any) {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki makes the keys and certificates of one development cluster: a
-// certificate authority of its own, server and client certificates, and the
-// key that signs service-account tokens. Nothing here is meant to leave the
-// machine.
+// Package pki creates the keys and certificates of one development cluster: its own
+// certificate authority, server and client certificates, and the key that signs
+// service-account tokens. Nothing here is meant to leave the machine.
 package pki
 
 import (
@@ -24,7 +23,7 @@ import (
 const (
 	// Lifetime of every certificate. A development cluster lives for hours.
 	Lifetime = 365 * 24 * time.Hour
-	// skew allows a clock that was set back a little after the start.
+	// skew tolerates a clock that was set back a little after the start.
 	skew = time.Hour
 )
 
@@ -36,14 +35,14 @@ type Pair struct {
 	Key []byte
 }
 
-// Authority signs certificates. Make it with NewAuthority.
+// Authority signs certificates. NewAuthority creates it.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
 }
 
-// NewAuthority makes a certificate authority that is valid from now on.
+// NewAuthority creates a certificate authority that is valid from now on.
 func NewAuthority(name string, now time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -67,7 +66,7 @@ func NewAuthority(name string, now time.Time) (*Authority, error) {
 	return &Authority{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// LoadAuthority reads back an authority from its PEM certificate and key.
+// LoadAuthority loads an authority from its PEM certificate and key.
 func LoadAuthority(pair Pair) (*Authority, error) {
 	both, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
@@ -83,8 +82,8 @@ func LoadAuthority(pair Pair) (*Authority, error) {
 // PEM is the authority's certificate.
 func (a *Authority) PEM() []byte { return a.pem }
 
-// Pair is the authority's certificate and private key: whoever has it can be
-// any user of the cluster.
+// Pair is the authority's certificate and private key: whoever has it can act as any
+// user of the cluster.
 func (a *Authority) Pair() (Pair, error) {
 	key, err := privatePEM(a.key)
 	return Pair{Cert: a.pem, Key: key}, err
@@ -142,7 +141,7 @@ func (a *Authority) sign(template *x509.Certificate) (Pair, error) {
 	return Pair{Cert: encode("CERTIFICATE", der), Key: private}, nil
 }
 
-// SigningKey makes the key pair for service-account tokens, both halves PEM.
+// SigningKey creates the key pair for service-account tokens, both in PEM.
 func SigningKey() (public, private []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

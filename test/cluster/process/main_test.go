@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// roleEnv makes this test binary play a process of a test.
+// roleEnv makes this test binary act as a process of a test.
 const roleEnv = "PROCESS_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func play(role string, m *testing.M) int {
 	switch role {
 	case "":
 		return m.Run()
-	case "talker": // says something and ends
+	case "talker": // writes something and exits
 		for i := range 30 {
 			fmt.Println("line", i)
 		}
@@ -54,7 +54,7 @@ func play(role string, m *testing.M) int {
 	return 1
 }
 
-// forever waits for what never comes.
+// forever never returns.
 func forever() {
 	never := make(chan os.Signal, 1)
 	signal.Notify(never, syscall.SIGUSR1)

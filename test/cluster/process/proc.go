@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Identity names one run of one process for ever: a process id alone is reused
-// by the kernel, the pair of id and start time is not, and the boot id tells
-// one boot of the machine from the next.
+// Identity permanently identifies one run of one process: the kernel reuses a process
+// ID but not the pair of ID and start time, and the boot ID distinguishes boots of the
+// machine.
 type Identity struct {
 	// PID is the process id.
 	PID int `json:"pid"`
@@ -30,8 +30,8 @@ type Table struct {
 	Root string
 }
 
-// Identify returns the identity of a process that runs now. The error is
-// os.ErrNotExist when there is none.
+// Identify returns the identity of a running process. The error is os.ErrNotExist if
+// there is none.
 func (t Table) Identify(pid int) (Identity, error) {
 	stat, err := t.stat(pid)
 	if err != nil {
@@ -53,8 +53,8 @@ func (t Table) BootID() (string, error) {
 	return strings.TrimSpace(string(boot)), nil
 }
 
-// Alive says whether the very process that id names still runs. A zombie does
-// not run.
+// Alive reports whether exactly the process that id names still runs. A zombie does not
+// run.
 func (t Table) Alive(id Identity) bool {
 	now, err := t.Identify(id.PID)
 	if err != nil || now != id {
@@ -98,9 +98,8 @@ func (t Table) stat(pid int) (stat, error) {
 	return s, nil
 }
 
-// parseStat reads fields 3 (state) and 22 (start time). The second field, the
-// command, may hold spaces and parentheses: fields are counted after the last
-// closing one.
+// parseStat reads fields 3 (state) and 22 (start time). The second field, the command,
+// may hold spaces and parentheses, so fields are counted from the last closing one.
 func parseStat(raw []byte) (stat, error) {
 	end := bytes.LastIndexByte(raw, ')')
 	if end < 0 {

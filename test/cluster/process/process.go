@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// tailLines is how much of its log an ExitError quotes: enough for the last
-// words of a Kubernetes component, little enough for a terminal.
+// tailLines is how much of its log an ExitError quotes: enough for the last words of a
+// Kubernetes component, and short enough for a terminal.
 const tailLines = 12
 
 // Process is one running or ended child.
@@ -26,11 +26,11 @@ type Process struct {
 	done      chan struct{}
 
 	mu       sync.Mutex
-	asked    bool // the end was asked for by Stop or Kill
+	asked    bool // Stop or Kill requested the end
 	exitText string
 }
 
-// ExitError says that a process ended, how, and what it said last.
+// ExitError reports that a process ended, how, and its last output.
 type ExitError struct {
 	// Name is the process's name, for instance "kube-apiserver".
 	Name string
@@ -42,7 +42,7 @@ type ExitError struct {
 	Tail []string
 }
 
-// Error gives the gist in its first line and the whole story below.
+// Error gives the gist in its first line and the details below.
 func (e *ExitError) Error() string {
 	said := "\n  it wrote nothing"
 	if len(e.Tail) > 0 {
@@ -66,7 +66,7 @@ func (p *Process) Started() time.Time { return p.started }
 // Done is closed when the process has ended and was reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Asked says whether the end was asked for with Stop or Kill.
+// Asked reports whether Stop or Kill requested the end.
 func (p *Process) Asked() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,9 +91,9 @@ func (p *Process) Tail(n int) []string {
 	return tailOf(p.spec.Log, p.logOffset, n)
 }
 
-// Stop asks the process to end with SIGTERM and kills it with SIGKILL when it
-// still runs after grace, or when ctx ends before. It returns when the process
-// is gone; stopping an ended process is no error.
+// Stop sends SIGTERM, and SIGKILL if the process still runs after grace or when ctx
+// ends earlier. It returns when the process is gone; stopping an ended process is not
+// an error.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// bound is how long a test waits for what must come.
+// bound limits how long a test waits.
 const bound = 20 * time.Second
 
 func spawner(t *testing.T) *Spawner {
@@ -147,7 +147,7 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// A parent that is killed with SIGKILL can end nobody; the kernel does it.
+// A parent killed with SIGKILL cannot end its children; the kernel does it.
 func TestNoChildOutlivesItsParent(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	parent := start(t, spawner(t), "parent", log)

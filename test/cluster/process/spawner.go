@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process starts, watches and ends the child processes of the
-// development cluster.
+// Package process starts, watches and ends the child processes of the development
+// cluster.
 //
-// No child outlives its parent: every child asks the kernel for SIGKILL when
-// its parent dies (Pdeathsig), also when the parent itself is killed with
-// SIGKILL and can run no clean-up. Every child leads a process group of its
-// own, so that Ctrl-C in a terminal reaches only the parent, which then ends
-// its children in the order that it wants.
+// No child outlives its parent: every child asks the kernel for SIGKILL when its parent
+// dies (Pdeathsig), even if the parent is itself killed with SIGKILL and cannot clean
+// up. Every child leads its own process group, so that Ctrl-C in a terminal reaches
+// only the parent, which then ends its children in the order it chooses.
 package process
 
 import (
@@ -25,7 +24,7 @@ import (
 // ErrClosed is returned by Spawner.Start after Spawner.Close.
 var ErrClosed = errors.New("the process spawner is closed")
 
-// Spec says which program to run and where its output goes.
+// Spec describes the program to run and where its output goes.
 type Spec struct {
 	// Name is what messages call the process, for instance "etcd".
 	Name string
@@ -37,14 +36,14 @@ type Spec struct {
 	Dir string
 	// Env is the whole environment; nil means the caller's.
 	Env []string
-	// Log is the file that stdout and stderr are appended to. Its folder is
-	// made when it is missing.
+	// Log is the file that stdout and stderr are appended to. Its directory is created
+	// if missing.
 	Log string
 }
 
-// Spawner forks children from one operating-system thread that lives as long
-// as the Spawner: Pdeathsig fires when the forking *thread* ends, and the Go
-// runtime ends threads when it likes.
+// Spawner forks children from one operating-system thread that lives as long as the
+// Spawner: Pdeathsig fires when the forking *thread* ends, and the Go runtime may end
+// threads at any time.
 type Spawner struct {
 	requests chan spawnRequest
 	closing  chan struct{}
@@ -62,8 +61,7 @@ type spawnReply struct {
 	err     error
 }
 
-// NewSpawner starts the thread that forks. Close it when all its children have
-// ended.
+// NewSpawner starts the forking thread. Close it when all its children have ended.
 func NewSpawner() *Spawner {
 	s := &Spawner{
 		requests: make(chan spawnRequest),
@@ -76,8 +74,8 @@ func NewSpawner() *Spawner {
 
 func (s *Spawner) loop() {
 	defer close(s.closed)
-	// Never unlocked: the thread must not be reused or ended while a child
-	// lives, and it ends together with this goroutine.
+	// Never unlocked: the thread must not be reused or ended while a child lives, and
+	// it ends together with this goroutine.
 	runtime.LockOSThread()
 	for {
 		select {
@@ -90,8 +88,8 @@ func (s *Spawner) loop() {
 	}
 }
 
-// Start runs a program. The error says which program could not be started and
-// why; it is ErrClosed after Close.
+// Start runs a program. The error names the program that could not be started and the
+// cause; it is ErrClosed after Close.
 func (s *Spawner) Start(spec Spec) (*Process, error) {
 	reply := make(chan spawnReply, 1)
 	select {

@@ -13,8 +13,8 @@ const (
 	tailLineSize = 400      // characters kept of one line
 )
 
-// TailFile returns the last n non-empty lines of a file, oldest first, each cut
-// to 400 characters. A file that cannot be read has no lines.
+// TailFile returns the last n non-empty lines of a file, oldest first, each cut to 400
+// characters. An unreadable file has no lines.
 func TailFile(path string, n int) []string { return tailOf(path, 0, n) }
 
 func tailOf(path string, from int64, n int) []string {

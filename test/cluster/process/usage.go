@@ -15,8 +15,7 @@ import (
 // architecture that Go runs on.
 const clockTick = 10 * time.Millisecond
 
-// CPU is the time that a process and its threads have computed, for themselves
-// and in the kernel.
+// CPU is the CPU time of a process and its threads, in user and kernel mode.
 func (t Table) CPU(pid int) (time.Duration, error) {
 	raw, err := os.ReadFile(t.path(strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -39,8 +38,8 @@ func (t Table) CPU(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// PeakRSS is the most resident memory that a process has had at a time, in
-// bytes (VmHWM of /proc/PID/status).
+// PeakRSS is the peak resident memory of a process, in bytes (VmHWM of
+// /proc/PID/status).
 func (t Table) PeakRSS(pid int) (int64, error) {
 	raw, err := os.ReadFile(t.path(strconv.Itoa(pid), "status"))
 	if err != nil {
@@ -60,8 +59,8 @@ func (t Table) PeakRSS(pid int) (int64, error) {
 	return 0, fmt.Errorf("read the peak memory of process %d: its status has no VmHWM", pid)
 }
 
-// MachineCPU is the time that all processors of the machine have been busy since
-// boot, for whomever, and were taken away by a hypervisor.
+// MachineCPU is the time since boot that the machine's processors were busy with
+// anything, or were taken away by a hypervisor.
 func (t Table) MachineCPU() (time.Duration, error) {
 	raw, err := os.ReadFile(t.path("stat"))
 	if err != nil {
@@ -88,7 +87,7 @@ func (t Table) MachineCPU() (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// Age is how long a process has run, to a hundredth of a second.
+// Age is how long a process has run, accurate to 10 ms.
 func (t Table) Age(pid int) (time.Duration, error) {
 	stat, err := t.stat(pid)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestPeakRSS(t *testing.T) {
 	}
 }
 
-// The process was started at the tick 12, that is 120 ms after the machine.
+// The process started at tick 12, that is 120 ms after the machine.
 func TestAge(t *testing.T) {
 	for text, want := range map[string]time.Duration{"5.12 9.00\n": 5 * time.Second, "": -1, "long 1\n": -1} {
 		table := fakeProc(t, "boot", map[int]string{7: statLine(7, "usher", "S", 12)})

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Board is the present state of a set of tasks, made from events. The zero value
-// is empty. It decides what a person reads, and leaves the writing to Display.
+// Board is the present state of a set of tasks, built from events. The zero value is
+// empty. It decides what a person reads; Display writes it.
 type Board struct{ rows []row }
 
 type row struct {
@@ -22,7 +22,7 @@ type row struct {
 	changed time.Time // when it reached its state
 }
 
-// Apply takes one event with a task in; remarks are none of its business.
+// Apply applies an event with a task; it ignores remarks.
 func (b *Board) Apply(e Event) {
 	r := b.row(e.Task)
 	if r.began.IsZero() && e.State != Waiting {
@@ -44,8 +44,8 @@ func (b *Board) row(task string) *row {
 	return &b.rows[len(b.rows)-1]
 }
 
-// Lines are one line per task, in the order in which the tasks were first heard
-// of, none wider than width.
+// Lines returns one line per task, in the order in which the tasks first appeared, none
+// wider than width.
 func (b *Board) Lines(now time.Time, width int) []string {
 	name := 0
 	for _, r := range b.rows {
@@ -58,7 +58,7 @@ func (b *Board) Lines(now time.Time, width int) []string {
 	return list
 }
 
-// Active describes the tasks that are under way, for a line now and then.
+// Active describes the tasks in progress, for an occasional line.
 func (b *Board) Active(now time.Time) string {
 	parts := []string{}
 	for _, r := range b.rows {
@@ -69,7 +69,7 @@ func (b *Board) Active(now time.Time) string {
 	return strings.Join(parts, "; ")
 }
 
-// text says how a task does, and for how long it has been at it.
+// text describes a task's state, and how long it has taken so far.
 func (r row) text(now time.Time) string {
 	text := string(r.state)
 	if r.detail != "" && r.state.Final() {
@@ -93,7 +93,7 @@ func (r row) text(now time.Time) string {
 	return text + ", " + Short(until.Sub(r.began))
 }
 
-// Short writes a duration as a person would: 0.4s, 38s, 4m07s, 3h20m.
+// Short formats a duration as a person would: 0.4s, 38s, 4m07s, 3h20m.
 func Short(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -108,8 +108,8 @@ func Short(d time.Duration) string {
 	}
 }
 
-// clip cuts a line that a terminal would wrap: a wrapped line would throw off
-// the count of lines to go up.
+// clip cuts a line that a terminal would wrap: a wrapped line would falsify the number
+// of lines to go up.
 func clip(line string, width int) string {
 	runes := []rune(line)
 	if width <= 0 || len(runes) <= width {

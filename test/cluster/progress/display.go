@@ -22,15 +22,15 @@ const (
 type Screen struct {
 	// Out takes the text.
 	Out io.Writer
-	// Width returns the terminal's width in characters; nil when Out is no
-	// terminal, and then nothing is ever overwritten.
+	// Width returns the terminal's width in characters; nil if Out is not a terminal,
+	// in which case nothing is ever overwritten.
 	Width func() int
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// ScreenOf describes an open file: a terminal gets live lines, unless it says
-// that it cannot move its cursor (TERM=dumb).
+// ScreenOf describes an open file: a terminal gets live lines, unless it cannot move
+// its cursor (TERM=dumb).
 func ScreenOf(f *os.File) Screen {
 	s := Screen{Out: f}
 	if term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
@@ -45,8 +45,8 @@ func ScreenOf(f *os.File) Screen {
 	return s
 }
 
-// Display shows events on a screen. Make it with Show; its Sink takes events from
-// any goroutine.
+// Display shows events on a screen. Show creates it; its Sink takes events from any
+// goroutine.
 type Display struct {
 	screen Screen
 	stop   chan struct{}
@@ -57,7 +57,7 @@ type Display struct {
 	drawn int // live lines on the terminal
 }
 
-// Show begins a display. Close it to leave the last state on the screen.
+// Show starts a display. Close it to leave the last state on the screen.
 func Show(screen Screen) *Display {
 	if screen.Now == nil {
 		screen.Now = time.Now
@@ -99,7 +99,7 @@ func (d *Display) loop(every time.Duration) {
 	}
 }
 
-// tick is what happens now and then without any news: the clock goes on.
+// tick runs regularly even without news, because the displayed times advance.
 func (d *Display) tick() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +116,7 @@ func (d *Display) take(e Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if e.Task == "" {
-		// A remark begins a new set of tasks: the old ones stay as they are.
+		// A remark starts a new set of tasks: the old ones stay as they are.
 		d.settle()
 		d.print(e.Detail + "\n")
 		return
@@ -131,7 +131,7 @@ func (d *Display) take(e Event) {
 	}
 }
 
-// settle leaves the live lines on the screen for good and forgets their tasks.
+// settle leaves the live lines on the screen permanently and forgets their tasks.
 func (d *Display) settle() {
 	if d.live() {
 		d.redraw()
@@ -143,8 +143,8 @@ func (d *Display) settle() {
 func (d *Display) redraw() {
 	text := &strings.Builder{}
 	if d.drawn > 0 {
-		// Up to the first of our lines, then erase all below. The terminal may have
-		// echoed a ^C, which moves the cursor to the right.
+		// Go up to the first of our lines, then erase everything below. The terminal
+		// may have echoed a ^C, which moves the cursor to the right.
 		_, _ = fmt.Fprintf(text, "\r\x1b[%dA\x1b[J", d.drawn)
 	}
 	lines := d.board.Lines(d.screen.Now(), d.screen.Width())
@@ -155,6 +155,6 @@ func (d *Display) redraw() {
 	d.print(text.String())
 }
 
-// print writes to the screen. A screen that has gone is no reason to end the
-// work that it shows.
+// print writes to the screen. A screen that is gone must not stop the work that it
+// shows.
 func (d *Display) print(text string) { _, _ = io.WriteString(d.screen.Out, text) }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress shows long work to a person: one live line per task on a
-// terminal, plain lines now and then elsewhere.
+// Package progress shows long work to a person: one live line per task on a terminal,
+// occasional plain lines elsewhere.
 package progress
 
 import "time"
 
-// State is what a task does now. Its text is what the person reads.
+// State is what a task does now. People read its text.
 type State string
 
 // The states of a task, in the usual order.
@@ -22,19 +22,19 @@ const (
 	Failed      State = "failed"
 )
 
-// Final says whether a task in this state has come to its end.
+// Final reports whether a task in this state has ended.
 func (s State) Final() bool { return s == Done || s == Failed }
 
-// Event is one piece of news. An event without a Task is a remark on the whole.
+// Event is one piece of news. An event without a Task is a general remark.
 type Event struct {
 	// Task is a component or a binary, for instance "kube-apiserver".
 	Task string `json:"task,omitempty"`
 	// State is the new state of the task.
 	State State `json:"state,omitempty"`
-	// Detail is text for people: a remark, a port, the reason of a wait.
+	// Detail is text for people: a remark, a port, the reason for a wait.
 	Detail string `json:"detail,omitempty"`
-	// Count of Total units (packages) are done; a Total of 0 means that there
-	// is nothing to count.
+	// Count of Total units (packages) are done; a Total of 0 means that there is
+	// nothing to count.
 	Count int `json:"count,omitempty"`
 	// Total is the number of units of the task.
 	Total int `json:"total,omitempty"`
@@ -42,8 +42,8 @@ type Event struct {
 	At time.Time `json:"at"`
 }
 
-// Sink takes events. It must be quick and safe for concurrent use; nil is
-// allowed wherever a Sink is asked for and hears nothing.
+// Sink takes events. It must be quick and safe for concurrent use. A nil Sink is
+// allowed everywhere and drops events.
 type Sink func(Event)
 
 // Tell sends an event; a nil Sink drops it.

@@ -81,12 +81,12 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// show makes a display whose clock stands still and whose ticker the test plays.
+// show creates a display whose clock stands still and whose ticks the test triggers.
 func show(t *testing.T, width func() int) (*Display, *strings.Builder) {
 	t.Helper()
 	out := &strings.Builder{}
 	d := Show(Screen{Out: out, Width: width, Now: func() time.Time { return at(10) }})
-	// The ticker's own turn would mix with the test's.
+	// The ticker's own ticks would mix with the test's.
 	close(d.stop)
 	<-d.ended
 	return d, out
@@ -124,7 +124,7 @@ func TestLiveDisplayOverwritesItsOwnLinesOnly(t *testing.T) {
 		"  etcd  waiting\n" +
 		up1 + "  etcd  waiting\n  api   waiting\n" +
 		up2 + "  etcd  waiting\n  api   waiting\n" + // the tick
-		up2 + "  etcd  waiting\n  api   waiting\n" + // left for good
+		up2 + "  etcd  waiting\n  api   waiting\n" + // left permanently
 		"Starting.\n" +
 		"  etcd  starting, 2.0s\n" +
 		up1 + "  etcd  starting, 2.0s\n"

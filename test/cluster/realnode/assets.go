@@ -18,18 +18,17 @@ import (
 
 // Assets are the programs of a node.
 type Assets struct {
-	// Packages is the folder of the unpacked packages.
+	// Packages is the directory of the unpacked packages.
 	Packages string
-	// Kubelet is the kubelet's file.
+	// Kubelet is the kubelet's executable.
 	Kubelet string
 }
 
 // packages are the Debian packages of a node.
 func packages() []string { return []string{"containerd", "runc", "containernetworking-plugins"} }
 
-// GetAssets fetches and builds what is missing, and the control plane with it. It
-// needs Debian's apt-get and dpkg, and the go command for what is not in the cache
-// yet.
+// GetAssets downloads and builds what is missing, including the control plane. It needs
+// Debian's apt-get and dpkg, and the go command for what is not in the cache yet.
 func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 	if err := checkTools(exec.LookPath); err != nil {
 		return Assets{}, err
@@ -50,7 +49,7 @@ func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 	return a, a.check()
 }
 
-// checkTools says which tools are missing to get packages.
+// checkTools reports which tools for getting packages are missing.
 func checkTools(look func(string) (string, error)) error {
 	for _, tool := range []string{"apt-get", "apt-cache", "dpkg", "dpkg-query"} {
 		if _, err := look(tool); err != nil {
@@ -79,11 +78,11 @@ func (a Assets) check() error {
 // env is the environment in which containerd and the kubelet find the rest.
 func (a Assets) env() []string {
 	paths := []string{filepath.Dir(a.containerd()), filepath.Dir(a.runc()), os.Getenv("PATH")}
-	// Of two values of one variable the first counts.
+	// Of two values of one variable, the first one counts.
 	return append([]string{"PATH=" + strings.Join(paths, ":"), fetch.LibraryPath(a.Packages)}, os.Environ()...)
 }
 
-// run runs one of the programs to its end.
+// run runs one of the programs to completion.
 func (a Assets) run(ctx context.Context, path string, args ...string) error {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = a.env()

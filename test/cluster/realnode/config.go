@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// socket is containerd's; /run is the sandbox's own.
+	// socket is containerd's; the sandbox has its own /run.
 	socket = "/run/containerd/containerd.sock"
-	// pauseImage is the one that holds a Pod's namespaces.
+	// pauseImage is the image that holds a Pod's namespaces.
 	pauseImage = "usher.test/pause:1"
-	// maxOpenFiles is what a kubelet asks for by default.
+	// maxOpenFiles is what a kubelet requests by default.
 	maxOpenFiles = 1000000
 )
 
-// containerdConfig is of version 2, which containerd 1.6 to 2 read.
+// containerdConfig has version 2, which containerd 1.6 to 2 read.
 const containerdConfig = `version = 2
 root = %[1]q
 state = "/run/containerd"
@@ -91,9 +91,9 @@ func networkConfig() map[string]any {
 	}
 }
 
-// kubeletSettings are a kubelet's for a node that lives some minutes beside other
-// work: it evicts and collects nothing, and does not ask for what only the whole
-// machine could give.
+// kubeletSettings suit a node that lives for minutes and shares its machine: it neither
+// evicts nor garbage-collects, and does not ask for what only the whole machine could
+// give.
 func (n *Node) kubeletSettings() (map[string]any, error) {
 	score, err := oomScore()
 	if err != nil {
@@ -121,8 +121,8 @@ func (n *Node) kubeletSettings() (map[string]any, error) {
 			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
 		},
 		"imageGCHighThresholdPercent": 100,
-		// Else an image that was imported would have to be pulled once one of the
-		// same content was.
+		// Otherwise an imported image would have to be pulled once another of the same
+		// content was.
 		"imagePullCredentialsVerificationPolicy": "NeverVerify",
 		"serializeImagePulls":                    false,
 		"registryPullQPS":                        0,
@@ -135,8 +135,8 @@ func (n *Node) kubeletSettings() (map[string]any, error) {
 	}, nil
 }
 
-// oomScore is the one that this process has: to lower it takes a right that a
-// machine may withhold.
+// oomScore is the score of this process: lowering it takes a privilege that a machine
+// may withhold.
 func oomScore() (int, error) {
 	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -145,7 +145,7 @@ func oomScore() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// openFiles is the most that this process may ask for.
+// openFiles is the most that this process may request.
 func openFiles() (uint64, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

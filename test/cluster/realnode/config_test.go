@@ -47,7 +47,7 @@ func TestMissingTools(t *testing.T) {
 	}
 }
 
-// The first of two values of one variable counts.
+// Of two values of one variable, the first one counts.
 func TestEnvironmentPutsTheNodesProgramsFirst(t *testing.T) {
 	env := Assets{Packages: "/packages"}.env()
 	if !strings.HasPrefix(env[0], "PATH=/packages/usr/bin:/packages/usr/sbin:") {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bridge is the node's own interface. A bridge without ports does what a dummy
-// interface does, and every kernel that can run Pods has one; the loopback
-// interface is refused by the kubelet.
+// bridge is the node's own interface. A bridge without ports works like a dummy
+// interface, and every kernel that can run Pods has one; the kubelet refuses the
+// loopback interface.
 const bridge = "usher0"
 
-// makeNetwork gives the sandbox the node's addresses.
+// makeNetwork assigns the node's addresses in the sandbox.
 func makeNetwork() error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -26,7 +26,7 @@ func makeNetwork() error {
 		up(socket, "lo"),
 		addBridge(socket),
 		address(socket, bridge, NodeAddress), up(socket, bridge),
-		// The label makes it a second address instead of a new first one.
+		// The label makes it a second address instead of replacing the first one.
 		address(socket, bridge+":1", serviceAddress),
 		unix.Close(socket),
 	)
@@ -48,7 +48,7 @@ func addBridge(socket int) error {
 	return nil
 }
 
-// address gives an interface an address that is alone in its network.
+// address assigns an interface an address in a network of its own.
 func address(socket int, name, text string) error {
 	if err := setAddress(socket, name, unix.SIOCSIFADDR, text); err != nil {
 		return err

@@ -27,26 +27,25 @@ const (
 	pollEvery = 50 * time.Millisecond
 )
 
-// Options of Start.
+// Options configures Start.
 type Options struct {
-	// Dir is the folder for the node's files, without an overlay below it.
+	// Dir is the directory for the node's files; it must not be on an overlay.
 	Dir string
 	// Cgroup is the sandbox's control group.
 	Cgroup string
 	// Assets are the programs.
 	Assets Assets
-	// Images are the archives of images to import before the node is ready. One
-	// of them must hold PauseImage.
+	// Images are image archives to import before the node is ready. One of them must
+	// hold PauseImage.
 	Images []string
-	// Mirrors are URLs of registries to pull images from instead of the hosts in their
-	// names.
+	// Mirrors maps hosts in image names to the registry URLs to pull from instead.
 	Mirrors map[string]string
-	// NodeGone is how long the control plane waits for a silent node before it
-	// takes it for lost; default 8 s.
+	// NodeGone is how long the control plane waits before it considers a silent node
+	// lost; default 8 s.
 	NodeGone time.Duration
-	// ExtraArgs are more arguments for the control plane.
+	// ExtraArgs are additional arguments for the control plane.
 	ExtraArgs cluster.ExtraArgs
-	// Tell hears of the progress; nil is allowed.
+	// Tell receives the progress; nil is allowed.
 	Tell progress.Sink
 }
 
@@ -68,7 +67,7 @@ type Node struct {
 	failed     chan error
 }
 
-// Start starts everything and returns when the node is ready and takes Pods.
+// Start starts everything and returns when the node is ready and accepts Pods.
 func Start(ctx context.Context, o Options) (*Node, error) {
 	if o.NodeGone == 0 {
 		o.NodeGone = defaultNodeGone
@@ -85,7 +84,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
-// together runs steps that do not need each other. Each ends when ctx does.
+// together runs independent steps concurrently. Each ends when ctx does.
 func together(steps ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var all sync.WaitGroup
@@ -109,16 +108,16 @@ func (n *Node) tell(task string, state progress.State, detail string) {
 // Plane is the control plane.
 func (n *Node) Plane() *cluster.Cluster { return n.plane }
 
-// RESTConfig is a client configuration for the administrator, for use inside.
+// RESTConfig is an administrator client configuration, for use inside.
 func (n *Node) RESTConfig() *rest.Config { return n.plane.RESTConfig() }
 
 // Kubeconfig is the path of the administrator's kubeconfig, for use inside.
 func (n *Node) Kubeconfig() string { return n.plane.Kubeconfig() }
 
-// Failed gets the error of a part that ended and was not asked to.
+// Failed receives the error of a part that ended unexpectedly.
 func (n *Node) Failed() <-chan error { return n.failed }
 
-// Stop ends the kubelet, the control plane and containerd. Containers run on
+// Stop ends the kubelet, the control plane and containerd. Containers keep running
 // until the sandbox ends.
 func (n *Node) Stop(ctx context.Context) error {
 	errs := []error{n.StopKubelet(ctx)}
@@ -179,7 +178,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 
 func (n *Node) startPlane(ctx context.Context) error {
 	extra := n.options.ExtraArgs
-	// The last one of a name wins.
+	// Of a repeated flag, the last one wins.
 	extra.APIServer = append([]string{
 		"--bind-address=0.0.0.0", "--advertise-address=" + NodeAddress, "--kubelet-preferred-address-types=InternalIP",
 	}, extra.APIServer...)
@@ -203,7 +202,7 @@ func (n *Node) startPlane(ctx context.Context) error {
 	return err
 }
 
-// StartKubelet starts the kubelet, unless it runs.
+// StartKubelet starts the kubelet unless it already runs.
 func (n *Node) StartKubelet(_ context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -220,8 +219,8 @@ func (n *Node) StartKubelet(_ context.Context) error {
 	return err
 }
 
-// StopKubelet ends the kubelet alone: its containers run on, and the control plane
-// hears nothing of the node. It is no error when the kubelet does not run.
+// StopKubelet ends only the kubelet: its containers keep running, and the control plane
+// hears nothing from the node. It is not an error if the kubelet does not run.
 func (n *Node) StopKubelet(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -246,7 +245,7 @@ func (n *Node) awaitNode(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns nil when the node is ready and takes Pods.
+// Ready returns nil if the node is ready and accepts Pods.
 func (n *Node) Ready(ctx context.Context) error {
 	node, err := n.clients.CoreV1().Nodes().Get(ctx, NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -266,7 +265,7 @@ func (n *Node) Ready(ctx context.Context) error {
 	return errors.New("the kubelet has not written the node's status yet")
 }
 
-// await waits until a part says that it is well.
+// await waits until a part reports that it is healthy.
 func (n *Node) await(ctx context.Context, p *process.Process, what string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -291,7 +290,7 @@ func (n *Node) ctr(ctx context.Context, args ...string) error {
 		append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
 }
 
-// Import makes the images of an archive known to the node, as if it had pulled
+// Import makes the images of an archive available to the node, as if it had pulled
 // them.
 func (n *Node) Import(ctx context.Context, archive string) error {
 	if err := n.ctr(ctx, "images", "import", archive); err != nil {
@@ -306,6 +305,6 @@ func (n *Node) importAll(ctx context.Context) error {
 			return err
 		}
 	}
-	// No collector of images may take it: it cannot be pulled.
+	// Garbage collection must not remove it, because it cannot be pulled.
 	return n.ctr(ctx, "images", "label", pauseImage, "io.cri-containerd.pinned=pinned")
 }

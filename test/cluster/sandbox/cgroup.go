@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// groupPrefix and the id of the process that called Run are a group's name.
+	// A group's name is groupPrefix and the ID of the process that called Run.
 	groupPrefix = "usher-sandbox-"
-	// removeTime bounds the removal: the kernel lets go of a group a moment after
-	// its last process has ended.
+	// removeTime bounds the removal: the kernel releases a group shortly after its last
+	// process has ended.
 	removeTime  = 10 * time.Second
 	removeEvery = 20 * time.Millisecond
 )
@@ -28,12 +28,12 @@ const (
 // hierarchy is a mounted tree of control groups.
 type hierarchy struct {
 	root string
-	// cpuset says that it is version 1's tree of processor sets.
+	// cpuset reports whether it is version 1's tree of processor sets.
 	cpuset bool
 }
 
-// hierarchies finds all mounted trees: the one of version 2, those of version 1,
-// or both, where container runtimes use both.
+// hierarchies finds all mounted trees: version 2, version 1, or both where container
+// runtimes use both.
 func hierarchies(mountinfo string) []hierarchy {
 	var found []hierarchy
 	scan := bufio.NewScanner(strings.NewReader(mountinfo))
@@ -76,8 +76,8 @@ func makeGroup(trees []hierarchy, name string) error {
 	return nil
 }
 
-// fillCPUSet gives a group all processors and memory nodes: an empty set takes
-// no process.
+// fillCPUSet gives a group all processors and memory nodes: an empty set accepts no
+// process.
 func fillCPUSet(root, name string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		all, err := os.ReadFile(filepath.Join(root, file))
@@ -91,7 +91,7 @@ func fillCPUSet(root, name string) error {
 	return nil
 }
 
-// removeGroup removes a group and those below it from every tree.
+// removeGroup removes a group and its descendants from every tree.
 func removeGroup(trees []hierarchy, name string) error {
 	var errs []error
 	for _, h := range trees {
@@ -108,7 +108,8 @@ func removeGroup(trees []hierarchy, name string) error {
 	return errors.Join(errs...)
 }
 
-// removeTree removes folders from the leaves up: the files in them go with them.
+// removeTree removes directories from the leaves up; the kernel removes the files in
+// them.
 func removeTree(folder string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +131,7 @@ func removeTree(folder string) error {
 	return nil
 }
 
-// staleGroups are the groups that killed runs have left.
+// staleGroups are the groups left by killed runs.
 func staleGroups(trees []hierarchy) []string {
 	var names []string
 	for _, h := range trees {

@@ -37,7 +37,7 @@ func TestHierarchies(t *testing.T) {
 	}
 }
 
-// groups makes groups with these names in folders that stand for trees.
+// groups creates groups with these names in directories that stand for trees.
 func groups(t *testing.T, names ...string) (trees []hierarchy) {
 	t.Helper()
 	trees = []hierarchy{{root: t.TempDir()}, {root: t.TempDir(), cpuset: true}}
@@ -76,7 +76,8 @@ func TestRemoveGroup(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(trees[0].root, "group")); !os.IsNotExist(err) {
 		t.Errorf("the group is still there: %v", err)
 	}
-	// A file that is no kernel's keeps its folder, as a process keeps its group.
+	// An ordinary file keeps its directory from being removed, as a process keeps its
+	// group.
 	if err := removeGroup(trees[1:], "group"); err == nil {
 		t.Error("a group that cannot go is not told of")
 	}

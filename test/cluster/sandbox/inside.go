@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageEnv tells a process of Run which one it is.
+// stageEnv tells a process of Run its role.
 const (
 	stageEnv  = "USHER_SANDBOX"
 	stageInit = "init"
@@ -27,15 +27,15 @@ const exitBroken = 125
 
 // Place is what a program inside knows of its sandbox.
 type Place struct {
-	// Dir is the folder that Run was given.
+	// Dir is the directory that Run was given.
 	Dir string
 	// Cgroup is the sandbox's control group, as a path below each hierarchy's
 	// root, for instance "/usher-123".
 	Cgroup string
 }
 
-// Enter must be called first in main. In process 1 of a sandbox it never returns.
-// In a program that runs inside it returns the place, elsewhere nil.
+// Enter must be called first in main. In process 1 of a sandbox it never returns. In a
+// program that runs inside it returns the place, elsewhere nil.
 func Enter() *Place {
 	place := &Place{Dir: os.Getenv(dirEnv), Cgroup: os.Getenv(groupEnv)}
 	switch os.Getenv(stageEnv) {
@@ -54,8 +54,8 @@ func Enter() *Place {
 
 // beInit is process 1: it mounts, runs the program and reaps until that has ended.
 func (p *Place) beInit() (code int, err error) {
-	// A process 1 gets no signal that it does not handle; the terminal's Ctrl-C
-	// reaches the program without its help.
+	// Process 1 gets no signal that it does not handle; the terminal's Ctrl-C reaches
+	// the program directly.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM)
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
@@ -65,8 +65,8 @@ func (p *Place) beInit() (code int, err error) {
 	if err := os.Setenv(stageEnv, stageMain); err != nil {
 		return 0, err
 	}
-	// Not by os/exec: that would wait for the program beside the loop below, which
-	// has to wait for whatever ends.
+	// Not through os/exec: that would wait for the program concurrently with the loop
+	// below, which has to wait for any child.
 	program, err := syscall.ForkExec("/proc/self/exe", os.Args, &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2},
 	})
@@ -75,7 +75,7 @@ func (p *Place) beInit() (code int, err error) {
 	}
 	go func() {
 		for range signals {
-			_ = syscall.Kill(program, syscall.SIGTERM) // It may have ended.
+			_ = syscall.Kill(program, syscall.SIGTERM) // It may already have ended.
 		}
 	}()
 	return reap(program)
@@ -114,15 +114,15 @@ func (p *Place) mount() error {
 			return err
 		}
 	}
-	// Volumes of containers with mount propagation need a shared root.
+	// Containers' volumes with mount propagation need a shared root.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share the mounts inside: %w", err)
 	}
 	return nil
 }
 
-// overlayVarLib keeps /var/lib readable, for a checkout or a cache that is there,
-// and takes all writes to the sandbox's folder.
+// overlayVarLib keeps /var/lib readable, in case a checkout or a cache is there, and
+// redirects all writes to the sandbox's directory.
 func (p *Place) overlayVarLib() error {
 	upper, work := filepath.Join(p.Dir, "varlib"), filepath.Join(p.Dir, "varlib.work")
 	if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
@@ -146,8 +146,8 @@ func (p *Place) bindLogs() error {
 	return nil
 }
 
-// tunables are what a kubelet sets and no namespace keeps apart, with the values
-// that it wants to see.
+// tunables are the sysctls that a kubelet sets and no namespace isolates, with the
+// values that it expects.
 func tunables() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory":      "1",
@@ -159,12 +159,12 @@ func tunables() map[string]string {
 	}
 }
 
-// maskTunables puts files over the machine's tunables.
+// maskTunables mounts files over the machine's tunables.
 func (p *Place) maskTunables() error {
 	for name, value := range tunables() {
 		target := filepath.Join("/proc/sys", name)
 		if _, err := os.Stat(target); errors.Is(err, os.ErrNotExist) {
-			continue // A kernel without it: then nobody can write it either.
+			continue // The kernel lacks it, so nobody can write it either.
 		}
 		file := filepath.Join(p.Dir, "tunables", name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

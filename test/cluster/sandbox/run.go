@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// endGrace is how long the program inside may take to end after it was asked to.
+// endGrace is how long the program inside may take to end when asked to.
 const endGrace = 45 * time.Second
 
-// Options of Run.
+// Options configures Run.
 type Options struct {
-	// Dir is a folder for the files of the sandbox. It must exist, be empty, and
-	// not be on an overlay.
+	// Dir is a directory for the files of the sandbox. It must exist, be empty, and not
+	// be on an overlay.
 	Dir string
 	// Args are the arguments of the program inside, which is this one.
 	Args []string
@@ -29,8 +29,8 @@ type Options struct {
 	Stdin, Stdout, Stderr *os.File
 }
 
-// Check says what is missing on this machine, each as a sentence that says what
-// to do; nil if a sandbox can be made.
+// Check reports what is missing on this machine, with a sentence for each on what to
+// do; nil if a sandbox can be created.
 func Check() error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("a real node needs Linux, and this is %s: run it in a virtual machine", runtime.GOOS)
@@ -49,10 +49,10 @@ func Check() error {
 	return nil
 }
 
-// Run runs this program inside, with other arguments, and returns its exit code.
-// When ctx ends the program gets SIGTERM and, if it does not end in time, SIGKILL.
-// When Run returns no process, mount or control group of the sandbox is left: the
-// error says if it is not so.
+// Run runs this program inside, with other arguments, and returns its exit code. When
+// ctx ends, the program gets SIGTERM and, if it does not end in time, SIGKILL. When Run
+// returns, no process, mount or control group of the sandbox is left; otherwise the
+// error says so.
 func Run(ctx context.Context, o Options) (code int, err error) {
 	trees, err := findHierarchies()
 	if err != nil {
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	err = cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) || (err != nil && ctx.Err() != nil) {
-		err = nil // The program's own code says it.
+		err = nil // The program's own exit code reports it.
 	}
 	return cmd.ProcessState.ExitCode(), errors.Join(err, spacesErr, leftovers(spaces, o.Dir))
 }
@@ -97,7 +97,7 @@ func command(ctx context.Context, o Options, group string) *exec.Cmd {
 	return cmd
 }
 
-// namespacesOf names the namespaces of a process that are not this one's.
+// namespacesOf names the namespaces of a process that differ from this one's.
 func namespacesOf(pid int) ([]string, error) {
 	var names []string
 	for _, kind := range []string{"mnt", "net", "pid"} {
@@ -117,8 +117,8 @@ func namespacesOf(pid int) ([]string, error) {
 	return names, nil
 }
 
-// leftovers says what is left of a sandbox: processes in its namespaces, and
-// mounts outside it that come from its folder.
+// leftovers reports what is left of a sandbox: processes in its namespaces, and mounts
+// outside it that come from its directory.
 func leftovers(spaces []string, dir string) error {
 	var errs []error
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/*") // The pattern is well-formed.

@@ -12,30 +12,28 @@ import (
 	"strings"
 )
 
-// Session is a whole run of a program that prepares itself outside and then runs
-// inside a sandbox.
+// Session is a complete run of a program that prepares itself outside a sandbox and
+// then runs inside.
 type Session struct {
-	// Prefix begins the names of folders for temporary files, for instance
-	// "usher-e2e-".
+	// Prefix starts the names of temporary directories, for instance "usher-e2e-".
 	Prefix string
-	// Prepare gets into dir what is not to be had inside, where there is no network.
+	// Prepare puts into dir what is not available inside, where there is no network.
 	Prepare func(ctx context.Context, dir string) error
-	// Logs are the paths below the folder that are kept when the run has failed.
+	// Logs are paths below the directory that are kept if the run has failed.
 	Logs []string
-	// Done is called at the end of a run that was a success, with its folder; nil is
-	// allowed.
+	// Done is called with the directory after a successful run; nil is allowed.
 	Done func(dir string) error
-	// Args are the arguments of the program inside, Out takes what it writes and what
-	// the session says.
+	// Args are the arguments of the program inside; Out receives its output and the
+	// session's.
 	Args []string
 	Out  *os.File
 }
 
-// ErrFailed is returned when the program inside has said what is wrong.
+// ErrFailed means that the program inside has reported the failure.
 var ErrFailed = errors.New("the run has failed")
 
-// Run checks the machine, prepares, runs the program inside and takes everything
-// down. Nothing is left of it but the logs of a run that failed.
+// Run checks the machine, prepares, runs the program inside and removes everything.
+// Only the logs of a failed run are left.
 func (s Session) Run(ctx context.Context) error {
 	if err := Check(); err != nil {
 		return err
@@ -74,7 +72,7 @@ func (s Session) run(ctx context.Context, dir string) error {
 	return nil
 }
 
-// removeStale removes the folders of runs that were killed.
+// removeStale removes the directories of killed runs.
 func removeStale(root, prefix string) error {
 	found, err := filepath.Glob(filepath.Join(root, prefix+"[0-9]*"))
 	if err != nil {
@@ -93,7 +91,7 @@ func removeStale(root, prefix string) error {
 	return nil
 }
 
-// keepLogs puts the logs where they outlive the run.
+// keepLogs copies the logs to where they outlive the run.
 func (s Session) keepLogs(dir string) error {
 	kept, err := os.MkdirTemp("", s.Prefix+"logs-")
 	if err != nil {

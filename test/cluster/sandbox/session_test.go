@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A run that was killed leaves its folder to the next one; a live one keeps its own.
+// The next run removes the directory of a killed run; a live one keeps its own.
 func TestRemoveStale(t *testing.T) {
 	const prefix = "usher-test-"
 	root := t.TempDir()

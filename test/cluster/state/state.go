@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state keeps on disk what is known of the cluster that runs in a
-// folder, and tells a state that holds from one that a crash has left behind.
+// Package state stores what is known of the cluster that runs in a directory, and
+// distinguishes a valid state from one left behind by a crash.
 package state
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// fileName is the state's file in the cluster's folder.
+// fileName is the state's file in the cluster's directory.
 const fileName = "state.json"
 
-// Phase is how far the supervisor has come.
+// Phase is how far the supervisor has got.
 type Phase string
 
 // The phases of a supervisor.
@@ -28,19 +28,19 @@ const (
 	Starting Phase = "starting"
 	Ready    Phase = "ready"
 	Stopping Phase = "stopping"
-	// Failed is the last word of a supervisor that has ended because of an error.
+	// Failed is the final phase of a supervisor that ended with an error.
 	Failed Phase = "failed"
 )
 
 // State is what a supervisor writes about itself and its cluster.
 type State struct {
-	// Supervisor is the process that keeps the cluster.
+	// Supervisor is the process that runs the cluster.
 	Supervisor process.Identity `json:"supervisor"`
-	// Phase is how far it has come.
+	// Phase is how far it has got.
 	Phase Phase `json:"phase"`
 	// Since is when the supervisor was started; for Failed, when it failed.
 	Since time.Time `json:"since"`
-	// Message says why, for Failed.
+	// Message is the cause, for Failed.
 	Message string `json:"message,omitempty"`
 	// Version of Kubernetes.
 	Version string `json:"version,omitempty"`
@@ -50,11 +50,11 @@ type State struct {
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	// Components are the control plane's processes, in start order.
 	Components []cluster.Component `json:"components,omitempty"`
-	// Nodes are the names of the nodes that the supervisor keeps.
+	// Nodes are the names of the nodes that the supervisor runs.
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// Write replaces the state of a folder in one step.
+// Write replaces the state of a directory atomically.
 func Write(dir string, s State) error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -71,7 +71,7 @@ func Write(dir string, s State) error {
 	return nil
 }
 
-// Remove deletes the state of a folder; it is no error when there is none.
+// Remove deletes the state of a directory; it is not an error if there is none.
 func Remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the cluster's state: %w", err)
@@ -79,33 +79,33 @@ func Remove(dir string) error {
 	return nil
 }
 
-// Verdict says what a folder's state is worth.
+// Verdict is how valid a directory's state is.
 type Verdict string
 
 // The verdicts of Examine.
 const (
 	// None means that there is no state: no cluster runs.
 	None Verdict = "None"
-	// Running means that the supervisor lives; State.Phase says what it does.
+	// Running means that the supervisor is alive; State.Phase is what it does.
 	Running Verdict = "Running"
-	// Ended means that the supervisor has ended because of an error, in order.
+	// Ended means that the supervisor reported an error and exited.
 	Ended Verdict = "Ended"
-	// Stale means that the supervisor has gone without a word.
+	// Stale means that the supervisor has gone without reporting its end.
 	Stale Verdict = "Stale"
 )
 
 // Finding is the result of Examine.
 type Finding struct {
-	// State is what the file says; empty for None.
+	// State is the content of the file; empty for None.
 	State State
-	// Verdict is what that is worth.
+	// Verdict is how valid the state is.
 	Verdict Verdict
-	// Reason says why the state is stale.
+	// Reason is why the state is stale.
 	Reason string
 }
 
-// Examine reads the state of a folder and compares it with the processes that
-// run now. A file that cannot be understood is Stale.
+// Examine reads the state of a directory and compares it with the running processes. An
+// unreadable file is Stale.
 func Examine(dir string, table process.Table) (Finding, error) {
 	path := filepath.Join(dir, fileName)
 	text, err := os.ReadFile(path)

@@ -18,7 +18,7 @@ import (
 
 const thisBoot = "boot-2"
 
-// procWith is a proc file system with processes that began at the given ticks.
+// procWith is a proc file system with processes that started at the given ticks.
 func procWith(t *testing.T, began map[int]uint64) process.Table {
 	t.Helper()
 	root := t.TempDir()
@@ -107,7 +107,7 @@ func TestRemove(t *testing.T) {
 	if err := Write(dir, stateOf(Ready, 1, 1, thisBoot)); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second finds nothing, which is no error
+	for range 2 { // the second one finds nothing, which is not an error
 		if err := Remove(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestSurvivors(t *testing.T) {
 		id := process.Identity{PID: 101 + i, StartTicks: uint64(5001 + i), BootID: thisBoot}
 		s.Components = append(s.Components, cluster.Component{Name: name, Process: id})
 	}
-	// 101 is etcd still; 102 is another program now; 103 is gone.
+	// 101 is still etcd; 102 is another program now; 103 is gone.
 	got := Survivors(s, table)
 	if len(got) != 1 || got[0].Name != "etcd" {
 		t.Errorf("got %+v, want etcd", got)
