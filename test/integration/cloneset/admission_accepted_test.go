@@ -14,10 +14,10 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// storage is a claim of one of the volumes that withVolumes offers.
+// storage requests one of the volumes that withVolumes offers.
 const storage = `{storageClassName: "", accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, selector: {matchLabels: {story: admission}}}`
 
-// accepted is what Usher takes.
+// accepted is what Usher accepts.
 var accepted = []manifest{
 	{name: "what is required alone", openkruise: accepts},
 	{name: "no replicas", openkruise: accepts, edits: []any{"spec.replicas", null}},
@@ -103,14 +103,14 @@ var accepted = []manifest{
 			of(`[{name: main, image: a, volumeMounts: [{name: data, mountPath: /data}, {name: data, mountPath: /data}]}]`)}},
 }
 
-// rolledOut: all Pods come, and an update reaches all of them.
+// rolledOut: all Pods are created, and an update reaches all of them.
 func rolledOut(s *story) {
 	s.settled(s.replicas())
 	s.newImage()
 	s.settled(s.replicas())
 }
 
-// newImage changes the image of the first container alone.
+// newImage changes only the image of the first container.
 func (s *story) newImage() {
 	s.Helper()
 	patch := []byte(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.test/web:v2"}]`)
@@ -119,10 +119,10 @@ func (s *story) newImage() {
 	}
 }
 
-// settledAt: as many Pods come.
+// settledAt: that many Pods are created.
 func settledAt(replicas int32) func(*story) { return func(s *story) { s.settled(replicas) } }
 
-// withVolumes is rolledOut with storage for the claims, and for those of an update.
+// withVolumes is rolledOut with storage for the claims, including those of an update.
 func withVolumes(count int) func(*story) {
 	return func(s *story) {
 		s.offerVolumes(2*count, "admission")
@@ -143,7 +143,7 @@ func heldBack(s *story) {
 	}
 }
 
-// limited: no Pod may be added, and an event says so.
+// limited: no Pod may be added, and an event reports it.
 func limited(s *story) {
 	s.event("ScaleUpLimited")
 	if len(s.pods()) > 0 {
@@ -180,7 +180,7 @@ func heldTwice(s *story) {
 	}
 }
 
-// refusedByTheServer: no Pod is made, and the condition says what it answers.
+// refusedByTheServer: no Pod is created, and the condition quotes the server's answer.
 func refusedByTheServer(answer string) func(*story) {
 	return func(s *story) {
 		s.until(fmt.Sprintf("a condition that says %q", answer), func() bool {

@@ -18,7 +18,7 @@ const (
 	celCost   = "API servers bound what the rules of a CRD may cost"
 )
 
-// mounting are containers that mount the last of a hundred volumes at many places.
+// mounting returns containers that mount the last of a hundred volumes at many places.
 func mounting(containers, mounts int) any {
 	out := many(containers, "{name: $, image: a}")
 	for _, container := range out.([]any) {
@@ -27,7 +27,7 @@ func mounting(containers, mounts int) any {
 	return out
 }
 
-// refused is what Usher does not accept.
+// refused is what Usher refuses.
 var refused = []manifest{
 	{name: "a selector that misses the template", openkruise: refuses,
 		edits:   []any{"spec.selector.matchLabels.app", "other"},

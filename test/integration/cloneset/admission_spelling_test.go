@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// misspelt are fields whose names are nearly right; one is in OpenKruise's own
-// proposal of preNormal.
+// misspelt are fields with nearly correct names; one is in OpenKruise's own proposal of
+// preNormal.
 var misspelt = map[string]any{
 	"spec.updateStrategy.MaxSurge":                  int64(1),
 	"spec.updateStrategy.MaxUnavailable":            int64(0),
@@ -33,9 +33,9 @@ var misspelt = map[string]any{
 	"spec.updateStrategy.inPlaceUpdateStrategy.sec": int64(1),
 }
 
-// TestMisspeltFields: kubectl, which asks for strict validation, and whoever
-// applies server-side are refused by name; whoever asks for nothing is warned,
-// and the field is dropped.
+// TestMisspeltFields: kubectl, which requests strict validation, and server-side apply
+// are refused with the field's name; requests without validation get a warning, and the
+// field is dropped.
 func TestMisspeltFields(t *testing.T) {
 	s := without(t)
 	heard := &warnings{}
@@ -69,13 +69,13 @@ func TestMisspeltFields(t *testing.T) {
 	}
 }
 
-// warnings keeps what the API server warns of.
+// warnings collects the API server's warnings.
 type warnings struct{ said []string }
 
 func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { w.said = append(w.said, text) }
 
-// TestExplain: `kubectl explain` shows each field under its right name alone,
-// and says what it does.
+// TestExplain: `kubectl explain` shows each field only under its correct name, with a
+// description.
 func TestExplain(t *testing.T) {
 	s := without(t)
 	kubectl, err := discovery.NewDiscoveryClientForConfig(s.config)
@@ -123,7 +123,7 @@ func (f field) check(t *testing.T, path string) {
 	t.Helper()
 	for name, property := range f.Properties {
 		if path == "cloneset" && name == "metadata" {
-			continue // is Kubernetes' own
+			continue // belongs to Kubernetes
 		}
 		if !fieldName.MatchString(name) || property.Description == "" {
 			t.Errorf("%s.%s: %q", path, name, property.Description)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// minimal is a CloneSet with what is required alone.
+// minimal is a CloneSet with only the required fields.
 const minimal = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -29,30 +29,30 @@ spec:
     spec: {containers: [{name: main, image: "example.test/web:v1"}]}
 `
 
-// verdict is what OpenKruise 1.9 answers to a manifest.
+// verdict is OpenKruise 1.9's answer to a manifest.
 type verdict string
 
 const (
 	accepts verdict = "accepts"
 	refuses verdict = "refuses"
-	// unasked: nobody asked it.
+	// unasked: not tried there.
 	unasked verdict = "unasked"
 )
 
-// manifest is the minimal set with edits, and what becomes of it.
+// manifest is the minimal set with edits, and the expected result.
 type manifest struct {
 	name       string
 	edits      []any
 	openkruise verdict
 	// refusal is a part of Usher's answer; empty if it accepts the manifest.
 	refusal string
-	// goal is what an accepted set comes to; nil for a rollout to its end.
+	// goal is what an accepted set ends in; nil for a complete rollout.
 	goal func(*story)
-	// why the verdicts differ. docs/compatibility.md says the same.
+	// why is the reason for different verdicts. docs/compatibility.md says the same.
 	why string
 }
 
-// of reads a value for an edit from YAML.
+// of parses an edit's value from YAML.
 func of(text string) any {
 	var out any
 	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
@@ -61,7 +61,7 @@ func of(text string) any {
 	return out
 }
 
-// many is a list of n items in YAML, each with a name of its own in place of $.
+// many is a list of n YAML items, each with its own name in place of $.
 func many(n int, item string) any {
 	items := make([]string, n)
 	for i := range items {
@@ -70,7 +70,7 @@ func many(n int, item string) any {
 	return of("[" + strings.Join(items, ", ") + "]")
 }
 
-// manyLabels are n labels beside the one that selects.
+// manyLabels returns n labels in addition to the selector's.
 func manyLabels(n int) any {
 	out := map[string]any{"app": "web"}
 	for _, key := range many(n, "$").([]any) {
@@ -79,7 +79,7 @@ func manyLabels(n int) any {
 	return out
 }
 
-// TestAdmissionRefuses: each with words that say what to do.
+// TestAdmissionRefuses: each refusal says what to do.
 func TestAdmissionRefuses(t *testing.T) {
 	s := without(t)
 	for _, m := range refused {
@@ -92,7 +92,7 @@ func TestAdmissionRefuses(t *testing.T) {
 	}
 }
 
-// TestAdmissionAccepts: what is unusual and right, and that it runs.
+// TestAdmissionAccepts: unusual but valid manifests are accepted, and they run.
 func TestAdmissionAccepts(t *testing.T) {
 	for _, m := range accepted {
 		t.Run(m.name, func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestAdmissionAccepts(t *testing.T) {
 	}
 }
 
-// TestDifferencesAreDocumented: the one table of docs/compatibility.md has each
-// manifest that OpenKruise and Usher answer differently, with the reason.
+// TestDifferencesAreDocumented: the table in docs/compatibility.md lists each manifest
+// that OpenKruise and Usher answer differently, with the reason.
 func TestDifferencesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "compatibility.md"))
 	if err != nil {
@@ -161,7 +161,7 @@ func TestSelectorCannotChange(t *testing.T) {
 	}
 }
 
-// What may change once the set exists.
+// TestMutableFields covers what may change once the set exists.
 func TestMutableFields(t *testing.T) {
 	s := without(t)
 	s.create(plain)
@@ -184,7 +184,7 @@ func TestMutableFields(t *testing.T) {
 	}
 }
 
-// The empty type is ReCreate, on a set that is there too.
+// The empty type means ReCreate, on an existing set too.
 func TestEmptyTypeRecreates(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -20,7 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// What `kubectl get clone` and `kubectl get clone -o wide` show.
+// TestColumns covers `kubectl get clone` and `kubectl get clone -o wide`.
 func TestColumns(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -122,7 +122,7 @@ func (s *story) event(reason string) eventsv1.Event {
 	return found
 }
 
-// What is done to Pods is told, with names and no more of them.
+// Events report what is done to Pods, with a limited number of names.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -146,7 +146,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A quota stops creation at the first refusal, and says so until it is lifted.
+// A quota stops creation at the first refusal; the set reports this until the quota is
+// lifted.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -178,7 +179,7 @@ func TestQuota(t *testing.T) {
 		hard := quota.Status.Hard[corev1.ResourcePods]
 		return err == nil && hard.Value() == 40
 	})
-	s.patch(`spec: {replicas: 4}`) // else it is tried again half a minute later
+	s.patch(`spec: {replicas: 4}`) // otherwise the next attempt is half a minute later
 	s.settled(4)
 	s.until("FailedScale to clear", func() bool { return s.condition(apps.ConditionFailedScale).Status == corev1.ConditionFalse })
 }

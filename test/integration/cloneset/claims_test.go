@@ -19,8 +19,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// claimed is a CloneSet whose Pods have a claim each. The claims select volumes
-// of the story's own, so that stories take none from one another.
+// claimed is a CloneSet whose Pods have one claim each. The claims select the story's
+// own volumes, so that stories do not take each other's.
 const claimed = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -46,7 +46,7 @@ func (s *story) claimSpec() string {
 	return fmt.Sprintf(`{storageClassName: "", accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, selector: {matchLabels: {story: %s}}}`, s.namespace)
 }
 
-// beginClaimed makes volumes, and the set with its edits.
+// beginClaimed creates volumes, and the set with its edits.
 func beginClaimed(t *testing.T, edits ...any) *story {
 	t.Helper()
 	s := begin(t)
@@ -56,7 +56,7 @@ func beginClaimed(t *testing.T, edits ...any) *story {
 	return s
 }
 
-// offerVolumes makes volumes for claims that select them by the label story.
+// offerVolumes creates volumes for claims that select them by the label story.
 func (s *story) offerVolumes(count int, label string) {
 	s.Helper()
 	for i := range count {
@@ -80,7 +80,7 @@ func (s *story) replicas() int32 {
 	return *s.set().Spec.Replicas
 }
 
-// claims maps the names of the claims that stay to their UIDs.
+// claims maps the names of the remaining claims to their UIDs.
 func (s *story) claims() map[string]types.UID {
 	s.Helper()
 	var list corev1.PersistentVolumeClaimList
@@ -96,7 +96,7 @@ func (s *story) claims() map[string]types.UID {
 	return out
 }
 
-// paired checks that each Pod has its claim of the template and mounts it.
+// paired checks that each Pod has its claim from the template and mounts it.
 func (s *story) paired() {
 	s.Helper()
 	claims := s.claims()
@@ -166,7 +166,7 @@ func TestARecreateMakesNewClaims(t *testing.T) {
 	s.paired()
 }
 
-// The next Pod of a deleted one has its name, its instance id and its data.
+// The replacement of a deleted Pod has its name, its instance ID and its data.
 func TestADeletedPodsClaimsAreReused(t *testing.T) {
 	s := beginClaimed(t)
 	claims, pod := s.claims(), s.pods()[0]
@@ -195,8 +195,8 @@ func TestDisablePVCReuse(t *testing.T) {
 	}
 }
 
-// A template more concerns new Pods only, and is no new revision; one that the
-// API server refuses costs nobody a Pod, and is named.
+// An additional template affects only new Pods and creates no revision; a template that
+// the API server refuses costs no Pod and is reported by name.
 func TestClaimTemplatesChange(t *testing.T) {
 	s := beginClaimed(t)
 	pods, revision := s.identities(), s.set().Status.UpdateRevision
@@ -229,7 +229,7 @@ func TestClaimTemplatesChange(t *testing.T) {
 	}
 }
 
-// A set that was deleted without its Pods finds them and their claims again.
+// A set that was deleted without its Pods adopts them and their claims again.
 func TestClaimsAreAdoptedWithTheirPods(t *testing.T) {
 	s := beginClaimed(t)
 	pods, claims := s.identities(), s.claims()

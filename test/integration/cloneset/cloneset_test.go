@@ -95,7 +95,7 @@ func TestInPlaceOnlySaysWhyItCannot(t *testing.T) {
 	s.until("the condition to clear", func() bool { return s.condition(apps.ConditionFailedUpdate).Status == corev1.ConditionFalse })
 }
 
-// The first seed's life: each gate holds until somebody says yes.
+// The first seed's life: each gate holds until somebody confirms.
 func TestHooksHoldEachGate(t *testing.T) {
 	s := begin(t)
 	s.create(hooked)
@@ -286,7 +286,7 @@ func TestOrphansAreAdoptedAndForeignPodsAreNot(t *testing.T) {
 	}
 }
 
-// A controller that crashes at a gate goes on where it was.
+// A controller that crashes at a gate resumes where it was.
 func TestACrashAtEachGateLosesNothing(t *testing.T) {
 	s := without(t)
 	stop := s.startController()

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Pods carry no record of field managers, which would double what each write of
-// them costs, but for those that somebody applies to server-side: what that one
-// applies no more goes, after an update too.
+// Pods carry no field managers, which would double the cost of each write, except Pods
+// to which somebody applies server-side: what that manager stops applying is removed,
+// after an update too.
 func TestFieldManagersOfThoseWhoApply(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -44,7 +44,7 @@ func TestFieldManagersOfThoseWhoApply(t *testing.T) {
 	})
 }
 
-// apply applies labels to a Pod server-side, as somebody else.
+// apply applies labels to a Pod server-side, as another manager.
 func (s *story) apply(name string, labels map[string]any) {
 	s.Helper()
 	pod := &unstructured.Unstructured{Object: map[string]any{

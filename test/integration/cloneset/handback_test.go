@@ -16,8 +16,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// bothHooks is a set with a hook of each kind at its gates, and a grace period
-// that no story lives to see the end of.
+// bothHooks is a set with a hook of each kind at its gates, and a grace period that
+// outlasts every story.
 const bothHooks = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -37,12 +37,12 @@ spec:
   updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1, inPlaceUpdateStrategy: {gracePeriodSeconds: 3600}}
 `
 
-// What the CloneSet controller leaves behind, in every state, are keys and forms
-// that OpenKruise documents, and those that the user asked for.
+// In every state, the CloneSet controller leaves behind only keys and formats that
+// OpenKruise documents, and those that the user asked for.
 func TestHandingBack(t *testing.T) {
 	t.Parallel()
 	s := without(t)
-	s.options.KeepFieldManagers = true // they tell what the controller has written
+	s.options.KeepFieldManagers = true // they show what the controller has written
 	s.create(bothHooks)
 	leg := func(what string, wanted func() bool) {
 		t.Helper()
@@ -78,7 +78,7 @@ func TestHandingBack(t *testing.T) {
 	})
 }
 
-// manager is the name under which the controller of a story writes.
+// manager is the field manager of a story's controller.
 const manager = "usher"
 
 // written lists the paths of an object that the controller owns, such as
@@ -120,9 +120,9 @@ func leaves(path string, fields map[string]any) []string {
 	return out
 }
 
-// documentedPaths are the ways to what a CloneSet controller may write on a Pod
-// beside its spec, on a revision, and on the set. Conditions of a set beside the
-// documented ones are for people, and OpenKruise keeps them.
+// documentedPaths are the paths that a CloneSet controller may write on a Pod outside
+// its spec, on a revision, and on the set. Further conditions of a set are for people,
+// and OpenKruise keeps them.
 var documentedPaths = []string{
 	"/metadata/labels/apps.kruise.io/cloneset-instance-id", "/metadata/labels/apps.kruise.io/specified-delete",
 	"/metadata/labels/controller-revision-hash", "/metadata/labels/pod-template-hash", "/metadata/labels/lifecycle.apps.kruise.io/state",
@@ -136,12 +136,12 @@ var documentedPaths = []string{
 	"/status/updatedAvailableReplicas", "/status/updatedReadyReplicas", "/status/updatedReplicas",
 	`/status/conditions/{"type":"FailedScale"}/`, `/status/conditions/{"type":"FailedUpdate"}/`, `/status/conditions/{"type":"Progressing"}/`,
 	`/status/conditions/{"type":"Blocked"}/`,
-	// What the template of bothHooks asks for.
+	// From the template of bothHooks.
 	"/metadata/labels/app", "/metadata/annotations/note", "/metadata/labels/" + inPlaceKey, "/metadata/finalizers/" + registeredKey,
 }
 
-// documented checks what the controller wrote so far against what OpenKruise
-// documents.
+// documented checks what the controller has written so far against OpenKruise's
+// documentation.
 func (s *story) documented(when string) {
 	s.Helper()
 	objects := []client.Object{s.set()}
@@ -198,8 +198,7 @@ func (s *story) wellFormed(when string, pod *corev1.Pod) {
 	}
 }
 
-// The data of a revision is what OpenKruise reads: a patch that replaces the
-// template.
+// OpenKruise can read the data of a revision: a patch that replaces the template.
 func TestRevisionsAreReadByOpenKruise(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -14,8 +14,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// byFinalizer holds its Pods at all three gates by finalizers, and out of service
-// at two of them.
+// byFinalizer holds its Pods at all three gates with finalizers, and out of service at
+// two of them.
 const byFinalizer = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -39,8 +39,8 @@ const (
 	updateA, updateB, deleteFinalizer = "example.com/update-a", "example.com/update-b", "example.com/delete"
 )
 
-// withFinalizers makes the only Pod have these finalizers, in this order; it may
-// go on its way out by that.
+// withFinalizers sets the finalizers of the only Pod, in this order; that may remove a
+// Pod that is being deleted.
 func (s *story) withFinalizers(list ...string) {
 	s.Helper()
 	s.until("the finalizers to be written", func() bool {
@@ -67,8 +67,8 @@ func (s *story) serves(want apps.LifecycleState, ready corev1.ConditionStatus) c
 	return pod
 }
 
-// One life through all gates, by finalizers: one holds, all are needed to go on,
-// and the mark that takes the Pod out of service is lifted on each way back.
+// One life through all gates with finalizers: one finalizer holds, all are needed to
+// continue, and the mark that takes the Pod out of service is removed on each way back.
 func TestHooksByFinalizer(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -83,7 +83,7 @@ func TestHooksByFinalizer(t *testing.T) {
 	s.serves(apps.StateNormal, corev1.ConditionTrue)
 	s.image("example.test/web:v2")
 	s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse)
-	s.withFinalizers(updateB, deleteFinalizer, registeredKey) // the other one holds on
+	s.withFinalizers(updateB, deleteFinalizer, registeredKey) // the other one still holds
 	if pod := s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse); pod.Spec.Containers[0].Image != "example.test/web:v1" {
 		t.Errorf("a Pod that is held runs %s", pod.Spec.Containers[0].Image)
 	}
@@ -107,7 +107,7 @@ func TestHooksByFinalizer(t *testing.T) {
 	s.settled(1)
 	s.patch(`spec: {replicas: 0}`)
 	s.serves(apps.StatePreparingDelete, corev1.ConditionFalse)
-	s.withFinalizers(updateA, updateB, registeredKey) // the hook lets go, and with it the Pod
+	s.withFinalizers(updateA, updateB, registeredKey) // the hook releases, and the Pod with it
 	s.gone(first.Name)
 	s.settled(0)
 	pod := first.DeepCopy()
@@ -117,8 +117,8 @@ func TestHooksByFinalizer(t *testing.T) {
 	s.finalizers(pod)
 }
 
-// The grace period is between leaving the endpoints and the change: at no time
-// does a Pod that is in service have an image that its container does not run.
+// The grace period lies between leaving the endpoints and the change: a Pod in service
+// never has an image that its container does not run.
 func TestDrainComesFirst(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -158,7 +158,7 @@ func TestDrainComesFirst(t *testing.T) {
 	s.settled(1)
 }
 
-// next follows a watch of Pods to the first version that is wanted.
+// next follows a watch of Pods to the first matching version.
 func (s *story) next(events <-chan watch.Event, wanted func(pod *corev1.Pod) bool) *corev1.Pod {
 	s.Helper()
 	for event := range events {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloneset tells the stories of CloneSets on a real API server, with the
-// controller in the test's own process and nodes that simulate containers.
+// Package cloneset tests CloneSets on a real API server, with the controller in the
+// test's own process and nodes that simulate containers.
 package cloneset
 
 import (
@@ -36,7 +36,7 @@ import (
 // patience bounds every wait of a story.
 const patience = 60 * time.Second
 
-// world is what all stories share: a cluster with nodes, and a client of it.
+// world is what all stories share: a cluster with nodes, and its client.
 type world struct {
 	config *rest.Config
 	client client.WithWatch
@@ -89,19 +89,19 @@ func newWorld(ctx context.Context, config *rest.Config) (*world, error) {
 	return &world{config: config, client: c, scheme: scheme}, err
 }
 
-// story is one test's namespace, and a controller that works for all of them.
+// story is one test's namespace, and a controller for it.
 type story struct {
 	*testing.T
 	*world
 	namespace string
-	// name is that of the set.
+	// name is the set's name.
 	name    string
 	options cloneset.Options
-	// wrap looks at the controller's requests; nil for nobody.
+	// wrap intercepts the controller's requests; nil for none.
 	wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// begin makes a namespace and starts a controller that ends with the test.
+// begin creates a namespace and starts a controller that ends with the test.
 func begin(t *testing.T) *story {
 	t.Helper()
 	s := without(t)
@@ -109,7 +109,7 @@ func begin(t *testing.T) *story {
 	return s
 }
 
-// without makes a namespace without a controller.
+// without creates a namespace without a controller.
 func without(t *testing.T) *story {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "story-"}}
@@ -119,8 +119,8 @@ func without(t *testing.T) *story {
 	return &story{T: t, world: shared, namespace: namespace.Name, name: "web"}
 }
 
-// startController runs a controller for the story's namespace. The returned
-// function stops it as a crash would: it forgets all it had in memory.
+// startController runs a controller for the story's namespace. The returned function
+// stops it like a crash: it loses everything in memory.
 func (s *story) startController() (stop func()) {
 	s.Helper()
 	skip := true // tests run several managers in one process

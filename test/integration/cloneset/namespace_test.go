@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// refusedEvents counts events that the API server does not take.
+// refusedEvents counts events that the API server refuses.
 type refusedEvents struct {
 	http.RoundTripper
 	count *atomic.Int32
@@ -26,8 +26,8 @@ func (r refusedEvents) RoundTrip(request *http.Request) (*http.Response, error) 
 	return response, err
 }
 
-// TestAnEndingNamespaceIsToldNothing deletes a namespace with a set that goes on
-// replacing its Pods: what is told first is refused, and nothing more is sent.
+// TestAnEndingNamespaceIsToldNothing deletes a namespace with a set that keeps
+// replacing its Pods: the first events are refused, and no more are sent.
 func TestAnEndingNamespaceIsToldNothing(t *testing.T) {
 	var refused atomic.Int32
 	s := without(t)

@@ -39,7 +39,7 @@ spec:
         resources: {requests: {cpu: 10m, memory: 16Mi}}
 `
 
-// deployment is the Deployment as it is now.
+// deployment reads the Deployment.
 func (s *story) deployment() *appsv1.Deployment {
 	s.Helper()
 	out := &appsv1.Deployment{}
@@ -49,8 +49,9 @@ func (s *story) deployment() *appsv1.Deployment {
 	return out
 }
 
-// migrate is `migrate CloneSet --from Deployment --create`: a CloneSet of the
-// Deployment's template, with the nulls and defaults that the Deployment has by now.
+// migrate is `migrate CloneSet --from Deployment --create`: a CloneSet from the
+// Deployment's template, including the nulls and defaults that the Deployment has by
+// now.
 func (s *story) migrate(replicas int64) {
 	s.Helper()
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.deployment())
@@ -73,7 +74,7 @@ func (s *story) migrate(replicas int64) {
 	}
 }
 
-// moved waits until the set and the Deployment have so many Pods of their own, all
+// moved waits until the set and the Deployment own these numbers of Pods, all
 // available. Meanwhile there are never fewer ready Pods than the Deployment had.
 func (s *story) moved(ours, others int32) {
 	s.Helper()
@@ -97,9 +98,9 @@ func (s *story) moved(ours, others int32) {
 	})
 }
 
-// `migrate CloneSet --from Deployment` moves the replicas over to a CloneSet that
-// selects by the same labels: a few at a time, or all at once. Each of the two has
-// Pods of its own all the while.
+// `migrate CloneSet --from Deployment` moves the replicas to a CloneSet with the same
+// selector labels: a few at a time, or all at once. Each of the two keeps its own Pods
+// throughout.
 func TestPluginMigrate(t *testing.T) {
 	for name, steps := range map[string][]int32{
 		"--create, then --replicas 4 --max-surge 2": {0, 2, 4},

@@ -15,7 +15,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// `rollout status` says its last word when the Pods are there, and not before.
+// `rollout status` finishes when the Pods are there, and not before.
 func TestPluginRolloutStatus(t *testing.T) {
 	const image = `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v2"}]}}}`
 	for _, test := range []struct {
@@ -23,7 +23,7 @@ func TestPluginRolloutStatus(t *testing.T) {
 		edits    []any
 		request  string
 		lastWord string
-		// updated of the Pods are ready, with the new image in the case of an update.
+		// updated Pods are ready, with the new image in the case of an update.
 		image   string
 		updated int
 	}{
@@ -56,8 +56,8 @@ func TestPluginRolloutStatus(t *testing.T) {
 	}
 }
 
-// Paused, a new template touches no Pod, also if the set is scaled; resumed, it
-// goes on.
+// While paused, a new template touches no Pod, even if the set is scaled; after
+// resuming, the update continues.
 func TestPluginPauseAndResume(t *testing.T) {
 	t.Parallel()
 	s, _ := tool(t)
@@ -83,8 +83,8 @@ func TestPluginPauseAndResume(t *testing.T) {
 	}
 }
 
-// `rollout restart` is a new annotation for sets that recreate their Pods, and a new
-// environment variable for others: a set that updates in place takes annotations in
+// `rollout restart` sets a new annotation on sets that recreate their Pods, and a new
+// environment variable on others: a set that updates in place changes annotations in
 // place, without a restart.
 func TestPluginRestart(t *testing.T) {
 	annotate := func(s *story) {
@@ -130,8 +130,8 @@ func TestPluginRestart(t *testing.T) {
 	}
 }
 
-// A set that may not recreate its Pods says that it cannot be restarted so. The
-// other way, a ContainerRecreateRequest, is an API of its own, which is not there.
+// A set that may not recreate its Pods reports that it cannot be restarted this way.
+// The other way, a ContainerRecreateRequest, is a separate API, which is not installed.
 func TestPluginRestartThatCannotBe(t *testing.T) {
 	t.Parallel()
 	s, _ := tool(t)

@@ -19,7 +19,7 @@ import (
 )
 
 // `set image`, `set env` and `set resources`, as a patch of the containers and as an
-// update of the whole object, change the container that they name and no other.
+// update of the whole object, change only the container that they name.
 func TestPluginSet(t *testing.T) {
 	type change = func(*corev1.PodTemplateSpec)
 	ways := map[string]func(*story, change){"patched": (*story).setContainers, "written back": (*story).writeBack}
@@ -41,7 +41,8 @@ func TestPluginSet(t *testing.T) {
 			c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("20m")
 		}), "0+0 0+0 0+0", false, 0, 2},
 		{"env", main(func(c *corev1.Container) { c.Env[0].Value = "green" }), "0+0 0+0 0+0", true, 0, 2},
-		// What early versions of `set image` sent: of each container its name and image.
+		// What early versions of `set image` sent: the name and image of each
+		// container.
 		{"image without the rest", main(func(c *corev1.Container) {
 			*c = corev1.Container{Name: c.Name, Image: "example.test/web:v2"}
 		}), "0+0 0+0 0+0", true, 0, 2},
@@ -81,9 +82,9 @@ func (s *story) carry(want corev1.Container) {
 	}
 }
 
-// Two kinds of request are refused as the API server refuses them of any custom
-// resource: a strategic merge patch, upon which clients send a merge patch, and the
-// update of an object that somebody changed meanwhile.
+// The API server refuses two kinds of request, as for any custom resource: a strategic
+// merge patch, after which clients send a merge patch, and the update of an object that
+// somebody changed meanwhile.
 func TestPluginRequestsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	s := without(t)
@@ -122,8 +123,8 @@ func (s *story) scaleTo(workload client.Object, replicas int32) {
 	}
 }
 
-// `scale` patches the subresource, or reads it and writes it back; then what somebody
-// else wrote meanwhile is a conflict.
+// `scale` patches the subresource, or reads it and writes it back; in that case,
+// somebody else's write in between is a conflict.
 func TestPluginScale(t *testing.T) {
 	t.Parallel()
 	s, _ := tool(t)
@@ -146,7 +147,8 @@ func TestPluginScale(t *testing.T) {
 	}
 }
 
-// `expose` makes a Service of the selector's labels and of the first container's ports.
+// `expose` creates a Service from the selector's labels and the first container's
+// ports.
 func TestPluginExpose(t *testing.T) {
 	t.Parallel()
 	s, _ := tool(t)

@@ -27,10 +27,10 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// The stories in plugin*_test.go send what OpenKruise's kubectl plugin sends, as
-// the documents of its commands and the kubectl commands that they follow say it.
+// The stories in plugin*_test.go send what OpenKruise's kubectl plugin sends, according
+// to the documentation of its commands and of the corresponding kubectl commands.
 
-// tooled is a CloneSet whose template has what a careless client would drop.
+// tooled is a CloneSet whose template has fields that a careless client would drop.
 const tooled = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -51,7 +51,7 @@ spec:
   updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
 `
 
-// created counts the revisions that the controller of a story asks for.
+// created counts the revisions that a story's controller requests.
 type created struct {
 	http.RoundTripper
 	count *atomic.Int32
@@ -64,8 +64,8 @@ func (c created) RoundTrip(request *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(request)
 }
 
-// tool begins a story that counts the revisions asked for. Its Pods go with it: there
-// are many of these stories, and few nodes.
+// tool begins a story that counts requested revisions. Its Pods are deleted with it:
+// there are many of these stories, and few nodes.
 func tool(t *testing.T) (*story, *atomic.Int32) {
 	t.Helper()
 	s, count := without(t), &atomic.Int32{}
@@ -80,7 +80,7 @@ func tool(t *testing.T) (*story, *atomic.Int32) {
 	return s, count
 }
 
-// raw is the set web as the API server has it.
+// raw is the set web as stored in the API server.
 func (s *story) raw() *unstructured.Unstructured {
 	s.Helper()
 	set := &unstructured.Unstructured{}
@@ -91,7 +91,7 @@ func (s *story) raw() *unstructured.Unstructured {
 	return set
 }
 
-// templated is what clients with types of their own read a template from.
+// templated is the type from which clients with their own types read a template.
 type templated struct {
 	Spec struct {
 		Template corev1.PodTemplateSpec `json:"template"`
@@ -108,8 +108,8 @@ func (s *story) typed(set *unstructured.Unstructured) *corev1.PodTemplateSpec {
 	return &out.Spec.Template
 }
 
-// mergeSet sends a JSON merge patch of the set, the only kind of patch beside JSON
-// patch and apply that the API server takes of a custom resource.
+// mergeSet sends a JSON merge patch of the set. For a custom resource, the API server
+// accepts only this, JSON patch and apply.
 func (s *story) mergeSet(patch any) {
 	s.Helper()
 	data, err := json.Marshal(patch)
@@ -121,8 +121,8 @@ func (s *story) mergeSet(patch any) {
 	}
 }
 
-// setContainers changes the containers as `set image`, `set env` and `set
-// resources` do: the patch holds the whole list.
+// setContainers changes the containers as `set image`, `set env` and `set resources`
+// do: the patch holds the whole list.
 func (s *story) setContainers(change func(*corev1.PodTemplateSpec)) {
 	s.Helper()
 	template := s.typed(s.raw())
@@ -136,8 +136,8 @@ func (s *story) setImage(image string) {
 	s.setContainers(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = "example.test/" + image })
 }
 
-// writeBack changes the template as a client does that has types of its own: it
-// writes back the whole object, with the nulls and zeros of its types.
+// writeBack changes the template as a client with its own types does: it writes back
+// the whole object, with the nulls and zeros of its types.
 func (s *story) writeBack(change func(*corev1.PodTemplateSpec)) {
 	s.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -171,8 +171,8 @@ func (s *story) selectorOf(set *unstructured.Unstructured) *metav1.LabelSelector
 	return &out.Spec.Selector
 }
 
-// history are the revisions that `rollout history` finds, oldest first: those that
-// the set's selector matches and that belong to the set.
+// history lists the revisions that `rollout history` finds, oldest first: those that
+// match the set's selector and belong to the set.
 func (s *story) history() []appsv1.ControllerRevision {
 	s.Helper()
 	set := s.raw()
@@ -186,7 +186,7 @@ func (s *story) history() []appsv1.ControllerRevision {
 }
 
 // templateAt is what `rollout history --revision` shows: the revision's data as a
-// strategic merge patch of what there is now.
+// strategic merge patch of the present template.
 func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	s.Helper()
 	var out templated
@@ -206,7 +206,7 @@ func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec
 	return &out.Spec.Template
 }
 
-// chronicle is the history in short: "1 web:v1, 2 web:v2".
+// chronicle summarizes the history: "1 web:v1, 2 web:v2".
 func (s *story) chronicle() string {
 	s.Helper()
 	var out []string
@@ -217,8 +217,8 @@ func (s *story) chronicle() string {
 	return strings.Join(out, ", ")
 }
 
-// restarts tells how often the containers of each Pod were restarted, fewest first:
-// "0+0 1+0" is two Pods, of one of which the first container was.
+// restarts lists the container restarts of each Pod, fewest first: "0+0 1+0" is two
+// Pods; in the second, the first container restarted once.
 func (s *story) restarts() string {
 	s.Helper()
 	var out []string
@@ -234,8 +234,8 @@ func (s *story) restarts() string {
 	return strings.Join(out, " ")
 }
 
-// still has the controller make another pass, and checks that it finds nothing to
-// write to a Pod or a revision.
+// still makes the controller run another pass, and checks that it writes nothing to a
+// Pod or a revision.
 func (s *story) still() {
 	s.Helper()
 	before := s.versions()
@@ -267,7 +267,7 @@ func (s *story) ranOn(pods map[string]types.UID, versions map[string]string, unt
 	}
 }
 
-// rollout is what `rollout status` says of a set, and whether that is its last word.
+// rollout is the output of `rollout status` for a set, and whether it is final.
 func rollout(set *apps.CloneSet) (says string, over bool) {
 	status, replicas := &set.Status, *set.Spec.Replicas
 	want := status.ExpectedUpdatedReplicas
@@ -291,7 +291,7 @@ func rollout(set *apps.CloneSet) (says string, over bool) {
 	return "successfully rolled out", true
 }
 
-// rolloutStatus is `rollout status`: it follows the set to its last word.
+// rolloutStatus is `rollout status`: it follows the set until the output is final.
 func (s *story) rolloutStatus() string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)

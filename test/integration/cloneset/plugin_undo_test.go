@@ -35,8 +35,8 @@ func (s *story) undo(number int64) {
 	s.mergeSet(json.RawMessage(history[i].Data.Raw))
 }
 
-// updated is reached when so many Pods are updated and available, and the others
-// are available too.
+// updated is reached when count Pods are updated and available, and the others are
+// available too.
 func updated(count, available int32) func(*story) {
 	return func(s *story) {
 		s.Helper()
@@ -48,21 +48,21 @@ func updated(count, available int32) func(*story) {
 	}
 }
 
-// `rollout undo` ends in the old template under its old revision, which becomes the
-// newest, and touches what it must.
+// `rollout undo` ends with the old template under its old revision, which becomes the
+// newest, and touches only what it must.
 func TestPluginUndo(t *testing.T) {
 	kind := func(name string) []any { return []any{"spec.updateStrategy.type", name} }
 	for _, test := range []struct {
 		name  string
 		edits []any
-		// images are set one after the other, and each is waited for.
+		// images are set one after the other, each after the previous rollout.
 		images  []string
 		reached func(*story)
 		to      int64
-		// then is what lets the undo go on: an undo changes neither paused nor partition.
+		// then lets the undo continue: an undo changes neither paused nor partition.
 		then string
-		// history and restarts are those in the end; of the Pods there were, so many
-		// were not written by the undo.
+		// history and restarts are the final ones; that many of the original Pods were
+		// not written by the undo.
 		history, restarts string
 		untouched         int
 	}{
@@ -113,7 +113,7 @@ func TestPluginUndo(t *testing.T) {
 	}
 }
 
-// fewEvents checks that the set was not told of more than so many times.
+// fewEvents checks that the set got no more than that many events.
 func (s *story) fewEvents(most int) {
 	s.Helper()
 	var list eventsv1.EventList
@@ -137,9 +137,9 @@ func (s *story) fewEvents(most int) {
 	}
 }
 
-// An undo of an undo is the newer template again. What an undo leaves in the template
-// (`$patch: replace`) is no change of it, nor is its removal, and later changes are
-// made on top of it as ever.
+// An undo of an undo restores the newer template. What an undo leaves in the template
+// (`$patch: replace`) does not change it, nor does removing it, and later changes build
+// on it as usual.
 func TestPluginUndoAgainAndOnward(t *testing.T) {
 	t.Parallel()
 	s, revisions := tool(t)
@@ -175,9 +175,9 @@ func TestPluginUndoAgainAndOnward(t *testing.T) {
 	s.ranOn(pods, nil, 0, false)
 }
 
-// A merge patch takes nothing away that only the newer template has: the old template
-// with the newer one's labels and annotations is a template of its own. An undo of that
-// finds the newer one as it was.
+// A merge patch removes nothing that only the newer template has: the old template with
+// the newer one's labels and annotations is a separate template. Undoing that restores
+// the newer one unchanged.
 func TestPluginUndoKeepsWhatTheNewerTemplateAdds(t *testing.T) {
 	t.Parallel()
 	s, revisions := tool(t)
@@ -211,7 +211,7 @@ func TestPluginUndoKeepsWhatTheNewerTemplateAdds(t *testing.T) {
 	s.ranOn(pods, nil, 0, false)
 }
 
-// An undo passes the gates like any update; a Pod that still waits at one for the
+// An undo passes the gates like any update; a Pod that still waits at a gate for the
 // newer template goes back without a restart.
 func TestPluginUndoWithHooks(t *testing.T) {
 	t.Parallel()
@@ -241,8 +241,8 @@ func TestPluginUndoWithHooks(t *testing.T) {
 
 const changeCause, lastApplied = "kubernetes.io/change-cause", corev1.LastAppliedConfigAnnotation
 
-// `rollout history` shows why each revision was made, and `--revision` its template.
-// A revision that an undo makes the newest again keeps its reason.
+// `rollout history` shows why each revision was created, and `--revision` shows its
+// template. A revision that an undo makes the newest again keeps its reason.
 func TestPluginRolloutHistory(t *testing.T) {
 	t.Parallel()
 	s, _ := tool(t)
@@ -275,7 +275,7 @@ func TestPluginRolloutHistory(t *testing.T) {
 	expect("2 second, 3 first")
 }
 
-// A set whose selector has no matchLabels has a history as well.
+// A set whose selector has no matchLabels has a history too.
 func TestPluginHistoryBySelectorExpressions(t *testing.T) {
 	t.Parallel()
 	s, _ := tool(t)

@@ -18,8 +18,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// sized is a CloneSet whose container asks for cpu and memory, and has to start
-// again for other memory.
+// sized is a CloneSet whose container requests CPU and memory, and has to restart to
+// change its memory.
 const sized = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -40,7 +40,7 @@ spec:
   updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
 `
 
-// resources asks for other resources of the set's container.
+// resources changes the requests of the set's container.
 func (s *story) resources(image, resources string) {
 	s.Helper()
 	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/web:%s", resources: %s, resizePolicy: [`+
@@ -89,7 +89,7 @@ func TestResizeInPlace(t *testing.T) {
 	}
 }
 
-// What a running container cannot have needs a new Pod.
+// What a running container cannot get needs a new Pod.
 func TestResizeThatNeedsANewPod(t *testing.T) {
 	for name, resources := range map[string]string{
 		"another QoS class": `{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 100m, memory: 64Mi}}`,
@@ -131,8 +131,8 @@ func TestInPlaceOnlyTakesResources(t *testing.T) {
 	}
 }
 
-// A node that cannot give a container what it asks for costs one Pod its service,
-// and no Pod its life; both ways out work.
+// A node that cannot give a container its resources costs one Pod its service, and no
+// Pod its life; both ways out work.
 func TestResizeThatTheNodeRefuses(t *testing.T) {
 	for name, out := range map[string]string{
 		"back":         `{requests: {cpu: 100m, memory: 64Mi}}`,
@@ -181,7 +181,7 @@ metadata: {name: %[1]s}
 spec: {policyName: %[1]s, validationActions: [Deny]}
 `
 
-// forbidResizes has the API server refuse resizes, and gives what allows them again.
+// forbidResizes makes the API server refuse resizes; the result allows them again.
 func (s *story) forbidResizes() (allow func()) {
 	s.Helper()
 	var objects []client.Object
@@ -208,7 +208,7 @@ func (s *story) forbidResizes() (allow func()) {
 	}
 }
 
-// The API server's own no is told like the node's, and the Pods stay what they are.
+// The API server's refusal is reported like the node's, and the Pods stay unchanged.
 func TestResizeThatTheServerRefuses(t *testing.T) {
 	s := begin(t)
 	s.create(sized)
@@ -234,8 +234,8 @@ func TestResizeThatTheServerRefuses(t *testing.T) {
 	}
 }
 
-// TestResizeWithoutTheSubresource: what no API server before Kubernetes 1.33 can do
-// takes new Pods, or is told; what needs no resize is done in place.
+// TestResizeWithoutTheSubresource: what API servers before Kubernetes 1.33 cannot do
+// creates new Pods or is reported; changes that need no resize are done in place.
 func TestResizeWithoutTheSubresource(t *testing.T) {
 	s := without(t)
 	s.options.NoResize = true
@@ -267,7 +267,7 @@ func TestResizeWithoutTheSubresource(t *testing.T) {
 	}
 }
 
-// withoutResize asks the API server for a subresource that it does not know.
+// withoutResize requests a subresource that the API server does not know.
 type withoutResize struct{ http.RoundTripper }
 
 func (w withoutResize) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -278,9 +278,8 @@ func (w withoutResize) RoundTrip(request *http.Request) (*http.Response, error) 
 	return w.RoundTripper.RoundTrip(request)
 }
 
-// TestResizeThatTheServerDoesNotKnow: a controller that was not told of it learns
-// that something was not found. The Pod is not taken to be gone, and the user hears
-// what is missing.
+// TestResizeThatTheServerDoesNotKnow: a controller that was not told so gets a "not
+// found". It does not consider the Pod gone, and the user learns what is missing.
 func TestResizeThatTheServerDoesNotKnow(t *testing.T) {
 	s := without(t)
 	s.wrap = func(next http.RoundTripper) http.RoundTripper { return withoutResize{next} }
@@ -303,7 +302,7 @@ func TestResizeThatTheServerDoesNotKnow(t *testing.T) {
 	}
 }
 
-// ordered is a CloneSet whose container base goes before its container main.
+// ordered is a CloneSet whose container base precedes its container main.
 const ordered = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -320,15 +319,15 @@ spec:
   updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
 `
 
-// both gives the two containers other images.
+// both changes the images of the two containers.
 func (s *story) both(main, base string) {
 	s.Helper()
 	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/%s"}, {name: base, image: "example.test/%s", `+
 		`env: [{name: KRUISE_CONTAINER_PRIORITY, value: "10"}]}]}}}`, main, base)
 }
 
-// TestPriorityOrdersAnUpdate watches the Pod: main changes only when base runs the
-// new image and is ready.
+// TestPriorityOrdersAnUpdate watches the Pod: main changes only when base runs the new
+// image and is ready.
 func TestPriorityOrdersAnUpdate(t *testing.T) {
 	s := begin(t)
 	s.create(ordered)
@@ -360,8 +359,8 @@ func TestPriorityOrdersAnUpdate(t *testing.T) {
 	}
 }
 
-// TestPriorityHoldsAndRollsBack: a first container that never comes up keeps the
-// others as they are, says so, and the way back is open.
+// TestPriorityHoldsAndRollsBack: while a first container never comes up, the others
+// stay unchanged, the set reports this, and a rollback is possible.
 func TestPriorityHoldsAndRollsBack(t *testing.T) {
 	s := begin(t)
 	s.create(ordered)

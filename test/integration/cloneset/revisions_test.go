@@ -9,7 +9,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// The oldest revisions go that nothing uses; those of Pods stay, whatever the limit.
+// The oldest unused revisions are deleted; those that Pods use stay, whatever the
+// limit.
 func TestRevisionHistoryLimit(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -36,7 +37,7 @@ func TestRevisionHistoryLimit(t *testing.T) {
 	s.settled(2)
 }
 
-// Applying an old template again is its old revision, which becomes the newest.
+// Applying an old template again returns to its old revision, which becomes the newest.
 func TestRollbackIsTheOldRevision(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

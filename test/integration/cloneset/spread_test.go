@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// zone puts a node into a zone.
+// zone assigns a node to a zone.
 func (s *story) zone(node, zone string) {
 	s.Helper()
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, corev1.LabelTopologyZone, zone))
@@ -22,9 +22,9 @@ func (s *story) zone(node, zone string) {
 	}
 }
 
-// TestScaleInKeepsZonesEven: the zones are labels of nodes, which the controller
-// reads for this set. Two of three nodes share a zone, so that what is even by
-// node is not even by zone.
+// TestScaleInKeepsZonesEven: the zones are node labels, which the controller reads for
+// this set. Two of three nodes share a zone, so that an even spread over nodes is
+// uneven over zones.
 func TestScaleInKeepsZonesEven(t *testing.T) {
 	s := begin(t)
 	var nodes corev1.NodeList
@@ -54,8 +54,8 @@ func TestScaleInKeepsZonesEven(t *testing.T) {
 	}
 }
 
-// TestTakenOutPod: a Pod that its set does not match any more is left running and
-// replaced; when it matches again the set has it back, and one Pod too many.
+// TestTakenOutPod: a Pod that its set no longer matches keeps running and is replaced;
+// when it matches again, the set takes it back and has one Pod too many.
 func TestTakenOutPod(t *testing.T) {
 	s := begin(t)
 	s.create(plain)

@@ -75,7 +75,7 @@ spec:
   updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 20%}
 `
 
-// object reads YAML into the story's namespace.
+// object parses YAML into the story's namespace.
 func (s *story) object(text string) *unstructured.Unstructured {
 	s.Helper()
 	out := &unstructured.Unstructured{}
@@ -86,7 +86,7 @@ func (s *story) object(text string) *unstructured.Unstructured {
 	return out
 }
 
-// create makes an object from YAML; each edit is a path and a value.
+// create creates an object from YAML; each edit is a path and a value.
 func (s *story) create(text string, edits ...any) {
 	s.Helper()
 	if err := s.client.Create(s.Context(), s.edited(text, edits...)); err != nil {
@@ -94,7 +94,7 @@ func (s *story) create(text string, edits ...any) {
 	}
 }
 
-// null is an edit to a null that is written down; nil takes the field out.
+// null is an edit that writes an explicit null; nil removes the field.
 const null = explicit("null")
 
 type explicit string
@@ -137,7 +137,7 @@ func (s *story) patch(format string, args ...any) {
 	}
 }
 
-// image gives the template another image.
+// image changes the template's image.
 func (s *story) image(image string) {
 	s.Helper()
 	s.patch(`spec: {template: {spec: {containers: [{name: main, image: %q}]}}}`, image)
@@ -165,7 +165,7 @@ func (s *story) set() *apps.CloneSet {
 	return set
 }
 
-// pods are the story's Pods that are not on their way out, by name.
+// pods lists the story's Pods that are not being deleted, by name.
 func (s *story) pods() []corev1.Pod {
 	s.Helper()
 	var list corev1.PodList
@@ -185,8 +185,8 @@ func (s *story) in(want apps.LifecycleState) []corev1.Pod {
 	return slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool { return state(&p) != want })
 }
 
-// until waits for a condition, and fails the story with what there is when it
-// does not come.
+// until waits for a condition; if it is not met, it fails the story with the present
+// objects.
 func (s *story) until(what string, condition func() bool) {
 	s.Helper()
 	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, patience, true,
@@ -219,7 +219,7 @@ func (s *story) one(want apps.LifecycleState) corev1.Pod {
 	return found[0]
 }
 
-// gone waits until a Pod is on its way out.
+// gone waits until a Pod is being deleted.
 func (s *story) gone(pod string) {
 	s.Helper()
 	s.until("Pod "+pod+" to go", func() bool {
@@ -228,7 +228,7 @@ func (s *story) gone(pod string) {
 	})
 }
 
-// picture is what there is, for a failed story.
+// picture describes the present objects, for a failed story.
 func (s *story) picture() string {
 	var b strings.Builder
 	set := s.set()

@@ -15,8 +15,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Two ways to name a Pod for deletion, each replaced or taken away, and both held
-// by the hook.
+// A Pod can be named for deletion in two ways, and be replaced or removed; the hook
+// holds both.
 func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -58,8 +58,8 @@ func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
 	s.event("PodsToDeleteUnknown")
 }
 
-// With the label on the CloneSet, a Pod at the gate before its deletion holds no
-// place: its replacement comes at once.
+// With the label on the CloneSet, a Pod at the gate before its deletion does not count:
+// its replacement is created at once.
 func TestPreparingDeleteLeftOutOfTheCount(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -75,7 +75,7 @@ func TestPreparingDeleteLeftOutOfTheCount(t *testing.T) {
 	s.settled(2)
 }
 
-// scaleStrategy.maxUnavailable bounds how many Pods are made at a time.
+// scaleStrategy.maxUnavailable limits how many Pods are created at a time.
 func TestScaleOutIsBounded(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -93,7 +93,7 @@ func TestScaleOutIsBounded(t *testing.T) {
 	s.settled(3)
 }
 
-// A percentage keeps old Pods, rounded up, and below 100 % one is updated at least.
+// A percentage keeps old Pods, rounded up; below 100 %, at least one Pod is updated.
 func TestPartitionInPercent(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -113,7 +113,7 @@ func TestPartitionInPercent(t *testing.T) {
 	}
 }
 
-// Paused, a set keeps its replicas and its states, and updates nobody.
+// A paused set keeps its replicas and states, and updates no Pod.
 func TestPausedSet(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -228,8 +228,8 @@ func TestOrderOfUpdates(t *testing.T) {
 	}
 }
 
-// A Pod counts as available when it has been ready for long enough, and a rollout
-// waits for that.
+// A Pod counts as available once it has been ready for long enough, and a rollout waits
+// for that.
 func TestMinReadySeconds(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -251,8 +251,8 @@ func TestMinReadySeconds(t *testing.T) {
 	s.longEnough()
 }
 
-// longEnough checks that all Pods have been ready for two seconds, but for the
-// part of a second that an API time does not tell.
+// longEnough checks that all Pods have been ready for two seconds, except for the
+// fraction of a second that an API time lacks.
 func (s *story) longEnough() {
 	s.Helper()
 	now := metav1.Now()

@@ -12,8 +12,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset"
 )
 
-// An image that does not exist holds the rollout, and the set says so although it has
-// no progressDeadlineSeconds; with a good image it goes on, and says nothing more.
+// A missing image holds the rollout, and the set reports it although it has no
+// progressDeadlineSeconds; with a good image the rollout continues, and the report goes
+// away.
 func TestAMissingImageIsTold(t *testing.T) {
 	for _, kind := range []string{"InPlaceIfPossible", "ReCreate"} {
 		t.Run(kind, func(t *testing.T) {

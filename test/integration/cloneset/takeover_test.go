@@ -25,10 +25,10 @@ import (
 
 const (
 	registeredKey = "example.com/registered"
-	farAway       = "far-away" // a node that no agent serves: the story is its kubelet
+	farAway       = "far-away" // a node that no agent serves: the story acts as its kubelet
 )
 
-// golden reads a file of what OpenKruise leaves, with the names of this story.
+// golden reads a file of what OpenKruise leaves, with this story's names.
 func (s *story) golden(file string, uid types.UID) string {
 	s.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "openkruise", file))
@@ -54,8 +54,8 @@ func (s *story) put(object *unstructured.Unstructured) {
 	}
 }
 
-// leave puts up what OpenKruise leaves: the set, its revisions, and one Pod in a
-// state of states.yaml.
+// leave creates what OpenKruise leaves: the set, its revisions, and one Pod in a state
+// of states.yaml.
 func (s *story) leave(state string, edits ...any) {
 	s.Helper()
 	documents := strings.Split(s.golden("set.yaml", ""), "\n---\n")
@@ -126,7 +126,7 @@ func (s *story) revisionNames() []string {
 	return names
 }
 
-// observed waits until the controller has made a pass over the set as it is now.
+// observed waits until the controller has run a pass over the present set.
 func (s *story) observed() {
 	s.Helper()
 	s.until("the set's generation to be observed", func() bool {
@@ -135,7 +135,7 @@ func (s *story) observed() {
 	})
 }
 
-// finalizers writes a Pod's finalizers.
+// finalizers sets a Pod's finalizers.
 func (s *story) finalizers(pod *corev1.Pod, list ...string) {
 	s.Helper()
 	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": pod.ResourceVersion, "finalizers": list}})
@@ -148,7 +148,7 @@ func (s *story) finalizers(pod *corev1.Pod, list ...string) {
 	}
 }
 
-// operate answers all gates as an operator would, and is the kubelet of Pods that
+// operate answers all gates as an operator would, and acts as the kubelet of Pods that
 // no agent serves.
 func (s *story) operate() {
 	s.Helper()
@@ -172,7 +172,7 @@ func (s *story) operate() {
 	}
 }
 
-// kubelet does to a Pod's status what its kubelet would.
+// kubelet changes a Pod's status as its kubelet would.
 func (s *story) kubelet(pod corev1.Pod) {
 	s.Helper()
 	before := pod.DeepCopy()
@@ -208,22 +208,23 @@ func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) corev1.Condition
 	return ""
 }
 
-// goldenRevisions are the names that OpenKruise gave; Usher would give others.
+// goldenRevisions are the names from OpenKruise; Usher would choose others.
 var goldenRevisions = []string{"web-5c5f7d6f8d", "web-7f9d8c5b64"}
 
-// What OpenKruise leaves, in every state, is led on to the same end: nothing is
-// written that need not be, no container restarts that need not, no hook is lost.
+// What OpenKruise leaves, in every state, ends in the same result: no unnecessary
+// write, no unnecessary restart, no lost hook.
 func TestTakeover(t *testing.T) {
 	keepOld := []any{"spec.updateStrategy.partition", 1}
 	marking := []any{"spec.lifecycle.inPlaceUpdate.markPodNotReady", true}
 	tests := []struct {
 		state string
 		edits []any
-		// still says that there is nothing to write until somebody does something.
+		// still reports whether there is nothing to write until somebody acts.
 		still bool
 		// then is what the user does.
 		then string
-		// restarts is how often the Pod's container is restarted; -1 if the Pod goes.
+		// restarts is how often the Pod's container is restarted; -1 if the Pod is
+		// deleted.
 		restarts int32
 	}{
 		{state: "Normal", edits: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
@@ -247,7 +248,7 @@ func TestTakeover(t *testing.T) {
 			s := without(t)
 			s.leave(test.state, test.edits...)
 			before, pods := s.versions(), s.identities()
-			s.patch(`spec: {revisionHistoryLimit: 9}`) // so that a pass has something to say
+			s.patch(`spec: {revisionHistoryLimit: 9}`) // so that a pass has something to write
 			s.startController()
 			s.observed()
 			if after := s.versions(); test.still && !maps.Equal(before, after) {
@@ -264,7 +265,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// ends leads the set to its end, and compares what became of its one Pod.
+// ends brings the set to its end, and checks what became of its only Pod.
 func (s *story) ends(pods map[string]types.UID, restarts int32) {
 	s.Helper()
 	s.until("the set to be as the user wants it", func() bool {
@@ -279,7 +280,7 @@ func (s *story) ends(pods map[string]types.UID, restarts int32) {
 	}
 }
 
-// kept checks that the one Pod is the same, protected, and up to date.
+// kept checks that the only Pod is the same, protected, and up to date.
 func (s *story) kept(pods map[string]types.UID, restarts int32) {
 	s.Helper()
 	if now := s.identities(); !maps.Equal(pods, now) {
@@ -297,8 +298,8 @@ func (s *story) kept(pods map[string]types.UID, restarts int32) {
 	}
 }
 
-// A set that is deleted without its Pods, and made anew, takes them back with
-// their revisions: nothing restarts.
+// A set that is deleted without its Pods and recreated takes them back with their
+// revisions: nothing restarts.
 func TestASetMadeAnewTakesItsPodsBack(t *testing.T) {
 	t.Parallel()
 	s := without(t)
@@ -327,8 +328,8 @@ func TestASetMadeAnewTakesItsPodsBack(t *testing.T) {
 	}
 }
 
-// orphan does what the garbage collector does when a set is deleted with the
-// policy Orphan: nothing belongs to the set any more.
+// orphan does what the garbage collector does when a set is deleted with the policy
+// Orphan: nothing belongs to the set any more.
 func (s *story) orphan() {
 	s.Helper()
 	var objects []client.Object

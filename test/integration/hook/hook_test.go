@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook runs the example of the hook library as a user would: as a
-// process of its own beside a CloneSet, on a real API server.
+// Package hook runs the example of the hook library as a user would: as a separate
+// process beside a CloneSet, on a real API server.
 package hook
 
 import (
@@ -70,7 +70,7 @@ spec:
 type directory struct {
 	mu      sync.Mutex
 	entries map[string]bool
-	// least is the fewest entries since all were there.
+	// least is the lowest number of entries since all were there.
 	least  int
 	broken bool
 }
@@ -107,8 +107,7 @@ type story struct {
 	directory *directory
 }
 
-// TestExample takes the set through its life with nobody but the example to
-// answer its hooks.
+// TestExample takes the set through its life; only the example answers its hooks.
 func TestExample(t *testing.T) {
 	s := begin(t)
 	s.listed("after scale out", 3)
@@ -124,14 +123,15 @@ func TestExample(t *testing.T) {
 		t.Errorf("at the least %d Pods were registered during the update, want 2", s.directory.least)
 	}
 
-	// While the registry is out of order a Pod that leaves waits, and says so.
+	// While the registry is down, a leaving Pod waits and reports it.
 	s.directory.breaks(true)
 	s.patch(`{"spec":{"replicas":2}}`)
 	s.until("the event", func() string { return s.event("HookFailed", "503 Service Unavailable") })
 	s.directory.breaks(false)
 	s.listed("after scale in", 2)
 
-	// Somebody deletes a Pod past its set: it is deregistered all the same.
+	// Somebody other than the controller deletes a Pod: it is deregistered all the
+	// same.
 	victim := s.pods()[0]
 	if err := s.Delete(t.Context(), &victim); err != nil {
 		t.Fatal(err)
@@ -267,8 +267,8 @@ func (s *story) pods() []corev1.Pod {
 	return list.Items
 }
 
-// listed waits until the registry has the addresses of exactly so many Pods,
-// and no other Pod is there.
+// listed waits until the registry has the addresses of exactly that many Pods, and no
+// other Pod exists.
 func (s *story) listed(when string, count int) {
 	s.Helper()
 	s.until("the registry "+when, func() string {

@@ -17,15 +17,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// openkruise is what stands for OpenKruise's manager: webhooks that answer, which
-// nothing of a CloneSet's life needs more of.
+// openkruise stands in for OpenKruise's manager: it only answers webhooks, and a
+// CloneSet's life needs no more.
 type openkruise struct {
 	server *httptest.Server
 	// asked counts the requests.
 	asked atomic.Int64
 }
 
-// installOpenKruise installs the chart that stands for OpenKruise's.
+// installOpenKruise installs a chart that stands in for OpenKruise's.
 func (s *story) installOpenKruise() *openkruise {
 	s.Helper()
 	o := &openkruise{}
@@ -55,7 +55,7 @@ func (o *openkruise) answer(w http.ResponseWriter, r *http.Request, decide func(
 	response["uid"] = request["uid"]
 	review["response"] = response
 	delete(review, "request")
-	_ = json.NewEncoder(w).Encode(review) // A caller that has gone needs no answer.
+	_ = json.NewEncoder(w).Encode(review) // A caller that is gone needs no answer.
 }
 
 // convert changes the version and nothing else.
@@ -69,8 +69,8 @@ func convert(request map[string]any) map[string]any {
 	return map[string]any{"convertedObjects": objects, "result": map[string]any{"status": "Success"}}
 }
 
-// leave puts up, in a namespace of that name, what OpenKruise leaves of a set in one
-// of the states that stories/cloneset has, and what the edit changes of the set.
+// leave creates, in a namespace of that name, what OpenKruise leaves of a set in one of
+// the states in stories/cloneset, with the set changed by the edit.
 func (s *story) leave(namespace, state, edit string) {
 	s.Helper()
 	s.sh("kubectl create namespace %s", namespace)

@@ -14,7 +14,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// served is what brings the Pods of web into etcd, with a hook by finalizer.
+// served registers the Pods of web in etcd, with a finalizer hook.
 const served = `
 apiVersion: usher.dev/v1alpha1
 kind: Registry
@@ -66,7 +66,7 @@ func (s *story) entries(etcd *cluster.Etcd) int {
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer func() { _ = response.Body.Close() }() // All was read.
+	defer func() { _ = response.Body.Close() }() // Everything was read.
 	var answer struct {
 		Count int `json:",string"`
 	}
@@ -76,14 +76,14 @@ func (s *story) entries(etcd *cluster.Etcd) int {
 	return answer.Count
 }
 
-// held are the objects with Usher's finalizer.
+// held lists the objects with Usher's finalizer.
 func (s *story) held() string {
 	s.Helper()
 	return s.sh(`kubectl get pods,registrations.usher.dev,registries.usher.dev -A -o go-template='{{range .items}}{{$o := .}}{{range .metadata.finalizers}}{{if eq . "usher.dev/registration"}}{{$o.kind}} {{end}}{{end}}{{end}}'`)
 }
 
-// Leaving in order: the entries go, the finalizers go, Usher goes; then a Pod can be
-// deleted, and a CloneSet with all of its Pods, without anybody's help.
+// An orderly uninstall: the entries, the finalizers, and then Usher are removed; after
+// that a Pod, or a CloneSet with all of its Pods, can be deleted without help.
 func TestLeaving(t *testing.T) {
 	s, etcd, running := registered(t)
 	before := s.pods()
@@ -109,8 +109,8 @@ func (s *story) eachPod(command string) {
 	s.sh("kubectl get pods -l app=web -o name | while read -r pod; do %s; done", command)
 }
 
-// Leaving without asking the hook operator: Pods that are deleted stay, until the
-// finalizers are taken off by hand. The entries stay for whoever comes next.
+// An uninstall that skips the hook operator: deleted Pods stay until somebody removes
+// the finalizers by hand. The entries stay for the next installation.
 func TestLeavingInAHurry(t *testing.T) {
 	s, etcd, running := registered(t)
 	before := s.pods()
@@ -133,8 +133,8 @@ func TestLeavingInAHurry(t *testing.T) {
 	s.sh("kubectl wait --for delete pod -l app=web --timeout 60s")
 }
 
-// Whoever comes back finds everything in its place: nothing is registered twice, and
-// a Pod that was deleted meanwhile is drained and let go.
+// After a reinstall everything is in its place: nothing is registered twice, and a Pod
+// that was deleted meanwhile is drained and released.
 func TestComingBack(t *testing.T) {
 	s, etcd, running := registered(t)
 	running.stop()

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// A release of Helm is installed, upgraded, rolled back, removed and installed
-// again, while a CloneSet is in service: nothing happens to its Pods, and the CRDs
-// stay.
+// A Helm release is installed, upgraded, rolled back, removed and reinstalled while a
+// CloneSet is in service: nothing happens to its Pods, and the CRDs stay.
 func TestHelm(t *testing.T) {
 	s := begin(t)
 	s.follow("install.md", "helm install")
@@ -66,7 +65,7 @@ func containsLines(text, lines string) bool {
 	return true
 }
 
-// remaining checks that without Usher all is as it was.
+// remaining checks that everything is unchanged without Usher.
 func (s *story) remaining(before, when string) {
 	s.Helper()
 	s.same(before, when)
@@ -106,8 +105,8 @@ func (s *story) replace(file, old, next string) {
 	}
 }
 
-// The plain manifests do the same, and who deletes them by the file that he applied
-// keeps the CRDs, the CloneSets and the Pods.
+// The plain manifests behave the same, and deleting them with the applied file keeps
+// the CRDs, the CloneSets and the Pods.
 func TestPlainManifests(t *testing.T) {
 	s := begin(t)
 	s.follow("install.md", "kubectl apply")
@@ -116,7 +115,7 @@ func TestPlainManifests(t *testing.T) {
 	s.apply(web)
 	s.available("3")
 	before := s.pods()
-	s.follow("install.md", "kubectl apply") // Again, as for an upgrade.
+	s.follow("install.md", "kubectl apply") // Again, as in an upgrade.
 	s.same(before, "after an upgrade")
 	running.stop()
 
@@ -146,7 +145,7 @@ func TestPlainManifests(t *testing.T) {
 	}
 }
 
-// Each half runs alone with the rights of its own role, in a process of its own.
+// Each half runs alone in its own process, with the rights of its own role.
 func TestHalvesApart(t *testing.T) {
 	s := begin(t)
 	s.follow("install.md", "halves apart")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install tells how Usher is installed, upgraded and removed, with the
-// commands of the documents, on real API servers. Nodes simulate containers; the
-// test runs Usher itself as the container of its Deployment says.
+// Package install tests how Usher is installed, upgraded and removed, with the commands
+// of the documents, on real API servers. Nodes simulate containers; the test runs Usher
+// itself as the container of its Deployment specifies.
 package install
 
 import (
@@ -29,11 +29,11 @@ const (
 	// patience bounds every wait and every command of a story.
 	patience = 90 * time.Second
 	poll     = 50 * time.Millisecond
-	// root is the project's folder, where the commands of the documents run.
+	// root is the project's directory, where the commands of the documents run.
 	root = "../../.."
 )
 
-// tools is a folder with helm, kubectl and usher.
+// tools is a directory with helm, kubectl and usher.
 var tools string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -42,7 +42,7 @@ func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard())
 	folder, err := os.MkdirTemp("", "usher-install-")
 	if err == nil {
-		defer func() { _ = os.RemoveAll(folder) }() // What is left is the system's to clean up.
+		defer func() { _ = os.RemoveAll(folder) }() // The system cleans up what is left.
 		err = fetchTools(context.Background(), folder)
 	}
 	if err != nil {
@@ -54,7 +54,7 @@ func run(m *testing.M) int {
 }
 
 // fetchTools builds the programs that the documents' commands need, from their Go
-// modules: the first time that takes minutes.
+// modules; the first time takes minutes.
 func fetchTools(ctx context.Context, folder string) error {
 	for _, name := range []string{"helm", "kubectl"} {
 		path, err := output(ctx, filepath.Join(root, "tools", "chart"), "go", "tool", "-n", name)
@@ -87,7 +87,7 @@ func output(ctx context.Context, folder, name string, args ...string) (string, e
 type story struct {
 	*testing.T
 	cluster *cluster.Cluster
-	// env is what its commands see.
+	// env is the environment of its commands.
 	env []string
 }
 
@@ -111,7 +111,7 @@ func begin(t *testing.T, options ...clustertest.Option) *story {
 	)}
 }
 
-// try runs a script in the project's folder, and returns what it said.
+// try runs a script in the project's directory, and returns its output.
 func (s *story) try(script string) (string, error) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
@@ -125,7 +125,7 @@ func (s *story) try(script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// sh runs a script that has to succeed.
+// sh runs a script that must succeed.
 func (s *story) sh(format string, args ...any) string {
 	s.Helper()
 	script := fmt.Sprintf(format, args...)
@@ -136,7 +136,7 @@ func (s *story) sh(format string, args ...any) string {
 	return out
 }
 
-// step is a command block of a document, which stands after <!-- story: NAME -->.
+// step is the command block of a document after <!-- story: NAME -->.
 func (s *story) step(document, name string) string {
 	s.Helper()
 	script, err := checkout.DocumentedStep(root, document, name)
@@ -146,7 +146,7 @@ func (s *story) step(document, name string) string {
 	return script
 }
 
-// follow runs the commands of a step, which have to succeed.
+// follow runs the commands of a step, which must succeed.
 func (s *story) follow(document, name string) string {
 	s.Helper()
 	script := s.step(document, name)
@@ -157,7 +157,7 @@ func (s *story) follow(document, name string) string {
 	return out
 }
 
-// until waits for something that has to happen.
+// until waits for something that must happen.
 func (s *story) until(what string, happened func() bool) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)

@@ -13,22 +13,22 @@ import (
 )
 
 // takenOver are the sets that OpenKruise leaves: one in the middle of a rollout that
-// its partition holds, one that a hook holds, one whose kubelet is at work.
+// its partition holds, one that a hook holds, one whose kubelet is busy.
 var takenOver = map[string]struct{ state, edit string }{
 	"held-by-partition": {"Normal", "spec: {updateStrategy: {partition: 1}}"},
 	"held-by-a-hook":    {"PreparingUpdate", "{}"},
 	"being-updated":     {"Updating", "{}"},
 }
 
-// withoutNodes is a control plane that leaves Pods alone whose node is not there: the
-// Pods that OpenKruise leaves are on a node that nobody plays.
+// withoutNodes is a control plane that leaves Pods of missing nodes alone: the Pods
+// that OpenKruise leaves are on a node without an agent.
 func withoutNodes() clustertest.Option {
 	return clustertest.WithExtraArgs(cluster.ExtraArgs{
 		ControllerManager: []string{"--controllers=*,-node-lifecycle-controller,-pod-garbage-collector-controller"},
 	})
 }
 
-// underOpenKruise begins a story on a cluster where OpenKruise has worked.
+// underOpenKruise begins a story on a cluster where OpenKruise has been active.
 func underOpenKruise(t *testing.T) (*story, *openkruise) {
 	t.Helper()
 	s := begin(t, withoutNodes())
@@ -49,7 +49,7 @@ func (s *story) unwritten() string {
 	return s.sh(`kubectl get pods,controllerrevisions -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}' | grep -E ' (held|being)'`)
 }
 
-// observed waits until the controller has seen every set, however it is written.
+// observed waits until the controller has seen every set, whatever its form.
 func (s *story) observed() {
 	s.Helper()
 	for namespace := range takenOver {
@@ -61,14 +61,14 @@ func (s *story) observed() {
 	}
 }
 
-// The steps of docs/migrate.md, in their order: nothing is written to a Pod or a
-// revision on the way, each set goes on where it was, OpenKruise goes, and no
-// CloneSet goes with it.
+// The steps of docs/migrate.md in order: nothing is written to a Pod or a revision on
+// the way, each set resumes where it was, OpenKruise is removed, and no CloneSet with
+// it.
 func TestMigration(t *testing.T) {
 	s, kruise := underOpenKruise(t)
 	s.moved(kruise)
 
-	// The set that the hook held is led on when the hook is answered.
+	// The set that the hook held continues once the hook is answered.
 	s.sh("kubectl -n held-by-a-hook label pods -l app=web --overwrite example.com/unready-blocker-inplace=false")
 	s.until("the Pod to get its new image", func() bool {
 		return s.sh("kubectl -n held-by-a-hook get pods -o jsonpath='{.items[*].spec.containers[*].image}'") == "example.test/web:v2"
@@ -76,8 +76,8 @@ func TestMigration(t *testing.T) {
 	s.removed()
 }
 
-// removed follows the last step, where the CRD is still OpenKruise's in Helm's eyes, as
-// where Usher was not installed by Helm.
+// removed follows the last step for a CRD that Helm still considers OpenKruise's, as
+// when Usher was not installed by Helm.
 func (s *story) removed() {
 	s.Helper()
 	s.sh("kubectl annotate crd clonesets.apps.kruise.io --overwrite meta.helm.sh/release-name=kruise meta.helm.sh/release-namespace=default")
@@ -99,7 +99,7 @@ func (s *story) removed() {
 	}
 }
 
-// moved follows the steps up to where Usher looks after the sets.
+// moved follows the steps up to where Usher manages the sets.
 func (s *story) moved(kruise *openkruise) *usher {
 	s.Helper()
 	for _, step := range []string{"which kinds", "check the sets", "keep a copy"} {
@@ -131,8 +131,8 @@ func (s *story) moved(kruise *openkruise) *usher {
 	return running
 }
 
-// Back again: OpenKruise has its CRD and its webhooks, Usher is out of the way, and
-// nothing was written to a Pod.
+// Back again: OpenKruise has its CRD and its webhooks, Usher is gone, and nothing was
+// written to a Pod.
 func TestMigrationAndBack(t *testing.T) {
 	s, kruise := underOpenKruise(t)
 	running := s.moved(kruise)

@@ -15,9 +15,8 @@ import (
 	"github.com/usher-dev/usher/test/checkout"
 )
 
-// The API server takes every object that the chart makes, without a field that it
-// does not know; and it would run the Pods in a namespace that holds them to the
-// strictest of the Pod Security standards.
+// The API server accepts every object of the chart, without an unknown field, and would
+// run the Pods in a namespace with the strictest Pod Security standard.
 func TestObjectsAreTaken(t *testing.T) {
 	s := begin(t)
 	s.sh("kubectl apply --server-side -f dist/crds.yaml")
@@ -51,8 +50,8 @@ func TestObjectsAreTaken(t *testing.T) {
 	}
 }
 
-// requests are the objects of a file, and a Pod of each Deployment: those to create,
-// and those that are there already.
+// requests lists the objects of a file, plus a Pod of each Deployment: those to create,
+// and those that already exist.
 func requests(t *testing.T, file string) (created, applied []*unstructured.Unstructured) {
 	t.Helper()
 	for _, object := range readObjects(t, file) {
@@ -99,8 +98,7 @@ func (s *story) taken(file string, objects []*unstructured.Unstructured, how str
 	}
 }
 
-// podOf is a Pod as the Deployment would make it, with a service account that is
-// there.
+// podOf is a Pod as the Deployment would create it, with an existing service account.
 func podOf(t *testing.T, deployment *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	template, found, err := unstructured.NestedMap(deployment.Object, "spec", "template")

@@ -19,7 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// usher is a process that stands for the container of Usher's Deployment.
+// usher is a process that stands in for the container of Usher's Deployment.
 type usher struct {
 	story *story
 	stop  func()
@@ -44,9 +44,8 @@ func (b *safeBuffer) String() string {
 	return b.text.String()
 }
 
-// run does what a kubelet would: it starts Usher with the arguments of the
-// Deployment and the token of its service account. It ends it again when the test
-// does, or with stop.
+// run does what a kubelet would: it starts Usher with the arguments of the Deployment
+// and the token of its service account. Usher ends with the test, or with stop.
 func (s *story) run(deployment string) *usher {
 	s.Helper()
 	account, args := s.container(deployment)
@@ -60,7 +59,7 @@ func (s *story) run(deployment string) *usher {
 		s.Fatal(err)
 	}
 	u.stop = sync.OnceFunc(func() {
-		_ = command.Process.Signal(os.Interrupt) // One that has ended shows below.
+		_ = command.Process.Signal(os.Interrupt) // A process that has already ended shows below.
 		_ = command.Wait()
 		u.forbidden()
 	})
@@ -69,7 +68,7 @@ func (s *story) run(deployment string) *usher {
 	return u
 }
 
-// forbidden fails if Usher was refused anything: the chart's roles are to suffice.
+// forbidden fails if Usher was refused anything: the chart's roles must suffice.
 func (u *usher) forbidden() {
 	u.story.Helper()
 	for line := range strings.Lines(u.log.String()) {
@@ -136,7 +135,7 @@ func (s *story) apply(manifest string) {
 	s.sh("kubectl apply -f - <<'END'\n%s\nEND", manifest)
 }
 
-// available waits until the set has so many Pods in service.
+// available waits until the set has that many Pods in service.
 func (s *story) available(count string) {
 	s.Helper()
 	s.until("the CloneSet to have "+count+" Pods in service", func() bool {
@@ -147,8 +146,7 @@ func (s *story) available(count string) {
 	})
 }
 
-// pods are the set's Pods, as who they are, how often they were restarted and what
-// holds them.
+// pods lists the set's Pods with their identity, their restarts and what holds them.
 func (s *story) pods() string {
 	s.Helper()
 	return s.sh(`kubectl get pods -l app=web --sort-by=.metadata.name -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.uid} restarts={.status.containerStatuses[0].restartCount} deleted={.metadata.deletionTimestamp} revision={.metadata.labels.controller-revision-hash}{"\n"}{end}'`)

@@ -13,7 +13,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// with is a Registration's spec that is complete but for the fields given.
+// with is a complete Registration spec except for the given fields.
 func with(fields object) object {
 	spec := object{
 		"selector":   object{"matchLabels": object{"app": "web"}},
@@ -34,10 +34,10 @@ func fieldRef(path string) object { return object{"fieldRef": object{"fieldPath"
 
 type admission struct {
 	spec object
-	says string // Empty: it is taken.
+	says string // Empty: it is accepted.
 }
 
-// TestRegistrationAdmission creates Registrations that make sense and others.
+// TestRegistrationAdmission creates valid and invalid Registrations.
 func TestRegistrationAdmission(t *testing.T) {
 	c, err := client.New(shared.RESTConfig(), client.Options{Scheme: scheme()})
 	if err != nil {
@@ -130,7 +130,7 @@ func drainAdmission() map[string]admission {
 		"a deadline of a hook":        {deadline("preNormal", "90s"), ""},
 		"one without units":           {deadline("preNormal", "90"), "a number with a unit"},
 		"one of no time":              {deadline("created", "0s"), "longer than 0s"},
-		"one of a gate that is none":  {deadline("updated", "90s"), ""}, // Kubernetes prunes fields that it does not know.
+		"one of a gate that is none":  {deadline("updated", "90s"), ""}, // Kubernetes prunes unknown fields.
 		"a policy that is none":       {drain(object{"onDeadline": "Ignore"}), "spec.drain.onDeadline"},
 	}
 }

@@ -12,7 +12,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// object is YAML as a user writes it: types of Go could not say all of it.
+// object is YAML as a user writes it; Go types could not express all of it.
 type object = map[string]any
 
 func dnsSpec(server, zone string) object {
@@ -27,7 +27,7 @@ func zookeeperSpec(servers ...any) object {
 	return object{"zookeeper": object{"servers": servers}}
 }
 
-// TestRegistryAdmission creates Registries of each kind, and such as make no sense.
+// TestRegistryAdmission creates valid and invalid Registries of each kind.
 func TestRegistryAdmission(t *testing.T) {
 	c, err := client.New(shared.RESTConfig(), client.Options{Scheme: scheme()})
 	if err != nil {
@@ -35,7 +35,7 @@ func TestRegistryAdmission(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		spec object
-		says string // Empty: it is taken.
+		says string // Empty: it is accepted.
 	}{
 		"eureka":                                 {object{"eureka": object{"address": "http://localhost:8761/eureka", "responseCache": "0s"}}, ""},
 		"nacos":                                  {object{"nacos": object{"address": "http://localhost:8848", "namespaceID": "mine"}}, ""},

@@ -16,7 +16,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// columns are what kubectl get -o wide prints of the only Registration.
+// columns are what kubectl get -o wide prints for the only Registration.
 func (e *env) columns() map[string]string {
 	e.Helper()
 	kube, err := kubernetes.NewForConfig(shared.RESTConfig())

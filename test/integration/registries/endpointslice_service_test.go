@@ -35,7 +35,7 @@ func (e *env) newServices(service string) *kube {
 	return &kube{api: e.Client, namespace: e.namespace}
 }
 
-// registrationOf the Pods with app=nginx in one Registry.
+// registrationOf registers the Pods with app=nginx in one Registry.
 func (e *env) registrationOf(registry, service string, port int32) *usherv1alpha1.Registration {
 	return &usherv1alpha1.Registration{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: registrationName},
@@ -49,7 +49,7 @@ func (e *env) registrationOf(registry, service string, port int32) *usherv1alpha
 	}
 }
 
-// TestStoryEndpointSlice leads a Pod into and out of a Service of its namespace.
+// TestStoryEndpointSlice takes a Pod into and out of a Service of its namespace.
 func TestStoryEndpointSlice(t *testing.T) {
 	e := newEnv(t)
 	set := e.cloneSet(lifecycleDemo)
@@ -78,7 +78,7 @@ func TestStoryEndpointSlice(t *testing.T) {
 	e.vanishes(name)
 }
 
-// managers waits until slices of the Service web of exactly these managers are there.
+// managers waits until the Service web has slices of exactly these managers.
 func (k *kube) managers(e *env, want ...string) {
 	e.Helper()
 	e.eventually("slices of "+fmt.Sprint(want), func() string {
@@ -96,7 +96,7 @@ func (k *kube) managers(e *env, want ...string) {
 	})
 }
 
-// bind puts a Pod on a node: Kubernetes leaves those without one out of slices.
+// bind assigns a Pod to a node: Kubernetes leaves Pods without a node out of slices.
 func (e *env) bind(name string) {
 	e.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
@@ -108,8 +108,8 @@ func (e *env) bind(name string) {
 	}
 }
 
-// TestStoryServiceMoves takes over a Service from Kubernetes' own controllers,
-// which run beside: its Pod is listed all the time, and at last by Usher alone.
+// TestStoryServiceMoves takes over a Service from Kubernetes' own controllers, which
+// run too: its Pod is listed all the time, and in the end only by Usher.
 func TestStoryServiceMoves(t *testing.T) {
 	const theirs, mirror = "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"
 	e := newEnv(t)

@@ -55,7 +55,7 @@ func (k *kube) connect(t *testing.T, namespace string) *endpointslice.Registry {
 	return r
 }
 
-// slices are those of the service, sorted by name.
+// slices lists the service's slices, sorted by name.
 func (k *kube) slices(t *testing.T, service string) []discoveryv1.EndpointSlice {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
@@ -86,7 +86,7 @@ func (k *kube) seed(t *testing.T, name, service, manager, entries string) {
 func TestEndpointSliceConformance(t *testing.T) {
 	server := clustertest.Start(t)
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
-		// A namespace for each test begins empty.
+		// Each test begins with an empty namespace.
 		k := newKube(t, server)
 		return registrytest.Subject{
 			Connector: k.Registry,
@@ -117,7 +117,7 @@ func member(n int) registry.Entry {
 	}
 }
 
-// TestEndpointSliceShape looks at what callers get to read.
+// TestEndpointSliceShape checks what callers read.
 func TestEndpointSliceShape(t *testing.T) {
 	k := newKube(t, shared)
 	four, six, other := member(1), member(2), member(3)
@@ -148,7 +148,7 @@ func TestEndpointSliceShape(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceSizes fills slices, and empties them again.
+// TestEndpointSliceSizes fills slices and empties them again.
 func TestEndpointSliceSizes(t *testing.T) {
 	k := newKube(t, shared)
 	var all []registry.Entry
@@ -177,7 +177,7 @@ func TestEndpointSliceSizes(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceOthers leaves slices of others alone, and shows them.
+// TestEndpointSliceOthers does not touch others' slices, but reports them.
 func TestEndpointSliceOthers(t *testing.T) {
 	k := newKube(t, shared)
 	k.seed(t, "theirs", "greeter", "somebody.example.com", `[{"id":"web-001","owner":{"cluster":"here","uid":"uid-theirs"}}]`)
@@ -194,7 +194,7 @@ func TestEndpointSliceOthers(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceRepair puts right what somebody changed by hand.
+// TestEndpointSliceRepair repairs manual changes.
 func TestEndpointSliceRepair(t *testing.T) {
 	for name, harm := range map[string]func(*discoveryv1.EndpointSlice){
 		"not ready":       func(s *discoveryv1.EndpointSlice) { *s.Endpoints[0].Conditions.Ready = false },
@@ -224,8 +224,8 @@ func TestEndpointSliceRepair(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceTwice finds an entry in two slices, as a crash in the middle
-// of a move leaves it.
+// TestEndpointSliceTwice finds an entry in two slices, as after a crash in the middle
+// of a move.
 func TestEndpointSliceTwice(t *testing.T) {
 	k := newKube(t, shared)
 	put(t, k, registry.Put, member(1))
@@ -252,7 +252,7 @@ func TestEndpointSliceTwice(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceTogether lets ten passes write to the same slice at once.
+// TestEndpointSliceTogether makes ten passes write to the same slice at once.
 func TestEndpointSliceTogether(t *testing.T) {
 	k := newKube(t, shared)
 	put(t, k, registry.Put, member(0))
@@ -279,7 +279,7 @@ func TestEndpointSliceTogether(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceRefusals says what is wrong, and does the rest.
+// TestEndpointSliceRefusals reports what is wrong, and does the rest.
 func TestEndpointSliceRefusals(t *testing.T) {
 	k := newKube(t, shared)
 	for name, spoil := range map[string]func(*registry.Entry){
@@ -313,7 +313,7 @@ func TestEndpointSliceRefusals(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceThousands says how long many entries take.
+// TestEndpointSliceThousands logs how long many entries take.
 func TestEndpointSliceThousands(t *testing.T) {
 	k := newKube(t, shared)
 	var changes []registry.Change

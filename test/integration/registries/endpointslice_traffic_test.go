@@ -30,8 +30,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 )
 
-// Kubernetes takes no loopback address for an endpoint: an instance at
-// 127.0.77.n has the entry 10.0.77.n, and callers dial the former.
+// Kubernetes accepts no loopback address as an endpoint: an instance at 127.0.77.n has
+// the entry 10.0.77.n, and callers dial the former.
 const (
 	entryNet = "10.0.77."
 	dialNet  = "127.0.77."
@@ -62,10 +62,10 @@ func newInstance(t *testing.T, n int, port int32) *instance {
 	return i
 }
 
-// end ends the instance as a process ends: at once.
+// end ends the instance at once, like the end of a process.
 func (i *instance) end() { _ = i.server.Close() }
 
-// follow keeps the addresses of a service as kube-proxy and gateways do: by an
+// follow tracks the addresses of a service as kube-proxy and gateways do: with an
 // informer, from all slices together, without what is not ready.
 func follow(t *testing.T, k *kube, service string) func() []string {
 	t.Helper()
@@ -95,7 +95,7 @@ func follow(t *testing.T, k *kube, service string) func() []string {
 	}
 }
 
-// load is traffic under way.
+// load is ongoing traffic.
 type load struct {
 	sent, lost atomic.Int64
 	first      atomic.Pointer[error]
@@ -108,7 +108,7 @@ func callers(t *testing.T, addresses func() []string) (*load, func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	dialer := &net.Dialer{}
 	c := &http.Client{Timeout: patience, Transport: &http.Transport{
-		// On connections of their own, requests are not tried twice.
+		// With a new connection each, requests are not retried.
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, strings.Replace(address, entryNet, dialNet, 1))
@@ -172,17 +172,17 @@ func TestEndpointSliceTraffic(t *testing.T) {
 		hit(old)
 		port := first.entry.Port
 		if n == 2 {
-			port = 0 // Another port, and so another slice.
+			port = 0 // Another port, and therefore another slice.
 		}
 		next := newInstance(t, 11+n, port)
 		put(t, k, registry.Put, next.entry)
 		hit(next)
 		put(t, k, registry.Remove, old.entry)
-		<-time.After(time.Second) // This is the time that is under test.
+		<-time.After(time.Second) // This delay is under test.
 		old.end()
 		instances[n] = next
 	}
-	// All move to other slices, with another name of the port, and lose nothing.
+	// All move to other slices, with another port name, and lose nothing.
 	for _, i := range instances {
 		i.entry.Metadata = map[string]string{endpointslice.MetaPortName: "web"}
 	}
@@ -192,7 +192,8 @@ func TestEndpointSliceTraffic(t *testing.T) {
 		t.Errorf("%d of %d requests were lost, the first by: %v", lost, l.sent.Load(), *l.first.Load())
 	}
 	t.Logf("%d requests while each of three instances was replaced and all were moved, %d lost", l.sent.Load(), l.lost.Load())
-	// One that ends while it is listed is missed, or the traffic proves nothing.
+	// Ending an instance while it is listed must lose requests, or the traffic proves
+	// nothing.
 	instances[0].end()
 	eventually("a lost request", func() string {
 		if l.lost.Load() == 0 {
@@ -248,7 +249,7 @@ func (k *kube) grant(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceRights works with the rights that the operator is given.
+// TestEndpointSliceRights works with the operator's rights.
 func TestEndpointSliceRights(t *testing.T) {
 	k := newKube(t, shared)
 	u := k.user(t)

@@ -41,7 +41,7 @@ import (
 )
 
 const (
-	// patience bounds every wait for something that has to happen.
+	// patience bounds every wait for something that must happen.
 	patience = 30 * time.Second
 	poll     = 20 * time.Millisecond
 )
@@ -52,7 +52,7 @@ func scheme() *runtime.Scheme {
 		clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme, apiextensionsv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
-			panic(err) // A group that cannot be registered is a mistake in this file.
+			panic(err) // A group that cannot be registered is a bug in this file.
 		}
 	}
 	return s
@@ -100,13 +100,13 @@ func established(ctx context.Context, c client.Client, crd *apiextensionsv1.Cust
 	})
 }
 
-// env is one story: a namespace, an operator, and a test that plays the
-// CloneSet controller and the kubelet.
+// env is one story: a namespace, an operator, and a test that acts as the CloneSet
+// controller and the kubelet.
 type env struct {
 	*testing.T
 	client.Client
 	namespace string
-	// xds is the address that start serves xDS on, empty for none.
+	// xds is the address on which start serves xDS, empty for none.
 	xds  string
 	stop func()
 }
@@ -159,8 +159,8 @@ func (e *env) start() {
 	})
 }
 
-// quiet logs to the test only while it runs: a goroutine of the manager may
-// outlive it by a moment.
+// quiet logs to the test only while it runs: a goroutine of the manager may briefly
+// outlive it.
 func quiet(t *testing.T) logr.Logger {
 	if testing.Verbose() && os.Getenv("USHER_TEST_LOG") != "" {
 		return testr.New(t)
@@ -177,7 +177,7 @@ func (e *env) create(objects ...client.Object) {
 	}
 }
 
-// eventually waits until check returns "", and shows the last answer if it does not.
+// eventually waits until check returns "", or fails with the last answer.
 func (e *env) eventually(what string, check func() string) {
 	e.Helper()
 	last := "never checked"
@@ -190,7 +190,7 @@ func (e *env) eventually(what string, check func() string) {
 	}
 }
 
-// never checks for some time that check goes on to return "".
+// never checks for some time that check keeps returning "".
 func (e *env) never(what string, during time.Duration, check func() string) {
 	e.Helper()
 	_ = wait.PollUntilContextTimeout(e.Context(), poll, during, true, func(context.Context) (bool, error) {
@@ -216,7 +216,7 @@ func (e *env) gone(name string) bool {
 	return apierrors.IsNotFound(e.Get(e.Context(), client.ObjectKey{Namespace: e.namespace, Name: name}, &pod))
 }
 
-// patch changes one object as somebody else would, without looking at versions.
+// patch changes one object as another client would, regardless of versions.
 func (e *env) patch(object client.Object, body map[string]any) {
 	e.Helper()
 	data, err := json.Marshal(body)
@@ -262,7 +262,7 @@ func (e *env) kubelet(name, ip string, ready bool) {
 	}
 }
 
-// cloneSet creates a CloneSet from YAML; nobody runs it but the test.
+// cloneSet creates a CloneSet from YAML; only the test acts on it.
 func (e *env) cloneSet(text string) *appsv1alpha1.CloneSet {
 	e.Helper()
 	var set appsv1alpha1.CloneSet
@@ -295,7 +295,7 @@ func (e *env) podOf(set *appsv1alpha1.CloneSet, id string, state appsv1alpha1.Li
 	return pod
 }
 
-// registration is the one that newRegistration made.
+// registration reads the Registration that newRegistration created.
 func (e *env) registration() *usherv1alpha1.Registration {
 	e.Helper()
 	var r usherv1alpha1.Registration

@@ -28,7 +28,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// TestEtcdUsers logs in, and is told what is wrong with the credentials.
+// TestEtcdUsers logs in; errors say what is wrong with the credentials.
 func TestEtcdUsers(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	admin := raw(t, server)
@@ -76,7 +76,7 @@ func TestEtcdUsers(t *testing.T) {
 	}
 }
 
-// authority makes certificates for this test.
+// authority issues certificates for this test.
 type authority struct {
 	*testing.T
 	certificate *x509.Certificate
@@ -139,8 +139,8 @@ func (a *authority) file(name string, data []byte) string {
 	return path
 }
 
-// startTLS starts an etcd that also listens with TLS, and returns where. The
-// port without TLS is for whoever waits for its start.
+// startTLS starts an etcd that also listens with TLS, and returns its address. The port
+// without TLS serves to wait for the start.
 func startTLS(t *testing.T, args ...string) string {
 	t.Helper()
 	var ports []int
@@ -170,7 +170,7 @@ func startTLS(t *testing.T, args ...string) string {
 	return secure
 }
 
-// TestEtcdTLS needs a client certificate, and checks the server's.
+// TestEtcdTLS needs a client certificate, and verifies the server's.
 func TestEtcdTLS(t *testing.T) {
 	ours, theirs := newAuthority(t), newAuthority(t)
 	certificate, key := ours.pair(2)

@@ -47,7 +47,7 @@ func TestEtcdConformance(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	client := raw(t, server)
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
-		// One server for all: each test begins with an empty one.
+		// All tests share one server: each begins with an empty one.
 		if _, err := client.Delete(bounded(t), "", clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}

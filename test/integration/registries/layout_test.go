@@ -12,7 +12,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// TestLayoutCannotChange holds on to the layout that entries were written in.
+// TestLayoutCannotChange pins the layout in which existing entries were written.
 func TestLayoutCannotChange(t *testing.T) {
 	e := newEnv(t)
 	r := &usherv1alpha1.Registry{

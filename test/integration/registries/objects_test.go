@@ -94,7 +94,7 @@ func (e *env) newRegistration(propagation time.Duration, hooks usherv1alpha1.Hoo
 	return r
 }
 
-// store is what is really in an etcd.
+// store reads the actual content of an etcd.
 type store struct {
 	*env
 	client *clientv3.Client
@@ -112,7 +112,7 @@ func (e *env) store(endpoint string) *store {
 	return &store{env: e, client: c, prefix: "services", service: e.namespace}
 }
 
-// addresses of the service, sorted.
+// addresses lists the service's addresses, sorted.
 func (s *store) addresses() []string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
@@ -152,7 +152,7 @@ func (e *env) hasLabel(name, key, value string) {
 	})
 }
 
-// finalizer waits until a Pod has a finalizer, or has it no more.
+// finalizer waits until a Pod has a finalizer, or no longer has it.
 func (e *env) finalizer(name, finalizer string, has bool) {
 	e.Helper()
 	e.eventually("finalizer "+finalizer+" of "+name, func() string {

@@ -22,7 +22,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// backend is a gRPC server that only says that it is well.
+// backend is a gRPC server that only reports that it is healthy.
 type backend struct {
 	grpc_health_v1.UnimplementedHealthServer
 }
@@ -32,7 +32,7 @@ func (backend) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
 }
 
-// serve starts a backend and returns the entry that it should have.
+// serve starts a backend and returns the entry it should have.
 func serve(t *testing.T, id string) registry.Entry {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func serve(t *testing.T, id string) registry.Entry {
 
 func address(e registry.Entry) string { return fmt.Sprintf("%s:%d", e.Address, e.Port) }
 
-// put writes entries over whatever the connector lists under their IDs.
+// put replaces the connector's entries with these IDs.
 func put(t *testing.T, c registry.Connector, op registry.Op, entries ...registry.Entry) {
 	t.Helper()
 	listed, err := c.List(bounded(t), "greeter")
@@ -112,7 +112,7 @@ func reaches(t *testing.T, client grpc_health_v1.HealthClient, entries ...regist
 	t.Fatalf("calls reach %v, want %v", have, want)
 }
 
-// TestGRPCResolver lets a gRPC client find what the connector wrote, and follow.
+// TestGRPCResolver: a gRPC client finds what the connector wrote, and follows changes.
 func TestGRPCResolver(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	connector := connect(t, server)
@@ -121,7 +121,7 @@ func TestGRPCResolver(t *testing.T) {
 	client := dial(t, server)
 	reaches(t, client, a, b)
 
-	// Metadata changes under a client that is connected.
+	// Metadata changes while a client is connected.
 	a.Weight, a.Metadata = 20, map[string]string{"zone": "b"}
 	put(t, connector, registry.Put, a)
 	reaches(t, client, a, b)
@@ -132,7 +132,7 @@ func TestGRPCResolver(t *testing.T) {
 	reaches(t, client, a, b)
 }
 
-// TestManagerReadsConnector lets etcd's own manager read what the connector wrote.
+// TestManagerReadsConnector: etcd's own manager reads what the connector wrote.
 func TestManagerReadsConnector(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	mine := serve(t, "mine")
@@ -155,7 +155,7 @@ func TestManagerReadsConnector(t *testing.T) {
 	}
 }
 
-// TestConnectorReadsManager lets the connector read what the manager wrote.
+// TestConnectorReadsManager: the connector reads what the manager wrote.
 func TestConnectorReadsManager(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	manager, err := endpoints.NewManager(raw(t, server), prefix+"/greeter")

@@ -11,12 +11,12 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// seedHooks are those of the CloneSet lifecycleDemo.
+// seedHooks are the hooks of the CloneSet lifecycleDemo.
 func seedHooks() usherv1alpha1.Hooks {
 	return usherv1alpha1.Hooks{Created: keyCreated, InPlaceUpdate: keyInPlace, PreDelete: keyDelete}
 }
 
-// TestStoryLabelHooks leads one Pod through its whole life with label hooks.
+// TestStoryLabelHooks takes one Pod through its whole life with label hooks.
 func TestStoryLabelHooks(t *testing.T) {
 	const propagation = time.Second
 	e := newEnv(t)

@@ -45,7 +45,7 @@ spec:
     maxUnavailable: 0
 `
 
-// TestStoryPreNormal holds a new Pod back until callers find it.
+// TestStoryPreNormal holds back a new Pod until callers find it.
 func TestStoryPreNormal(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -67,7 +67,7 @@ func TestStoryPreNormal(t *testing.T) {
 	store.lists("10.0.0.1:80")
 }
 
-// TestStoryDirectDelete deletes a Pod past its CloneSet, as an eviction does.
+// TestStoryDirectDelete deletes a Pod behind its CloneSet's back, as an eviction does.
 func TestStoryDirectDelete(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -96,7 +96,7 @@ func TestStoryDirectDelete(t *testing.T) {
 	store.lists()
 }
 
-// TestStoryRegistryDown keeps one of two registries down in mid-drain.
+// TestStoryRegistryDown stops one of two registries in mid-drain.
 func TestStoryRegistryDown(t *testing.T) {
 	e := newEnv(t)
 	up, down := clustertest.StartEtcd(t), clustertest.StartEtcd(t)
@@ -114,7 +114,7 @@ func TestStoryRegistryDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.state(name, appsv1alpha1.StatePreparingUpdate)
-	upStore.lists() // The other registry goes on.
+	upStore.lists() // The other registry continues.
 	e.condition(usherv1alpha1.ConditionWaiting, "True", "", name, keyInPlace, broken.Name, "since")
 	e.condition(usherv1alpha1.ConditionReady, "False", "RegistryUnavailable", broken.Name)
 	e.registered(name, "", "Waits at inPlaceUpdate ("+keyInPlace+") for Registry "+broken.Name+" since ")
@@ -156,7 +156,7 @@ func TestStoryUnknownRegistry(t *testing.T) {
 	store.lists("10.0.0.1:80")
 }
 
-// TestStoryNotAllowed keeps a namespace out of a Registry, and lets it in.
+// TestStoryNotAllowed excludes a namespace from a Registry, then allows it.
 func TestStoryNotAllowed(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -256,7 +256,7 @@ func TestStoryTearDown(t *testing.T) {
 	}
 }
 
-// TestStoryHooksThatDoNotMatch tells both sides of a hook that only one names.
+// TestStoryHooksThatDoNotMatch reports a hook that only one side names to both sides.
 func TestStoryHooksThatDoNotMatch(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// registered waits for a Pod's condition; an empty status stands for any.
+// registered waits for a Pod's condition; an empty status matches any.
 func (e *env) registered(name string, status corev1.ConditionStatus, says string) {
 	e.Helper()
 	e.eventually("the condition of "+name, func() string {
@@ -36,7 +36,7 @@ func (e *env) registered(name string, status corev1.ConditionStatus, says string
 	})
 }
 
-// value waits until the only entry of the service in etcd has all the parts.
+// value waits until the service's only entry in etcd has all the parts.
 func (s *store) value(parts ...string) {
 	s.Helper()
 	s.eventually("the entry in etcd", func() string {
@@ -56,7 +56,7 @@ func (s *store) value(parts ...string) {
 	})
 }
 
-// keyWeight is the annotation that weights come from.
+// keyWeight is the annotation that sets the weight.
 const keyWeight = "example.com/weight"
 
 // weigh writes that annotation; nil removes it.
@@ -66,7 +66,7 @@ func (e *env) weigh(name string, value any) {
 }
 
 // TestStoryValuesOfPods takes weight, tags and metadata from a Pod, and follows
-// them. What cannot be used is told and stood in for.
+// changes. Invalid values are reported and replaced with defaults.
 func TestStoryValuesOfPods(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -96,8 +96,8 @@ func TestStoryValuesOfPods(t *testing.T) {
 	e.registered(name, corev1.ConditionTrue, "Every registry lists the Pod.")
 }
 
-// TestStoryNamesakes answers hooks that are named after the Registration, which
-// names none, and lets an update in place go by without leaving.
+// TestStoryNamesakes answers hooks named after the Registration, which names none, and
+// stays registered during an in-place update.
 func TestStoryNamesakes(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -131,9 +131,9 @@ func TestStoryNamesakes(t *testing.T) {
 	store.lists()
 }
 
-// TestStoryNodeSilent does what the node controller does to the Pods of a node
-// that does not answer: they leave after a grace, but for the last one, and come
-// back with the node.
+// TestStoryNodeSilent does what the node controller does to the Pods of an unresponsive
+// node: they are deregistered after a grace period, except the last one, and come back
+// with the node.
 func TestStoryNodeSilent(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -177,7 +177,7 @@ func TestStoryNodeSilent(t *testing.T) {
 	store.lists("10.0.0.1:80", "10.0.0.2:80")
 }
 
-// podsOf waits for the Pods that a controller of Kubernetes makes.
+// podsOf waits for the Pods that a Kubernetes controller creates.
 func (e *env) podsOf(app string, want int) []corev1.Pod {
 	e.Helper()
 	var list corev1.PodList
@@ -193,8 +193,9 @@ func (e *env) podsOf(app string, want int) []corev1.Pod {
 	return list.Items
 }
 
-// TestStoryOtherOwners registers Pods of a Deployment, a StatefulSet and nobody,
-// whose controllers know no hooks: a deletion waits for the registry all the same.
+// TestStoryOtherOwners registers Pods of a Deployment, of a StatefulSet and without an
+// owner, where no controller knows hooks: a deletion waits for the registry all the
+// same.
 func TestStoryOtherOwners(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -225,7 +226,7 @@ func TestStoryOtherOwners(t *testing.T) {
 	}
 	store.lists("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")
 
-	// While the registry is down a deleted Pod keeps its name.
+	// While the registry is down, a deleted Pod keeps its name.
 	if err := etcd.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// drainPastDeadline drains a Pod from a registry that is down until its
-// deadline of two seconds has gone by.
+// drainPastDeadline drains a Pod from a registry that is down until the deadline of two
+// seconds has passed.
 func drainPastDeadline(t *testing.T, policy usherv1alpha1.DeadlinePolicy) (*env, string) {
 	t.Helper()
 	e := newEnv(t)
@@ -35,7 +35,7 @@ func drainPastDeadline(t *testing.T, policy usherv1alpha1.DeadlinePolicy) (*env,
 	return e, name
 }
 
-// TestStoryDeadlineBlock goes on waiting, and says so.
+// TestStoryDeadlineBlock keeps waiting, and reports it.
 func TestStoryDeadlineBlock(t *testing.T) {
 	e, name := drainPastDeadline(t, usherv1alpha1.DeadlineBlock)
 	e.condition(usherv1alpha1.ConditionWaiting, "True", "DeadlineExceeded", name, keyInPlace)
@@ -45,14 +45,14 @@ func TestStoryDeadlineBlock(t *testing.T) {
 	}
 }
 
-// TestStoryDeadlineProceed lets go, with a warning.
+// TestStoryDeadlineProceed releases the Pod, with a warning.
 func TestStoryDeadlineProceed(t *testing.T) {
 	e, name := drainPastDeadline(t, usherv1alpha1.DeadlineProceed)
 	e.hasLabel(name, keyInPlace, "false")
 	e.event(e.pod(name), "HookReleasedAtDeadline", keyInPlace, "discovery-")
 }
 
-// TestStoryNewPrefix moves what an etcd Registry holds.
+// TestStoryNewPrefix moves the entries of an etcd Registry.
 func TestStoryNewPrefix(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
@@ -102,13 +102,13 @@ func TestStoryFinalizerHooks(t *testing.T) {
 	e.finalizer(name, hook, true)
 	store.lists("10.0.0.1:80")
 
-	// Somebody deletes it past its CloneSet: the hook must not hold it for ever.
+	// Somebody other than the CloneSet deletes it: the hook must not hold it forever.
 	e.remove(e.pod(name))
 	e.vanishes(name)
 	store.lists()
 }
 
-// TestStoryReadiness lets a Pod leave and come back with its readiness.
+// TestStoryReadiness: a Pod leaves and comes back with its readiness.
 func TestStoryReadiness(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)

@@ -31,15 +31,15 @@ type greeter struct {
 	hits   atomic.Int64
 }
 
-// slow is the metadata of a call that takes its time.
+// slow is the metadata of a slow call.
 const (
 	slow     = "slow"
 	callTime = 5 * time.Millisecond
 	slowTime = 400 * time.Millisecond
 )
 
-// newGreeter listens on port, any if zero. A call takes some time, so that some
-// are in flight when the server ends.
+// newGreeter listens on port, any if zero. A call takes some time, so that some are in
+// flight when the server ends.
 func newGreeter(t *testing.T, n int, port int32) *greeter {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(dialNet+strconv.Itoa(n), strconv.Itoa(int(port))))
@@ -67,10 +67,10 @@ func newGreeter(t *testing.T, n int, port int32) *greeter {
 	return g
 }
 
-// end ends the server as a process ends: at once.
+// end ends the server at once, like the end of a process.
 func (g *greeter) end() { g.server.Stop() }
 
-// hit waits for a call that begins from now on.
+// hit waits for a call that starts after now.
 func (g *greeter) hit(t *testing.T) {
 	t.Helper()
 	before := g.hits.Load()
@@ -84,13 +84,13 @@ func (g *greeter) hit(t *testing.T) {
 
 func plainBootstrap(address string) string { return bootstrap(address, `{"type":"insecure"}`) }
 
-// bootstrap is what GRPC_XDS_BOOTSTRAP would name.
+// bootstrap is the configuration that GRPC_XDS_BOOTSTRAP would name.
 func bootstrap(address, credentials string) string {
 	return fmt.Sprintf(`{"xds_servers":[{"server_uri":"%s","channel_creds":[%s],"server_features":["xds_v3"]}],"node":{"id":"test"}}`,
 		address, credentials)
 }
 
-// meshClient is a gRPC client as a user has it, with gRPC's own xDS.
+// meshClient is a user's gRPC client, with gRPC's own xDS.
 type meshClient struct {
 	grpc_health_v1.HealthClient
 }
@@ -104,7 +104,7 @@ func dialXDS(t *testing.T, bootstrap, target string) *meshClient {
 	dialer := &net.Dialer{}
 	conn, err := grpc.NewClient(target, grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Endpoints alone are dialled by it, not the xDS server.
+		// It dials only endpoints, not the xDS server.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", strings.Replace(address, entryNet, dialNet, 1))
 		}))
@@ -115,7 +115,7 @@ func dialXDS(t *testing.T, bootstrap, target string) *meshClient {
 	return &meshClient{grpc_health_v1.NewHealthClient(conn)}
 }
 
-// call makes one call, and waits for an endpoint if it has to.
+// call makes one call, and waits for an endpoint if asked.
 func (c *meshClient) call(ctx context.Context, wait bool, options ...grpc.CallOption) error {
 	_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, append(options, grpc.WaitForReady(wait))...)
 	return err
@@ -144,8 +144,8 @@ func (c *meshClient) reaches(t *testing.T, greeters ...*greeter) {
 	})
 }
 
-// talk makes calls until stop, by several goroutines, and one of slow calls.
-// None waits for an endpoint, so that each that finds none is lost.
+// talk makes calls until stop, from several goroutines; one of them makes slow calls.
+// None waits for an endpoint, so a call that finds none is lost.
 func (c *meshClient) talk(t *testing.T) (l *load, stop func()) {
 	t.Helper()
 	l = &load{}
@@ -171,7 +171,7 @@ func (c *meshClient) talk(t *testing.T) (l *load, stop func()) {
 	return l, stop
 }
 
-// nothingLost stops the calls and looks at them.
+// nothingLost stops the calls and checks them.
 func (l *load) nothingLost(t *testing.T, stop func()) {
 	t.Helper()
 	stop()

@@ -33,8 +33,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// freePort is an address on loopback that nobody listens on, for a server that
-// is to come back to it.
+// freePort is a free loopback address, for a server that restarts on it.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -45,7 +44,7 @@ func freePort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// replica is an xDS server of Usher's, without the rest of it.
+// replica is only Usher's xDS server.
 type replica struct {
 	store *xds.Store
 	stop  func()
@@ -82,7 +81,7 @@ func startXDS(t *testing.T, config *rest.Config, options xds.ServerOptions) *rep
 	return r
 }
 
-// get is what is wrong with the answer.
+// get returns what is wrong with the answer.
 func get(t *testing.T, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(bounded(t), http.MethodGet, url, http.NoBody)
@@ -115,7 +114,7 @@ func newMesh(t *testing.T, on *cluster.Cluster) *mesh {
 	return meshOf(t, on, startXDS(t, on.RESTConfig(), xds.ServerOptions{Address: address}), address)
 }
 
-// meshOf is a new namespace of a replica that runs.
+// meshOf creates a namespace on a running replica.
 func meshOf(t *testing.T, on *cluster.Cluster, r *replica, address string) *mesh {
 	t.Helper()
 	c, err := client.New(on.RESTConfig(), client.Options{Scheme: scheme()})
@@ -131,7 +130,7 @@ func meshOf(t *testing.T, on *cluster.Cluster, r *replica, address string) *mesh
 	return m
 }
 
-// connect makes the connector anew, as the process of the replica has it.
+// connect recreates the connector, as the process of the replica has it.
 func (m *mesh) connect(t *testing.T) {
 	t.Helper()
 	c, err := xds.New(xds.Options{Reader: m.api, Writer: m.api, Namespace: m.namespace, Store: m.store})
@@ -144,7 +143,7 @@ func (m *mesh) connect(t *testing.T) {
 // target is what clients dial.
 func (m *mesh) target() string { return "xds:///greeter." + m.namespace }
 
-// seed writes a slice with one endpoint, as somebody else.
+// seed writes a slice with one endpoint, as another client.
 func (m *mesh) seed(t *testing.T, name, service string, endpoint discoveryv1.Endpoint, port int32) {
 	t.Helper()
 	err := m.api.Create(bounded(t), &discoveryv1.EndpointSlice{
@@ -162,7 +161,7 @@ func TestXDSConformance(t *testing.T) {
 	address := freePort(t)
 	r := startXDS(t, server.RESTConfig(), xds.ServerOptions{Address: address})
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
-		// A namespace for each test begins empty.
+		// Each test begins with an empty namespace.
 		m := meshOf(t, server, r, address)
 		return registrytest.Subject{
 			Connector: m.Connector,
@@ -196,7 +195,7 @@ func TestXDSConformance(t *testing.T) {
 	})
 }
 
-// TestXDSHidden keeps entries from whoever follows Services.
+// TestXDSHidden hides entries from readers of Services.
 func TestXDSHidden(t *testing.T) {
 	m := newMesh(t, shared)
 	put(t, m, registry.Put, member(1))
@@ -231,8 +230,7 @@ func TestXDSBehind(t *testing.T) {
 	t.Logf("a list that is not served: %v", err)
 }
 
-// TestXDSRights serves with the rights that the operator is given, and not
-// without.
+// TestXDSRights serves with the operator's rights, and not without.
 func TestXDSRights(t *testing.T) {
 	k := newKube(t, shared)
 	file, err := shared.UserKubeconfig(k.namespace)
@@ -253,7 +251,7 @@ func TestXDSRights(t *testing.T) {
 	}
 }
 
-// TestStoryXDS leads a Pod into and out of what the operator itself serves.
+// TestStoryXDS takes a Pod into and out of what the operator itself serves.
 func TestStoryXDS(t *testing.T) {
 	e := newEnv(t)
 	e.stop()
@@ -303,8 +301,8 @@ func (e *env) meshRegistration(port int32) {
 	e.create(e.registrationOf(r.Name, "greeter", port))
 }
 
-// TestStoryXDSTraffic updates Pods in place and scales them in under calls. A
-// Pod's server ends the moment its hook is released, as it would with a kubelet.
+// TestStoryXDSTraffic updates Pods in place and scales them in under calls. A Pod's
+// server ends when its hook is released, as it would with a kubelet.
 func TestStoryXDSTraffic(t *testing.T) {
 	e := newEnv(t)
 	e.stop()
@@ -348,7 +346,7 @@ func TestStoryXDSTraffic(t *testing.T) {
 	l.nothingLost(t, stop)
 }
 
-// TestXDSUnservedStory says in the Registry's status what is missing.
+// TestXDSUnservedStory reports what is missing in the Registry's status.
 func TestXDSUnservedStory(t *testing.T) {
 	e := newEnv(t)
 	r := &usherv1alpha1.Registry{

@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/pki"
 )
 
-// heed is how long clients may take to hear of a change.
+// heed is how long clients may take to learn of a change.
 const heed = time.Second
 
 // join starts a server and waits for calls to it.
@@ -29,7 +29,7 @@ func (m *mesh) join(t *testing.T, n int, port int32) *greeter {
 	return g
 }
 
-// leave takes a server out, waits, and ends it.
+// leave removes a server, waits, and ends it.
 func (m *mesh) leave(t *testing.T, g *greeter, wait time.Duration) {
 	t.Helper()
 	put(t, m, registry.Remove, g.entry)
@@ -37,7 +37,7 @@ func (m *mesh) leave(t *testing.T, g *greeter, wait time.Duration) {
 		t.Fatalf("listed: %s, %v", ids(listed), err)
 	}
 	if wait > 0 {
-		<-time.After(wait) // This is the time that is under test.
+		<-time.After(wait) // This delay is under test.
 	}
 	g.end()
 }
@@ -51,7 +51,7 @@ func (m *mesh) hold(t *testing.T, g *greeter, wait time.Duration) {
 	if listed, err := m.List(bounded(t), "greeter"); err != nil || !strings.Contains(ids(listed), g.entry.ID) {
 		t.Fatalf("listed: %s, %v", ids(listed), err)
 	}
-	<-time.After(wait) // This is the time that is under test.
+	<-time.After(wait) // This delay is under test.
 	g.end()
 }
 
