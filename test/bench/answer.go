@@ -25,11 +25,11 @@ const (
 	hooked     = "true"
 )
 
-// answerWorkers is how many hooks are answered at a time.
+// answerWorkers is how many hooks are answered concurrently.
 const answerWorkers = 16
 
-// answerer says yes to every hook at once, and marks Pods again after an update,
-// as a hook operator does that has nothing to wait for.
+// answerer confirms every hook at once, and marks Pods again after an update, like a
+// hook operator that has nothing to wait for.
 type answerer struct {
 	client kubernetes.Interface
 	queue  workqueue.TypedInterface[answer]
@@ -43,12 +43,12 @@ type answer struct {
 	patch string
 }
 
-// newAnswerer makes an answerer; failed hears of an answer that was refused.
+// newAnswerer creates an answerer; failed is called for a refused answer.
 func newAnswerer(client kubernetes.Interface, failed func(error)) *answerer {
 	return &answerer{client: client, queue: workqueue.NewTyped[answer](), failed: failed}
 }
 
-// saw answers the hook of a Pod that has just come to a gate. Each is answered
+// saw answers the hook of a Pod that has just reached a gate. Each hook is answered
 // once: later events of the Pod may be older than the answer.
 func (a *answerer) saw(pod *corev1.Pod, before apps.LifecycleState) {
 	if patch := answerTo(pod, before); patch != "" {

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// quietFor is how long Usher writes nothing when a phase is over.
+	// quietFor is how long Usher must write nothing for a phase to be over.
 	quietFor = time.Second
 	// lookEvery is how often the audit log is read until then.
 	lookEvery = 200 * time.Millisecond
 )
 
-// request is one answered request, as the API server's audit log tells of it.
+// request is one answered request, as in the API server's audit log.
 type request struct {
 	user string
 	// what is the verb and the resource, such as "patch pods/status".
@@ -36,7 +36,7 @@ type request struct {
 	code  int
 }
 
-// auditEvent is the part of an audit.k8s.io/v1 Event that is read.
+// auditEvent is the part of an audit.k8s.io/v1 Event that the benchmark reads.
 type auditEvent struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`
@@ -52,8 +52,8 @@ type auditEvent struct {
 	} `json:"responseStatus"`
 }
 
-// parseRequest reads one line of the audit log. Each request has one, when it is
-// answered; only a watch has another, when it begins.
+// parseRequest parses one line of the audit log. Each request has one line, written
+// when it is answered; only a watch has another, when it begins.
 func parseRequest(line []byte) (request, error) {
 	var event auditEvent
 	if err := json.Unmarshal(line, &event); err != nil {
@@ -86,11 +86,11 @@ type auditLog struct {
 	offset int64
 }
 
-// next reads the complete lines that were written since the last call.
+// next reads the complete lines written since the last call.
 func (l *auditLog) next(take func(request)) error {
 	file, err := os.Open(l.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // no request was logged yet
+		return nil // no request has been logged yet
 	}
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
@@ -103,7 +103,7 @@ func (l *auditLog) next(take func(request)) error {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil // what has no end yet is read the next time
+			return nil // an incomplete line is read the next time
 		}
 		if err != nil {
 			return fmt.Errorf("audit log: %w", err)
@@ -127,8 +127,8 @@ func takeLine(line []byte, take func(request)) error {
 	return nil
 }
 
-// untilQuiet counts Usher's requests, and the writes of others, until Usher has
-// written nothing for a while.
+// untilQuiet counts Usher's requests, and the writes of others, until Usher has written
+// nothing for a while.
 func (l *auditLog) untilQuiet(ctx context.Context) (own *Requests, others int, err error) {
 	own, theirs := newRequests(), newRequests()
 	look := time.NewTicker(lookEvery)
@@ -157,15 +157,15 @@ func (l *auditLog) untilQuiet(ctx context.Context) (own *Requests, others int, e
 	}
 }
 
-// Requests are what one user asked of the API server.
+// Requests are one user's requests to the API server.
 type Requests struct {
 	// Writes counts the writes by verb and resource, such as "patch pods/status",
 	// whatever the answer was.
 	Writes map[string]int `json:"writes"`
-	// Rejected counts those of them that were answered with 4xx or 5xx, with the
-	// code, such as "patch pods 409".
+	// Rejected counts those answered with 4xx or 5xx, with the code, such as "patch
+	// pods 409".
 	Rejected map[string]int `json:"rejected,omitempty"`
-	// Reads counts gets and lists, and writes that were asked for as a dry run.
+	// Reads counts gets and lists, and dry-run writes.
 	Reads int `json:"reads"`
 }
 
@@ -173,7 +173,7 @@ func newRequests() *Requests {
 	return &Requests{Writes: map[string]int{}, Rejected: map[string]int{}}
 }
 
-// add counts a request and says whether it was a write.
+// add counts a request and reports whether it was a write.
 func (r *Requests) add(one request) bool {
 	switch {
 	case one.watch:

@@ -54,8 +54,7 @@ func TestParseRequest(t *testing.T) {
 	}
 }
 
-// A line that is being written is read when it is complete, and none is read
-// twice.
+// An incomplete line is read once it is complete, and no line is read twice.
 func TestAuditLogThatGrows(t *testing.T) {
 	log := &auditLog{path: filepath.Join(t.TempDir(), "audit.log")}
 	read := func() int {

@@ -15,20 +15,20 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// crowd is what a watch of the Pods has told. It is the store of a reflector
-// and keeps of each Pod only what is measured: an informer's copy of thousands
-// of Pods would take memory and time of the processors that are measured.
+// crowd is what a watch of the Pods has reported. It is the store of a reflector and
+// keeps only what is measured of each Pod: an informer's copy of thousands of Pods
+// would take memory and CPU time from what is measured.
 type crowd struct {
 	now func() time.Time
-	// saw is told of every Pod that there is, with the state it was seen in last.
+	// saw is called with every existing Pod and the state it was last seen in.
 	saw func(pod *corev1.Pod, before apps.LifecycleState)
 
 	mu      sync.Mutex
 	changed chan struct{} // has one element after a change
 	members map[types.UID]member
-	settled map[string]int // Pods that are as asked, by image
+	settled map[string]int // Pods that have reached their target, by image
 	ready   int
-	version uint64 // the last resource version that was seen
+	version uint64 // the last resource version seen
 	tally
 }
 
@@ -44,9 +44,10 @@ type member struct {
 	ready bool
 	// since is when it was last seen to become unready, or was first seen.
 	since time.Time
-	// served says that it has been ready before.
+	// served reports whether it has been ready before.
 	served bool
-	// image is that of the spec if all is as asked: ready, running it, at rest.
+	// image is the spec's image if the Pod has reached its target: ready, running it,
+	// at rest.
 	image string
 	state apps.LifecycleState
 }
@@ -60,10 +61,10 @@ func newCrowd(now func() time.Time, saw func(*corev1.Pod, apps.LifecycleState)) 
 	}
 }
 
-// Add takes a Pod that is new.
+// Add stores a new Pod.
 func (c *crowd) Add(object any) error { return c.Update(object) }
 
-// Update takes a Pod as it is now.
+// Update stores the present version of a Pod.
 func (c *crowd) Update(object any) error {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -77,7 +78,7 @@ func (c *crowd) Update(object any) error {
 	return nil
 }
 
-// Delete takes a Pod that is gone.
+// Delete removes a Pod that is gone.
 func (c *crowd) Delete(object any) error {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -91,7 +92,7 @@ func (c *crowd) Delete(object any) error {
 	return nil
 }
 
-// Replace takes all Pods that there are, after a watch that was cut off.
+// Replace replaces all Pods after an interrupted watch.
 func (c *crowd) Replace(objects []any, _ string) error {
 	there := map[types.UID]bool{}
 	for _, object := range objects {
@@ -113,7 +114,7 @@ func (c *crowd) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: the crowd has no one to tell again.
+// Resync does nothing: the crowd has no handlers to notify again.
 func (c *crowd) Resync() error { return nil }
 
 func (c *crowd) signal() {
@@ -142,7 +143,7 @@ func (c *crowd) uncount(m member) {
 	}
 }
 
-// observe counts a Pod anew and returns its state of before.
+// observe updates the counts for a Pod and returns its previous state.
 func (c *crowd) observe(pod *corev1.Pod) apps.LifecycleState {
 	now := c.now()
 	c.version = max(c.version, versionOf(pod))
@@ -187,7 +188,7 @@ func stateOf(pod *corev1.Pod) apps.LifecycleState {
 	return apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
 }
 
-// inService says that callers may use the Pod.
+// inService reports whether callers may use the Pod.
 func inService(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && isTrue(pod, corev1.PodReady)
 }
@@ -201,8 +202,8 @@ func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// atRest says that the container runs what the spec asks for and that no
-// controller has anything left to do: a Pod without one has no state.
+// atRest reports whether the container runs what the spec asks for and no controller
+// has anything left to do: a Pod without a controller has no state.
 func atRest(pod *corev1.Pod) bool {
 	state := stateOf(pod)
 	return (state == "" || state == apps.StateNormal) &&
@@ -223,7 +224,7 @@ func (c *crowd) end() tally {
 	return c.tally
 }
 
-// await waits until there are that many Pods, all as asked with the image.
+// await waits until there are that many Pods, all at their target with the image.
 func (c *crowd) await(ctx context.Context, pods int, image string) error {
 	return c.wait(ctx, func() string {
 		settled := c.settled[image]
@@ -245,7 +246,7 @@ func (c *crowd) awaitVersion(ctx context.Context, version uint64) error {
 	})
 }
 
-// wait waits until lacking returns nothing. It is called with the lock held.
+// wait waits until lacking returns nothing. Callers hold the lock.
 func (c *crowd) wait(ctx context.Context, lacking func() string) error {
 	for {
 		c.mu.Lock()

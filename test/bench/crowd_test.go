@@ -17,7 +17,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// pod makes a Pod that is at rest and ready with an image.
+// pod builds a Pod that is at rest and ready with an image.
 func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "7", Labels: map[string]string{
@@ -66,7 +66,7 @@ func (s *stand) see(after time.Duration, p *corev1.Pod) {
 	}
 }
 
-// holds says whether the crowd is as await wants it.
+// holds reports whether the crowd is what await waits for.
 func (s *stand) holds(pods int, image string) bool {
 	ctx, cancel := context.WithCancel(s.Context())
 	cancel()
@@ -134,7 +134,7 @@ func TestWatchThatWasCutOff(t *testing.T) {
 	s := newStand(t)
 	s.see(0, pod("a"))
 	s.see(0, pod("b"))
-	// It has missed that b went and c came.
+	// It has missed that b was deleted and c was created.
 	if err := s.Replace([]any{pod("a", asked, ran), pod("c", asked, ran, version("90"))}, "90"); err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +146,8 @@ func TestWatchThatWasCutOff(t *testing.T) {
 	}
 }
 
-// await returns when the last Pod is seen, and with the cause of its context when
-// none comes.
+// await returns when the last Pod is seen, or, if none comes, with the cause of its
+// context.
 func TestAwaitWakes(t *testing.T) {
 	s := newStand(t)
 	done := make(chan error, 1)

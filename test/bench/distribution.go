@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Distribution sums up how long something took, in seconds.
+// Distribution summarizes how long something took, in seconds.
 type Distribution struct {
-	// Count is how often it was seen.
+	// Count is the number of samples.
 	Count int `json:"count"`
-	// P50 and P99 are the times that half and all but a hundredth did not exceed.
+	// P50 and P99 are the times that half and 99 % of the samples did not exceed.
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 	// Max is the longest time.
 	Max float64 `json:"max"`
 
-	sorted []time.Duration // all that was seen
+	sorted []time.Duration // all samples
 }
 
-// with is the distribution of what two have seen; each may be nil.
+// with merges two distributions; each may be nil.
 func (d *Distribution) with(other *Distribution) *Distribution {
 	switch {
 	case d == nil:
@@ -32,7 +32,7 @@ func (d *Distribution) with(other *Distribution) *Distribution {
 	return distribute(slices.Concat(d.sorted, other.sorted))
 }
 
-// distribute sums up durations; nil if there are none.
+// distribute summarizes durations; nil if there are none.
 func distribute(durations []time.Duration) *Distribution {
 	if len(durations) == 0 {
 		return nil
@@ -46,8 +46,8 @@ func distribute(durations []time.Duration) *Distribution {
 	}
 }
 
-// percentile is the nearest-rank percentile of sorted values: the smallest one
-// that at least a share of them does not exceed.
+// percentile is the nearest-rank percentile of sorted values: the smallest one that at
+// least a share of them does not exceed.
 func percentile(sorted []time.Duration, share float64) time.Duration {
 	rank := int(math.Ceil(share * float64(len(sorted))))
 	return sorted[max(rank, 1)-1]

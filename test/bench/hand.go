@@ -15,13 +15,12 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// handWorkers is how many Pods the plain client has under way at a time: as many
-// as Usher has by default.
+// handWorkers is how many Pods the plain client updates concurrently: Usher's default.
 const handWorkers = 32
 
-// hand updates Pods in place as a plain client does that knows what to do next:
-// out of service, the new image, in service again as soon as a watch shows that
-// the nodes are done. It is the most that the protocol leaves to a controller.
+// hand updates Pods in place as a plain client does that knows the next step: out of
+// service, the new image, in service again as soon as a watch shows that the nodes are
+// done. This is the fastest that the protocol allows a controller.
 type hand struct {
 	image string
 
@@ -31,7 +30,7 @@ type hand struct {
 
 func newHand(image string) *hand { return &hand{image: image, done: map[string]chan struct{}{}} }
 
-// saw takes a Pod that the watch has brought.
+// saw receives a Pod from the watch.
 func (h *hand) saw(pod *corev1.Pod) {
 	if !h.finished(pod) {
 		return
@@ -44,8 +43,8 @@ func (h *hand) saw(pod *corev1.Pod) {
 	}
 }
 
-// finished says that the node runs the new image, whether callers may use the
-// Pod or not.
+// finished reports whether the node runs the new image, regardless of whether callers
+// may use the Pod.
 func (h *hand) finished(pod *corev1.Pod) bool {
 	if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].Image != h.image {
 		return false
@@ -53,7 +52,7 @@ func (h *hand) finished(pod *corev1.Pod) bool {
 	return isTrue(pod, corev1.ContainersReady)
 }
 
-// expect gives a channel that is closed when the Pod's node is done.
+// expect returns a channel that is closed when the Pod's node is done.
 func (h *hand) expect(pod string) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -62,8 +61,8 @@ func (h *hand) expect(pod string) <-chan struct{} {
 	return done
 }
 
-// byHand measures an update in place of n Pods with a readiness gate, with no
-// controller but a plain client.
+// byHand measures an in-place update of n Pods with a readiness gate, driven only by a
+// plain client.
 func (s *session) byHand(ctx context.Context, n int) (Ceiling, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
@@ -86,7 +85,7 @@ func (s *session) byHand(ctx context.Context, n int) (Ceiling, error) {
 	return c, s.plain(ctx, ask{gone: true, send: s.deleteRaw}, n)
 }
 
-// plain sends a request for each Pod, and waits until the Pods are as it asks.
+// plain sends a request for each Pod, and waits until the Pods have reached the result.
 func (s *session) plain(ctx context.Context, a ask, n int) error {
 	_, version, err := sendAll(ctx, a, n)
 	if err != nil {
@@ -100,7 +99,7 @@ func (s *session) createGated(ctx context.Context, pod string) (uint64, error) {
 	return s.createPod(ctx, pod, corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})
 }
 
-// gate opens or closes the Pod's readiness gate, and gives it labels.
+// gate opens or closes the Pod's readiness gate and sets labels on it.
 func (s *session) gate(status, labels string) func(context.Context, string) (uint64, error) {
 	return func(ctx context.Context, pod string) (uint64, error) {
 		return s.patch(ctx, pod, types.StrategicMergePatchType, fmt.Sprintf(
@@ -131,7 +130,7 @@ func (s *session) updateByHand(h *hand) func(context.Context, string) (uint64, e
 	}
 }
 
-// patch writes to a Pod, and returns the version that it has then.
+// patch writes to a Pod and returns its resulting version.
 func (s *session) patch(ctx context.Context, pod string, kind types.PatchType, body string, sub ...string) (uint64, error) {
 	written, err := s.pods.CoreV1().Pods(namespace).Patch(ctx, pod, kind, []byte(body), metav1.PatchOptions{}, sub...)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A node is done when it runs the new image; whether the Pod is in service is
-// for whoever drained it to say.
+// A node is done when it runs the new image; whether the Pod is in service is up to
+// whoever drained it.
 func TestHand(t *testing.T) {
 	containers := func(status corev1.ConditionStatus) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {

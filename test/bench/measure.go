@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures the CloneSet half of Usher on a real control plane
-// with simulated containers: how fast it brings Pods in and out of service, what
-// it writes for that, how long a Pod is out of service, and what it costs.
+// Package bench measures the CloneSet half of Usher on a real control plane with
+// simulated containers: how fast it brings Pods in and out of service, what it writes
+// for that, how long a Pod is out of service, and what it costs.
 //
-// Usher runs as a process of its own, as it is shipped, with its own user and its
-// own rights. What it does is told by others: the API server's audit log counts
-// its writes, /proc its CPU time and memory, and a watch of the Pods the times.
-// Before each size a plain client shows what the API server can do on this
-// machine, so that numbers of two machines can be compared.
+// Usher runs as a separate process, as shipped, with its own user and its own rights.
+// It is observed from outside: the API server's audit log counts its writes, /proc
+// shows its CPU time and memory, and a watch of the Pods gives the times. Before each
+// size a plain client shows what the API server can do on this machine, so that the
+// numbers of two machines can be compared.
 //
-// The pure parts are audit.go, distribution.go, rounds.go, verdict.go and table.go; crowd.go
-// and set.go keep what watches tell; session.go drives the phases of phase.go on
-// what stage.go has started, and warm.go sees to it that short phases begin as long ones go on.
+// The pure parts are audit.go, distribution.go, rounds.go, verdict.go and table.go;
+// crowd.go and set.go store what watches report; session.go drives the phases of
+// phase.go on what stage.go has started, and warm.go makes short phases begin under the
+// conditions of a long one.
 package bench
 
 import (
@@ -32,29 +33,29 @@ import (
 	"github.com/usher-dev/usher/test/demo/view"
 )
 
-// Options of a measurement.
+// Options configures a measurement.
 type Options struct {
 	// Sizes are the numbers of Pods to measure with; at least one.
 	Sizes []int
-	// Registries are the kinds of registries to measure the hook operator with.
-	// Only RunRegistries looks at them.
+	// Registries are the kinds of registries to measure the hook operator with. Only
+	// RunRegistries uses them.
 	Registries []string
-	// Repair is how often the operator compares a registry's entries with what they
-	// should be; default 30 s, as that of a Registry. Only RunRegistries looks at it.
+	// Repair is how often the operator compares a registry's entries with the desired
+	// ones; default 30 s, as for a Registry. Only RunRegistries uses it.
 	Repair time.Duration
 	// PhaseLimit is how long a phase may take; default 10 minutes.
 	PhaseLimit time.Duration
-	// Out takes what is shown.
+	// Out receives the output.
 	Out *os.File
-	// Getenv answers for the environment.
+	// Getenv reads the environment.
 	Getenv func(string) string
 }
 
 // DefaultPhaseLimit is how long a phase may take.
 const DefaultPhaseLimit = 10 * time.Minute
 
-// maxPods is the largest size: more would not fit the memory of a usual machine,
-// which also carries the API server and the nodes.
+// maxPods is the largest size: more would not fit into the memory of a usual machine,
+// which also runs the API server and the nodes.
 const maxPods = 20_000
 
 func (o Options) withDefaults() (Options, error) {
@@ -78,18 +79,18 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Run measures, and shows the tables in the end. With an error the report holds
-// the sizes that were finished before. No process is left when it returns, and no
-// file, but for the logs of a measurement that failed.
+// Run measures, and shows the tables at the end. On an error, the report holds the
+// sizes finished before. When it returns, no process is left, and no file except the
+// logs of a failed measurement.
 //
-// Errors: the cause of ctx when that ended; else which phase of which size could
-// not be measured, and why.
+// Errors: the cause of ctx if that ended; otherwise which phase of which size could not
+// be measured, and why.
 func Run(ctx context.Context, options Options) (*Report, error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	// The libraries' own logs are not for the people who watch.
+	// The libraries' own logs are not for the audience.
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	s, err := open(ctx, o)
@@ -109,11 +110,11 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	return report, errors.Join(err, s.cleanUp())
 }
 
-// open builds and starts everything and shows how that goes.
+// open builds and starts everything and shows the progress.
 func open(ctx context.Context, o Options) (*stage, error) {
 	display := progress.Show(progress.ScreenOf(o.Out))
 	defer display.Close()
-	// The cluster would tell of its end too, where the tables are to be.
+	// The cluster would also report its end, where the tables belong.
 	opening := &atomic.Bool{}
 	opening.Store(true)
 	defer opening.Store(false)
@@ -125,7 +126,7 @@ func open(ctx context.Context, o Options) (*stage, error) {
 	})
 }
 
-// measure goes through the sizes.
+// measure runs through the sizes.
 func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	began := time.Now()
@@ -149,13 +150,13 @@ func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
 
 func (o Options) show(lines func(view.Style) []string) {
 	style := view.NewScreen(o.Out, o.Getenv, time.Now).Style()
-	style.Width = 0 // a table that is cut tells less than one that wraps
+	style.Width = 0 // a truncated table says less than a wrapped one
 	for _, line := range lines(style) {
 		o.print(line)
 	}
 }
 
 func (o Options) print(line string) {
-	// Nobody can be told that nobody can be told.
+	// There is nobody to report a failed write to.
 	_, _ = fmt.Fprintln(o.Out, line)
 }

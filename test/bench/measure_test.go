@@ -34,8 +34,8 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// All phases run on a real control plane, and the numbers that do not depend on
-// the machine are what they should be.
+// All phases run on a real control plane, and the machine-independent numbers are
+// correct.
 func TestMeasure(t *testing.T) {
 	report, err := Run(t.Context(), options(t))
 	if err != nil {
@@ -61,7 +61,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// expected are counts for each Pod.
+// expected are counts per Pod.
 type expected struct{ patches, creates, deletes, hooks, outs, joins int }
 
 func (e expected) check(t *testing.T, p *Phase) {
@@ -75,7 +75,7 @@ func (e expected) check(t *testing.T, p *Phase) {
 		"deletes": {w["delete pods"], e.deletes}, "hooks": {p.HookAnswers, e.hooks},
 		"times out of service": {count(p.OutOfService), e.outs}, "startups": {count(p.Startup), e.joins},
 	} {
-		// A write may meet a change and be repeated.
+		// A write may conflict with a change and be repeated.
 		if counts[0] < fewPods*counts[1] || counts[0] > 2*fewPods*counts[1] {
 			t.Errorf("%s: %d %s, want %d for each of %d Pods; writes %v", p.Name, counts[0], what, counts[1], fewPods, w)
 		}
@@ -89,7 +89,7 @@ func count(d *Distribution) int {
 	return d.Count
 }
 
-// Ctrl-C in the middle leaves nothing.
+// Ctrl-C in the middle leaves nothing behind.
 func TestInterrupted(t *testing.T) {
 	o := options(t)
 	reader, writer, err := os.Pipe()

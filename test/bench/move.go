@@ -12,36 +12,35 @@ import (
 )
 
 const (
-	// fifth is the share of the Pods, as a divisor, of the moves in which Usher is
-	// killed.
+	// The moves in which Usher is killed change one fifth of the Pods (a divisor).
 	fifth = 5
-	// kills is how often it is, evenly over the move.
+	// kills is how often it is killed, spread evenly over the move.
 	kills = 2
-	// afterRepair is how much longer than a repair interval is waited at rest: what
-	// a sweep suspects is removed by the next one.
+	// afterRepair is how much longer than a repair interval to wait at rest: the next
+	// sweep removes what a sweep suspects.
 	afterRepair = 5 * time.Second
 )
 
-// Names of moves that verdicts look for.
+// Names of moves used by verdicts.
 const (
 	moveRest    = "killed at rest"
 	moveControl = "control: one entry taken out by hand"
 )
 
-// move is one change of the CloneSet, or of nothing.
+// move is one change of the CloneSet, or none.
 type move struct {
 	name string
 	pods int // how many it moves
-	// replicas, version and old are what the CloneSet asks for: old is the number
-	// of Pods that keep the version before.
+	// replicas, version and old are what the CloneSet asks for: old is the number of
+	// Pods that keep the previous version.
 	replicas, version, old int
-	// joining and leaving say what the Pods do, both in an update.
+	// joining and leaving are what the Pods do; both in an update.
 	joining, leaving bool
 	killed           bool
 }
 
-// moves are those of a CloneSet of n Pods, in order. Each begins where the one
-// before has ended.
+// moves are those of a CloneSet of n Pods, in order. Each begins where the previous one
+// ended.
 func moves(n int) []move {
 	some := n / fifth
 	return []move{
@@ -86,7 +85,8 @@ func (t *trial) move(ctx context.Context, p move) (OperatorPhase, error) {
 	return done, t.account(ctx, &done, calls)
 }
 
-// do makes the change, and returns when the Pods and the registry are as it asks.
+// do makes the change, and returns when the Pods and the registry have reached its
+// result.
 func (t *trial) do(ctx context.Context, p move) error {
 	switch p.name {
 	case moveRest:
@@ -126,8 +126,8 @@ func (t *trial) killDuring(ctx context.Context, p move) error {
 	return nil
 }
 
-// rest kills Usher while there is nothing to do, and waits until it has compared
-// the registry with the Pods twice.
+// rest kills Usher while there is nothing to do, and waits until it has compared the
+// registry with the Pods twice.
 func (t *trial) rest(ctx context.Context) error {
 	if err := t.restart(); err != nil {
 		return err
@@ -140,8 +140,8 @@ func (t *trial) rest(ctx context.Context) error {
 	}
 }
 
-// control takes an entry out by hand, which the witness has to notice, and waits
-// until the operator has brought it back.
+// control removes an entry by hand, which the witness must notice, and waits until the
+// operator has restored it.
 func (t *trial) control(ctx context.Context, p move) error {
 	uid := t.witness.anyone()
 	if uid == "" {
@@ -156,8 +156,8 @@ func (t *trial) control(ctx context.Context, p move) error {
 	return t.witness.await(ctx, p.replicas)
 }
 
-// awaitPods waits until all Pods are at rest, those that the move updates with
-// the new image and the others with the one before.
+// awaitPods waits until all Pods are at rest, the updated ones with the new image and
+// the others with the previous one.
 func (t *trial) awaitPods(ctx context.Context, p move) error {
 	return t.crowd.wait(ctx, func() string {
 		updated, old := t.crowd.settled[image(p.version)], t.crowd.settled[image(p.version-1)]
@@ -190,7 +190,7 @@ func (t *trial) account(ctx context.Context, done *OperatorPhase, calls servers.
 	return err
 }
 
-// alone measures what the registry does for a plain client.
+// alone measures what the registry can do for a plain client.
 func (t *trial) alone(ctx context.Context, n int) ([]Ceiling, error) {
 	var ceilings []Ceiling
 	for _, a := range []ask{{name: "put", send: plain(t.server.Put)}, {name: "remove", send: plain(t.server.Remove)}} {

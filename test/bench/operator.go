@@ -20,10 +20,10 @@ import (
 // defaultRepair is the default of a Registry's spec.repairInterval.
 const defaultRepair = 30 * time.Second
 
-// RunRegistries measures the hook operator: for each registry and each size both
-// halves of Usher, in one process, register the Pods of a CloneSet, fail them over
-// in an update in place, and deregister them; and are killed in between. It is
-// like Run in all else.
+// RunRegistries measures the hook operator: for each registry and each size both halves
+// of Usher, in one process, register the Pods of a CloneSet, fail them over in an
+// in-place update, and deregister them; and are killed in between. Everything else is
+// as in Run.
 func RunRegistries(ctx context.Context, options Options) (*OperatorReport, error) {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -32,7 +32,7 @@ func RunRegistries(ctx context.Context, options Options) (*OperatorReport, error
 	if err := o.checkRegistries(); err != nil {
 		return nil, err
 	}
-	// The libraries' own logs are not for the people who watch.
+	// The libraries' own logs are not for the audience.
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	s, err := open(ctx, o)
@@ -69,7 +69,7 @@ func (o Options) checkRegistries() error {
 	return nil
 }
 
-// measureRegistries goes through the registries and the sizes.
+// measureRegistries runs through the registries and the sizes.
 func (o Options) measureRegistries(ctx context.Context, s *stage) (*OperatorReport, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -97,9 +97,9 @@ func (o Options) measureRegistries(ctx context.Context, s *stage) (*OperatorRepo
 	return report, nil
 }
 
-// runRegistry measures with one registry of its own and one number of Pods.
+// runRegistry measures with one dedicated registry and one number of Pods.
 func (o Options) runRegistry(ctx context.Context, t *trial, n int) (run OperatorRun, err error) {
-	// The watches end before the registry does.
+	// The watches must end before the registry does.
 	ctx, cancel := context.WithCancel(ctx)
 	wait, err := t.open(ctx)
 	if err != nil {

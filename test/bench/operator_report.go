@@ -13,15 +13,15 @@ import (
 	"github.com/usher-dev/usher/test/servers"
 )
 
-// growthLimit is how much more CPU time a Pod may cost Usher in the largest size
+// growthLimit is how many times more CPU time a Pod may cost Usher in the largest size
 // than in the smallest.
 const growthLimit = 1.5
 
-// OperatorReport is all that a measurement of the hook operator has found.
+// OperatorReport is the result of a measurement of the hook operator.
 type OperatorReport struct {
 	// Taken is when it began.
 	Taken time.Time `json:"taken"`
-	// Machine is what it ran on.
+	// Machine is the machine it ran on.
 	Machine Machine `json:"machine"`
 	// Runs are the results by registry and number of Pods.
 	Runs []OperatorRun `json:"runs"`
@@ -29,21 +29,22 @@ type OperatorReport struct {
 	Verdicts []Verdict `json:"verdicts"`
 }
 
-// OperatorRun is what was found with one registry and one number of Pods.
+// OperatorRun is the result for one registry and one number of Pods.
 type OperatorRun struct {
 	// Registry is the server with its version.
 	Registry string `json:"registry"`
 	// Pods is the number of Pods.
 	Pods int `json:"pods"`
-	// Alone says what the registry does for a plain client with many workers.
+	// Alone is what the registry can do for a plain client with many workers.
 	Alone []Ceiling `json:"alone"`
-	// Phases say what Usher did.
+	// Phases are what Usher did.
 	Phases []OperatorPhase `json:"phases"`
 }
 
-// OperatorPhase is one change, until the last Pod and the last entry are as it asks.
+// OperatorPhase is one change, until the last Pod and the last entry have reached its
+// result.
 type OperatorPhase struct {
-	// Name says which.
+	// Name is the name of the change.
 	Name string `json:"name"`
 	// Pods is how many Pods it moves.
 	Pods int `json:"pods"`
@@ -55,17 +56,18 @@ type OperatorPhase struct {
 	Calls servers.Calls `json:"calls"`
 	// Usher are the requests of Usher, both halves, to the API server.
 	Usher *Requests `json:"usher"`
-	// OtherWrites is the number of writes of all others to the API server.
+	// OtherWrites is the number of API server writes by everybody else.
 	OtherWrites int `json:"otherWrites"`
-	// Joined and Left are how many entries came into the choice of callers and left it.
+	// Joined and Left are how many entries became available to callers and stopped
+	// being so.
 	Joined int `json:"joined"`
 	Left   int `json:"left"`
-	// Wrong names the Pods whose entries left although they were ready and did not
-	// drain.
+	// Wrong names the Pods whose entries left although they were ready and not
+	// draining.
 	Wrong []string `json:"wrong,omitempty"`
-	// CPU is what it cost.
+	// CPU is the CPU time it cost.
 	CPU CPU `json:"cpu"`
-	// PeakMiB is the most memory that an Usher has had since the first phase.
+	// PeakMiB is the peak memory of any Usher since the first phase.
 	PeakMiB float64 `json:"peakMiB"`
 }
 
@@ -73,7 +75,7 @@ func (r *OperatorReport) grids() []grid {
 	return []grid{r.alone(), r.phases(), r.calls(), r.writes(), r.cpu()}
 }
 
-// each makes a row of each phase, which begins with the registry and the size.
+// each makes a row for each phase, starting with the registry and the size.
 func (r *OperatorReport) each(row func(p *OperatorPhase) []string) [][]string {
 	var rows [][]string
 	for i := range r.Runs {
@@ -180,7 +182,7 @@ func (r *OperatorReport) Markdown() string {
 	return document(r.Taken, r.grids(), r.Machine, r.Verdicts)
 }
 
-// Missed says whether a requirement is not met.
+// Missed reports whether a requirement is not met.
 func (r *OperatorReport) Missed() bool {
 	return slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return !v.OK })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/usher-dev/usher/test/servers"
 )
 
-// Both halves register, fail over and deregister over a real etcd, and are killed
-// in between: no entry leaves wrongly, and the watch would have noticed.
+// Both halves register, fail over and deregister with a real etcd, and are killed in
+// between: no entry leaves wrongly, and the watch would have noticed.
 func TestRunRegistries(t *testing.T) {
 	o := options(t)
 	o.Registries, o.Repair = []string{"etcd"}, 2*time.Second
@@ -34,7 +34,7 @@ func TestRunRegistries(t *testing.T) {
 	}
 }
 
-// check holds what was found against what was asked for.
+// check compares the result with what was asked for.
 func (m move) check(t *testing.T, p OperatorPhase) {
 	t.Helper()
 	times := func(moves bool) int {
@@ -44,7 +44,7 @@ func (m move) check(t *testing.T, p OperatorPhase) {
 		return 0
 	}
 	joined, left := times(m.joining), times(m.leaving)
-	// An update that was undone when Usher was killed is made again.
+	// An update that was undone when Usher was killed is repeated.
 	if p.Joined < joined || p.Left < left || p.Joined > 2*joined || p.Left > 2*left {
 		t.Errorf("%s: %d entries came and %d left, want %d and %d", p.Name, p.Joined, p.Left, joined, left)
 	}
@@ -66,7 +66,7 @@ func TestRefusedRegistries(t *testing.T) {
 	}
 }
 
-// operatorRun is one where all is well.
+// operatorRun is a run without faults.
 func operatorRun(pods int, changes ...func(*OperatorRun)) OperatorRun {
 	run := OperatorRun{Registry: "etcd 3", Pods: pods, Alone: []Ceiling{{Name: "put", Seconds: 1, PerSecond: 1000}}}
 	for _, m := range moves(pods) {
@@ -94,7 +94,7 @@ func operatorRun(pods int, changes ...func(*OperatorRun)) OperatorRun {
 func TestJudgeOperator(t *testing.T) {
 	for name, c := range map[string]struct {
 		runs  []OperatorRun
-		wrong string // begins what is found, "" if nothing is missed
+		wrong string // prefix of the finding, "" if nothing is missed
 	}{
 		"all is well": {runs: []OperatorRun{operatorRun(100), operatorRun(1000)}},
 		"an entry left wrongly": {wrong: "1 of 360 entries that left: web-b", runs: []OperatorRun{operatorRun(100, func(r *OperatorRun) {

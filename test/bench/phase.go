@@ -2,16 +2,16 @@
 
 package bench
 
-// phase is one change and what it is called.
+// phase is a named change.
 type phase struct {
 	name   string
 	kind   Kind
 	change change
-	aside  bool // it only prepares for the next one, and is not reported
+	aside  bool // it only prepares the next one, and is not reported
 }
 
-// phases are the changes of one CloneSet of n Pods, in order. Each begins where
-// the one before has ended.
+// phases are the changes of one CloneSet of n Pods, in order. Each begins where the
+// previous one ended.
 func phases(n int) []phase {
 	return []phase{
 		{name: phaseScaleOut, kind: KindScale, change: change{replicas: n, version: 1}},

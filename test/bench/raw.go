@@ -15,24 +15,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// rawWorkers is how many requests of the plain client are under way at a time.
+// rawWorkers is how many requests the plain client sends concurrently.
 const rawWorkers = 50
 
-// ask is one kind of request of the plain client: it returns the version of the
-// Pod that it led to, 0 if there is none.
+// ask is one kind of request of the plain client: it returns the resulting version of
+// the Pod, 0 if there is none.
 type ask struct {
 	name string
 	send func(ctx context.Context, pod string) (uint64, error)
-	// workers is how many are under way at a time; 0 stands for rawWorkers.
+	// workers is the number of concurrent requests; 0 means rawWorkers.
 	workers int
-	// then is the image that all Pods run in the end; "" if nobody waits for that.
+	// then is the image that all Pods run in the end; "" not to wait for that.
 	then string
 	gone bool // there are no Pods in the end
 }
 
-// raw sends each kind of request for each of n Pods, with nobody there who keeps
-// them but the scheduler and the nodes. Those do their part while requests are
-// still sent, as they do when Usher writes.
+// raw sends each kind of request for each of n Pods, with no controller but the
+// scheduler and the nodes. Those work while requests are still being sent, as they do
+// when Usher writes.
 func (s *session) raw(ctx context.Context, n int) ([]Ceiling, error) {
 	var ceilings []Ceiling
 	for _, a := range s.asks() {
@@ -71,8 +71,8 @@ func (s *session) deleteRaw(ctx context.Context, pod string) (uint64, error) {
 	return 0, s.pods.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{})
 }
 
-// createRaw creates a Pod as the CloneSet's are, but for the owner and the
-// readiness gate, which wants a controller.
+// createRaw creates a Pod like the CloneSet's, except for the owner and the readiness
+// gate, which needs a controller.
 func (s *session) createRaw(ctx context.Context, pod string) (uint64, error) {
 	return s.createPod(ctx, pod)
 }
@@ -88,8 +88,7 @@ func (s *session) createPod(ctx context.Context, pod string, gates ...corev1.Pod
 	return versionOf(created), nil
 }
 
-// ceiling measures one kind of request, and waits until the nodes have done what
-// it asks of them.
+// ceiling measures one kind of request, and waits until the nodes have done their part.
 func (s *session) ceiling(ctx context.Context, a ask, n int) (Ceiling, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
@@ -116,7 +115,7 @@ func (s *session) ceiling(ctx context.Context, a ask, n int) (Ceiling, error) {
 	}, nil
 }
 
-// settle waits until a watch shows the Pods as a request asks.
+// settle waits until a watch shows the result of a request on all Pods.
 func (s *session) settle(ctx context.Context, a ask, n int, version uint64) error {
 	if a.gone {
 		n = 0
@@ -127,8 +126,8 @@ func (s *session) settle(ctx context.Context, a ask, n int, version uint64) erro
 	return s.crowd.await(ctx, n, a.then)
 }
 
-// sendAll sends a request for each Pod and returns how long each took to be
-// answered, and the last version that they led to.
+// sendAll sends a request for each Pod and returns how long each took to be answered,
+// and the last resulting version.
 func sendAll(ctx context.Context, a ask, n int) (latencies []time.Duration, version uint64, err error) {
 	latencies = make([]time.Duration, n)
 	versions := make([]uint64, n)

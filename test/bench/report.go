@@ -4,11 +4,11 @@ package bench
 
 import "time"
 
-// Report is all that a measurement has found.
+// Report is the result of a measurement.
 type Report struct {
 	// Taken is when it began.
 	Taken time.Time `json:"taken"`
-	// Machine is what it ran on.
+	// Machine is the machine it ran on.
 	Machine Machine `json:"machine"`
 	// Sizes are the results by number of Pods, in the order of Options.Sizes.
 	Sizes []Size `json:"sizes"`
@@ -16,7 +16,7 @@ type Report struct {
 	Verdicts []Verdict `json:"verdicts"`
 }
 
-// Machine is what a measurement ran on.
+// Machine describes what a measurement ran on.
 type Machine struct {
 	// CPUs is the number of processors, which everything shares.
 	CPUs int `json:"cpus"`
@@ -27,70 +27,69 @@ type Machine struct {
 	Nodes int `json:"nodes"`
 }
 
-// Size is what was found with one number of Pods.
+// Size is the result for one number of Pods.
 type Size struct {
 	// Pods is that number.
 	Pods int `json:"pods"`
-	// Rounds is how often it was measured. What follows is of all rounds: times and
-	// what they cost are means, counts are sums.
+	// Rounds is how often it was measured. The fields below cover all rounds: times and
+	// costs are means, counts are sums.
 	Rounds int `json:"rounds"`
-	// Ceilings say what the API server can do without a controller.
+	// Ceilings are what the API server can do without a controller.
 	Ceilings []Ceiling `json:"ceilings"`
-	// Phases say what Usher did.
+	// Phases are what Usher did.
 	Phases []Phase `json:"phases"`
 }
 
-// Ceiling is how fast the API server answers one kind of request for each Pod,
-// sent by a plain client with many workers.
+// Ceiling is how fast the API server answers one kind of request for each Pod, sent by
+// a plain client with many workers.
 type Ceiling struct {
-	// Name says which, for instance "patch status".
+	// Name is the kind of request, for instance "patch status".
 	Name string `json:"name"`
 	// Seconds is the time from the first request to the last answer.
 	Seconds float64 `json:"seconds"`
-	// SettledSeconds is the time until the nodes have done too what it asks of
-	// them, and a watch shows it.
+	// SettledSeconds is the time until the nodes too have done their part, and a watch
+	// shows it.
 	SettledSeconds float64 `json:"settledSeconds"`
 	// PerSecond is the number of answers per second, over Seconds.
 	PerSecond float64 `json:"perSecond"`
 	// Latency is the time from a request to its answer.
 	Latency *Distribution `json:"latency"`
-	// CPU is what it cost.
+	// CPU is the CPU time it cost.
 	CPU CPU `json:"cpu"`
 }
 
 // Phase is one change of a CloneSet, from the change to the last Pod.
 type Phase struct {
-	// Name says which, for instance "in place".
+	// Name is the name of the change, for instance "in place".
 	Name string `json:"name"`
 	// Kind is what it does to Pods: "in place", "recreate", "scale".
 	Kind Kind `json:"kind"`
-	// Seconds is the time from the change until all Pods are as it asks.
+	// Seconds is the time from the change until all Pods have reached its result.
 	Seconds float64 `json:"seconds"`
-	// StatusSeconds is the time until the CloneSet's status says so too.
+	// StatusSeconds is the time until the CloneSet's status reports that too.
 	StatusSeconds float64 `json:"statusSeconds"`
 	// PodsPerSecond is the number of Pods over Seconds.
 	PodsPerSecond float64 `json:"podsPerSecond"`
 	// Usher are its requests, until it has written nothing for a second.
 	Usher *Requests `json:"usher"`
-	// WritesPerPod is the number of its writes over that of the Pods.
+	// WritesPerPod is the number of its writes over the number of Pods.
 	WritesPerPod float64 `json:"writesPerPod"`
-	// OtherWrites is the number of writes of all others meanwhile: mostly those of
-	// the nodes, and the answers to hooks.
+	// OtherWrites is the number of writes by everybody else meanwhile: mostly the
+	// nodes, and the answers to hooks.
 	OtherWrites int `json:"otherWrites"`
 	// HookAnswers is the number of hooks that the harness has answered.
 	HookAnswers int `json:"hookAnswers,omitempty"`
-	// OutOfService is how long Pods that had been ready were not, until they were
+	// OutOfService is how long Pods that had been ready were not ready until they were
 	// again: the same Pod, as a watch saw it.
 	OutOfService *Distribution `json:"outOfService,omitempty"`
-	// Startup is how long new Pods took from the first sight of them until they
-	// were ready.
+	// Startup is the time from the first sight of a new Pod until it was ready.
 	Startup *Distribution `json:"startup,omitempty"`
-	// LeastReady is the smallest number of Pods that were ready at a time.
+	// LeastReady is the lowest number of Pods that were ready at one time.
 	LeastReady int `json:"leastReady"`
-	// CPU is what it cost.
+	// CPU is the CPU time it cost.
 	CPU CPU `json:"cpu"`
-	// PeakMiB is the most memory that Usher has had since its start, which is
-	// before the first phase of a size.
+	// PeakMiB is Usher's peak memory since its start, which precedes the first phase of
+	// a size.
 	PeakMiB float64 `json:"peakMiB"`
 }
 
@@ -104,27 +103,27 @@ const (
 	KindScale    Kind = "scale"
 )
 
-// updates says whether maxUnavailable bounds the phase.
+// updates reports whether maxUnavailable bounds the phase.
 func (k Kind) updates() bool { return k == KindInPlace || k == KindRecreate }
 
-// CPU is computing time in seconds.
+// CPU is CPU time in seconds.
 type CPU struct {
-	// Usher is Usher's.
+	// Usher is the time of Usher.
 	Usher float64 `json:"usher"`
-	// APIServer and Etcd are those of the API server and its store.
+	// APIServer and Etcd are the times of the API server and its store.
 	APIServer float64 `json:"apiServer"`
 	Etcd      float64 `json:"etcd"`
-	// Others is that of the scheduler and the controller manager.
+	// Others is the time of the scheduler and the controller manager.
 	Others float64 `json:"others"`
-	// Harness is that of the measuring program, which is also the nodes' agent.
+	// Harness is the time of the measuring program, which is also the nodes' agent.
 	Harness float64 `json:"harness"`
-	// Registry is that of the registry, where there is one.
+	// Registry is the time of the registry, if there is one.
 	Registry float64 `json:"registry,omitempty"`
-	// Elsewhere is what other programs of the machine took.
+	// Elsewhere is the time of other programs on the machine.
 	Elsewhere float64 `json:"elsewhere"`
 }
 
-// Names of what verdicts are made from.
+// Names used by verdicts.
 const (
 	ceilingCreate   = "create"
 	ceilingMetadata = "patch metadata"

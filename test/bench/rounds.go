@@ -7,24 +7,23 @@ import "slices"
 // maxRounds bounds how often a size is measured.
 const maxRounds = 10
 
-// rounds says how often a size is measured, beside the largest: until as many Pods
-// have moved, or often enough. What comes now and then and lasts (a garbage
-// collection of the API server takes as long as a hundred Pods do) is to have the
-// same share in all sizes; one round of a phase that is over in half a second has all
-// of it or nothing.
+// rounds is how often a size is measured, relative to the largest: until as many Pods
+// have moved, up to a limit. Rare long events (a garbage collection of the API server
+// takes as long as a hundred Pods) should have the same share in all sizes; a single
+// round of a half-second phase gets all of one or nothing.
 func rounds(pods, largest int) int { return min(max(largest/pods, 1), maxRounds) }
 
 // turn is one round of one size.
 type turn struct {
-	// size is its place in Options.Sizes.
+	// size is its index in Options.Sizes.
 	size int
-	// round is its number, of so many; from 0.
+	// round is its number, from 0, out of of.
 	round, of int
 }
 
-// schedule puts the rounds of all sizes in order: half of those of each smaller size,
-// then the largest, then the other halves. A machine that gets faster or slower
-// meanwhile does so for all sizes alike.
+// schedule orders the rounds of all sizes: half of those of each smaller size, then the
+// largest, then the other halves. A machine that gets faster or slower meanwhile then
+// affects all sizes alike.
 func schedule(sizes []int) []turn {
 	largest := slices.Max(sizes)
 	var first, middle, last []turn
@@ -45,7 +44,7 @@ func schedule(sizes []int) []turn {
 	return slices.Concat(first, middle, last)
 }
 
-// inTurn measures one round after the other, and sums up the sizes of which all rounds
+// inTurn measures one round after the other, and combines the sizes of which all rounds
 // are done.
 func inTurn(sizes []int, measure func(n int, t turn) (Size, error)) ([]Size, error) {
 	done := make([][]Size, len(sizes))
@@ -67,9 +66,9 @@ func inTurn(sizes []int, measure func(n int, t turn) (Size, error)) ([]Size, err
 	return all, failure
 }
 
-// together sums up the rounds of one size: a time is the mean of all rounds, a count
-// their sum, a distribution that of all that was seen, and what must hold in every
-// round is that of the worst one.
+// together combines the rounds of one size: a time is the mean of all rounds, a count
+// their sum, a distribution covers all samples, and what must hold in every round is
+// the worst one.
 func together(rounds []Size) Size {
 	all := Size{Pods: rounds[0].Pods, Rounds: len(rounds)}
 	for i := range rounds[0].Ceilings {

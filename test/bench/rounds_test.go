@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestTogether: times are means, counts are sums, distributions are of all rounds, and
+// TestTogether: times are means, counts are sums, distributions cover all rounds, and
 // what must hold in every round is the worst of all.
 func TestTogether(t *testing.T) {
 	round := func(seconds, peak float64, least, patches int, outs ...time.Duration) Size {
@@ -49,8 +49,8 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// TestInTurn: half of the rounds of a smaller size come before the largest; what is not
-// complete when something fails is left out.
+// TestInTurn: half of the rounds of a smaller size come before the largest; incomplete
+// sizes are left out after a failure.
 func TestInTurn(t *testing.T) {
 	sizes := []int{500, 2_000, 1_500}
 	for failAt, want := range map[int]string{

@@ -35,8 +35,8 @@ type session struct {
 	meter meter
 }
 
-// newSession watches what happens on the stage until ctx ends. The returned
-// function waits until it does so no more.
+// newSession watches the stage until ctx ends. The returned function waits until the
+// watches have ended.
 func newSession(ctx context.Context, s *stage, limit time.Duration, fail func(error), say func(string, ...any)) (*session, func()) {
 	hooks := newAnswerer(s.pods, fail)
 	m := &session{
@@ -55,7 +55,7 @@ func newSession(ctx context.Context, s *stage, limit time.Duration, fail func(er
 	return m, running.Wait
 }
 
-// saw passes on what the watch has brought.
+// saw passes on what the watch has reported.
 func (s *session) saw(pod *corev1.Pod, before apps.LifecycleState) {
 	s.hooks.saw(pod, before)
 	if h := s.hand.Load(); h != nil {
@@ -81,12 +81,12 @@ func (s *session) bound(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("it took longer than %s", s.limit))
 }
 
-// cpu reads the CPU times of everybody.
+// cpu reads the CPU times of all processes.
 func (s *session) cpu() (times, error) { return s.meter.read(process.Table{}) }
 
-// size measures with one number of Pods: first without a controller, then with
-// an Usher that has just been started. The larger the share, the longer the API server
-// is kept busy before each phase.
+// size measures one number of Pods: first without a controller, then with a newly
+// started Usher. The larger the share, the longer the API server is kept busy before
+// each phase.
 func (s *session) size(ctx context.Context, n int, share float64) (Size, error) {
 	size := Size{Pods: n}
 	var err error
@@ -117,7 +117,7 @@ func (s *session) size(ctx context.Context, n int, share float64) (Size, error) 
 	return size, s.end(ctx)
 }
 
-// begin starts Usher with a CloneSet of no Pods.
+// begin starts Usher with an empty CloneSet.
 func (s *session) begin(ctx context.Context) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
@@ -139,7 +139,7 @@ func (s *session) begin(ctx context.Context) error {
 	return err
 }
 
-// end takes the CloneSet away and stops Usher.
+// end deletes the CloneSet and stops Usher.
 func (s *session) end(ctx context.Context) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()

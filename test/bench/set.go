@@ -28,13 +28,13 @@ const (
 // image is a version of the image that the Pods run.
 func image(version int) string { return "example.test/web:v" + strconv.Itoa(version) }
 
-// podLabels mark the Pods for all hooks; whether a hook holds is the CloneSet's
-// spec.lifecycle to say.
+// podLabels mark the Pods for all hooks; the CloneSet's spec.lifecycle decides whether
+// a hook holds.
 func podLabels() map[string]string {
 	return map[string]string{appLabel: setName, updateHook: hooked, deleteHook: hooked}
 }
 
-// cloneSet is the CloneSet that is measured, without Pods.
+// cloneSet is the measured CloneSet, without Pods.
 func cloneSet() *unstructured.Unstructured {
 	labels := map[string]any{}
 	for key, value := range podLabels() {
@@ -57,16 +57,16 @@ func cloneSet() *unstructured.Unstructured {
 	}}
 }
 
-// change is what a phase asks of the CloneSet.
+// change is what a phase changes in the CloneSet.
 type change struct {
 	replicas int
 	version  int // of the image
 	recreate bool
-	// updateHook and deleteHook say which hooks hold.
+	// updateHook and deleteHook are the hooks that hold.
 	updateHook, deleteHook bool
 }
 
-// patch is the JSON merge patch that makes the CloneSet ask for it.
+// patch is the JSON merge patch that applies the change to the CloneSet.
 func (c change) patch() ([]byte, error) {
 	kind := apps.UpdateInPlaceIfPossible
 	if c.recreate {
@@ -82,7 +82,7 @@ func (c change) patch() ([]byte, error) {
 	}})
 }
 
-// hook is a hook by label; nil, which removes it, if it is not wanted.
+// hook is a label hook; nil, which removes it, if it is not wanted.
 func hook(wanted bool, label string) any {
 	if !wanted {
 		return nil
@@ -90,7 +90,7 @@ func hook(wanted bool, label string) any {
 	return map[string]any{"labelsHandler": map[string]string{label: hooked}}
 }
 
-// apply changes the CloneSet and returns the generation that this led to.
+// apply changes the CloneSet and returns the resulting generation.
 func (c change) apply(ctx context.Context, kube client.Client) (int64, error) {
 	patch, err := c.patch()
 	if err != nil {
@@ -103,7 +103,7 @@ func (c change) apply(ctx context.Context, kube client.Client) (int64, error) {
 	return set.Generation, nil
 }
 
-// word is what a watch of the CloneSet has told. It is the store of a reflector.
+// word is what a watch of the CloneSet has reported. It is the store of a reflector.
 type word struct {
 	changed chan struct{} // has one element after a change
 	mu      sync.Mutex
@@ -124,10 +124,10 @@ func (w *word) take(set *apps.CloneSet) {
 	}
 }
 
-// Add takes the CloneSet.
+// Add stores the CloneSet.
 func (w *word) Add(object any) error { return w.Update(object) }
 
-// Update takes the CloneSet as it is now.
+// Update stores the present CloneSet.
 func (w *word) Update(object any) error {
 	set, ok := object.(*apps.CloneSet)
 	if !ok {
@@ -137,13 +137,13 @@ func (w *word) Update(object any) error {
 	return nil
 }
 
-// Delete notes that the CloneSet is gone.
+// Delete records that the CloneSet is gone.
 func (w *word) Delete(any) error {
 	w.take(nil)
 	return nil
 }
 
-// Replace takes what there is, after a watch that was cut off.
+// Replace replaces the CloneSet after an interrupted watch.
 func (w *word) Replace(objects []any, _ string) error {
 	w.take(nil)
 	for _, object := range objects {
@@ -154,10 +154,10 @@ func (w *word) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: there is no one to tell again.
+// Resync does nothing: there are no handlers to notify again.
 func (w *word) Resync() error { return nil }
 
-// await waits until the status says that all Pods are as a generation asks.
+// await waits until the status reports that all Pods match a generation.
 func (w *word) await(ctx context.Context, generation int64, pods int) error {
 	for {
 		w.mu.Lock()
@@ -183,7 +183,7 @@ func statusText(set *apps.CloneSet) string {
 		s.ObservedGeneration, set.Generation, s.Replicas, s.UpdatedReplicas, s.UpdatedAvailableReplicas)
 }
 
-// reports says that the status tells of so many Pods, all updated and available.
+// reports reports whether the status has that many Pods, all updated and available.
 func reports(set *apps.CloneSet, generation int64, pods int) bool {
 	s := &set.Status
 	for _, count := range []int32{

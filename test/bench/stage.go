@@ -33,10 +33,10 @@ import (
 )
 
 const (
-	// usherUser is the user that Usher is, with the rights of config/rbac only.
+	// usherUser is Usher's user, with only the rights of config/rbac.
 	usherUser = "usher"
-	// podsPerNode is how many Pods the scheduler gives to a node at most, and
-	// minNodes how many nodes there are at least.
+	// podsPerNode is how many Pods the scheduler assigns to a node at most, and
+	// minNodes is the lowest number of nodes.
 	podsPerNode = 250
 	minNodes    = 10
 	// containerDelay is how long simulated containers take to start, to restart
@@ -49,14 +49,14 @@ const (
 	pollEvery      = 100 * time.Millisecond
 )
 
-// stage is all that a measurement runs on.
+// stage is everything that a measurement runs on.
 type stage struct {
 	dir     string // all files that it writes
 	root    string // the checkout
 	nodes   int
 	cluster *cluster.Cluster
 	agent   *node.Agent
-	// sets writes and watches CloneSets; pods is of protobuf.
+	// sets writes and watches CloneSets; pods uses protobuf.
 	sets       client.WithWatch
 	pods       kubernetes.Interface
 	kubeconfig string // Usher's
@@ -64,13 +64,13 @@ type stage struct {
 	usher      *process.Process // nil when it does not run
 }
 
-// nodesFor is the number of nodes that carry so many Pods and, in an update that
-// recreates them, those that are still ending.
+// nodesFor is the number of nodes for that many Pods plus, in an update that recreates
+// them, those that are still terminating.
 func nodesFor(pods int) int {
 	return max(minNodes, int(math.Ceil(1.5*float64(pods)/podsPerNode)))
 }
 
-// openStage builds and starts everything but Usher itself. On an error nothing is
+// openStage builds and starts everything except Usher itself. On an error, nothing is
 // left running.
 func openStage(ctx context.Context, pods int, getenv func(string) string, tell progress.Sink) (*stage, error) {
 	root, err := checkout.Find(getenv)
@@ -125,7 +125,7 @@ func (s *stage) startNodes(ctx context.Context, tell progress.Sink) error {
 	return nil
 }
 
-// install makes the API, the rights, the clients and the namespace.
+// install creates the API, the rights, the clients and the namespace.
 func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 	if err := s.makeClients(); err != nil {
 		return err
@@ -184,8 +184,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// startUsher starts Usher as it is shipped; failed hears of an end that nobody
-// asked for.
+// startUsher starts Usher as shipped; failed is called if it ends unexpectedly.
 func (s *stage) startUsher(failed func(error), args ...string) error {
 	usher, err := s.spawner.Start(process.Spec{
 		Name: "usher", Path: s.path("bin", "usher"), Log: s.path("logs", "usher.log"),
@@ -204,7 +203,7 @@ func (s *stage) startUsher(failed func(error), args ...string) error {
 	return nil
 }
 
-// guard ends a measurement when the control plane ends that nobody asked to end.
+// guard ends a measurement when the control plane ends unexpectedly.
 func (s *stage) guard(ctx context.Context, failed func(error)) {
 	select {
 	case <-ctx.Done():
@@ -222,7 +221,7 @@ func (s *stage) stopUsher(ctx context.Context) error {
 	return err
 }
 
-// meter lists the processes whose CPU time is told.
+// meter lists the processes whose CPU time is reported.
 func (s *stage) meter() (meter, error) {
 	components, err := s.cluster.Components()
 	if err != nil {
@@ -249,8 +248,8 @@ func (s *stage) machine() Machine {
 	return Machine{CPUs: runtime.NumCPU(), Kubernetes: s.cluster.Version(), Go: runtime.Version(), Nodes: s.nodes}
 }
 
-// close ends everything, the youngest first. It takes the time that it needs,
-// also when ctx has ended.
+// close ends everything, the youngest first. It takes the time it needs, even if ctx
+// has ended.
 func (s *stage) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

@@ -18,8 +18,7 @@ type grid struct {
 	rows    [][]string
 }
 
-// text makes columns that are read from the left, number such that are read
-// from the right.
+// text makes left-aligned columns, number right-aligned ones.
 func text(title string) view.Column   { return view.Column{Title: title} }
 func number(title string) view.Column { return view.Column{Title: title, Right: true} }
 
@@ -68,8 +67,8 @@ func (r *Report) phases() grid {
 	return g
 }
 
-// notReady is how long a Pod was not ready: one that is new until it was, one
-// that was updated in place until it was again.
+// notReady is how long a Pod was not ready: a new one until it was ready, one updated
+// in place until it was ready again.
 func (p *Phase) notReady() *Distribution {
 	if p.Kind == KindInPlace {
 		return p.OutOfService
@@ -146,7 +145,7 @@ func draw(style view.Style, grids []grid, machine Machine, verdicts []Verdict) [
 	return lines
 }
 
-// cells makes each row of texts one of cells, with an empty line between sizes.
+// cells converts rows of text into cells, with an empty line between sizes.
 func cells(rows [][]string) [][]view.Cell {
 	out := [][]view.Cell{}
 	for i, row := range rows {
@@ -240,7 +239,7 @@ func perPod(count, pods int) string {
 	return decimal(float64(count)/float64(pods), 2)
 }
 
-// list writes counts, the most frequent first.
+// list formats counts, the most frequent first.
 func list(counts map[string]int) string {
 	parts := []string{}
 	for _, name := range byCount(counts) {
@@ -252,7 +251,7 @@ func list(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// group writes a number with commas between its thousands.
+// group formats a number with thousands separators.
 func group(n int) string {
 	digits := strconv.Itoa(n)
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {

@@ -28,7 +28,7 @@ import (
 
 const (
 	normalHook = "measure.usher.dev/normal"
-	// propagation is short: it is not what is measured.
+	// propagation is short, because it is not what is measured.
 	propagation = 100 * time.Millisecond
 	port        = 8080
 )
@@ -45,13 +45,13 @@ type trial struct {
 	server  servers.Server
 	crowd   *crowd
 	witness *witness
-	// past is the CPU time of the Ushers that were killed.
+	// past is the CPU time of the killed Ushers.
 	past time.Duration
 	peak float64 // MiB
 }
 
-// open starts the registry and watches it and the Pods until ctx ends. The
-// returned function waits until nothing watches any more.
+// open starts the registry and watches it and the Pods until ctx ends. The returned
+// function waits until the watches have ended.
 func (t *trial) open(ctx context.Context) (func(), error) {
 	dir, err := os.MkdirTemp(t.dir, t.kind+"-")
 	if err != nil {
@@ -77,8 +77,8 @@ func (t *trial) open(ctx context.Context) (func(), error) {
 	return running.Wait, nil
 }
 
-// hookedSet is the CloneSet that is measured: its Pods are held by a label at
-// each gate until the operator answers.
+// hookedSet is the measured CloneSet: a label holds its Pods at each gate until the
+// operator answers.
 func hookedSet() *unstructured.Unstructured {
 	set := cloneSet()
 	lifecycle := map[string]any{}
@@ -89,7 +89,7 @@ func hookedSet() *unstructured.Unstructured {
 	return set
 }
 
-// registration is what the operator is asked to do.
+// registration is what the operator has to do.
 func (t *trial) registration() (*usherv1alpha1.Registry, *usherv1alpha1.Registration) {
 	registry := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: setName}, Spec: t.server.Spec()}
 	registry.Spec.RepairInterval = &metav1.Duration{Duration: t.options.Repair}
@@ -109,7 +109,7 @@ func (t *trial) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeoutCause(ctx, t.options.PhaseLimit, fmt.Errorf("it took longer than %s", t.options.PhaseLimit))
 }
 
-// begin starts Usher, both halves of it, with a CloneSet of no Pods.
+// begin starts both halves of Usher with an empty CloneSet.
 func (t *trial) begin(ctx context.Context) error {
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
@@ -126,7 +126,7 @@ func (t *trial) begin(ctx context.Context) error {
 	return err
 }
 
-// end takes everything away and stops Usher.
+// end deletes everything and stops Usher.
 func (t *trial) end(ctx context.Context) error {
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
@@ -142,7 +142,7 @@ func (t *trial) end(ctx context.Context) error {
 	return t.stopUsher(ctx)
 }
 
-// awaitGone waits until an object is gone that Usher holds while it is used.
+// awaitGone waits until an object is gone; Usher holds it while it is used.
 func (t *trial) awaitGone(ctx context.Context, object client.Object) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -162,7 +162,7 @@ func (t *trial) awaitGone(ctx context.Context, object client.Object) error {
 	}
 }
 
-// restart kills Usher, as a crash does, and starts it anew.
+// restart kills Usher, as a crash does, and starts it again.
 func (t *trial) restart() error {
 	spent, err := process.Table{}.CPU(t.usher.PID())
 	if err != nil {
@@ -181,7 +181,7 @@ func (t *trial) notePeak() error {
 	return err
 }
 
-// cpu reads the CPU times of everybody.
+// cpu reads the CPU times of all processes.
 func (t *trial) cpu() (times, error) {
 	meter, err := t.meter()
 	if err != nil {

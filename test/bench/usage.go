@@ -8,7 +8,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// role is what a process is to a measurement.
+// role is a process's role in a measurement.
 type role int
 
 const (
@@ -26,7 +26,7 @@ type times struct {
 	machine time.Duration
 }
 
-// meter reads the CPU times of processes, by process id.
+// meter reads the CPU times of processes, by process ID.
 type meter map[int]role
 
 func (m meter) read(table process.Table) (times, error) {
@@ -43,7 +43,7 @@ func (m meter) read(table process.Table) (times, error) {
 	return t, err
 }
 
-// since is what was spent after an earlier reading.
+// since is what was spent since an earlier reading.
 func (t times) since(before times) CPU {
 	spent := func(r role) float64 { return (t.byRole[r] - before.byRole[r]).Seconds() }
 	c := CPU{
@@ -51,7 +51,7 @@ func (t times) since(before times) CPU {
 		Others: spent(roleOthers), Harness: spent(roleHarness), Registry: spent(roleRegistry),
 	}
 	ours := c.Usher + c.APIServer + c.Etcd + c.Others + c.Harness + c.Registry
-	// The kernel counts the two in different places: a small difference is none.
+	// The kernel accounts for the two separately: a small difference means none.
 	c.Elsewhere = max((t.machine-before.machine).Seconds()-ours, 0)
 	return c
 }

@@ -7,31 +7,31 @@ import (
 	"math"
 )
 
-// What is asked of Usher.
+// The requirements for Usher.
 const (
 	// writesInPlace is the number of writes that the yardstick grants an in-place
 	// update: out of service, the new image, in service, done.
 	writesInPlace = 4
-	// ceilingShare is the share of what the API server allows that is asked for.
+	// ceilingShare is the required share of what the API server allows.
 	ceilingShare = 0.80
-	// rejectedLimit bounds the share of rejected writes, in each phase.
+	// rejectedLimit limits the share of rejected writes, in each phase.
 	rejectedLimit = 0.01
-	// outLimit is how many times longer than in the smallest size a Pod may be out
-	// of service in the largest, by p99.
+	// outLimit is how many times longer a Pod may be out of service in the largest size
+	// than in the smallest, by p99.
 	outLimit = 3.0
-	// linearLimit is how many times longer per Pod a phase may take in the largest
-	// size than in the smallest. It leaves a tenth for chance.
+	// linearLimit is how many times longer per Pod a phase may take in the largest size
+	// than in the smallest. It leaves a tenth for chance.
 	linearLimit = 1.1
-	// memoryLimit bounds Usher's memory, in MiB.
+	// memoryLimit limits Usher's memory, in MiB.
 	memoryLimit = 100
-	// maxUnavailable is the share of Pods that updates may take out of service; it
-	// is in the CloneSet too.
+	// maxUnavailable is the share of Pods that updates may take out of service; the
+	// CloneSet has it too.
 	maxUnavailable = 0.20
 )
 
-// Verdict says whether a requirement is met.
+// Verdict is whether a requirement is met.
 type Verdict struct {
-	// OK says that it is.
+	// OK reports whether it is met.
 	OK bool `json:"ok"`
 	// What is the requirement.
 	What string `json:"what"`
@@ -39,8 +39,8 @@ type Verdict struct {
 	Found string `json:"found"`
 }
 
-// judge makes the verdicts. A requirement for which nothing was measured (a
-// comparison of two sizes with only one) has none.
+// judge returns the verdicts. A requirement without measurements (a comparison of two
+// sizes with only one) has none.
 func judge(sizes []Size) []Verdict {
 	if len(sizes) == 0 {
 		return nil
@@ -76,9 +76,9 @@ func judgeRate(size *Size) []Verdict {
 	}
 	limit := ceiling.PerSecond / writesInPlace
 	share := phase.PodsPerSecond / limit
-	// The nodes write too, for every update as often as Usher does. How much of
-	// that falls into the time of the ceiling is for chance to say, so the rate
-	// that they keep up with is told beside it.
+	// The nodes write too, for every update as often as Usher does. How much of that
+	// falls into the time of the ceiling is chance, so the rate that they keep up with
+	// is also reported.
 	kept := float64(size.Pods) / ceiling.SettledSeconds
 	return []Verdict{{
 		OK:   share >= ceilingShare,
@@ -89,7 +89,7 @@ func judgeRate(size *Size) []Verdict {
 	}}
 }
 
-// besideByHand tells what a plain client makes of the same protocol.
+// besideByHand reports a plain client's result with the same protocol.
 func besideByHand(size *Size, phase *Phase) string {
 	hand := size.ceiling(ceilingByHand)
 	if hand == nil {
@@ -128,7 +128,7 @@ func judgeRejected(sizes []Size) []Verdict {
 	}}
 }
 
-// judgeBudget holds the number of ready Pods against maxUnavailable.
+// judgeBudget compares the number of ready Pods with maxUnavailable.
 func judgeBudget(sizes []Size) []Verdict {
 	size, phase, over := worst(sizes, func(s *Size, p *Phase) float64 {
 		if !p.Kind.updates() {
@@ -187,7 +187,7 @@ func judgeLinear(small, large *Size) []Verdict {
 	return verdicts
 }
 
-// aloneGrows tells how API server and nodes take to the larger size without any
+// aloneGrows reports how the API server and nodes cope with the larger size without any
 // controller, where a ceiling does what the phase does.
 func aloneGrows(small, large *Size, phase string) string {
 	alike := map[string]string{
@@ -213,7 +213,7 @@ func judgeMemory(sizes []Size) []Verdict {
 	}}
 }
 
-// Missed says whether a requirement is not met.
+// Missed reports whether a requirement is not met.
 func (r *Report) Missed() bool {
 	for _, v := range r.Verdicts {
 		if !v.OK {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// size makes results that meet all that is asked: 100 Pods take 10 s.
+// size builds results that meet all requirements: 100 Pods take 10 s.
 func size(pods int, changes ...func(*Size)) Size {
 	share := float64(pods) / 100
 	s := Size{

@@ -14,17 +14,17 @@ import (
 
 const (
 	// warmAtLeast is how long the API server is kept busy before a phase, and
-	// warmSpread how much longer at most: about as long as it takes then from one
-	// collection of its garbage to the next.
+	// warmSpread how much longer at most: about the time between two of its garbage
+	// collections under that load.
 	warmAtLeast = time.Second
 	warmSpread  = 4 * time.Second
 )
 
-// warmUp keeps the API server busy with reads, the longer the larger a share from 0
-// to 1 is, and returns at once when that is over, for a phase to begin. A collection
-// of its garbage is a second of CPU, as much as a phase of a hundred Pods. After a rest no
-// collection would be under way when a phase begins, as one is in the midst of a long
-// phase; and rounds that are all alike would meet them in the same phases.
+// warmUp keeps the API server busy with reads, longer for a larger share from 0 to 1,
+// and then returns at once, so that a phase can begin. A garbage collection takes a
+// second of CPU, as much as a phase of a hundred Pods. After a rest, no collection
+// would be in progress when a phase begins, unlike in the middle of a long phase; and
+// identical rounds would meet them in the same phases.
 func (s *session) warmUp(ctx context.Context, share float64) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
@@ -34,7 +34,8 @@ func (s *session) warmUp(ctx context.Context, share float64) error {
 	})
 }
 
-// keepBusy sends requests for some time, so many at once. The first error ends it.
+// keepBusy sends requests for some time, with a number of workers. The first error ends
+// it.
 func keepBusy(ctx context.Context, workers int, lasts time.Duration, send func(context.Context) error) error {
 	over, stop := context.WithTimeout(ctx, lasts)
 	defer stop()

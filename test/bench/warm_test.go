@@ -28,7 +28,7 @@ func TestKeepBusy(t *testing.T) {
 	}
 }
 
-// TestKeepBusyEnds: with the first failure, and with the whole measurement.
+// TestKeepBusyEnds: it ends with the first failure, and with the whole measurement.
 func TestKeepBusyEnds(t *testing.T) {
 	gone, stopped := errors.New("gone"), errors.New("stopped")
 	if err := keepBusy(t.Context(), 2, time.Hour, func(context.Context) error { return gone }); !errors.Is(err, gone) {

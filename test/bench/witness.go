@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// patience is how far the watches of Pods and of entries may be apart.
+	// patience is how far apart the watches of Pods and of entries may be.
 	patience = time.Second
-	// judgeEvery is how often the witness looks at what it has not judged yet.
+	// judgeEvery is how often the witness checks what it has not judged yet.
 	judgeEvery = 100 * time.Millisecond
 )
 
-// witness watches Pods and entries, and counts entries that left the choice of
-// callers although their Pod was ready and did not drain.
+// witness watches Pods and entries, and counts entries that became unavailable to
+// callers although their Pod was ready and not draining.
 type witness struct {
 	now func() time.Time
 
@@ -53,8 +53,8 @@ type attendance struct {
 // departure is an entry that left.
 type departure struct {
 	uid types.UID
-	// from bounds when the Pod may have been out to excuse it; due is when the
-	// watch of Pods surely has told of it.
+	// from is the earliest absence of the Pod that excuses the departure; due is when
+	// the watch of Pods has certainly reported it.
 	from, due time.Time
 }
 
@@ -65,8 +65,8 @@ func newWitness(now func() time.Time) *witness {
 	}
 }
 
-// mayBeOut says whether the Pod is none that callers have to find: it is not
-// ready, drains, or is changed.
+// mayBeOut reports whether callers need not find the Pod: it is not ready, drains, or
+// is being changed.
 func mayBeOut(pod *corev1.Pod) bool {
 	switch stateOf(pod) {
 	case apps.StatePreparingUpdate, apps.StateUpdating, apps.StatePreparingDelete:
@@ -75,7 +75,7 @@ func mayBeOut(pod *corev1.Pod) bool {
 	return !inService(pod)
 }
 
-// saw takes a Pod as it is now.
+// saw receives the present version of a Pod.
 func (w *witness) saw(pod *corev1.Pod, _ apps.LifecycleState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +87,7 @@ func (w *witness) saw(pod *corev1.Pod, _ apps.LifecycleState) {
 	w.pods[pod.UID] = is
 }
 
-// sighted takes a change of the registry.
+// sighted receives a change of the registry.
 func (w *witness) sighted(s servers.Sighting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,7 +97,7 @@ func (w *witness) sighted(s servers.Sighting) {
 		w.listed[uid] = now
 	} else {
 		w.left++
-		// An earlier absence of the Pod, before its entry came, excuses nothing.
+		// An earlier absence of the Pod, before its entry came, is no excuse.
 		from := s.Since.Add(-patience)
 		if came := w.listed[uid]; came.After(from) {
 			from = came
@@ -111,7 +111,7 @@ func (w *witness) sighted(s servers.Sighting) {
 	}
 }
 
-// judge looks at the departures that are due.
+// judge checks the departures that are due.
 func (w *witness) judge() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,7 +149,7 @@ func (w *witness) begin() {
 	w.testimony = testimony{}
 }
 
-// end returns the testimony once all is judged.
+// end returns the testimony once everything is judged.
 func (w *witness) end(ctx context.Context) (testimony, error) {
 	tick := time.NewTicker(judgeEvery)
 	defer tick.Stop()
@@ -168,7 +168,7 @@ func (w *witness) end(ctx context.Context) (testimony, error) {
 	}
 }
 
-// anyone is a Pod that is listed now; "" if none is.
+// anyone returns a Pod that is listed now; "" if there is none.
 func (w *witness) anyone() types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,7 +181,7 @@ func (w *witness) anyone() types.UID {
 	return first
 }
 
-// await waits until so many entries are in the choice of callers.
+// await waits until that many entries are available to callers.
 func (w *witness) await(ctx context.Context, entries int) error {
 	return w.wait(ctx, func() string {
 		if len(w.listed) == entries {
@@ -191,8 +191,7 @@ func (w *witness) await(ctx context.Context, entries int) error {
 	})
 }
 
-// awaitMoves waits until so many entries have come and so many have gone in this
-// phase.
+// awaitMoves waits until that many entries have come and gone in this phase.
 func (w *witness) awaitMoves(ctx context.Context, joined, left int) error {
 	return w.wait(ctx, func() string {
 		if w.joined >= joined && w.left >= left {
@@ -202,7 +201,7 @@ func (w *witness) awaitMoves(ctx context.Context, joined, left int) error {
 	})
 }
 
-// wait waits until lacking returns nothing. It is called with the lock held.
+// wait waits until lacking returns nothing. Callers hold the lock.
 func (w *witness) wait(ctx context.Context, lacking func() string) error {
 	for {
 		w.mu.Lock()

@@ -34,12 +34,12 @@ func (s *scene) pod(changes ...func(*corev1.Pod)) { s.saw(pod("a", changes...), 
 
 func (s *scene) joins() { s.sighted(servers.Sighting{UID: "a", In: true, Since: s.clock.Now()}) }
 
-// leaves is an entry that left at some time after the last look.
+// leaves is an entry that left at some time after the last check.
 func (s *scene) leaves(look time.Duration) {
 	s.sighted(servers.Sighting{UID: "a", Since: s.clock.Now().Add(-look)})
 }
 
-// wrongs are the Pods whose entries left wrongly, once all is judged.
+// wrongs are the Pods whose entries left wrongly, once everything is judged.
 func (s *scene) wrongs() []string {
 	s.Helper()
 	s.after(patience)
