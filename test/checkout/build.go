@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkout knows the checkout of Usher that a development program runs
-// in: it builds the programs of the tree and installs its API and its rights.
+// Package checkout handles the checkout of Usher that a development program runs in: it
+// builds the programs of the tree and installs its API and its rights.
 package checkout
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-// compileGrace is how long an interrupted go command may take to leave.
+// compileGrace is how long an interrupted go command may take to end.
 const compileGrace = 5 * time.Second
 
-// Find finds the root of the checkout that holds the working directory, or that
+// Find returns the root of the checkout that contains the working directory, or that
 // the environment names.
 func Find(getenv func(string) string) (string, error) {
 	here, err := os.Getwd()
@@ -40,18 +40,18 @@ func Find(getenv func(string) string) (string, error) {
 
 // Program is one of the checkout's own programs.
 type Program struct {
-	// Name is what the progress calls its build.
+	// Name is the name of its build in the progress.
 	Name string
-	// Module is the folder of its module.
+	// Module is the directory of its module.
 	Module string
 	// Pkg is its package, relative to the module.
 	Pkg string
-	// Out is the file that it is built to.
+	// Out is the output file.
 	Out string
 }
 
-// Compile builds the program with the go command. The error holds what the
-// compiler says; it is the cause of ctx when that ended.
+// Compile builds the program with the go command. The error contains the compiler's
+// output; it is the cause of ctx if that ended.
 func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
 	tell.Tell(progress.Event{Task: p.Name, State: progress.Compiling})
 	output, err := goBuild(ctx, p)
@@ -75,14 +75,14 @@ func goBuild(ctx context.Context, p Program) (output string, err error) {
 	cmd.Dir = p.Module
 	// Static: an image may hold nothing but the program.
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
-	// A group of its own, so that an interruption reaches the compilers that go
+	// A separate process group, so that an interruption reaches the compilers that go
 	// has started; Pdeathsig, so that nothing outlives this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = compileGrace
 	text := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = text, text
-	// Pdeathsig watches the thread that forks: keep it until the command ends.
+	// Pdeathsig watches the forking thread: keep it until the command ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()

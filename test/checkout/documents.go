@@ -9,8 +9,8 @@ import (
 	"regexp"
 )
 
-// DocumentedStep is a command block of a document in docs/ of the checkout at root:
-// the one that stands after <!-- story: NAME -->.
+// DocumentedStep returns a command block of a document in docs/ of the checkout at
+// root: the one after <!-- story: NAME -->.
 func DocumentedStep(root, document, name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", document))
 	if err != nil {

@@ -26,13 +26,12 @@ import (
 const (
 	fieldManager = "usher-checkout"
 	pollEvery    = 100 * time.Millisecond
-	// establishTime bounds the wait for an API that was installed.
+	// establishTime bounds the wait for an installed API.
 	establishTime = 30 * time.Second
 )
 
-// Install installs the CRDs of the checkout at root, waits until their objects
-// can be made, and gives the cluster roles of config/rbac, and nothing else, to
-// a user.
+// Install installs the CRDs of the checkout at root, waits until their objects can be
+// created, and grants only the cluster roles of config/rbac to a user.
 func Install(ctx context.Context, c client.Client, root, user string) error {
 	crds, err := readFolder(filepath.Join(root, "config", "crd"), "CustomResourceDefinition")
 	if err != nil {
@@ -99,7 +98,7 @@ func established(ctx context.Context, c client.Client, crd *unstructured.Unstruc
 	if err := c.Get(ctx, client.ObjectKeyFromObject(crd), now); err != nil {
 		return false, err
 	}
-	// At first they are null, which is no error here.
+	// At first they are null, which is not an error here.
 	conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
 	for _, item := range conditions {
 		if condition, ok := item.(map[string]any); ok && condition["type"] == "Established" {
@@ -109,7 +108,7 @@ func established(ctx context.Context, c client.Client, crd *unstructured.Unstruc
 	return false, nil
 }
 
-// readFolder reads all objects of a kind from the YAML files below a folder.
+// readFolder reads all objects of a kind from the YAML files below a directory.
 func readFolder(folder, kind string) ([]*unstructured.Unstructured, error) {
 	found := []*unstructured.Unstructured{}
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {

@@ -24,7 +24,7 @@ import (
 
 const (
 	fieldManager = "usher-demo"
-	// usherUser is the user that Usher is, with the rights of config/rbac only.
+	// usherUser is Usher's user, with only the rights of config/rbac.
 	usherUser = "usher"
 	pollEvery = 100 * time.Millisecond
 	setupTime = 30 * time.Second
@@ -55,8 +55,7 @@ func newKube(config *rest.Config) (*kube, error) {
 	return &kube{client: c}, nil
 }
 
-// apply creates or changes an object (server-side apply) and returns its
-// generation.
+// apply creates or changes an object (server-side apply) and returns its generation.
 func (k *kube) apply(ctx context.Context, object *unstructured.Unstructured) (int64, error) {
 	applied := object.DeepCopy()
 	err := k.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied),
@@ -67,7 +66,7 @@ func (k *kube) apply(ctx context.Context, object *unstructured.Unstructured) (in
 	return applied.GetGeneration(), nil
 }
 
-// openNamespace makes the namespace and waits until Pods can be made there.
+// openNamespace creates the namespace and waits until Pods can be created there.
 func (k *kube) openNamespace(ctx context.Context) error {
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if err := k.client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -80,7 +79,7 @@ func (k *kube) openNamespace(ctx context.Context) error {
 	})
 }
 
-// change does a step to a CloneSet and returns the generation that it leads to.
+// change applies a step to a CloneSet and returns the resulting generation.
 func (k *kube) change(ctx context.Context, name string, what step) (int64, error) {
 	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if what.Patch != nil {
@@ -109,7 +108,7 @@ func (k *kube) scale(ctx context.Context, set *appsv1alpha1.CloneSet, pods int) 
 	return set.Generation, nil
 }
 
-// remove deletes an object; one that is not there is no error.
+// remove deletes an object; it is not an error if it does not exist.
 func (k *kube) remove(ctx context.Context, object *unstructured.Unstructured) error {
 	if err := k.client.Delete(ctx, object.DeepCopy()); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s %s: %w", object.GetKind(), object.GetName(), err)
@@ -117,7 +116,7 @@ func (k *kube) remove(ctx context.Context, object *unstructured.Unstructured) er
 	return nil
 }
 
-// poll waits for a condition that no watch tells.
+// poll waits for a condition that no watch reports.
 func poll(ctx context.Context, what string, holds func() (bool, error)) error {
 	limit := time.NewTimer(setupTime)
 	defer limit.Stop()

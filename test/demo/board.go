@@ -21,8 +21,8 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// board is what is known of the cluster and of the registry. Each piece of news
-// is logged as it comes, and whoever waits for a condition looks again.
+// board is what is known of the cluster and of the registry. Each piece of news is
+// logged as it arrives, and waiters check their condition again.
 type board struct {
 	now     func() time.Time
 	started time.Time
@@ -34,18 +34,18 @@ type board struct {
 	sets          map[string]*appsv1alpha1.CloneSet
 	registrations map[string]*usherv1alpha1.Registration
 	entries       map[string]listing   // by address
-	deleted       map[string]time.Time // by address: when its Pod was seen being deleted
+	deleted       map[string]time.Time // by address: when its Pod was first seen being deleted
 	waiting       map[string]*longWait // by Pod
 }
 
-// longWait is what a Pod has been waiting for since when.
+// longWait is what a Pod has been waiting for, and since when.
 type longWait struct {
 	what  string
 	since time.Time
 	told  bool
 }
 
-// longWaitTime is how long a wait may go on unmentioned.
+// longWaitTime is how long a wait stays unmentioned.
 const longWaitTime = 3 * time.Second
 
 func newBoard(now func() time.Time, log func(...string)) *board {
@@ -66,7 +66,7 @@ func (b *board) say(subject, format string, args ...any) {
 	b.log(view.Line(b.now().Sub(b.started), subject, fmt.Sprintf(format, args...)))
 }
 
-// changed wakes who waits. The caller holds mu.
+// changed wakes waiters. The caller holds mu.
 func (b *board) changed() {
 	close(b.wake)
 	b.wake = make(chan struct{})
@@ -122,7 +122,7 @@ func (b *board) registrationGone(registration *usherv1alpha1.Registration) {
 	b.changed()
 }
 
-// registryChanged hears of the registry from a traffic client.
+// registryChanged receives registry changes from a traffic client.
 func (b *board) registryChanged(change traffic.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,7 +141,7 @@ func (b *board) registryChanged(change traffic.Change) {
 	b.changed()
 }
 
-// podAt finds the Pod with an address; one that stays before one that leaves.
+// podAt finds the Pod with an address, preferring one that stays over one that leaves.
 func (b *board) podAt(addr string) *corev1.Pod {
 	var found *corev1.Pod
 	for _, pod := range b.pods {
@@ -152,8 +152,7 @@ func (b *board) podAt(addr string) *corev1.Pod {
 	return found
 }
 
-// row is the Pod's row without the counters of requests; nil if there is no
-// such Pod.
+// row is the Pod's row without the request counters; nil if there is no such Pod.
 func (b *board) row(name string) *view.Pod {
 	pod := b.pods[name]
 	if pod == nil {
@@ -163,8 +162,8 @@ func (b *board) row(name string) *view.Pod {
 	return &row
 }
 
-// tell logs what happened to a Pod. Waits belong to every step and are short:
-// those that are not are told by tellLongWaits.
+// tell logs what happened to a Pod. Every step involves short waits; tellLongWaits
+// reports the long ones.
 func (b *board) tell(name string, before, after *view.Pod) {
 	for _, row := range []*view.Pod{before, after} {
 		if row != nil && row.Waits != waitCallers {
@@ -177,7 +176,7 @@ func (b *board) tell(name string, before, after *view.Pod) {
 	}
 }
 
-// tellLongWaits logs what has kept Pods waiting for long.
+// tellLongWaits logs what has kept Pods waiting for a long time.
 func (b *board) tellLongWaits() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,8 +209,8 @@ func (b *board) podsOf(set string) []*corev1.Pod {
 	return pods
 }
 
-// settledAt says whether a set has exactly that many Pods and nothing is under
-// way with any, after its spec has reached a generation.
+// settledAt reports whether a set has exactly that many Pods and no operation is in
+// progress on any of them, after its spec has reached a generation.
 func (b *board) settledAt(name string, pods int, generation int64) bool {
 	set := b.sets[name]
 	if set == nil || set.Status.ObservedGeneration < generation {
@@ -227,7 +226,7 @@ func (b *board) settledAt(name string, pods int, generation int64) bool {
 	return len(there) == pods && int(s.Replicas) == pods && int(s.UpdatedReplicas) == pods && int(s.AvailableReplicas) == pods
 }
 
-// underWay says whether something is under way with a Pod of the sets.
+// underWay reports whether an operation is in progress on a Pod of the sets.
 func (b *board) underWay(sets []string) bool {
 	for _, name := range sets {
 		for _, pod := range b.podsOf(name) {
@@ -239,7 +238,7 @@ func (b *board) underWay(sets []string) bool {
 	return false
 }
 
-// draining says whether a Pod of a set is held before its update.
+// draining reports whether a Pod of a set is held before its update.
 func (b *board) draining(set string) bool {
 	return slices.ContainsFunc(b.podsOf(set), func(pod *corev1.Pod) bool {
 		return pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StatePreparingUpdate) &&
@@ -247,7 +246,7 @@ func (b *board) draining(set string) bool {
 	})
 }
 
-// leftAt says when the Pod of an address was seen being deleted.
+// leftAt returns when the Pod of an address was first seen being deleted.
 func (b *board) leftAt(addr string) (time.Time, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -255,7 +254,7 @@ func (b *board) leftAt(addr string) (time.Time, bool) {
 	return at, ok
 }
 
-// waitingFor is what the sets and Registrations themselves say they wait for.
+// waitingFor is what the sets and Registrations themselves report that they wait for.
 func (b *board) waitingFor() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -279,8 +278,8 @@ func (b *board) waitingFor() []string {
 	return lines
 }
 
-// fingerprint names everything about the Pods that an update or a deletion
-// would change.
+// fingerprint lists everything about the Pods that an update or a deletion would
+// change.
 func (b *board) fingerprint() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -294,8 +293,8 @@ func (b *board) fingerprint() []string {
 	return lines
 }
 
-// await waits until a condition holds, which it may ask the board about. At the
-// bound the error is a *WaitError.
+// await waits until a condition, which may query the board, holds. At the bound the
+// error is a *WaitError.
 func (b *board) await(ctx context.Context, bound time.Duration, what string, holds func() bool) error {
 	limit := time.NewTimer(bound)
 	defer limit.Stop()
@@ -316,18 +315,18 @@ func (b *board) await(ctx context.Context, bound time.Duration, what string, hol
 	}
 }
 
-// WaitError says that something did not happen in time.
+// WaitError reports that something did not happen in time.
 type WaitError struct {
 	// What was waited for, and for how long.
 	What  string
 	Bound time.Duration
-	// State is how the Pods were then, Waiting what the objects said they waited
-	// for, Log the last lines of Usher's log and LogFile its path.
+	// State is the state of the Pods at that time, Waiting what the objects reported
+	// that they waited for, Log the last lines of Usher's log and LogFile its path.
 	State, Waiting, Log []string
 	LogFile             string
 }
 
-// Error gives the whole story in several lines.
+// Error gives all details in several lines.
 func (e *WaitError) Error() string {
 	text := strings.Builder{}
 	fmt.Fprintf(&text, "waited %s for: %s", e.Bound, e.What)

@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// clocked is a board whose time and log a test holds.
+// clocked is a board whose time and log a test controls.
 type clocked struct {
 	*board
 	at    time.Time
@@ -229,7 +229,7 @@ func TestFingerprintChangesWithWhatMustNotHappen(t *testing.T) {
 	}
 }
 
-// The last of a Pod's news that an address has is what counts for who left.
+// The latest news of a Pod at an address decides who left.
 func TestAnAddressThatIsUsedAgainHasNotLeft(t *testing.T) {
 	b := newClocked()
 	b.podIs(aPod("web-a", deletedPod))

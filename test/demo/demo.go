@@ -18,19 +18,19 @@ import (
 	"github.com/usher-dev/usher/test/demo/view"
 )
 
-// Run takes the CloneSets through their life, with hooks, without, or both one
-// after the other, shows it, and ends with a table. When it returns, no process
-// and no file is left, but for the logs of a run that failed.
+// Run takes the CloneSets through their life, with hooks, without, or both one after
+// the other, shows it, and ends with a table. When it returns, no process is left, and
+// no file except the logs of a failed run.
 //
-// Errors: *WaitError when something did not happen in time; the cause of ctx
-// when that ended before; else what kept the demonstration from being played.
-// Lost requests are no error: see Result.Failed.
+// Errors: *WaitError if something did not happen in time; the cause of ctx if that
+// ended first; otherwise what prevented the demonstration. Lost requests are not an
+// error: see Result.Failed.
 func Run(ctx context.Context, options Options) (Result, error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return Result{}, err
 	}
-	// The libraries' own logs are not for the people who watch.
+	// The libraries' own logs are not for the audience.
 	log.SetLogger(logr.Discard())
 	s, err := open(ctx, o)
 	if err != nil {
@@ -55,12 +55,12 @@ func Run(ctx context.Context, options Options) (Result, error) {
 	return result, errors.Join(err, s.cleanUp())
 }
 
-// open builds and starts everything and shows how that goes.
+// open builds and starts everything and shows the progress.
 func open(ctx context.Context, o Options) (*stage, error) {
 	display := progress.Show(progress.ScreenOf(o.Out))
 	defer display.Close()
-	// The cluster would tell of its end too: the display is not there then, and
-	// the outcome is to have the last word.
+	// The cluster would also report its end, when the display is gone and the outcome
+	// must come last.
 	opening := &atomic.Bool{}
 	opening.Store(true)
 	defer opening.Store(false)
@@ -114,7 +114,7 @@ func (d *demonstration) run(ctx context.Context, hooks bool) (*RunResult, error)
 	return result, err
 }
 
-// keep brings the first CloneSet back and leaves everything up until ctx ends.
+// keep brings the first CloneSet back and leaves everything running until ctx ends.
 func (d *demonstration) keep(ctx context.Context) error {
 	web := stories(true)[0]
 	set, registration, err := web.objects(true, d.options)

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// short are options for a demonstration of half a minute. What callers and slow
-// requests may take is shorter than propagation by a margin for a busy machine.
+// short returns options for a demonstration of half a minute. The time allowed to
+// callers and slow requests is shorter than propagation, with a margin for a busy
+// machine.
 func short(t *testing.T) Options {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out.txt"))
@@ -59,8 +60,8 @@ func play(t *testing.T, options Options) Result {
 	return result
 }
 
-// The whole life of all CloneSets: with hooks nothing is lost, without them
-// something is.
+// The whole life of all CloneSets: with hooks nothing is lost, without them something
+// is.
 func TestHooksLoseNothing(t *testing.T) {
 	options := short(t)
 	options.Hooks = HooksBoth
@@ -97,8 +98,8 @@ func TestKillingUsherLosesNothing(t *testing.T) {
 	}
 }
 
-// While the registry is away no Pod is updated or deleted (Run fails if one
-// is), the objects say what they wait for, and the rollout finishes after.
+// While the registry is away, no Pod is updated or deleted (Run fails if one is), the
+// objects report what they wait for, and the rollout finishes afterwards.
 func TestStoppingTheRegistryLosesNothing(t *testing.T) {
 	options := short(t)
 	options.StopRegistry, options.Outage = true, 8*time.Second
@@ -112,7 +113,7 @@ func TestStoppingTheRegistryLosesNothing(t *testing.T) {
 	}
 }
 
-// What does not happen in time is told with the state in which it did not.
+// An error for what does not happen in time includes the state at that moment.
 func TestAMissedBoundTellsTheState(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	options := short(t)

@@ -14,17 +14,17 @@ import (
 const (
 	// deadTime is how long Usher stays dead.
 	deadTime = time.Second
-	// longestAim is how long after the beginning of something Usher is killed at
-	// the latest.
+	// longestAim is the latest time after the start of an operation at which Usher is
+	// killed.
 	longestAim = time.Second
 )
 
-// stops says whether the registry is stopped in a phase.
+// stops reports whether the registry is stopped in a phase.
 func (r *run) stops(phase string) bool {
 	return r.options.StopRegistry && r.hooks && phase == phaseInPlace
 }
 
-// disturb does what the options ask for while a phase is under way.
+// disturb does what the options ask for during a phase.
 func (r *run) disturb(ctx context.Context, phase string, acting []*actor) error {
 	if r.stops(phase) {
 		if err := r.stopRegistry(ctx, acting[0].name); err != nil {
@@ -37,7 +37,7 @@ func (r *run) disturb(ctx context.Context, phase string, acting []*actor) error 
 	return nil
 }
 
-// killUsher kills Usher once something is under way, and starts it again.
+// killUsher kills Usher once an operation is in progress, and restarts it.
 func (r *run) killUsher(ctx context.Context, phase string, acting []*actor) error {
 	names := []string{}
 	for _, a := range acting {
@@ -65,14 +65,14 @@ func (r *run) killUsher(ctx context.Context, phase string, acting []*actor) erro
 	return nil
 }
 
-// stopRegistry stops the registry while a Pod of the set drains, and checks that
-// no Pod is updated or deleted as long as nobody can know its registration.
+// stopRegistry stops the registry while a Pod of the set drains, and checks that no Pod
+// is updated or deleted while nobody can know its registration.
 func (r *run) stopRegistry(ctx context.Context, set string) error {
 	draining := func() bool { return r.board.draining(set) }
 	if err := r.board.await(ctx, r.options.Bound, "a Pod of "+set+" to drain", draining); err != nil {
 		return err
 	}
-	// A graceful stop would take as long as the whole drain: its clients watch.
+	// A graceful stop would take as long as the whole drain, because its clients watch.
 	if err := r.stage.registry.Kill(); err != nil {
 		return fmt.Errorf("stop the registry: %w", err)
 	}
@@ -94,7 +94,7 @@ func (r *run) stopRegistry(ctx context.Context, set string) error {
 	return nil
 }
 
-// watchOutage passes the time of the outage and says what is waited for.
+// watchOutage waits out the outage and reports what is waited for.
 func (r *run) watchOutage(ctx context.Context) error {
 	end := time.Now().Add(r.options.Outage)
 	for time.Now().Before(end) {
@@ -111,7 +111,7 @@ func (r *run) watchOutage(ctx context.Context) error {
 	return nil
 }
 
-// announce shows what is special now, and no more when it is over.
+// announce shows a note while it applies, and removes it afterwards.
 func (r *run) announce(note string) {
 	r.mu.Lock()
 	r.note = note

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo takes CloneSets through their whole life on a real control plane
-// while requests flow, and counts the requests that are lost: with lifecycle
-// hooks, and without.
+// Package demo takes CloneSets through their whole life on a real control plane while
+// requests flow, and counts the lost requests: with lifecycle hooks, and without.
 //
-// It is made of layers that each know only the ones below: run.go drives the
-// phases; story.go and phase.go say what happens to which CloneSet; board.go is
-// what is known of the cluster, and where conditions are waited for; stage.go
-// starts and ends everything; report.go writes the outcome. The numbers come
-// from package traffic and the picture from package view.
+// Its layers each know only those below: run.go drives the phases; story.go and
+// phase.go define what happens to which CloneSet; board.go is what is known of the
+// cluster, and where conditions are awaited; stage.go starts and ends everything;
+// report.go writes the outcome. The numbers come from package traffic and the display
+// from package view.
 package demo
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 )
 
-// Hooks says with which hooks to run.
+// Hooks selects the runs with and without hooks.
 type Hooks string
 
 // The values of Hooks.
@@ -34,38 +33,38 @@ const (
 	HooksOff Hooks = "off"
 )
 
-// Options of a demonstration. The zero value is the usual one.
+// Options configures a demonstration. The zero value is the usual one.
 type Options struct {
-	// Out takes everything that is shown; default os.Stdout.
+	// Out receives all output; default os.Stdout.
 	Out *os.File
-	// Getenv answers for the environment; default os.Getenv.
+	// Getenv reads the environment; default os.Getenv.
 	Getenv func(string) string
 	// Rate is the number of requests per second to each CloneSet; default 500.
 	Rate int
-	// Hooks says with which hooks to run; default HooksBoth.
+	// Hooks selects the runs with and without hooks; default HooksBoth.
 	Hooks Hooks
-	// Phases names the phases to run beside create and delete, which always run;
-	// default all.
+	// Phases names the phases to run in addition to create and delete, which always
+	// run; default all.
 	Phases []string
-	// KillUsher kills Usher in the middle of every phase and starts it again.
+	// KillUsher kills Usher in the middle of every phase and restarts it.
 	KillUsher bool
 	// StopRegistry stops the registry in mid-rollout for Outage; default 20 s.
 	StopRegistry bool
 	Outage       time.Duration
-	// Keep leaves the cluster up at the end, until ctx ends.
+	// Keep leaves the cluster running at the end, until ctx ends.
 	Keep bool
 	// CacheDelay is how far callers' caches lag behind the registry; default 1 s.
 	CacheDelay time.Duration
 	// SlowMin and SlowMax bound how long slow requests take; default 1 s and 2 s.
 	SlowMin, SlowMax time.Duration
-	// Propagation is spec.drain.propagation of the Registrations; default what
-	// the manifests say, 4 s. It must cover CacheDelay and SlowMax.
+	// Propagation is spec.drain.propagation of the Registrations; default the
+	// manifests' value, 4 s. It must cover CacheDelay and SlowMax.
 	Propagation time.Duration
 	// Bound is how long a phase may take; default 90 s.
 	Bound time.Duration
 	// Seed decides which requests are slow.
 	Seed uint64
-	// Place is the sandbox that the demo runs in: then it brings up a real node
+	// Place is the sandbox that the demo runs in; the demo then starts a real node
 	// there. nil means the development cluster, whose nodes run processes.
 	Place *sandbox.Place
 }
@@ -76,7 +75,7 @@ const (
 	defaultCacheDelay = time.Second
 	defaultSlowMin    = time.Second
 	defaultSlowMax    = 2 * time.Second
-	// defaultPropagation is that of the manifests.
+	// defaultPropagation is the manifests' value.
 	defaultPropagation = 4 * time.Second
 	defaultBound       = 90 * time.Second
 )
@@ -133,7 +132,7 @@ func (o Options) checkOutage() error {
 	return nil
 }
 
-// runs says whether a phase is to be run.
+// runs reports whether a phase is to be run.
 func (o Options) runs(phase string) bool {
 	return phase == phaseCreate || phase == phaseDelete || slices.Contains(o.Phases, phase)
 }

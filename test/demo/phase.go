@@ -32,16 +32,16 @@ func phaseTitle(name string) string {
 	}[name]
 }
 
-// step is what a phase does to one CloneSet. Exactly one of Patch and Scale says
-// how, but for create and delete, which need neither.
+// step is what a phase does to one CloneSet. Exactly one of Patch and Scale is set,
+// except for create and delete, which need neither.
 type step struct {
-	// Text says it to people.
+	// Text describes it to people.
 	Text string
 	// Patch is a JSON patch of the CloneSet.
 	Patch []patchOp
 	// Scale changes the replicas through the scale subresource.
 	Scale bool
-	// Pods is how many there are to be at the end.
+	// Pods is the number of Pods at the end.
 	Pods int
 }
 
@@ -66,8 +66,8 @@ func setImage(image string) []patchOp {
 	return []patchOp{{Op: "replace", Path: firstContainer + "/image", Value: image}}
 }
 
-// setEnv gives the container a variable, which no in-place update can: its Pods
-// have to be made anew.
+// setEnv sets a container variable, which no in-place update can change: the Pods have
+// to be recreated.
 func setEnv(name, value string) []patchOp {
 	return []patchOp{{
 		Op: "add", Path: firstContainer + "/env",

@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/test/demo/view"
 )
 
-// listing is what the registry says of an address.
+// listing is the registry's state of an address.
 type listing struct {
 	listed bool
 	since  time.Time
@@ -42,7 +42,7 @@ func describe(pod *corev1.Pod, entry listing) view.Pod {
 	return row
 }
 
-// address is where the Pod is found; empty until it has one.
+// address is the Pod's address; empty until it has one.
 func address(pod *corev1.Pod) string {
 	if pod.Status.PodIP == "" {
 		return ""
@@ -50,8 +50,8 @@ func address(pod *corev1.Pod) string {
 	return net.JoinHostPort(pod.Status.PodIP, port)
 }
 
-// version is the tag of the image that runs, which is not the one in the spec
-// while an in-place update is under way.
+// version is the tag of the running image, which differs from the spec during an
+// in-place update.
 func version(pod *corev1.Pod) string {
 	for _, container := range pod.Status.ContainerStatuses {
 		if container.State.Running == nil {
@@ -82,13 +82,13 @@ func owner(pod *corev1.Pod) string {
 	return ""
 }
 
-// settled says that nothing is under way with the Pod.
+// settled reports whether no operation is in progress on the Pod.
 func settled(pod *corev1.Pod, entry listing) bool {
 	return pod.DeletionTimestamp == nil && isReady(pod) && entry.listed &&
 		pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateNormal)
 }
 
-// What Pods wait for, as the panel and the log say it.
+// What Pods wait for, as the panel and the log show it.
 const (
 	waitNode       = "a node"
 	waitContainer  = "its container"
@@ -100,7 +100,7 @@ const (
 	waitNewVersion = "its new container"
 )
 
-// waits says what a Pod waits for, and since when if that can be known.
+// waits returns what a Pod waits for, and since when if that is known.
 func waits(pod *corev1.Pod, entry listing) (what string, since time.Time) {
 	if pod.DeletionTimestamp != nil {
 		return waitsToEnd(pod, entry), time.Time{}
@@ -139,8 +139,8 @@ func waitsToEnd(pod *corev1.Pod, entry listing) string {
 	return ""
 }
 
-// waitsForDrain reads how far the drain is from the record that Usher keeps on
-// the Pod.
+// waitsForDrain reads the progress of the drain from the record that Usher keeps on the
+// Pod.
 func waitsForDrain(pod *corev1.Pod, entry listing) (what string, since time.Time) {
 	var record struct {
 		Gone map[string]time.Time `json:"gone"`

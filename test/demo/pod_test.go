@@ -13,7 +13,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// aPod is a Pod that runs, is ready and belongs to CloneSet web.
+// aPod is a running, ready Pod that belongs to CloneSet web.
 func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	yes := true
 	pod := &corev1.Pod{

@@ -21,13 +21,13 @@ import (
 const (
 	// assetsFile tells the demo inside a sandbox where the node's programs are.
 	assetsFile = "assets.json"
-	// imageRegistry is where the real node pulls the images of the manifests from.
+	// imageRegistry is where the real node pulls the manifests' images from.
 	imageRegistry = "127.0.0.1:5000"
 )
 
-// RunReal runs the demo again, inside a sandbox, where it brings up a real node
-// for its containers. args are the arguments of this program. Its error is
-// sandbox.ErrFailed when the demo inside has told what is wrong.
+// RunReal reruns the demo inside a sandbox, where it starts a real node for its
+// containers. args are the arguments of this program. Its error is sandbox.ErrFailed if
+// the demo inside has already reported what is wrong.
 func RunReal(ctx context.Context, options Options, args []string) error {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -51,7 +51,7 @@ func RunReal(ctx context.Context, options Options, args []string) error {
 	}.Run(ctx)
 }
 
-// startRealNode is the other way to a control plane and a node.
+// startRealNode is the alternative way to get a control plane and a node.
 func (s *stage) startRealNode(ctx context.Context, tell progress.Sink) error {
 	var assets realnode.Assets
 	text, err := os.ReadFile(filepath.Join(s.place.Dir, assetsFile))
@@ -81,8 +81,9 @@ func (s *stage) startRealNode(ctx context.Context, tell progress.Sink) error {
 	return err
 }
 
-// withProbe gives the set's container a readiness probe. On a real node a Pod
-// without one is ready as soon as its container is started, and not when it listens.
+// withProbe adds a readiness probe to the set's container. On a real node, a Pod
+// without one is ready as soon as its container has started, even if it does not listen
+// yet.
 func withProbe(set *unstructured.Unstructured) error {
 	containers, _, err := unstructured.NestedSlice(set.Object, "spec", "template", "spec", "containers")
 	if err != nil || len(containers) == 0 {

@@ -14,21 +14,21 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// Outcome is what became of one CloneSet's requests.
+// Outcome is the result of one CloneSet's requests.
 type Outcome struct {
-	// Name of the CloneSet, and what it shows.
+	// Name of the CloneSet, and what it demonstrates.
 	Name, About string
-	// JoinsOnly says that its YAML asks for no hook before deletion.
+	// JoinsOnly reports whether its YAML has no hook before deletion.
 	JoinsOnly bool
 	// Report are the counters.
 	Report traffic.Report
-	// Leaving counts the requests that were lost because a Pod left, in a set
-	// that asks for no hook there.
+	// Leaving counts the requests lost because a Pod left, in a set that has no hook
+	// for that.
 	Leaving int
 }
 
-// Held are the lost requests that count: those that the set's hooks, or the lack
-// of them, answer for.
+// Held returns the lost requests that count: those that the set's hooks, or the lack of
+// them, are responsible for.
 func (o Outcome) Held() int { return o.Report.Total().Lost - o.Leaving }
 
 // PhaseTime is how long a phase took.
@@ -39,18 +39,18 @@ type PhaseTime struct {
 
 // RunResult is the outcome of one run.
 type RunResult struct {
-	// Hooks says whether it was run with hooks.
+	// Hooks reports whether it was run with hooks.
 	Hooks bool
 	// Outcomes has an entry per CloneSet, Phases one per phase.
 	Outcomes []Outcome
 	Phases   []PhaseTime
-	// Waited is what the objects said they waited for while the registry was
+	// Waited is what the objects reported that they waited for while the registry was
 	// stopped; empty if it was not.
 	Waited []string
 }
 
-// Sent counts the requests to the CloneSets with every hook, or with none. One
-// that asks for no hook before deletion speaks for itself.
+// Sent counts the requests to the CloneSets with every hook, or with none. A CloneSet
+// without a hook before deletion is reported separately.
 func (r RunResult) Sent() int {
 	return r.sum(func(o Outcome) int {
 		if o.JoinsOnly {
@@ -63,8 +63,8 @@ func (r RunResult) Sent() int {
 // Lost counts the lost requests that count, see Outcome.Held.
 func (r RunResult) Lost() int { return r.sum(Outcome.Held) }
 
-// DrainedSlow counts slow requests that an instance answered in full although it
-// had left the registry meanwhile.
+// DrainedSlow counts slow requests that an instance answered in full although it had
+// left the registry in the meantime.
 func (r RunResult) DrainedSlow() int {
 	return r.sum(func(o Outcome) int { return o.Report.Total().DrainedSlow })
 }
@@ -81,7 +81,7 @@ func (r RunResult) sum(of func(Outcome) int) int {
 func (r RunResult) lostIn(phase string) int {
 	return r.sum(func(o Outcome) int {
 		if o.JoinsOnly {
-			return 0 // by phase it is not known which were lost for which side
+			return 0 // per phase, it is unknown which side lost a request
 		}
 		lost := 0
 		for _, section := range o.Report.Sections {
@@ -95,11 +95,11 @@ func (r RunResult) lostIn(phase string) int {
 
 // Result is the outcome of a demonstration.
 type Result struct {
-	// On and Off are the runs with and without hooks; nil if there was none.
+	// On and Off are the runs with and without hooks; nil if not run.
 	On, Off *RunResult
 }
 
-// Failed says that the run with hooks lost a request.
+// Failed reports whether the run with hooks lost a request.
 func (r Result) Failed() bool { return r.On != nil && r.On.Lost() > 0 }
 
 // write is the final report.
@@ -254,7 +254,7 @@ func (r Result) notes() []string {
 	return notes
 }
 
-// reasons sums up why requests were lost that count, the commonest first.
+// reasons lists why the requests that count were lost, the most common reason first.
 func (r RunResult) reasons() string {
 	counts := map[string]int{}
 	for _, o := range r.Outcomes {

@@ -22,7 +22,7 @@ func section(name string, sent, lost, drained, drainedSlow int) traffic.Section 
 	return traffic.Section{Name: name, Sent: sent, Lost: lost, Drained: drained, DrainedSlow: drainedSlow, Fast: fast, Slow: slow}
 }
 
-// played is a demonstration in which all went as it should.
+// played is a demonstration in which everything went as it should.
 func played() Result {
 	return Result{
 		On: &RunResult{
@@ -85,7 +85,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Losses without hooks are what the run is for.
+// Losses without hooks are the point of that run.
 func TestOnlyTheRunWithHooksCanFail(t *testing.T) {
 	result := played()
 	result.On = nil
@@ -94,8 +94,8 @@ func TestOnlyTheRunWithHooksCanFail(t *testing.T) {
 	}
 }
 
-// What is lost because a Pod left is not held against a hook that covers how
-// Pods join; everything else is.
+// Losses because a Pod left do not count against a hook that covers how Pods join; all
+// others do.
 func TestJoinsAreHeldAgainstPreNormal(t *testing.T) {
 	left := map[string]time.Time{"127.9.0.3:8080": time.Unix(100, 0)}
 	leftAt := func(addr string) (time.Time, bool) {

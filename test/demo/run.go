@@ -17,10 +17,10 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// drawEvery is how often the panel gets a new state.
+// drawEvery is how often the panel is refreshed.
 const drawEvery = 200 * time.Millisecond
 
-// tellEvery is how often the log speaks of a CloneSet's lost requests.
+// tellEvery is how often the log reports a CloneSet's lost requests.
 const tellEvery = time.Second
 
 // run is one run through all phases.
@@ -33,7 +33,7 @@ type run struct {
 	actors  []*actor
 	waited  []string // what was waited for during the registry's outage
 
-	mu    sync.Mutex // guards what follows, and what the log has told of the actors
+	mu    sync.Mutex // guards the fields below, and what has been logged about the actors
 	phase string
 	note  string
 }
@@ -43,9 +43,9 @@ type actor struct {
 	story
 	set, registration *unstructured.Unstructured
 	client            *traffic.Client
-	ended             chan error // gets the result of client.Run
+	ended             chan error // receives the result of client.Run
 	generation        int64
-	told              int       // lost requests that the log speaks of
+	told              int       // lost requests that the log has reported
 	toldAt            time.Time // when it last did
 }
 
@@ -70,7 +70,7 @@ func newRun(o Options, s *stage, screen *view.Screen, hooks bool) (*run, error) 
 	return r, nil
 }
 
-// play runs all phases. Whatever it has started has ended when it returns.
+// play runs all phases. Everything it has started has ended when it returns.
 func (r *run) play(ctx context.Context) (*RunResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var background sync.WaitGroup
@@ -123,7 +123,7 @@ func (r *run) banner(names []string) {
 	r.screen.Log(append(lines, "")...)
 }
 
-// guard ends the run when a process ends that nobody asked to end.
+// guard ends the run when a process ends unexpectedly.
 func (r *run) guard(ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():
@@ -164,7 +164,7 @@ func (r *run) play1(ctx context.Context, background *sync.WaitGroup, name string
 	return errors.Join(err, unless(err, <-disturbing))
 }
 
-// unless drops an error that is told already.
+// unless drops an error that is already reported.
 func unless(told, err error) error {
 	if told != nil {
 		return nil
@@ -192,7 +192,7 @@ func (r *run) acting(name string) []*actor {
 	return acting
 }
 
-// act does a phase's step to one CloneSet.
+// act applies a phase's step to one CloneSet.
 func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, name string) error {
 	var err error
 	switch name {
@@ -206,8 +206,8 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 		background.Go(func() { a.ended <- a.client.Run(ctx) })
 		return nil
 	case phaseDelete:
-		// Callers are told that the service ends: one that knows no instance any
-		// more is not surprised then.
+		// Tell the callers that the service ends, so that a caller without instances is
+		// not surprised.
 		a.client.EndWhenGone()
 		a.generation, err = r.stage.kube.change(ctx, a.name, step{Scale: true})
 		return err
@@ -241,7 +241,7 @@ func (r *run) settle(ctx context.Context, name string, acting []*actor) error {
 		case phaseDelete:
 			err = r.finish(ctx, a, left())
 		default:
-			// Else what a phase loses would be counted in the next one.
+			// Otherwise the next phase would count this one's losses.
 			err = poll(ctx, "the callers of "+a.name+" to catch up", func() (bool, error) {
 				return a.client.Settled(time.Now()), nil
 			})
@@ -253,7 +253,7 @@ func (r *run) settle(ctx context.Context, name string, acting []*actor) error {
 	return nil
 }
 
-// flows says whether callers have begun to send requests.
+// flows reports whether callers have started sending requests.
 func (r *run) flows(a *actor) (bool, error) {
 	return a.client.Stats(time.Now()).Sent > 0, nil
 }
@@ -282,7 +282,7 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 	})
 }
 
-// outcome sums up one CloneSet's requests.
+// outcome summarizes one CloneSet's requests.
 func (r *run) outcome(a *actor) Outcome {
 	o := Outcome{Name: a.name, About: a.about, JoinsOnly: a.joinsOnly, Report: a.client.Report()}
 	if !a.joinsOnly {
@@ -296,11 +296,11 @@ func (r *run) outcome(a *actor) Outcome {
 	return o
 }
 
-// leaveSlack is how much later than the callers the board may hear of a Pod's
+// leaveSlack is how much later than the callers the board may learn of a Pod's
 // deletion.
 const leaveSlack = 500 * time.Millisecond
 
-// leaving says whether a request was lost because its instance's Pod left.
+// leaving reports whether a request was lost because its instance's Pod left.
 func leaving(loss traffic.Loss, leftAt func(addr string) (time.Time, bool)) bool {
 	at, left := leftAt(loss.Addr)
 	return left && loss.At.After(at.Add(-leaveSlack))
@@ -323,8 +323,8 @@ func (r *run) draw(ctx context.Context) {
 	}
 }
 
-// tellLosses logs requests that were lost since the log last spoke of them,
-// which is at least some time ago.
+// tellLosses logs requests lost since the log last reported them, which is at least
+// some time ago.
 func (r *run) tellLosses(now time.Time, ago time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

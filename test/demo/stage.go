@@ -28,11 +28,11 @@ const (
 	// closeTime bounds the end of everything.
 	closeTime = 30 * time.Second
 	dialTime  = 5 * time.Second
-	// keepAlive is how soon callers notice a registry that is back.
+	// keepAlive is how soon callers notice that a registry is back.
 	keepAlive = 2 * time.Second
 )
 
-// stage is all that a demonstration runs on.
+// stage is everything that a demonstration runs on.
 type stage struct {
 	dir      string // all files that it writes
 	root     string // the checkout
@@ -47,7 +47,7 @@ type stage struct {
 	usher    *usher
 }
 
-// openStage builds and starts everything. On an error nothing is left running.
+// openStage builds and starts everything. On an error, nothing is left running.
 func openStage(ctx context.Context, o Options, tell progress.Sink) (*stage, error) {
 	root, err := checkout.Find(o.Getenv)
 	if err != nil {
@@ -74,8 +74,8 @@ func (s *stage) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// buildAndStart builds Usher and the web service while the control plane starts,
-// which mostly waits.
+// buildAndStart builds Usher and the web service while the control plane starts, which
+// is mostly waiting.
 func (s *stage) buildAndStart(ctx context.Context, tell progress.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -100,12 +100,12 @@ func (s *stage) buildAndStart(ctx context.Context, tell progress.Sink) error {
 	}
 	building.Wait()
 	if builds != nil {
-		return builds // else the start's error would only say that it was interrupted
+		return builds // otherwise the start's error would only say that it was interrupted
 	}
 	return err
 }
 
-// startRegistry starts a second etcd, which has nothing to do with Kubernetes.
+// startRegistry starts a second etcd, unrelated to Kubernetes.
 func (s *stage) startRegistry(ctx context.Context, tell progress.Sink) error {
 	const task = "etcd (registry)"
 	tell.Tell(progress.Event{Task: task, State: progress.Starting})
@@ -117,7 +117,7 @@ func (s *stage) startRegistry(ctx context.Context, tell progress.Sink) error {
 	s.etcd, err = clientv3.New(clientv3.Config{
 		Endpoints: []string{registry.Endpoint()}, DialTimeout: dialTime,
 		DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAlive,
-		Logger: zap.NewNop(), // its outages are part of the play
+		Logger: zap.NewNop(), // its outages are intended
 	})
 	if err != nil {
 		return fmt.Errorf("the service registry: %w", err)
@@ -145,7 +145,7 @@ func (s *stage) startNodes(ctx context.Context, tell progress.Sink) error {
 	return nil
 }
 
-// install makes the API, the rights and the namespace.
+// install creates the API, the rights and the namespace.
 func (s *stage) install(ctx context.Context, tell progress.Sink) error {
 	const task = "Usher's API"
 	tell.Tell(progress.Event{Task: task, State: progress.Starting})
@@ -183,8 +183,8 @@ func (s *stage) startUsher(_ context.Context, tell progress.Sink) error {
 	return nil
 }
 
-// close ends everything, the youngest first. It takes the time that it needs,
-// also when ctx has ended.
+// close ends everything, the youngest first. It takes the time it needs, even if ctx
+// has ended.
 func (s *stage) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

@@ -18,18 +18,18 @@ const (
 	prefix    = "services"
 	imageV1   = "example.com/web:v1"
 	imageV2   = "example.com/web:v2"
-	// port is where the web program listens when its container names no port.
+	// port is where the web program listens if its container names no port.
 	port = "8080"
 )
 
 // story is one CloneSet's life.
 type story struct {
-	// name is that of the CloneSet, the Registration and the service.
+	// name is the name of the CloneSet, the Registration and the service.
 	name string
-	// about says what it shows.
+	// about describes what it demonstrates.
 	about string
-	// joinsOnly is a CloneSet whose YAML asks for no hook before deletion: what
-	// is lost when its Pods leave is not held against the hooks.
+	// joinsOnly marks a CloneSet whose YAML has no hook before deletion: losses from
+	// leaving Pods do not count against the hooks.
 	joinsOnly bool
 	// file is its manifest, without the extension.
 	file string
@@ -72,8 +72,8 @@ func stories(hooks bool) []story {
 	return []story{web, drained, joins}
 }
 
-// objects are the story's CloneSet and Registration. Without hooks the one loses
-// its lifecycle and the other its hooks, and all else stays.
+// objects returns the story's CloneSet and Registration. Without hooks, the CloneSet
+// loses its lifecycle and the Registration its hooks; everything else stays.
 func (s story) objects(hooks bool, o Options) (set, registration *unstructured.Unstructured, err error) {
 	if set, err = readManifest(s.file + ".yaml"); err != nil {
 		return nil, nil, err
@@ -95,7 +95,7 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 	return set, registration, err
 }
 
-// registryObject is the Registry of an etcd.
+// registryObject is the Registry for an etcd.
 func registryObject(endpoint string) (*unstructured.Unstructured, error) {
 	object, err := readManifest("registry.yaml")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/test/demo/manifests"
 )
 
-// The manifests say nothing that the API would drop.
+// The manifests contain nothing that the API would drop.
 func TestManifestsAreWhollyUnderstood(t *testing.T) {
 	for file, into := range map[string]any{
 		"registry.yaml":                     &usherv1alpha1.Registry{},
@@ -41,7 +41,7 @@ func TestManifestsAreWhollyUnderstood(t *testing.T) {
 	}
 }
 
-// The run without hooks differs from the one with hooks in the hooks alone.
+// The run without hooks differs from the one with hooks only in the hooks.
 func TestHooksOffTakesTheHooksAwayAndNothingElse(t *testing.T) {
 	for _, s := range stories(true) {
 		set, registration, err := s.objects(true, Options{Propagation: 7 * time.Second})

@@ -16,14 +16,14 @@ const (
 	usherLogLines  = 15
 )
 
-// usher is the Usher process, which can be killed and started again.
+// usher is the Usher process, which can be killed and restarted.
 type usher struct {
 	spawner *process.Spawner
 	spec    process.Spec
 
 	mu      sync.Mutex
 	process *process.Process
-	failed  chan error // gets the error of a process that ended on its own
+	failed  chan error // receives the error of a process that ended on its own
 }
 
 func newUsher(binary, kubeconfig, log string) *usher {
@@ -66,7 +66,7 @@ func (u *usher) kill() error {
 	return u.process.Kill()
 }
 
-// close ends the process for good.
+// close ends the process permanently.
 func (u *usher) close(ctx context.Context) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// watch keeps a board up to date with the objects of the namespace until ctx
-// ends. It returns when the board has all that is there.
+// watch keeps a board up to date with the objects of the namespace until ctx ends. It
+// returns when the board has all existing objects.
 func watch(ctx context.Context, config *rest.Config, b *board) error {
 	scheme, err := newScheme()
 	if err != nil {
@@ -43,8 +43,8 @@ func watch(ctx context.Context, config *rest.Config, b *board) error {
 		}
 	}
 	go func() {
-		// Start ends with ctx; its error then is of no interest, and before that
-		// it retries by itself.
+		// Start ends with ctx, and its error then does not matter; before that it
+		// retries on its own.
 		_ = objects.Start(ctx)
 	}()
 	if !objects.WaitForCacheSync(ctx) {
@@ -53,7 +53,7 @@ func watch(ctx context.Context, config *rest.Config, b *board) error {
 	return nil
 }
 
-// follow hands every object of a kind to is, and to gone when it was deleted.
+// follow passes every object of a kind to is, and every deleted one to gone.
 func follow[T client.Object](ctx context.Context, objects cache.Cache, kind T, is, gone func(T)) error {
 	informer, err := objects.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {

@@ -106,14 +106,14 @@ func (s State) unregistered(replicas int32) string {
 	return ""
 }
 
-// PodReady says whether a Pod is ready.
+// PodReady reports whether a Pod is ready.
 func PodReady(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// ownedBy says whether a set of that name owns the object.
+// ownedBy reports whether a set of that name owns the object.
 func ownedBy(object metav1.Object, name string) bool {
 	ref := metav1.GetControllerOf(object)
 	return ref != nil && ref.Kind == "CloneSet" && ref.Name == name

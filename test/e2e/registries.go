@@ -36,7 +36,7 @@ const (
 	registryTime = time.Minute
 )
 
-// uses says whether a registry is needed.
+// uses reports whether a registry is needed.
 func uses(stories []Story, kind Registry) bool {
 	return slices.ContainsFunc(stories, func(s Story) bool { return s.Registry == kind })
 }

@@ -24,10 +24,11 @@ import (
 
 const (
 	kindConsul = "consul"
-	// lookEvery is the least time between two looks at a Consul: each is the whole
-	// service. An entry that left and came back in between shows in its index.
+	// lookEvery is the minimum time between two reads of a Consul, since each read
+	// returns the whole service. An entry that left and came back in between shows in
+	// its index.
 	lookEvery = 2 * time.Second
-	// lookWait is how long Consul holds an answer back that would say nothing new.
+	// lookWait is how long Consul delays an answer without news.
 	lookWait  = "10s"
 	readyPoll = 50 * time.Millisecond
 	// metricsKept is longer than any measurement.
@@ -45,7 +46,7 @@ type consul struct {
 
 	mu    sync.Mutex
 	nodes map[string]string // by UID
-	looks int               // that Watch has made
+	looks int               // reads by Watch
 }
 
 func startConsul(ctx context.Context, where Where) (Server, error) {
@@ -62,7 +63,7 @@ func startConsul(ctx context.Context, where Where) (Server, error) {
 		"disable_update_check": true, "disable_host_node_id": true,
 		"performance": map[string]any{"raft_multiplier": 1},
 		"telemetry":   map[string]any{"prometheus_retention_time": metricsKept, "disable_hostname": true},
-		// Consul allows one address no more than 200 connections.
+		// By default, Consul allows one address no more than 200 connections.
 		"limits": map[string]any{"http_max_conns_per_client": 1000},
 		"ports": map[string]any{"http": ports[0], "server": ports[1], "serf_lan": ports[2], "serf_wan": ports[3],
 			"https": -1, "dns": -1, "grpc": -1},
@@ -88,7 +89,7 @@ func startConsul(ctx context.Context, where Where) (Server, error) {
 	return c, nil
 }
 
-// awaitReady waits until the server leads.
+// awaitReady waits until the server is the leader.
 func (c *consul) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -119,7 +120,7 @@ func (c *consul) Spec() v1alpha1.RegistrySpec {
 
 func (c *consul) PID() int { return c.process.PID() }
 
-// Put writes a node, a service and a check in one request, as Usher's entries are.
+// Put writes a node, a service and a check in one request, like Usher's entries.
 func (c *consul) Put(ctx context.Context, name string) error {
 	_, err := c.ask(ctx, http.MethodPut, "/v1/catalog/register", map[string]any{
 		"Node": name, "Address": "127.0.0.1",
@@ -144,7 +145,7 @@ func (c *consul) Evict(ctx context.Context, uid string) error {
 	return c.Remove(ctx, node)
 }
 
-// Calls are those to Consul's HTTP API, by method and path.
+// Calls counts the calls to Consul's HTTP API, by method and path.
 func (c *consul) Calls(ctx context.Context) (Calls, error) {
 	text, err := get(ctx, c.http, c.address+"/v1/agent/metrics?format=prometheus")
 	if err != nil {
@@ -156,7 +157,7 @@ func (c *consul) Calls(ctx context.Context) (Calls, error) {
 	return consulCalls(text, looks)
 }
 
-// consulCalls reads the calls from Consul's metrics, without the watch's looks.
+// consulCalls parses the calls from Consul's metrics, without the watch's reads.
 func consulCalls(text string, looks int) (Calls, error) {
 	metrics, err := parseMetrics(text, "consul_api_http_count")
 	if err != nil {
@@ -174,10 +175,10 @@ func consulCalls(text string, looks int) (Calls, error) {
 	return calls, nil
 }
 
-// lookCall is what a look is among the calls.
+// lookCall is the prefix of the watch's reads among the calls.
 const lookCall = http.MethodGet + " v1_health_service_"
 
-// instance is the part of Consul's answer that is read.
+// instance is the part of Consul's answer that is used.
 type instance struct {
 	Node    struct{ Node string }
 	Service struct {
@@ -208,8 +209,8 @@ func (c *consul) Watch(ctx context.Context, tell func(Sighting)) error {
 	}
 }
 
-// look asks for the instances that callers get, once they differ from those of
-// the index.
+// look waits until the instances that callers get differ from those of the index, and
+// returns them.
 func (c *consul) look(ctx context.Context, index string) (choice, string, error) {
 	var instances []instance
 	header, err := c.ask(ctx, http.MethodGet, "/v1/health/service/"+Service+"?passing&wait="+lookWait+"&index="+url.QueryEscape(index), nil, &instances)
@@ -249,7 +250,7 @@ func (c *consul) ask(ctx context.Context, method, path string, question, into an
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = answer.Body.Close() }() // It was read.
+	defer func() { _ = answer.Body.Close() }() // It has been read.
 	data, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

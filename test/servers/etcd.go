@@ -28,7 +28,7 @@ const (
 	rawRoot   = prefix + "/raw/"
 )
 
-// etcd is a real etcd. Unlike that of the API server it syncs its writes to disk.
+// etcd is a real etcd. Unlike the API server's, it syncs its writes to disk.
 type etcd struct {
 	*cluster.Etcd
 	client  *clientv3.Client
@@ -37,7 +37,7 @@ type etcd struct {
 
 	mu     sync.Mutex
 	keys   map[string]string // by UID
-	ranges int               // that Watch has asked for
+	ranges int               // requested by Watch
 }
 
 func startEtcd(ctx context.Context, where Where) (Server, error) {
@@ -66,7 +66,7 @@ func (e *etcd) Spec() v1alpha1.RegistrySpec {
 	return v1alpha1.RegistrySpec{Etcd: &v1alpha1.EtcdRegistry{Endpoints: []string{e.Endpoint()}, Prefix: prefix}}
 }
 
-// Put writes a value of the size of Usher's own.
+// Put writes a value of the same size as Usher's.
 func (e *etcd) Put(ctx context.Context, name string) error {
 	_, err := e.client.Put(ctx, rawRoot+name, fmt.Sprintf(`{"Op":0,"Addr":"127.0.0.1:8080","Metadata":`+
 		`{"usher":{"cluster":"00000000-0000-0000-0000-000000000000","namespace":"measure","registration":"web",`+
@@ -123,7 +123,7 @@ func (e *etcd) Watch(ctx context.Context, tell func(Sighting)) error {
 	for _, kv := range answer.Kvs {
 		e.compare(nil, kv, began, tell)
 	}
-	// With a leader required, a watch that is cut off ends instead of waiting.
+	// With a leader required, a disconnected watch ends instead of waiting.
 	watched := e.client.Watch(clientv3.WithRequireLeader(ctx), root, clientv3.WithPrefix(),
 		clientv3.WithPrevKV(), clientv3.WithRev(answer.Header.Revision+1))
 	for batch := range watched {
@@ -154,7 +154,7 @@ func (e *etcd) compare(before, after *mvccpb.KeyValue, since time.Time, tell fun
 	was.changes(is, since, tell)
 }
 
-// choiceOf is what callers can choose from because of one key.
+// choiceOf is what one key makes available to callers.
 func choiceOf(kv *mvccpb.KeyValue) choice {
 	if kv == nil {
 		return nil
@@ -184,7 +184,7 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = answer.Body.Close() }() // It was read, or is not wanted.
+	defer func() { _ = answer.Body.Close() }() // It has been read, or is not wanted.
 	data, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", url, err)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servers runs real registries for a measurement, and tells what callers
-// would find there: who came into their choice, and who left it. It reads the
-// registries past Usher, and knows of Usher no more than how it marks its entries.
+// Package servers runs real registries for a measurement, and reports what callers
+// would find there: which entries become available and which are withdrawn. It reads
+// the registries independently of Usher, and knows only how Usher marks its entries.
 package servers
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// Service is the service that is watched.
+// Service is the watched service.
 const Service = "web"
 
-// Where says what the start of a registry needs.
+// Where is what starting a registry needs.
 type Where struct {
 	// Root is the checkout, which pins what is built.
 	Root string
@@ -28,43 +28,43 @@ type Where struct {
 	Dir string
 }
 
-// Server is a registry that runs.
+// Server is a running registry.
 type Server interface {
-	// Name is that of its kind with its version, for people.
+	// Name is its kind and version, for people.
 	Name() string
-	// Spec is how a Registry names it.
+	// Spec is its configuration in a Registry.
 	Spec() v1alpha1.RegistrySpec
 	// PID is its process.
 	PID() int
-	// Put writes one entry as plainly as can be, of another service than Service,
+	// Put writes one entry as plainly as possible, for a service other than Service,
 	// and Remove removes it. They show what the registry can do.
 	Put(ctx context.Context, name string) error
 	Remove(ctx context.Context, name string) error
-	// Evict takes the entry of a Pod out, past Usher. Watch has to have told of it.
+	// Evict removes the entry of a Pod, bypassing Usher. Watch must have reported it.
 	Evict(ctx context.Context, uid string) error
-	// Calls counts what it was asked since its start, without what Watch asks.
+	// Calls counts its requests since its start, without those of Watch.
 	Calls(ctx context.Context) (Calls, error)
-	// Watch tells first who is there, then every change, until ctx ends or it
-	// cannot be sure any more to miss none, which is an error.
+	// Watch first reports the present entries, then every change, until ctx ends. It
+	// returns an error if it may have missed a change.
 	Watch(ctx context.Context, tell func(Sighting)) error
 	// Close ends it.
 	Close() error
 }
 
-// Sighting is an entry that came into the choice of callers or left it.
+// Sighting is an entry that became available to callers or stopped being so.
 type Sighting struct {
-	// UID is that of the entry's Pod.
+	// UID is the UID of the entry's Pod.
 	UID string
-	// In says that callers find it now.
+	// In reports whether callers find it now.
 	In bool
-	// Since is a time at which this was not so yet.
+	// Since is a time at which this was not yet so.
 	Since time.Time
 }
 
 // Calls are requests by kind, such as "Txn".
 type Calls map[string]int
 
-// Since is what was asked after an earlier count.
+// Since returns the requests since an earlier count.
 func (c Calls) Since(before Calls) Calls {
 	later := Calls{}
 	for kind, count := range c {
@@ -75,7 +75,7 @@ func (c Calls) Since(before Calls) Calls {
 	return later
 }
 
-// Writes are those that may have changed something.
+// Writes counts the requests that may have changed something.
 func (c Calls) Writes() int {
 	total := 0
 	for kind, count := range c {
@@ -86,11 +86,11 @@ func (c Calls) Writes() int {
 	return total
 }
 
-// Kinds are the registries that there are.
+// Kinds lists the available registries.
 func Kinds() []string { return []string{kindEtcd, kindConsul} }
 
-// Start starts a registry of a kind. What is missing is fetched and built first,
-// which ctx bounds.
+// Start starts a registry of a kind. It first downloads and builds what is missing; ctx
+// bounds that.
 func Start(ctx context.Context, kind string, where Where) (Server, error) {
 	switch kind {
 	case kindEtcd:
@@ -104,13 +104,13 @@ func Start(ctx context.Context, kind string, where Where) (Server, error) {
 // choice is what callers can choose from, by key.
 type choice map[string]chosen
 
-// chosen is one entry: life differs when it was removed and written anew.
+// chosen is one entry: life differs if it was removed and recreated.
 type chosen struct {
 	uid  string
 	life uint64
 }
 
-// changes tells what is different in a later choice, those who left first.
+// changes reports the differences in a later choice, removals first.
 func (c choice) changes(later choice, since time.Time, tell func(Sighting)) {
 	for key, was := range c {
 		if later[key] != was {
@@ -124,7 +124,7 @@ func (c choice) changes(later choice, since time.Time, tell func(Sighting)) {
 	}
 }
 
-// metric is one line of what a server tells Prometheus.
+// metric is one line of a server's Prometheus metrics.
 type metric struct {
 	name, labels string
 	value        int
@@ -140,7 +140,7 @@ func (m metric) label(name string) string {
 	return value
 }
 
-// parseMetrics reads the lines whose names begin with the prefix.
+// parseMetrics parses the lines whose names begin with the prefix.
 func parseMetrics(text, prefix string) ([]metric, error) {
 	var metrics []metric
 	for line := range strings.Lines(text) {
@@ -159,7 +159,7 @@ func parseMetrics(text, prefix string) ([]metric, error) {
 	return metrics, nil
 }
 
-// errNotWatched says that Evict was asked for what Watch has not told of.
+// errNotWatched means that Evict was asked for an entry that Watch has not reported.
 var errNotWatched = errors.New("the watch has told of no such entry")
 
 // startTime bounds a start, without the build.

@@ -18,7 +18,7 @@ import (
 
 const wait = 30 * time.Second
 
-// watched starts a watch and returns what it tells.
+// watched starts a watch and returns what it reports.
 func watched(t *testing.T, s Server) <-chan Sighting {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +69,7 @@ func TestEtcd(t *testing.T) {
 	put("a", endpoint("one", 1))
 	told := watched(t, server)
 	expect(t, told, "one", true)
-	put("a", endpoint("one", 7)) // No news: it is in the choice of callers as before.
+	put("a", endpoint("one", 7)) // No news: it is as available as before.
 	put("b", endpoint("two", 1))
 	expect(t, told, "two", true)
 	put("b", endpoint("two", 0))
@@ -90,7 +90,7 @@ func TestEtcd(t *testing.T) {
 	counts(t, server, client)
 }
 
-// counts asks for this and that, and compares it with what the server counts.
+// counts sends various requests, and compares them with the server's counts.
 func counts(t *testing.T, server Server, client *clientv3.Client) {
 	t.Helper()
 	before, err := server.Calls(t.Context())
@@ -111,7 +111,7 @@ func counts(t *testing.T, server Server, client *clientv3.Client) {
 	}
 }
 
-// A watch that may miss something says so.
+// A watch that may have missed something reports it.
 func TestEtcdEnds(t *testing.T) {
 	server, err := Start(t.Context(), kindEtcd, Where{Dir: t.TempDir()})
 	if err != nil {
@@ -125,7 +125,7 @@ func TestEtcdEnds(t *testing.T) {
 	}
 }
 
-// fakeConsul answers looks with one list after another, then with an error.
+// fakeConsul answers reads with one list after another, then with an error.
 func fakeConsul(t *testing.T, answers ...string) *consul {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -166,7 +166,7 @@ func (c *Client) over() bool {
 	return true
 }
 
-// Settled says that the last change of the registry can lose nothing any more:
+// Settled reports whether the last change of the registry can lose nothing any more:
 // every caller knows of it, and no request is left at an instance that is gone.
 func (c *Client) Settled(now time.Time) bool {
 	c.mu.Lock()
@@ -212,7 +212,7 @@ func (c *Client) Report() Report {
 type InstanceStats struct {
 	// Addr is where it listens.
 	Addr string
-	// Registered says that the registry lists it.
+	// Registered reports whether the registry lists it.
 	Registered bool
 	// Since is when that last changed.
 	Since time.Time

@@ -20,7 +20,7 @@ type Change struct {
 	Entry
 	// At is when the client heard of it.
 	At time.Time
-	// Joined says that the instance came; otherwise it left.
+	// Joined reports whether the instance came; otherwise it left.
 	Joined bool
 }
 
@@ -88,7 +88,7 @@ func (d *directory) view(now time.Time, lag time.Duration) []Entry {
 	return nil
 }
 
-// lists says whether the registry lists an address now.
+// lists reports whether the registry lists an address now.
 func (d *directory) lists(addr string) bool {
 	for _, entry := range d.current() {
 		if entry.Addr == addr {
@@ -98,13 +98,13 @@ func (d *directory) lists(addr string) bool {
 	return false
 }
 
-// caughtUp says whether every caller knows what the registry knows.
+// caughtUp reports whether every caller knows what the registry knows.
 func (d *directory) caughtUp(now time.Time) bool {
 	d.forget(now)
 	return len(d.versions) <= 1
 }
 
-// usable says whether any caller may still know an address.
+// usable reports whether any caller may still know an address.
 func (d *directory) usable(now time.Time, addr string) bool {
 	d.forget(now)
 	for _, v := range d.versions {

@@ -63,7 +63,7 @@ type Loss struct {
 	Due, At time.Time
 	// Addr is the instance that it went to; empty if the caller knew none.
 	Addr string
-	// Slow says that it had asked for a slow answer.
+	// Slow reports whether it had asked for a slow answer.
 	Slow bool
 	// Reason is why, in a few words: the same cause gives the same words.
 	Reason string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifests holds the CloneSets that the demo and the stories on a real
-// node begin with, as their authors published them, and Registrations for them.
+// Package manifests holds the CloneSets that the demo and the stories on a real node
+// start from, as their authors published them, and Registrations for them.
 package manifests
 
 import (

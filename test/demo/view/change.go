@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// recent is how long ago a registration may have changed to be worth a mention
-// beside a change of state.
+// recent is how recent a registration change must be to be mentioned with a state
+// change.
 const recent = time.Minute
 
-// subjectWidth is the width of the log's second column: names of Pods fit.
+// subjectWidth is the width of the log's second column: Pod names fit.
 const subjectWidth = 26
 
-// Line puts a sentence in the form of the log: when, counted from the start of
-// the run, of whom, and what.
+// Line formats a line of the log: the time since the start of the run, the subject, and
+// the sentence.
 func Line(elapsed time.Duration, subject, sentence string) string {
 	if subject == "" {
 		return fmt.Sprintf("%6.1fs  %s", elapsed.Seconds(), sentence)
@@ -23,8 +23,9 @@ func Line(elapsed time.Duration, subject, sentence string) string {
 	return fmt.Sprintf("%6.1fs  %-*s  %s", elapsed.Seconds(), subjectWidth, subject, sentence)
 }
 
-// Changes says in one sentence each what happened to a Pod between two looks;
-// nil for before means that the Pod is new, nil for after that it is gone.
+// Changes describes, in one sentence each, what happened to a Pod between two
+// observations; nil for before means that the Pod is new, nil for after that it is
+// gone.
 func Changes(before, after *Pod, now time.Time) []string {
 	switch {
 	case after == nil && before == nil:
@@ -65,7 +66,7 @@ func stateChange(before, after *Pod, now time.Time) string {
 	}
 }
 
-// registryNote says when callers last heard of the Pod.
+// registryNote describes when callers last got news of the Pod.
 func registryNote(pod *Pod, now time.Time) string {
 	return since("left etcd", !pod.Registered, pod.RegisteredSince, now) +
 		since("in etcd since", pod.Registered, pod.RegisteredSince, now)
@@ -142,7 +143,7 @@ func waitChange(before, after *Pod, _ time.Time) string {
 	return "waits for " + after.Waits
 }
 
-// seconds writes a duration as people read it on a stopwatch.
+// seconds formats a duration like a stopwatch.
 func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.1fs", max(d, 0).Seconds())
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// rowColumns are the columns of the panel; what a narrow terminal loses first
-// has the highest number.
+// rowColumns are the columns of the panel; a narrow terminal drops the highest number
+// first.
 func rowColumns() []Column {
 	return []Column{
 		{Title: "POD"},
@@ -24,7 +24,7 @@ func rowColumns() []Column {
 	}
 }
 
-// Render is the panel for a state: at most style.Height lines, each at most
+// Render draws the panel for a state: at most style.Height lines, each at most
 // style.Width cells wide.
 func Render(state State, style Style) []string {
 	rows := [][]Cell{}
@@ -62,7 +62,7 @@ func headline(state State, style Style) string {
 	return style.paint(Bold, text) + padding + clock
 }
 
-// stopwatch writes a time as minutes and seconds.
+// stopwatch formats a time as minutes and seconds.
 func stopwatch(d time.Duration) string {
 	whole := int(max(d, 0).Seconds())
 	return fmt.Sprintf("%d:%02d", whole/60, whole%60)
@@ -150,7 +150,7 @@ func setLine(set Set, nameWidth int, style Style) string {
 		paint = Red
 	}
 	if style.Width > 0 && width(progress+counters+lost) > style.Width {
-		// What was lost is what people look for: the rest gives way.
+		// People look for the lost requests, so the rest is cut first.
 		return Cut(progress, style.Width-width(lost)-len(gap)) + gap + style.paint(paint, Cut(lost, style.Width))
 	}
 	return progress + counters + style.paint(paint, lost)
@@ -163,7 +163,7 @@ func bar(done, of int) string {
 	return strings.Repeat("█", min(done, of)) + strings.Repeat("░", max(of-done, 0)) + strings.Repeat(" ", max(0, 5-of))
 }
 
-// Thousands writes a number with a thin gap between groups of three digits.
+// Thousands formats a number with a thin gap between groups of three digits.
 func Thousands(n int) string {
 	digits := strconv.Itoa(n)
 	sign := ""
@@ -176,7 +176,7 @@ func Thousands(n int) string {
 	return sign + digits
 }
 
-// shorten leaves room for a last row that says how many are not shown.
+// shorten makes room for a last row that says how many rows are hidden.
 func shorten(rows [][]Cell, limit int) [][]Cell {
 	limit = max(limit, 1)
 	if len(rows) <= limit {

@@ -16,8 +16,7 @@ func after(seconds float64) time.Time {
 	return started.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// rolling is a rollout in the middle of its second Pod, beside a set that
-// begins.
+// rolling is a rollout in the middle of its second Pod, next to a set that is starting.
 func rolling() State {
 	return State{
 		Now: after(83.4), Started: started,
@@ -48,7 +47,7 @@ func rolling() State {
 	}
 }
 
-// golden compares with a file that a person has written.
+// golden compares with a file written by hand.
 func golden(t *testing.T, name string, lines []string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", name))

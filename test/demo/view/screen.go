@@ -13,11 +13,11 @@ import (
 	"golang.org/x/term"
 )
 
-// redraw is the shortest time between two drawings of the panel.
+// redraw is the minimum time between two drawings of the panel.
 const redraw = 200 * time.Millisecond
 
-// Screen writes the log and, on a terminal, keeps the panel below it. Its
-// methods may be called from anywhere.
+// Screen writes the log and, on a terminal, keeps the panel below it. Its methods are
+// safe for concurrent use.
 type Screen struct {
 	mu     sync.Mutex
 	out    io.Writer
@@ -25,14 +25,14 @@ type Screen struct {
 	color  bool
 	now    func() time.Time
 	state  *State
-	log    []string // lines that are not written yet
-	panel  []string // what was drawn last
+	log    []string // lines not written yet
+	panel  []string // the last drawn panel
 	drawn  time.Time
 	broken error
 }
 
-// NewScreen makes a screen on a file, which is a terminal or is not. getenv
-// answers for NO_COLOR and TERM.
+// NewScreen creates a screen on a file, which may be a terminal. getenv is asked for
+// NO_COLOR and TERM.
 func NewScreen(out *os.File, getenv func(string) string, now func() time.Time) *Screen {
 	return &Screen{
 		out:   out,
@@ -48,7 +48,7 @@ func NewScreen(out *os.File, getenv func(string) string, now func() time.Time) *
 	}
 }
 
-// Live says that there is a panel.
+// Live reports whether there is a panel.
 func (s *Screen) Live() bool {
 	_, _, live := s.size()
 	return live
@@ -60,7 +60,7 @@ func (s *Screen) Style() Style {
 	return Style{Width: width, Height: height, Color: live && s.color}
 }
 
-// Log writes lines above the panel, soon.
+// Log writes lines above the panel soon.
 func (s *Screen) Log(lines ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Screen) Log(lines ...string) {
 	s.draw(false)
 }
 
-// Show changes the panel to a state, soon.
+// Show changes the panel to a state soon.
 func (s *Screen) Show(state State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Screen) Show(state State) {
 	s.draw(false)
 }
 
-// Hide takes the panel away and writes what is left of the log.
+// Hide removes the panel and writes the rest of the log.
 func (s *Screen) Hide() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *Screen) Hide() {
 	s.draw(true)
 }
 
-// Err is the first error of a write; after one nothing more is written.
+// Err returns the first write error; nothing is written after one.
 func (s *Screen) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +117,8 @@ func (s *Screen) write(text string) {
 	_, s.broken = io.WriteString(s.out, text)
 }
 
-// frame is what to write in order to replace a panel by log lines and a new
-// panel, in one go so that nothing flickers.
+// frame is the output that replaces a panel with log lines and a new panel, in one
+// write so that nothing flickers.
 func frame(old []string, columns int, log, panel []string) string {
 	out := strings.Builder{}
 	if up := height(old, columns); up > 0 {
@@ -133,8 +133,8 @@ func frame(old []string, columns int, log, panel []string) string {
 	return out.String()
 }
 
-// height is how many rows lines take on a terminal that may have become
-// narrower since they were written.
+// height is how many rows lines take on a terminal that may have become narrower since
+// they were written.
 func height(lines []string, columns int) int {
 	rows := 0
 	for _, line := range lines {

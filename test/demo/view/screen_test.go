@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// terminal is a Screen's surroundings under the test's control.
+// terminal is a Screen's environment under the test's control.
 type terminal struct {
 	*Screen
 	out     strings.Builder
@@ -93,7 +93,7 @@ func itoa(n int) string {
 	return string(rune('0' + n))
 }
 
-// Lines that were wrapped by a terminal made narrower take more rows.
+// Lines that wrapped when the terminal got narrower take more rows.
 func TestANarrowerTerminalIsClearedWhole(t *testing.T) {
 	if got := height([]string{"1234567890", "", "\x1b[32m12345\x1b[0m"}, 5); got != 4 {
 		t.Errorf("height %d, want 2+1+1", got)

@@ -2,10 +2,10 @@
 
 package view
 
-// Paint is a look of a text.
+// Paint is a text style.
 type Paint string
 
-// The looks, as parameters of the terminal's SGR sequence.
+// The styles, as parameters of the terminal's SGR sequence.
 const (
 	Plain  Paint = ""
 	Bold   Paint = "1"
@@ -22,7 +22,7 @@ type Style struct {
 	Width int
 	// Height is the number of lines; 0 means any.
 	Height int
-	// Color says that escape sequences are understood.
+	// Color reports whether escape sequences are understood.
 	Color bool
 }
 
@@ -33,5 +33,5 @@ func (s Style) paint(p Paint, text string) string {
 	return "\x1b[" + string(p) + "m" + text + "\x1b[0m"
 }
 
-// Paint gives a text a look, if the style has colours.
+// Paint applies a style to a text, if colours are supported.
 func (s Style) Paint(p Paint, text string) string { return s.paint(p, text) }

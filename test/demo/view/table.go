@@ -11,27 +11,27 @@ import (
 type Column struct {
 	// Title is its heading.
 	Title string
-	// Right aligns it to the right, as numbers are read.
+	// Right aligns it to the right, for numbers.
 	Right bool
-	// Expendable columns are left out of a table that is too wide, the highest
-	// number first; 0 never is.
+	// Expendable columns are dropped from a table that is too wide, the highest number
+	// first; 0 never is.
 	Expendable int
 }
 
 // Cell is one field of a table.
 type Cell struct {
-	// Text is what it says.
+	// Text is its content.
 	Text string
-	// Paint is how it looks.
+	// Paint is its style.
 	Paint Paint
 }
 
-// gap is what stands between two columns.
+// gap separates two columns.
 const gap = "  "
 
-// Table lays rows out in columns as wide as their widest cell, or, for the last
-// column, as wide as the rest of the line. Each row must have a cell per column;
-// an empty row becomes an empty line.
+// Table lays rows out in columns as wide as their widest cell; the last column gets the
+// rest of the line. Each row must have a cell per column; an empty row becomes an empty
+// line.
 func Table(columns []Column, rows [][]Cell, style Style) []string {
 	widths := measure(columns, rows)
 	shown := choose(columns, widths, style.Width)
@@ -83,8 +83,8 @@ func choose(columns []Column, widths []int, limit int) []int {
 	return shown
 }
 
-// lastColumn is what the last column needs at least: it is cut before another
-// column is given up.
+// lastColumn is the minimum width of the last column: it is cut before another column
+// is dropped.
 const lastColumn = 14
 
 func total(columns []Column, widths []int, dropped map[int]bool) int {
@@ -132,7 +132,7 @@ func layOut(columns []Column, row []Cell, widths, shown []int, style Style) stri
 	return strings.TrimRight(line.String(), " ")
 }
 
-// width is how many cells a text takes; every rune that is shown here takes one.
+// width is how many cells a text takes; every rune shown here takes one.
 func width(text string) int { return utf8.RuneCountInString(text) }
 
 // Cut shortens a text to a number of cells and marks the cut with an ellipsis.

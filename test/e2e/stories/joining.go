@@ -89,7 +89,7 @@ func few(s *e2e.Scene, pods int) {
 	}
 }
 
-// known says whether callers find a Pod.
+// known reports whether callers find a Pod.
 func known(s *e2e.Scene, pod *corev1.Pod) bool {
 	for _, instance := range s.Stats().Instances {
 		if instance.Registered && instance.Addr == pod.Status.PodIP+":8080" {
