@@ -30,8 +30,8 @@ func (s *Scene) apply(object *unstructured.Unstructured) int64 {
 	return applied.GetGeneration()
 }
 
-// Change writes a YAML document over the CloneSet. Containers and variables are
-// found by their names; null removes a field.
+// Change merges a YAML document into the CloneSet. Containers and variables are matched
+// by name; null removes a field.
 func (s *Scene) Change(document string) {
 	changed, err := merge(s.set.Object, document)
 	s.Check(err)
@@ -39,8 +39,8 @@ func (s *Scene) Change(document string) {
 	s.generation = s.apply(s.set)
 }
 
-// Image changes the image of the container main to that of a version of the web
-// service: v1, v2, v3, or one that does not exist.
+// Image sets the image of the container main to a version of the web service: v1, v2,
+// v3, or one that does not exist.
 func (s *Scene) Image(version string) {
 	s.Step("image %s", version)
 	s.Change(fmt.Sprintf("spec: {template: {spec: {containers: [{name: main, image: %s:%s}]}}}", images.Web, version))
@@ -55,7 +55,7 @@ func (s *Scene) Scale(pods int32) {
 	s.Check(s.stage.kube.SubResource("scale").Update(s.ctx, set, client.WithSubResourceBody(scale)))
 	s.Check(s.stage.kube.Get(s.ctx, client.ObjectKeyFromObject(set), set))
 	s.generation = set.Generation
-	// A later Change is not to take it back.
+	// A later Change must not revert it.
 	s.Check(unstructured.SetNestedField(s.set.Object, int64(pods), "spec", "replicas"))
 }
 
@@ -81,8 +81,7 @@ func (s *Scene) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: name}}
 }
 
-// Version is the tag of the image that a Pod's container main runs; empty if it
-// runs none.
+// Version is the image tag that a Pod's container main runs; empty if it runs none.
 func Version(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.Name == "main" && c.State.Running != nil {
@@ -92,7 +91,7 @@ func Version(pod *corev1.Pod) string {
 	return ""
 }
 
-// Restarts counts those of a Pod's containers.
+// Restarts counts the restarts of a Pod's containers.
 func Restarts(pod *corev1.Pod) int32 {
 	var n int32
 	for _, c := range pod.Status.ContainerStatuses {

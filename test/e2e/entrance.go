@@ -7,27 +7,27 @@ import (
 	"slices"
 )
 
-// entrance is how a story comes on to the stage, and leaves it.
+// entrance controls when a story starts, and lets others start after it.
 type entrance struct {
-	// free gives up the story's place among those that play at once; it may be called
+	// free releases the story's slot among the concurrent stories; it may be called
 	// twice.
 	free func()
-	// turn is closed when a story that plays alone may begin, next when the one after
+	// turn is closed when a story that plays alone may start, next when the one after
 	// it may. Both are nil for others.
 	turn <-chan struct{}
 	next chan struct{}
 }
 
-// await waits for the turn of a story that plays alone. It comes also when the run is
-// interrupted, since all stories end then.
+// await waits for the turn of a story that plays alone. The turn also comes when the
+// run is interrupted, since all stories end then.
 func (e entrance) await() {
 	if e.turn != nil {
 		<-e.turn
 	}
 }
 
-// leave lets others on. A story that has failed before its turn lets none on before
-// that.
+// leave lets other stories start. A story that plays alone and fails before its turn
+// lets the next one start only once its own turn has come.
 func (e entrance) leave() {
 	e.free()
 	if e.next != nil {
@@ -36,8 +36,8 @@ func (e entrance) leave() {
 	}
 }
 
-// entryOrder are the places of the stories in the order in which they begin: those
-// that share the stage, the longest first, and then those that play alone.
+// entryOrder lists the indexes of the stories in starting order: those that run
+// concurrently, the longest first, and then those that play alone.
 func entryOrder(stories []Story) []int {
 	order := make([]int, len(stories))
 	for i := range order {

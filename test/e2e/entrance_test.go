@@ -19,7 +19,7 @@ func TestEntryOrder(t *testing.T) {
 	}
 }
 
-// One that has failed before its turn does not let the next one on before that.
+// A story that has failed before its turn does not start the next one before that.
 func TestEntrance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		places, turn := 0, make(chan struct{})

@@ -58,13 +58,13 @@ func (s *stage) startEtcd(kind Registry) func(context.Context) error {
 	}
 }
 
-// KillEtcd kills the story's own etcd, and StartEtcd starts it again with its data.
+// KillEtcd kills the story's own etcd; StartEtcd restarts it with its data.
 func (s *Scene) KillEtcd() {
 	s.Step("kill etcd")
 	s.Check(s.stage.etcds[OwnEtcd].server.Kill())
 }
 
-// StartEtcd is the end of KillEtcd.
+// StartEtcd undoes KillEtcd.
 func (s *Scene) StartEtcd() {
 	s.Step("etcd is back")
 	s.Check(s.stage.etcds[OwnEtcd].server.Restart(s.ctx))

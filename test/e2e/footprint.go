@@ -12,45 +12,45 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// Footprint is what Usher takes of the node, all replicas together if nothing else is
-// said.
+// Footprint is what Usher takes up on the node, all replicas together unless stated
+// otherwise.
 type Footprint struct {
-	// Image is the size of the archive of the image for one platform, with compressed
-	// layers; Program that of the program in it.
+	// Image is the size of the image's archive for one platform, with compressed
+	// layers; Program is the size of the program in it.
 	Image, Program int64
-	// Installations are how Usher was installed, and how long it took to come up.
+	// Installations are the ways Usher was installed, and how long it took to come up.
 	Installations []Installation
-	// Idle is before there is a CloneSet, Loaded while stories are played.
+	// Idle is without any CloneSet, Loaded while stories run.
 	Idle, Loaded Usage
 }
 
-// Usage is what processes have used in a span of time.
+// Usage is what processes have used over a period.
 type Usage struct {
-	// During is the span, CPU the time that they computed in it.
+	// During is the period, CPU the CPU time used in it.
 	During, CPU time.Duration
-	// Memory is the resident memory at the end of the span of the process that has
-	// most, Peak the most that any has had at a time since its start.
+	// Memory is the resident memory of the largest process at the end of the period,
+	// Peak the most that any process has had since its start.
 	Memory, Peak int64
-	// Processes is how many there were, those that were replaced included.
+	// Processes is how many there were, including replaced ones.
 	Processes int
 }
 
 const (
-	// idleTime is how long Usher is watched with nothing to do.
+	// idleTime is how long Usher is measured with nothing to do.
 	idleTime = 5 * time.Second
-	// meterEvery is how often the processes are looked at: what one that ends has
-	// computed since the last look is not seen.
+	// meterEvery is how often the processes are read: what a process used between the
+	// last reading and its end is missed.
 	meterEvery = time.Second
 )
 
-// meter adds up what the processes of Usher use.
+// meter sums up what Usher's processes use.
 type meter struct {
 	began time.Time
 	mu    sync.Mutex
 	seen  map[int]*use
 }
 
-// use is what one process had used at the first look and at the last.
+// use is what one process had used at the first reading and at the last.
 type use struct {
 	before, now  time.Duration
 	memory, peak int64
@@ -62,7 +62,7 @@ func newMeter() (*meter, error) {
 	return m, m.look(true)
 }
 
-// look reads all processes. One that comes later has computed nothing before.
+// look reads all processes. One that appears later had used nothing before.
 func (m *meter) look(first bool) error {
 	pids, err := usherProcesses()
 	if err != nil {
@@ -94,7 +94,7 @@ func (m *meter) look(first bool) error {
 	return nil
 }
 
-// follow looks again and again until ctx ends.
+// follow reads repeatedly until ctx ends.
 func (m *meter) follow(ctx context.Context) {
 	tick := time.NewTicker(meterEvery)
 	defer tick.Stop()
@@ -103,7 +103,7 @@ func (m *meter) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_ = m.look(false) // The next look, or the last, says what is wrong.
+			_ = m.look(false) // The next or the final reading reports the error.
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (m *meter) usage() (Usage, error) {
 	return total, nil
 }
 
-// measureIdle watches Usher while there is nothing to do.
+// measureIdle measures Usher while there is nothing to do.
 func (s *stage) measureIdle(ctx context.Context) error {
 	m, err := newMeter()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 // measured is one line of the footprint.
 type measured struct{ what, found, from string }
 
-// lines are the footprint for people; those that were not measured are left out.
+// lines formats the footprint for people, without what was not measured.
 func (f Footprint) lines() []measured {
 	list := []measured{
 		{"image", mebibytes(f.Image), "the archive that `make image` makes for one platform, layers compressed"},
@@ -43,7 +43,7 @@ func (u Usage) lines(when, what string) []measured {
 	}
 }
 
-// footprintFile is where the footprint stands below the checkout.
+// footprintFile is the document below the checkout that contains the footprint.
 const footprintFile = "docs/performance.md"
 
 // The marks between which it is written.

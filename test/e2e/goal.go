@@ -15,11 +15,10 @@ import (
 
 // State is what a story sees of its namespace.
 type State struct {
-	// Set and Registration are nil while they are not there.
+	// Set and Registration are nil if they do not exist.
 	Set          *appsv1alpha1.CloneSet
 	Registration *usherv1alpha1.Registration
-	// Pods are those of the set, by name; those that are being deleted are among
-	// them.
+	// Pods are the set's, by name, including those being deleted.
 	Pods []corev1.Pod
 }
 
@@ -44,7 +43,7 @@ func (s State) In(state appsv1alpha1.LifecycleState) int {
 	return n
 }
 
-// Condition is one of the set's; nil if it is not there.
+// Condition returns one of the set's conditions; nil if absent.
 func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) *appsv1alpha1.CloneSetCondition {
 	if s.Set == nil {
 		return nil
@@ -57,9 +56,9 @@ func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) *appsv1alpha1.
 	return nil
 }
 
-// Unsettled says what is missing until nothing is under way: the controllers have
-// seen the set's generation, every Pod is of the newest revision (but for those of
-// the partition), serves and is registered. It is empty when nothing is.
+// Unsettled returns what is missing until nothing is in progress: the controllers have
+// seen the set's generation, and every Pod has the newest revision (except those of the
+// partition), serves and is registered. It is empty if nothing is missing.
 func (s State) Unsettled(generation int64) string {
 	switch {
 	case s.Set == nil:

@@ -14,7 +14,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// settled is a set of two Pods with nothing under way.
+// settled is a set of two Pods with nothing in progress.
 func settled() State {
 	pod := func(name string) corev1.Pod {
 		return corev1.Pod{
@@ -67,7 +67,7 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
-// The usual manifests and those of registries say nothing that the API would drop.
+// The usual manifests and those of registries contain nothing that the API would drop.
 func TestManifestsAreWhollyUnderstood(t *testing.T) {
 	story := Story{Name: "a-story"}.withDefaults()
 	set, err := newCloneSet(story, cloneSet, []string{"spec: {replicas: 7}"})

@@ -21,9 +21,9 @@ import (
 	"github.com/usher-dev/usher/test/demo/view"
 )
 
-// inside is the program in the sandbox: it brings the node up and plays.
+// inside is the program in the sandbox: it starts the node and plays the stories.
 func inside(ctx context.Context, place *sandbox.Place, o Options) (err error) {
-	// The libraries' own logs are not for the people who watch.
+	// The libraries' own logs are not for the audience.
 	ctrllog.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	k, err := readKit(place.Dir)
@@ -66,7 +66,7 @@ func display(out *os.File) (tell progress.Sink, end func()) {
 	}
 }
 
-// run plays the stories and shows what became of them.
+// run plays the stories and shows their outcomes.
 func (s *stage) run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -93,7 +93,7 @@ func (s *stage) run(ctx context.Context, o Options) error {
 	return s.awaitEmpty(ctx, stories)
 }
 
-// playMeasured plays the stories and measures Usher meanwhile, and, if all stories are
+// playMeasured plays the stories and measures Usher meanwhile and, if all stories are
 // played, before.
 func (s *stage) playMeasured(ctx context.Context, stories []Story, o Options) ([]Outcome, error) {
 	if err := s.measureImage(); err != nil {
@@ -121,7 +121,7 @@ func (s *stage) playMeasured(ctx context.Context, stories []Story, o Options) ([
 	return outcomes, err
 }
 
-// shell lets a person look around.
+// shell lets a person explore.
 func (s *stage) shell(ctx context.Context, o Options) error {
 	program := o.Getenv("SHELL")
 	if program == "" {

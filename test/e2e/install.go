@@ -21,26 +21,26 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-// readyTime is how long Usher may take from the command that installs it to Ready.
+// readyTime is how long Usher may take from the install command to Ready.
 const readyTime = 10 * time.Second
 
-// Installation tells of one way of installing Usher. All times are from the command,
-// or from the start of a process, until it was seen.
+// Installation describes one way of installing Usher. All times run from the command,
+// or from the start of a process, until the event was seen.
 type Installation struct {
 	// Way is the step of docs/install.md.
 	Way string
-	// Ready is from the command until all replicas are ready and one leads.
+	// Ready is from the command until all replicas are ready and one is the leader.
 	Ready time.Duration
-	// StartReady is from the start of the process of the last replica until all are
-	// ready, StartLeading from the start of the first until one holds the lease.
+	// StartReady is from the start of the last replica's process until all are ready,
+	// StartLeading from the start of the first until one holds the lease.
 	StartReady, StartLeading time.Duration
 }
 
 // installTools are the programs that the documents' commands need.
 func installTools() []string { return []string{"helm", "kubectl"} }
 
-// fetchTools builds them from their Go modules, which takes minutes the first time,
-// and puts them into a folder.
+// fetchTools builds them from their Go modules, which takes minutes the first time, and
+// puts them into a directory.
 func fetchTools(ctx context.Context, root, dir string, tell progress.Sink) error {
 	const task = "helm, kubectl"
 	tell.Tell(progress.Event{Task: task, State: progress.Compiling})
@@ -69,8 +69,9 @@ func fetchTools(ctx context.Context, root, dir string, tell progress.Sink) error
 
 func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
 
-// installUsher installs Usher as users do, with the commands of docs/install.md: with
-// Helm, to see that it comes up and goes again, and then for the stories without.
+// installUsher installs Usher as users do, with the commands of docs/install.md: first
+// with Helm, to see that it comes up and can be removed, and then without Helm for the
+// stories.
 func (s *stage) installUsher(ctx context.Context, tell progress.Sink) error {
 	for _, step := range []func() error{
 		func() error { return s.install(ctx, "helm install", tell) },
@@ -108,7 +109,7 @@ func (s *stage) install(ctx context.Context, way string, tell progress.Sink) err
 	return nil
 }
 
-// startTimes tells how long ago the replicas were started, which are ready now.
+// startTimes records how long ago the replicas, which are ready now, were started.
 func (s *stage) startTimes(ctx context.Context, to *Installation) error {
 	now := time.Now()
 	pids, err := usherProcesses()
@@ -137,10 +138,10 @@ func (s *stage) startTimes(ctx context.Context, to *Installation) error {
 	return nil
 }
 
-// uninstall follows a step of the document and waits until Usher has ended. Its roles
-// go before it has: it cannot give its lease back, for which the next installation
-// would wait until it runs out. So the lease goes too, as on a cluster that has never
-// had Usher.
+// uninstall follows a step of the document and waits until Usher has ended. Usher's
+// roles are deleted before it ends, so it cannot release its lease, and the next
+// installation would have to wait until the lease expires. The lease is therefore
+// deleted too, as on a cluster that has never had Usher.
 func (s *stage) uninstall(ctx context.Context, way string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("after %s", patience))
 	defer cancel()

@@ -15,13 +15,12 @@ import (
 const (
 	// stranger holds the lease of Usher's leader and does nothing.
 	stranger = "usher-e2e"
-	// strangerSeconds is for how long it may: longer than a story.
+	// strangerSeconds is how long it may hold the lease: longer than a story.
 	strangerSeconds int32 = 3600
 )
 
-// DeposeUsher gives the lease of Usher's leader to somebody who does nothing, and
-// returns when the leader has noticed: its replica begins anew, and nobody leads
-// until ElectUsher.
+// DeposeUsher gives the lease of Usher's leader to an inactive holder, and returns when
+// the leader has noticed: its replica restarts, and nobody leads until ElectUsher.
 func (s *Scene) DeposeUsher() {
 	s.Step("Usher has no leader")
 	before := s.usherRestarts()
@@ -44,7 +43,7 @@ func (s *Scene) ElectUsher() {
 	s.AwaitUsher(began)
 }
 
-// freeLease takes the lease from a holder, if it is the holder.
+// freeLease removes a holder from the lease, if it is the holder.
 func (s *stage) freeLease(ctx context.Context, holder string) error {
 	lease := &coordinationv1.Lease{}
 	if err := s.kube.Get(ctx, leaseKey(), lease); err != nil {
@@ -61,8 +60,8 @@ func leaseKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: usherNamespace, Name: usherLease}
 }
 
-// writeLease writes the lease whatever is written beside it: a leader renews it
-// every other second.
+// writeLease writes the lease regardless of concurrent writes: a leader renews it every
+// two seconds.
 func (s *stage) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec) error {
 	lease := &coordinationv1.Lease{}
 	if err := s.kube.Get(ctx, leaseKey(), lease); err != nil {

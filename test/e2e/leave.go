@@ -16,10 +16,9 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// leave lets a namespace go while the next stories play: first its set, and the rest
-// when there are no Pods left. A namespace that is deleted with Pods in it is looked
-// at again only after half of their grace period. What is still there at the end
-// fails the run.
+// leave deletes a namespace while the next stories play: first its set, and the rest
+// once no Pods are left. A namespace that is deleted with Pods in it is checked again
+// only after half of their grace period. Whatever remains at the end fails the run.
 func (s *stage) leave(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -31,7 +30,7 @@ func (s *stage) leave(ctx context.Context, name string) {
 	_ = s.kube.Delete(context.WithoutCancel(ctx), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// until waits until a namespace is as asked for, or ctx ends.
+// until waits until a namespace meets a condition, or ctx ends.
 func (w *world) until(ctx context.Context, namespace string, so func(State) bool) {
 	for {
 		news := w.next()
@@ -46,8 +45,8 @@ func (w *world) until(ctx context.Context, namespace string, so func(State) bool
 	}
 }
 
-// awaitEmpty waits until all namespaces of stories are gone: nothing may be stuck
-// on a finalizer.
+// awaitEmpty waits until all namespaces of stories are gone: nothing may be stuck on a
+// finalizer.
 func (s *stage) awaitEmpty(ctx context.Context, stories []Story) error {
 	s.leaving.Wait()
 	deadline := time.After(patience)

@@ -11,14 +11,14 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// load is what a run has taken, and what other programs took of the machine
-// meanwhile: latencies of a machine that is busy with others are worth little.
+// load is what a run used, and what other programs used of the machine meanwhile:
+// latencies measured on a machine that is busy with other work mean little.
 type load struct {
 	took, ours, machine time.Duration
 	processors          int
 }
 
-// loadMeter is the beginning of a run.
+// loadMeter is the start of a run.
 type loadMeter struct {
 	began         time.Time
 	ours, machine time.Duration
@@ -29,15 +29,15 @@ func newLoadMeter() (loadMeter, error) {
 	return loadMeter{began: time.Now(), ours: ours, machine: machine}, err
 }
 
-// read is what was taken since the beginning, once all that the run has started has
+// read returns what was used since the start, once everything that the run started has
 // ended.
 func (m loadMeter) read() (load, error) {
 	ours, machine, err := cpuTimes()
 	return load{took: time.Since(m.began), ours: ours - m.ours, machine: machine - m.machine, processors: runtime.NumCPU()}, err
 }
 
-// cpuTimes are those of this program's descendants that have ended, and of all
-// programs of the machine.
+// cpuTimes returns the CPU times of this program's ended descendants, and of all
+// programs on the machine.
 func cpuTimes() (ours, machine time.Duration, err error) {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &used); err != nil {

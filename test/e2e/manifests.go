@@ -11,15 +11,15 @@ import (
 // SetName is the name of a story's CloneSet and of its Registration.
 const SetName = "web"
 
-// The hooks of a story's CloneSet, if it does not say otherwise.
+// The hooks of a story's CloneSet, unless it sets others.
 const (
 	HookCreated   = "example.com/newly-create"
 	HookInPlace   = "example.com/unready-blocker-inplace"
 	HookPreDelete = "example.com/unready-blocker-delete"
 )
 
-// cloneSet is where every story begins: three Pods, updated in place one after
-// the other, with a hook before each update and each deletion.
+// cloneSet is the start of every story: three Pods, updated in place one after the
+// other, with a hook before each update and each deletion.
 const cloneSet = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
@@ -60,12 +60,12 @@ spec:
   drain: {deadline: 5m, onDeadline: Block}
 `
 
-// newCloneSet is a manifest with documents written over it.
+// newCloneSet is a manifest with documents merged into it.
 func newCloneSet(story Story, manifest string, documents []string) (*unstructured.Unstructured, error) {
 	return build(append([]string{manifest, names(story)}, documents...)...)
 }
 
-// newRegistration is made of a manifest with documents written over it.
+// newRegistration is a manifest with documents merged into it.
 func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
 	return build(append(documents, names(story), fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
 		story.Registry, story.Name, max(story.Propagation, 0)))...)
@@ -75,7 +75,7 @@ func names(story Story) string {
 	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, SetName)
 }
 
-// build writes documents over each other.
+// build merges documents.
 func build(documents ...string) (*unstructured.Unstructured, error) {
 	object := map[string]any{}
 	for _, document := range documents {
@@ -87,7 +87,7 @@ func build(documents ...string) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: object}, nil
 }
 
-// registryObject is the Registry of a kind at an address of the node.
+// registryObject is the Registry of a kind at an address on the node.
 func registryObject(kind Registry, address string) (*unstructured.Unstructured, error) {
 	spec := map[Registry]string{
 		Etcd:    "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",

@@ -8,9 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// merge writes a YAML document over an object, as "kubectl apply" does: maps by
-// key, lists whose items have names by name, and everything else as a whole. A
-// null removes.
+// merge merges a YAML document into an object, as "kubectl apply" does: maps by key,
+// lists with named items by name, and everything else as a whole. A null removes.
 func merge(object map[string]any, document string) (map[string]any, error) {
 	var change map[string]any
 	if err := yaml.UnmarshalStrict([]byte(document), &change); err != nil {
@@ -64,7 +63,7 @@ func nameOf(item any) string {
 	return name
 }
 
-// mergeLists keeps the order, and adds what is new at the end.
+// mergeLists keeps the order and appends new items.
 func mergeLists(old, change []any) []any {
 	merged := append([]any(nil), old...)
 	for _, item := range change {

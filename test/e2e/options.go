@@ -9,13 +9,13 @@ import (
 	"regexp"
 )
 
-// Options of a run.
+// Options configures a run.
 type Options struct {
-	// Stories are those that can be played, in the order of the report.
+	// Stories are the available stories, in the order of the report.
 	Stories []Story
-	// Run chooses stories by their names; default all.
+	// Run selects stories by name; default all.
 	Run *regexp.Regexp
-	// Parallel is how many stories play at once, but for those that play alone;
+	// Parallel is how many stories run concurrently, except those that play alone;
 	// default 6.
 	Parallel int
 	// Rate is the number of requests per second in each story; default 100.
@@ -24,11 +24,11 @@ type Options struct {
 	Shell bool
 	// Report writes the table of all stories into docs/reliability.md.
 	Report bool
-	// Args are the arguments that make these options, for the program inside.
+	// Args are the arguments that give these options, for the program inside.
 	Args []string
-	// Out takes everything that is shown; default os.Stdout.
+	// Out receives all output; default os.Stdout.
 	Out *os.File
-	// Getenv answers for the environment; default os.Getenv.
+	// Getenv reads the environment; default os.Getenv.
 	Getenv func(string) string
 }
 

@@ -12,19 +12,20 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// Outcome is what became of a story.
+// Outcome is the result of a story.
 type Outcome struct {
 	// Name, About, Registry and Loss are the story's.
 	Name     string
 	About    string
 	Registry Registry
 	Loss     Loss
-	// Requests were sent, Lost of them lost; Reasons says why.
+	// Requests is how many were sent, Lost how many of them were lost; Reasons counts
+	// the causes.
 	Requests, Lost int
 	Reasons        []traffic.ReasonCount
 	// Losses are the first lost requests.
 	Losses []traffic.Loss
-	// P99 is the latency that 99 of 100 requests for an answer at once did not
+	// P99 is the latency that 99 % of the requests without a requested delay did not
 	// exceed.
 	P99 time.Duration
 	// Took is the time from the first object to the end.
@@ -33,7 +34,7 @@ type Outcome struct {
 	Failure string
 }
 
-// shownLosses is how many lost requests are told of one by one.
+// shownLosses is how many lost requests are listed individually.
 const shownLosses = 5
 
 // percentile of the latencies that the table shows.
@@ -56,7 +57,7 @@ func outcomeOf(story Story, report traffic.Report, took time.Duration, failure e
 	return o
 }
 
-// result is what a run has found.
+// result is the result of a run.
 type result struct {
 	Outcomes  []Outcome
 	Footprint Footprint

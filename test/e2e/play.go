@@ -18,8 +18,8 @@ import (
 // playing is the state of a story on the display.
 const playing progress.State = "playing"
 
-// playAll plays stories: first those that can share the stage, some at a time,
-// then each of the others alone. The outcomes are in the order of the stories.
+// playAll plays stories: first the concurrent ones, some at a time, then each of the
+// others alone. The outcomes are in the order of the stories.
 func (s *stage) playAll(ctx context.Context, stories []Story, parallel int, tell progress.Sink) []Outcome {
 	outcomes := make([]Outcome, len(stories))
 	for _, story := range stories {
@@ -77,7 +77,7 @@ func (s *stage) play(ctx context.Context, story Story, in entrance, tell progres
 	return o
 }
 
-// describe is what there was when a story failed.
+// describe shows the state when a story failed.
 func (s *Scene) describe(ctx context.Context) string {
 	now, err := s.stage.world.state(context.WithoutCancel(ctx), s.Namespace())
 	if err != nil {

@@ -21,18 +21,16 @@ import (
 	"github.com/usher-dev/usher/test/cluster/realnode"
 )
 
-// kit is all that the program inside needs and cannot get there, where there is
-// no way to the network.
+// kit is what the program inside needs and cannot get there without a network.
 type kit struct {
 	// Root is the checkout.
 	Root string
 	// Assets are the node's programs.
 	Assets realnode.Assets
-	// Usher and Programs are archives of images: Usher's, and those of all other
-	// Pods.
+	// Usher and Programs are image archives: Usher's, and those of all other Pods.
 	Usher, Programs string
-	// Consul is its program, HAProxy the folder of its unpacked package; empty if
-	// no story needs it.
+	// Consul is the path of its program, HAProxy the directory of its unpacked package;
+	// empty if no story needs it.
 	Consul, HAProxy string
 }
 
@@ -42,7 +40,7 @@ const (
 	stopGrace = 5 * time.Second
 )
 
-// prepare builds and fetches everything into the caches and dir.
+// prepare builds and downloads everything into the caches and dir.
 func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) error {
 	root, err := checkout.Find(o.Getenv)
 	if err != nil {
@@ -73,7 +71,7 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 	return k.write(dir)
 }
 
-// together runs steps that do not need each other. The first error ends the others.
+// together runs independent steps concurrently. The first error ends the others.
 func together(ctx context.Context, steps ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -106,7 +104,7 @@ func readKit(dir string) (kit, error) {
 	return k, json.Unmarshal(text, &k)
 }
 
-// packUsher makes Usher's image with the tool that makes it for everybody.
+// packUsher builds Usher's image with the tool that also builds the released one.
 func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (string, error) {
 	const task = "image usher"
 	image, err := usherImage(root)
@@ -123,7 +121,8 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	platform := "linux/" + runtime.GOARCH
 	cmd := exec.CommandContext(ctx, tool, "usher", "-root", root, "-name", name, "-version", version, "-platforms", platform,
 		"-out", filepath.Join(dir, "images"))
-	// A group of its own, so that an interruption reaches the compilers that it starts.
+	// A separate process group, so that an interruption reaches the compilers it
+	// starts.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = stopGrace

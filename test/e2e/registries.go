@@ -23,8 +23,8 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// The ports of the registries on the node. HAProxy's frontends, one a story, begin
-// at frontPort.
+// The ports of the registries on the node. HAProxy's frontends, one per story, start at
+// frontPort.
 const (
 	etcdPort    = 2379
 	ownEtcdPort = 2479
@@ -41,7 +41,7 @@ func uses(stories []Story, kind Registry) bool {
 	return slices.ContainsFunc(stories, func(s Story) bool { return s.Registry == kind })
 }
 
-// fetchRegistries gets the servers of the registries that stories need.
+// fetchRegistries gets the registry servers that the stories need.
 func (k *kit) fetchRegistries(ctx context.Context, stories []Story, tell progress.Sink) (err error) {
 	if uses(stories, Consul) {
 		tell.Tell(progress.Event{Task: "consul", State: progress.Checking})
@@ -75,7 +75,7 @@ func portOf(kind Registry) int {
 	return map[Registry]int{Etcd: etcdPort, OwnEtcd: ownEtcdPort, Consul: consulPort, HAProxy: proxyPort}[kind]
 }
 
-// source is where the callers of a story find its Pods.
+// source is where a story's callers find its Pods.
 func (s *stage) source(story Story) traffic.Source {
 	switch story.Registry {
 	case Consul:
@@ -93,7 +93,7 @@ func (s *stage) front(story Story) int {
 }
 
 // startRegistries starts those that the stories need. They listen on the node's
-// address, where Pods and callers find them.
+// address, where Pods and callers reach them.
 func (s *stage) startRegistries(ctx context.Context, tell progress.Sink) error {
 	for _, r := range []struct {
 		kind  Registry
@@ -131,7 +131,7 @@ func (s *stage) startConsul(ctx context.Context) error {
 	})
 }
 
-// ask returns nil when the answer of a URL holds a text.
+// ask returns nil if a URL's answer contains a text.
 func ask(ctx context.Context, url, want string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -149,8 +149,8 @@ func ask(ctx context.Context, url, want string) error {
 	return err
 }
 
-// haproxyConfig lets HAProxy try nothing again, which would hide losses, and close no
-// connection of callers that wait for their next request.
+// haproxyConfig disables HAProxy's retries, which would hide losses, and keeps open the
+// connections of callers between requests.
 const haproxyConfig = `
 global
   stats socket ipv4@0.0.0.0:%d level admin

@@ -12,11 +12,11 @@ import (
 // restoreTime bounds a restore.
 const restoreTime = time.Minute
 
-// restore brings back what a story has left away that failed, so that the next ones
-// fail for reasons of their own.
+// restore brings back what a failed story left stopped, so that the next stories do not
+// fail because of it.
 func (s *stage) restore(ctx context.Context, story Story) error {
 	if !story.Alone {
-		return nil // It has taken nothing away.
+		return nil // It stopped nothing.
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreTime)
 	defer cancel()

@@ -12,10 +12,10 @@ import (
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 )
 
-// Run brings the node up, plays the stories and takes everything down. place is
-// what sandbox.Enter returned: the same program is run outside first, and then
-// inside. When it returns outside, nothing of the run is left but the logs of one
-// that failed; its error is sandbox.ErrFailed when what is wrong was told already.
+// Run starts the node, plays the stories and removes everything. place is what
+// sandbox.Enter returned: the same program runs outside first, and then inside. When it
+// returns outside, only the logs of a failed run are left; its error is
+// sandbox.ErrFailed if the failure has already been reported.
 func Run(ctx context.Context, place *sandbox.Place, options Options) error {
 	o, err := options.withDefaults()
 	if err != nil {

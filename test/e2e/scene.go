@@ -21,30 +21,30 @@ import (
 const (
 	// patience bounds every wait of a story.
 	patience = 2 * time.Minute
-	// lookAgain is how often a condition is looked at beside the news of the
-	// cluster, for what no watch tells.
+	// lookAgain is how often a condition is checked in addition to cluster events, for
+	// what no watch reports.
 	lookAgain = 100 * time.Millisecond
-	// firstRequests must be answered before a story begins.
+	// firstRequests must be answered before a story starts.
 	firstRequests = 20
 	// late is when a request without an answer is lost. It is long, because a machine
-	// that does other work too may starve all containers at once for seconds.
+	// under other load may starve all containers at once for seconds.
 	late = 30 * time.Second
 )
 
-// Scene is what a story acts on: a namespace of its own with a CloneSet, a
-// Registration and callers. Its methods end the story when they fail, as those of
-// testing.T do; they may be called from the story's own goroutine only.
+// Scene is what a story acts on: its own namespace with a CloneSet, a Registration and
+// callers. Its methods end the story when they fail, like those of testing.T; only the
+// story's own goroutine may call them.
 type Scene struct {
 	ctx   context.Context
 	stage *stage
 	story Story
 	tell  func(step string)
-	// in is how it comes on; waited is how long a story that plays alone has waited
-	// for its turn.
+	// in controls when the story starts; waited is how long a story that plays alone
+	// has waited for its turn.
 	in     entrance
 	waited time.Duration
 
-	set         *unstructured.Unstructured // as last asked for
+	set         *unstructured.Unstructured // as last requested
 	generation  int64
 	client      *traffic.Client
 	stopTraffic context.CancelFunc
@@ -86,13 +86,13 @@ func (s *Scene) Check(err error) {
 	s.Fatalf("%w", err)
 }
 
-// Step says what happens next.
+// Step announces the next step.
 func (s *Scene) Step(format string, args ...any) { s.tell(fmt.Sprintf(format, args...)) }
 
 // Context ends when the run is interrupted.
 func (s *Scene) Context() context.Context { return s.ctx }
 
-// Namespace is the story's own.
+// Namespace is the story's own namespace.
 func (s *Scene) Namespace() string { return s.story.Name }
 
 // Kube is the administrator's client.
@@ -101,10 +101,10 @@ func (s *Scene) Kube() client.Client { return s.stage.kube }
 // Node is the node.
 func (s *Scene) Node() *realnode.Node { return s.stage.node }
 
-// Generation is that of the set as the story last changed it.
+// Generation is the set's generation after the story's last change.
 func (s *Scene) Generation() int64 { return s.generation }
 
-// State is what there is now.
+// State returns the present state.
 func (s *Scene) State() State {
 	now, err := s.stage.world.state(s.ctx, s.Namespace())
 	s.Check(err)
@@ -114,7 +114,7 @@ func (s *Scene) State() State {
 // Stats are the callers' counters.
 func (s *Scene) Stats() traffic.Stats { return s.client.Stats(time.Now()) }
 
-// Await waits until look returns nothing that is in the way.
+// Await waits until look returns "", that is, reports no obstacle.
 func (s *Scene) Await(what string, look func(State) string) State {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -138,7 +138,7 @@ func (s *Scene) Await(what string, look func(State) string) State {
 	}
 }
 
-// Hold watches for some time that look finds nothing wrong.
+// Hold checks for some time that look finds nothing wrong.
 func (s *Scene) Hold(what string, during time.Duration, look func(State) string) {
 	end := time.Now().Add(during)
 	s.Await(what, func(now State) string {
@@ -152,8 +152,8 @@ func (s *Scene) Hold(what string, during time.Duration, look func(State) string)
 	})
 }
 
-// Settle waits until nothing is under way any more, neither Pods nor requests that
-// were sent to Pods that have left.
+// Settle waits until nothing is in progress, neither with Pods nor with requests sent
+// to Pods that have left.
 func (s *Scene) Settle() State {
 	return s.Await("everything to settle", func(now State) string {
 		if wrong := now.Unsettled(s.generation); wrong != "" {
@@ -166,17 +166,17 @@ func (s *Scene) Settle() State {
 	})
 }
 
-// Open makes the namespace, the usual Registration and the usual CloneSet, with
-// YAML documents written over that, and returns when its Pods answer requests.
+// Open creates the namespace, the usual Registration and the usual CloneSet, with YAML
+// documents merged into it, and returns when its Pods answer requests.
 func (s *Scene) Open(documents ...string) { s.open(cloneSet, []string{registration}, documents) }
 
-// OpenWith is Open with a YAML document written over the usual Registration too.
+// OpenWith is Open with a YAML document merged into the usual Registration too.
 func (s *Scene) OpenWith(over string, documents ...string) {
 	s.open(cloneSet, []string{registration, over}, documents)
 }
 
-// OpenManifest is Open with other manifests. The names of objects, service and
-// registry, and the drain time, are replaced by those of the story.
+// OpenManifest is Open with other manifests. The story replaces the names of objects,
+// service and registry, and the drain time.
 func (s *Scene) OpenManifest(set, registration string, documents ...string) {
 	s.open(set, []string{registration}, documents)
 }
@@ -191,7 +191,7 @@ func (s *Scene) open(set string, registration, documents []string) {
 	s.Check(err)
 	s.generation = s.apply(s.set)
 	if s.story.Registry == HAProxy {
-		// A load balancer takes requests before it has anybody to give them to.
+		// A load balancer accepts requests before it has any instance for them.
 		s.Await("the first Pods", func(now State) string { return now.Unsettled(s.generation) })
 	}
 	s.call()
@@ -205,9 +205,8 @@ func (s *Scene) open(set string, registration, documents []string) {
 	s.awaitTurn()
 }
 
-// awaitTurn waits with a set at rest until a story that plays alone may begin.
-// Callers send requests meanwhile: the outages before its own are to cost it
-// nothing.
+// awaitTurn waits with a set at rest until a story that plays alone may start. Callers
+// send requests meanwhile: the outages of earlier stories must not cost it any.
 func (s *Scene) awaitTurn() {
 	if !s.story.Alone {
 		return
@@ -220,7 +219,7 @@ func (s *Scene) awaitTurn() {
 	s.Settle()
 }
 
-// Pause lets time go by that is part of the story.
+// Pause waits for a time that is part of the story.
 func (s *Scene) Pause(d time.Duration) {
 	select {
 	case <-time.After(d):

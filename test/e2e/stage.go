@@ -25,7 +25,7 @@ import (
 const closeTime = 30 * time.Second
 
 // nodeGone is how long the node may be silent. It is silent while the API server is
-// away, and that takes its time to start on a busy machine.
+// away, and the API server starts slowly on a busy machine.
 const nodeGone = 20 * time.Second
 
 // stage is what all stories share.
@@ -40,15 +40,15 @@ type stage struct {
 	world   *world
 	spawner *process.Spawner
 	images  io.Closer
-	// footprint is what is known of it so far.
+	// footprint is what is known of Usher's footprint so far.
 	footprint Footprint
 
 	etcds map[Registry]*etcd
-	// leaving are the stories whose namespaces go.
+	// leaving counts the stories whose namespaces are being deleted.
 	leaving sync.WaitGroup
 }
 
-// openStage brings everything up. On an error nothing of it is left running.
+// openStage starts everything. On an error, nothing is left running.
 func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
 	s := &stage{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner(), etcds: map[Registry]*etcd{}}
 	for _, step := range []func(context.Context, progress.Sink) error{
@@ -82,7 +82,7 @@ func (s *stage) serveImages(ctx context.Context, _ progress.Sink) (err error) {
 	return err
 }
 
-// connect makes the administrator's client.
+// connect creates the administrator's client.
 func (s *stage) connect(context.Context, progress.Sink) error {
 	all, err := newScheme()
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *stage) connect(context.Context, progress.Sink) error {
 	return nil
 }
 
-// addRegistries makes the Registry objects and begins to watch.
+// addRegistries creates the Registry objects and starts watching.
 func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
 	for _, kind := range []Registry{Etcd, OwnEtcd, Consul, HAProxy} {
 		if kind != Etcd && !uses(s.stories, kind) {
@@ -113,7 +113,7 @@ func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
 	return err
 }
 
-// close ends everything. It takes the time that it needs, also when ctx has ended.
+// close ends everything. It takes the time it needs, even if ctx has ended.
 func (s *stage) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

@@ -22,7 +22,7 @@ func (o Outcome) line() string {
 	return fmt.Sprintf("%s requests, %s, p99 %s", thousands(o.Requests), lost, milliseconds(o.P99))
 }
 
-// table is what the run ends with.
+// table is the final table of the run.
 func table(outcomes []Outcome, style view.Style) []string {
 	columns := []view.Column{
 		{Title: "story"}, {Title: "registry", Expendable: 1}, {Title: "requests", Right: true}, {Title: "lost", Right: true},
@@ -47,7 +47,7 @@ func table(outcomes []Outcome, style view.Style) []string {
 	return append(view.Table(columns, rows, style), notes...)
 }
 
-// footprintTable is what the run says of Usher itself.
+// footprintTable is what the run reports on Usher itself.
 func footprintTable(f Footprint, style view.Style) []string {
 	columns := []view.Column{{Title: "usher"}, {Title: "found", Right: true}, {Title: "how", Expendable: 1}}
 	var rows [][]view.Cell
@@ -90,7 +90,7 @@ const (
 // reportFile is the report below the checkout.
 const reportFile = "docs/reliability.md"
 
-// writeReport puts a text between the marks of a document.
+// writeReport writes a text between the marks of a document.
 func writeReport(root, file, begin, end, report string) error {
 	path := filepath.Join(root, file)
 	text, err := os.ReadFile(path)

@@ -77,7 +77,7 @@ func TestTable(t *testing.T) {
 // may is a day.
 var may = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 
-// busy is a run of which others took a quarter of the processors.
+// busy is a run during which others used a quarter of the processors.
 var busy = load{took: 100 * time.Second, ours: 100 * time.Second, machine: 150 * time.Second, processors: 2}
 
 func TestFootprint(t *testing.T) {
@@ -104,7 +104,7 @@ func TestFootprint(t *testing.T) {
 	}
 }
 
-// The marks of both documents are where a run writes to.
+// Both documents have the marks that a run writes between.
 func TestMarks(t *testing.T) {
 	for file, marks := range map[string][2]string{reportFile: {reportBegin, reportEnd}, footprintFile: {footprintBegin, footprintEnd}} {
 		text, err := os.ReadFile(filepath.Join("../..", file))

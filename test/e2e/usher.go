@@ -42,7 +42,7 @@ func readManifests(root string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// usherImage is the image that the manifests ask for.
+// usherImage is the image in the manifests.
 func usherImage(root string) (string, error) {
 	objects, err := readManifests(root)
 	if err != nil {
@@ -61,7 +61,7 @@ func usherImage(root string) (string, error) {
 	return "", errors.New("dist/install.yaml has no Deployment with an image")
 }
 
-// awaitUsher waits until all replicas are ready and one has led since a time.
+// awaitUsher waits until all replicas are ready and one has become leader since a time.
 func (s *stage) awaitUsher(ctx context.Context, since time.Time) error {
 	for {
 		wrong := s.usherWrong(ctx, since)
@@ -135,15 +135,14 @@ func killUsher() error {
 	return nil
 }
 
-// KillUsher kills all replicas of Usher with SIGKILL. The kubelet starts them
-// again, and one leads when the dead leader's lease has run out, after 15 seconds.
+// KillUsher kills all replicas of Usher with SIGKILL. The kubelet restarts them, and
+// one leads when the dead leader's lease has expired, after 15 seconds.
 func (s *Scene) KillUsher() {
 	s.Step("kill Usher")
 	s.Check(killUsher())
 }
 
-// RestartUsher lets new replicas take the place of Usher's old ones, as an upgrade
-// does.
+// RestartUsher replaces Usher's replicas with new ones, as an upgrade does.
 func (s *Scene) RestartUsher() {
 	s.Step("restart Usher")
 	deployment := &appsv1.Deployment{}
@@ -156,8 +155,8 @@ func (s *Scene) RestartUsher() {
 	s.Check(s.stage.kube.Patch(s.ctx, deployment, client.MergeFrom(before)))
 }
 
-// AwaitUsher waits until all replicas of Usher are ready again, and one has led
-// since a time.
+// AwaitUsher waits until all replicas of Usher are ready again, and one has become
+// leader since a time.
 func (s *Scene) AwaitUsher(since time.Time) {
 	s.Step("await Usher")
 	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, fmt.Errorf("after %s", patience))

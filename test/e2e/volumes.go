@@ -13,8 +13,8 @@ import (
 // StorageClass is the class of the story's volumes.
 func (s *Scene) StorageClass() string { return s.story.Name }
 
-// LocalVolumes makes volumes out of folders of the node. There is no provisioner:
-// there are no more than these.
+// LocalVolumes creates volumes from directories on the node. As there is no
+// provisioner, these are the only ones.
 func (s *Scene) LocalVolumes(n int) {
 	kind := corev1.HostPathDirectoryOrCreate
 	for i := range n {

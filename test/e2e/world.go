@@ -32,7 +32,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return all, nil
 }
 
-// world is what is known of the cluster, and wakes whoever waits for a change.
+// world is what is known of the cluster; it wakes whoever waits for a change.
 type world struct {
 	objects cache.Cache
 
@@ -40,8 +40,8 @@ type world struct {
 	changed chan struct{}
 }
 
-// watchWorld follows the cluster until ctx ends. It returns when it knows all that
-// is there.
+// watchWorld watches the cluster until ctx ends. It returns when it knows all existing
+// objects.
 func watchWorld(ctx context.Context, config *rest.Config, all *runtime.Scheme) (*world, error) {
 	objects, err := cache.New(config, cache.Options{Scheme: all, DefaultTransform: cache.TransformStripManagedFields()})
 	if err != nil {
@@ -63,7 +63,7 @@ func watchWorld(ctx context.Context, config *rest.Config, all *runtime.Scheme) (
 		}
 	}
 	go func() {
-		// It ends with ctx, and retries by itself before that.
+		// It ends with ctx, and retries on its own before that.
 		_ = objects.Start(ctx)
 	}()
 	if !objects.WaitForCacheSync(ctx) {
@@ -86,7 +86,7 @@ func (w *world) next() <-chan struct{} {
 	return w.changed
 }
 
-// state is what there is in a namespace now.
+// state returns the present state of a namespace.
 func (w *world) state(ctx context.Context, namespace string) (State, error) {
 	var s State
 	key := client.ObjectKey{Namespace: namespace, Name: SetName}

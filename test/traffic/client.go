@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// readyPoll is how often the start of the stream looks whether every caller
-// knows an instance.
+// readyPoll is how often the start of the stream checks whether every caller knows an
+// instance.
 const readyPoll = 10 * time.Millisecond
 
-// Client sends the stream and counts what becomes of it.
+// Client sends the stream and counts the outcomes.
 type Client struct {
 	options Options
 	plan    plan
@@ -37,7 +37,7 @@ type Client struct {
 	trouble   error
 }
 
-// New makes a client. What it sends before the first Section has no name.
+// New creates a client. What it sends before the first Section has no name.
 func New(options Options) (*Client, error) {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -45,7 +45,7 @@ func New(options Options) (*Client, error) {
 	}
 	next := make([]int, o.Callers)
 	for i := range next {
-		next[i] = i // else all callers would go round in step, on one instance at a time
+		next[i] = i // otherwise all callers would rotate in step, on one instance at a time
 	}
 	return &Client{
 		options: o,
@@ -63,12 +63,12 @@ func New(options Options) (*Client, error) {
 	}, nil
 }
 
-// Run follows the registry and, once every caller knows an instance, sends the
-// stream until ctx ends or the service is gone after EndWhenGone. It returns
-// when every request has its answer or missed its timeout.
+// Run follows the registry and, once every caller knows an instance, sends the stream
+// until ctx ends or the service is gone after EndWhenGone. It returns when every
+// request has been answered or has timed out.
 func (c *Client) Run(ctx context.Context) error {
-	// What is in flight when ctx ends is still to be answered: only the registry
-	// and the sending stop.
+	// Requests in flight when ctx ends are still to be answered: only the registry and
+	// the sending stop.
 	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup
 	background.Go(func() { follow(following, c.options.Source, (*sink)(c), c.complain) })
@@ -94,8 +94,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// awaitStart returns when every caller knows an instance. Until then the
-// service is not there yet, and no request can be lost.
+// awaitStart returns when every caller knows an instance. Until then the service does
+// not exist yet, and no request can be lost.
 func (c *Client) awaitStart(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -124,7 +124,7 @@ func (c *Client) begin(now time.Time) bool {
 	return true
 }
 
-// Section begins a new section of the report, named after a phase.
+// Section starts a new section of the report, named after a phase.
 func (c *Client) Section(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,9 +146,9 @@ func (c *Client) sinceStart(now time.Time) time.Duration {
 	return now.Sub(c.started)
 }
 
-// EndWhenGone tells the callers that the service is about to end for good: a
-// caller that knows no instance any more then stops, where otherwise its
-// requests are lost. The stream ends when all callers have stopped.
+// EndWhenGone announces to the callers that the service is about to end permanently: a
+// caller that no longer knows any instance then stops, where otherwise its requests
+// would be lost. The stream ends when all callers have stopped.
 func (c *Client) EndWhenGone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,8 +166,8 @@ func (c *Client) over() bool {
 	return true
 }
 
-// Settled reports whether the last change of the registry can lose nothing any more:
-// every caller knows of it, and no request is left at an instance that is gone.
+// Settled reports whether the last registry change can no longer cause losses: every
+// caller knows of it, and no request is left at an instance that is gone.
 func (c *Client) Settled(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *Client) Settled(now time.Time) bool {
 	return c.directory.caughtUp(now)
 }
 
-// Trouble is why the registry could last not be followed; nil while it can.
+// Trouble is the latest error in following the registry; nil while it can be followed.
 func (c *Client) Trouble() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +192,7 @@ func (c *Client) complain(err error) {
 	c.trouble = err
 }
 
-// Report is the outcome so far. Sections in which nothing happened are left out.
+// Report is the outcome so far. Empty sections are left out.
 func (c *Client) Report() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,9 +208,9 @@ func (c *Client) Report() Report {
 	return report
 }
 
-// InstanceStats is what an instance got to do.
+// InstanceStats are the counters of one instance.
 type InstanceStats struct {
-	// Addr is where it listens.
+	// Addr is its address.
 	Addr string
 	// Registered reports whether the registry lists it.
 	Registered bool
@@ -232,13 +232,13 @@ type Stats struct {
 	PerSecond int
 	// Instances are all that were ever known, by address.
 	Instances []InstanceStats
-	// Versions counts the answers by the version that gave them.
+	// Versions counts the answers by the instance's version.
 	Versions map[string]int
-	// Reasons counts the lost requests by reason, the commonest first.
+	// Reasons counts the lost requests by reason, the most common first.
 	Reasons []ReasonCount
 }
 
-// Stats gives the counters as they are.
+// Stats returns the present counters.
 func (c *Client) Stats(now time.Time) Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,7 +259,7 @@ func (c *Client) Stats(now time.Time) Stats {
 	return stats
 }
 
-// sink is the client's side that hears of the registry.
+// sink is the client's side that receives registry changes.
 type sink Client
 
 func (s *sink) Replace(entries []Entry) {

@@ -19,7 +19,7 @@ import (
 
 const bound = 20 * time.Second
 
-// eventually waits for a condition, which a busy machine may take long to meet.
+// eventually waits for a condition, which may take long on a busy machine.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(bound)
@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// registry is a Source that a test writes.
+// registry is a Source controlled by a test.
 type registry struct {
 	steps chan func(Sink) error
 }
@@ -114,7 +114,7 @@ func (r *running) sendMore(t *testing.T, n int) {
 	eventually(t, "more requests", func() bool { return r.sent() >= target })
 }
 
-// server answers everything, slow requests after the time they ask for.
+// server answers everything, slow requests after the requested time.
 func server(t *testing.T, version string) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -187,12 +187,12 @@ func TestTheStreamBeginsWithTheFirstInstance(t *testing.T) {
 	}
 }
 
-// Nothing is tried again: not on another instance, and not on another
-// connection when a kept one turns out to be dead.
+// Nothing is retried: not on another instance, and not on another connection when a
+// kept-alive one turns out to be dead.
 func TestALostRequestIsLost(t *testing.T) {
 	var asked atomic.Int64
 	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1)%2 == 0 { // the second request of a kept connection
+		if asked.Add(1)%2 == 0 { // the second request on a kept-alive connection
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err == nil {
 				_ = conn.Close()
@@ -222,7 +222,7 @@ func TestReasonsOfLosses(t *testing.T) {
 	}))
 	defer busy.Close()
 	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else the connection is reset, not closed
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the connection is reset, not closed
 		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 			_ = conn.Close()
 		}
@@ -360,8 +360,8 @@ func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
 	}
 }
 
-// What was in flight when an instance left the registry, and what callers with
-// a cache still sent to it, is answered.
+// Requests that were in flight when an instance left the registry, and those that
+// callers with a cache still sent to it, are answered.
 func TestDrainedRequestsAreCounted(t *testing.T) {
 	leaving := server(t, "v1")
 	staying := server(t, "v1")
@@ -398,7 +398,7 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 	}
 }
 
-// What an instance that left has yet to answer can still be lost.
+// Requests that a departed instance has yet to answer can still be lost.
 func TestRequestsInFlightAreNotSettled(t *testing.T) {
 	release := make(chan struct{})
 	stalled := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
@@ -448,7 +448,7 @@ func TestSectionsSplitTheStream(t *testing.T) {
 	}
 }
 
-// A loss belongs to what was going on when it happened.
+// A loss belongs to the section in which it happened.
 func TestALossCountsWhereItWasFound(t *testing.T) {
 	cut := make(chan struct{})
 	stalled := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -498,7 +498,7 @@ func TestRunEndsBeforeAnyInstanceWasSeen(t *testing.T) {
 	}
 }
 
-// A dial that times out is not taken for an answer that is late.
+// A dial timeout is not reported as a late answer.
 func TestReasonOfADialThatTimesOut(t *testing.T) {
 	_, err := (&net.Dialer{Timeout: time.Nanosecond}).DialContext(t.Context(), "tcp", closedPort(t))
 	if got, want := reason(err, time.Minute), "no connection within 2s"; got != want {

@@ -12,15 +12,15 @@ import (
 	"strconv"
 )
 
-// consulWait is how long Consul may hold an answer back for want of news.
+// consulWait is how long Consul may delay an answer without news.
 const consulWait = "30s"
 
-// Consul is a service in Consul, as callers without an agent ask for it: its
-// instances that pass their checks.
+// Consul is a service in Consul, as callers without an agent query it: the instances
+// that pass their checks.
 type Consul struct {
 	// Address is Consul's HTTP API, for instance "http://127.0.0.1:8500".
 	Address string
-	// Service is the name that callers ask for.
+	// Service is the name that callers query.
 	Service string
 }
 

@@ -11,26 +11,26 @@ import (
 type Entry struct {
 	// Key is the entry's key below the service's prefix.
 	Key string
-	// Addr is where the instance listens, host:port.
+	// Addr is the instance's address, host:port.
 	Addr string
 }
 
-// Change is one instance that came to the registry or left it.
+// Change is one instance that joined or left the registry.
 type Change struct {
 	Entry
-	// At is when the client heard of it.
+	// At is when the client learned of it.
 	At time.Time
-	// Joined reports whether the instance came; otherwise it left.
+	// Joined reports whether the instance joined; otherwise it left.
 	Joined bool
 }
 
-// directory is the history of a service's entries, as long as the slowest
-// caller needs it. What a caller knows is what the registry knew some time ago,
-// so one history serves callers with any lag, and a registry that cannot be
-// reached leaves everyone with the last list.
+// directory is the history of a service's entries, as long as the slowest caller needs
+// it. What a caller knows is what the registry knew some time ago, so one history
+// serves callers with any lag, and an unreachable registry leaves everyone with the
+// last list.
 type directory struct {
 	keep     time.Duration
-	versions []version // oldest first; never empty once anything was heard
+	versions []version // oldest first; never empty after the first news
 }
 
 type version struct {
@@ -38,11 +38,11 @@ type version struct {
 	entries []Entry // ordered by key; never changed once stored
 }
 
-// newDirectory makes a directory whose callers lag at most keep behind.
+// newDirectory creates a directory whose callers lag behind by at most keep.
 func newDirectory(keep time.Duration) *directory { return &directory{keep: keep} }
 
-// update puts and removes entries at once. To put the same entry again, or to
-// remove a key that is not there, is no change.
+// update puts and removes entries at once. Putting the same entry again, or removing an
+// absent key, changes nothing.
 func (d *directory) update(now time.Time, put []Entry, removed []string) []Change {
 	next := d.current()
 	for _, key := range removed {
@@ -54,8 +54,7 @@ func (d *directory) update(now time.Time, put []Entry, removed []string) []Chang
 	return d.replace(now, next)
 }
 
-// replace makes entries the whole list and says what that changed, those that
-// left first.
+// replace makes entries the whole list and returns the changes, those that left first.
 func (d *directory) replace(now time.Time, entries []Entry) []Change {
 	next := append([]Entry(nil), entries...)
 	sort.Slice(next, func(i, j int) bool { return next[i].Key < next[j].Key })
@@ -69,7 +68,7 @@ func (d *directory) replace(now time.Time, entries []Entry) []Change {
 	return changes
 }
 
-// current is what the registry lists now, as far as was heard.
+// current is what the registry lists now, as far as known.
 func (d *directory) current() []Entry {
 	if len(d.versions) == 0 {
 		return nil
@@ -77,7 +76,7 @@ func (d *directory) current() []Entry {
 	return d.versions[len(d.versions)-1].entries
 }
 
-// view is what a caller knows that lags behind the registry.
+// view is what a caller with this lag behind the registry knows.
 func (d *directory) view(now time.Time, lag time.Duration) []Entry {
 	seen := now.Add(-lag)
 	for i := len(d.versions) - 1; i >= 0; i-- {

@@ -20,7 +20,7 @@ func keys(entries []Entry) []string {
 	return out
 }
 
-// A caller knows what the registry knew as long ago as the caller lags.
+// A caller knows what the registry knew, as long ago as the caller lags.
 func TestViewLagsBehindTheRegistry(t *testing.T) {
 	d := newDirectory(2 * time.Second)
 	d.replace(at(0), []Entry{{"a", "a:1"}})
@@ -111,8 +111,8 @@ func TestReplaceKeepsItsOwnCopy(t *testing.T) {
 	}
 }
 
-// One instance goes and another comes in one transaction: at no moment does a
-// caller know nobody.
+// One instance leaves and another joins in one transaction: at no moment does a caller
+// know no instance.
 func TestAnUpdateIsSeenWhole(t *testing.T) {
 	d := newDirectory(time.Second)
 	d.replace(at(0), []Entry{{"old", "a:1"}})

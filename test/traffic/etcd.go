@@ -23,18 +23,18 @@ const (
 	listPause = 200 * time.Millisecond
 )
 
-// Source tells what a registry lists: all of it once, then what changes. It
-// returns when ctx ends or when it must begin anew.
+// Source reports what a registry lists: everything once, then the changes. It returns
+// when ctx ends or when it must start over.
 type Source interface {
 	Follow(ctx context.Context, sink Sink) error
 }
 
-// Sink takes what a Source tells. Its methods are called one at a time.
+// Sink receives what a Source reports. Its methods are called one at a time.
 type Sink interface {
 	// Replace makes entries the whole list.
 	Replace(entries []Entry)
-	// Update puts and removes entries at once: callers never see a part of what
-	// the registry has changed in one go. A key is in at most one of the two.
+	// Update puts and removes entries at once: callers never see part of one registry
+	// transaction. A key is in at most one of the two.
 	Update(put []Entry, removed []string)
 }
 
@@ -46,9 +46,9 @@ type Etcd struct {
 	Service string
 }
 
-// Follow implements Source. The etcd client reconnects by itself after an
-// outage and resumes the watch; Follow returns an error when etcd has compacted
-// the history away or cannot be listed.
+// Follow implements Source. The etcd client reconnects by itself after an outage and
+// resumes the watch; Follow returns an error if etcd has compacted the history or
+// cannot be listed.
 func (e Etcd) Follow(ctx context.Context, sink Sink) error {
 	prefix := strings.Trim(e.Prefix, "/") + "/" + e.Service + "/"
 	listCtx, cancel := context.WithTimeout(ctx, listTimeout)
@@ -66,8 +66,8 @@ func (e Etcd) Follow(ctx context.Context, sink Sink) error {
 		entries = append(entries, entry)
 	}
 	sink.Replace(entries)
-	// The channel is closed only with the context: without one of its own the
-	// watch of an abandoned Follow would live on.
+	// The channel is closed only with the context: without a separate one, the watch of
+	// an abandoned Follow would live on.
 	watchCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	for response := range e.Client.Watch(watchCtx, prefix, clientv3.WithPrefix(), clientv3.WithRev(listed.Header.Revision+1)) {
@@ -105,8 +105,8 @@ func apply(prefix string, response clientv3.WatchResponse, sink Sink) error {
 	return nil
 }
 
-// decode reads one entry. The stored form is that of an endpoint: its other
-// fields do not matter to a caller that only wants an address.
+// decode decodes one entry. It is stored as an endpoint, whose other fields do not
+// matter to a caller that only needs an address.
 func decode(prefix string, key, value []byte) (Entry, error) {
 	var endpoint endpoints.Endpoint
 	if err := json.Unmarshal(value, &endpoint); err != nil {
@@ -118,8 +118,8 @@ func decode(prefix string, key, value []byte) (Entry, error) {
 	return Entry{Key: strings.TrimPrefix(string(key), prefix), Addr: endpoint.Addr}, nil
 }
 
-// follow keeps a sink up to date until ctx ends. An error leaves the sink with
-// what it last heard, which is what callers do during an outage.
+// follow keeps a sink up to date until ctx ends. An error leaves the sink with its
+// latest list, as for callers during an outage.
 func follow(ctx context.Context, source Source, sink Sink, heard func(error)) {
 	for ctx.Err() == nil {
 		err := source.Follow(ctx, sink)

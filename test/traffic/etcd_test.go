@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-// recorder is a Sink that remembers the list, and every list on the way.
+// recorder is a Sink that remembers the list, and every intermediate list.
 type recorder struct {
 	mu      sync.Mutex
 	entries map[string]string
@@ -64,8 +64,8 @@ func dial(t *testing.T, etcd *cluster.Etcd) *clientv3.Client {
 	return client
 }
 
-// The entries that etcd's own naming library writes are found, and an outage
-// neither loses nor repeats anything.
+// The entries that etcd's own naming library writes are found, and an outage neither
+// loses nor repeats anything.
 func TestEtcdSource(t *testing.T) {
 	etcd := clustertest.StartEtcd(t)
 	client := dial(t, etcd)

@@ -4,8 +4,8 @@ package traffic
 
 import "context"
 
-// Fixed is one address that never changes: that of a load balancer, which finds
-// the instances itself.
+// Fixed is one constant address: that of a load balancer, which finds the instances
+// itself.
 type Fixed string
 
 // Follow implements Source.

@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// Options says what the stream is like.
+// Options configures the stream.
 type Options struct {
-	// Source is the registry that callers find instances in.
+	// Source is the registry in which callers find instances.
 	Source Source
 	// Rate is the number of requests per second; default 500.
 	Rate int
-	// Callers is the number of callers, each with a cache of its own; default 8.
+	// Callers is the number of callers, each with its own cache; default 8.
 	Callers int
 	// CacheDelay is how far the slowest caller's cache lags behind the registry;
 	// the others lag less, evenly spread. Default 1 s; negative means no lag.
 	CacheDelay time.Duration
-	// SlowShare is the part of the requests that ask for a slow answer, 0 to 1;
-	// default 0.03; negative means none.
+	// SlowShare is the share of requests for a slow answer, 0 to 1; default 0.03;
+	// negative means none.
 	SlowShare float64
 	// SlowMin and SlowMax bound how long a slow answer takes; default 1 s and 2 s.
 	SlowMin, SlowMax time.Duration
-	// Timeout is how long after it was due a request is given up; default 10 s.
+	// Timeout is when a request is given up, counted from when it was due; default 10
+	// s.
 	Timeout time.Duration
-	// MaxInFlight bounds the requests that wait for an answer; one more is lost.
-	// Default 4096.
+	// MaxInFlight bounds the unanswered requests; one more is lost. Default 4096.
 	MaxInFlight int
-	// KeepLosses is how many lost requests the report lists; default 1000. All
-	// of them are counted.
+	// KeepLosses is how many lost requests the report lists; default 1000. All of them
+	// are counted.
 	KeepLosses int
 	// Seed decides which requests are slow, and how slow.
 	Seed uint64
-	// OnChange hears of every change in the registry, in order. It must not
-	// block or call the client. Optional.
+	// OnChange is called for every change in the registry, in order. It must not block
+	// or call the client. Optional.
 	OnChange func(Change)
 }
 
@@ -50,7 +50,7 @@ const (
 	defaultKeepLosses  = 1000
 )
 
-// withDefaults fills what was left out and refuses what cannot be.
+// withDefaults fills in defaults and refuses invalid values.
 func (o Options) withDefaults() (Options, error) {
 	orDefault(&o.Rate, defaultRate)
 	orDefault(&o.Callers, defaultCallers)

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// plan decides the whole stream before it starts: nothing that a server does
-// can change it.
+// plan decides the whole stream before it starts: no server behaviour can change it.
 type plan struct {
 	seed             uint64
 	every            time.Duration
@@ -23,7 +22,7 @@ type request struct {
 	due time.Duration
 	// caller is who sends it.
 	caller int
-	// slow is how long the server is asked to take; 0 asks for an answer at once.
+	// slow is how long the server is asked to take; 0 asks for an immediate answer.
 	slow time.Duration
 }
 
@@ -38,9 +37,9 @@ func (p plan) at(n int) request {
 	return r
 }
 
-// lags gives each caller the time that it is behind the registry, spread evenly
-// up to longest: callers that refresh their lists each at a moment of its own
-// look like that. The last one always lags the whole time.
+// lags returns how far each caller lags behind the registry, spread evenly up to
+// longest, like callers that refresh their lists at different times. The last one
+// always has the full lag.
 func lags(callers int, longest time.Duration) []time.Duration {
 	out := make([]time.Duration, callers)
 	for i := range out {

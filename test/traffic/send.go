@@ -16,23 +16,22 @@ import (
 	"time"
 )
 
-// Reasons for a loss that no server is asked for.
+// Reasons for losses not caused by a server.
 const (
 	reasonNoInstance = "the caller knew no instance"
 	reasonOverload   = "the client had too many requests in flight"
 )
 
 const (
-	// dialTimeout leaves time for one SYN that a busy machine has dropped: it is sent
-	// again after 1 s.
+	// dialTimeout allows for one SYN dropped by a busy machine: it is resent after 1 s.
 	dialTimeout = 2 * time.Second
 	maxIdle     = 256
-	// maxAnswer bounds how much of an answer is read.
+	// maxAnswer limits how much of an answer is read.
 	maxAnswer = 64 << 10
 )
 
-// instance is one address with its keep-alive connections and counters, which
-// the client's mutex guards.
+// instance is one address with its keep-alive connections and counters, which the
+// client's mutex guards.
 type instance struct {
 	addr     string
 	http     *http.Transport
@@ -61,7 +60,7 @@ func (c *Client) instance(addr string) *instance {
 	return i
 }
 
-// flight is one request on its way.
+// flight is one request in flight.
 type flight struct {
 	request
 	at       time.Time // when it was due
@@ -69,7 +68,7 @@ type flight struct {
 	section  *Section
 }
 
-// dispatch sends one request, unless its caller has stopped or knows nobody.
+// dispatch sends one request, unless its caller has stopped or knows no instance.
 func (c *Client) dispatch(ctx context.Context, wait *sync.WaitGroup, r request, now time.Time) {
 	f, ok := c.launch(r, now)
 	if !ok {
@@ -145,8 +144,8 @@ func (c *Client) land(f *flight, version string, err error, now time.Time) {
 	}
 }
 
-// lose counts a lost request where it was found lost: a slow one may have been
-// sent long before what cut it.
+// lose counts a lost request where the loss was found: a slow one may have been sent
+// long before what cut it.
 func (c *Client) lose(f *flight, why string, now time.Time) {
 	section := c.sections[len(c.sections)-1]
 	c.lost++
@@ -176,9 +175,9 @@ func (f *flight) send(ctx context.Context) (version string, err error) {
 	if f.slow > 0 {
 		url += "slow?d=" + f.slow.String()
 	}
-	// Go's transport sends a request again, unasked, when a kept connection turns
-	// out to be dead, and so would hide losses: unless it has a body that cannot
-	// be rewound.
+	// Go's transport silently resends a request when a kept-alive connection turns out
+	// to be dead, which would hide losses, unless the request has a body that cannot be
+	// rewound.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, io.MultiReader(strings.NewReader(".")))
 	if err != nil {
 		return "", err
@@ -198,14 +197,14 @@ func (f *flight) send(ctx context.Context) (version string, err error) {
 	return versionIn(body), nil
 }
 
-// versionIn is the version in an answer such as {"version":"v1"}; empty if it
-// says none.
+// versionIn is the version in an answer such as {"version":"v1"}; empty if there is
+// none.
 func versionIn(body []byte) string {
 	var who struct {
 		Version string `json:"version"`
 	}
 	if err := json.Unmarshal(body, &who); err != nil {
-		return "" // an answer is an answer, whoever gave it
+		return "" // an answer counts, whoever gave it
 	}
 	return who.Version
 }
@@ -216,8 +215,8 @@ func (e statusError) Error() string {
 	return fmt.Sprintf("answered with %d %s", int(e), http.StatusText(int(e)))
 }
 
-// reason names the cause of a loss without what differs from one request to the
-// next, so that losses can be counted by it.
+// reason names the cause of a loss without the parts that differ between requests, so
+// that losses can be counted by it.
 func reason(err error, timeout time.Duration) string {
 	var status statusError
 	var dial *net.OpError

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Latencies are the times of answered requests, each counted from the moment
-// that the request was due. All of them are kept: percentiles are exact.
+// Latencies are the times of answered requests, each counted from when the request was
+// due. All of them are kept, so percentiles are exact.
 type Latencies []time.Duration
 
 // Percentile is the smallest latency that at least p percent (0 to 100) of the
@@ -31,13 +31,12 @@ type Section struct {
 	Name string
 	// From and To are the section's bounds, counted from the start of the stream.
 	From, To time.Duration
-	// Sent is the number of requests that were due in it, lost ones included.
+	// Sent is the number of requests due in it, including lost ones.
 	Sent int
-	// Lost is the number of requests that were found lost in it, whenever they
-	// were due.
+	// Lost is the number of requests found lost in it, whenever they were due.
 	Lost int
-	// Drained counts the requests that were answered in full although their
-	// instance had left the registry meanwhile or before.
+	// Drained counts the requests answered in full although their instance had left the
+	// registry meanwhile or before.
 	Drained int
 	// DrainedSlow counts the slow ones among them.
 	DrainedSlow int
@@ -45,7 +44,7 @@ type Section struct {
 	Fast, Slow Latencies
 }
 
-// add sums two sections up; the result spans both.
+// add sums two sections; the result spans both.
 func (s Section) add(o Section) Section {
 	s.To = max(s.To, o.To)
 	s.Sent += o.Sent
@@ -61,11 +60,11 @@ func (s Section) add(o Section) Section {
 type Loss struct {
 	// Due is when the request was due, At when it was found lost.
 	Due, At time.Time
-	// Addr is the instance that it went to; empty if the caller knew none.
+	// Addr is the instance it was sent to; empty if the caller knew none.
 	Addr string
-	// Slow reports whether it had asked for a slow answer.
+	// Slow reports whether it had requested a slow answer.
 	Slow bool
-	// Reason is why, in a few words: the same cause gives the same words.
+	// Reason is the cause in a few words: the same cause gives the same words.
 	Reason string
 	// Section is the phase in which it was found lost.
 	Section string
@@ -83,7 +82,7 @@ type Report struct {
 	Sections []Section
 	// Losses are the first lost requests, in the order in which they were found.
 	Losses []Loss
-	// Reasons counts all lost requests by reason, the commonest first.
+	// Reasons counts all lost requests by reason, the most common first.
 	Reasons []ReasonCount
 }
 
@@ -121,7 +120,7 @@ type meter struct {
 
 const (
 	meterSlot  = 250 * time.Millisecond
-	meterSlots = 5 // four whole ones and the one that is being filled
+	meterSlots = 5 // four whole ones and the one being filled
 )
 
 func (m *meter) add(now time.Time) {
@@ -141,7 +140,7 @@ func (m *meter) perSecond(now time.Time) int {
 	return sum
 }
 
-// turn moves on to the slot of now. A clock that goes back changes nothing.
+// turn advances to the slot of now. A clock that goes back changes nothing.
 func (m *meter) turn(now time.Time) {
 	slot := now.UnixNano() / int64(meterSlot)
 	if slot-m.last >= meterSlots {

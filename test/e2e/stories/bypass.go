@@ -13,8 +13,8 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-// withoutAsking deletes a Pod and evicts another: the kubelet ends their containers
-// at once, and Usher hears of it at the same moment.
+// withoutAsking deletes a Pod and evicts another: the kubelet ends their containers at
+// once, and Usher learns of it at the same moment.
 func withoutAsking(s *e2e.Scene) {
 	pods := s.State().Pods
 	s.DeletePod(pods[0].Name)
@@ -57,8 +57,8 @@ func deletedPodsPreStop() e2e.Story {
 	}
 }
 
-// volumes are claims from volumes of the node, made by hand: there is no
-// provisioner.
+// volumes is the number of volumes for claims on the node, created by hand because
+// there is no provisioner.
 const volumes = 5
 
 func claims() e2e.Story {
@@ -96,7 +96,7 @@ func claims() e2e.Story {
 	}
 }
 
-// claimsOf are the claims that are not being deleted, each with its UID and volume.
+// claimsOf lists the claims that are not being deleted, with UID and volume.
 func claimsOf(s *e2e.Scene) []string {
 	list := &corev1.PersistentVolumeClaimList{}
 	s.Check(s.Kube().List(s.Context(), list, client.InNamespace(s.Namespace())))

@@ -29,8 +29,9 @@ func oneContainer() e2e.Story {
 	}
 }
 
-// onlyRestarted waits until all is settled, and wants the same Pods, in which these
-// containers run v2 after one restart, and all others v1 after none.
+// onlyRestarted waits until everything is settled, and checks that the Pods are the
+// same, that these containers run v2 after one restart, and that all others run v1
+// without a restart.
 func onlyRestarted(s *e2e.Scene, before e2e.State, containers ...string) {
 	after := s.Settle()
 	want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))

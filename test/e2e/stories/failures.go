@@ -15,11 +15,11 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-// standstill is how long a rollout that cannot go on is watched.
+// standstill is how long a rollout that cannot continue is watched.
 const standstill = 8 * time.Second
 
-// wantStandstill waits until one Pod is down for a reason and the set says so, and
-// watches that the others go on serving the old version.
+// wantStandstill waits until one Pod is down for a reason and the set reports it, and
+// checks that the others keep serving the old version.
 func wantStandstill(s *e2e.Scene, reasons ...string) {
 	s.Step("the rollout stands still")
 	s.Await("a Pod that is down", func(now e2e.State) string {
@@ -92,7 +92,7 @@ func wantNotBlocked(s *e2e.Scene) {
 	})
 }
 
-// awaitNoProgress waits until the set says that its rollout has come to a stop.
+// awaitNoProgress waits until the set reports that its rollout has stopped.
 func awaitNoProgress(s *e2e.Scene) {
 	s.Await("the condition Progressing=False", func(now e2e.State) string {
 		c := now.Condition(appsv1alpha1.ConditionProgressing)

@@ -32,7 +32,7 @@ func forcedPodsPreStop() e2e.Story {
 	}
 }
 
-// deleteByForce deletes every Pod, each when the one before is replaced.
+// deleteByForce force-deletes every Pod, each after the previous one has been replaced.
 func deleteByForce(s *e2e.Scene) {
 	for _, pod := range s.State().Pods {
 		s.ForceDeletePod(pod.Name)

@@ -51,8 +51,8 @@ func twoPreNormal() e2e.Story {
 	}
 }
 
-// notCold says what is missing until there are so many Pods, all Normal but for one
-// that callers find already and that lacks the story's label.
+// notCold returns what is missing until there are that many Pods, all Normal except one
+// that callers already find and that lacks the story's label.
 func notCold(s *e2e.Scene, now e2e.State, pods int) string {
 	cold := coldPod(now)
 	switch {
@@ -99,7 +99,7 @@ func known(s *e2e.Scene, pod *corev1.Pod) bool {
 	return false
 }
 
-// changed finds fault with Pods that came, went or changed their lifecycle state.
+// changed reports Pods that came, went or changed their lifecycle state.
 func changed(before, now e2e.State) string {
 	if names(before) != names(now) {
 		return fmt.Sprintf("want the Pods %s, have %s", names(before), names(now))
@@ -113,7 +113,7 @@ func changed(before, now e2e.State) string {
 	return ""
 }
 
-// warm sets the story's label, and waits until that has let the Pod go on.
+// warm sets the story's label, and waits until the Pod proceeds.
 func warm(s *e2e.Scene, name string) {
 	s.Step("%s is warm", name)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: name}}

@@ -46,7 +46,7 @@ func nodeLost() e2e.Story {
 			s.Step("the node is lost")
 			s.Check(s.Node().StopKubelet(s.Context()))
 			s.Await("Pods to leave the registry", func(now e2e.State) string { return tooMany(now, pods/2+1) })
-			// What runs cannot be seen from here: the node may be out of reach alone.
+			// What runs there is unknown: the node may only be unreachable.
 			s.Hold("half of the Pods stay registered", outage, func(now e2e.State) string {
 				if n := now.Registration.Status.Registered; n < pods/2 {
 					return fmt.Sprintf("%d are", n)
@@ -68,8 +68,8 @@ func tooMany(now e2e.State, registered int32) string {
 	return ""
 }
 
-// atMostOneMore finds fault with more than one restart since a state, and with more
-// than one Pod that is not ready.
+// atMostOneMore reports more than one restart since a state, and more than one Pod that
+// is not ready.
 func atMostOneMore(since e2e.State) func(e2e.State) string {
 	return func(now e2e.State) string {
 		var more int32

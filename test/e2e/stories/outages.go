@@ -16,7 +16,7 @@ import (
 const (
 	// outage is how long an API server is away.
 	outage = 5 * time.Second
-	// registryOutage is how long a registry is.
+	// registryOutage is how long a registry is away.
 	registryOutage = 15 * time.Second
 )
 
@@ -59,7 +59,7 @@ func registryDown() e2e.Story {
 	return e2e.Story{
 		Name:  "registry-down",
 		About: "etcd is killed in the middle of an update in place and back after 15 s: no Pod is touched while nobody can know what it lists",
-		// Nobody else misses it.
+		// Nobody else needs it.
 		Registry: e2e.OwnEtcd,
 		Takes:    70 * time.Second,
 		Play: func(s *e2e.Scene) {

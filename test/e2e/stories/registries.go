@@ -8,8 +8,8 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-// update is what the stories of registries play: Pods are updated in place, come
-// and go.
+// update is what the stories of registries play: Pods are updated in place, added and
+// removed.
 func update(s *e2e.Scene) {
 	s.Open()
 	s.Image("v2")
@@ -36,7 +36,7 @@ func haproxyUpdate() e2e.Story {
 		About:    "callers behind HAProxy: an update in place, out and in",
 		Takes:    25 * time.Second,
 		Registry: e2e.HAProxy,
-		// HAProxy itself says when the last request is over.
+		// HAProxy itself knows when the last request is over.
 		Propagation: -1,
 		Play:        update,
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-// seedPropagation is that of the manifests.
+// seedPropagation is the manifests' value.
 const seedPropagation = 4 * time.Second
 
-// seed is a CloneSet as its author published it, but for its name, its image, which
-// is pulled from a registry of images, and a readiness probe: without one a Pod is
-// ready as soon as its container is started, and not when it listens.
+// seed plays a CloneSet as its author published it, except for its name, its image,
+// which is pulled from an image registry, and a readiness probe: without one, a Pod is
+// ready as soon as its container has started, even if it does not listen yet.
 func seed(s *e2e.Scene, name string) {
 	registration, err := manifests.Read(name + "-registration.yaml")
 	s.Check(err)
@@ -50,7 +50,7 @@ func seedHooks() e2e.Story {
 	}
 }
 
-// preNormal is the life of a set whose Pods join behind a hook.
+// preNormal plays the life of a set whose Pods join behind a hook.
 func preNormal(s *e2e.Scene, name string) {
 	seed(s, name)
 	seedImage(s, "v2")

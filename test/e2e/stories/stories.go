@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stories is what happens to CloneSets on a real node.
+// Package stories defines what happens to CloneSets on a real node.
 package stories
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-// All are the stories in the order of the report.
+// All returns the stories in the order of the report.
 func All() []e2e.Story {
 	return []e2e.Story{
 		seedHooks(), seedPreNormal(), seedPreNormalDrain(), twoPreNormal(),
@@ -21,7 +21,7 @@ func All() []e2e.Story {
 	}
 }
 
-// want ends the story if something is not so.
+// want ends the story if a condition is false.
 func want(s *e2e.Scene, ok bool, format string, args ...any) {
 	if !ok {
 		s.Fatalf("want "+format, args...)
@@ -35,8 +35,8 @@ func wantVersion(s *e2e.Scene, now e2e.State, version string) {
 	}
 }
 
-// wantSamePods ends the story if a Pod is not the one that it was, with its
-// address, or its containers have not restarted so often meanwhile.
+// wantSamePods ends the story if a Pod is not the same, with the same address, or its
+// containers have not restarted that often in between.
 func wantSamePods(s *e2e.Scene, before, after e2e.State, restarts int32) {
 	want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
 	for _, pod := range after.Pods {
@@ -47,7 +47,7 @@ func wantSamePods(s *e2e.Scene, before, after e2e.State, restarts int32) {
 	}
 }
 
-// names are those of the Pods.
+// names lists the Pods' names.
 func names(now e2e.State) string {
 	list := []string{}
 	for _, pod := range now.Pods {

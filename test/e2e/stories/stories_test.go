@@ -11,11 +11,11 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-// A story's name is that of its namespace and of its service, and its line is a
-// cell of a table.
+// A story's name is also that of its namespace and of its service, and its description
+// is a table cell.
 func TestStoriesHaveNamesAndLines(t *testing.T) {
 	seen := map[string]bool{"default": true, "kube-system": true, "usher-system": true,
-		// Registries have services and backends of their own.
+		// Registries have their own services and backends.
 		string(e2e.Etcd): true, string(e2e.OwnEtcd): true, string(e2e.Consul): true, string(e2e.HAProxy): true}
 	for _, story := range All() {
 		if wrong := validation.IsDNS1123Label(story.Name); len(wrong) > 0 || seen[story.Name] {
