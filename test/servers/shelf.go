@@ -51,7 +51,7 @@ type Server interface {
 	Close() error
 }
 
-// Sighting is an entry that became available to callers or stopped being so.
+// Sighting is an entry that became available to callers or was withdrawn.
 type Sighting struct {
 	// UID is the UID of the entry's Pod.
 	UID string

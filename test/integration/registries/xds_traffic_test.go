@@ -83,7 +83,7 @@ func TestXDSTraffic(t *testing.T) {
 	c := dialXDS(t, plainBootstrap(m.address), m.target())
 	c.reaches(t, all...)
 	l, stop := c.talk(t)
-	for n, old := range all { // Others come.
+	for n, old := range all { // Others join.
 		old.hit(t)
 		all[n] = m.join(t, 11+n, 0)
 		m.leave(t, old, heed)
@@ -103,7 +103,7 @@ func TestXDSTraffic(t *testing.T) {
 	all[0].hit(t)
 	l.nothingLost(t, stop)
 
-	// Without the wait calls are lost, or the traffic proves nothing.
+	// Without the wait, calls must be lost, or the traffic proves nothing.
 	l, stop = c.talk(t)
 	for n := 0; n < 10 && l.lost.Load() == 0; n++ {
 		next := m.join(t, 31+n, 0)
@@ -128,14 +128,14 @@ func TestXDSRestart(t *testing.T) {
 	for range 3 {
 		m.stop()
 		all[0].hit(t)
-		// One starts while there is no server.
+		// One client starts while there is no server.
 		late := dialXDS(t, plainBootstrap(m.address), m.target())
 		if err := late.call(bounded(t), false); err == nil {
 			t.Error("a client that starts without a server is told of instances")
 		} else {
 			t.Logf("a client that starts without a server: %v", err)
 		}
-		// Another one joins meanwhile.
+		// Another server joins meanwhile.
 		joins := newGreeter(t, 20+len(all), 0)
 		if err := m.Apply(bounded(t), "greeter", []registry.Change{{Op: registry.Put, Entry: joins.entry}}); err != nil {
 			t.Fatal(err)
@@ -151,7 +151,7 @@ func TestXDSRestart(t *testing.T) {
 	l.nothingLost(t, stop)
 }
 
-// TestXDSWithoutAPIServer serves on while the API server is down.
+// TestXDSWithoutAPIServer keeps serving while the API server is down.
 func TestXDSWithoutAPIServer(t *testing.T) {
 	server := clustertest.Start(t)
 	m := newMesh(t, server)
@@ -171,7 +171,7 @@ func TestXDSWithoutAPIServer(t *testing.T) {
 	l.nothingLost(t, stop)
 }
 
-// TestXDSReplicas tells clients of two replicas.
+// TestXDSReplicas gives clients two replicas.
 func TestXDSReplicas(t *testing.T) {
 	m := newMesh(t, shared)
 	all := m.three(t)
@@ -185,8 +185,8 @@ func TestXDSReplicas(t *testing.T) {
 	theirs.reaches(t, all[2])
 }
 
-// TestXDSEmpty tells clients at once when a service has no instance, and when it
-// has one again.
+// TestXDSEmpty tells clients at once when a service has no instance, and when it has
+// one again.
 func TestXDSEmpty(t *testing.T) {
 	m := newMesh(t, shared)
 	c := dialXDS(t, plainBootstrap(m.address), m.target())
@@ -210,7 +210,7 @@ func TestXDSEmpty(t *testing.T) {
 	}
 }
 
-// TestXDSByHand heeds slices that somebody else writes, and their conditions.
+// TestXDSByHand respects slices that others write, and their conditions.
 func TestXDSByHand(t *testing.T) {
 	m := newMesh(t, shared)
 	ready, draining := newGreeter(t, 1, 0), newGreeter(t, 2, 0)
@@ -230,7 +230,7 @@ func TestXDSByHand(t *testing.T) {
 	}
 }
 
-// TestXDSThousands says how long many entries take.
+// TestXDSThousands logs how long many entries take.
 func TestXDSThousands(t *testing.T) {
 	m := newMesh(t, shared)
 	g := newGreeter(t, 1, 0)
@@ -267,7 +267,7 @@ func TestXDSThousands(t *testing.T) {
 	t.Logf("a client of 3000 entries has heard of a removal after %s, and %d calls", time.Since(began), g.hits.Load()-before)
 }
 
-// TestXDSCertificates serves clients with a certificate, and no others.
+// TestXDSCertificates serves only clients with a certificate.
 func TestXDSCertificates(t *testing.T) {
 	dir := t.TempDir()
 	authority, err := pki.NewAuthority("mesh", time.Now())
@@ -312,7 +312,7 @@ func TestXDSCertificates(t *testing.T) {
 		t.Logf("%s: %v", who, err)
 	}
 
-	// What replaces a certificate is used at once.
+	// A replaced certificate is used at once.
 	next, err := pki.NewAuthority("next", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -323,8 +323,8 @@ func TestXDSCertificates(t *testing.T) {
 	dialXDS(t, bootstrap(address, strings.Replace(known, ca, nextCA, 1)), m.target()).reaches(t, all...)
 }
 
-// TestXDSWeights holds the documents to what they say about round_robin, which
-// the cluster asks for: it heeds no weights.
+// TestXDSWeights checks what the documents say about round_robin, which the cluster
+// requests: it ignores weights.
 func TestXDSWeights(t *testing.T) {
 	m := newMesh(t, shared)
 	light, heavy := newGreeter(t, 1, 0), newGreeter(t, 2, 0)

@@ -38,8 +38,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestTraffic rolls instances under a caller that follows Consul's health API
-// with blocking queries, as Consul's clients do.
+// TestTraffic rolls instances under a caller that follows Consul's health API with
+// blocking queries, as Consul's clients do.
 func TestTraffic(t *testing.T) {
 	s := start(t, nil)
 	service := traffic.Service{Connector: s.connect(t, consul.Options{}), Name: "web", Propagation: time.Second}
@@ -68,7 +68,7 @@ func TestTraffic(t *testing.T) {
 	})
 }
 
-// TestNothingStays removes an entry, its check and its node, and nothing else.
+// TestNothingStays removes only an entry, its check and its node.
 func TestNothingStays(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
@@ -87,8 +87,8 @@ func TestNothingStays(t *testing.T) {
 	}
 }
 
-// TestCriticalIsSeenAndRepaired lets somebody turn an entry off: callers do not
-// get it, so it is not as it should be.
+// TestCriticalIsSeenAndRepaired lets somebody disable an entry: callers do not get it,
+// so it must be repaired.
 func TestCriticalIsSeenAndRepaired(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
@@ -134,7 +134,7 @@ func TestDatacenter(t *testing.T) {
 
 const management = "0a3ac8ad-5bb5-4a21-9e3c-3b8a5d4fbd5c"
 
-// TestACL says what is wrong with a token, and never lists less than there is.
+// TestACL reports what is wrong with a token, and never lists less than there is.
 func TestACL(t *testing.T) {
 	s := start(t, map[string]any{"acl": map[string]any{
 		"enabled": true, "default_policy": "deny", "tokens": map[string]any{"initial_management": management},
@@ -174,8 +174,8 @@ func TestACL(t *testing.T) {
 	}
 }
 
-// TestACLsAreTurnedOn hides what a connector without a token has seen: it takes
-// nothing for gone.
+// TestACLsAreTurnedOn hides what a connector without a token has seen: it considers
+// nothing gone.
 func TestACLsAreTurnedOn(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
@@ -197,7 +197,7 @@ func TestACLsAreTurnedOn(t *testing.T) {
 	}
 }
 
-// TestTLS checks the server's certificate, and shows our own.
+// TestTLS verifies the server's certificate, and presents our own.
 func TestTLS(t *testing.T) {
 	ours, theirs := certs.New(t), certs.New(t)
 	certificate, key := ours.Pair()
@@ -224,7 +224,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestHung stops the server's process for a while.
+// TestHung suspends the server's process for a while.
 func TestHung(t *testing.T) {
 	s := start(t, nil)
 	hung.Test(t, s.Process, s.connect(t, consul.Options{}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})

@@ -29,18 +29,18 @@ const (
 	datacenter = "east"
 )
 
-// server is a Consul of one member.
+// server is a single-member Consul.
 type server struct {
 	*servers.Process
 	address string
-	secure  string // With TLS, if the settings name a certificate.
-	token   string // Of tests; may do everything.
-	// file has the configuration, which is read when the server starts.
+	secure  string // TLS address, if the settings name a certificate.
+	token   string // For tests; may do everything.
+	// file is the configuration, read when the server starts.
 	file   string
 	config map[string]any
 }
 
-// start starts a server with these settings besides its own.
+// start starts a server with these settings added to its own.
 func start(t *testing.T, settings map[string]any) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTime)
@@ -74,7 +74,7 @@ func start(t *testing.T, settings map[string]any) *server {
 	return s
 }
 
-// set adds settings, for when the server starts.
+// set adds settings that apply at the server's next start.
 func (s *server) set(t *testing.T, settings map[string]any) {
 	t.Helper()
 	maps.Copy(s.config, settings)
@@ -90,7 +90,7 @@ func (s *server) set(t *testing.T, settings map[string]any) {
 	}
 }
 
-// ready says whether the server leads and has registered itself.
+// ready returns nil once the server is the leader and has registered itself.
 func (s *server) ready(ctx context.Context) error {
 	var nodes []any
 	if err := s.do(ctx, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &nodes); err != nil {
@@ -102,7 +102,7 @@ func (s *server) ready(ctx context.Context) error {
 	return nil
 }
 
-// do is a request of a test, past the connector.
+// do sends a test's own request, bypassing the connector.
 func (s *server) do(ctx context.Context, method, path string, question, into any) error {
 	body := io.Reader(http.NoBody)
 	if question != nil {
@@ -142,7 +142,7 @@ func (s *server) put(t *testing.T, path string, question any) {
 	}
 }
 
-// nodes are the names in the catalog, without the server's own.
+// nodes are the names in the catalog, except the server's own.
 func (s *server) nodes(t *testing.T) []string {
 	t.Helper()
 	var listed []struct{ Node string }
@@ -158,7 +158,7 @@ func (s *server) nodes(t *testing.T) []string {
 	return names
 }
 
-// empty removes all that tests have written.
+// empty removes everything that tests have written.
 func (s *server) empty(t *testing.T) {
 	t.Helper()
 	for _, name := range s.nodes(t) {
@@ -179,7 +179,7 @@ func (s *server) connect(t *testing.T, options consul.Options) *consul.Registry 
 	return r
 }
 
-// catalog is a service on a node, as others register it.
+// catalog is a service on a node, as other clients register it.
 func catalog(node, service, id, status string) map[string]any {
 	return map[string]any{
 		"Node": node, "Address": "192.0.2.1",

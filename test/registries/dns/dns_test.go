@@ -9,7 +9,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	// One server for all; each test has a zone of its own.
+	// All tests share one server; each has its own zone.
 	b := startBind(t, 32)
 	next := 0
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {

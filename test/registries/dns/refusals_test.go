@@ -58,7 +58,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestMayNotWrite has keys that the policy does not let write, or none.
+// TestMayNotWrite uses keys that the policy does not let write, or none.
 func TestMayNotWrite(t *testing.T) {
 	b := startBind(t, 1)
 	for name, secret := range map[string]map[string][]byte{"reader": credentials("reader"), "no key": nil} {
@@ -86,7 +86,7 @@ func TestServiceIsOneLabel(t *testing.T) {
 	}
 }
 
-// TestAnyText takes ids that are no names, and metadata that DNS would escape.
+// TestAnyText uses IDs that are not valid names, and metadata that DNS would escape.
 func TestAnyText(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
@@ -107,7 +107,7 @@ func TestAnyText(t *testing.T) {
 	}
 }
 
-// TestOneOfTwoWins lets two change the same entry from the same list.
+// TestOneOfTwoWins makes two writers change the same entry from the same list.
 func TestOneOfTwoWins(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
@@ -139,8 +139,7 @@ func TestOneOfTwoWins(t *testing.T) {
 	}
 }
 
-// TestTampering repairs what somebody did to records by hand, and leaves alone
-// what is not ours.
+// TestTampering repairs manual changes to records, and leaves foreign records alone.
 func TestTampering(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
@@ -179,7 +178,7 @@ func TestTampering(t *testing.T) {
 	}
 }
 
-// remove deletes records as somebody who is not Usher.
+// remove deletes records as a client other than Usher.
 func (b *bind) remove(t *testing.T, records ...string) {
 	t.Helper()
 	request := new(mdns.Msg)
@@ -194,7 +193,7 @@ func (b *bind) remove(t *testing.T, records ...string) {
 	b.update(t, request)
 }
 
-// TestManyInstances fills the answer that callers get, and stops before it bursts.
+// TestManyInstances fills the answer that callers get, and stops before it overflows.
 func TestManyInstances(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
@@ -227,7 +226,7 @@ func TestManyInstances(t *testing.T) {
 	}
 }
 
-// tooMany checks what those are told that did not fit.
+// tooMany checks the errors for the entries that did not fit.
 func tooMany(t *testing.T, refused map[string]error) {
 	t.Helper()
 	for id, err := range refused {
@@ -237,7 +236,7 @@ func tooMany(t *testing.T, refused map[string]error) {
 	}
 }
 
-// TestServersLimit meets BIND's max-records-per-type.
+// TestServersLimit reaches BIND's max-records-per-type.
 func TestServersLimit(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, "small.test")

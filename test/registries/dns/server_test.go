@@ -25,14 +25,14 @@ import (
 const (
 	// fetchTime bounds a first download.
 	fetchTime = 15 * time.Minute
-	// secret is of a key that is known everywhere.
+	// secret belongs to a publicly known key.
 	secret = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I="
 	ttl    = 1
 	web    = "web"
 )
 
-// fetched returns the folder of the programs. It is asked for once, because apt
-// takes seconds to say what a package needs.
+// fetched returns the directory of the programs. It runs once, because apt takes
+// seconds to resolve a package's dependencies.
 var fetched = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
 	defer cancel()
@@ -46,9 +46,9 @@ type bind struct {
 	process *servers.Process
 }
 
-// config lets the key "usher" do what the connector needs, and the key "reader"
-// only look. max-records-per-type is 100 where nothing else is said, and more
-// instances than that would be refused.
+// config lets the key "usher" do what the connector needs, and the key "reader" only
+// read. max-records-per-type defaults to 100, and more instances than that would be
+// refused.
 const config = `
 key usher { algorithm hmac-sha256; secret "%[1]s"; };
 key usher512 { algorithm hmac-sha512; secret "%[1]s"; };
@@ -79,8 +79,8 @@ const zoneFile = `$TTL 1
 @ IN NS ns.test.
 `
 
-// startBind starts one with zones z0.test to z<n-1>.test, and small.test, which
-// takes no more than three records of a type and name.
+// startBind starts one with zones z0.test to z<n-1>.test, and small.test, which accepts
+// no more than three records of a type and name.
 func startBind(t *testing.T, zones int) *bind {
 	t.Helper()
 	root, err := fetched()
@@ -115,7 +115,7 @@ func (b *bind) write(t *testing.T, name, text string) {
 	}
 }
 
-// ready says whether it knows its zones.
+// ready returns nil once it knows its zones.
 func (b *bind) ready(ctx context.Context) error {
 	answer, err := b.query(ctx, "z0.test.", mdns.TypeSOA)
 	if err != nil {
@@ -129,7 +129,7 @@ func (b *bind) ready(ctx context.Context) error {
 
 func (b *bind) address() string { return fmt.Sprintf("127.0.0.1:%d", b.port) }
 
-// query asks as any caller would, without a key.
+// query queries as any caller would, without a key.
 func (b *bind) query(ctx context.Context, name string, kind uint16) (*mdns.Msg, error) {
 	request := new(mdns.Msg)
 	request.SetQuestion(name, kind)
@@ -139,7 +139,7 @@ func (b *bind) query(ctx context.Context, name string, kind uint16) (*mdns.Msg, 
 	return answer, err
 }
 
-// insert adds records as somebody who is not Usher, with Usher's key.
+// insert adds records as a client other than Usher, with Usher's key.
 func (b *bind) insert(t *testing.T, zone string, records ...string) {
 	t.Helper()
 	request := new(mdns.Msg)

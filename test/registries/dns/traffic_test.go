@@ -20,8 +20,8 @@ import (
 	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
-// caller resolves a service as a good client does: it keeps what it was told
-// for the TTL, and no longer.
+// caller resolves a service like a good client: it caches answers for the TTL, and no
+// longer.
 type caller struct {
 	bind *bind
 	name string
@@ -45,7 +45,7 @@ func (c *caller) where(ctx context.Context) (string, error) {
 	return c.targets[rand.IntN(len(c.targets))], nil
 }
 
-// resolve asks for the SRV records, and for the addresses of their targets.
+// resolve queries the SRV records and the addresses of their targets.
 func (c *caller) resolve(ctx context.Context) error {
 	asked := time.Now()
 	answer, err := c.bind.query(ctx, c.name, mdns.TypeSRV)
@@ -76,8 +76,8 @@ func newCaller(b *bind, zone string) *caller {
 	return &caller{bind: b, name: "_" + web + "._tcp." + zone + "."}
 }
 
-// TestTraffic lets instances join and leave under callers who resolve anew when
-// the TTL is over.
+// TestTraffic lets instances join and leave under callers that resolve again when the
+// TTL is over.
 func TestTraffic(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
@@ -92,7 +92,7 @@ func TestTraffic(t *testing.T) {
 		if left := traffic.Change(t, c, web, registry.Remove, old.Entry); traffic.Find(left, old.Entry.ID) != nil {
 			t.Fatalf("%s is still listed", old.Entry.ID)
 		}
-		// The propagation: the TTL, and a little for a resolution under way.
+		// The propagation: the TTL, and a little for a resolution in progress.
 		time.Sleep(ttl*time.Second + 300*time.Millisecond)
 		old.Kill()
 		old = next
@@ -103,7 +103,7 @@ func TestTraffic(t *testing.T) {
 	t.Logf("%d answers, none lost", callers.Answers())
 }
 
-// TestTrafficWithoutTheWait shows that the one before can fail.
+// TestTrafficWithoutTheWait shows that the previous test can fail.
 func TestTrafficWithoutTheWait(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
@@ -122,7 +122,7 @@ func TestTrafficWithoutTheWait(t *testing.T) {
 	}
 }
 
-// TestGoResolver lets Go's own resolver find the instances.
+// TestGoResolver: Go's own resolver finds the instances.
 func TestGoResolver(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))

@@ -22,7 +22,7 @@ import (
 	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
-// TestServer has one server for all tests, since it takes long to start.
+// TestServer uses one server for all tests, since it starts slowly.
 func TestServer(t *testing.T) {
 	s := start(t)
 	for _, test := range []struct {
@@ -45,7 +45,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// testConformance stops the server's process instead of ending it: Eureka keeps
+// testConformance suspends the server's process instead of ending it: Eureka keeps
 // nothing on disk.
 func testConformance(t *testing.T, s *server) {
 	breakIt := func(t *testing.T) {
@@ -72,8 +72,8 @@ func testConformance(t *testing.T, s *server) {
 	})
 }
 
-// testOthers takes an entry out of service, as operators of Eureka do, and
-// changes its metadata.
+// testOthers takes an entry out of service, as Eureka operators do, and changes its
+// metadata.
 func testOthers(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
 	want := try.Instance("a")
@@ -91,7 +91,7 @@ func testOthers(t *testing.T, s *server) {
 	}
 }
 
-// testSuccessor starts a connector right after another has written: it says
+// testSuccessor starts a connector right after another one has written: it reports
 // nothing before it knows.
 func testSuccessor(t *testing.T, s *server) {
 	first := s.connect(t, eureka.Options{})
@@ -113,7 +113,7 @@ func testSuccessor(t *testing.T, s *server) {
 	})
 }
 
-// testRenewals lets a short lease end several times over, then nobody renew it.
+// testRenewals runs past a short lease several times, and then lets nobody renew it.
 func testRenewals(t *testing.T, s *server) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	const lease = time.Second
@@ -121,7 +121,8 @@ func testRenewals(t *testing.T, s *server) {
 	try.Apply(t, r, registry.Put, try.Instance("a"))
 	try.List(t, r)
 	for end := time.Now().Add(6 * lease); time.Now().Before(end); <-time.After(poll) {
-		// The connector's time stands still but for this: the application is not forgotten.
+		// Otherwise the connector's time stands still: the application is not
+		// forgotten.
 		clock.Step(eureka.RenewInterval)
 		if have := try.List(t, r); len(have) != 1 {
 			t.Fatalf("an instance that is renewed is gone: %+v", have)
@@ -135,7 +136,7 @@ func testRenewals(t *testing.T, s *server) {
 	})
 }
 
-// testMany writes 3000 entries, and lists them before the cache knows them.
+// testMany writes 3000 entries, and lists them before they are in the cache.
 func testMany(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
 	var changes []registry.Change
@@ -158,8 +159,8 @@ func testMany(t *testing.T, s *server) {
 // period is how often a caller asks.
 const period = 500 * time.Millisecond
 
-// testTraffic rolls instances under a caller that asks for the application, as
-// clients of Eureka do, and gets what is in the server's cache.
+// testTraffic rolls instances under a caller that queries the application, as Eureka
+// clients do, and gets what is in the server's cache.
 func testTraffic(t *testing.T, s *server) {
 	service := traffic.Service{Connector: s.connect(t, eureka.Options{}), Name: "web", Propagation: 2*cache + 2*period}
 	traffic.Roll(t, service, func(t *testing.T) func() []string {
@@ -212,7 +213,7 @@ func testHung(t *testing.T, s *server) {
 	hung.Test(t, s.Process, s.connect(t, eureka.Options{}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }
 
-// testRestart loses everything with the server, which is listed as it is.
+// testRestart: the server loses everything, and the list shows that.
 func testRestart(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
 	try.Apply(t, r, registry.Put, try.Instance("a"))

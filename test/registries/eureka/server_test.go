@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// patience bounds every wait for something that has to happen.
+	// patience bounds every wait for something that must happen.
 	patience = 60 * time.Second
 	poll     = 50 * time.Millisecond
 	// fetchTime bounds a first download.
 	fetchTime = 15 * time.Minute
-	// cache is the age of the server's lists; twice as much is waited for.
+	// cache is the age of the server's lists; waits last twice as long.
 	cache = 500 * time.Millisecond
 )
 
@@ -35,7 +35,7 @@ type server struct {
 	address string
 }
 
-// start starts a server whose times are shorter than usual.
+// start starts a server with shorter intervals than usual.
 func start(t *testing.T) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
@@ -60,7 +60,7 @@ func start(t *testing.T) *server {
 			"--server.address=127.0.0.1", fmt.Sprintf("--server.port=%d", port),
 			"--eureka.client.register-with-eureka=false", "--eureka.client.fetch-registry=false",
 			fmt.Sprintf("--eureka.server.response-cache-update-interval-ms=%d", cache.Milliseconds()),
-			// Without these an instance that nobody renews would stay for minutes.
+			// Without these, an instance that nobody renews would stay for minutes.
 			"--eureka.server.eviction-interval-timer-in-ms=500", "--eureka.server.enable-self-preservation=false"},
 	})
 	return s
@@ -70,7 +70,7 @@ func (s *server) ready(ctx context.Context) error {
 	return s.do(ctx, http.MethodGet, "/apps", nil, nil)
 }
 
-// do is a request of a test, past the connector.
+// do sends a test's own request, bypassing the connector.
 func (s *server) do(ctx context.Context, method, path string, question, into any) error {
 	body := io.Reader(http.NoBody)
 	if question != nil {
@@ -111,7 +111,7 @@ func (s *server) must(t *testing.T, method, path string, question any) {
 	}
 }
 
-// foreign is an instance as others register it.
+// foreign is an instance as other clients register it.
 func foreign(app, id string) map[string]any {
 	return map[string]any{"instance": map[string]any{
 		"instanceId": id, "app": app, "hostName": "192.0.2.1", "ipAddr": "192.0.2.1", "vipAddress": app, "status": "UP",
@@ -121,8 +121,8 @@ func foreign(app, id string) map[string]any {
 	}}
 }
 
-// empty removes everything, and waits until that is listed. The list may also be
-// empty because it is from before there was something.
+// empty removes everything, and waits until the list shows that. The list may also be
+// empty because it is older than the entries.
 func (s *server) empty(t *testing.T) {
 	t.Helper()
 	began := time.Now()
@@ -140,7 +140,8 @@ func (s *server) empty(t *testing.T) {
 		}
 		for _, app := range said.Applications.Application {
 			for _, i := range app.Instance {
-				// Of what is in the cache alone the server says that it is not there.
+				// For an instance that is only in the cache, the server answers that it
+				// does not exist.
 				_ = s.do(try.Bounded(t), http.MethodDelete, "/apps/"+app.Name+"/"+i.InstanceID, nil, nil)
 			}
 		}

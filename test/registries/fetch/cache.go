@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fetch gets the programs that tests need and that are no part of the
-// tree, and keeps them in a cache of the user: Debian packages, which it unpacks
-// and does not install, programs that it builds from Go modules, and jars.
+// Package fetch gets the programs that tests need and that are not part of the tree,
+// and keeps them in a user's cache: Debian packages, which it unpacks without
+// installing, programs that it builds from Go modules, and jars.
 //
-// What is fetched or built is kept under a name that holds its version, so that
-// another version is another folder, and is moved there when it is whole.
+// What is downloaded or built is kept under a name that contains its version, so that
+// another version is another directory, and is moved there when complete.
 package fetch
 
 import (
@@ -20,15 +20,15 @@ import (
 	"time"
 )
 
-// CacheEnv names the environment variable that replaces the default cache
-// folder, which is "usher" in os.UserCacheDir().
+// CacheEnv names the environment variable that replaces the default cache directory,
+// which is "usher" in os.UserCacheDir().
 const CacheEnv = "USHER_CACHE"
 
-// lockPoll is how often the lock of a folder is asked for while another holds it.
+// lockPoll is how often to try the lock of a directory while another process holds it.
 const lockPoll = 200 * time.Millisecond
 
-// Cache is the folder of the user for something with that name and version. It
-// need not exist.
+// Cache is the user's directory for something with that name and version. It need not
+// exist.
 func Cache(name, version string) (string, error) {
 	root := os.Getenv(CacheEnv)
 	if root == "" {
@@ -41,8 +41,8 @@ func Cache(name, version string) (string, error) {
 	return filepath.Abs(filepath.Join(root, "conformance", name+"-"+version))
 }
 
-// Once makes the folder unless it is there: fill gets an empty one that becomes
-// it. Of several processes that want it, one makes it and the others wait.
+// Once creates the directory if it is missing: fill gets an empty one that becomes it.
+// If several processes need it, one creates it and the others wait.
 func Once(ctx context.Context, folder, what string, fill func(ctx context.Context, folder string) error) (err error) {
 	if isFolder(folder) {
 		return nil
@@ -58,7 +58,7 @@ func Once(ctx context.Context, folder, what string, fill func(ctx context.Contex
 	if isFolder(folder) {
 		return nil
 	}
-	// What a killed process left is not whole.
+	// What a killed process left is incomplete.
 	temp := folder + ".making"
 	if err := errors.Join(os.RemoveAll(temp), os.Mkdir(temp, 0o755)); err != nil {
 		return fmt.Errorf("make a folder for %s: %w", what, err)
@@ -72,8 +72,8 @@ func Once(ctx context.Context, folder, what string, fill func(ctx context.Contex
 	return os.Rename(temp, folder)
 }
 
-// tell shows what takes long to whoever waits for the test: on the terminal if
-// there is one, because go test holds a test's output back until its end.
+// tell shows slow steps to whoever waits for the test: on the terminal if there is one,
+// because go test holds back a test's output until its end.
 func tell(format string, args ...any) {
 	out := os.Stderr
 	if terminal, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0); err == nil {
@@ -109,7 +109,7 @@ func lock(ctx context.Context, path string) (unlock func() error, err error) {
 	}
 }
 
-// digest names what was made from the parts.
+// digest identifies what was made from the parts.
 func digest(parts ...string) string {
 	sum := sha256.New()
 	for _, part := range parts {

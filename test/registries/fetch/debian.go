@@ -12,10 +12,9 @@ import (
 	"strings"
 )
 
-// Debian unpacks Debian packages into one folder below the cache, without
-// installing them, and returns the folder. What they depend on is not fetched:
-// name it where it is needed, or use DebianProgram. It needs apt-get, dpkg and
-// the lists of packages.
+// Debian unpacks Debian packages into one directory below the cache, without installing
+// them, and returns the directory. It does not download dependencies: name them where
+// needed, or use DebianProgram. It needs apt-get, dpkg and the package lists.
 func Debian(ctx context.Context, name string, packages ...string) (string, error) {
 	uris, err := run(ctx, "", "apt-get", append([]string{"download", "--print-uris", "-qq"}, packages...)...)
 	if err != nil {
@@ -27,7 +26,7 @@ func Debian(ctx context.Context, name string, packages ...string) (string, error
 	}
 	what := "Fetching " + name + " from Debian"
 	return folder, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
-		// Held back by apt-get if its own user cannot write here.
+		// Without this, apt-get fails if its own user cannot write here.
 		args := append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, packages...)
 		if _, err := run(ctx, folder, "apt-get", args...); err != nil {
 			return fmt.Errorf("%w; if a package is no longer found, run apt-get update", err)
@@ -48,8 +47,8 @@ func Debian(ctx context.Context, name string, packages ...string) (string, error
 	})
 }
 
-// DebianProgram is Debian for a package of programs and the shared libraries that
-// it needs and that are not installed. Its programs run with LibraryPath.
+// DebianProgram is Debian for a package of programs and the shared libraries that it
+// needs and that are not installed. Its programs run with LibraryPath.
 func DebianProgram(ctx context.Context, name string) (string, error) {
 	return DebianPrograms(ctx, name, name)
 }
@@ -63,16 +62,16 @@ func DebianPrograms(ctx context.Context, name string, packages ...string) (strin
 	return Debian(ctx, name, slices.Concat(packages, libraries)...)
 }
 
-// LibraryPath is the LD_LIBRARY_PATH, as Spec.Env has it, that programs below the
-// folder need.
+// LibraryPath is the LD_LIBRARY_PATH, in the form of Spec.Env, that programs below the
+// directory need.
 func LibraryPath(folder string) string {
 	libraries, _ := filepath.Glob(filepath.Join(folder, "usr/lib/*-linux-gnu*")) // The pattern is well-formed.
 	more, _ := filepath.Glob(filepath.Join(folder, "lib/*-linux-gnu*"))
 	return "LD_LIBRARY_PATH=" + strings.Join(append(libraries, more...), ":")
 }
 
-// missingLibraries returns the packages of libraries that packages depend on, at
-// any remove, and that are not installed.
+// missingLibraries returns the library packages that packages depend on, directly or
+// indirectly, and that are not installed.
 func missingLibraries(ctx context.Context, packages []string) ([]string, error) {
 	tree, err := run(ctx, "", "apt-cache", append([]string{"depends", "--recurse", "--no-recommends", "--no-suggests",
 		"--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}, packages...)...)
@@ -92,7 +91,7 @@ func missingLibraries(ctx context.Context, packages []string) ([]string, error) 
 	var wanted []string
 	for line := range strings.Lines(tree) {
 		name := strings.TrimSpace(line)
-		// Indented lines are relations, and names in brackets are nobody's packages.
+		// Indented lines are relations, and names in brackets are virtual packages.
 		if strings.HasPrefix(line, name) && !strings.HasPrefix(name, "<") && !have[name] && isLibrary(name) {
 			wanted = append(wanted, name)
 		}
@@ -101,7 +100,7 @@ func missingLibraries(ctx context.Context, packages []string) ([]string, error) 
 	return slices.Compact(wanted), nil
 }
 
-// isLibrary leaves out what only an installation needs.
+// isLibrary excludes what only an installation needs.
 func isLibrary(name string) bool {
 	return strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs")
 }

@@ -17,8 +17,8 @@ import (
 // stopGrace is how long an interrupted command may take to end.
 const stopGrace = 5 * time.Second
 
-// GoProgram builds a program that the Go module in the folder pins, and returns
-// its path. pkg is the program's package, estimate how long a first build takes.
+// GoProgram builds a program pinned by the Go module in the directory, and returns its
+// path. pkg is the program's package, estimate how long a first build takes.
 func GoProgram(ctx context.Context, name, module, pkg, estimate string) (string, error) {
 	var pins []string
 	for _, file := range []string{"go.mod", "go.sum"} {
@@ -45,8 +45,8 @@ func GoProgram(ctx context.Context, name, module, pkg, estimate string) (string,
 	})
 }
 
-// Maven fetches what the pom.xml in the folder depends on, and returns the
-// folder of the jars. It needs mvn and Java.
+// Maven downloads the dependencies of the pom.xml in the directory, and returns the
+// directory of the jars. It needs mvn and Java.
 func Maven(ctx context.Context, name, project string) (string, error) {
 	pom, err := filepath.Abs(filepath.Join(project, "pom.xml"))
 	if err != nil {
@@ -68,7 +68,7 @@ func Maven(ctx context.Context, name, project string) (string, error) {
 	})
 }
 
-// Program finds a program that is installed.
+// Program finds an installed program.
 func Program(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -77,7 +77,7 @@ func Program(name string) (string, error) {
 	return path, nil
 }
 
-// run returns the command's stdout. Its error holds the end of what it wrote.
+// run returns the command's stdout. Its error holds the end of the output.
 func run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := Program(name)
 	if err != nil {
@@ -86,7 +86,8 @@ func run(ctx context.Context, dir, name string, args ...string) (string, error) 
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "LC_ALL=C")
-	// A group of its own, so that an interruption reaches what the command started.
+	// A separate process group, so that an interruption reaches what the command
+	// started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = stopGrace

@@ -33,14 +33,14 @@ func TestConformanceOverTCP(t *testing.T) { conform(t, (*proxy).tcp) }
 
 func TestConformanceOverUnixSocket(t *testing.T) { conform(t, (*proxy).unix) }
 
-// TestConformanceOfTwo has two processes behind one Registry.
+// TestConformanceOfTwo uses two processes behind one Registry.
 func TestConformanceOfTwo(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
 		a, b := startProxy(t), startProxy(t)
 		return registrytest.Subject{
 			Connector: connect(t, haproxy.Options{Addresses: []string{a.unix(), b.tcp()}}),
 			Seed: func(t *testing.T, service, id string) {
-				// One of them is enough to be in the way.
+				// A server on one of them is enough to interfere.
 				if answer, err := b.ask("add server " + service + "/" + id + " 192.0.2.1:1"); err != nil {
 					t.Fatal(answer, err)
 				}

@@ -51,7 +51,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestLevel has a socket that may look and not touch.
+// TestLevel uses a read-only socket.
 func TestLevel(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{fmt.Sprintf("tcp://127.0.0.1:%d", p.observer)}})
@@ -65,7 +65,7 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// TestNoHAProxy meets something else at the address: the frontend.
+// TestNoHAProxy finds something else at the address: the frontend.
 func TestNoHAProxy(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{fmt.Sprintf("tcp://127.0.0.1:%d", p.front)}})
@@ -74,7 +74,7 @@ func TestNoHAProxy(t *testing.T) {
 	}
 }
 
-// TestConfiguredServersAreForeign also covers one that is called like an entry.
+// TestConfiguredServersAreForeign also covers one that has the name of an entry.
 func TestConfiguredServersAreForeign(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.unix()}})
@@ -92,8 +92,8 @@ func TestConfiguredServersAreForeign(t *testing.T) {
 	}
 }
 
-// TestRegistrationChanges hands an instance to another Registration: the server
-// gets another name, and the instance is in service all the time.
+// TestRegistrationChanges hands an instance to another Registration: the server gets
+// another name, and the instance stays in service throughout.
 func TestRegistrationChanges(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.unix()}})
@@ -117,7 +117,7 @@ func TestRegistrationChanges(t *testing.T) {
 	}
 }
 
-// TestChecks lets HAProxy itself look whether instances are well.
+// TestChecks lets HAProxy itself check the instances' health.
 func TestChecks(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.unix()}, ServerOptions: "check inter 100ms fall 2"})
@@ -138,7 +138,7 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// TestManyServers takes a thousand in and out.
+// TestManyServers adds and removes a thousand servers.
 func TestManyServers(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.tcp()}})
@@ -162,8 +162,8 @@ func TestManyServers(t *testing.T) {
 	t.Logf("%d servers: in after %s, out after another %s", len(entries), in, time.Since(began)-in)
 }
 
-// TestTLS has a runtime API that asks for a client certificate. HAProxy 2.6 takes
-// "ssl" behind a stats socket and ignores it; a section of its own does it.
+// TestTLS uses a runtime API that requires a client certificate. HAProxy 2.6 accepts
+// "ssl" for a stats socket but ignores it; a separate section works.
 func TestTLS(t *testing.T) {
 	p := newProxy(t)
 	secure := servers.FreePorts(t, 1)[0]

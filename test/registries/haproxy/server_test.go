@@ -30,8 +30,8 @@ const (
 	fetchTime = 15 * time.Minute
 )
 
-// fetched returns the folder of the programs. It is asked for once, because apt
-// takes seconds to say what a package needs.
+// fetched returns the directory of the programs. It runs once, because apt takes
+// seconds to resolve a package's dependencies.
 var fetched = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
 	defer cancel()
@@ -41,9 +41,9 @@ var fetched = sync.OnceValues(func() (string, error) {
 // proxy is a real HAProxy, master and worker.
 type proxy struct {
 	root, folder string
-	// front is the port of the frontend for service web, api the one of the
-	// runtime API; socket is the same API as a file, and observer a third one
-	// without the level admin.
+	// front is the port of the frontend for service web, api that of the runtime API;
+	// socket is the same API as a file, and observer another API without the level
+	// admin.
 	front, api, observer int
 	socket               string
 	// more is added to the configuration.
@@ -73,15 +73,15 @@ backend sticky
 %[5]s
 `
 
-// newProxy prepares one that is not started.
+// newProxy prepares one without starting it.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	root, err := fetched()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// HAProxy takes a comma in the name of a socket for the end of it, and t.TempDir
-	// has those of the test's name.
+	// HAProxy ends a socket's name at a comma, and t.TempDir includes commas from the
+	// test's name.
 	folder, err := os.MkdirTemp("", "usher-haproxy-")
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func (p *proxy) start(t *testing.T) {
 	})
 }
 
-// reload lets a new worker take over, as systemctl reload does.
+// reload makes a new worker take over, as systemctl reload does.
 func (p *proxy) reload(t *testing.T) {
 	t.Helper()
 	before := p.pid(t)
@@ -156,7 +156,7 @@ func pidOf(info string) string {
 	return ""
 }
 
-// ask sends a command without the connector's help.
+// ask sends a command, bypassing the connector.
 func (p *proxy) ask(command string) (string, error) {
 	conn, err := (&net.Dialer{Timeout: patience}).Dial("unix", p.socket)
 	if err != nil {

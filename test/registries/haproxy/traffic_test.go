@@ -25,13 +25,13 @@ func (p *proxy) where(query string) func(context.Context) (string, error) {
 	}
 }
 
-// client opens a connection of its own for each request.
+// client opens a new connection for each request.
 func (p *proxy) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
-// slow sends n requests that take some time, and returns where their ends are
-// reported. They are in flight when it returns.
+// slow sends n requests that take some time, and returns a channel for their results.
+// They are in flight when it returns.
 func (p *proxy) slow(t *testing.T, n int, takes time.Duration) <-chan error {
 	t.Helper()
 	ends := make(chan error, n)
@@ -52,8 +52,8 @@ func (p *proxy) slow(t *testing.T, n int, takes time.Duration) <-chan error {
 	return ends
 }
 
-// leave removes an instance as passes do, until it is not listed, and kills it
-// in that moment. It returns what the entry said on the way.
+// leave removes an instance as passes do, until it is no longer listed, and then kills
+// it at once. It returns what the entry reported on the way.
 func leave(t *testing.T, c registry.Connector, i *traffic.Instance) (said []string) {
 	t.Helper()
 	traffic.Await(t, "the end of "+i.Entry.ID, func() string {
@@ -68,7 +68,7 @@ func leave(t *testing.T, c registry.Connector, i *traffic.Instance) (said []stri
 	return said
 }
 
-// TestTraffic lets instances join and leave under traffic, slow requests among it.
+// TestTraffic lets instances join and leave under traffic, including slow requests.
 func TestTraffic(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.unix()}})
@@ -93,8 +93,8 @@ func TestTraffic(t *testing.T) {
 	t.Logf("%d answers, %d of them slow, none lost", answers, slow.Answers())
 }
 
-// TestDrainWaitsForSessions keeps an entry listed while requests are in flight,
-// gives it no new ones, and lets it come back.
+// TestDrainWaitsForSessions keeps an entry listed while requests are in flight, sends
+// it no new ones, and lets it come back.
 func TestDrainWaitsForSessions(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.tcp()}})
@@ -108,7 +108,7 @@ func TestDrainWaitsForSessions(t *testing.T) {
 	if have == nil || have.Unsettled != want {
 		t.Fatalf("the entry is %+v, want it listed: %s", have, want)
 	}
-	// It comes back, and is drained anew.
+	// It comes back, and is drained again.
 	have = traffic.Find(traffic.Change(t, c, web, registry.Put, leaver.Entry), leaver.Entry.ID)
 	if have == nil || have.Unsettled != "" {
 		t.Fatalf("the entry that was put back is %+v", have)
@@ -134,8 +134,9 @@ func TestDrainWaitsForSessions(t *testing.T) {
 	t.Logf("%d requests finished; on the way it said: %s", leaver.Served(), said[len(said)-1])
 }
 
-// TestHoldBack updates an instance in its place, under traffic with slow requests:
-// its server stays, gets no new ones, is settled when the last is over, and comes back.
+// TestHoldBack updates an instance in place, under traffic with slow requests: its
+// server stays, gets no new requests, is settled when the last one is over, and comes
+// back.
 func TestHoldBack(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.tcp()}})
@@ -165,8 +166,8 @@ func TestHoldBack(t *testing.T) {
 	t.Logf("%d answers, none lost; holds had to wait %d times", fast.Answers()+slow.Answers(), waited)
 }
 
-// holdBack asks for it as passes do, until it is done, and returns how often it
-// had to wait for a session.
+// holdBack requests it as passes do, until it is done, and returns how often it had to
+// wait for a session.
 func (p *proxy) holdBack(t *testing.T, c registry.Connector, e registry.Entry) (waited int) {
 	t.Helper()
 	e.Weight = 0
@@ -187,7 +188,7 @@ func (p *proxy) holdBack(t *testing.T, c registry.Connector, e registry.Entry) (
 	return waited
 }
 
-// TestReload loses the servers, and has them back with the next comparison.
+// TestReload loses the servers, and the next comparison restores them.
 func TestReload(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{p.unix()}})
@@ -214,8 +215,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses takes an entry for in service when both have it, and for gone
-// when none has.
+// TestTwoProcesses considers an entry in service when both have it, and gone when
+// neither has.
 func TestTwoProcesses(t *testing.T) {
 	a, b := startProxy(t), startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{a.tcp(), b.tcp()}})

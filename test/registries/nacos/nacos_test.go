@@ -18,8 +18,8 @@ import (
 	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
-// TestServer has one server for all tests that need no other, since it takes
-// Nacos long to start, and a namespace for each of them.
+// TestServer uses one server for all tests that need no other, since Nacos starts
+// slowly, and a namespace for each of them.
 func TestServer(t *testing.T) {
 	s := start(t, nil)
 	for _, test := range []struct {
@@ -63,8 +63,8 @@ func testConformance(t *testing.T, s *server) {
 	})
 }
 
-// testConsole changes an entry as Nacos's console does. What the console
-// says stays beside the instance, and covers what is registered later.
+// testConsole changes an entry as Nacos's console does. The console stores its settings
+// separately from the instance, and they override what is registered later.
 func testConsole(t *testing.T, s *server) {
 	root := s.root()
 	r := s.connect(t, nacos.Options{Root: root})
@@ -80,7 +80,7 @@ func testConsole(t *testing.T, s *server) {
 	if have := try.List(t, r); len(have) != 1 || !have[0].Same(want) {
 		t.Errorf("after the repair: %+v", have)
 	}
-	// The next Pod of that address starts without what was said of this one.
+	// The next Pod of that address starts without this one's settings.
 	want.Version = try.List(t, r)[0].Version
 	try.Apply(t, r, registry.Remove, want)
 	next := try.Instance("b")
@@ -91,7 +91,7 @@ func testConsole(t *testing.T, s *server) {
 	}
 }
 
-// testAddressOfAnother refuses to overwrite what Nacos knows by that address.
+// testAddressOfAnother refuses to overwrite an existing entry of Nacos at that address.
 func testAddressOfAnother(t *testing.T, s *server) {
 	root := s.root()
 	r := s.connect(t, nacos.Options{Root: root})
@@ -109,7 +109,7 @@ func testAddressOfAnother(t *testing.T, s *server) {
 			t.Errorf("port %d: %v, want %v", port, err, mark)
 		}
 	}
-	// In one batch the address passes on.
+	// In one batch, the address passes on.
 	ours.Version = try.List(t, r)[0].Version
 	err := r.Apply(try.Bounded(t), "web", []registry.Change{
 		{Op: registry.Put, Entry: try.Instance("b")}, {Op: registry.Remove, Entry: ours}})
@@ -118,7 +118,7 @@ func testAddressOfAnother(t *testing.T, s *server) {
 	}
 }
 
-// testEphemeralService says that applications register themselves.
+// testEphemeralService reports that applications register themselves.
 func testEphemeralService(t *testing.T, s *server) {
 	root := s.root()
 	theirs := foreign(root, "web", "theirs", 1)
@@ -131,7 +131,7 @@ func testEphemeralService(t *testing.T, s *server) {
 	}
 }
 
-// testHealthCheck lets Nacos check a port where nobody listens.
+// testHealthCheck makes Nacos check a port where nobody listens.
 func testHealthCheck(t *testing.T, s *server) {
 	root := s.root()
 	check := func(checks bool) {
@@ -155,8 +155,8 @@ func testHealthCheck(t *testing.T, s *server) {
 	t.Log(err)
 }
 
-// TestUsers logs in, and says what is wrong with those who cannot. To a wrong
-// password this server answers that it failed itself.
+// TestUsers logs in, and reports what is wrong if that fails. This server answers a
+// wrong password with an internal error.
 func TestUsers(t *testing.T) {
 	s := start(t, map[string]string{"nacos.core.auth.enabled": "true", "nacos.core.auth.admin.enabled": "true"})
 	s.must(t, http.MethodPost, "/nacos/v3/auth/user/admin", url.Values{"password": {"right-one"}})
@@ -185,7 +185,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// testHung stops the server's process for a while.
+// testHung suspends the server's process for a while.
 func testHung(t *testing.T, s *server) {
 	root := s.root()
 	hung.Test(t, s.Process, s.connect(t, nacos.Options{Root: root}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// patience bounds every wait for something that has to happen.
+	// patience bounds every wait for something that must happen.
 	patience = 2 * time.Minute
 	poll     = 50 * time.Millisecond
 	// fetchTime bounds a first download.
@@ -35,11 +35,11 @@ const (
 	instancePath = "/nacos/v3/admin/ns/instance"
 )
 
-// server is a Nacos of one member.
+// server is a single-member Nacos.
 type server struct {
 	*servers.Process
 	address string
-	checks  bool // Whether it checks instances' ports by itself.
+	checks  bool // Whether it checks instances' ports itself.
 	roots   int
 }
 
@@ -49,7 +49,7 @@ func (s *server) root() nacos.Root {
 	return nacos.Root{Namespace: fmt.Sprintf("test-%d", s.roots)}
 }
 
-// start starts a server with these settings besides its own.
+// start starts a server with these settings added to its own.
 func start(t *testing.T, settings map[string]string) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
@@ -72,7 +72,7 @@ func start(t *testing.T, settings map[string]string) *server {
 	all := map[string]string{
 		"nacos.server.main.port": strconv.Itoa(port), "nacos.core.auth.system.type": "nacos",
 		"nacos.core.auth.enabled": "false", "nacos.core.auth.admin.enabled": "false", "nacos.core.auth.console.enabled": "false",
-		"db.pool.config.connectionTimeout":    "30000", // Milliseconds; its own default is short for a busy machine.
+		"db.pool.config.connectionTimeout":    "30000", // Milliseconds; the default is short for a busy machine.
 		"nacos.core.auth.server.identity.key": "test", "nacos.core.auth.server.identity.value": "test",
 		"nacos.core.auth.plugin.nacos.token.secret.key": "dGhpcyBpcyBhIGtleSBvZiB0ZXN0cyB0aGF0IGlzIGxvbmcgZW5vdWdo",
 	}
@@ -86,7 +86,7 @@ func start(t *testing.T, settings map[string]string) *server {
 	return s
 }
 
-// configure writes the settings into a folder.
+// configure writes the settings into a directory.
 func configure(t *testing.T, settings map[string]string) string {
 	t.Helper()
 	var text strings.Builder
@@ -100,7 +100,7 @@ func configure(t *testing.T, settings map[string]string) string {
 	return folder
 }
 
-// freePort is one whose neighbours are free that Nacos derives from it.
+// freePort is a free port; the ports that Nacos derives from it are free too.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -119,8 +119,8 @@ func free(t *testing.T, port int) bool {
 	return err == nil && listener.Close() == nil
 }
 
-// ready waits for the server, and turns its own checks off where a test does
-// not want them: nobody answers at the addresses of most.
+// ready waits for the server, and disables its own health checks where a test does not
+// want them: most addresses have no listener.
 func (s *server) ready(ctx context.Context) error {
 	if _, err := s.do(ctx, http.MethodGet, "/nacos/v3/admin/core/state/readiness", nil); err != nil {
 		return err
@@ -128,12 +128,12 @@ func (s *server) ready(ctx context.Context) error {
 	_, err := s.do(ctx, http.MethodPut, "/nacos/v3/admin/ns/ops/switches",
 		url.Values{"entry": {"healthCheckEnabled"}, "value": {strconv.FormatBool(s.checks)}})
 	if err != nil && strings.Contains(err.Error(), "403") {
-		return nil // It has users; such tests look at no health.
+		return nil // It has users; such tests check no health.
 	}
 	return err
 }
 
-// do is a request of a test, past the connector. It returns the answer's data.
+// do sends a test's own request, bypassing the connector. It returns the answer's data.
 func (s *server) do(ctx context.Context, method, path string, form url.Values) (json.RawMessage, error) {
 	target := s.address + path
 	if len(form) > 0 {
@@ -166,7 +166,7 @@ func (s *server) must(t *testing.T, method, path string, form url.Values) {
 	}
 }
 
-// foreign is an instance as others register it.
+// foreign is an instance as other clients register it.
 func foreign(root nacos.Root, service, id string, port int) url.Values {
 	metadata, _ := json.Marshal(map[string]string{"usher-id": id, "usher-address": fmt.Sprintf("192.0.2.1:%d", port)})
 	return url.Values{

@@ -19,8 +19,8 @@ import (
 // period is how often the caller asks.
 const period = 500 * time.Millisecond
 
-// testTraffic rolls instances under a caller that asks by Nacos's API for
-// clients, as those do that have no subscription.
+// testTraffic rolls instances under a caller that polls Nacos's client API, as clients
+// without a subscription do.
 func testTraffic(t *testing.T, s *server) {
 	root := s.root()
 	service := traffic.Service{Connector: s.connect(t, nacos.Options{Root: root}), Name: "web", Propagation: 2 * period}

@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	// patience bounds every wait for something that has to happen.
+	// patience bounds every wait for something that must happen.
 	patience = 30 * time.Second
 	// fetchTime bounds a first download.
 	fetchTime = 15 * time.Minute
 )
 
-// packages are those of Debian that the server's classes are in.
+// packages are the Debian packages with the server's classes.
 var packages = []string{
 	"libzookeeper-java", "libnetty-java", "libslf4j-java", "libdropwizard-metrics-java", "libsnappy-java",
 	"libjackson2-core-java", "libjackson2-databind-java", "libjackson2-annotations-java", "libcommons-cli-java",
 }
 
-// jars are those in them that the server needs. Others would log elsewhere.
+// jars are the ones in them that the server needs. Others would log elsewhere.
 var jars = []string{
 	"zookeeper", "zookeeper-jute", "netty-all", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java",
 	"jackson-core", "jackson-databind", "jackson-annotations", "commons-cli",
 }
 
-// server is a ZooKeeper of one member.
+// server is a single-member ZooKeeper.
 type server struct {
 	*servers.Process
 	address string
@@ -83,7 +83,7 @@ func java(t *testing.T) string {
 	return path
 }
 
-// ready asks whether the server serves.
+// ready returns nil once the server serves requests.
 func (s *server) ready(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.address)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *server) ready(ctx context.Context) error {
 	return nil
 }
 
-// raw is a client past the connector.
+// raw is a client that bypasses the connector.
 func (s *server) raw(t *testing.T) *zk.Conn {
 	t.Helper()
 	conn, _, err := zk.Connect([]string{s.address}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
@@ -122,7 +122,7 @@ type discard struct{}
 
 func (discard) Printf(string, ...any) {}
 
-// empty removes everything below the path, and the path.
+// empty removes the path and everything below it.
 func empty(t *testing.T, conn *zk.Conn, path string) {
 	t.Helper()
 	children, _, err := conn.Children(path)
@@ -140,7 +140,7 @@ func empty(t *testing.T, conn *zk.Conn, path string) {
 	}
 }
 
-// create writes a node and its parents, as others do.
+// create writes a node and its parents, as other clients do.
 func create(t *testing.T, conn *zk.Conn, path string, data string, acl []zk.ACL) {
 	t.Helper()
 	for i, c := range path[1:] {

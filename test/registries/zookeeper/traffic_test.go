@@ -19,13 +19,13 @@ import (
 	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
-// dubboDelay is how long Dubbo's client may hold back what it heard, once it has
-// heard of several changes.
+// dubboDelay is how long Dubbo's client may hold back news once several changes have
+// arrived.
 const dubboDelay = 5 * time.Second
 
-// caller runs the Consumer.java of the folder, which finds instances with the
-// library that the folder's pom.xml names, and returns what it knows: for each
-// instance its address, and more after a bar.
+// caller runs the directory's Consumer.java, which finds instances with the library in
+// the directory's pom.xml, and returns what it knows: the address of each instance, and
+// more after a bar.
 func caller(t *testing.T, folder string, args ...string) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
@@ -73,7 +73,7 @@ func caller(t *testing.T, folder string, args ...string) func() []string {
 	return func() []string { return *known.Load() }
 }
 
-// addresses leaves out what comes after the bar.
+// addresses drops what follows the bar.
 func addresses(instances func() []string) func() []string {
 	return func() []string {
 		var all []string
@@ -97,8 +97,8 @@ func TestCuratorTraffic(t *testing.T) {
 	})
 }
 
-// TestDubboTraffic rolls instances under a caller that uses Dubbo's own client
-// of ZooKeeper. Requests are HTTP: what is tested is who is asked.
+// TestDubboTraffic rolls instances under a caller that uses Dubbo's own ZooKeeper
+// client. Requests are HTTP: the test is about which instances are asked.
 func TestDubboTraffic(t *testing.T) {
 	s := start(t)
 	service := traffic.Service{
@@ -120,7 +120,7 @@ func TestPayload(t *testing.T) {
 	}{
 		"java.lang.Void": {nil, "10.0.0.1:8080|null"},
 		"java.util.Map":  {map[string]string{"zone": "a"}, "10.0.0.1:8080|{zone=a}"},
-		// The key @class chooses the class, as Curator's own payloads do.
+		// The key @class chooses the class, as in Curator's own payloads.
 		"java.util.TreeMap": {map[string]string{"@class": "java.util.TreeMap", "zone": "a"}, "10.0.0.1:8080|{zone=a}"},
 	} {
 		e := try.Instance("a")
@@ -133,7 +133,8 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// TestDubboWeight changes the weight of a provider: a caller has one of it all the time.
+// TestDubboWeight changes the weight of a provider: a caller always sees exactly one
+// version of it.
 func TestDubboWeight(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
@@ -147,7 +148,7 @@ func TestDubboWeight(t *testing.T) {
 	knows(t, instances, "10.0.0.1:8080|20")
 }
 
-// knows waits until the caller knows that one instance.
+// knows waits until the caller knows exactly that instance.
 func knows(t *testing.T, instances func() []string, want string) {
 	t.Helper()
 	for ctx := try.Bounded(t); ; {

@@ -61,7 +61,7 @@ func TestEntriesOutliveTheirWriter(t *testing.T) {
 	}
 }
 
-// TestDisabledByCurator shows an instance that Curator's callers skip.
+// TestDisabledByCurator reports an instance that Curator's callers skip.
 func TestDisabledByCurator(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
@@ -87,8 +87,8 @@ func TestDisabledByCurator(t *testing.T) {
 	}
 }
 
-// TestDubboNames reads the names as Dubbo does, and keeps to one of them through
-// a change of weight.
+// TestDubboNames reads the names as Dubbo does, and keeps one of them when the weight
+// changes.
 func TestDubboNames(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
@@ -120,7 +120,7 @@ func TestDubboNames(t *testing.T) {
 	if have := names(); !slices.Equal(have, []string{strings.Replace(want, "=10", "=20", 1)}) {
 		t.Errorf("after the change of weight the providers are %v", have)
 	}
-	// A provider that registered itself under the very URL is not ours to take.
+	// A provider that registered itself under the same URL is not ours to take over.
 	self := try.Instance("b")
 	self.Address = "10.0.0.2"
 	create(t, s.raw(t), "/dubbo/web/providers/"+url.QueryEscape(
@@ -167,7 +167,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// TestMaskedACL writes where we may not see whose the folder is.
+// TestMaskedACL writes where we may not read who owns the folder.
 func TestMaskedACL(t *testing.T) {
 	s := start(t)
 	const permissions = zk.PermRead | zk.PermWrite | zk.PermCreate | zk.PermDelete
@@ -186,7 +186,7 @@ func TestMaskedACL(t *testing.T) {
 	}
 }
 
-// TestUnreadable never takes what it may not read for an empty list.
+// TestUnreadable never treats an unreadable list as an empty one.
 func TestUnreadable(t *testing.T) {
 	s := start(t)
 	create(t, s.raw(t), "/services", "", zk.DigestACL(zk.PermAll, "other", "secret"))
@@ -199,8 +199,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestFolderThatVanishes writes where Curator's container went with its last
-// instance, between the list and the write or before.
+// TestFolderThatVanishes writes where Curator's container was deleted with its last
+// instance, before the write or between list and write.
 func TestFolderThatVanishes(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
@@ -217,7 +217,7 @@ func TestFolderThatVanishes(t *testing.T) {
 	}
 }
 
-// TestHung stops the server's process for a while.
+// TestHung suspends the server's process for a while.
 func TestHung(t *testing.T) {
 	s := start(t)
 	hung.Test(t, s.Process, s.connect(t, zookeeper.Options{Layout: zookeeper.Curator}),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certs makes certificates for tests.
+// Package certs creates certificates for tests.
 package certs
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Authority signs certificates that are good for an hour.
+// Authority signs certificates that are valid for an hour.
 type Authority struct {
 	// PEM is its own certificate.
 	PEM []byte
@@ -29,7 +29,7 @@ type Authority struct {
 	serial      int64
 }
 
-// New makes an authority.
+// New creates an authority.
 func New(t *testing.T) *Authority {
 	t.Helper()
 	a := &Authority{t: t}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hung holds a server still under a connector's feet.
+// Package hung suspends a server while a connector uses it.
 package hung
 
 import (
@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// limit is what a call may take, slack how much later it may return.
+	// limit is how long a call may take, slack how much later it may return.
 	limit = time.Second
 	slack = time.Second
-	// recovery bounds the time until a server that runs again is used.
+	// recovery bounds the time until a resumed server is used.
 	recovery = 30 * time.Second
 )
 
-// Test stops the server's process without ending it: calls end in time, as
-// transient, those of others as well, and the next one works when it runs again.
+// Test suspends the server's process: calls, including those for others, end in time
+// with a transient error, and the next call works when it runs again.
 func Test(t *testing.T, server *servers.Process, connector registry.Connector, change registry.Change) {
 	t.Helper()
 	if err := connector.Ping(bounded(t, recovery)); err != nil {

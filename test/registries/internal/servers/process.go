@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package servers runs the real servers that connectors are tested with, for the
-// length of a test.
+// duration of a test.
 package servers
 
 import (
@@ -23,31 +23,31 @@ import (
 )
 
 const (
-	// startTimeout bounds the time until a server is ready: one in Java takes
-	// seconds where many tests share a processor.
+	// startTimeout bounds the time until a server is ready: a Java server takes seconds
+	// when many tests share a processor.
 	startTimeout = 2 * time.Minute
-	// readyPoll is how often a server is asked whether it is ready.
+	// readyPoll is how often to check whether a server is ready.
 	readyPoll = 50 * time.Millisecond
 	// shownLines is how much of its output a failed test shows.
 	shownLines = 40
 )
 
-// Spec says how a server is run.
+// Spec describes how to run a server.
 type Spec struct {
 	// Name is for people.
 	Name string
 	// Path is the program, Args are its arguments.
 	Path string
 	Args []string
-	// Dir is the working directory, that of the test if empty.
+	// Dir is the working directory; the test's if empty.
 	Dir string
 	// Env is added to the environment.
 	Env []string
-	// Ready returns nil when the server can be used.
+	// Ready returns nil when the server is usable.
 	Ready func(ctx context.Context) error
 }
 
-// Process is a server that runs for the length of a test.
+// Process is a server that runs for the duration of a test.
 type Process struct {
 	spec Spec
 	log  string
@@ -58,8 +58,8 @@ type Process struct {
 	end  error
 }
 
-// Start starts a server, waits until it is ready, and kills it at the end of the
-// test. A test that failed shows the end of the server's output.
+// Start starts a server, waits until it is ready, and kills it at the end of the test.
+// A failed test shows the end of the server's output.
 func Start(t *testing.T, spec Spec) *Process {
 	t.Helper()
 	p := &Process{spec: spec, log: filepath.Join(t.TempDir(), spec.Name+".log")}
@@ -102,9 +102,9 @@ func (p *Process) Restart(ctx context.Context) error {
 	}
 }
 
-// spawn starts the process in a goroutine that keeps its thread until the
-// process ends: the kernel kills the process with the thread that started it,
-// however this one ends.
+// spawn starts the process in a goroutine that keeps its thread until the process ends:
+// the kernel kills the process with the thread that started it, however this program
+// ends.
 func (p *Process) spawn() error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *Process) Done() <-chan struct{} {
 	return p.done
 }
 
-// PID is the process id of the last start.
+// PID is the process ID of the last start.
 func (p *Process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,16 +158,16 @@ func (p *Process) exit() error {
 	return p.end
 }
 
-// Signal sends a signal to the process alone.
+// Signal sends a signal only to the process itself.
 func (p *Process) Signal(signal syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd.Process.Signal(signal)
 }
 
-// Hold stops the process without ending it, until it is sent SIGCONT, and returns
-// when all its threads stand still: the signal itself is only a request, and a
-// server may answer a call yet that is made right after it.
+// Hold suspends the process until it is sent SIGCONT, and returns when all its threads
+// have stopped: the signal itself is only a request, and a server might still answer a
+// call made right after it.
 func (p *Process) Hold() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -180,8 +180,8 @@ func (p *Process) Hold() error {
 	}
 }
 
-// Kill ends the process, and what it started, with SIGKILL, and returns when it
-// is gone. To kill what has ended, or never began, is no error.
+// Kill ends the process, and what it started, with SIGKILL, and returns when it is
+// gone. It is not an error if the process has ended or never started.
 func (p *Process) Kill() error {
 	p.mu.Lock()
 	cmd, done := p.cmd, p.done
@@ -210,7 +210,7 @@ func (p *Process) Output() string {
 	return lastLines(string(data), shownLines)
 }
 
-// Break kills the process, as registrytest.Subject has it.
+// Break kills the process, for registrytest.Subject.
 func (p *Process) Break(t *testing.T) {
 	t.Helper()
 	if err := p.Kill(); err != nil {
@@ -218,8 +218,8 @@ func (p *Process) Break(t *testing.T) {
 	}
 }
 
-// Mend starts the process anew, as registrytest.Subject has it. The process lives
-// as long as the test that it was first started for.
+// Mend restarts the process, for registrytest.Subject. The process lives as long as the
+// test that it was first started for.
 func (p *Process) Mend(t *testing.T) {
 	t.Helper()
 	if err := p.Restart(t.Context()); err != nil {
@@ -227,8 +227,8 @@ func (p *Process) Mend(t *testing.T) {
 	}
 }
 
-// FreePorts returns n ports of 127.0.0.1 that nobody listens on, with TCP nor
-// with UDP. They are held until all are known, so that no two are the same.
+// FreePorts returns n ports of 127.0.0.1 that are free for both TCP and UDP. They are
+// held until all are known, so that no two are the same.
 func FreePorts(t *testing.T, n int) []int {
 	t.Helper()
 	var ports []int
@@ -243,7 +243,7 @@ func FreePorts(t *testing.T, n int) []int {
 		defer func() { _ = tcp.Close() }()
 		udp, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", tcp.Addr().String())
 		if err != nil {
-			continue // Taken for UDP: another one.
+			continue // Taken for UDP: try another one.
 		}
 		defer func() { _ = udp.Close() }()
 		ports = append(ports, tcp.Addr().(*net.TCPAddr).Port)

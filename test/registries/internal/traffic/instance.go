@@ -16,7 +16,7 @@ import (
 
 // Instance is an HTTP server on loopback that answers with its name.
 type Instance struct {
-	// Entry is what its registry is to list.
+	// Entry is what its registry should list.
 	Entry registry.Entry
 
 	server *http.Server
@@ -54,14 +54,15 @@ func Start(t *testing.T, name string) *Instance {
 	return i
 }
 
-// Kill ends the instance as a process ends, at once: what is in flight is lost.
+// Kill ends the instance at once, like the end of a process: requests in flight are
+// lost.
 func (i *Instance) Kill() { _ = i.server.Close() }
 
 // Served is how many requests it has answered.
 func (i *Instance) Served() int64 { return i.served.Load() }
 
-// Change applies changes computed from a list, as a pass does, and returns what
-// is listed then.
+// Change applies changes computed from a list, as a pass does, and returns the
+// resulting list.
 func Change(t *testing.T, c registry.Connector, service string, op registry.Op, entries ...registry.Entry) []registry.Entry {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

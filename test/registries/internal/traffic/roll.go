@@ -14,23 +14,23 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Service is what the instances of Roll are registered as.
+// Service is how the instances of Roll are registered.
 type Service struct {
 	Connector registry.Connector
 	Name      string
-	// Propagation is how long callers may take to hear of a change.
+	// Propagation is how long callers may take to learn of a change.
 	Propagation time.Duration
 	// Metadata is what every entry has.
 	Metadata map[string]string
 }
 
-// Roll replaces each of three instances under traffic, as a rollout does: it is
-// taken out of the registry, the propagation time goes by, it ends, another one
-// joins. No request may be lost. Then an instance ends that is still listed:
-// requests must be lost, or the traffic would prove nothing.
+// Roll replaces each of three instances under traffic, as a rollout does: it is removed
+// from the registry, the propagation time passes, it ends, and another one joins. No
+// request may be lost. Then an instance ends that is still listed: requests must be
+// lost, or the traffic would prove nothing.
 //
-// consumer is called when three instances are listed; it returns what a caller
-// sees at the moment of each request.
+// consumer is called when three instances are listed; it returns what a caller sees at
+// the moment of each request.
 func Roll(t *testing.T, s Service, consumer func(t *testing.T) func() []string) {
 	t.Helper()
 	var instances []*Instance
@@ -39,8 +39,8 @@ func Roll(t *testing.T, s Service, consumer func(t *testing.T) func() []string) 
 	}
 	addresses := consumer(t)
 	AwaitCount(t, "three instances", 3, func() int64 { return int64(len(addresses())) })
-	// On a connection of its own a client tries nothing twice, which would hide a
-	// lost request.
+	// With a new connection each, a client retries nothing, which would hide a lost
+	// request.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	callers := Call(t, Load{Callers: 4, Pause: 5 * time.Millisecond, Client: client, Where: inTurn(addresses)})
 	for n, old := range instances {
@@ -72,7 +72,7 @@ func (s Service) leave(t *testing.T, i *Instance) {
 	if Find(Change(t, s.Connector, s.Name, registry.Remove, i.Entry), i.Entry.ID) != nil {
 		t.Fatalf("%s is still listed", i.Entry.ID)
 	}
-	// This is the time that is under test, not a wait for something.
+	// This delay is under test; it does not wait for a condition.
 	<-time.After(s.Propagation)
 	i.Kill()
 }

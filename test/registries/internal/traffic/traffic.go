@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic sends real requests to instances that join, drain and leave,
-// as callers that find them in a registry do, and counts those that are lost.
+// Package traffic sends real requests to instances that join, drain and leave, like
+// callers that find them in a registry, and counts the lost ones.
 package traffic
 
 import (
@@ -18,25 +18,25 @@ import (
 const (
 	// requestTimeout is when a request counts as lost.
 	requestTimeout = 30 * time.Second
-	// patience bounds every wait for something that has to happen.
+	// patience bounds every wait for something that must happen.
 	patience = 30 * time.Second
 	poll     = 10 * time.Millisecond
 )
 
-// Load says which requests are sent.
+// Load describes the requests to send.
 type Load struct {
-	// Callers is how many send requests side by side.
+	// Callers is the number of concurrent callers.
 	Callers int
-	// Pause is between two requests of one caller.
+	// Pause is the time between two requests of one caller.
 	Pause time.Duration
 	// Client sends them.
 	Client *http.Client
-	// Where returns the URL of the next one at its time. Its error counts as a
+	// Where returns the URL of the next request when it is due. Its error counts as a
 	// lost request.
 	Where func(ctx context.Context) (string, error)
 }
 
-// Callers send requests until they are told to stop.
+// Callers send requests until they are stopped.
 type Callers struct {
 	answers atomic.Int64
 	stop    func()
@@ -45,7 +45,7 @@ type Callers struct {
 	losses []string
 }
 
-// Call starts callers, who go on until Stop or the test's end.
+// Call starts callers, which continue until Stop or the test's end.
 func Call(t *testing.T, load Load) *Callers {
 	t.Helper()
 	c := &Callers{}
@@ -81,10 +81,10 @@ func (c *Callers) count(err error) {
 	c.losses = append(c.losses, err.Error())
 }
 
-// Answers is how many requests succeeded so far.
+// Answers is how many requests have succeeded so far.
 func (c *Callers) Answers() int64 { return c.answers.Load() }
 
-// Losses says why each of the lost requests so far was lost.
+// Losses lists the cause of each lost request so far.
 func (c *Callers) Losses() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,9 +97,9 @@ func (c *Callers) Stop() []string {
 	return c.Losses()
 }
 
-// One sends a request and reports what is wrong with the answer. Its time is its
-// own, since the end of the context loses none. Clients try a POST only once, unless not a
-// byte of it was sent.
+// One sends a request and reports what is wrong with the answer. It has its own
+// timeout, so the end of the context loses no request. Clients send a POST only once,
+// unless not a single byte of it was sent.
 func One(ctx context.Context, client *http.Client, where func(ctx context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -115,7 +115,7 @@ func One(ctx context.Context, client *http.Client, where func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	defer func() { _ = response.Body.Close() }() // It was read.
+	defer func() { _ = response.Body.Close() }() // It has been read.
 	if _, err := io.ReadAll(response.Body); err != nil {
 		return err
 	}
@@ -125,8 +125,7 @@ func One(ctx context.Context, client *http.Client, where func(ctx context.Contex
 	return nil
 }
 
-// Await waits until a condition holds: look returns what is in its way, empty
-// for nothing.
+// Await waits until a condition holds: look returns what is missing, empty for nothing.
 func Await(t *testing.T, what string, look func() string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; <-time.After(poll) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package try is what the tests of connectors have in common: an instance, its way
-// through a connector, and the time to wait for it.
+// Package try is what the tests of connectors share: an instance, its way through a
+// connector, and the time to wait for it.
 package try
 
 import (
@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// patience bounds each wait: servers in Java are slow to take notice where many
-	// tests share a processor.
+	// patience bounds each wait: Java servers react slowly when many tests share a
+	// processor.
 	patience = 2 * time.Minute
-	// poll is how often a condition is looked at.
+	// poll is how often a condition is checked.
 	poll = 50 * time.Millisecond
-	// service is what all instances are of.
+	// service is the service of all instances.
 	service = "web"
 )
 
@@ -30,7 +30,7 @@ func Bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// Eventually waits until what is said holds.
+// Eventually waits until a condition holds.
 func Eventually(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	for ctx := Bounded(t); !true(); {
