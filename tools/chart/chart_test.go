@@ -23,7 +23,7 @@ const root = "../.."
 
 var chartFolder = filepath.Join(root, "charts", "usher")
 
-// cases are the values that the chart is tried with, by their file's name.
+// cases are the values that the chart is tested with, by file name.
 func cases(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("testdata/values/*.yaml")
@@ -69,8 +69,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestGolden: what each set of values makes, without the CRDs' text. They are read by
-// the tests on a real API server as well.
+// TestGolden covers the output for each set of values, without the CRDs' text. The
+// tests on a real API server read the same files.
 func TestGolden(t *testing.T) {
 	for name, values := range cases(t) {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func nameOf(t *testing.T, object Object) string {
 	return head.Metadata.Name
 }
 
-// TestValuesRefused: what cannot be meant is refused, with the field's name.
+// TestValuesRefused: invalid values are refused with the field's name.
 func TestValuesRefused(t *testing.T) {
 	for _, test := range []struct{ values, want string }{
 		{"replica: 3", "replica"},
@@ -142,8 +142,8 @@ func TestValuesRefused(t *testing.T) {
 	}
 }
 
-// TestSchemaKnowsAllValues: a value that is documented is in the schema, since the
-// defaults have to fit it; and what the schema knows is documented.
+// TestSchemaKnowsAllValues: a documented value is in the schema, since the defaults
+// must match it; and the schema contains only documented values.
 func TestSchemaKnowsAllValues(t *testing.T) {
 	var schema, values map[string]any
 	read(t, filepath.Join(chartFolder, "values.schema.json"), &schema)
@@ -157,7 +157,7 @@ func TestSchemaKnowsAllValues(t *testing.T) {
 }
 
 // TestNames: every object is named after the release, so that two releases do not
-// fight over one.
+// conflict.
 func TestNames(t *testing.T) {
 	for _, test := range []struct{ release, values, want string }{
 		{"usher", "{}", "usher"},
@@ -182,7 +182,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestCRDsAreKept: nobody who uninstalls takes the CRDs along.
+// TestCRDsAreKept: uninstalling keeps the CRDs.
 func TestCRDsAreKept(t *testing.T) {
 	var names []string
 	for _, object := range render(t, nil) {
@@ -210,8 +210,8 @@ func TestCRDsAreKept(t *testing.T) {
 	}
 }
 
-// TestGenerated: generate makes the same as is checked in, so that whoever installs
-// either way gets the same.
+// TestGenerated: generate produces the checked-in files, so that both ways of
+// installing give the same.
 func TestGenerated(t *testing.T) {
 	other := t.TempDir()
 	for _, folder := range []string{"config", "charts"} {

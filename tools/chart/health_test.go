@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// checks are the health checks for Argo CD that docs/install.md shows, by their key.
+// checks are the Argo CD health checks in docs/install.md, by key.
 func checks(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
@@ -30,7 +30,7 @@ func checks(t *testing.T) map[string]string {
 	return found
 }
 
-// health runs a check as Argo CD does: with the object as obj, for a table.
+// health runs a check as Argo CD does: the object is the table obj.
 func health(t *testing.T, script string, object map[string]any) (status, message string) {
 	t.Helper()
 	state := lua.NewState()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command chart makes what follows from the chart and the generated CRDs and roles:
+// Command chart generates what derives from the chart and the generated CRDs and roles:
 // the chart's copies of them, and the plain manifests in dist.
 package main
 
@@ -56,8 +56,8 @@ const (
 `
 )
 
-// copies says which generated files the chart holds, and where. They are copies
-// since a chart is packed without what is around it.
+// copies lists the generated files in the chart, and their targets. They are copies
+// because a chart is packed without its surroundings.
 var copies = []struct{ from, to string }{
 	{"config/crd/*.yaml", "files/crds"},
 	{"config/rbac/*/role.yaml", "files/rbac"},
@@ -90,8 +90,8 @@ func copyFiles(root string) error {
 	return nil
 }
 
-// namespaceOf is the release's namespace. Usher needs no more than the strictest of
-// the Pod Security standards allows, and the namespace holds it to that.
+// namespaceOf is the release's namespace. Usher needs no more than the strictest Pod
+// Security standard allows, and the namespace enforces that standard.
 func namespaceOf(release Release) Object {
 	return Object{Kind: "Namespace", Text: `apiVersion: v1
 kind: Namespace
@@ -103,7 +103,7 @@ metadata:
 `}
 }
 
-// plain takes off the objects what says that Helm manages them.
+// plain removes the marks of Helm's management from the objects.
 func plain(objects []Object) []Object {
 	helms := regexp.MustCompile(`(?m)^ +(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n`)
 	out := make([]Object, len(objects))

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Release is what a chart is installed as.
+// Release is the name and namespace under which a chart is installed.
 type Release struct{ Name, Namespace string }
 
 // Object is one rendered object.
@@ -28,16 +28,16 @@ type Object struct {
 
 const crdKind = "CustomResourceDefinition"
 
-// order is the order to create objects in, by kind; those that are not here come
-// last. CRDs come before what guards them, so that kubectl delete, which goes by the
-// same order, meets the guard.
+// order is the order in which to create objects, by kind; all other kinds come last.
+// CRDs precede what guards them, so that kubectl delete, which uses the same order,
+// meets the guard.
 var order = []string{
 	crdKind, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget",
 	"Service", "Deployment",
 }
 
-// Render is what Helm makes of a chart and values over its defaults, in the order to
-// create it, without the release's notes. The values have to fit the chart's schema.
+// Render is Helm's output for a chart and values over its defaults, in creation order,
+// without the release's notes. The values must match the chart's schema.
 func Render(folder string, release Release, values map[string]any) ([]Object, error) {
 	chart, err := loader.LoadDir(folder)
 	if err != nil {
@@ -74,7 +74,7 @@ func rank(kind string) int {
 	return len(order)
 }
 
-// split takes a file of several documents apart; empty ones do not count.
+// split splits a file of several documents; empty ones are dropped.
 func split(text string) ([]Object, error) {
 	var objects []Object
 	for _, document := range strings.Split("\n"+text, "\n---") {
@@ -90,7 +90,7 @@ func split(text string) ([]Object, error) {
 	return objects, nil
 }
 
-// Join makes one file of objects.
+// Join joins objects into one file.
 func Join(objects []Object) string {
 	var text strings.Builder
 	for _, object := range objects {

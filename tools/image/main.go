@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command image makes container images from Go programs, without a container
-// engine, a base image or root.
+// Command image builds container images from Go programs, without a container engine, a
+// base image or root.
 //
 //	image usher   Usher's own image: an OCI layout and archives to load
 //	image pack    any static binaries, as an archive to load
@@ -88,7 +88,7 @@ func makeUsher(ctx context.Context, args []string, out io.Writer) error {
 	return err
 }
 
-// pack puts each binary into an image of its own, all in one archive.
+// pack puts each binary into its own image, all in one archive.
 func pack(args []string, out io.Writer) error {
 	var file, platformText string
 	flags := flag.NewFlagSet("image pack", flag.ContinueOnError)

@@ -19,7 +19,7 @@ import (
 	"github.com/spdx/tools-golang/spdxlib"
 )
 
-// project is a project with a program named usher, in a folder of its own.
+// project is a project with a program named usher, in its own directory.
 func project(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -56,8 +56,8 @@ func digest(t *testing.T, result *Result) string {
 	return hash.String()
 }
 
-// TestSamePlaceOrNot: the same sources make the same image for both platforms,
-// wherever they lie.
+// TestSamePlaceOrNot: the same sources give the same images for both platforms,
+// wherever they are.
 func TestSamePlaceOrNot(t *testing.T) {
 	platforms := []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}
 	if a, b := digest(t, build(t, project(t), platforms...)), digest(t, build(t, project(t), platforms...)); a != b {
@@ -73,8 +73,8 @@ func TestSamePlaceOrNot(t *testing.T) {
 	}
 }
 
-// TestUsherIsReproducible: Usher itself, built twice, is the same image, and lists
-// what it is made of.
+// TestUsherIsReproducible: building Usher itself twice gives the same image, which
+// lists its components.
 func TestUsherIsReproducible(t *testing.T) {
 	linux := v1.Platform{OS: "linux", Architecture: "amd64"}
 	first := build(t, "../..", linux)

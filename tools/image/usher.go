@@ -22,11 +22,11 @@ import (
 
 // Source is what Usher's image is built from.
 type Source struct {
-	// Root is the project's folder.
+	// Root is the project's directory.
 	Root string
 	// Name is the image's name without a tag, Version its tag.
 	Name, Version string
-	// Platforms are those to build for.
+	// Platforms are the platforms to build for.
 	Platforms []v1.Platform
 }
 
@@ -36,7 +36,7 @@ type Result struct {
 	Ref string
 	// Index is the image of all platforms.
 	Index v1.ImageIndex
-	// Variants are its images, one a platform.
+	// Variants are its images, one per platform.
 	Variants []Variant
 }
 
@@ -44,15 +44,15 @@ type Result struct {
 type Variant struct {
 	Platform v1.Platform
 	Image    v1.Image
-	// SBOM lists what the program is made of, as SPDX 2.3 JSON.
+	// SBOM lists the program's components, as SPDX 2.3 JSON.
 	SBOM []byte
 }
 
-// docs is where the image keeps what is for people and scanners.
+// docs is the image's directory of files for people and scanners.
 const docs = "/usr/share/doc/usher/"
 
-// Build compiles Usher and packs it. The same sources, commit and Go make the same
-// bytes, wherever and whenever.
+// Build compiles Usher and packs it. The same sources, commit and Go version give the
+// same bytes, wherever and whenever.
 func (s Source) Build(ctx context.Context) (*Result, error) {
 	license, err := os.ReadFile(filepath.Join(s.Root, "LICENSE"))
 	if err != nil {
@@ -88,14 +88,14 @@ func (s Source) Build(ctx context.Context) (*Result, error) {
 	return result, err
 }
 
-// compile builds one binary. The commit is in the image's labels and not in the
-// binary, so that a commit that changes no source changes no layer.
+// compile builds one binary. The commit is in the image's labels, not in the binary, so
+// that a commit that changes no source changes no layer.
 func (s Source) compile(ctx context.Context, platform v1.Platform) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "usher-image-")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // What is left of it is the system's to clean up.
+	defer func() { _ = os.RemoveAll(folder) }() // The system cleans up what is left of it.
 	file := filepath.Join(folder, "usher")
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", file, "./cmd/usher")
 	build.Dir = s.Root
@@ -118,7 +118,7 @@ type origin struct {
 	created  time.Time
 }
 
-// origin asks git. SOURCE_DATE_EPOCH, in seconds since 1970, overrides the time.
+// origin reads git. SOURCE_DATE_EPOCH, in seconds since 1970, overrides the time.
 func (s Source) origin(ctx context.Context) origin {
 	o := origin{created: time.Unix(0, 0)}
 	if revision, err := s.git(ctx, "rev-parse", "HEAD"); err == nil {
@@ -158,7 +158,7 @@ func (s Source) labels(from origin) map[string]string {
 	return labels
 }
 
-// Write puts the image into a folder: a layout of all platforms, and for each of
+// Write writes the image into a directory: a layout of all platforms, and for each of
 // them an archive and an SBOM.
 func (r *Result) Write(folder string, out io.Writer) error {
 	if err := oci.WriteLayout(filepath.Join(folder, "oci"), r.Ref, r.Index); err != nil {
@@ -187,7 +187,7 @@ func (r *Result) Write(folder string, out io.Writer) error {
 	return err
 }
 
-// sizeOf is how many bytes a node fetches.
+// sizeOf is how many bytes a node downloads.
 func sizeOf(image v1.Image) (int64, error) {
 	manifest, err := image.Manifest()
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl is Kubernetes' own, for tests that run the commands of the
-// documents on machines that have none.
+// Command kubectl is the Kubernetes one, for tests that run the commands of the
+// documents on machines without it.
 package main
 
 import (

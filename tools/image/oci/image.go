@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oci packs static binaries into container images, without a container
-// engine, a base image or root: from an empty image, byte for byte the same
-// whenever the same files go in.
+// Package oci packs static binaries into container images, without a container engine,
+// a base image or root: from an empty image, byte for byte the same for the same files.
 package oci
 
 import (
@@ -19,38 +18,38 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// NonRoot is the user, and the group, that an image's process runs as unless its
-// Spec names another: the number that distroless images made customary.
+// NonRoot is the user and group that an image's process runs as unless its Spec names
+// another: the number that distroless images established.
 const NonRoot = "65532:65532"
 
-// Spec says what an image is made of.
+// Spec describes the content of an image.
 type Spec struct {
 	// Platform is the machine that the binary was built for. Default: linux on the
 	// architecture of this process.
 	Platform v1.Platform
-	// Layers are put on each other in this order. What seldom changes comes first,
-	// so that nodes fetch it once. At least one.
+	// Layers are stacked in this order. What seldom changes comes first, so that nodes
+	// download it once. At least one.
 	Layers []Layer
 	// Entrypoint is the command, as absolute paths inside the image. Required: there
 	// is no shell in the image to fall back on.
 	Entrypoint []string
-	// Env are variables as NAME=value, besides PATH.
+	// Env are variables as NAME=value, in addition to PATH.
 	Env []string
-	// User is what the process runs as, as numbers: a kubelet cannot check
+	// User is the numeric user that the process runs as: a kubelet cannot check
 	// runAsNonRoot against a name. Default: NonRoot.
 	User string
-	// Labels are the image's labels and, if they are of OCI's own keys
-	// (org.opencontainers.image.…), its annotations as well.
+	// Labels are the image's labels; those with OCI's own keys
+	// (org.opencontainers.image.…) become annotations too.
 	Labels map[string]string
-	// Created is the time that the image claims to be made at. Default: 1970, so
-	// that it is the same in every build.
+	// Created is the image's creation time. Default: 1970, so that it is the same in
+	// every build.
 	Created time.Time
 }
 
-// annotationPrefix begins OCI's own keys.
+// annotationPrefix is the prefix of OCI's own keys.
 const annotationPrefix = "org.opencontainers.image."
 
-// New makes an image.
+// New builds an image.
 func New(spec Spec) (v1.Image, error) {
 	if len(spec.Layers) == 0 {
 		return nil, errors.New("an image needs at least one layer")
@@ -113,7 +112,7 @@ func annotationsOf(labels map[string]string) map[string]string {
 	return annotations
 }
 
-// PlatformOr is the platform, or linux on this process's architecture if it is
+// PlatformOr returns the platform, or linux on this process's architecture if it is
 // empty.
 func PlatformOr(platform v1.Platform) v1.Platform {
 	if platform.OS == "" && platform.Architecture == "" {
@@ -122,8 +121,8 @@ func PlatformOr(platform v1.Platform) v1.Platform {
 	return platform
 }
 
-// Index puts images for several platforms behind one name. The annotations are
-// those of the labels that are of OCI's own keys.
+// Index combines images for several platforms under one name. Its annotations are the
+// labels with OCI's own keys.
 func Index(images []v1.Image, labels map[string]string) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {
@@ -142,7 +141,7 @@ func Index(images []v1.Image, labels map[string]string) (v1.ImageIndex, error) {
 	return annotated, nil
 }
 
-// FromBinary is an image that runs one static Linux program of this machine's, as
+// FromBinary is an image that runs one static Linux program from this machine, as
 // /usr/local/bin/<its name>.
 func FromBinary(file string, platform v1.Platform) (v1.Image, error) {
 	layer, inside, err := Binary(file)

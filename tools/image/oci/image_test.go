@@ -75,8 +75,8 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestOrderOfFilesDoesNotMatter: the same files make the same image, another byte
-// makes another one.
+// TestOrderOfFilesDoesNotMatter: the same files give the same image, and a different
+// byte gives another one.
 func TestOrderOfFilesDoesNotMatter(t *testing.T) {
 	first, turned, changed := webSpec("amd64"), webSpec("amd64"), webSpec("amd64")
 	slices.Reverse(turned.Layers[1].Files)
@@ -220,7 +220,7 @@ func webIndex(t *testing.T) v1.ImageIndex {
 
 func TestWriteLayout(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "oci")
-	for range 2 { // The second time it is there already.
+	for range 2 { // The second time, it already exists.
 		if err := WriteLayout(folder, web, webIndex(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func TestWriteLayout(t *testing.T) {
 	}
 }
 
-// TestPush: what a registry serves for a platform is the image of that platform.
+// TestPush: for each platform, a registry serves the image of that platform.
 func TestPush(t *testing.T) {
 	server := httptest.NewServer(registry.New())
 	defer server.Close()

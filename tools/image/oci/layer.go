@@ -25,22 +25,22 @@ import (
 // File is a file of a layer. It belongs to root, so that the image's process
 // cannot change it.
 type File struct {
-	// Path is where it is in the image, absolute.
+	// Path is its absolute path in the image.
 	Path string
-	// Content is what it holds.
+	// Content is its content.
 	Content []byte
 	// Mode are its permissions. Default: 0644.
 	Mode int64
 }
 
-// Layer is a set of files. Their folders are made with them, and their times are
-// those of 1970, so that the same files make the same layer.
+// Layer is a set of files. Their directories are created with them, and their times are
+// in 1970, so that the same files give the same layer.
 type Layer struct {
-	// Files are what it holds, in any order.
+	// Files are its files, in any order.
 	Files []File
-	// Tmp adds an empty folder /tmp that everybody may write into.
+	// Tmp adds an empty, world-writable directory /tmp.
 	Tmp bool
-	// Comment tells in the image's history what the layer is.
+	// Comment describes the layer in the image's history.
 	Comment string
 }
 
@@ -57,7 +57,7 @@ func (l Layer) pack() (v1.Layer, error) {
 	return layer, nil
 }
 
-// tar is the layer as an archive: folders before what is in them, all by name.
+// tar is the layer as an archive: directories before their content, all by name.
 func (l Layer) tar() ([]byte, error) {
 	files := slices.SortedFunc(slices.Values(l.Files), func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	var buffer bytes.Buffer
@@ -108,7 +108,7 @@ func writeFile(writer *tar.Writer, files []File, i int) error {
 	return nil
 }
 
-// folders are all folders above the files, parents first.
+// folders lists all directories above the files, parents first.
 func (l Layer) folders() []string {
 	var folders []string
 	if l.Tmp {
@@ -124,9 +124,9 @@ func (l Layer) folders() []string {
 }
 
 // Base is what a static Go program expects of a system, and no more: names for its
-// user, the certificate authorities that Mozilla trusts for servers, /tmp. An
-// authority that is trusted under conditions only is left out, since a file of
-// certificates cannot say so.
+// user, the certificate authorities that Mozilla trusts for servers, /tmp. An authority
+// that is trusted only under conditions is left out, because a certificate file cannot
+// express them.
 func Base() Layer {
 	return Layer{
 		Comment: "users, certificate authorities, /tmp",
@@ -156,8 +156,8 @@ func authorities() []byte {
 	return text.Bytes()
 }
 
-// Binary is a layer that holds one program of this machine's, under /usr/local/bin
-// and its own name, and where it is in the image.
+// Binary is a layer with one program from this machine, under /usr/local/bin and its
+// own name, and its path in the image.
 func Binary(file string) (Layer, string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// WriteTar writes images into one archive of the kind that docker save makes, under
-// their names such as example.com/web:v1, for `ctr images import`, `kind load
-// image-archive` and `docker load`. Such an archive knows no platforms: each name
-// is one image. The file is replaced at once, or stays as it was.
+// WriteTar writes images into one archive in the format of docker save, under names
+// such as example.com/web:v1, for `ctr images import`, `kind load image-archive` and
+// `docker load`. Such an archive has no platforms: each name is one image. The file is
+// replaced atomically, or stays unchanged.
 func WriteTar(file string, images map[string]v1.Image) error {
 	tags := make(map[name.Tag]v1.Image, len(images))
 	for ref, image := range images {
@@ -43,8 +43,8 @@ func WriteTar(file string, images map[string]v1.Image) error {
 	return nil
 }
 
-// WriteLayout writes an image of several platforms as an OCI layout, a folder that
-// skopeo, crane, oras and containerd read. What was in the folder goes.
+// WriteLayout writes a multi-platform image as an OCI layout, a directory that skopeo,
+// crane, oras and containerd read. Previous content of the directory is removed.
 func WriteLayout(folder, ref string, index v1.ImageIndex) error {
 	tag, err := name.NewTag(ref, name.StrictValidation)
 	if err != nil {
@@ -68,9 +68,8 @@ func WriteLayout(folder, ref string, index v1.ImageIndex) error {
 	return nil
 }
 
-// Push uploads an image of several platforms to a registry, with the credentials
-// that docker login left. A registry on loopback or a private address is spoken to
-// without TLS.
+// Push uploads a multi-platform image to a registry, with the credentials stored by
+// docker login. A registry on loopback or a private address is contacted without TLS.
 func Push(ctx context.Context, ref string, index v1.ImageIndex) error {
 	tag, err := name.NewTag(ref, name.StrictValidation)
 	if err != nil {
@@ -82,7 +81,7 @@ func Push(ctx context.Context, ref string, index v1.ImageIndex) error {
 	return nil
 }
 
-// PushImage uploads an image of one platform, otherwise like Push.
+// PushImage uploads a single-platform image, otherwise like Push.
 func PushImage(ctx context.Context, ref string, image v1.Image) error {
 	tag, err := name.NewTag(ref, name.StrictValidation)
 	if err != nil {

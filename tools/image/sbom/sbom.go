@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sbom lists what a Go program is made of, as SPDX 2.3. The program itself
-// says so (debug/buildinfo), not a module file that may list more than was linked.
+// Package sbom lists the components of a Go program, as SPDX 2.3. The source is the
+// program itself (debug/buildinfo), not a module file that may list more than was
+// linked.
 package sbom
 
 import (
@@ -17,13 +18,13 @@ import (
 	"time"
 )
 
-// Subject is what the list is about.
+// Subject is the program to list.
 type Subject struct {
 	// Name and Version of the program.
 	Name, Version string
 	// Binary is the program itself.
 	Binary []byte
-	// Created is the time that the list claims to be made at.
+	// Created is the creation time of the list.
 	Created time.Time
 }
 
@@ -113,8 +114,8 @@ func SPDX(subject Subject) ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
-// modules are those that were linked, by name, with Go's standard library as scanners
-// call it. A replaced module counts as what replaced it.
+// modules lists the linked modules by name, including Go's standard library under the
+// name that scanners use. A replaced module counts as its replacement.
 func modules(info *debug.BuildInfo) []debug.Module {
 	all := []debug.Module{{Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")}}
 	for _, dep := range info.Deps {

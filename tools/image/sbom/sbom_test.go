@@ -27,7 +27,7 @@ func self(t *testing.T) Subject {
 	return Subject{Name: "self", Version: "1.0.0", Binary: binary, Created: time.Unix(0, 0)}
 }
 
-// TestSPDX: the reference reader takes the list.
+// TestSPDX: the reference reader accepts the list.
 func TestSPDX(t *testing.T) {
 	list, err := SPDX(self(t))
 	if err != nil {
