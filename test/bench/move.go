@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// The moves in which Usher is killed change 1/fifth of the Pods.
+	// fifth divides the Pods: that share changes in the moves in which Usher is killed.
 	fifth = 5
 	// kills is how often it is killed, spread evenly over the move.
 	kills = 2
