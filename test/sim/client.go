@@ -297,7 +297,7 @@ func (r *liveReader) List(_ context.Context, list client.ObjectList, options ...
 	return fillList(list, objects, options)
 }
 
-// asked notes what the server's answer tells of an object: that it is not there.
+// asked notes that the server's answer shows an object does not exist.
 func (p *Process) asked(kind Kind, at types.NamespacedName, err error) error {
 	if apierrors.IsNotFound(err) {
 		p.missed(kind, func(pod client.Object) bool { return client.ObjectKeyFromObject(pod) == at })

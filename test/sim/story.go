@@ -14,7 +14,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// story records what happened and is told only if somebody asks: successful runs are
+// story records what happened and is formatted only on request: successful runs are
 // never put into words.
 type story struct{ lines []line }
 

@@ -21,23 +21,23 @@ const (
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
-	// Kubelet is no part of a control plane: All leaves it out.
+	// Kubelet is not part of a control plane, so All omits it.
 	Kubelet = "kubelet"
 )
 
-// CacheEnv names the environment variable that replaces the default cache
-// folder, which is "usher" in os.UserCacheDir().
+// CacheEnv names the environment variable that replaces the default cache directory,
+// which is "usher" in os.UserCacheDir().
 const CacheEnv = "USHER_CACHE"
 
 const (
 	lockName = "build.lock"
 	logName  = "build.log"
-	// tempPrefix begins the names of all that an interrupted build may leave.
+	// tempPrefix starts the names of everything that an interrupted build may leave.
 	tempPrefix = ".building-"
 )
 
-// All lists the binaries of a control plane in the order they are built: the
-// small one first, so that the wait soon shows a result.
+// All lists the binaries of a control plane in build order: the small one first, so
+// that the wait soon shows a result.
 func All() []string { return []string{Etcd, APIServer, ControllerManager, Scheduler} }
 
 // packagePath is the Go package of a binary; empty for an unknown one.
@@ -52,32 +52,32 @@ func packagePath(binary string) string {
 	}
 }
 
-// Options of Ensure. The zero value builds everything into the default cache.
+// Options configures Ensure. The zero value builds everything into the default cache.
 type Options struct {
-	// Dir is where the search for test/cluster/controlplane begins; empty means
-	// the working directory.
+	// Dir is where the search for test/cluster/controlplane starts; empty means the
+	// working directory.
 	Dir string
-	// Cache is the cache folder; empty means $USHER_CACHE, and without that
-	// "usher" in os.UserCacheDir().
+	// Cache is the cache directory; empty means $USHER_CACHE, and without that "usher"
+	// in os.UserCacheDir().
 	Cache string
-	// Only names the binaries wanted; empty means those of All.
+	// Only names the wanted binaries; empty means those of All.
 	Only []string
-	// Tell hears of the progress; nil is allowed.
+	// Tell receives the progress; nil is allowed.
 	Tell progress.Sink
 }
 
-// Binaries is a folder of built binaries.
+// Binaries is a directory of built binaries.
 type Binaries struct {
-	// Dir is the folder.
+	// Dir is the directory.
 	Dir string
 	// Kubernetes and Etcd are the versions, for instance "v1.36.3" and "v3.6.8".
 	Kubernetes, Etcd string
 }
 
-// Path is the file of one binary.
+// Path is the path of one binary.
 func (b *Binaries) Path(name string) string { return filepath.Join(b.Dir, name) }
 
-// Locate says where the binaries are or would be, and which of those wanted are
+// Locate returns where the binaries are or would be, and which of the wanted ones are
 // missing, in build order. It builds nothing and needs no go command.
 func Locate(opts Options) (bins *Binaries, missing []string, err error) {
 	p, err := prepare(opts)
@@ -87,9 +87,9 @@ func Locate(opts Options) (bins *Binaries, missing []string, err error) {
 	return p.binaries(), p.missing(), nil
 }
 
-// Ensure builds what is missing and returns the folder. It needs the go
-// command only when something is missing. A failed build is an *Error that says
-// what to do next; an interrupted one wraps ctx.Err().
+// Ensure builds what is missing and returns the directory. It needs the go command only
+// if something is missing. A failed build is an *Error that says what to do next; an
+// interrupted one wraps ctx.Err().
 func Ensure(ctx context.Context, opts Options) (*Binaries, error) {
 	p, err := prepare(opts)
 	if err != nil {
@@ -182,7 +182,7 @@ func (p *plan) buildMissing(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	// Asked again: the builder that held the lock has built some or all of it.
+	// Check again: the previous holder of the lock may have built some or all of it.
 	missing := p.missing()
 	if len(missing) == 0 {
 		return nil
@@ -231,8 +231,8 @@ func failedEvent(ctx context.Context, name string) progress.Event {
 	return e
 }
 
-// buildOne builds one binary beside its place and moves it there when it is
-// whole: rename(2) is the one step that makes it exist.
+// buildOne builds one binary next to its final path and moves it there when complete,
+// so that rename(2) makes it exist atomically.
 func (p *plan) buildOne(ctx context.Context, tool *goTool, name string) error {
 	say := func(state progress.State, count, total int) {
 		p.tell.Tell(progress.Event{Task: name, State: state, Count: count, Total: total})
@@ -271,8 +271,8 @@ func (p *plan) failure(ctx context.Context, tool *goTool, name string, watch *wa
 	}
 }
 
-// removeLeftovers deletes what killed builds have left. Only the holder of the
-// lock may call it.
+// removeLeftovers deletes what killed builds have left. Only the holder of the lock may
+// call it.
 func removeLeftovers(dir string) error {
 	old, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
 	if err != nil {
@@ -286,7 +286,7 @@ func removeLeftovers(dir string) error {
 	return nil
 }
 
-// holder is what other builders read of the one that holds the lock.
+// holder is the lock holder's description for other builders.
 func holder(now time.Time) string {
 	return fmt.Sprintf("process %d, since %s", os.Getpid(), now.Format(time.TimeOnly))
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-// bound is how long a test waits for what must come.
+// bound limits how long a test waits.
 const bound = 20 * time.Second
 
-// goScript is a go command for tests: it knows list and build, notes what it is
-// asked to build, and then does as $FAKE_GO says.
+// goScript is a go command for tests: it supports list and build, records what it is
+// asked to build, and then behaves as $FAKE_GO says.
 const goScript = `#!/bin/sh
 case "$1" in
 env) echo "value-of-$2"; exit 0;;
@@ -44,7 +44,7 @@ chmod +x "$2"
 // bench is a checkout, a cache and a go command for one test.
 type bench struct {
 	opts   Options
-	asked  string // the file in which the go command notes what it builds
+	asked  string // the file in which the go command records what it builds
 	mu     sync.Mutex
 	events []progress.Event
 }
@@ -90,7 +90,7 @@ func (b *bench) heard() []string {
 	return list
 }
 
-// leftovers lists what is in the cache besides binaries, lock and log.
+// leftovers lists what is in the cache in addition to binaries, lock and log.
 func leftovers(t *testing.T, b *bench) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(b.opts.Cache, "controlplane", "*", tempPrefix+"*"))
@@ -129,7 +129,8 @@ func ensure(t *testing.T, b *bench) *Binaries {
 	return bins
 }
 
-// TestEnsureBuildsAnotherVersion into a folder of its own, out of that version's pins.
+// TestEnsureBuildsAnotherVersion builds into a separate directory, from that version's
+// pins.
 func TestEnsureBuildsAnotherVersion(t *testing.T) {
 	b := newBench(t, "")
 	usual := ensure(t, b)
@@ -304,7 +305,7 @@ func TestTheSecondBuilderWaitsAndBuildsNothing(t *testing.T) {
 	if said := within(t, "it says that it waits", waits); !strings.Contains(said, "process 1, since 12:00:00") {
 		t.Errorf("it says %q, not for whom it waits", said)
 	}
-	// What the first builder does last.
+	// The last thing the first builder does.
 	if err := errors.Join(os.Rename(hidden, bins.Path(Etcd)), lock.Release()); err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +317,7 @@ func TestTheSecondBuilderWaitsAndBuildsNothing(t *testing.T) {
 	}
 }
 
-// within takes what must come from a channel.
+// within receives from a channel within the bound.
 func within[T any](t *testing.T, what string, from <-chan T) T {
 	t.Helper()
 	select {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Cause says why a build failed, and thereby what to do next.
+// Cause is why a build failed, which decides what to do next.
 type Cause string
 
 // The causes that a build failure can have.
@@ -16,7 +16,7 @@ const (
 	CauseNoGo Cause = "NoGo"
 	// CauseOldGo means that the go command is older than the source needs.
 	CauseOldGo Cause = "OldGo"
-	// CauseDownload means that a Go module could not be fetched.
+	// CauseDownload means that a Go module could not be downloaded.
 	CauseDownload Cause = "Download"
 	// CauseDiskFull means that a file system is full.
 	CauseDiskFull Cause = "DiskFull"
@@ -40,7 +40,7 @@ type Error struct {
 	Err error
 }
 
-// Error gives the whole story in several lines.
+// Error gives all details in several lines.
 func (e *Error) Error() string {
 	text := fmt.Sprintf("build %s: %v", e.Binary, e.Err)
 	if len(e.Output) > 0 {
@@ -52,8 +52,8 @@ func (e *Error) Error() string {
 // Unwrap is the underlying error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// signs are the words of the go command and of the kernel by which a cause is
-// known. The order matters: a full disk also makes downloads fail.
+// signs are phrases of the go command and the kernel that identify a cause. The order
+// matters: a full disk also makes downloads fail.
 func signs() []struct {
 	cause Cause
 	words []string
@@ -74,7 +74,7 @@ func signs() []struct {
 	}
 }
 
-// classify finds the cause of a failure in what the go command wrote.
+// classify finds the cause of a failure in the go command's output.
 func classify(output string) Cause {
 	for _, sign := range signs() {
 		for _, word := range sign.words {
@@ -86,7 +86,7 @@ func classify(output string) Cause {
 	return CauseOther
 }
 
-// hint says what to do next. env answers for the settings that it names.
+// hint says what to do next. env returns the settings that the hint names.
 func hint(cause Cause, cacheDir string, env func(string) string) string {
 	const again = "then run the same command again: what is built is kept"
 	switch cause {

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// stopGrace is how long an interrupted go command may take to leave.
+	// stopGrace is how long an interrupted go command may take to end.
 	stopGrace = 5 * time.Second
-	// keptComplaints is how many lines of trouble a build failure quotes.
+	// keptComplaints is how many error lines a build failure quotes.
 	keptComplaints = 15
 )
 
@@ -30,8 +30,8 @@ var errNoGo = errors.New("there is no go command in PATH")
 // goTool runs the go command inside the pinning module.
 type goTool struct {
 	dir     string // the module
-	modFile string // the file in it that stands for its go.mod
-	temp    string // scratch folder, removed even after a SIGKILL by the next build
+	modFile string // the file in it that replaces its go.mod
+	temp    string // scratch directory, removed by the next build even after a SIGKILL
 	log     io.Writer
 }
 
@@ -44,7 +44,7 @@ func (g *goTool) run(ctx context.Context, watch *watch, command string, args ...
 	cmd := exec.CommandContext(ctx, path, append([]string{command, "-modfile=" + g.modFile}, args...)...)
 	cmd.Dir = g.dir
 	cmd.Env = append(os.Environ(), buildEnv, "GOWORK=off", "GOTMPDIR="+g.temp)
-	// A group of its own, so that an interruption reaches the compilers that go
+	// A separate process group, so that an interruption reaches the compilers that go
 	// has started; Pdeathsig, so that the build ends with its parent.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
@@ -55,7 +55,7 @@ func (g *goTool) run(ctx context.Context, watch *watch, command string, args ...
 	if err != nil {
 		return "", err
 	}
-	// Pdeathsig watches the thread that forks: keep it until the command ends.
+	// Pdeathsig watches the forking thread: keep it until the command ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
@@ -68,7 +68,7 @@ func (g *goTool) run(ctx context.Context, watch *watch, command string, args ...
 	return stdout.String(), nil
 }
 
-// setting is the value of one go setting; empty when it cannot be read.
+// setting is the value of one go setting; empty if it cannot be read.
 func (g *goTool) setting(ctx context.Context, key string) string {
 	cmd := exec.CommandContext(ctx, "go", "env", key)
 	cmd.Dir = g.dir
@@ -95,7 +95,7 @@ func newWatch(main string, say func(progress.State, int, int)) *watch {
 	return &watch{main: main, say: say}
 }
 
-// expect tells how many packages are to be compiled, the main one included.
+// expect sets how many packages are to be compiled, including the main one.
 func (w *watch) expect(total int) {
 	w.total = total
 	if total <= 1 {
@@ -111,8 +111,8 @@ func (w *watch) read(r io.Reader) {
 	for scan.Scan() {
 		w.line(strings.TrimRight(scan.Text(), "\r"))
 	}
-	// A line beyond the buffer ends the scan: the rest is drained, or the go
-	// command would hang on a full pipe.
+	// A line longer than the buffer ends the scan: drain the rest, or the go command
+	// would hang on a full pipe.
 	_, _ = io.Copy(io.Discard, r)
 }
 

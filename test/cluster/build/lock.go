@@ -11,11 +11,11 @@ import (
 	"github.com/usher-dev/usher/test/cluster/filelock"
 )
 
-// lockPoll is how often a waiting builder asks for the lock again.
+// lockPoll is how often a waiting builder tries the lock.
 const lockPoll = 200 * time.Millisecond
 
-// acquire takes the lock. While another holds it, waiting is told once per
-// holder who that is; the wait ends with ctx.
+// acquire takes the lock. While another process holds it, waiting is called once per
+// holder; the wait ends with ctx.
 func acquire(ctx context.Context, path, me string, waiting func(holder string)) (*filelock.Lock, error) {
 	told := ""
 	for {

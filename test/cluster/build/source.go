@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package build compiles the real etcd and Kubernetes control plane from their
-// own Go modules, as pinned by test/cluster/controlplane, into a cache of the user.
-// It needs nothing but the go command and a module proxy, and it compiles only
-// once per version.
+// Package build compiles the real etcd and Kubernetes control plane from their own Go
+// modules, as pinned by test/cluster/controlplane, into a user's cache. It needs only
+// the go command and a module proxy, and it compiles only once per version.
 //
-// A build that was interrupted, also by SIGKILL, leaves nothing half-done: a
-// binary is built under a temporary name and renamed, and what the go command
-// had compiled by then is kept by its own cache, so that the next build goes on
-// from there. Two builders never work on the same cache at once.
+// An interrupted build, even after SIGKILL, leaves nothing half-done: a binary is built
+// under a temporary name and renamed, and the go command caches what it has compiled,
+// so that the next build continues from there. Two builders never work on the same
+// cache at once.
 package build
 
 import (
@@ -29,18 +28,18 @@ import (
 // moduleName is the first line of the pinning module's go.mod.
 const moduleName = "github.com/usher-dev/usher/test/cluster/controlplane"
 
-// SourceEnv names the environment variable that says where the folder
-// test/cluster/controlplane is, for programs that run outside the checkout.
+// SourceEnv names the environment variable for the path of test/cluster/controlplane,
+// for programs that run outside the checkout.
 const SourceEnv = "USHER_CONTROLPLANE"
 
-// VersionEnv names the environment variable that chooses the minor version of
-// Kubernetes, for instance "v1.33". Empty means the one that go.mod pins; each
-// other has a file of its own beside it, v1.33.mod, which the script pin writes.
+// VersionEnv names the environment variable that selects the minor version of
+// Kubernetes, for instance "v1.33". Empty means the one that go.mod pins; each other
+// version has its own file next to it, v1.33.mod, which the script pin writes.
 const VersionEnv = "USHER_KUBERNETES"
 
 // Source is the module that pins the control plane.
 type Source struct {
-	// Dir is the module's folder.
+	// Dir is the module's directory.
 	Dir string
 	// ModFile is the file in it that pins the version, for instance "go.mod".
 	ModFile string
@@ -52,13 +51,13 @@ type Source struct {
 	goMod, goSum []byte
 }
 
-// Gear is the module of tests and development gear that the source is part of, in
-// the root of the checkout.
+// Gear is the module of tests and development tools that contains the source, in the
+// root of the checkout.
 func (s *Source) Gear() string { return filepath.Join(s.Dir, "..", "..") }
 
-// FindSource finds and reads the pinning module. It looks in $USHER_CONTROLPLANE,
-// then up from dir (usually the working directory), then where this program's
-// own source was when it was compiled. $USHER_KUBERNETES chooses the version.
+// FindSource finds and reads the pinning module. It looks in $USHER_CONTROLPLANE, then
+// upwards from dir (usually the working directory), then where this program's own
+// source was when it was compiled. $USHER_KUBERNETES selects the version.
 func FindSource(dir string, getenv func(string) string) (*Source, error) {
 	minor := getenv(VersionEnv)
 	if fixed := getenv(SourceEnv); fixed != "" {
@@ -81,7 +80,7 @@ func FindSource(dir string, getenv func(string) string) (*Source, error) {
 		"or set %s to that folder", dir, SourceEnv)
 }
 
-// candidates lists the folders that may be the module, nearest first.
+// candidates lists the directories that may be the module, nearest first.
 func candidates(dir string) []string {
 	list := []string{}
 	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
@@ -90,7 +89,7 @@ func candidates(dir string) []string {
 			break
 		}
 	}
-	// A -trimpath build has no absolute path here, and then no such candidate.
+	// A -trimpath build has no absolute path here, and therefore no such candidate.
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		list = append(list, filepath.Join(filepath.Dir(file), "..", "controlplane"))
 	}
@@ -119,7 +118,7 @@ func readSource(dir, minor string) (*Source, error) {
 	return readPin(dir, minor+".mod")
 }
 
-// readPin reads one of the files that pin a version, and the sums beside it.
+// readPin reads a version file and the sums next to it.
 func readPin(dir, file string) (*Source, error) {
 	path := filepath.Join(dir, file)
 	goMod, err := os.ReadFile(path)
@@ -174,7 +173,7 @@ func lines(text []byte) func(func(string) bool) {
 	}
 }
 
-// Key names the cache folder of this source built with one Go version: all that
+// Key names the cache directory of this source built with one Go version: whatever
 // changes the binaries changes the key.
 func (s *Source) Key(goVersion string) string {
 	sum := sha256.New()
@@ -186,12 +185,12 @@ func (s *Source) Key(goVersion string) string {
 	return s.Kubernetes + "-" + hex.EncodeToString(sum.Sum(nil))[:10]
 }
 
-// buildEnv is the one setting that the build adds to the environment: static
-// binaries that need no C compiler.
+// buildEnv is the only setting that the build adds to the environment: static binaries
+// that need no C compiler.
 const buildEnv = "CGO_ENABLED=0"
 
-// ldflags strip the symbols and give Kubernetes its version, which a plain go
-// build does not know.
+// ldflags strips the symbols and sets Kubernetes' version, which a plain go build does
+// not know.
 func (s *Source) ldflags(binary string) string {
 	const strip = "-s -w"
 	if binary == Etcd {

@@ -93,7 +93,7 @@ func TestFindSource(t *testing.T) {
 	}
 }
 
-// Outside of any checkout the folder is known from where this code was compiled.
+// Outside any checkout, the directory is known from where this code was compiled.
 func TestFindSourceOutsideOfACheckout(t *testing.T) {
 	src, err := FindSource(t.TempDir(), func(string) string { return "" })
 	if err != nil {
@@ -104,7 +104,7 @@ func TestFindSourceOutsideOfACheckout(t *testing.T) {
 	}
 }
 
-// TestFindSourceOfAVersion: the environment chooses among the versions that are pinned.
+// TestFindSourceOfAVersion: the environment selects one of the pinned versions.
 func TestFindSourceOfAVersion(t *testing.T) {
 	root := checkout(t)
 	for minor, want := range map[string]Source{

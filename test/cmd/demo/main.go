@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo plays a rollout through real hooks on a real control plane, with
-// requests flowing, and says how many were lost: with the hooks, and without.
+// Command demo plays a rollout through real hooks on a real control plane while
+// requests flow, and reports how many were lost: with the hooks, and without.
 package main
 
 import (
@@ -35,7 +35,7 @@ var errUsage = errors.New("usage")
 func main() {
 	place := sandbox.Enter()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The second Ctrl-C ends this process at once; its children end with it.
+	// The second Ctrl-C ends this process immediately; its children end with it.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, place, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
@@ -72,8 +72,8 @@ func run(ctx context.Context, place *sandbox.Place, args []string, stdout *os.Fi
 	return 0
 }
 
-// parse reads the flags. The environment's KEEP=1, which "make demo KEEP=1"
-// leads to, is --keep, and its NODE=real is --node=real.
+// parse parses the flags. The environment's KEEP=1, from "make demo KEEP=1", means
+// --keep, and NODE=real means --node=real.
 func parse(args []string, stderr io.Writer, getenv func(string) string) (o demo.Options, real bool, err error) {
 	hooks, phases, node := "", "", getenv("NODE")
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)

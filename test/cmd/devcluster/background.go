@@ -22,7 +22,7 @@ import (
 // superviseCmd is the hidden command that "up" runs in the background.
 const superviseCmd = "run"
 
-// eventsFD is the descriptor on which a supervisor finds the pipe to its "up".
+// eventsFD is the supervisor's descriptor for the pipe to its "up".
 const eventsFD = 3
 
 func supervisorLog(dir string) string { return filepath.Join(dir, "logs", "supervisor.log") }
@@ -64,7 +64,7 @@ func superviseCommand(ctx context.Context, args []string, t terminal) error {
 	return nil
 }
 
-// background is a supervisor seen from the "up" that has started it.
+// background is a supervisor as seen by the "up" that started it.
 type background struct {
 	process  *os.Process
 	log      string
@@ -72,8 +72,8 @@ type background struct {
 	pipe     *os.File
 }
 
-// startBackground runs this program again as a supervisor, detached from the
-// terminal, which it outlives.
+// startBackground runs this program again as a supervisor, detached from the terminal,
+// which it outlives.
 func startBackground(s settings) (*background, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -112,7 +112,7 @@ func supervisorArgs(path string, s settings) []string {
 	}
 }
 
-// freshLog opens the supervisor's log; that of the run before is kept.
+// freshLog opens the supervisor's log and keeps the previous run's.
 func freshLog(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the log's folder: %w", err)
@@ -128,8 +128,8 @@ func freshLog(path string) (*os.File, error) {
 	return file, nil
 }
 
-// wait shows the progress until the cluster is ready. When ctx ends it stops the
-// supervisor, and with it all that was started.
+// wait shows the progress until the cluster is ready. When ctx ends, it stops the
+// supervisor and everything that was started.
 func (b *background) wait(ctx context.Context, tell progress.Sink) (state.State, error) {
 	defer func() { _ = b.pipe.Close() }()
 	for {
@@ -152,7 +152,7 @@ func (b *background) wait(ctx context.Context, tell progress.Sink) (state.State,
 	}
 }
 
-// errInterrupted says that the user has stopped the start.
+// errInterrupted means that the user has stopped the start.
 var errInterrupted = errors.New("interrupted")
 
 // stop ends the supervisor and waits until it is gone.
@@ -160,7 +160,7 @@ func (b *background) stop() error {
 	if err := b.process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop the supervisor (process %d): %w", b.process.Pid, err)
 	}
-	// Its messages must be read on, or it would hang on a full pipe.
+	// Keep reading its messages, or it would hang on a full pipe.
 	go func() {
 		for range b.messages {
 		}

@@ -74,8 +74,7 @@ func down(ctx context.Context, args []string, t terminal) error {
 }
 
 // stopSupervisor ends a supervisor with SIGTERM, which lets it end the cluster in
-// order, and with SIGKILL when that takes too long: the kernel then ends its
-// children.
+// order, and with SIGKILL if that takes too long: the kernel then ends its children.
 func stopSupervisor(ctx context.Context, dir string, s state.State, t terminal) error {
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, stopTimeout+5*time.Second)
@@ -176,7 +175,7 @@ func status(ctx context.Context, args []string, t terminal) error {
 	return showRunning(ctx, s.dir, found.State, now, t)
 }
 
-// showRunning prints the table of a cluster that runs.
+// showRunning prints the table of a running cluster.
 func showRunning(ctx context.Context, dir string, s state.State, now time.Time, t terminal) error {
 	prober, err := cluster.ProberFor(dir)
 	if err != nil {

@@ -11,17 +11,15 @@ import (
 	"github.com/usher-dev/usher/test/cluster/state"
 )
 
-// message is what a supervisor in the background tells the "up" that has started
-// it, one JSON object a line. Exactly one message with Ready or Error set is the
-// last.
+// message is what a background supervisor sends to the "up" that started it, one JSON
+// object per line. Exactly one message has Ready or Error set, and it is the last.
 type message struct {
 	Event *progress.Event `json:"event,omitempty"`
 	Ready *state.State    `json:"ready,omitempty"`
 	Error string          `json:"error,omitempty"`
 }
 
-// reporter writes messages. Whether "up" still listens is not the supervisor's
-// concern.
+// reporter writes messages. The supervisor does not care whether "up" still listens.
 type reporter struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -37,7 +35,7 @@ func (r *reporter) send(m message) {
 
 func (r *reporter) event(e progress.Event) { r.send(message{Event: &e}) }
 
-// receive reads messages until the writer has gone.
+// receive reads messages until the writer is gone.
 func receive(in io.Reader) <-chan message {
 	messages := make(chan message)
 	go func() {

@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// dirEnv names the environment variable for the cluster's folder.
+// dirEnv names the environment variable for the cluster's directory.
 const dirEnv = "USHER_DEVCLUSTER_DIR"
 
 // defaultNodes is how many nodes a cluster gets.
 const defaultNodes = 2
 
-// errHelp says that help was asked for and given.
+// errHelp means that help was requested and shown.
 var errHelp = errors.New("help was shown")
 
-// usageError is a command line that cannot be understood.
+// usageError is an invalid command line.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -29,7 +29,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 // settings are the flags of all commands; each command registers those it has.
 type settings struct {
 	dir        string
-	dirFlag    bool // the folder was named on the command line
+	dirFlag    bool // the directory was named on the command line
 	port       int
 	nodes      int
 	simulate   bool
@@ -40,7 +40,7 @@ type settings struct {
 	events     int
 }
 
-// newFlags makes a flag set with the one flag that all commands but build have.
+// newFlags creates a flag set with the one flag that all commands except build have.
 func newFlags(name string, s *settings) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -55,7 +55,7 @@ func clusterFlags(fs *flag.FlagSet, s *settings) {
 	fs.StringVar(&s.programs, "programs", "", "the `folder` of images: a container of image NAME:TAG runs the program NAME\nin it with APP_VERSION=TAG (default: one with the demo's service, web)")
 }
 
-// parse reads the flags; about is the first line of the help.
+// parse parses the flags; about is the first line of the help.
 func parse(fs *flag.FlagSet, args []string, about string, t terminal) error {
 	err := fs.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -63,7 +63,7 @@ func parse(fs *flag.FlagSet, args []string, about string, t terminal) error {
 		return errHelp
 	}
 	if err != nil {
-		// Package flag writes flags with one dash, and we with two.
+		// Package flag writes flags with one dash, we with two.
 		return &usageError{errors.New(strings.Replace(err.Error(), ": -", ": --", 1))}
 	}
 	if fs.NArg() > 0 {
@@ -72,7 +72,7 @@ func parse(fs *flag.FlagSet, args []string, about string, t terminal) error {
 	return nil
 }
 
-// describe lists the flags with two dashes, one a line.
+// describe lists the flags with two dashes, one per line.
 func describe(fs *flag.FlagSet) string {
 	text := &strings.Builder{}
 	fs.VisitAll(func(f *flag.Flag) {
@@ -86,7 +86,7 @@ func describe(fs *flag.FlagSet) string {
 	return text.String()
 }
 
-// check completes the settings and refuses impossible ones.
+// check completes the settings and refuses invalid ones.
 func (s *settings) check() error {
 	if s.port < 0 || s.port > 65535 {
 		return &usageError{fmt.Errorf("--port is %d: give one from 1 to 65535, or leave it out for a free one", s.port)}
@@ -109,7 +109,7 @@ func (s *settings) check() error {
 	return err
 }
 
-// folder is the cluster's folder: the flag, the environment, or the default.
+// folder is the cluster's directory: the flag, the environment, or the default.
 func folder(flagged string, getenv func(string) string) (string, error) {
 	if flagged == "" {
 		flagged = getenv(dirEnv)

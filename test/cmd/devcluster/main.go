@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command devcluster runs a real Kubernetes control plane on this machine, for
-// the development of Usher: etcd, kube-apiserver, kube-controller-manager and
-// kube-scheduler, built from source once, on the loopback interface only, with
-// no need for containers or root.
+// Command devcluster runs a real Kubernetes control plane on this machine for the
+// development of Usher: etcd, kube-apiserver, kube-controller-manager and
+// kube-scheduler, built once from source. It listens only on the loopback interface and
+// needs neither containers nor root.
 package main
 
 import (
@@ -44,23 +44,22 @@ Environment:
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// After the first signal the next one ends this process at once.
+	// After the first signal, the next one ends this process immediately.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], terminal{out: os.Stdout, err: os.Stderr}))
 }
 
-// terminal is where a command writes: results to out, progress and trouble to
-// err.
+// terminal is where a command writes: results to out, progress and problems to err.
 type terminal struct{ out, err *os.File }
 
 func (t terminal) sayf(format string, args ...any) { writef(t.out, format, args...) }
 
 func (t terminal) warnf(format string, args ...any) { writef(t.err, format, args...) }
 
-// writef writes for a person; a reader that has gone is no reason to fail.
+// writef writes for a person; a reader that is gone is no reason to fail.
 func writef(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
-// errSilent ends a command with exit code 1 when all is said already.
+// errSilent ends a command with exit code 1 when everything has been reported.
 var errSilent = errors.New("said already")
 
 // run runs one command line and returns the exit code.
@@ -99,6 +98,6 @@ func commands() map[string]func(context.Context, []string, terminal) error {
 		"kubeconfig": kubeconfig,
 		"down":       down,
 		"build":      buildOnly,
-		superviseCmd: superviseCommand, // hidden: up runs itself with it
+		superviseCmd: superviseCommand, // hidden: up runs this program with it
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/usher-dev/usher/test/cluster/state"
 )
 
-// programEnv makes this test binary be the program itself, also when the program
+// programEnv makes this test binary act as the program itself, even when the program
 // runs itself again as a supervisor.
 const programEnv = "DEVCLUSTER_TEST_PROGRAM"
 
-// bound is how long a test waits for what must come.
+// bound limits how long a test waits.
 const bound = 30 * time.Second
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program is the program with a cluster's folder of its own.
+// program is the program with its own cluster directory.
 type program struct{ dir string }
 
 // command makes one call of the program.
@@ -45,7 +45,7 @@ func (p program) command(t *testing.T, args ...string) (*exec.Cmd, *strings.Buil
 	return cmd, out
 }
 
-// call runs the program and checks its exit code; it returns what was written.
+// call runs the program and checks its exit code; it returns the output.
 func (p program) call(t *testing.T, wantCode int, args ...string) string {
 	t.Helper()
 	cmd, out := p.command(t, args...)
@@ -69,7 +69,7 @@ func (p program) state(t *testing.T) state.State {
 	return found.State
 }
 
-// newProgram makes a program and stops what it has left at the end of the test.
+// newProgram creates a program and stops what it left at the end of the test.
 func newProgram(t *testing.T) program {
 	t.Helper()
 	p := program{dir: filepath.Join(t.TempDir(), "cluster")}
@@ -109,7 +109,7 @@ func noneAlive(components []cluster.Component) bool {
 	return len(state.Survivors(state.State{Components: components}, process.Table{})) == 0
 }
 
-// TestLife is what a developer does in a day, a crash included.
+// TestLife is a developer's day, including a crash.
 func TestLife(t *testing.T) {
 	p := newProgram(t)
 	contains(t, p.call(t, 1, "status"), "Not running")
@@ -201,7 +201,7 @@ func TestCtrlCWhileItStarts(t *testing.T) {
 	}
 }
 
-// runningIn lists the command lines of processes that name a folder.
+// runningIn lists the command lines of processes that name a directory.
 func runningIn(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -301,8 +301,8 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// A supervisor that is killed before it says anything must not leave its up
-// waiting for ever.
+// An up must not wait forever for a supervisor that is killed before it reports
+// anything.
 func TestUpNoticesASupervisorThatDies(t *testing.T) {
 	messages := make(chan message)
 	close(messages)

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// nodesTask is what the progress calls the nodes.
+	// nodesTask is the nodes' name in the progress.
 	nodesTask = "nodes"
 	// simulatedPods is the Pod capacity of a node that only pretends to run
 	// containers.
@@ -62,13 +62,13 @@ func startAgent(ctx context.Context, c *cluster.Cluster, s settings, logger *log
 		RESTConfig: config, Runtime: runtime, Nodes: s.nodes, PodsPerNode: pods, Logger: nodeLogger(logger),
 	})
 	if err != nil {
-		// The agent closes the runtime only when it has started.
+		// The agent closes the runtime only if it has started.
 		return nil, errors.Join(err, runtime.Close(ctx))
 	}
 	return agent, nil
 }
 
-// nodeRuntime is what runs the containers, and the Pod capacity of a node; 0
+// nodeRuntime returns the runtime for the containers, and the Pod capacity of a node; 0
 // means the agent's default.
 func nodeRuntime(ctx context.Context, s settings) (node.Runtime, int, error) {
 	if s.simulate {
@@ -88,8 +88,8 @@ func nodeRuntime(ctx context.Context, s settings) (node.Runtime, int, error) {
 	return runtime, 0, err
 }
 
-// buildPrograms compiles the programs that are the images of a cluster for which
-// the user has named none: the demo's web service.
+// buildPrograms compiles the default images' programs for a cluster whose user has
+// named none: the demo's web service.
 func buildPrograms(ctx context.Context, dir string) error {
 	source, err := build.FindSource(".", os.Getenv)
 	if err != nil {
@@ -106,12 +106,12 @@ func buildPrograms(ctx context.Context, dir string) error {
 	return nil
 }
 
-// nodeLogger writes what the nodes have to say into the supervisor's log.
+// nodeLogger writes the nodes' messages to the supervisor's log.
 func nodeLogger(logger *log.Logger) logr.Logger {
 	return funcr.New(func(prefix, args string) { logger.Println(strings.TrimSpace(nodesTask+" "+prefix), args) }, funcr.Options{})
 }
 
-// shorten names the first n of a list and how many more there are.
+// shorten lists the first n names and how many more there are.
 func shorten(names []string, n int) []string {
 	if len(names) <= n {
 		return names

@@ -18,22 +18,22 @@ import (
 	"github.com/usher-dev/usher/test/cluster/state"
 )
 
-// stopTimeout bounds the stop of a cluster. All data are thrown away, so there
-// is nothing to wait for.
+// stopTimeout bounds the stop of a cluster. All data is discarded, so there is nothing
+// to wait for.
 const stopTimeout = 20 * time.Second
 
-// supervisor keeps one cluster from its start to its end, in the background or
-// in the foreground.
+// supervisor runs one cluster from its start to its end, in the background or in the
+// foreground.
 type supervisor struct {
 	settings settings
 	tell     progress.Sink
 	logger   *log.Logger
-	ready    func(state.State) // called once, when the cluster is of use
+	ready    func(state.State) // called once, when the cluster is usable
 }
 
-// run keeps the cluster until ctx ends, which is no error, or a component does.
+// run runs the cluster until ctx ends, which is not an error, or a component does.
 func (s *supervisor) run(ctx context.Context) (err error) {
-	// 1. The folder, for us alone.
+	// 1. The directory, for us alone.
 	dir := s.settings.dir
 	if err := cluster.ClaimDir(dir); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	// 2. A state from the first moment on: status and down must find us.
+	// 2. A state from the start: status and down must find us.
 	self, err := process.Table{}.Identify(os.Getpid())
 	if err != nil {
 		return err
@@ -58,8 +58,8 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 	}
 	// 3. The cluster, until its end.
 	err = s.keep(ctx, &record)
-	// 4. The last word: of a cluster that was of use, it is left to status and to
-	// the next up why it ended. That a start failed its own up has told.
+	// 4. The final state: status and the next up have to report why a usable cluster
+	//    ended. Its own up has already reported a failed start.
 	if err != nil && ctx.Err() == nil && record.Phase == state.Ready {
 		record.Phase, record.Since, record.Message = state.Failed, time.Now(), err.Error()
 		return errors.Join(err, state.Write(dir, record))
@@ -67,11 +67,11 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 	return errors.Join(err, state.Remove(dir))
 }
 
-// errStopped says that a start was ended from outside.
+// errStopped means that a start was ended from outside.
 var errStopped = errors.New("the cluster was stopped while it was starting")
 
-// keep starts the cluster, waits for its end and cleans up. It keeps the record
-// up to date.
+// keep starts the cluster, waits for its end and cleans up. It keeps the record up to
+// date.
 func (s *supervisor) keep(ctx context.Context, record *state.State) (err error) {
 	c, err := cluster.Start(ctx, cluster.Options{Dir: s.settings.dir, Port: s.settings.port, Tell: s.tell})
 	if err != nil {
@@ -107,7 +107,7 @@ func startError(ctx context.Context, err error) error {
 	return err
 }
 
-// bounded gives a stop its time: the end of ctx is why we stop, it must not cut
+// bounded gives a stop its own timeout: the end of ctx is why we stop, and must not cut
 // the stop short.
 func bounded(ctx context.Context, stop func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)

@@ -21,7 +21,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/state"
 )
 
-// pollEvery is how often the state of another process is looked at.
+// pollEvery is how often to check the state of another process.
 const pollEvery = 100 * time.Millisecond
 
 const upAbout = `Start the cluster in the background and wait until it is ready.
@@ -42,7 +42,7 @@ func up(ctx context.Context, args []string, t terminal) error {
 		return err
 	}
 	began := time.Now()
-	// 1. What is there already.
+	// 1. What already exists.
 	running, err := clearGround(ctx, s.dir, t)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func up(ctx context.Context, args []string, t terminal) error {
 	return nil
 }
 
-// resume says what an interruption has cost.
+// resume describes what an interruption has cost.
 func resume() string {
 	if _, missing, err := build.Locate(build.Options{}); err == nil && len(missing) > 0 {
 		return "What is compiled is kept: the next \"up\" goes on from there."
@@ -102,7 +102,7 @@ func launch(ctx context.Context, s settings, t terminal) (*state.State, error) {
 	return &ready, nil
 }
 
-// foreground keeps the cluster in this process until Ctrl-C.
+// foreground runs the cluster in this process until Ctrl-C.
 func foreground(ctx context.Context, s settings, t terminal, tell progress.Sink, shown func()) error {
 	isReady := false
 	err := (&supervisor{settings: s, tell: tell, logger: log.New(t.err, "", log.LstdFlags), ready: func(now state.State) {
@@ -119,7 +119,7 @@ func foreground(ctx context.Context, s settings, t terminal, tell progress.Sink,
 	return err
 }
 
-// interruptedOr tells an interruption from a failure.
+// interruptedOr distinguishes an interruption from a failure.
 func interruptedOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errInterrupted
@@ -127,9 +127,9 @@ func interruptedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// clearGround makes the folder ready for a start: it returns the state of a
-// cluster that runs already, waits for one that another "up" is starting or
-// "down" is stopping, and clears what a crash has left.
+// clearGround prepares the directory for a start: it returns the state of a cluster
+// that already runs, waits for one that another "up" is starting or "down" is stopping,
+// and removes what a crash has left.
 func clearGround(ctx context.Context, dir string, t terminal) (*state.State, error) {
 	told := state.Phase("")
 	for {
@@ -160,8 +160,8 @@ func clearGround(ctx context.Context, dir string, t terminal) (*state.State, err
 	}
 }
 
-// clearStale removes what a supervisor has left that ended without a word. Its
-// components have ended with it; one that has not is ended here.
+// clearStale removes what a supervisor left that ended without reporting it. Its
+// components ended with it; one that did not is ended here.
 func clearStale(dir string, found state.Finding, t terminal) error {
 	t.warnf("A cluster was left behind in %s: %s. Cleaning up.\n", dir, found.Reason)
 	for _, c := range state.Survivors(found.State, process.Table{}) {
@@ -182,7 +182,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// otherPort warns that a flag has no effect on a cluster that runs.
+// otherPort warns that a flag has no effect on a running cluster.
 func otherPort(port int, running *state.State) string {
 	if port == 0 || strings.HasSuffix(running.Server, fmt.Sprintf(":%d", port)) {
 		return ""
@@ -190,7 +190,7 @@ func otherPort(port int, running *state.State) string {
 	return fmt.Sprintf(" Its port is not %d: run down first to change that.", port)
 }
 
-// nextSteps is what a newcomer does now.
+// nextSteps describes what a newcomer can do now.
 func nextSteps(now state.State, s settings) string {
 	flags := ""
 	if s.dirFlag {
@@ -208,8 +208,8 @@ Stop it:    %s
 `, now.Kubeconfig, try, again("status", flags), again("down", flags))
 }
 
-// again is how the user calls another command of this program. The file that "go
-// run" has made is gone when that ends, and who has typed make types it again.
+// again is how the user calls another command of this program. The file built by "go
+// run" is gone when that ends, and a user of make calls make again.
 func again(command, flags string) string {
 	source, err := build.FindSource(".", os.Getenv)
 	line := os.Args[0] + " " + command + " " + flags
@@ -225,7 +225,7 @@ func again(command, flags string) string {
 	return strings.TrimSpace(line)
 }
 
-// since writes a time of the past as a person would.
+// since formats a past time as a person would.
 func since(at, now time.Time) string {
 	return fmt.Sprintf("%s (%s ago)", at.Format(time.TimeOnly), progress.Short(now.Sub(at)))
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command e2e plays stories with real containers on a real node, with requests
-// flowing, and says how many were lost. It needs root on Debian, and changes
-// nothing outside namespaces of its own.
+// Command e2e plays stories with real containers on a real node while requests flow,
+// and reports how many were lost. It needs root on Debian, and changes nothing outside
+// its own namespaces.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	place := sandbox.Enter()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	if place == nil {
-		// The second Ctrl-C ends this process at once, and the sandbox with it.
+		// The second Ctrl-C ends this process immediately, and the sandbox with it.
 		context.AfterFunc(ctx, stop)
 	}
 	os.Exit(run(ctx, place, os.Args[1:], os.Stdout, os.Stderr))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command measure measures Usher on a real control plane with simulated
-// containers, and says whether it is as fast and as frugal as is asked of it: the
-// CloneSet half or, with -registries, both halves over real registries.
+// Command measure measures Usher on a real control plane with simulated containers, and
+// reports whether it is as fast and as frugal as required: the CloneSet half or, with
+// -registries, both halves with real registries.
 package main
 
 import (
@@ -45,7 +45,7 @@ type settings struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The second Ctrl-C ends this process at once; its children end with it.
+	// The second Ctrl-C ends this process immediately; its children end with it.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
@@ -80,13 +80,13 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer, 
 	return 0
 }
 
-// result is what a measurement has found.
+// result is the result of a measurement.
 type result interface {
 	Markdown() string
 	Missed() bool
 }
 
-// measure measures the half that is asked for; the result is nil if there is none.
+// measure measures the selected half; the result is nil if there is none.
 func (s settings) measure(ctx context.Context, options bench.Options) (result, error) {
 	if len(s.registries) == 0 {
 		report, err := bench.Run(ctx, options)
@@ -139,8 +139,8 @@ func (s settings) usualSizes() string {
 	return "100,2000"
 }
 
-// checkFolders refuses a file that could not be written: after the measurement
-// it would be too late to say so.
+// checkFolders refuses a file that cannot be written: after the measurement it would be
+// too late.
 func (s settings) checkFolders() error {
 	for _, file := range []string{s.out, s.markdown} {
 		if file == "" {
@@ -154,7 +154,7 @@ func (s settings) checkFolders() error {
 	return nil
 }
 
-// write writes the files that were asked for.
+// write writes the requested files.
 func (s settings) write(report result) error {
 	var errs []error
 	if s.out != "" {

@@ -36,7 +36,7 @@ func TestRegistriesFlag(t *testing.T) {
 	}
 }
 
-// What cannot be is refused before anything is built or started.
+// Invalid options are refused before anything is built or started.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pause holds the namespaces of a Pod on a real node. It reaps what is
-// orphaned in a Pod whose containers share their processes, and ends on SIGTERM.
+// Command pause holds the namespaces of a Pod on a real node. It reaps orphans in a Pod
+// whose containers share their process namespace, and ends on SIGTERM.
 package main
 
 import (
@@ -18,7 +18,7 @@ func main() {
 			return
 		}
 		for pid := 1; pid > 0; {
-			pid, _ = syscall.Wait4(-1, nil, syscall.WNOHANG, nil) // -1: there is no child any more.
+			pid, _ = syscall.Wait4(-1, nil, syscall.WNOHANG, nil) // -1: no child is left.
 		}
 	}
 }

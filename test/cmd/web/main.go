@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command web is the web service of the demo: a stand-in for an application
-// that knows nothing of draining.
+// Command web is the web service of the demo: a stand-in for an application without
+// draining.
 //
 // It listens on $POD_IP:$PORT (127.0.0.1:8080 if they are not set):
 //
@@ -10,13 +10,13 @@
 //	GET /readyz          200 once it serves
 //	GET /healthz         200
 //
-// SIGTERM ends it at once, and requests in flight with it, as it does many an
-// application: whoever sent them sees the connection break. $TERM_GRACE, a
-// duration such as 5s, is how long it lets them finish instead. $IGNORE_TERM
-// makes it ignore SIGTERM. $START_DELAY is how long it takes to begin listening.
+// As in many applications, SIGTERM ends it at once and cuts requests in flight: their
+// senders see the connection break. $TERM_GRACE, a duration such as 5s, lets them
+// finish for that long instead. $IGNORE_TERM makes it ignore SIGTERM. $START_DELAY
+// delays the start of listening.
 //
-// "web sleep SECONDS" and "web get URL" are for exec hooks and probes: images
-// of the development cluster have no shell.
+// "web sleep SECONDS" and "web get URL" are for exec hooks and probes: images of the
+// development cluster have no shell.
 package main
 
 import (
@@ -34,7 +34,7 @@ import (
 	"time"
 )
 
-// slowest is the longest that a request may ask to take.
+// slowest is the longest delay that a request may ask for.
 const slowest = time.Minute
 
 func main() {
@@ -65,8 +65,7 @@ func sleep(seconds string) error {
 	return nil
 }
 
-// get prints what the URL answers; its error also says that the answer is not
-// 2xx.
+// get prints the URL's answer; it also fails if the answer is not 2xx.
 func get(url string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), slowest)
 	defer cancel()
@@ -88,7 +87,7 @@ func get(url string, out io.Writer) error {
 	return nil
 }
 
-// settings are what the environment says.
+// settings come from the environment.
 type settings struct {
 	address               string
 	startDelay, termGrace time.Duration
@@ -96,7 +95,7 @@ type settings struct {
 	answer                answer
 }
 
-// answer is who answers.
+// answer identifies who answers.
 type answer struct {
 	Version string `json:"version"`
 	Pod     string `json:"pod"`
@@ -171,7 +170,7 @@ func serve() error {
 func routes(who answer) http.Handler {
 	reply := func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(who) // a client that went away is no news
+		_ = json.NewEncoder(w).Encode(who) // a client that went away does not matter
 	}
 	fine := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
 	mux := http.NewServeMux()

@@ -20,7 +20,7 @@ import (
 
 const patience = 20 * time.Second
 
-// serviceEnv makes this test binary the web service.
+// serviceEnv makes this test binary act as the web service.
 const serviceEnv = "WEB_TEST_SERVICE"
 
 func TestMain(m *testing.M) {
