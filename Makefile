@@ -38,7 +38,7 @@ test: ## Run all tests with the race detector, on a control plane that is built 
 	CGO_ENABLED=1 $(GO) -C test test -race -timeout 20m ./...
 
 .PHONY: versions
-versions: ## Play the stories on the oldest and the newest Kubernetes that is supported, built from source on the first run.
+versions: ## Play the stories on the oldest and the newest supported Kubernetes, built from source on the first run.
 	@tools/versions $(ARGS)
 
 .PHONY: quick
@@ -60,7 +60,7 @@ sim: ## Run SEEDS simulated schedules with faults (10,000 take about three minut
 
 .PHONY: explore
 STATES ?= 1000000
-explore: ## Visit every state of all the explorer's models, at most STATES of each (takes some minutes).
+explore: ## Visit every state of all the explorer's models, at most STATES per model (takes some minutes).
 	$(GO) -C test test ./sim -run TestExplore -deep -states $(STATES) -timeout 12h -v
 
 .PHONY: fuzz
@@ -86,11 +86,11 @@ build: ## Build usher into bin/.
 	$(GO) build -trimpath -o $(BIN)/usher ./cmd/usher
 
 .PHONY: image
-image: ## Make Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).
+image: ## Build Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).
 	@$(GO) -C tools/image run . usher -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
 
 .PHONY: generate
-generate: ## Make deep copies, CRDs, RBAC, the chart's copies of them and dist/ anew.
+generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them and dist/.
 	$(GENERATE) object:headerFile=tools/boilerplate.go.txt paths=./api/...
 	$(GENERATE) crd:crdVersions=v1 paths=./api/... output:crd:dir=config/crd
 	$(GENERATE) rbac:roleName=usher-cloneset paths=./internal/cloneset/... output:rbac:dir=config/rbac/cloneset

@@ -175,7 +175,7 @@ func consulCalls(text string, looks int) (Calls, error) {
 	return calls, nil
 }
 
-// lookCall is the prefix of the watch's reads among the calls.
+// lookCall is the name of the watch's reads among the calls.
 const lookCall = http.MethodGet + " v1_health_service_"
 
 // instance is the part of Consul's answer that is used.

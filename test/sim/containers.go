@@ -136,7 +136,7 @@ func (d *deed) notYet(c *corev1.Container, index int, other string) string {
 	return ""
 }
 
-// begun reports whether the update's record shows that a container has been started on.
+// begun reports whether, by the update's record, a container's turn has come.
 func (d *deed) begun(name string) bool {
 	state, err := inplace.ParseState(d.old.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {

@@ -24,7 +24,7 @@ func (p *Process) truth(pod *corev1.Pod) string { return p.nodes.truth(pod) }
 func (n *nodes) truth(pod *corev1.Pod) string {
 	r := n.pods[pod.UID]
 	if r == nil {
-		return "" // nothing runs yet: the next kubelet starts it as specified
+		return "" // nothing runs yet: its kubelet starts it as specified
 	}
 	for i := range pod.Spec.Containers {
 		want := &pod.Spec.Containers[i]

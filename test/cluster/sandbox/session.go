@@ -91,7 +91,7 @@ func removeStale(root, prefix string) error {
 	return nil
 }
 
-// keepLogs copies the logs to where they outlive the run.
+// keepLogs moves the logs to where they outlive the run.
 func (s Session) keepLogs(dir string) error {
 	kept, err := os.MkdirTemp("", s.Prefix+"logs-")
 	if err != nil {

@@ -66,7 +66,8 @@ func (e *env) weigh(name string, value any) {
 }
 
 // TestStoryValuesOfPods takes weight, tags and metadata from a Pod, and follows
-// changes. Invalid values are reported and replaced with defaults.
+// changes. Invalid values are reported, and the Registration's fixed value
+// is used instead.
 func TestStoryValuesOfPods(t *testing.T) {
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)

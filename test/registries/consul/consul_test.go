@@ -174,8 +174,8 @@ func TestACL(t *testing.T) {
 	}
 }
 
-// TestACLsAreTurnedOn hides what a connector without a token has seen: it considers
-// nothing gone.
+// TestACLsAreTurnedOn hides what a connector without a token has seen: the connector
+// must not consider it gone.
 func TestACLsAreTurnedOn(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})

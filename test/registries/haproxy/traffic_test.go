@@ -215,8 +215,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses considers an entry in service when both have it, and gone when
-// neither has.
+// TestTwoProcesses: an entry is in service when both processes have it, and gone when
+// neither has it.
 func TestTwoProcesses(t *testing.T) {
 	a, b := startProxy(t), startProxy(t)
 	c := connect(t, haproxy.Options{Addresses: []string{a.tcp(), b.tcp()}})

@@ -15,8 +15,8 @@ import org.apache.curator.x.discovery.details.ServiceCacheListener;
 
 /**
  * A caller that finds instances as users of Curator do, with a ServiceCache. It
- * writes a line with what it knows whenever that changes: host:port|payload for
- * each instance, with spaces between. It ends with its standard input.
+ * writes a line with what it knows on every change: host:port|payload for each
+ * instance, separated by spaces. It ends with its standard input.
  */
 public class Consumer {
     public static void main(String[] args) throws Exception {
@@ -27,7 +27,7 @@ public class Consumer {
         client.blockUntilConnected();
         follow(client, path, service, payload);
         while (System.in.read() >= 0) {
-            // Only the end counts.
+            // Only the end matters.
         }
         System.exit(0);
     }
@@ -46,7 +46,7 @@ public class Consumer {
 
             @Override
             public void stateChanged(CuratorFramework client, ConnectionState state) {
-                // The cache keeps what it knows while it is not connected.
+                // The cache keeps its content while disconnected.
             }
         });
         cache.start();

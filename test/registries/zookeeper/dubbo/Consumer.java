@@ -10,9 +10,9 @@ import org.apache.dubbo.registry.RegistryFactory;
 import org.apache.dubbo.rpc.model.ApplicationModel;
 
 /**
- * A caller that finds providers with Dubbo's own client of ZooKeeper. It writes
- * a line with what it is told whenever it is told: host:port|weight for each
- * provider, with spaces between. It ends with its standard input.
+ * A caller that finds providers with Dubbo's own ZooKeeper client. It writes a
+ * line for each notification: host:port|weight for each provider, separated by
+ * spaces. It ends with its standard input.
  */
 public class Consumer {
     public static void main(String[] args) throws Exception {
@@ -30,7 +30,7 @@ public class Consumer {
                         application),
                 Consumer::show);
         while (System.in.read() >= 0) {
-            // Only the end counts.
+            // Only the end matters.
         }
         System.exit(0);
     }
@@ -38,7 +38,7 @@ public class Consumer {
     private static void show(List<URL> told) {
         List<String> known = new ArrayList<>();
         for (URL url : told) {
-            // Dubbo says that there is nobody with a URL of the protocol empty.
+            // Dubbo signals an empty list with a URL of the protocol empty.
             if (!"empty".equals(url.getProtocol())) {
                 known.add(url.getHost() + ":" + url.getPort() + "|" + url.getParameter("weight"));
             }
