@@ -28,7 +28,7 @@ var accepted = []manifest{
 	{name: "a status", openkruise: accepts, edits: []any{
 		"status", of(`{replicas: 0, readyReplicas: 0, availableReplicas: 0, updatedReplicas: 0, updatedReadyReplicas: 0}`)}},
 	{name: "a name with dots", openkruise: accepts, edits: []any{"metadata.name", "a.b.c"}},
-	{name: "a name of 60 characters", openkruise: accepts, goal: refusedByTheServer("must be no more than 63 bytes"), edits: []any{"metadata.name", strings.Repeat("a", 60)}},
+	{name: "a name of 60 characters", openkruise: accepts, goal: refusedByTheServer("must be no more than 63 "), edits: []any{"metadata.name", strings.Repeat("a", 60)}},
 
 	{name: "many labels", openkruise: accepts, edits: []any{"spec.selector.matchLabels", manyLabels(70), "spec.template.metadata.labels", manyLabels(70)}},
 	{name: "no labels in the selector", openkruise: accepts, edits: []any{
