@@ -4,41 +4,33 @@ package registration
 
 import (
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // answers are those of the API server to our last writes, which the cache may not
 // show yet.
-type answers[T client.Object] map[types.UID]written[T]
+type answers[T client.Object] map[types.UID]T
 
-// written is the answer to our latest patch of an object.
-type written[T client.Object] struct {
-	object T
-	// before are the versions that a cache shows which has not seen it.
-	before map[string]bool
-}
+// wrote remembers the answer to our latest write of an object.
+func (a answers[T]) wrote(answer T) { a[answer.GetUID()] = answer }
 
-// wrote remembers the answer to a patch of old.
-func (a answers[T]) wrote(old, answer T) {
-	before := map[string]bool{old.GetResourceVersion(): true}
-	if earlier, ok := a[old.GetUID()]; ok && earlier.object.GetResourceVersion() == old.GetResourceVersion() {
-		for version := range earlier.before {
-			before[version] = true
-		}
-	}
-	a[old.GetUID()] = written[T]{object: answer, before: before}
-}
-
-// overlay replaces objects that the cache shows as they were before our last
-// write, and returns the answers that this took. A version that is neither is
-// newer: another cannot be written between a patch and the version it names.
+// overlay replaces objects that the cache shows as they were before our last write,
+// and returns the answers that this took. A cache can be older than what the write
+// was based on: a pass may have asked the API server itself.
 func (a answers[T]) overlay(objects []T) answers[T] {
 	seen := answers[T]{}
 	for i, object := range objects {
-		if w, ok := a[object.GetUID()]; ok && w.before[object.GetResourceVersion()] {
-			objects[i] = w.object
-			seen[object.GetUID()] = w
+		if answer, ok := a[object.GetUID()]; ok && newer(answer, object) {
+			objects[i] = answer
+			seen[object.GetUID()] = answer
 		}
 	}
 	return seen
+}
+
+// newer says whether a is a later version of the object than b.
+func newer(a, b client.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+	return err == nil && order > 0
 }

@@ -303,7 +303,7 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.Re
 	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("write the status of Registration %s: %w", r.Name, err)
 	}
-	p.notes.registrations.wrote(r, next)
+	p.notes.registrations.wrote(next)
 	return p.dropUsers(ctx, r.Name, o.Kept)
 }
 

@@ -140,7 +140,7 @@ func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, ta
 		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 			return fmt.Errorf("hold Registration %s: %w", r.Name, err)
 		}
-		p.replaceRegistration(r, next)
+		p.replaceRegistration(next)
 		r, next = next, next.DeepCopy()
 	}
 	if sameTargets(targets, next.Status.Targets) {
@@ -150,7 +150,7 @@ func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, ta
 	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("record the targets of Registration %s: %w", r.Name, err)
 	}
-	p.replaceRegistration(r, next)
+	p.replaceRegistration(next)
 	return nil
 }
 
@@ -162,8 +162,8 @@ func sameTargets(a, b []usherv1alpha1.Target) bool {
 	return slices.Equal(sortedTargets(a), sortedTargets(b))
 }
 
-func (p *pass) replaceRegistration(old, next *usherv1alpha1.Registration) {
-	p.notes.registrations.wrote(old, next)
+func (p *pass) replaceRegistration(next *usherv1alpha1.Registration) {
+	p.notes.registrations.wrote(next)
 	for i, r := range p.snapshot.Registrations {
 		if r.UID == next.UID {
 			p.snapshot.Registrations[i] = next
@@ -182,7 +182,7 @@ func (p *pass) holdRegistry(ctx context.Context, name string) error {
 	if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("hold Registry %s: %w", name, err)
 	}
-	p.replaceRegistry(r, next)
+	p.replaceRegistry(next)
 	return nil
 }
 
@@ -271,7 +271,7 @@ func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, e
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.notes.pods.wrote(old, next)
+	p.notes.pods.wrote(next)
 	return next, nil
 }
 

@@ -254,3 +254,28 @@ func TestAPodThatWasNotToldIsListedAgain(t *testing.T) {
 		t.Error("the Pod is ready again, and not listed")
 	}
 }
+
+// TestAnOldCacheIsNotTakenForANewOne lets a pass see a Pod at the API server and
+// write to it, and then shows it what was between that and the cache.
+func TestAnOldCacheIsNotTakenForANewOne(t *testing.T) {
+	s := newSimulation(t)
+	s.populate(1)
+	s.passes(2)
+	pod := s.pods()[0]
+	s.drift(&pod)
+	s.clock.SetTime(s.clock.Now().Add(defaultRepair))
+	s.refresh()
+	s.kubelet(&pod, false)
+	between := s.pods()
+	s.kubelet(&pod, true)
+	s.change(&pod, "is hooked again", func(pod *corev1.Pod) { pod.Labels[keyCreated] = "true" })
+	s.pass()
+	if pod = s.pods()[0]; pod.Labels[keyCreated] != "false" || s.listedIn("discovery") != 1 {
+		t.Fatal("the pass did not register the Pod, and write to it: the test proves nothing")
+	}
+	s.cached.pods = between
+	s.pass()
+	if have := s.listedIn("discovery"); have != 1 {
+		t.Errorf("discovery lists %d Pods, want 1: a cache that is older than an answer was believed", have)
+	}
+}

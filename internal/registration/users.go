@@ -77,12 +77,12 @@ func (p *pass) setUsers(ctx context.Context, object *usherv1alpha1.Registry, use
 	if err := p.client.Status().Patch(ctx, next, lockedPatch(object)); err != nil {
 		return fmt.Errorf("record in Registry %s who has entries there: %w", object.Name, err)
 	}
-	p.replaceRegistry(object, next)
+	p.replaceRegistry(next)
 	return nil
 }
 
-func (p *pass) replaceRegistry(old, next *usherv1alpha1.Registry) {
-	p.notes.registries.wrote(old, next)
+func (p *pass) replaceRegistry(next *usherv1alpha1.Registry) {
+	p.notes.registries.wrote(next)
 	p.objects[next.Name] = next
 }
 
@@ -151,7 +151,7 @@ func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) 
 	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("record in Registration %s what was left by its name: %w", r.Name, err)
 	}
-	p.replaceRegistration(r, next)
+	p.replaceRegistration(next)
 	return nil
 }
 
