@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
@@ -26,6 +27,9 @@ const (
 type Record struct {
 	// Gate that the drain is for.
 	Gate Gate `json:"gate"`
+	// Entered is when the Pod entered its state, as the Pod says. A drain that was
+	// taken back and begins again is another one, with a deadline of its own.
+	Entered string `json:"entered,omitempty"`
 	// Began is when the drain was first seen to.
 	Began time.Time `json:"began"`
 	// Gone has, for "registration@registry/prefix/service", when a listing first
@@ -53,7 +57,7 @@ func (r *Record) encode() (string, error) {
 }
 
 func (r *Record) equal(other *Record) bool {
-	return other != nil && r.Gate == other.Gate && r.Began.Equal(other.Began) &&
+	return other != nil && r.Gate == other.Gate && r.Entered == other.Entered && r.Began.Equal(other.Began) &&
 		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal)
 }
 
@@ -61,10 +65,10 @@ func (r *Record) equal(other *Record) bool {
 // a new one.
 func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record) {
 	stored = readRecord(pod)
-	if stored == nil || stored.Gate != gate {
-		return &Record{Gate: gate, Began: now.UTC(), Gone: map[string]time.Time{}}, stored
+	next = &Record{Gate: gate, Entered: pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp], Began: now.UTC()}
+	if stored != nil && stored.Gate == gate && stored.Entered == next.Entered {
+		next.Began, next.Gone = stored.Began, maps.Clone(stored.Gone)
 	}
-	next = &Record{Gate: gate, Began: stored.Began, Gone: maps.Clone(stored.Gone)}
 	if next.Gone == nil {
 		next.Gone = map[string]time.Time{}
 	}

@@ -323,6 +323,11 @@ func TestDeadline(t *testing.T) {
 				"wait a inPlaceUpdate discovery RegistryUnavailable overdue"}},
 		{"Proceed lets go", func(f *fixture) { proceed(f); late(f) },
 			[]string{"patch a: unready-blocker-inplace=false -drain forced(discovery)"}},
+		{"an earlier drain for the same gate has another deadline", func(f *fixture) {
+			proceed(f)
+			late(f).pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp] = epoch.Format(time.RFC3339)
+		}, []string{"patch a: drain(inPlaceUpdate 0s: ) registered=Unknown(RegistryUnavailable)",
+			"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 1m0s"}},
 		{"Proceed does not before the deadline", func(f *fixture) {
 			proceed(f)
 			late(f).drained(GateInPlaceUpdate, time.Minute-time.Second, nil)
