@@ -23,6 +23,9 @@
 //     registry, as far as an outage was seen by this process or an earlier one.
 //   - No entry is written for a Pod that could vanish unseen: the finalizer is
 //     there, no drain record is, and the API server has just said so.
+//   - A Pod names the Registrations that may have entries of it before the first is
+//     there, and until a listing has shown that none is left: a Pod that does not match
+//     one any more, or a Registration that has changed its selector, is not forgotten.
 //   - Who has entries in a registry is recorded there before the first is, so that
 //     none outlives its Pod or its Registration, whoever takes finalizers off.
 //   - Entries of another cluster or of nobody are never touched.

@@ -325,21 +325,19 @@ func Needs(snapshot Snapshot) []Place {
 		}
 	}
 	for _, s := range w.subjects {
-		if !w.settled(s) {
-			for _, m := range w.responsible(s) {
-				add(m.places())
-			}
+		for _, m := range s.leavers {
+			add(m.places())
+		}
+		if w.settled(s) {
+			continue
+		}
+		for _, m := range s.members {
+			add(m.places())
 		}
 	}
 	slices.SortFunc(all, comparePlaces)
 	return slices.Compact(all)
 }
 
-// responsible are the Registrations that may have entries of the Pod: those
-// that match it; else, for one that has to leave, any of the namespace.
-func (w *world) responsible(s *subject) []*member {
-	if own := slices.Concat(s.members, s.leavers); len(own) > 0 {
-		return own
-	}
-	return w.members
-}
+// responsible are the Registrations that may have entries of the Pod.
+func (s *subject) responsible() []*member { return slices.Concat(s.members, s.leavers) }

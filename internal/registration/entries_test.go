@@ -151,6 +151,22 @@ func TestNeeds(t *testing.T) {
 		{"Pods at a gate", func(f *fixture) { settled(f).label(keyCreated, "true") }, discovery},
 		{"Pods that are deleted", func(f *fixture) { settled(f).terminating(0) }, discovery},
 		{"Pods that left the selector", func(f *fixture) { settled(f).label("app", "other") }, discovery},
+		{"Pods that left one of two selectors", func(f *fixture) {
+			f.mesh()
+			settled(f).named("nginx,second")
+		}, []Place{place("mesh")}},
+		{"nothing for Pods that another selector does not match", func(f *fixture) {
+			f.mesh()
+			settled(f).named("nginx")
+		}, nil},
+		{"Pods that match a second selector", func(f *fixture) {
+			f.mesh()
+			settled(f).named("nginx").label("track", edge)
+		}, []Place{place("discovery"), place("mesh")}},
+		{"any that may have entries of a Pod that does not say", func(f *fixture) {
+			f.mesh()
+			settled(f)
+		}, []Place{place("mesh")}},
 		{"what is dirty", func(f *fixture) { f.Due = map[Place]bool{place("discovery"): true} }, discovery},
 		{"what is to be swept", func(f *fixture) { f.Sweep = map[Place]bool{place("discovery"): true} }, discovery},
 		{"a spec that is new", func(f *fixture) { f.Registrations[0].Generation = 2 }, discovery},

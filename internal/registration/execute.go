@@ -189,6 +189,11 @@ func (p *pass) holdRegistry(ctx context.Context, name string) error {
 // protect patches Pods before their first entry. One that fails stays
 // unprotected, so that nothing is registered for it in this pass.
 func (p *pass) protect(ctx context.Context, patches []PodPatch) {
+	for i := range patches {
+		for _, place := range patches[i].Due {
+			p.notes.dirty[place] = true
+		}
+	}
 	for _, pod := range p.patchPods(ctx, patches) {
 		p.replacePod(pod)
 		p.fresh[pod.UID] = true

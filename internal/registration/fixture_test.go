@@ -272,6 +272,9 @@ func renderPatch(p *PodPatch) string {
 	for _, name := range p.RemoveFinalizers {
 		words = append(words, "-"+name)
 	}
+	if p.Registrations != nil {
+		words = append(words, "in("+*p.Registrations+")")
+	}
 	if p.Drain != nil {
 		words = append(words, renderRecord(p.Drain))
 	}

@@ -134,10 +134,12 @@ func elapsed(since, now time.Time) time.Duration {
 }
 
 // leave answers a hook that opens when no registry lists the Pod any more and
-// callers have had time to hear of it. It notes in the record what it saw.
+// callers have had time to hear of it. It notes in the record what it saw. Members
+// that the Pod has left hold it as well, whether they answered the hook or not: they
+// are on their way out, and what they answered may be known no more.
 func (w *world) leave(s *subject, h hook, record *Record) answer {
 	var a answer
-	for _, m := range h.members {
+	for _, m := range slices.Concat(h.members, s.left()) {
 		if m.stays(h) {
 			continue
 		}

@@ -22,6 +22,12 @@ type PodPatch struct {
 	// Drain is the record to write. DropDrain removes it.
 	Drain     *Record
 	DropDrain bool
+	// Registrations are the names to write of those that may have entries; nil leaves
+	// them as they are. They go with our finalizer.
+	Registrations *string
+	// Due are places that the Pod is new to. It may say that it is registered, as it is
+	// elsewhere, so that nothing else would have them listed.
+	Due []Place
 	// AddFinalizers and RemoveFinalizers change the list; what else is in it stays.
 	AddFinalizers    []string
 	RemoveFinalizers []string
@@ -64,7 +70,7 @@ func (p *PodPatch) removeLabel(key string) {
 
 // ChangesMetadata says whether Metadata has something to send.
 func (p *PodPatch) ChangesMetadata() bool {
-	return len(p.Labels) > 0 || p.Drain != nil || p.DropDrain ||
+	return len(p.Labels) > 0 || p.Drain != nil || p.DropDrain || p.Registrations != nil ||
 		len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0
 }
 
@@ -75,20 +81,39 @@ func (p *PodPatch) Metadata() ([]byte, error) {
 	if len(p.Labels) > 0 {
 		metadata["labels"] = p.Labels
 	}
+	annotations, err := p.annotations()
+	if err != nil {
+		return nil, err
+	}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	if len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0 {
+		metadata["finalizers"] = p.finalizers()
+	}
+	return json.Marshal(map[string]any{"metadata": metadata})
+}
+
+// annotations are those that change; nil removes one.
+func (p *PodPatch) annotations() (map[string]*string, error) {
+	annotations := map[string]*string{}
 	if p.DropDrain {
-		metadata["annotations"] = map[string]any{usherv1alpha1.AnnotationDrain: nil}
+		annotations[usherv1alpha1.AnnotationDrain] = nil
 	}
 	if p.Drain != nil {
 		text, err := p.Drain.encode()
 		if err != nil {
 			return nil, err
 		}
-		metadata["annotations"] = map[string]any{usherv1alpha1.AnnotationDrain: text}
+		annotations[usherv1alpha1.AnnotationDrain] = &text
 	}
-	if len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0 {
-		metadata["finalizers"] = p.finalizers()
+	if p.Registrations != nil {
+		annotations[usherv1alpha1.AnnotationRegistrations] = p.Registrations
 	}
-	return json.Marshal(map[string]any{"metadata": metadata})
+	if _, named := p.Pod.Annotations[usherv1alpha1.AnnotationRegistrations]; named && slices.Contains(p.RemoveFinalizers, usherv1alpha1.Finalizer) {
+		annotations[usherv1alpha1.AnnotationRegistrations] = nil
+	}
+	return annotations, nil
 }
 
 func (p *PodPatch) finalizers() []string {

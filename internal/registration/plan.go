@@ -4,6 +4,7 @@ package registration
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -79,7 +80,12 @@ func MakePlan(snapshot Snapshot) Plan {
 }
 
 func protect(s *subject) PodPatch {
-	patch := PodPatch{Pod: s.pod, DropDrain: s.recorded()}
+	patch := PodPatch{Pod: s.pod, DropDrain: s.recorded(), Registrations: namesOf(s.members, s.left())}
+	for _, m := range s.members {
+		if !s.mayBeIn(m) {
+			patch.Due = append(patch.Due, m.current...)
+		}
+	}
 	if !s.finalized() {
 		patch.AddFinalizers = []string{usherv1alpha1.Finalizer}
 	}
@@ -113,7 +119,7 @@ func (w *world) planTerminating(s *subject, patch *PodPatch, p *Plan) time.Time 
 	if len(own) == 0 {
 		return time.Time{}
 	}
-	a := w.gone(s, w.responsible(s))
+	a := w.gone(s, s.responsible())
 	p.Waiting = append(p.Waiting, a.waiting...)
 	if !a.done() {
 		return a.next
@@ -129,7 +135,7 @@ func (w *world) planStray(s *subject, patch *PodPatch, p *Plan) {
 	if !s.finalized() {
 		return
 	}
-	a := w.gone(s, w.responsible(s))
+	a := w.gone(s, s.responsible())
 	if !a.done() {
 		p.Waiting = append(p.Waiting, a.waiting...)
 		return
@@ -155,6 +161,9 @@ func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 	}
 	w.planDrain(s, record, stored, held, patch)
 	p.Waiting = append(p.Waiting, w.unhooked(s)...)
+	if !held {
+		p.Waiting = append(p.Waiting, w.forget(s, patch)...)
+	}
 	for _, m := range s.members {
 		if k := m.kept[s]; k != nil {
 			next = earlier(next, k.until)
@@ -230,6 +239,32 @@ func (w *world) unhookedFrom(s *subject, m *member) []Waiting {
 	return a.waiting
 }
 
+// forget makes the Pod name no members any more that it has left, and whose registries
+// do not list it. It returns what the others wait for.
+func (w *world) forget(s *subject, patch *PodPatch) (waiting []Waiting) {
+	left := s.left()
+	kept := slices.DeleteFunc(slices.Clone(left), func(m *member) bool {
+		a := w.gone(s, []*member{m})
+		waiting = append(waiting, a.waiting...)
+		return a.done()
+	})
+	if len(kept) < len(left) {
+		patch.Registrations = namesOf(s.members, kept)
+	}
+	return waiting
+}
+
+// namesOf is what a Pod is to say of those that may have entries of it.
+func namesOf(members, left []*member) *string {
+	var names []string
+	for _, m := range slices.Concat(members, left) {
+		names = append(names, m.name)
+	}
+	slices.Sort(names)
+	text := strings.Join(names, ",")
+	return &text
+}
+
 func answerHook(h hook, a answer, patch *PodPatch) {
 	if h.leaving() {
 		h.hold.release(patch)
@@ -244,6 +279,6 @@ func answerHook(h hook, a answer, patch *PodPatch) {
 
 // nowhere says whether every place is known not to list the Pod.
 func (w *world) nowhere(s *subject) bool {
-	a := w.gone(s, w.responsible(s))
+	a := w.gone(s, s.responsible())
 	return a.done()
 }

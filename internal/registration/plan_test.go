@@ -47,7 +47,7 @@ func TestJoining(t *testing.T) {
 		}, []string{"wait a created PodNotReady"}},
 		{"the finalizer comes before the first entry", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true")
-		}, []string{"protect a: +" + ours, "wait a created discovery NotListedYet"}},
+		}, []string{"protect a: +" + ours + " in(nginx)", "wait a created discovery NotListedYet"}},
 		{"then the entry", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours)
 		}, []string{"put discovery a", "wait a created discovery NotListedYet"}},
@@ -252,11 +252,11 @@ func TestDrainsEnd(t *testing.T) {
 			f.add("a", appsv1alpha1.StateNormal).finalizers(ours).
 				drained(GateInPlaceUpdate, 3*time.Second, map[string]time.Duration{"discovery": 3 * time.Second}).
 				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
-		}, []string{"protect a: -drain", "wait a joining discovery NotListedYet"}},
+		}, []string{"protect a: in(nginx) -drain", "wait a joining discovery NotListedYet"}},
 		{"a delete that was cancelled has to pass preNormal", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingNormal).
 				drained(GatePreDelete, 3*time.Second, map[string]time.Duration{"discovery": 3 * time.Second})
-		}, []string{"protect a: +" + ours + " -drain", "wait a preNormal discovery NotListedYet"}},
+		}, []string{"protect a: +" + ours + " in(nginx) -drain", "wait a preNormal discovery NotListedYet"}},
 		{"Updating is left alone", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateUpdating).label(keyInPlace, "false").finalizers(ours).
 				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)

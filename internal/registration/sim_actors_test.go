@@ -39,6 +39,7 @@ func (s *simulation) change(pod *corev1.Pod, what string, do func(*corev1.Pod)) 
 func (s *simulation) enter(pod *corev1.Pod, state appsv1alpha1.LifecycleState, restores string) {
 	s.Helper()
 	s.serial++
+	s.entered[pod.UID] = s.clock.Now()
 	s.change(pod, "enters "+string(state), func(pod *corev1.Pod) {
 		pod.Labels[appsv1alpha1.LabelLifecycleState] = string(state)
 		if pod.Annotations == nil {
@@ -63,8 +64,11 @@ func (s *simulation) create() {
 	b := newFixture().add(name, appsv1alpha1.StatePreparingNormal).ready(false).label(keyCreated, "true")
 	b.pod.UID = types.UID(fmt.Sprintf("%08d-%s", s.serial, name))
 	b.pod.ResourceVersion = ""
+	if s.features.second && s.random.IntN(2) == 0 {
+		b.label("track", edge)
+	}
 	s.current = nil
-	s.log("%s: is created", name)
+	s.log("%s: is created with %v", name, b.pod.Labels)
 	if err := s.live.Create(s.Context(), b.pod); err != nil {
 		s.Fatal(err)
 	}
@@ -161,7 +165,8 @@ var happenings = []happening{
 	{2, func(s *simulation, pod *corev1.Pod) { s.silence(pod) }},
 	{2, func(s *simulation, pod *corev1.Pod) { s.reweigh(pod) }},
 	{1, func(s *simulation, _ *corev1.Pod) { s.bypass() }},
-	{41, func(s *simulation, _ *corev1.Pod) { s.look() }},
+	{3, (*simulation).relabel},
+	{38, func(s *simulation, _ *corev1.Pod) { s.look() }},
 }
 
 // step lets something happen.
@@ -195,30 +200,34 @@ func (s *simulation) replace() {
 	s.restart()
 }
 
-// bypass takes the Registration away although entries may be there, or brings it back.
+// bypass takes a Registration away although entries may be there, or brings it back.
 func (s *simulation) bypass() {
 	s.Helper()
 	if s.absent == nil {
-		s.absent = s.vanish()
+		name := "nginx"
+		if s.features.second && s.random.IntN(2) == 0 {
+			name = edge
+		}
+		s.absent = s.vanish(name)
 		return
 	}
-	s.log("the Registration is made anew")
+	s.log("Registration %s is made anew", s.absent.Name)
 	s.serial++
-	s.absent.UID = types.UID(fmt.Sprintf("nginx-%d", s.serial))
+	s.absent.UID = types.UID(fmt.Sprintf("%s-%d", s.absent.Name, s.serial))
 	if err := s.live.Create(s.Context(), s.absent); err != nil {
 		s.Fatal(err)
 	}
 	s.absent = nil
 }
 
-// vanish deletes the Registration past our finalizer, and returns one to make anew.
-func (s *simulation) vanish() *usherv1alpha1.Registration {
+// vanish deletes a Registration past our finalizer, and returns one to make anew.
+func (s *simulation) vanish(name string) *usherv1alpha1.Registration {
 	s.Helper()
 	var r usherv1alpha1.Registration
-	if err := s.live.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: "nginx"}, &r); err != nil {
+	if err := s.live.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &r); err != nil {
 		s.Fatal(err)
 	}
-	s.log("the Registration vanishes")
+	s.log("Registration %s vanishes", name)
 	again := r.DeepCopy()
 	again.ResourceVersion, again.Finalizers, again.Status = "", nil, usherv1alpha1.RegistrationStatus{}
 	r.Finalizers = nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,10 @@ type features struct {
 	weights bool
 	// rate bounds the changes a second of discovery, 0 for none.
 	rate int32
+	// second adds a Registration for some of the Pods.
+	second bool
+	// proceed lets updates in place go on at a deadline.
+	proceed bool
 }
 
 // drawn are the features of a seed.
@@ -41,6 +46,8 @@ func drawn(seed uint64) features {
 			usherv1alpha1.InPlaceUpdateFailOver, usherv1alpha1.InPlaceUpdateStay}[seed%3],
 		weights: random.IntN(3) > 0,
 		rate:    int32(max(random.IntN(8)-3, 0)),
+		second:  random.IntN(2) > 0,
+		proceed: random.IntN(3) == 0,
 	}
 }
 
@@ -48,6 +55,9 @@ func (f features) apply(r *usherv1alpha1.Registration) {
 	r.Spec.OnInPlaceUpdate = f.policy
 	if f.weights {
 		r.Spec.Instance.WeightFrom = weightFrom()
+	}
+	if f.proceed {
+		r.Spec.Deadlines.InPlaceUpdate = within(simDeadline, usherv1alpha1.DeadlineProceed)
 	}
 }
 
@@ -141,7 +151,7 @@ func (s *simulation) silenceOne(pod *corev1.Pod) {
 // reweigh changes what weights are taken from.
 func (s *simulation) reweigh(pod *corev1.Pod) {
 	s.Helper()
-	s.relabel(pod, []string{"5", "70", "heavy", ""}[s.random.IntN(4)])
+	s.weigh(pod, []string{"5", "70", "heavy", ""}[s.random.IntN(4)])
 }
 
 // weightOf is what registries are to list for a Pod.
@@ -158,12 +168,12 @@ func (s *simulation) weightOf(name string) int32 {
 
 // judgeSilence looks at the removal of Pods whose nodes are silent, as the caches
 // show them.
-func (p *process) judgeSilence(name string, changes []registry.Change) {
+func (p *process) judgeSilence(name, registration string, changes []registry.Change) {
 	p.Helper()
-	if len(p.cached.registrations.Items) == 0 {
+	if !slices.ContainsFunc(p.cached.registrations.Items, func(r usherv1alpha1.Registration) bool { return r.Name == registration }) {
 		return // What leaves does so because its Registration is no more.
 	}
-	lost, total := p.silentPods()
+	lost, total := p.silentPods(registration)
 	removed := 0
 	for _, c := range changes {
 		overdue, isSilent := lost[c.Entry.Owner.PodUID]
@@ -179,21 +189,21 @@ func (p *process) judgeSilence(name string, changes []registry.Change) {
 	}
 }
 
-// silentPods says of each Pod whose node the caches show as silent whether its
+// silentPods says of each of a Registration's Pods whose node the caches show as silent whether its
 // grace is over, unless it leaves for another reason that they do not show yet, and
 // counts all that could be listed.
-func (p *process) silentPods() (lost map[string]bool, total int) {
+func (p *process) silentPods(registration string) (lost map[string]bool, total int) {
 	lost = map[string]bool{}
 	for i := range p.cached.pods {
 		pod := &p.cached.pods[i]
 		isReady, _ := ready(pod)
 		since, isSilent := silent(pod)
-		if !listable(pod) || !isReady && !isSilent {
+		if !listable(pod) || !p.matches(registration, pod) || !isReady && !isSilent {
 			continue
 		}
 		total++
 		live := p.lookup(pod.Name)
-		if isSilent && live != nil && live.UID == pod.UID && listable(live) {
+		if isSilent && live != nil && live.UID == pod.UID && listable(live) && p.matches(registration, live) {
 			lost[string(pod.UID)] = p.clock.Now().Sub(since) >= DefaultNodeGrace
 		}
 	}
@@ -214,6 +224,8 @@ type defects struct {
 	expected bool
 	// believes changes the objects that the caches show.
 	believes func(*usherv1alpha1.Registration, []usherv1alpha1.Registry)
+	// misreads changes the Pods that the caches show.
+	misreads func(*corev1.Pod)
 	// loses says that what vanished Registrations left is not found in Registries.
 	loses bool
 	// forgets says that a process knows nothing of what earlier ones saw.
@@ -226,6 +238,11 @@ func (d defects) mislead(list client.ObjectList) {
 	if registries, ok := list.(*usherv1alpha1.RegistryList); ok && d.loses {
 		for i := range registries.Items {
 			registries.Items[i].Status.Users = nil
+		}
+	}
+	if pods, ok := list.(*corev1.PodList); ok && d.misreads != nil {
+		for i := range pods.Items {
+			d.misreads(&pods.Items[i])
 		}
 	}
 	if d.believes == nil {

@@ -28,7 +28,7 @@ func (s *simulation) check() {
 		foreign := false
 		object := &usherv1alpha1.Registry{}
 		known := s.holds("", name, object)
-		for _, e := range s.stores[name].Entries(service) {
+		for _, e := range s.entries(name) {
 			if e.ID == s.foreign.ID {
 				foreign = e.Same(s.foreign) && e.Version == s.foreign.Version
 			} else if !held[e.Owner.PodUID] {
@@ -74,7 +74,7 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state appsv1alpha
 		s.fail("%s of %s was released in %s", key, pod.Name, stateOf(pod))
 	case s.released[gate] > 1:
 		s.fail("%s of %s was released twice", key, pod.Name)
-	case stays:
+	case stays, s.overdue(key, pod):
 	case serving, listed && key == keyDelete:
 		s.fail("%s of %s was released while a registry lists it", key, pod.Name)
 	case ever && s.clock.Now().Sub(last) < simPropagation:
@@ -87,17 +87,21 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state appsv1alpha
 // atRest checks what holds when nothing is left to do.
 func (s *simulation) atRest() {
 	s.Helper()
-	want := map[string]bool{s.foreign.ID: true}
+	want := map[string]bool{"/" + s.foreign.ID: true}
 	for _, pod := range s.pods() {
-		want[EntryID(&pod)] = true
+		for _, name := range []string{"nginx", edge} {
+			if s.matches(name, &pod) {
+				want[name+"/"+EntryID(&pod)] = true
+			}
+		}
 		if wrong := unfinished(&pod); wrong != "" {
 			s.fail("%s: %s", pod.Name, wrong)
 		}
 	}
 	for _, name := range []string{"discovery", "backup"} {
 		have := map[string]bool{}
-		for _, e := range s.stores[name].Entries(service) {
-			have[e.ID] = true
+		for _, e := range s.entries(name) {
+			have[e.Owner.Registration+"/"+e.ID] = true
 			if want := s.weightOf(e.Owner.Pod); e.ID != s.foreign.ID && e.Weight != want {
 				s.fail("%s lists %s with the weight %d, want %d", name, e.Owner.Pod, e.Weight, want)
 			}

@@ -59,6 +59,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		"forgets how far a drain has come": {defects: defects{writes: func(metadata map[string]any) {
 			delete(metadata, "annotations")
 		}}, caught: []string{"stuck in"}},
+		"asks only those that match": {defects: defects{misreads: asksThoseThatMatch}, features: features{second: true},
+			caught: []string{"while a registry lists it", "could vanish"}},
 		"tells secrets": {defects: defects{believes: func(_ *usherv1alpha1.Registration, registries []usherv1alpha1.Registry) {
 			for i := range registries {
 				registries[i].Spec = usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{}}

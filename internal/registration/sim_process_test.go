@@ -122,7 +122,7 @@ func (c *simConnector) Ping(ctx context.Context) error {
 }
 
 func (c *simConnector) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	c.process.judgeSilence(c.name, changes)
+	c.process.judgeSilence(c.name, registrationOf(service), changes)
 	return c.process.write(fmt.Sprintf("apply %v", changes), func() error {
 		return echo(c.Registry.Apply(ctx, service, changes))
 	})

@@ -5,8 +5,10 @@ package registration
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +31,12 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
-// simPropagation is what the simulation's Registration asks for.
+var (
+	seeds = flag.Uint64("seeds", 12, "how many schedules TestSimulation runs")
+	first = flag.Uint64("first", 0, "the first seed of TestSimulation")
+)
+
+// simPropagation is what the simulation's Registrations ask for.
 const simPropagation = 5 * time.Second
 
 // simulation runs the real passes against registries in memory and a fake API
@@ -68,9 +75,11 @@ type simulation struct {
 	// What the invariants need to know.
 	serial   int
 	absences []*absence
-	// absent is the Registration while somebody has taken it away.
+	// absent is a Registration while somebody has taken it away.
 	absent   *usherv1alpha1.Registration
 	lastSeen map[types.UID]time.Time
+	// entered is when a Pod entered its state.
+	entered  map[types.UID]time.Time
 	released map[string]int
 	foreign  registry.Entry
 }
@@ -106,17 +115,24 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	f := newFixture()
 	r := f.Registrations[0]
 	r.Spec.Registries = []string{"discovery", "backup"}
-	r.Status, r.Finalizers = usherv1alpha1.RegistrationStatus{}, nil
-	given.apply(r)
+	if given.second {
+		f.edge(r.Spec.Registries)
+	}
+	var objects []client.Object
+	for _, r := range f.Registrations {
+		r.Status, r.Finalizers = usherv1alpha1.RegistrationStatus{}, nil
+		given.apply(r)
+		objects = append(objects, r)
+	}
 	s := &simulation{
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clocktesting.NewFakePassiveClock(epoch),
 		live: fake.NewClientBuilder().WithScheme(scheme).
 			WithStatusSubresource(&corev1.Pod{}, &usherv1alpha1.Registration{}, &usherv1alpha1.Registry{}).
-			WithObjects(r, f.CloneSets[0]).WithObjects(given.registries(r.Spec.Registries)...).
+			WithObjects(f.CloneSets[0]).WithObjects(objects...).WithObjects(given.registries(r.Spec.Registries)...).
 			WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterNamespace, UID: here}},
 				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, UID: "ns"}}).Build(),
 		stores:   map[string]*memory.Registry{"discovery": memory.New(), "backup": memory.New()},
-		lastSeen: map[types.UID]time.Time{}, released: map[string]int{},
+		lastSeen: map[types.UID]time.Time{}, entered: map[types.UID]time.Time{}, released: map[string]int{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
 	}
 	for _, name := range []string{"discovery", "backup"} {
@@ -205,7 +221,7 @@ func (s *simulation) lookup(name string) *corev1.Pod {
 // callers get it there: discovery holds entries of weight 0 back.
 func (s *simulation) listed(uid types.UID) (listed, serving bool) {
 	for _, name := range []string{"discovery", "backup"} {
-		for _, e := range s.stores[name].Entries(service) {
+		for _, e := range s.entries(name) {
 			if e.Owner.PodUID == string(uid) {
 				listed = true
 				serving = serving || name != "discovery" || e.Weight > 0 || e.Unsettled != ""
@@ -213,6 +229,11 @@ func (s *simulation) listed(uid types.UID) (listed, serving bool) {
 		}
 	}
 	return listed, serving
+}
+
+// entries are those of all services of a registry.
+func (s *simulation) entries(name string) []registry.Entry {
+	return slices.Concat(s.stores[name].Entries(service), s.stores[name].Entries(edge))
 }
 
 // quiesce ends all faults and lets everything come to rest.
@@ -229,6 +250,7 @@ func (s *simulation) quiesce() {
 		for _, pod := range s.pods() {
 			if round == 0 {
 				s.kubelet(&pod, true)
+				s.label(&pod, "nginx", pod.Labels["track"])
 			}
 			if round > 0 {
 				s.lead(&pod, true)
@@ -260,12 +282,12 @@ func (s *simulation) run(steps int) {
 // TestSimulation runs many lives of many Pods. A failure prints its seed and
 // all that happened.
 func TestSimulation(t *testing.T) {
-	seeds, steps := uint64(12), 300
+	const steps = 300
 	if testing.Short() {
-		seeds = 3
+		*seeds = min(*seeds, 3)
 	}
 	released := 0
-	for seed := range seeds {
+	for seed := *first; seed < *first+*seeds; seed++ {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			s := simulate(t, seed, drawn(seed), defects{})
 			s.run(steps)
@@ -273,7 +295,7 @@ func TestSimulation(t *testing.T) {
 		})
 	}
 	t.Logf("%d hooks were released", released)
-	if !t.Failed() && released < int(seeds) {
-		t.Errorf("%d seeds released %d hooks: the simulation proves too little", seeds, released)
+	if !t.Failed() && released < int(*seeds) {
+		t.Errorf("%d seeds released %d hooks: the simulation proves too little", *seeds, released)
 	}
 }

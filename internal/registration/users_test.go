@@ -42,7 +42,7 @@ func registeredWorld(t *testing.T, wrong defects) *simulation {
 func TestVanishedRegistration(t *testing.T) {
 	s := registeredWorld(t, defects{})
 	s.passes(1)
-	s.vanish()
+	s.vanish("nginx")
 	s.passes(1)
 	if s.recordsIn("discovery") != 1 {
 		t.Fatal("discovery has no record of what is left there")
@@ -76,7 +76,7 @@ func TestVanishedRegistration(t *testing.T) {
 func TestLosingRecordsIsCaught(t *testing.T) {
 	s := registeredWorld(t, defects{expected: true, loses: true})
 	s.passes(1)
-	s.vanish()
+	s.vanish("nginx")
 	s.passes(1)
 	s.restart()
 	s.passes(2)
@@ -90,7 +90,7 @@ func TestLosingRecordsIsCaught(t *testing.T) {
 func TestRegistrationIsMadeAnew(t *testing.T) {
 	s := registeredWorld(t, defects{})
 	s.passes(1)
-	next := s.vanish()
+	next := s.vanish("nginx")
 	next.UID, next.Spec.Instance.Service = "another", "other"
 	if err := s.live.Create(s.Context(), next); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestRegistrationIsMadeAnew(t *testing.T) {
 func TestARegistryWaitsForWhatIsLeft(t *testing.T) {
 	s := registeredWorld(t, defects{})
 	s.passes(1)
-	s.vanish()
+	s.vanish("nginx")
 	s.passes(1)
 	var r usherv1alpha1.Registry
 	if err := s.live.Get(s.Context(), types.NamespacedName{Name: "discovery"}, &r); err != nil {

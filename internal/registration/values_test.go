@@ -122,8 +122,8 @@ func TestBadValuesHoldNothing(t *testing.T) {
 	})
 }
 
-// relabel changes what the weight is taken from.
-func (s *simulation) relabel(pod *corev1.Pod, weight string) {
+// weigh changes what the weight is taken from.
+func (s *simulation) weigh(pod *corev1.Pod, weight string) {
 	s.Helper()
 	s.change(pod, "has the weight "+weight, func(pod *corev1.Pod) {
 		if pod.Annotations == nil {
@@ -161,7 +161,7 @@ func TestAChangedAnnotationIsRepairedAtOnce(t *testing.T) {
 		text string
 		want int32
 	}{{"30", 30}, {"", 10}, {"40", 40}, {"heavy", 10}} {
-		s.relabel(&pod, c.text)
+		s.weigh(&pod, c.text)
 		s.passes(1)
 		for _, e := range s.stores["discovery"].Entries(service) {
 			if e.Owner.PodUID == string(pod.UID) && e.Weight != c.want {

@@ -63,12 +63,16 @@ func (m *member) places() []Place { return slices.Concat(m.current, m.former) }
 // subject is a Pod.
 type subject struct {
 	pod *corev1.Pod
-	// members match it, by name; leavers match it and are being deleted.
+	// members match it, by name; leavers are others that may have entries of it, or
+	// that match it and are being deleted.
 	members, leavers []*member
 	lifecycle        appsv1alpha1.Lifecycle
-	state            appsv1alpha1.LifecycleState
-	ready            bool
-	why              string
+	// named are the Registrations that the Pod names; nil if it names none, not even
+	// an empty list.
+	named []string
+	state appsv1alpha1.LifecycleState
+	ready bool
+	why   string
 	// silent says that all is well but for the node, which does not answer.
 	silent      bool
 	silentSince time.Time
@@ -165,14 +169,16 @@ func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 			s.lifecycle = *set.Spec.Lifecycle
 		}
 	}
+	if names, ok := pod.Annotations[usherv1alpha1.AnnotationRegistrations]; ok {
+		s.named = strings.Split(names, ",")
+	}
 	for _, m := range w.members {
-		switch {
-		case !m.selector.Matches(labels.Set(pod.Labels)):
-		case m.deleting:
-			s.leavers = append(s.leavers, m)
-		default:
+		switch matches := m.selector.Matches(labels.Set(pod.Labels)); {
+		case matches && !m.deleting:
 			s.members = append(s.members, m)
 			m.pods = append(m.pods, s)
+		case matches, s.mayBeIn(m):
+			s.leavers = append(s.leavers, m)
 		}
 	}
 	s.hooks = hooksAt(s)
@@ -229,8 +235,22 @@ func (s *subject) recorded() bool {
 	return ok
 }
 
-// protected says whether an entry may be written for the Pod.
-func (s *subject) protected() bool { return s.finalized() && !s.recorded() }
+// mayBeIn says whether the member may have entries of the Pod: our finalizer is there,
+// and the Pod names the member, or nobody, as before there were such names.
+func (s *subject) mayBeIn(m *member) bool {
+	return s.finalized() && (s.named == nil || slices.Contains(s.named, m.name))
+}
+
+// left are the members that the Pod has left, and that may have entries of it yet.
+func (s *subject) left() []*member {
+	return slices.DeleteFunc(slices.Clone(s.leavers), func(m *member) bool { return !s.mayBeIn(m) })
+}
+
+// protected says whether entries may be written for the Pod: whoever deletes it, and
+// whatever becomes of its labels, they are found.
+func (s *subject) protected() bool {
+	return s.finalized() && !s.recorded() && !slices.ContainsFunc(s.members, func(m *member) bool { return !s.mayBeIn(m) })
+}
 
 // EntryID is the id of a Pod's entries: readable, and another one for another
 // Pod of the same name.

@@ -346,6 +346,9 @@ const (
 	HookCreated = "created"
 	// AnnotationDrain holds the progress of a Pod's drain, as JSON.
 	AnnotationDrain = "usher.dev/drain"
+	// AnnotationRegistrations names the Registrations that may have entries of a Pod,
+	// separated by commas. On a Pod with the finalizer and without it, any may.
+	AnnotationRegistrations = "usher.dev/registrations"
 	// ConditionRegistered is True on a Pod while every registry lists it. A Pod can use
 	// it as a readiness gate.
 	ConditionRegistered corev1.PodConditionType = "usher.dev/registered"
