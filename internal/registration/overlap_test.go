@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -280,4 +281,29 @@ func secondUpdate(t *testing.T, wrong defects) string {
 		t.Error("the hook is not released at its own deadline")
 	}
 	return s.broken
+}
+
+// TestVanishedRegistrationWithAnotherSelector changes a selector before the
+// Registration vanishes.
+func TestVanishedRegistrationWithAnotherSelector(t *testing.T) {
+	s := overlapping(t)
+	later := metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}}
+	s.respec(edge, func(spec *usherv1alpha1.RegistrationSpec) { spec.Selector = later })
+	s.passes(2)
+	var r usherv1alpha1.Registry
+	if err := s.live.Get(t.Context(), types.NamespacedName{Name: "discovery"}, &r); err != nil {
+		t.Fatal(err)
+	}
+	if users := r.Status.Users; len(users) != 1 || users[0].Selector.MatchLabels["app"] != "nginx" {
+		t.Errorf("discovery knows of %+v, want one with the later selector", users)
+	}
+	pod := s.pods()[0]
+	s.label(&pod, "nginx", "stable")
+	s.passes(1)
+	s.breaks("discovery", memory.Down)
+	s.vanish(edge)
+	s.passes(1)
+	s.delete(&pod)
+	s.passes(2)
+	s.listsBoth(0, 1)
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,17 +32,12 @@ func targetOf(registry string, u usherv1alpha1.RegistryUser) usherv1alpha1.Targe
 	return usherv1alpha1.Target{Registry: registry, Prefix: u.Prefix, Service: u.Service}
 }
 
-// usersOf are what a Registry says of one Registration.
-func usersOf(object *usherv1alpha1.Registry, namespace, registration string) []usherv1alpha1.RegistryUser {
-	return slices.DeleteFunc(slices.Clone(object.Status.Users), func(u usherv1alpha1.RegistryUser) bool {
-		return u.Namespace != namespace || u.Registration != registration
-	})
-}
-
-// recorded says whether the Registry knows of the Registration's target.
+// recorded says whether the Registry knows of the Registration's target, and of its
+// selector as it is now.
 func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t usherv1alpha1.Target) bool {
-	return slices.ContainsFunc(usersOf(object, r.Namespace, r.Name), func(u usherv1alpha1.RegistryUser) bool {
-		return targetOf(object.Name, u) == t
+	want := userOf(r, t)
+	return slices.ContainsFunc(object.Status.Users, func(u usherv1alpha1.RegistryUser) bool {
+		return equality.Semantic.DeepEqual(u, want)
 	})
 }
 
@@ -51,7 +47,10 @@ func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t 
 	if object == nil || recorded(object, r, t) {
 		return nil
 	}
-	return p.setUsers(ctx, object, append(slices.Clone(object.Status.Users), userOf(r, t)))
+	users := slices.DeleteFunc(slices.Clone(object.Status.Users), func(u usherv1alpha1.RegistryUser) bool {
+		return u.Namespace == r.Namespace && u.Registration == r.Name && targetOf(object.Name, u) == t
+	})
+	return p.setUsers(ctx, object, append(users, userOf(r, t)))
 }
 
 // dropUsers makes Registries forget targets that the Registration has left.
