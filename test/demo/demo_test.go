@@ -128,7 +128,7 @@ func TestAMissedBoundTellsTheState(t *testing.T) {
 		"CloneSet web to have 2 Pods, all updated": late.What,
 		"PreparingUpdate":                          strings.Join(late.State, "\n"),
 		"waits for the inPlaceUpdate hook":         strings.Join(late.Waiting, "\n"),
-		"Starting workers":                         strings.Join(late.Log, "\n"),
+		"Wait begins":                              strings.Join(late.Log, "\n"),
 		`phase "in-place update"`:                  err.Error(),
 		"All logs are kept in " + os.TempDir():     err.Error(),
 	} {
