@@ -173,7 +173,7 @@ func planMutants() []mutant {
 			})},
 		{name: "revives Pods without their hooks", caught: []string{ruleHooks},
 			after: eachAction(func(a *plan.Action) bool {
-				if a.Reason == plan.ReasonRevived {
+				if a.Reason == plan.ReasonScaleInCancelled {
 					a.Labels, a.AddFinalizers, a.RemoveFinalizers = nil, nil, nil
 				}
 				return true
@@ -190,7 +190,7 @@ func planMutants() []mutant {
 		{name: "never cleans up", caught: []string{ruleConverges},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonCleanUp })},
 		{name: "never revives", caught: []string{ruleConverges, ruleRests, rulePods},
-			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonRevived })},
+			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonScaleInCancelled })},
 		{name: "never wakes up by itself", caught: []string{ruleConverges},
 			after: func(_ *plan.Snapshot, p *plan.Plan) { p.RequeueAt = time.Time{} }},
 		{name: "believes an update done at once", caught: []string{ruleDone},

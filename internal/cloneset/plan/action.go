@@ -103,7 +103,7 @@ type Condition struct {
 const (
 	ReasonConditions     = "Conditions"
 	ReasonCleanUp        = "PodEnded"
-	ReasonRevived        = "ScaleInCancelled"
+	ReasonScaleInCancelled        = "ScaleInCancelled"
 	ReasonScaleOut       = "ScaleOut"
 	ReasonScaleIn        = "ScaleIn"
 	ReasonHookReleased   = "PreDeleteReleased"

@@ -7,7 +7,7 @@
 // it takes out of service from one ledger (ledger.go):
 //
 //	step         decides                                             pays
-//	revive       which Pods leave PreparingDelete when a scale-in    nothing
+//	cancelScaleIn which Pods leave PreparingDelete when a scale-in    nothing
 //	             is taken back
 //	choose       which Pods get the update revision, by partition    nothing
 //	             and order

@@ -46,7 +46,7 @@ func Make(s *Snapshot) Plan {
 	if s.Deleting {
 		return p.plan
 	}
-	p.revive()
+	p.cancelScaleIn()
 	p.choose()
 	p.openLedger()
 	p.refresh()
@@ -158,7 +158,7 @@ func (p *pass) remove(v *podView, reason string) {
 		Conditions: p.conditions(v, apps.StatePreparingDelete),
 	}
 	if reason != ReasonScaleIn {
-		// Mark the Pod, so that taking back a scale-in does not revive it.
+		// Mark the Pod, so that taking back a scale-in does not cancelScaleIn it.
 		yes := "true"
 		a.Labels = map[string]*string{apps.LabelSpecifiedDelete: &yes}
 	}

@@ -253,7 +253,7 @@ func TestNamedPods(t *testing.T) {
 		s := snap(3, named("b"), hooks(preDelete()), with(pod("a", 1), pod("b", 1, finalizers(keyDelete)), pod("c", 1)))
 		p := expect(t, s, "move b (SpecifiedDelete) to PreparingDelete")
 		if got := p.Actions[0].Labels[apps.LabelSpecifiedDelete]; got == nil || *got != "true" {
-			t.Error("the Pod is not marked, so a change of replicas could revive it")
+			t.Error("the Pod is not marked, so a change of replicas could bring it back")
 		}
 		s.Pods[1] = pod("b", 1, finalizers(keyDelete), state(apps.StatePreparingDelete))
 		expect(t, s)
@@ -272,21 +272,21 @@ func TestPreparingDeleteCounts(t *testing.T) {
 	}
 	hooked := hooks(preDelete())
 	specified := label(apps.LabelSpecifiedDelete, "true")
-	revived := "move b (ScaleInCancelled) to PreparingNormal"
+	restored := "move b (ScaleInCancelled) to PreparingNormal"
 	tests := []struct {
 		name string
 		s    *Snapshot
 		want []string
 	}{
 		{"counted, not needed", snap(1, hooked, with(pod("a", 1), leaving())), nil},
-		{"counted, needed again", snap(2, hooked, with(pod("a", 1), leaving())), []string{revived}},
+		{"counted, needed again", snap(2, hooked, with(pod("a", 1), leaving())), []string{restored}},
 		{"counted, specified: not replaced yet", snap(2, hooked, with(pod("a", 1), leaving(specified))), nil},
 		{"counted, specified and more wanted", snap(3, hooked, with(pod("a", 1), leaving(specified))), []string{create1}},
 		{"excluded, not needed", snap(1, hooked, excludePreparing, with(pod("a", 1), leaving())), nil},
-		{"excluded, needed again", snap(2, hooked, excludePreparing, with(pod("a", 1), leaving())), []string{revived}},
+		{"excluded, needed again", snap(2, hooked, excludePreparing, with(pod("a", 1), leaving())), []string{restored}},
 		{"excluded, specified: replaced at once", snap(2, hooked, excludePreparing, with(pod("a", 1), leaving(specified))), []string{create1}},
 		{"excluded, its surplus costs nobody else", snap(1, hooked, excludePreparing, with(pod("a", 1), leaving())), nil},
-		{"named after the fact: not revived", snap(2, hooked, named("b"), with(pod("a", 1), leaving())), nil},
+		{"named after the fact: not restored", snap(2, hooked, named("b"), with(pod("a", 1), leaving())), nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
@@ -319,9 +319,9 @@ func TestEndedPods(t *testing.T) {
 	}
 }
 
-// TestRevivedCountsAsUnderWay: a revived Pod may have changed, and be deleted all the
+// TestRestoredCountsAsUnderWay: a restored Pod may have changed, and be deleted all the
 // same; until it is back, no other Pod follows in its place.
-func TestRevivedCountsAsUnderWay(t *testing.T) {
+func TestRestoredCountsAsUnderWay(t *testing.T) {
 	two := func(first podOption) *Snapshot {
 		return snap(2, method(InPlaceIfPossible), maxUnavailable(1), toRevision(rev(2)), hooks(preDelete()),
 			with(pod("a", 1, first, finalizers(keyDelete)), pod("b", 1, notReady0, finalizers(keyDelete))))

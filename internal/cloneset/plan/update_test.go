@@ -418,7 +418,7 @@ func TestRecreateThroughTheHook(t *testing.T) {
 	s.Spec.Replicas = 1
 	p := expect(t, s, "move a (Recreate) to PreparingDelete KruisePodReady=False")
 	if got := p.Actions[0].Labels[apps.LabelSpecifiedDelete]; got == nil || *got != "true" {
-		t.Error("the Pod is not marked, so it would be revived")
+		t.Error("the Pod is not marked, so it would be restored")
 	}
 }
 

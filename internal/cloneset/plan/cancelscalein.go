@@ -9,9 +9,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// revive returns Pods from PreparingDelete that a scale-in had chosen and that are needed
+// cancelScaleIn returns Pods from PreparingDelete that a scale-in had chosen and that are needed
 // again, the best ones first.
-func (p *pass) revive() {
+func (p *pass) cancelScaleIn() {
 	var planned []*podView
 	others := 0
 	for _, v := range p.pods {
@@ -27,7 +27,7 @@ func (p *pass) revive() {
 		return
 	}
 	for _, v := range p.bestOf(planned, short) {
-		p.act(v, p.reviveAction(v))
+		p.act(v, p.restoreAction(v))
 		// Until that is written, the Pod is still under way: it may have changed since,
 		// and be deleted.
 		v.state, v.fixed = apps.StatePreparingNormal, true
@@ -50,14 +50,14 @@ func (p *pass) bestOf(planned []*podView, count int) []*podView {
 	return order[len(order)-count:]
 }
 
-// reviveAction leads a Pod back to the start of its life: the hooks that were released
+// restoreAction leads a Pod back to the start of its life: the hooks that were released
 // for its removal protect it again. It must pass preNormal again, because whoever
 // released preDelete has taken it out of service. A key that preNormal shares with
 // another hook is left for preNormal to wait for.
-func (p *pass) reviveAction(v *podView) Action {
+func (p *pass) restoreAction(v *podView) Action {
 	hooks := p.Spec.Hooks
 	a := Action{
-		Verb: Move, Reason: ReasonRevived, To: apps.StatePreparingNormal,
+		Verb: Move, Reason: ReasonScaleInCancelled, To: apps.StatePreparingNormal,
 		Conditions:       p.conditions(v, apps.StatePreparingNormal),
 		Labels:           map[string]*string{},
 		RemoveFinalizers: hooks.PreNormal.Finalizers,
