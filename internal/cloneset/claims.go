@@ -204,7 +204,7 @@ func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name str
 // deleteInstance deletes a Pod and then its claims.
 //
 // The Pod goes first, under its preconditions: in the other order, a Pod that turns out
-// to be needed would be left with terminating claims. Departures remember the time
+// to be needed would be left with terminating claims. deletions remembers the time
 // between the two. A process that dies there forgets it: then the Pod's own marks tell
 // the next process what to do, or the claims stay and the next Pod takes them over. A
 // crash never loses data; at worst it keeps a claim that could have been deleted.
@@ -213,11 +213,11 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 		return r.deletePod(ctx, set, a)
 	}
 	id := plan.InstanceOf(set.Name, a.Pod)
-	r.departures.note(idOf(set), id, a.Claims)
+	r.deletions.note(idOf(set), id, a.Claims)
 	err := r.deletePod(ctx, set, a)
 	if err != nil {
 		if !unanswered(err) {
-			r.departures.forget(idOf(set), id)
+			r.deletions.forget(idOf(set), id)
 		}
 		return err
 	}
@@ -233,13 +233,13 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 		return fmt.Errorf("look up the Pod of instance %s before its claims are deleted: %w", a.Instance, err)
 	}
 	if err == nil && live.DeletionTimestamp == nil {
-		r.departures.forget(idOf(set), a.Instance)
+		r.deletions.forget(idOf(set), a.Instance)
 		if metav1.IsControlledBy(live, set) {
 			r.writes.note(set.UID, written{object: live, created: true, at: r.Clock.Now()})
 		}
 		return nil
 	}
-	r.departures.note(idOf(set), a.Instance, a.Claims)
+	r.deletions.note(idOf(set), a.Instance, a.Claims)
 	return r.deleteClaims(ctx, set, a.Instance, a.Claims)
 }
 
@@ -253,7 +253,7 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 		}
 	}
-	r.departures.forget(idOf(set), id)
+	r.deletions.forget(idOf(set), id)
 	return nil
 }
 

@@ -98,8 +98,8 @@ func TestClaimChanged(t *testing.T) {
 	}
 }
 
-// TestDepartures: a departure is forgotten when it is done, or was not done.
-func TestDepartures(t *testing.T) {
+// TestInstanceDeletions: a deletion is forgotten when it is done, or was not done.
+func TestInstanceDeletions(t *testing.T) {
 	set := claimedSet(t)
 	at := metav1.Now()
 	pod := func(edit func(*corev1.Pod)) []*corev1.Pod {
@@ -127,10 +127,10 @@ func TestDepartures(t *testing.T) {
 		"they were made again":  {nil, []*corev1.PersistentVolumeClaim{again}, false},
 		"one is new":            {nil, []*corev1.PersistentVolumeClaim{there[0], claimOf(set, "log-web-x", "x")}, false},
 	} {
-		d := newDepartures()
+		d := newInstanceDeletions()
 		d.note(idOf(set), "x", there)
 		if got := d.of(set, c.pods, c.claims)["x"]; got != c.want {
-			t.Errorf("%s: departed = %v", name, got)
+			t.Errorf("%s: deleted = %v", name, got)
 		}
 		if got := d.of(set, ends, there)["x"]; got != c.want {
 			t.Errorf("%s: remembered = %v", name, got)

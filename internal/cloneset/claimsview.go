@@ -156,10 +156,10 @@ func (r *Reconciler) lookAroundClaims(ctx context.Context, set *apps.CloneSet, n
 	return nil
 }
 
-// elsewhere returns the instances whose Pod exists but no longer belongs to the set.
+// releasedInstances returns the instances whose Pod exists but no longer belongs to the set.
 // Without it, each pass would try to delete their claims, or to create a Pod under a
 // taken name.
-func (r *Reconciler) elsewhere(
+func (r *Reconciler) releasedInstances(
 	ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim,
 ) (map[string]bool, error) {
 	if len(claims) == 0 {
@@ -192,20 +192,20 @@ func (r *Reconciler) elsewhere(
 	return out, nil
 }
 
-// departures remembers the instances whose Pod the controller asked to delete, until
+// instanceDeletions remembers the instances whose Pod the controller asked to delete, until
 // their claims are gone too: the answer may have been lost, or the API server too busy
 // for the rest. Only this process remembers them.
-type departures struct {
+type instanceDeletions struct {
 	mu sync.Mutex
 	// sets holds the claims of each instance as they were at the decision.
 	sets map[setID]map[string][]*corev1.PersistentVolumeClaim
 }
 
-func newDepartures() *departures {
-	return &departures{sets: map[setID]map[string][]*corev1.PersistentVolumeClaim{}}
+func newInstanceDeletions() *instanceDeletions {
+	return &instanceDeletions{sets: map[setID]map[string][]*corev1.PersistentVolumeClaim{}}
 }
 
-func (d *departures) note(set setID, id string, claims []*corev1.PersistentVolumeClaim) {
+func (d *instanceDeletions) note(set setID, id string, claims []*corev1.PersistentVolumeClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sets[set] == nil {
@@ -214,7 +214,7 @@ func (d *departures) note(set setID, id string, claims []*corev1.PersistentVolum
 	d.sets[set][id] = claims
 }
 
-func (d *departures) forget(set setID, id string) {
+func (d *instanceDeletions) forget(set setID, id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sets[set], id)
@@ -223,9 +223,9 @@ func (d *departures) forget(set setID, id string) {
 	}
 }
 
-// of returns a set's departing instances. It forgets those whose Pod lives on after all,
+// of returns a set's instances that are being deleted. It forgets those whose Pod lives on after all,
 // and those whose claims are gone or belong to the next Pod.
-func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
+func (d *instanceDeletions) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	noted := d.sets[idOf(set)]
@@ -260,7 +260,7 @@ func (d *departures) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1
 }
 
 // drop forgets the sets of that name, which is free now.
-func (d *departures) drop(name types.NamespacedName) {
+func (d *instanceDeletions) drop(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.sets, func(set setID, _ map[string][]*corev1.PersistentVolumeClaim) bool { return set.name == name })

@@ -106,11 +106,11 @@ type Reconciler struct {
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
-	writes     *writes
-	claims     *claimWrites
-	departures *departures
-	answers    *answers
-	refusals   *refusals
+	writes    *writes
+	claims    *claimWrites
+	deletions *instanceDeletions
+	answers   *answers
+	refusals  *refusals
 	// claimRefusals are the refusals of claim templates.
 	claimRefusals *refusals
 	metrics       *metrics
@@ -129,7 +129,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
-		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), departures: newDepartures(),
+		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), deletions: newInstanceDeletions(),
 		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
 		metrics: m, told: newTold(), journal: newJournal(), drains: newDrains(), readings: newReadings(),
 	}

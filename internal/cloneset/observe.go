@@ -40,7 +40,7 @@ func (r *Reconciler) observe(
 			return nil, err
 		}
 	}
-	elsewhere, err := r.elsewhere(ctx, set, own.pods, own.claims)
+	released, err := r.releasedInstances(ctx, set, own.pods, own.claims)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (r *Reconciler) observe(
 		Pods: own.pods, Readings: read, Nodes: nodes,
 		// What was read after the pass began counts from its reading, not earlier.
 		Drained: r.drains.of(read, r.Clock.Now()),
-		Claims:  own.claims, Departed: r.departures.of(set, own.pods, own.claims), Elsewhere: elsewhere,
+		Claims:  own.claims, DeletedInstances: r.deletions.of(set, own.pods, own.claims), ReleasedInstances: released,
 		Starts: r.Options.Parallel, NoResize: r.Options.NoResize,
 	}, nil
 }

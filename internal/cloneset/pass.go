@@ -71,7 +71,7 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	r.readings.forget(set)
 	r.refusals.forget(set)
 	r.claimRefusals.forget(set)
-	r.departures.drop(set)
+	r.deletions.drop(set)
 }
 
 // terminating reports whether a write was refused because the namespace is terminating.
@@ -183,7 +183,7 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 		if !apierrors.IsForbidden(first) && !apierrors.IsInvalid(first) {
 			return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
 		}
-		// A condition and an event report it; only a change elsewhere fixes it. Whatever
+		// A condition and an event report it; only a change of something else fixes it. Whatever
 		// was not refused continues.
 		at = earlier(at, now.Add(refusedFor))
 	}

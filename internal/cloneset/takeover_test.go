@@ -66,7 +66,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			set, claim := oneClaim(t)
 			r := reconcilerOf(claim)
 			seen := read(t, r.Client, claim)
-			r.departures.note(idOf(set), "x", []*corev1.PersistentVolumeClaim{seen})
+			r.deletions.note(idOf(set), "x", []*corev1.PersistentVolumeClaim{seen})
 			for _, do := range test.meanwhile {
 				do(t, r, set)
 			}
@@ -77,7 +77,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			if client.IgnoreNotFound(err) != nil || apierrors.IsNotFound(err) == test.stays {
 				t.Errorf("the claim stays: %v", err)
 			}
-			if left := r.departures.of(set, nil, []*corev1.PersistentVolumeClaim{seen}); len(left) > 0 {
+			if left := r.deletions.of(set, nil, []*corev1.PersistentVolumeClaim{seen}); len(left) > 0 {
 				t.Errorf("still to go: %v", left)
 			}
 		})

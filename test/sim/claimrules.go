@@ -176,7 +176,7 @@ func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) boo
 	})
 	held := slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return pod.Name == s.Set+"-"+id })
 	template := strings.TrimSuffix(claim.Name, "-"+s.Set+"-"+id)
-	return !going && !held && !s.Departed[id] && !s.Elsewhere[id] && slices.Contains(s.Spec.ClaimTemplates, template)
+	return !going && !held && !s.DeletedInstances[id] && !s.ReleasedInstances[id] && slices.Contains(s.Spec.ClaimTemplates, template)
 }
 
 // rivals reports whether another process has written something this one cannot know

@@ -110,7 +110,7 @@ func (p *podView) takesClaims() bool {
 // reusable reports whether the next Pod can take over an instance: someone other than the
 // controller deleted its Pod, and all its claims exist.
 func (p *pass) reusable(i *instance) bool {
-	return i.holder == nil && !p.Elsewhere[i.id] && !p.Spec.DisableClaimReuse && !p.Departed[i.id] && p.worthKeeping(i)
+	return i.holder == nil && !p.ReleasedInstances[i.id] && !p.Spec.DisableClaimReuse && !p.DeletedInstances[i.id] && p.worthKeeping(i)
 }
 
 // worthKeeping reports whether no claim is terminating, and a Pod of the present
@@ -135,7 +135,7 @@ func (p *pass) returning() int {
 	count := 0
 	for _, i := range p.instances {
 		v := i.holder
-		if v == nil || v.takesClaims() || p.Spec.DisableClaimReuse || p.Departed[i.id] || !p.worthKeeping(i) {
+		if v == nil || v.takesClaims() || p.Spec.DisableClaimReuse || p.DeletedInstances[i.id] || !p.worthKeeping(i) {
 			continue
 		}
 		until, ending := v.endsBy()
@@ -229,10 +229,10 @@ func (p *pass) settleClaims() {
 // unwanted reports whether the Pod of the claims is being removed for good. A released
 // Pod keeps its claims until it is gone.
 func (p *pass) unwanted(i *instance) bool {
-	dead := p.Spec.DisableClaimReuse || p.Departed[i.id]
+	dead := p.Spec.DisableClaimReuse || p.DeletedInstances[i.id]
 	switch {
-	case p.Elsewhere[i.id]:
-		return p.Departed[i.id] // deleted or released: the API server is asked first
+	case p.ReleasedInstances[i.id]:
+		return p.DeletedInstances[i.id] // deleted or released: the API server is asked first
 	case i.holder == nil:
 		return dead
 	case i.holder.terminate:

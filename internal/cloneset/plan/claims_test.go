@@ -47,12 +47,12 @@ func templates(names ...string) option {
 
 func noReuse(s *Snapshot) { s.Spec.DisableClaimReuse = true }
 
-func departed(id string) option {
-	return func(s *Snapshot) { s.Departed = map[string]bool{id: true} }
+func deletedInstance(id string) option {
+	return func(s *Snapshot) { s.DeletedInstances = map[string]bool{id: true} }
 }
 
-func elsewhere(id string) option {
-	return func(s *Snapshot) { s.Elsewhere = map[string]bool{id: true} }
+func releasedInstance(id string) option {
+	return func(s *Snapshot) { s.ReleasedInstances = map[string]bool{id: true} }
 }
 
 func claimsRefused(s *Snapshot) {
@@ -119,8 +119,8 @@ func TestClaimsAreReused(t *testing.T) {
 		{"one that lacks a new template's claim", snap(1, templates("data", "log"), withClaims(claim("data", "x"))), []string{createFor("x")}},
 		{"not one of templates that are gone", snap(1, templates("log"), withClaims(claim("data", "x"))), []string{create1}},
 		{"not where there are no templates", snap(1, withClaims(claim("data", "x"))), []string{create1}},
-		{"not one whose Pod this controller deleted", snap(1, claims("x"), departed("x")), []string{create1, discard("x")}},
-		{"not one whose Pod was let go and runs on", snap(1, claims("x"), elsewhere("x")), []string{create1}},
+		{"not one whose Pod this controller deleted", snap(1, claims("x"), deletedInstance("x")), []string{create1, discard("x")}},
+		{"not one whose Pod was released and runs on", snap(1, claims("x"), releasedInstance("x")), []string{create1}},
 		{"not one whose name does not bear its label out", snap(1, templates("data"), withClaims(claim("data", "x",
 			func(c *corev1.PersistentVolumeClaim) { c.Labels[apps.LabelInstanceID] = "y" }))), []string{create1}},
 	}
@@ -147,7 +147,7 @@ func TestReplacementWaitsForClaims(t *testing.T) {
 		{"only one waits", snap(3, claims("x"), with(owner("x", terminating))), []string{create1, create1}},
 		{"it has no claims", snap(1, templates("data"), with(owner("x", terminating))), []string{create1}},
 		{"its claims go", snap(1, templates("data"), withClaims(claim("data", "x", going)), with(owner("x", terminating))), []string{create1}},
-		{"deleted by the controller", snap(1, claims("x"), departed("x"), with(owner("x", terminating))), []string{create1, discard("x")}},
+		{"deleted by the controller", snap(1, claims("x"), deletedInstance("x"), with(owner("x", terminating))), []string{create1, discard("x")}},
 		{"failed, deleted now", snap(1, claims("x"), with(owner("x", failed))), []string{"delete web-x (PodEnded)"}},
 		{"failed, and its hook lets it wait", snap(1, claims("x"), hooks(preDelete()), with(owner("x", failed, finalizers(keyDelete),
 			state(apps.StatePreparingDelete), annotation(apps.AnnotationLifecycleTimestamp, now.Format(time.RFC3339))))), nil},
@@ -206,11 +206,11 @@ func TestDeletionIsFinished(t *testing.T) {
 		{"named in podsToDelete", snap(0, claims("x"), named("web-x"), with(owner("x", terminating))), []string{discard("x")}},
 		{"was at the gate", snap(0, claims("x"), with(owner("x", terminating, state(apps.StatePreparingDelete)))), []string{discard("x")}},
 		{"was at the gate because it failed", snap(0, claims("x"), with(owner("x", terminating, failed, state(apps.StatePreparingDelete)))), nil},
-		{"deleted by this process", snap(0, claims("x"), departed("x"), with(owner("x", terminating))), []string{discard("x")}},
-		{"deleted by this process, and gone", snap(0, claims("x"), departed("x")), []string{discard("x")}},
-		{"going already", snap(0, templates("data"), withClaims(claim("data", "x", going)), departed("x")), nil},
-		{"the Pod lives", snap(1, claims("x"), departed("x"), with(owner("x"))), nil},
-		{"deleted by this process, or let go", snap(0, claims("x"), departed("x"), elsewhere("x")), []string{discard("x")}},
+		{"deleted by this process", snap(0, claims("x"), deletedInstance("x"), with(owner("x", terminating))), []string{discard("x")}},
+		{"deleted by this process, and gone", snap(0, claims("x"), deletedInstance("x")), []string{discard("x")}},
+		{"going already", snap(0, templates("data"), withClaims(claim("data", "x", going)), deletedInstance("x")), nil},
+		{"the Pod lives", snap(1, claims("x"), deletedInstance("x"), with(owner("x"))), nil},
+		{"deleted by this process, or released", snap(0, claims("x"), deletedInstance("x"), releasedInstance("x")), []string{discard("x")}},
 		{"nobody has it: it waits", snap(0, claims("x")), nil},
 	}
 	for _, test := range tests {
@@ -224,7 +224,7 @@ func TestDisableClaimReuse(t *testing.T) {
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x", terminating))), create1, discard("x"))
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x", failed))), create1, "delete web-x (PodEnded) claim data-web-x")
 	expect(t, snap(1, claims("x"), noReuse, with(owner("x"))))
-	expect(t, snap(1, claims("x"), noReuse, elsewhere("x")), create1) // it was released, and they are in use
+	expect(t, snap(1, claims("x"), noReuse, releasedInstance("x")), create1) // it was released, and they are in use
 }
 
 // TestMissingClaims: a Pod without a node gets back the claim that someone deleted.

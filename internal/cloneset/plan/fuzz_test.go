@@ -89,7 +89,7 @@ func anyClaims(d *dice, s *Snapshot) {
 		}
 		withClaims(c)(s)
 		if d.roll(6) == 5 {
-			departed(id)(s)
+			deletedInstance(id)(s)
 		}
 		if d.flip() {
 			p := anyPod(d, "web-"+id)

@@ -52,12 +52,12 @@ type Snapshot struct {
 	Nodes map[string]map[string]string
 	// Claims are the set's own claims in name order.
 	Claims []*corev1.PersistentVolumeClaim
-	// Departed are the ids of instances whose Pod this controller has deleted, or may
+	// DeletedInstances are the ids of instances whose Pod this controller has deleted, or may
 	// have if the answer was lost, and whose claims are still to be deleted.
-	Departed map[string]bool
-	// Elsewhere are the ids of instances whose Pod exists but does not belong to the set:
+	DeletedInstances map[string]bool
+	// ReleasedInstances are the ids of instances whose Pod exists but does not belong to the set:
 	// it was released, and its claims are in use for as long as it runs.
-	Elsewhere map[string]bool
+	ReleasedInstances map[string]bool
 	// ClaimsRefused is why the API server refuses claims of the templates; "" if it does
 	// not. While refused, no Pod is created that needs one, and none is recreated.
 	ClaimsRefused string

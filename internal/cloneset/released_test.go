@@ -17,9 +17,9 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestElsewhere: the claims of a released Pod are in use while it exists; those of a
+// TestReleasedInstances: the claims of a released Pod are in use while it exists; those of a
 // deleted Pod are not, whatever the cache still shows.
-func TestElsewhere(t *testing.T) {
+func TestReleasedInstances(t *testing.T) {
 	set := claimedSet(t, `{"metadata":{"name":"data"}}`)
 	claims := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x"), claimOf(set, "log-web-x", "x"), claimOf(set, "data-web-y", "y")}
 	at := func(version string, owners ...metav1.OwnerReference) *corev1.Pod {
@@ -32,9 +32,9 @@ func TestElsewhere(t *testing.T) {
 	}{
 		"the set has it":                     {own: at("5", ours), cached: at("5", ours)},
 		"there is none":                      {},
-		"let go":                             {cached: at("7"), want: true},
+		"released":                           {cached: at("7"), want: true},
 		"another's":                          {cached: at("7", owner("other", true)), want: true},
-		"let go, and the cache is behind":    {cached: at("5", ours), written: at("7"), want: true},
+		"released, and the cache is behind":  {cached: at("5", ours), written: at("7"), want: true},
 		"deleted, and the cache is behind":   {cached: at("5", ours), written: at("5", ours)},
 		"taken back, and the cache shows it": {own: at("9", ours), cached: at("9", ours), written: at("7")},
 	} {
@@ -51,9 +51,9 @@ func TestElsewhere(t *testing.T) {
 			if c.own != nil {
 				own = append(own, c.own)
 			}
-			got, err := r.elsewhere(t.Context(), set, own, claims)
+			got, err := r.releasedInstances(t.Context(), set, own, claims)
 			if err != nil || got["x"] != c.want || got["y"] {
-				t.Errorf("elsewhere = %v, error %v, want %v", got, err, c.want)
+				t.Errorf("released = %v, error %v, want %v", got, err, c.want)
 			}
 		})
 	}
