@@ -95,7 +95,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if anyUnanswered(outcomes) {
 		r.answers.lose(client.ObjectKeyFromObject(set))
 	}
-	pruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
+	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
 	counts, blocked := plan.Review(left)
 	r.readings.keep(keyOf(set), left.Readings, atRest(counts, &decided, left))
@@ -105,7 +105,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if !canWait(&set.Status, &next, outcomes) {
 		written = r.writeStatus(ctx, set, next)
 	}
-	trimmed := r.trim(ctx, set, &decided, outcomes)
+	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
 	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
 		if !at.IsZero() {
 			decided.RequeueAt = earlier(decided.RequeueAt, at)
@@ -116,7 +116,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if written == nil {
 		r.tellProgress(set, &next)
 	}
-	return after(&decided, outcomes, now, errors.Join(pruned, written, trimmed))
+	return after(&decided, outcomes, now, errors.Join(revisionsPruned, written, namesPruned))
 }
 
 // prepare ensures that a plan can be made, and reads its input. Only the steps before

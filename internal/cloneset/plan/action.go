@@ -25,10 +25,10 @@ type Plan struct {
 	RequeueAt time.Time
 	// More means that the pass left starts undone: another one should follow.
 	More bool
-	// Trim are the finished names in spec.scaleStrategy.podsToDelete: their Pods are
+	// PrunePodsToDelete are the finished names in spec.scaleStrategy.podsToDelete: their Pods are
 	// terminating or gone. A name with a Delete in Actions is finished only if that
 	// succeeds.
-	Trim []string
+	PrunePodsToDelete []string
 	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from being
 	// created now.
 	ScaleUpLimited int

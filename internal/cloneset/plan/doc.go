@@ -21,7 +21,7 @@
 //	update       which chosen Pods change, in place or by recreate   1 start (of half of them),
 //	                                                                 and 1 available Pod
 //	settleClaims which claims are deleted, and which are missing     nothing
-//	trimNames    which names leave podsToDelete                      nothing
+//	prunePodsToDelete    which names leave podsToDelete                      nothing
 //
 // An example: replicas 10, maxUnavailable 2, no surge, type InPlaceIfPossible. web-3
 // crashes. The template gets a new image.

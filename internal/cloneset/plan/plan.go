@@ -56,7 +56,7 @@ func Make(s *Snapshot) Plan {
 	p.scaleIn()
 	p.update()
 	p.settleClaims()
-	p.trimNames()
+	p.prunePodsToDelete()
 	return p.finish()
 }
 

@@ -19,10 +19,10 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// trim removes names of deleted Pods from spec.scaleStrategy.podsToDelete. A concurrent
-// edit by the user wins; the next pass trims then.
-func (r *Reconciler) trim(ctx context.Context, set *apps.CloneSet, decided *plan.Plan, outcomes []outcome) error {
-	done, err := r.doneWith(ctx, set, decided.Trim, outcomes)
+// prunePodsToDelete removes the names of deleted Pods from spec.scaleStrategy.podsToDelete. A concurrent
+// edit by the user wins; the next pass prunes then.
+func (r *Reconciler) prunePodsToDelete(ctx context.Context, set *apps.CloneSet, decided *plan.Plan, outcomes []outcome) error {
+	done, err := r.doneWith(ctx, set, decided.PrunePodsToDelete, outcomes)
 	if err != nil || len(done) == 0 {
 		return err
 	}
@@ -35,12 +35,12 @@ func (r *Reconciler) trim(ctx context.Context, set *apps.CloneSet, decided *plan
 	if err != nil {
 		return fmt.Errorf("encode podsToDelete: %w", err)
 	}
-	trimmed := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
-	if err := r.Client.Patch(ctx, trimmed, client.RawPatch(types.MergePatchType, data)); err != nil {
-		return fmt.Errorf("trim podsToDelete: %w", err)
+	pruned := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
+	if err := r.Client.Patch(ctx, pruned, client.RawPatch(types.MergePatchType, data)); err != nil {
+		return fmt.Errorf("prune podsToDelete: %w", err)
 	}
-	r.answers.note(trimmed)
-	r.normal(set, "PodsToDeleteTrimmed", "Trim", "took Pods off scaleStrategy.podsToDelete that are gone: %s", strings.Join(done, ", "))
+	r.answers.note(pruned)
+	r.normal(set, "PodsToDeleteTrimmed", "Trim", "removed the names of Pods that are gone from scaleStrategy.podsToDelete: %s", strings.Join(done, ", "))
 	return nil
 }
 

@@ -11,9 +11,9 @@ import (
 // instanceIDLength is the length of the random part of a Pod's name.
 const instanceIDLength = 5
 
-// trimNames sorts the names in podsToDelete: some are finished, some wait, and some never
+// prunePodsToDelete sorts the names in podsToDelete: some are finished, some wait, and some never
 // named a Pod.
-func (p *pass) trimNames() {
+func (p *pass) prunePodsToDelete() {
 	if len(p.named) == 0 {
 		return
 	}
@@ -22,10 +22,10 @@ func (p *pass) trimNames() {
 		switch v := p.byName(name); {
 		case v != nil:
 			if v.terminate || p.deletes(v) {
-				p.plan.Trim = append(p.plan.Trim, name)
+				p.plan.PrunePodsToDelete = append(p.plan.PrunePodsToDelete, name)
 			}
 		case p.madeHere(name):
-			p.plan.Trim = append(p.plan.Trim, name)
+			p.plan.PrunePodsToDelete = append(p.plan.PrunePodsToDelete, name)
 		default:
 			unknown = append(unknown, name)
 		}

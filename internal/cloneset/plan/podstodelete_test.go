@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// TestTrim: names of Pods that are terminating or gone are finished, those of waiting
+// TestPrunePodsToDelete: names of Pods that are terminating or gone are finished, those of waiting
 // Pods are not, and a name that never was a Pod's is reported.
-func TestTrim(t *testing.T) {
+func TestPrunePodsToDelete(t *testing.T) {
 	hooked := hooks(preDelete())
 	tests := []struct {
 		name    string
 		s       *Snapshot
-		trim    []string
+		prune   []string
 		unknown string
 	}{
 		{"nothing named", snap(1, with(pod("a", 1))), nil, ""},
@@ -29,12 +29,12 @@ func TestTrim(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			p := decide(t, test.s)
-			if !slices.Equal(p.Trim, test.trim) {
-				t.Errorf("Trim = %v, want %v", p.Trim, test.trim)
+			if !slices.Equal(p.PrunePodsToDelete, test.prune) {
+				t.Errorf("PrunePodsToDelete = %v, want %v", p.PrunePodsToDelete, test.prune)
 			}
-			told := len(p.Problems) == 1 && p.Problems[0].Reason == ProblemNoSuchPod && strings.Contains(p.Problems[0].Message, test.unknown)
-			if told != (test.unknown != "") {
-				t.Errorf("problems = %v, want %q to be told", p.Problems, test.unknown)
+			reported := len(p.Problems) == 1 && p.Problems[0].Reason == ProblemNoSuchPod && strings.Contains(p.Problems[0].Message, test.unknown)
+			if reported != (test.unknown != "") {
+				t.Errorf("problems = %v, want %q to be reported", p.Problems, test.unknown)
 			}
 		})
 	}
