@@ -205,7 +205,7 @@ func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name str
 //
 // The Pod goes first, under its preconditions: in the other order, a Pod that turns out
 // to be needed would be left with terminating claims. deletions remembers the time
-// between the two. A process that dies there forgets it: then the Pod's own marks tell
+// between the two. A process that dies there forgets it: then the Pod's own marks show
 // the next process what to do, or the claims stay and the next Pod takes them over. A
 // crash never loses data; at worst it keeps a claim that could have been deleted.
 func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a plan.Action) error {

@@ -63,7 +63,7 @@ type Options struct {
 	// NoResize means that the API server has no subresource pods/resize. Pods whose cpu
 	// or memory changes are then recreated or, with InPlaceOnly, left alone.
 	NoResize bool
-	// Clock tells the time. Default: the machine's clock.
+	// Clock is the time source. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
 	Registerer prometheus.Registerer
@@ -114,7 +114,7 @@ type Reconciler struct {
 	// claimRefusals are the refusals of claim templates.
 	claimRefusals *refusals
 	metrics       *metrics
-	told          *told
+	reported      *reportedWaits
 	journal       *journal
 	drains        *drains
 	readings      *readings
@@ -131,7 +131,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), deletions: newInstanceDeletions(),
 		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
-		metrics: m, told: newTold(), journal: newJournal(), drains: newDrains(), readings: newReadings(),
+		metrics: m, reported: newReportedWaits(), journal: newJournal(), drains: newDrains(), readings: newReadings(),
 	}
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// tell records the events of a pass, after its status. An event holds only a Pod's name;
+// recordEvents records the events of a pass, after its status. An event holds only a Pod's name;
 // the recorder folds repeated events into one.
-func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
-	r.tellOutcomes(set, outcomes)
+func (r *Reconciler) recordEvents(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
+	r.recordOutcomes(set, outcomes)
 	for _, problem := range decided.Problems {
 		r.warn(set, problem.Reason, "Plan", "%s", problem.Message)
 	}
@@ -27,12 +27,12 @@ func (r *Reconciler) tell(set *apps.CloneSet, decided *plan.Plan, blocked []plan
 		r.warn(set, "ScaleUpLimited", "Create",
 			"scaleStrategy.maxUnavailable keeps %d Pods from being created until others are available", decided.ScaleUpLimited)
 	}
-	r.tellBlocked(set, blocked, now)
+	r.recordBlocked(set, blocked, now)
 }
 
-// tellProgress records once that a rollout has stalled for too long. The condition has
+// recordProgress records once that a rollout has stalled for too long. The condition has
 // OpenKruise's text, which programs compare.
-func (r *Reconciler) tellProgress(set *apps.CloneSet, next *apps.CloneSetStatus) {
+func (r *Reconciler) recordProgress(set *apps.CloneSet, next *apps.CloneSetStatus) {
 	if lastProgress(next).Reason != plan.ProgressDeadlineExceeded || lastProgress(&set.Status).Reason == plan.ProgressDeadlineExceeded {
 		return
 	}
@@ -41,8 +41,8 @@ func (r *Reconciler) tellProgress(set *apps.CloneSet, next *apps.CloneSetStatus)
 		next.UpdateRevision, *set.Spec.ProgressDeadlineSeconds)
 }
 
-// tellBlocked records one event per long wait, for the Pod that has waited longest.
-func (r *Reconciler) tellBlocked(set *apps.CloneSet, blocked []plan.Blocked, now time.Time) {
+// recordBlocked records one event per long wait, for the Pod that has waited longest.
+func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, now time.Time) {
 	if len(blocked) == 0 || blocked[0].Since.IsZero() || !longWaitAt(blocked, now).IsZero() {
 		return
 	}
@@ -52,21 +52,23 @@ func (r *Reconciler) tellBlocked(set *apps.CloneSet, blocked []plan.Blocked, now
 		// Leave out the reason: a kubelet may alternate between reasons.
 		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
 	}
-	if r.told.first(keyOf(set), wait) {
+	if r.reported.isNew(keyOf(set), wait) {
 		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(blocked).message)
 	}
 }
 
-// told remembers, for each set, the wait of its last event.
-type told struct {
+// reportedWaits remembers, for each set, the wait of its last event.
+type reportedWaits struct {
 	mu    sync.Mutex
 	waits map[types.NamespacedName]string
 }
 
-func newTold() *told { return &told{waits: map[types.NamespacedName]string{}} }
+func newReportedWaits() *reportedWaits {
+	return &reportedWaits{waits: map[types.NamespacedName]string{}}
+}
 
-// first reports whether the wait has not been recorded yet, and notes it.
-func (t *told) first(set types.NamespacedName, wait string) bool {
+// isNew reports whether the wait has not been recorded yet, and notes it.
+func (t *reportedWaits) isNew(set types.NamespacedName, wait string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	known := t.waits[set] == wait
@@ -75,7 +77,7 @@ func (t *told) first(set types.NamespacedName, wait string) bool {
 }
 
 // forget drops a set that is gone.
-func (t *told) forget(set types.NamespacedName) {
+func (t *reportedWaits) forget(set types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.waits, set)
@@ -115,30 +117,30 @@ func eventOf(a plan.Action) (eventNames, bool) {
 	return eventNames{"", "FailedUpdatePod", "change"}, false
 }
 
-// news groups the outcomes of one pass that share an event.
-type news struct {
+// eventGroup groups the outcomes of one pass that share an event.
+type eventGroup struct {
 	eventNames
 	verb   plan.Verb
 	reason string
 	pods   []*corev1.Pod
 }
 
-// tellOutcomes records the outcomes of the actions: one event per failure, and one for
+// recordOutcomes records the outcomes of the actions: one event per failure, and one for
 // all Pods with the same action and reason, so that a large set does not cost one event
 // per Pod.
-func (r *Reconciler) tellOutcomes(set *apps.CloneSet, outcomes []outcome) {
-	var all []*news
+func (r *Reconciler) recordOutcomes(set *apps.CloneSet, outcomes []outcome) {
+	var all []*eventGroup
 	for _, o := range outcomes {
-		event, worthTelling := eventOf(o.action)
+		event, wanted := eventOf(o.action)
 		switch {
 		case o.err != nil && !o.stale():
 			r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, nameOf(o), o.err)
-		case o.err != nil || !worthTelling || o.pod == nil:
+		case o.err != nil || !wanted || o.pod == nil:
 		default:
-			i := slices.IndexFunc(all, func(n *news) bool { return n.eventNames == event && n.reason == o.action.Reason })
+			i := slices.IndexFunc(all, func(n *eventGroup) bool { return n.eventNames == event && n.reason == o.action.Reason })
 			if i < 0 {
 				i = len(all)
-				all = append(all, &news{eventNames: event, verb: o.action.Verb, reason: o.action.Reason})
+				all = append(all, &eventGroup{eventNames: event, verb: o.action.Verb, reason: o.action.Reason})
 			}
 			all[i].pods = append(all[i].pods, o.pod)
 		}
@@ -160,16 +162,16 @@ func nameOf(o outcome) string {
 	return "Pod " + o.pod.Name
 }
 
-// namesTold is how many Pods an event names.
-const namesTold = 8
+// maxNames is how many Pods an event names.
+const maxNames = 8
 
 // names lists Pods for people.
 func names(pods []*corev1.Pod) string {
 	if len(pods) == 1 {
 		return "Pod " + pods[0].Name
 	}
-	list := make([]string, 0, namesTold)
-	for _, pod := range pods[:min(namesTold, len(pods))] {
+	list := make([]string, 0, maxNames)
+	for _, pod := range pods[:min(maxNames, len(pods))] {
 		list = append(list, pod.Name)
 	}
 	text := fmt.Sprintf("%d Pods: %s", len(pods), strings.Join(list, ", "))

@@ -20,11 +20,11 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// heard returns what a pass with these outcomes records, without the notes.
-func heard(decided *plan.Plan, blocked []plan.Blocked, outcomes ...outcome) (reasons, notes []string) {
+// recordedEvents returns what a pass with these outcomes records, without the notes.
+func recordedEvents(decided *plan.Plan, blocked []plan.Blocked, outcomes ...outcome) (reasons, notes []string) {
 	recorder := events.NewFakeRecorder(100)
-	r := &Reconciler{Events: recorder, told: newTold()}
-	r.tell(&apps.CloneSet{}, decided, blocked, outcomes, now)
+	r := &Reconciler{Events: recorder, reported: newReportedWaits()}
+	r.recordEvents(&apps.CloneSet{}, decided, blocked, outcomes, now)
 	close(recorder.Events)
 	for line := range recorder.Events {
 		kind, rest, _ := strings.Cut(line, " ")
@@ -70,7 +70,7 @@ func TestEventReasons(t *testing.T) {
 	for _, test := range tests {
 		t.Run(fmt.Sprint(test.action.Verb, test.action.Reason, test.err), func(t *testing.T) {
 			test.action.Pod = podWithSecret("web-a")
-			reasons, notes := heard(&plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})
+			reasons, notes := recordedEvents(&plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})
 			if !slices.Equal(reasons, test.want) {
 				t.Errorf("events %q, want %q", reasons, test.want)
 			}
@@ -102,7 +102,7 @@ func TestEventsOfAPlan(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if reasons, _ := heard(&test.plan, test.blocked); !slices.Equal(reasons, test.want) {
+			if reasons, _ := recordedEvents(&test.plan, test.blocked); !slices.Equal(reasons, test.want) {
 				t.Errorf("events %q, want %q", reasons, test.want)
 			}
 		})
@@ -116,7 +116,7 @@ func TestManyPodsAreOneEvent(t *testing.T) {
 		pod := podWithSecret(fmt.Sprintf("web-%04d", i))
 		outcomes = append(outcomes, outcome{action: plan.Action{Verb: plan.Create, Reason: plan.ReasonScaleOut}, pod: pod})
 	}
-	reasons, notes := heard(&plan.Plan{}, nil, outcomes...)
+	reasons, notes := recordedEvents(&plan.Plan{}, nil, outcomes...)
 	if !slices.Equal(reasons, []string{"Normal SuccessfulCreate"}) {
 		t.Fatalf("events %q", reasons)
 	}

@@ -198,10 +198,10 @@ func TestMetricsFollowConventions(t *testing.T) {
 	}
 }
 
-// TestBlockedIsToldOnce: each wait causes one event, however many passes it lasts.
-func TestBlockedIsToldOnce(t *testing.T) {
+// TestBlockedIsReportedOnce: each wait causes one event, however many passes it lasts.
+func TestBlockedIsReportedOnce(t *testing.T) {
 	recorder := &countingRecorder{}
-	r := &Reconciler{Events: recorder, told: newTold()}
+	r := &Reconciler{Events: recorder, reported: newReportedWaits()}
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	waits := func(pod string, since time.Duration) []plan.Blocked {
 		return []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"x"}, Since: now.Add(-since)}}
@@ -214,14 +214,14 @@ func TestBlockedIsToldOnce(t *testing.T) {
 		{nil, 1}, {waits("b", longWait), 2}, {waits("b", longWait), 2}, {waits("b", longWait+time.Minute), 3},
 	}
 	for i, step := range steps {
-		r.tellBlocked(set, step.blocked, now)
-		if recorder.told != step.want {
-			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.told, step.want)
+		r.recordBlocked(set, step.blocked, now)
+		if recorder.events != step.want {
+			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.events, step.want)
 		}
 	}
 }
 
 // countingRecorder counts events.
-type countingRecorder struct{ told int }
+type countingRecorder struct{ events int }
 
-func (r *countingRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { r.told++ }
+func (r *countingRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { r.events++ }

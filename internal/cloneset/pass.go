@@ -66,7 +66,7 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	r.writes.drop(uid)
 	r.claims.drop(uid)
 	r.metrics.sets.forget(set)
-	r.told.forget(set)
+	r.reported.forget(set)
 	r.journal.forget(set)
 	r.readings.forget(set)
 	r.refusals.forget(set)
@@ -111,10 +111,10 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 			decided.RequeueAt = earlier(decided.RequeueAt, at)
 		}
 	}
-	r.tell(set, &decided, blocked, outcomes, now)
+	r.recordEvents(set, &decided, blocked, outcomes, now)
 	r.journal.pass(ctx, set, &next, blocked, outcomes, now)
 	if written == nil {
-		r.tellProgress(set, &next)
+		r.recordProgress(set, &next)
 	}
 	return after(&decided, outcomes, now, errors.Join(revisionsPruned, written, namesPruned))
 }

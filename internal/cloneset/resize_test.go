@@ -173,7 +173,7 @@ func TestResizeAnswers(t *testing.T) {
 			}
 			f := find(&plan.Plan{}, nil, []outcome{{action: plan.Action{Verb: plan.Continue}, err: err}})
 			if f.failedUpdate.reason != plan.ProblemResize || !strings.Contains(f.failedUpdate.message, "containers main of Pod a") {
-				t.Errorf("told: %+v", f.failedUpdate)
+				t.Errorf("reported: %+v", f.failedUpdate)
 			}
 		})
 	}

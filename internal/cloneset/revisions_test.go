@@ -117,7 +117,7 @@ func retemplate(set *apps.CloneSet, raw []byte) bool {
 
 // FuzzOneRevision: whatever the template, and whatever a client merges from an old
 // revision into it to undo a rollout, a generation gets at most one revision and every
-// later pass finds it; or the user is told why there is none.
+// later pass finds it; or the user learns why there is none.
 func FuzzOneRevision(f *testing.F) {
 	plain := `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`
 	for _, other := range []string{
@@ -165,9 +165,9 @@ func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 	var name string
 	for pass := range 2 {
 		known, err := r.syncRevisions(t.Context(), server.set)
-		var told *invalidError
+		var invalid *invalidError
 		switch {
-		case errors.As(err, &told):
+		case errors.As(err, &invalid):
 			if server.made != before {
 				t.Fatalf("a revision was made of %s, and then: %v", server.set.Spec.Template.Raw(), err)
 			}
@@ -264,8 +264,8 @@ func TestAlteredRevision(t *testing.T) {
 	if c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonRevisionUnusable {
 		t.Errorf("FailedUpdate = %+v", c)
 	}
-	if server.made != 1 || recorder.told != 1 || set.Status.CollisionCount != nil {
-		t.Errorf("%d revisions, %d events, %v collisions", server.made, recorder.told, set.Status.CollisionCount)
+	if server.made != 1 || recorder.events != 1 || set.Status.CollisionCount != nil {
+		t.Errorf("%d revisions, %d events, %v collisions", server.made, recorder.events, set.Status.CollisionCount)
 	}
 }
 

@@ -80,8 +80,8 @@ func TestNoDeadline(t *testing.T) {
 	}
 }
 
-// TestDeadlineIsToldOnce: one event reports that the deadline has passed.
-func TestDeadlineIsToldOnce(t *testing.T) {
+// TestDeadlineIsReportedOnce: one event reports that the deadline has passed.
+func TestDeadlineIsReportedOnce(t *testing.T) {
 	recorder := &countingRecorder{}
 	r := &Reconciler{Events: recorder}
 	status := func(reason string) apps.CloneSetStatus {
@@ -94,10 +94,10 @@ func TestDeadlineIsToldOnce(t *testing.T) {
 		want   int
 	}{{plan.ProgressUpdated, 0}, {plan.ProgressDeadlineExceeded, 1}, {plan.ProgressDeadlineExceeded, 1}, {plan.ProgressAvailable, 1}} {
 		next := status(step.reason)
-		r.tellProgress(set, &next)
+		r.recordProgress(set, &next)
 		set.Status = next
-		if recorder.told != step.want {
-			t.Errorf("%s: %d events, want %d", step.reason, recorder.told, step.want)
+		if recorder.events != step.want {
+			t.Errorf("%s: %d events, want %d", step.reason, recorder.events, step.want)
 		}
 	}
 }

@@ -23,11 +23,11 @@ func stuckPod(reason string, since time.Duration) plan.Blocked {
 	}
 }
 
-// TestAStuckContainerIsToldOnce: one event, whatever reason the kubelet gives, and
+// TestStuckContainerIsReportedOnce: one event, whatever reason the kubelet gives, and
 // another one when there is another image.
-func TestAStuckContainerIsToldOnce(t *testing.T) {
+func TestStuckContainerIsReportedOnce(t *testing.T) {
 	recorder := &countingRecorder{}
-	r := &Reconciler{Events: recorder, told: newTold()}
+	r := &Reconciler{Events: recorder, reported: newReportedWaits()}
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	other := stuckPod("ImagePullBackOff", longWait)
 	other.Stuck.Image = "web:v3"
@@ -38,12 +38,12 @@ func TestAStuckContainerIsToldOnce(t *testing.T) {
 		{stuckPod("ImagePullBackOff", longWait-time.Second), 0}, {stuckPod("ImagePullBackOff", longWait), 1},
 		{stuckPod("CrashLoopBackOff", longWait), 1}, {other, 2},
 	} {
-		r.tellBlocked(set, []plan.Blocked{step.stuck}, now)
-		if recorder.told != step.want {
-			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.told, step.want)
+		r.recordBlocked(set, []plan.Blocked{step.stuck}, now)
+		if recorder.events != step.want {
+			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.events, step.want)
 		}
 	}
-	if reasons, _ := heard(&plan.Plan{}, []plan.Blocked{stuckPod("ImagePullBackOff", longWait)}); !slices.Equal(reasons, []string{"Warning Blocked"}) {
+	if reasons, _ := recordedEvents(&plan.Plan{}, []plan.Blocked{stuckPod("ImagePullBackOff", longWait)}); !slices.Equal(reasons, []string{"Warning Blocked"}) {
 		t.Errorf("events %q", reasons)
 	}
 }

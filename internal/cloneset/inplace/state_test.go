@@ -111,11 +111,11 @@ func TestDone(t *testing.T) {
 			setStatus(pod, status)
 		}, true},
 		{"the same image under the new name", func(pod *corev1.Pod) { see(pod); setStatus(pod, alias) }, true},
-		{"the same image, told by its old name", func(pod *corev1.Pod) { see(pod); setStatus(pod, aliasOldName) }, true},
+		{"the same image, reported by its old name", func(pod *corev1.Pod) { see(pod); setStatus(pod, aliasOldName) }, true},
 		{"the status is gone", func(pod *corev1.Pod) { see(pod); pod.Status.ContainerStatuses = nil }, false},
 		{"an old kubelet runs the new image", func(pod *corev1.Pod) { untracked(pod); setStatus(pod, running("main", "app:2", 2, t0)) }, true},
 		{"an old kubelet runs the same image, new name", func(pod *corev1.Pod) { untracked(pod); setStatus(pod, alias) }, true},
-		{"an old kubelet runs the same image, told by its old name", func(pod *corev1.Pod) { untracked(pod); setStatus(pod, aliasOldName) }, true},
+		{"an old kubelet runs the same image, reported by its old name", func(pod *corev1.Pod) { untracked(pod); setStatus(pod, aliasOldName) }, true},
 		{"no node yet: it starts with the new image", func(pod *corev1.Pod) { pod.Spec.NodeName = "" }, true},
 	}
 	for _, test := range tests {
@@ -278,7 +278,7 @@ func TestFirstStart(t *testing.T) {
 	begin(pod, to, "r2", t0)
 	see(pod)
 	if got, _ := isDone(t, pod, t0); got {
-		t.Error("done before the kubelet told of the container")
+		t.Error("done before the kubelet reported the container")
 	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{running("main", "app:2", 1, t0)}
 	if got, _ := isDone(t, pod, t0); !got {

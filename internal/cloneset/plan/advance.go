@@ -63,11 +63,11 @@ func (p *pass) backToGate(v *podView) bool {
 	return true
 }
 
-// unfinished reports whether an update's record asks for more than the kubelet has been
-// told, or has done.
+// unfinished reports whether an update's record asks for more than the Pod's spec has, or
+// the kubelet has done.
 func (p *podView) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
 
-// more reports whether the record asks for more than the kubelet has been told.
+// more reports whether the record asks for more than the Pod's spec has.
 func (p *podView) more() bool {
 	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
 }

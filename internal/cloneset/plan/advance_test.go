@@ -126,7 +126,7 @@ func TestResizeSteps(t *testing.T) {
 		{"drains", sizedSet(pod("a", 1, small)), []string{updatesA(2)}},
 		{"grace begins", sizedSet(pod("a", 1, small), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
 		{"in grace", sizedSet(pod("a", 1, small, out(2, 59*time.Second)), grace(time.Minute)), nil},
-		{"no node: the state tells that a write is to come", sizedSet(pod("a", 1, small, fresh)), []string{updatesA(2)}},
+		{"no node: the state shows that a write is due", sizedSet(pod("a", 1, small, fresh)), []string{updatesA(2)}},
 		{"the resize was not written", sizedSet(pod("a", 1, small, resizing(false))), []string{resizesA}},
 		{"… and somebody put the Pod back into service",
 			sizedSet(pod("a", 1, small, resizing(false), condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, ""))), []string{resizesA + readyFalse}},
@@ -284,7 +284,7 @@ func TestPriorityWaitIsTold(t *testing.T) {
 	want := "Pod a is in Updating and waits for its containers base to be ready before it updates main, which have a lower " +
 		"KRUISE_CONTAINER_PRIORITY, since 2026-01-02T03:03:05Z"
 	if got := blocked[0].String(); got != want {
-		t.Errorf("told: %q, want %q", got, want)
+		t.Errorf("reported: %q, want %q", got, want)
 	}
 	if b := waiting(rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(true)))); len(b) > 0 {
 		t.Errorf("blocked = %v", b)

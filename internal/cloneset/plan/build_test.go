@@ -242,8 +242,8 @@ func restarted(p *corev1.Pod) {
 	}
 }
 
-// told lists the actions of a plan as text, in order.
-func told(p Plan) []string {
+// describe lists the actions of a plan as text, in order.
+func describe(p Plan) []string {
 	lines := []string{}
 	for _, a := range p.Actions {
 		lines = append(lines, a.String())
@@ -268,7 +268,7 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 	if want == nil {
 		want = []string{}
 	}
-	if diff := cmp.Diff(want, told(p)); diff != "" {
+	if diff := cmp.Diff(want, describe(p)); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 	return p

@@ -193,7 +193,7 @@ func TestClaimsGoWithTheirPod(t *testing.T) {
 	}
 }
 
-// TestDeletionIsFinished: a terminating Pod tells the next leader whether the controller
+// TestDeletionIsFinished: a terminating Pod shows the next leader whether the controller
 // wanted it deleted; without a sign the claims stay.
 func TestDeletionIsFinished(t *testing.T) {
 	tests := []struct {

@@ -48,7 +48,7 @@ func TestField_MarkPodNotReadyIsLiftedOnEveryPath(t *testing.T) {
 				s := snap(1, method(m), hooks(gates(true)), with(pod("a", 1, registered, state(at), marked)))
 				s.Spec.Paused = isPaused
 				if p := decide(t, s); !lifted(p) {
-					t.Errorf("%s, paused %v: a Pod in %q keeps its mark: %v", m, isPaused, at, told(p))
+					t.Errorf("%s, paused %v: a Pod in %q keeps its mark: %v", m, isPaused, at, describe(p))
 				}
 			}
 		}
@@ -90,7 +90,7 @@ func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
 	}
 	apply(s.Pods[0], a, now)
 	if p, b := decide(t, s), waiting(s); len(p.Actions) > 0 || len(b) != 1 || b[0].Gate != "preNormal" {
-		t.Errorf("the Pod does not wait at preNormal: %v, %v", told(p), b)
+		t.Errorf("the Pod does not wait at preNormal: %v, %v", describe(p), b)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 				with(pod(fmt.Sprintf("p%02d", i), 1, notReady0))(s)
 			}
 			if p := decide(t, s); len(p.Actions) != 3 {
-				t.Errorf("%d Pods are touched, want 3: %v", len(p.Actions), told(p))
+				t.Errorf("%d Pods are touched, want 3: %v", len(p.Actions), describe(p))
 			}
 		})
 	}
@@ -188,7 +188,7 @@ func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 			s.Spec.PodsToDelete = append(s.Spec.PodsToDelete, name)
 		}
 		if p := decide(t, s); len(p.Actions) != 3 {
-			t.Errorf("%d Pods go, want 3: %v", len(p.Actions), told(p))
+			t.Errorf("%d Pods go, want 3: %v", len(p.Actions), describe(p))
 		}
 		// Their replacements are not there yet: no other Pod leaves.
 		for i := range 3 {

@@ -158,7 +158,7 @@ func FuzzMake(f *testing.F) {
 		if diff := cmp.Diff(again.Pods, s.Pods); diff != "" {
 			t.Errorf("the planner wrote to the snapshot: %s", diff)
 		}
-		if diff := cmp.Diff(told(Make(again)), told(p)); diff != "" {
+		if diff := cmp.Diff(describe(Make(again)), describe(p)); diff != "" {
 			t.Errorf("the same snapshot, another plan: %s", diff)
 		}
 	})

@@ -109,10 +109,10 @@ func (w *watch) check(p Plan) error {
 		}
 	}
 	if left := w.serving() - taken; taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
-		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), told(p))
+		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
 	}
 	if c := tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
-		return fmt.Errorf("%d Pods, and %d more: %v", c.Replicas, made, told(p))
+		return fmt.Errorf("%d Pods, and %d more: %v", c.Replicas, made, describe(p))
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func run(t *testing.T, r rollout, random *rand.Rand) {
 			return
 		}
 	}
-	t.Fatalf("no end; the last plan: %v", told(Make(s)))
+	t.Fatalf("no end; the last plan: %v", describe(Make(s)))
 }
 
 // end checks the final state of a rollout.

@@ -91,7 +91,7 @@ func TestStuck(t *testing.T) {
 		{"is to be deleted", pod("a", 1, waits(crash), state(apps.StatePreparingDelete)), ""},
 		{"updated, as it was before", pod("a", 0, updating(1), waits("ErrImagePull")), ""},
 		{"updated, no image", pod("a", 0, updating(1), seen, waits("ErrImagePull")), image},
-		{"updated, no image, and told so", pod("a", 0, updating(1), seen, waits(crash)), image},
+		{"updated, no image, and reported so", pod("a", 0, updating(1), seen, waits(crash)), image},
 		{"updated, and ended for it", pod("a", 0, updating(1), seen, ended("c1", 137)), ""},
 		{"updated, and starts", pod("a", 0, updating(1), seen, newContainer, runsAgain("c1", 137)), ""},
 		{"updated, and crashes", pod("a", 0, updating(1), seen, newContainer, waits(crash)), crash},
@@ -114,8 +114,8 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestStuckIsTold: Pod, container, image, reason, since when and what to do.
-func TestStuckIsTold(t *testing.T) {
+// TestStuckIsReported: Pod, container, image, reason, since when and what to do.
+func TestStuckIsReported(t *testing.T) {
 	sidecar := func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "side", Image: "side:1"}}
 		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "side", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
@@ -165,7 +165,7 @@ func TestDigestOfAStuckContainer(t *testing.T) {
 	for name, life := range map[string]podOption{"new": also(), "updating": also(updating(2), seen)} {
 		digest := func(reason string) uint64 { return Digest(pod("a", 1, life, waits(reason))) }
 		if digest("ErrImagePull") == digest("ContainerCreating") {
-			t.Errorf("%s: the digest does not tell a container that is stuck", name)
+			t.Errorf("%s: the digest does not cover a stuck container", name)
 		}
 		for _, pair := range [][2]string{{"ErrImagePull", "ImagePullBackOff"}, {"RunContainerError", "CrashLoopBackOff"}} {
 			if digest(pair[0]) != digest(pair[1]) {

@@ -190,7 +190,7 @@ func settle(t testing.TB, s *Snapshot) {
 			return
 		}
 	}
-	t.Fatalf("does not settle; the last plan: %v", told(Make(s)))
+	t.Fatalf("does not settle; the last plan: %v", describe(Make(s)))
 }
 
 // turn lets each kubelet and operator act: all of them in name order, or two of three in
