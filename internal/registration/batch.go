@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -18,7 +19,7 @@ const maxBatch = 500
 // applyOne makes the changes of a place, a batch after the other. What it returns
 // holds the refusals of all batches; after one that failed as a whole no other is
 // tried.
-func (p *pass) applyOne(ctx context.Context, c PlaceChanges) error {
+func (p *pass) applyOne(ctx context.Context, c plan.PlaceChanges) error {
 	object := p.objects[c.Place.Registry]
 	conn, err := p.pool.get(ctx, object, c.Place.Prefix, false)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,11 +21,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
@@ -190,27 +191,27 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	// What a listing shows was so when it ended, at the earliest: a wait that is
 	// counted from before it could be cut short.
 	p.snapshot.Now = r.clock.Now()
-	plan, err := p.execute(ctx, p.plan())
+	decided, err := p.execute(ctx, p.decide())
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	p.patchPods(ctx, plan.Patches)
-	p.settle(plan)
-	if err := p.finish(ctx, plan); err != nil {
+	p.patchPods(ctx, decided.Patches)
+	p.settle(decided)
+	if err := p.finish(ctx, decided); err != nil {
 		p.errs = append(p.errs, err)
 	}
-	p.announce(plan)
+	p.announce(decided)
 	p.pause()
 	if err := errors.Join(p.errs...); err != nil {
 		return ctrl.Result{}, err
 	}
-	return p.result(plan.RequeueAt, sweep, p.retry), nil
+	return p.result(decided.RequeueAt, sweep, p.retry), nil
 }
 
 // ignoreConflict leaves an object that changed under the pass to the next one.
 func ignoreConflict(err error, retry *time.Time, clock clock.PassiveClock) error {
 	if apierrors.IsConflict(err) {
-		*retry = earlier(*retry, clock.Now().Add(soon))
+		*retry = plan.Earlier(*retry, clock.Now().Add(soon))
 		return nil
 	}
 	return err
@@ -220,7 +221,7 @@ func ignoreConflict(err error, retry *time.Time, clock clock.PassiveClock) error
 func (p *pass) result(times ...time.Time) ctrl.Result {
 	var next time.Time
 	for _, t := range times {
-		next = earlier(next, t)
+		next = plan.Earlier(next, t)
 	}
 	if next.IsZero() {
 		return ctrl.Result{}
@@ -230,10 +231,10 @@ func (p *pass) result(times ...time.Time) ctrl.Result {
 
 // settle forgets places that were written to and are in order. It forgets none
 // while a Pod has not been told: the next pass has to list them again.
-func (p *pass) settle(plan Plan) {
-	wrong := map[Place]bool{}
-	for _, c := range plan.Changes {
-		wrong[c.Place] = !c.empty()
+func (p *pass) settle(decided plan.Plan) {
+	wrong := map[plan.Place]bool{}
+	for _, c := range decided.Changes {
+		wrong[c.Place] = !c.Empty()
 	}
 	if p.unsaid {
 		for place := range p.snapshot.Listings {
@@ -249,7 +250,7 @@ func (p *pass) settle(plan Plan) {
 }
 
 // finish writes statuses, and lets Registrations go that are done.
-func (p *pass) finish(ctx context.Context, plan Plan) error {
+func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 	// What failed in this pass counts as much as what was known before it.
 	for name, state := range p.snapshot.Registries {
 		_, state.Err = p.pool.down(name)
@@ -257,14 +258,14 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	}
 	names := map[string]bool{}
 	var errs []error
-	for _, o := range plan.Outcomes {
+	for _, o := range decided.Outcomes {
 		if p.vanished[o.Registration.Name] {
 			errs = append(errs, ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept), &p.retry, p.clock))
 			continue
 		}
 		names[o.Registration.Name] = true
-		status := Status(o, plan, p.snapshot.Registries, p.snapshot.Now)
-		p.metrics.count(p.snapshot.Namespace, o, plan, status)
+		status := plan.Status(o, decided, p.snapshot.Registries, p.snapshot.Now)
+		p.metrics.count(p.snapshot.Namespace, o, decided, status)
 		if err := p.finishOne(ctx, o, status); err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, ignoreConflict(err, &p.retry, p.clock))
 		}
@@ -278,18 +279,16 @@ func (p *pass) finish(ctx context.Context, plan Plan) error {
 	return errors.Join(errs...)
 }
 
-func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.RegistrationStatus) error {
+func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
 	r := o.Registration
 	if o.Released {
 		if err := p.dropUsers(ctx, r.Name, nil); err != nil {
 			return err
 		}
-		at := slices.Index(r.Finalizers, usherv1alpha1.Finalizer)
-		if at < 0 {
+		next := r.DeepCopy()
+		if !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
 			return nil
 		}
-		next := r.DeepCopy()
-		next.Finalizers = slices.Delete(next.Finalizers, at, at+1)
 		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 			return fmt.Errorf("let go of Registration %s: %w", r.Name, err)
 		}
@@ -308,26 +307,26 @@ func (p *pass) finishOne(ctx context.Context, o Outcome, status usherv1alpha1.Re
 }
 
 // announce sends the events of a pass whose writes are done.
-func (p *pass) announce(plan Plan) {
+func (p *pass) announce(decided plan.Plan) {
 	pods := map[string]*corev1.Pod{}
 	for _, pod := range p.snapshot.Pods {
 		pods[pod.Name] = pod
 	}
-	for _, w := range plan.Waiting {
+	for _, w := range decided.Waiting {
 		if pod := pods[w.Pod]; w.Overdue && pod != nil {
 			p.announcer.overdue(pod, w)
 		}
 	}
-	for _, f := range plan.Findings {
+	for _, f := range decided.Findings {
 		p.announcer.finding(f)
 	}
-	for _, m := range plan.Misfits {
+	for _, m := range decided.Misfits {
 		p.announcer.misfit(m)
 	}
 }
 
 // answered tells of hooks that a patch has released.
-func (p *pass) answered(patch *PodPatch) {
+func (p *pass) answered(patch *plan.PodPatch) {
 	for _, release := range patch.Released {
 		p.metrics.released(release)
 		if len(release.Forced) > 0 {

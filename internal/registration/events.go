@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/usher-dev/usher/internal/registration/plan"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -17,10 +18,10 @@ import (
 // quiet is how long the same event about the same object is not repeated.
 const quiet = 10 * time.Minute
 
-// Reasons and actions of events.
+// plan.Reasons and actions of events.
 const (
 	eventForced    = "HookReleasedAtDeadline"
-	eventOverdue   = ReasonDeadlineExceeded
+	eventOverdue   = plan.ReasonDeadlineExceeded
 	actionRelease  = "ReleaseHook"
 	actionDrain    = "Drain"
 	actionAnswer   = "AnswerHook"
@@ -55,28 +56,28 @@ func (a *announcer) warn(about client.Object, reason, action, message string) {
 		return
 	}
 	a.sent[key] = now
-	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", shorten(message, maxEventLength))
+	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", plan.Shorten(message, maxEventLength))
 }
 
 // forced tells that a hook was released although registries had not confirmed.
-func (a *announcer) forced(pod *corev1.Pod, release Release) {
+func (a *announcer) forced(pod *corev1.Pod, release plan.Release) {
 	a.warn(pod, eventForced, actionRelease, fmt.Sprintf(
 		"The deadline has gone by and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+
 			"Requests may be lost.", release.Gate, release.Key, strings.Join(release.Forced, ", ")))
 }
 
 // overdue tells that a Pod has missed a deadline and goes on waiting.
-func (a *announcer) overdue(pod *corev1.Pod, w Waiting) {
+func (a *announcer) overdue(pod *corev1.Pod, w plan.Waiting) {
 	a.warn(pod, eventOverdue, actionDrain, fmt.Sprintf(
 		"The deadline of Registration %s has gone by and onDeadline is Block: %s", w.Registration, w))
 }
 
 // finding tells a CloneSet of a hook that one side names and the other does not.
-func (a *announcer) finding(f Finding) {
+func (a *announcer) finding(f plan.Finding) {
 	a.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
 }
 
 // misfit tells of a value of a Pod that cannot be used.
-func (a *announcer) misfit(m Misfit) {
-	a.warn(m.Pod, ReasonInstanceInvalid, actionRegister, fmt.Sprintf("Registration %s: %s", m.Registration, m.Message))
+func (a *announcer) misfit(m plan.Misfit) {
+	a.warn(m.Pod, plan.ReasonInstanceInvalid, actionRegister, fmt.Sprintf("Registration %s: %s", m.Registration, m.Message))
 }

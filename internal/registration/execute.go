@@ -16,8 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -38,50 +40,50 @@ var noEntries = []registry.Entry{}
 
 // execute carries out the plan up to the registries, and plans anew from what
 // they list then. Patches of Pods are left to the caller.
-func (p *pass) execute(ctx context.Context, plan Plan) (Plan, error) {
-	unprepared, prepared := p.prepare(ctx, plan.Outcomes)
-	p.protect(ctx, plan.Protect)
-	if prepared || len(plan.Protect) > 0 {
-		plan = p.plan()
+func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error) {
+	unprepared, prepared := p.prepare(ctx, decided.Outcomes)
+	p.protect(ctx, decided.Protect)
+	if prepared || len(decided.Protect) > 0 {
+		decided = p.decide()
 	}
-	stale, err := p.confirmRegistrations(ctx, plan.Changes)
+	stale, err := p.confirmRegistrations(ctx, decided.Changes)
 	if err != nil {
-		return plan, err
+		return decided, err
 	}
 	if stale {
-		plan = p.plan()
+		decided = p.decide()
 	}
-	changed, err := p.confirm(ctx, plan.Changes)
+	changed, err := p.confirm(ctx, decided.Changes)
 	if err != nil {
-		return plan, err
+		return decided, err
 	}
 	if changed {
-		plan = p.plan()
+		decided = p.decide()
 	}
-	p.noteSweeps(plan.Changes)
-	changes := withoutJoins(plan.Changes, unprepared)
+	p.noteSweeps(decided.Changes)
+	changes := withoutJoins(decided.Changes, unprepared)
 	if len(changes) == 0 {
-		return plan, nil
+		return decided, nil
 	}
 	p.apply(ctx, changes)
-	places := make([]Place, 0, len(changes))
+	places := make([]plan.Place, 0, len(changes))
 	for _, c := range changes {
 		places = append(places, c.Place)
 	}
 	p.list(ctx, places)
 	p.snapshot.Now = p.clock.Now()
-	return p.plan(), nil
+	return p.decide(), nil
 }
 
 // withoutJoins leaves out what some Registrations would register, and places
 // where nothing is left to change.
-func withoutJoins(changes []PlaceChanges, registrations map[string]bool) []PlaceChanges {
-	var left []PlaceChanges
+func withoutJoins(changes []plan.PlaceChanges, registrations map[string]bool) []plan.PlaceChanges {
+	var left []plan.PlaceChanges
 	for _, c := range changes {
 		c.Joins = slices.DeleteFunc(slices.Clone(c.Joins), func(change registry.Change) bool {
 			return registrations[change.Entry.Owner.Registration]
 		})
-		if !c.empty() {
+		if !c.Empty() {
 			left = append(left, c)
 		}
 	}
@@ -91,7 +93,7 @@ func withoutJoins(changes []PlaceChanges, registrations map[string]bool) []Place
 // prepare records where entries will be, before any is there: the Registry
 // and the Registration are held, and both say where. It returns
 // the Registrations for which that failed: nothing is registered for them.
-func (p *pass) prepare(ctx context.Context, outcomes []Outcome) (failed map[string]bool, changed bool) {
+func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map[string]bool, changed bool) {
 	failed = map[string]bool{}
 	for _, o := range outcomes {
 		r := o.Registration
@@ -114,16 +116,14 @@ func (p *pass) prepare(ctx context.Context, outcomes []Outcome) (failed map[stri
 
 // prepared looks at everything that prepareOne writes: an attempt that failed
 // has left only a part of it behind.
-func (p *pass) prepared(o Outcome) bool {
+func (p *pass) prepared(o plan.Outcome) bool {
 	for _, target := range o.Targets {
-		if r := p.objects[target.Registry]; r != nil && (r.DeletionTimestamp == nil && !held(r) || !recorded(r, o.Registration, target)) {
+		if r := p.objects[target.Registry]; r != nil && (r.DeletionTimestamp == nil && !controllerutil.ContainsFinalizer(r, usherv1alpha1.Finalizer) || !recorded(r, o.Registration, target)) {
 			return false
 		}
 	}
-	return held(o.Registration) && sameTargets(o.Targets, o.Registration.Status.Targets)
+	return controllerutil.ContainsFinalizer(o.Registration, usherv1alpha1.Finalizer) && sameTargets(o.Targets, o.Registration.Status.Targets)
 }
-
-func held(o client.Object) bool { return slices.Contains(o.GetFinalizers(), usherv1alpha1.Finalizer) }
 
 func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []usherv1alpha1.Target) error {
 	for _, target := range targets {
@@ -135,8 +135,7 @@ func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, ta
 		}
 	}
 	next := r.DeepCopy()
-	if !held(next) {
-		next.Finalizers = append(next.Finalizers, usherv1alpha1.Finalizer)
+	if controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
 		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 			return fmt.Errorf("hold Registration %s: %w", r.Name, err)
 		}
@@ -159,7 +158,7 @@ func lockedPatch(base client.Object) client.Patch {
 }
 
 func sameTargets(a, b []usherv1alpha1.Target) bool {
-	return slices.Equal(sortedTargets(a), sortedTargets(b))
+	return slices.Equal(plan.SortedTargets(a), plan.SortedTargets(b))
 }
 
 func (p *pass) replaceRegistration(next *usherv1alpha1.Registration) {
@@ -174,11 +173,13 @@ func (p *pass) replaceRegistration(next *usherv1alpha1.Registration) {
 // holdRegistry keeps the Registry object until no Registration has entries there.
 func (p *pass) holdRegistry(ctx context.Context, name string) error {
 	r := p.objects[name]
-	if r == nil || r.DeletionTimestamp != nil || held(r) {
+	if r == nil || r.DeletionTimestamp != nil {
 		return nil
 	}
 	next := r.DeepCopy()
-	next.Finalizers = append(next.Finalizers, usherv1alpha1.Finalizer)
+	if !controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
+		return nil
+	}
 	if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
 		return fmt.Errorf("hold Registry %s: %w", name, err)
 	}
@@ -188,7 +189,7 @@ func (p *pass) holdRegistry(ctx context.Context, name string) error {
 
 // protect patches Pods before their first entry. One that fails stays
 // unprotected, so that nothing is registered for it in this pass.
-func (p *pass) protect(ctx context.Context, patches []PodPatch) {
+func (p *pass) protect(ctx context.Context, patches []plan.PodPatch) {
 	for i := range patches {
 		for _, place := range patches[i].Due {
 			p.notes.dirty[place] = true
@@ -219,7 +220,7 @@ func (p *pass) replacePod(next *corev1.Pod) {
 }
 
 // patchPods sends patches and returns the Pods as they are then.
-func (p *pass) patchPods(ctx context.Context, patches []PodPatch) []*corev1.Pod {
+func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1.Pod {
 	answers := make([]*corev1.Pod, len(patches))
 	var group errgroup.Group
 	group.SetLimit(p.workers)
@@ -235,7 +236,7 @@ func (p *pass) patchPods(ctx context.Context, patches []PodPatch) []*corev1.Pod 
 }
 
 // patchPod returns nil if the Pod could not be patched as planned.
-func (p *pass) patchPod(ctx context.Context, patch *PodPatch) *corev1.Pod {
+func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
 	pod := patch.Pod
 	if patch.ChangesMetadata() {
 		data, err := patch.Metadata()
@@ -282,7 +283,7 @@ func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, e
 
 // podFailed asks for another pass. A Pod that is gone or has changed is
 // nobody's error: the next pass sees it as it is.
-func (p *pass) podFailed(ctx context.Context, patch *PodPatch, err error) {
+func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if apierrors.IsNotFound(err) {
@@ -299,7 +300,7 @@ func (p *pass) podFailed(ctx context.Context, patch *PodPatch, err error) {
 // this pass has not written to them, and about orphans. A cache that lags, as
 // one may just after a change of leader, would register Pods that are gone and
 // remove entries of Pods that are new.
-func (p *pass) confirm(ctx context.Context, changes []PlaceChanges) (changed bool, err error) {
+func (p *pass) confirm(ctx context.Context, changes []plan.PlaceChanges) (changed bool, err error) {
 	pods, registrations := p.doubtful(changes)
 	var mu sync.Mutex
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -341,7 +342,7 @@ func (p *pass) confirm(ctx context.Context, changes []PlaceChanges) (changed boo
 }
 
 // doubtful returns what changes rest on that only a cache has said.
-func (p *pass) doubtful(changes []PlaceChanges) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
+func (p *pass) doubtful(changes []plan.PlaceChanges) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
 	pods := map[types.UID]types.NamespacedName{}
 	registrations := map[types.NamespacedName]bool{}
 	for _, c := range changes {
@@ -382,7 +383,7 @@ func (p *pass) saw(uid types.UID, live *corev1.Pod) bool {
 }
 
 // noteSweeps remembers what sweeps found, for the next one to compare with.
-func (p *pass) noteSweeps(changes []PlaceChanges) {
+func (p *pass) noteSweeps(changes []plan.PlaceChanges) {
 	for _, c := range changes {
 		if c.Swept {
 			p.notes.swept[c.Place] = p.snapshot.Now
@@ -404,7 +405,7 @@ func (p *pass) noteSweeps(changes []PlaceChanges) {
 }
 
 // apply sends one batch to each place.
-func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
+func (p *pass) apply(ctx context.Context, changes []plan.PlaceChanges) {
 	failures, later := make([]error, len(changes)), make([]map[string]error, len(changes))
 	for i, c := range changes { // before the first call: both touch the pass
 		changes[i], later[i] = p.inTurn(c)
@@ -413,7 +414,7 @@ func (p *pass) apply(ctx context.Context, changes []PlaceChanges) {
 	var group errgroup.Group
 	group.SetLimit(min(p.workers, maxCalls))
 	for i, c := range changes {
-		if c.empty() {
+		if c.Empty() {
 			continue
 		}
 		group.Go(func() error {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -81,7 +82,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 }
 
 // count tells of one Registration as a pass left it.
-func (m *metrics) count(namespace string, o Outcome, p Plan, status usherv1alpha1.RegistrationStatus) {
+func (m *metrics) count(namespace string, o plan.Outcome, p plan.Plan, status usherv1alpha1.RegistrationStatus) {
 	name := o.Registration.Name
 	set := func(state string, value int32) {
 		m.pods.WithLabelValues(namespace, name, state).Set(float64(value))
@@ -108,7 +109,7 @@ func (m *metrics) count(namespace string, o Outcome, p Plan, status usherv1alpha
 		m.waiting.WithLabelValues(namespace, name, string(wait.Gate), wait.Registry).Inc()
 		if !wait.Since.IsZero() {
 			at := [2]string{string(wait.Gate), wait.Registry}
-			oldest[at] = earlier(oldest[at], wait.Since)
+			oldest[at] = plan.Earlier(oldest[at], wait.Since)
 		}
 	}
 	for at, since := range oldest {
@@ -133,7 +134,7 @@ func (m *metrics) forgetRegistry(name string) {
 	m.removed.DeletePartialMatch(own)
 }
 
-func (m *metrics) released(release Release) {
+func (m *metrics) released(release plan.Release) {
 	for _, wait := range release.Waits {
 		m.waits.WithLabelValues(string(release.Gate), wait.Registry).Observe(wait.Wait.Seconds())
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
@@ -82,7 +85,9 @@ func TestOrphansAreCounted(t *testing.T) {
 	s.populate(1)
 	s.passes(2)
 	for n := range 3 {
-		s.stores["discovery"].Seed(service, orphan(n))
+		name := fmt.Sprintf("lost-%d", n)
+		s.stores["discovery"].Seed(service, registry.Entry{ID: name, Address: "10.9.9.9", Port: 80, Weight: 10,
+			Owner: registry.Owner{Cluster: here, Namespace: namespace, Registration: "nginx", Pod: name, PodUID: name}})
 	}
 	orphans := func(left, removed float64) {
 		t.Helper()
@@ -105,26 +110,24 @@ func TestOrphansAreCounted(t *testing.T) {
 
 // TestMetricsOfWhatIsGone forgets a Registration and a Registry.
 func TestMetricsOfWhatIsGone(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	m, err := newMetrics(registry)
+	scraped := prometheus.NewRegistry()
+	m, err := newMetrics(scraped)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFixture()
-	f.down("discovery")
-	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).drained(GateInPlaceUpdate, time.Second, nil)
-	p := MakePlan(f.Snapshot)
-	m.count(namespace, p.Outcomes[0], p, statusOf(f))
-	m.released(Release{Gate: GateCreated, Waits: []RegistryWait{{"discovery", time.Second}}})
+	waits := plan.Plan{Waiting: []plan.Waiting{{Registration: "nginx", Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}}}
+	m.count(namespace, plan.Outcome{Registration: newRegistration("nginx", "app", "nginx")}, waits,
+		usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}})
+	m.released(plan.Release{Gate: plan.GateCreated, Waits: []plan.RegistryWait{{Registry: "discovery", Wait: time.Second}}})
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
-	if n, err := testutil.GatherAndCount(registry); err != nil || n != 13 {
+	if n, err := testutil.GatherAndCount(scraped); err != nil || n != 13 {
 		t.Errorf("there are %d series, %v", n, err)
 	}
 	m.forget(namespace, "nginx")
 	m.forgetRegistry("discovery")
-	if n, err := testutil.GatherAndCount(registry); err != nil || n != 0 {
+	if n, err := testutil.GatherAndCount(scraped); err != nil || n != 0 {
 		t.Errorf("%d series are left, %v", n, err)
 	}
 }

@@ -19,13 +19,14 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
 
 // pass is one look after a namespace.
 type pass struct {
 	*reconciler
-	snapshot Snapshot
+	snapshot plan.Snapshot
 	notes    *notes
 	// objects are the Registry objects by name.
 	objects map[string]*usherv1alpha1.Registry
@@ -48,18 +49,18 @@ type pass struct {
 }
 
 // again asks for another pass after d.
-func (p *pass) again(d time.Duration) { p.retry = earlier(p.retry, p.clock.Now().Add(d)) }
+func (p *pass) again(d time.Duration) { p.retry = plan.Earlier(p.retry, p.clock.Now().Add(d)) }
 
 // notes are what a namespace's passes remember. Only one pass of a namespace
 // runs at a time.
 type notes struct {
 	// dirty are places that were written to and not seen in order since.
-	dirty map[Place]bool
+	dirty map[plan.Place]bool
 	// swept is when a place's orphans were last looked for.
-	swept    map[Place]time.Time
-	suspects map[Place]map[string]bool
+	swept    map[plan.Place]time.Time
+	suspects map[plan.Place]map[string]bool
 	// left is how many orphans the last sweep of a place left there.
-	left map[Place]int
+	left map[plan.Place]int
 	// pods, registrations and registries are our own last writes that the cache may not show yet.
 	pods          answers[*corev1.Pod]
 	registrations answers[*usherv1alpha1.Registration]
@@ -69,15 +70,15 @@ type notes struct {
 	// next is when the next pass may begin.
 	next time.Time
 	// wants are what entries were to take from Pods when they were last planned.
-	wants map[wanted]string
+	wants map[plan.ValueKey]string
 	// names are the Registrations that have metrics.
 	names map[string]bool
 }
 
 func newNotes() *notes {
 	return &notes{
-		dirty: map[Place]bool{}, swept: map[Place]time.Time{}, suspects: map[Place]map[string]bool{},
-		left: map[Place]int{}, pods: answers[*corev1.Pod]{}, registrations: answers[*usherv1alpha1.Registration]{},
+		dirty: map[plan.Place]bool{}, swept: map[plan.Place]time.Time{}, suspects: map[plan.Place]map[string]bool{},
+		left: map[plan.Place]int{}, pods: answers[*corev1.Pod]{}, registrations: answers[*usherv1alpha1.Registration]{},
 		registries: answers[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{},
 	}
 }
@@ -90,10 +91,10 @@ func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	if err != nil {
 		return nil, err
 	}
-	p.snapshot = Snapshot{
+	p.snapshot = plan.Snapshot{
 		Cluster: cluster, Namespace: namespace,
-		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Place]Listing{},
-		Failed: map[Place]map[string]error{}, Due: p.notes.dirty, Sweep: map[Place]bool{},
+		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Place]plan.Listing{},
+		Failed: map[plan.Place]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Place]bool{},
 		Suspects: p.notes.suspects,
 	}
 	if err := p.readObjects(ctx); err != nil {
@@ -167,11 +168,11 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		}
 		until, down := p.pool.down(r.Name)
 		if down != nil {
-			p.retry = earlier(p.retry, until)
+			p.retry = plan.Earlier(p.retry, until)
 		}
 		p.objects[r.Name] = r
 		kind, settings := kinds.Of(r, p.snapshot.Namespace)
-		p.snapshot.Registries[r.Name] = RegistryState{
+		p.snapshot.Registries[r.Name] = plan.RegistryState{
 			Prefix: settings.Root, Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
 			HoldsBack: kind.HoldsBack, Err: down,
 		}
@@ -203,7 +204,7 @@ func (p *pass) allowed(ctx context.Context, r *usherv1alpha1.Registry) (bool, er
 // dueAt sets which places are to be swept, and returns when the next one is.
 func (p *pass) sweepDue(now time.Time) time.Time {
 	var next time.Time
-	for _, place := range newWorld(p.snapshot).allPlaces() {
+	for _, place := range plan.Places(p.snapshot) {
 		object := p.objects[place.Registry]
 		if object == nil {
 			continue
@@ -213,15 +214,15 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 			p.snapshot.Sweep[place] = true
 			at = now.Add(repairOf(object))
 		}
-		next = earlier(next, at)
+		next = plan.Earlier(next, at)
 	}
 	return next
 }
 
 // list fills the snapshot with what the places have now. Registries that are
 // known to be down are not waited for.
-func (p *pass) list(ctx context.Context, places []Place) {
-	answers := make([]Listing, len(places))
+func (p *pass) list(ctx context.Context, places []plan.Place) {
+	answers := make([]plan.Listing, len(places))
 	var group errgroup.Group
 	group.SetLimit(min(p.workers, maxCalls))
 	for i, place := range places {
@@ -232,7 +233,7 @@ func (p *pass) list(ctx context.Context, places []Place) {
 		// What failed a moment ago is not asked again, and what it listed
 		// before does not count any more.
 		if _, down := p.pool.down(place.Registry); down != nil {
-			answers[i] = Listing{Err: down}
+			answers[i] = plan.Listing{Err: down}
 			continue
 		}
 		group.Go(func() error {
@@ -250,11 +251,11 @@ func (p *pass) list(ctx context.Context, places []Place) {
 	p.snapshot.Now = p.clock.Now()
 }
 
-func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, place Place) Listing {
+func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, place plan.Place) plan.Listing {
 	c, err := p.pool.get(ctx, object, place.Prefix, false)
 	if err != nil {
 		p.registryFailed(ctx, object, err)
-		return Listing{Err: err}
+		return plan.Listing{Err: err}
 	}
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -262,10 +263,21 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, plac
 	p.pool.asked(ctx, object.Name, err)
 	if err != nil {
 		p.registryFailed(ctx, object, err)
-		return Listing{Err: fmt.Errorf("list service %s: %w", place.Service, err)}
+		return plan.Listing{Err: fmt.Errorf("list service %s: %w", place.Service, err)}
 	}
 	if entries == nil {
 		entries = noEntries
 	}
-	return Listing{Entries: entries}
+	return plan.Listing{Entries: entries}
+}
+
+// noteWants makes the places due whose entries a changed Pod outdates: the Pod
+// itself says that it is registered, and would have nothing listed. What changed
+// while nobody looked is found by the first sweep.
+func (p *pass) noteWants() {
+	next, outdated := plan.Values(p.snapshot, p.notes.wants)
+	for _, place := range outdated {
+		p.notes.dirty[place] = true
+	}
+	p.notes.wants = next
 }

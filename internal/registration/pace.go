@@ -2,7 +2,11 @@
 
 package registration
 
-import "time"
+import (
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/plan"
+)
 
 const (
 	// restFactor is how many times as long as its own work a pass is followed by a
@@ -36,12 +40,12 @@ func (r *reconciler) early(namespace string) time.Duration {
 	return r.notesOf(namespace).next.Sub(r.clock.Now())
 }
 
-func (p *pass) plan() (plan Plan) {
-	p.timed(func() { plan = MakePlan(p.snapshot) })
-	return plan
+func (p *pass) decide() (decided plan.Plan) {
+	p.timed(func() { decided = plan.Make(p.snapshot) })
+	return decided
 }
 
-func (p *pass) needs() (places []Place) {
-	p.timed(func() { places = Needs(p.snapshot) })
+func (p *pass) needs() (places []plan.Place) {
+	p.timed(func() { places = plan.Needs(p.snapshot) })
 	return places
 }

@@ -24,15 +24,15 @@ import (
 func (s *simulation) populate(pods int) {
 	s.Helper()
 	for n := range pods {
-		b := newFixture().add(fmt.Sprintf("nginx-%03d", n), appsv1alpha1.StateNormal).label(keyCreated, "true")
-		b.pod.ResourceVersion, b.pod.Status.PodIP = "", fmt.Sprintf("10.0.%d.%d", n/250, n%250+1)
-		status := b.pod.Status
-		if err := s.live.Create(s.Context(), b.pod); err != nil {
+		pod := newPod(fmt.Sprintf("nginx-%03d", n), appsv1alpha1.StateNormal, corev1.ConditionTrue)
+		pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", n/250, n%250+1)
+		status := pod.Status
+		if err := s.live.Create(s.Context(), pod); err != nil {
 			s.Fatal(err)
 		}
-		base := b.pod.DeepCopy()
-		b.pod.Status = status
-		if err := s.live.Status().Patch(s.Context(), b.pod, client.MergeFrom(base)); err != nil {
+		base := pod.DeepCopy()
+		pod.Status = status
+		if err := s.live.Status().Patch(s.Context(), pod, client.MergeFrom(base)); err != nil {
 			s.Fatal(err)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,14 +37,6 @@ const (
 // Connect makes a connector for a Registry. prefix is where its services are, its
 // registry.Settings.Root or an earlier one; secret is nil if the Registry names none.
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
-
-// durationOf is a field of the API that has a default.
-func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
-	if field == nil || field.Duration < 0 {
-		return absent
-	}
-	return field.Duration
-}
 
 func timeoutOf(r *usherv1alpha1.Registry) time.Duration {
 	if r.Spec.Timeout == nil || r.Spec.Timeout.Duration <= 0 {

@@ -16,11 +16,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
 
@@ -32,7 +34,7 @@ const (
 	probeBacklog = 64
 )
 
-// Reasons of the condition Reachable.
+// plan.Reasons of the condition Reachable.
 const (
 	reasonReachable = "Reachable"
 	reasonInUse     = "InUse"
@@ -146,11 +148,10 @@ func (r *prober) writeStatus(ctx context.Context, object *usherv1alpha1.Registry
 		LastTransitionTime: metav1.NewTime(r.clock.Now()),
 	}
 	if failure != nil {
-		w := Waiting{Registry: object.Name}.unknown(failure)
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(w.Reason), failure.Error()
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(plan.ReasonOf(failure)), failure.Error()
 	}
 	meta.SetStatusCondition(&next.Status.Conditions, c)
-	next.Status.LastOutage = r.pool.outage(object.Name).status()
+	next.Status.LastOutage = r.pool.outage(object.Name).Status()
 	if equality.Semantic.DeepEqual(next.Status, object.Status) {
 		return nil
 	}
@@ -177,9 +178,9 @@ func (r *prober) free(ctx context.Context, object *usherv1alpha1.Registry) (bool
 	for _, u := range object.Status.Users {
 		users = append(users, u.Namespace+"/"+u.Registration)
 	}
-	at := slices.Index(object.Finalizers, usherv1alpha1.Finalizer)
+	next := object.DeepCopy()
 	switch {
-	case at < 0:
+	case !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer):
 		return true, nil
 	case len(users) > 0:
 		slices.Sort(users)
@@ -189,8 +190,6 @@ func (r *prober) free(ctx context.Context, object *usherv1alpha1.Registry) (bool
 			strings.Join(users, ", ")))
 		return false, nil
 	}
-	next := object.DeepCopy()
-	next.Finalizers = slices.Delete(next.Finalizers, at, at+1)
 	if err := r.client.Patch(ctx, next, lockedPatch(object)); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("let go of Registry %s: %w", object.Name, err)
 	}

@@ -3,17 +3,14 @@
 package registration
 
 import (
-	"errors"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
-
-// errTurn is why a change was not made that spec.rateLimit puts off.
-var errTurn = errors.New("its turn has not come: spec.rateLimit of the Registry")
 
 // turns says how many changes a Registry takes now.
 type turns struct {
@@ -45,7 +42,7 @@ func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
 
 // inTurn leaves in a batch what the Registry takes now, and returns the rest by
 // ID. Nobody waits: the place stays due, and another pass comes in time.
-func (p *pass) inTurn(c PlaceChanges) (now PlaceChanges, later map[string]error) {
+func (p *pass) inTurn(c plan.PlaceChanges) (now plan.PlaceChanges, later map[string]error) {
 	object := p.objects[c.Place.Registry]
 	if object == nil {
 		return c, nil
@@ -64,7 +61,7 @@ func (p *pass) inTurn(c PlaceChanges) (now PlaceChanges, later map[string]error)
 	take := func(changes []registry.Change) []registry.Change {
 		n := min(free, len(changes))
 		for _, change := range changes[n:] {
-			later[change.Entry.ID] = errTurn
+			later[change.Entry.ID] = plan.ErrRateLimited
 		}
 		free -= n
 		return changes[:n:n]

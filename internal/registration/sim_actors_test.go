@@ -15,6 +15,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
@@ -61,19 +62,18 @@ func (s *simulation) create() {
 	if s.lookup(name) != nil {
 		return
 	}
-	b := newFixture().add(name, appsv1alpha1.StatePreparingNormal).ready(false).label(keyCreated, "true")
-	b.pod.UID = types.UID(fmt.Sprintf("%08d-%s", s.serial, name))
-	b.pod.ResourceVersion = ""
+	pod := newPod(name, appsv1alpha1.StatePreparingNormal, corev1.ConditionFalse)
+	pod.UID = types.UID(fmt.Sprintf("%08d-%s", s.serial, name))
 	if s.features.second && s.random.IntN(2) == 0 {
-		b.label("track", edge)
+		pod.Labels["track"] = edge
 	}
 	s.current = nil
-	s.log("%s: is created with %v", name, b.pod.Labels)
-	if err := s.live.Create(s.Context(), b.pod); err != nil {
+	s.log("%s: is created with %v", name, pod.Labels)
+	if err := s.live.Create(s.Context(), pod); err != nil {
 		s.Fatal(err)
 	}
 	address := fmt.Sprintf("10.0.0.%d", s.serial%250+1)
-	s.change(b.pod, "has address "+address, func(pod *corev1.Pod) { pod.Status.PodIP = address })
+	s.change(pod, "has address "+address, func(pod *corev1.Pod) { pod.Status.PodIP = address })
 }
 
 // kubelet flips a Pod's readiness.
@@ -83,7 +83,7 @@ func (s *simulation) kubelet(pod *corev1.Pod, ready bool) {
 		return
 	}
 	s.change(pod, fmt.Sprintf("ready %t", ready), func(pod *corev1.Pod) {
-		(&podBuilder{pod: pod}).ready(ready)
+		setReady(pod, map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[ready])
 	})
 }
 
@@ -123,7 +123,7 @@ var moves = []move{
 func (s *simulation) lead(pod *corev1.Pod, finishes bool) {
 	s.Helper()
 	may := slices.DeleteFunc(slices.Clone(moves), func(m move) bool {
-		return m.from != stateOf(pod) || m.label != "" && pod.Labels[m.label] != m.value || finishes && m.back
+		return m.from != plan.StateOf(pod) || m.label != "" && pod.Labels[m.label] != m.value || finishes && m.back
 	})
 	// A drain takes a while; it is not undone at every turn.
 	if len(may) == 0 || pod.DeletionTimestamp != nil || may[0].back && len(may) == 1 && s.random.IntN(4) > 0 {
@@ -288,7 +288,7 @@ func (s *simulation) fault() {
 // drift loses an entry of a Pod behind the operator's back.
 func (s *simulation) drift(pod *corev1.Pod) {
 	s.log("discovery loses %s", pod.Name)
-	s.stores["discovery"].Drop(service, EntryID(pod))
+	s.stores["discovery"].Drop(service, plan.EntryID(pod))
 }
 
 func (s *simulation) pass() {

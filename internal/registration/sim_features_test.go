@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -54,10 +56,11 @@ func drawn(seed uint64) features {
 func (f features) apply(r *usherv1alpha1.Registration) {
 	r.Spec.OnInPlaceUpdate = f.policy
 	if f.weights {
-		r.Spec.Instance.WeightFrom = weightFrom()
+		r.Spec.Instance.WeightFrom = fromAnnotation()
 	}
 	if f.proceed {
-		r.Spec.Deadlines.InPlaceUpdate = within(simDeadline, usherv1alpha1.DeadlineProceed)
+		r.Spec.Deadlines.InPlaceUpdate = &usherv1alpha1.HookDeadline{
+			After: metav1.Duration{Duration: simDeadline}, OnDeadline: usherv1alpha1.DeadlineProceed}
 	}
 }
 
@@ -134,17 +137,18 @@ func (s *simulation) silence(pod *corev1.Pod) {
 
 func (s *simulation) silenceOne(pod *corev1.Pod) {
 	s.Helper()
-	if pod.DeletionTimestamp != nil || unready(pod) != "" {
+	isReady, _ := plan.Ready(pod)
+	_, was := plan.Silent(pod)
+	if pod.DeletionTimestamp != nil || !isReady && !was {
 		return
 	}
-	_, was := silent(pod)
 	s.change(pod, fmt.Sprintf("its node is silent: %t", !was), func(pod *corev1.Pod) {
 		status := corev1.ConditionFalse
 		if was {
 			status = corev1.ConditionTrue
 		}
-		(&podBuilder{pod: pod}).condition(corev1.PodReady, status)
-		pod.Status.Conditions[len(pod.Status.Conditions)-1].LastTransitionTime = metav1.NewTime(s.clock.Now().Truncate(time.Second))
+		setCondition(pod, corev1.PodCondition{Type: corev1.PodReady, Status: status,
+			LastTransitionTime: metav1.NewTime(s.clock.Now().Truncate(time.Second))})
 	})
 }
 
@@ -184,7 +188,7 @@ func (p *process) judgeSilence(name, registration string, changes []registry.Cha
 			p.fail("%s loses %s, whose node has only just fallen silent", name, c.Entry.Owner.Pod)
 		}
 	}
-	if removed > max(min(total*DefaultNodePercent/100, total-1), 0) {
+	if removed > max(min(total*plan.DefaultNodePercent/100, total-1), 0) {
 		p.fail("%s loses %d of %d Pods because their nodes are silent", name, removed, total)
 	}
 }
@@ -196,15 +200,15 @@ func (p *process) silentPods(registration string) (lost map[string]bool, total i
 	lost = map[string]bool{}
 	for i := range p.cached.pods {
 		pod := &p.cached.pods[i]
-		isReady, _ := ready(pod)
-		since, isSilent := silent(pod)
+		isReady, _ := plan.Ready(pod)
+		since, isSilent := plan.Silent(pod)
 		if !listable(pod) || !p.matches(registration, pod) || !isReady && !isSilent {
 			continue
 		}
 		total++
 		live := p.lookup(pod.Name)
 		if isSilent && live != nil && live.UID == pod.UID && listable(live) && p.matches(registration, live) {
-			lost[string(pod.UID)] = p.clock.Now().Sub(since) >= DefaultNodeGrace
+			lost[string(pod.UID)] = p.clock.Now().Sub(since) >= plan.DefaultNodeGrace
 		}
 	}
 	return lost, total
@@ -212,10 +216,11 @@ func (p *process) silentPods(registration string) (lost map[string]bool, total i
 
 // listable says whether a Pod's state is one in which it is listed.
 func listable(pod *corev1.Pod) bool {
-	s := subject{state: stateOf(pod)}
-	m := member{registration: &usherv1alpha1.Registration{}}
-	m.registration.Spec.Hooks.PreNormal = keyPreNormal
-	return pod.DeletionTimestamp == nil && s.misplaced(&m) == ""
+	switch plan.StateOf(pod) {
+	case appsv1alpha1.StatePreparingNormal, appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
+		return pod.DeletionTimestamp == nil
+	}
+	return false
 }
 
 // defects are ways to break the operator.

@@ -12,6 +12,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // check holds the invariants that hold at every moment.
@@ -70,8 +71,8 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state appsv1alpha
 	stays := key == keyInPlace && s.features.policy == usherv1alpha1.InPlaceUpdateStay
 	listed, serving := s.listed(pod.UID)
 	switch last, ever := s.lastSeen[pod.UID]; {
-	case stateOf(pod) != state:
-		s.fail("%s of %s was released in %s", key, pod.Name, stateOf(pod))
+	case plan.StateOf(pod) != state:
+		s.fail("%s of %s was released in %s", key, pod.Name, plan.StateOf(pod))
 	case s.released[gate] > 1:
 		s.fail("%s of %s was released twice", key, pod.Name)
 	case stays, s.overdue(key, pod):
@@ -91,7 +92,7 @@ func (s *simulation) atRest() {
 	for _, pod := range s.pods() {
 		for _, name := range []string{"nginx", edge} {
 			if s.matches(name, &pod) {
-				want[name+"/"+EntryID(&pod)] = true
+				want[name+"/"+plan.EntryID(&pod)] = true
 			}
 		}
 		if wrong := unfinished(&pod); wrong != "" {
@@ -117,11 +118,11 @@ func unfinished(pod *corev1.Pod) string {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return "it was never let go"
-	case stateOf(pod) != appsv1alpha1.StateNormal:
-		return "it is stuck in " + string(stateOf(pod))
+	case plan.StateOf(pod) != appsv1alpha1.StateNormal:
+		return "it is stuck in " + string(plan.StateOf(pod))
 	case pod.Labels[keyCreated] != "false", pod.Labels[keyInPlace] != "true", pod.Labels[keyDelete] != "true":
 		return fmt.Sprintf("its hooks are %v", pod.Labels)
-	case conditionStatus(pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue:
+	case registeredStatus(pod) != corev1.ConditionTrue:
 		return "it does not say that it is registered"
 	case pod.Annotations[usherv1alpha1.AnnotationDrain] != "":
 		return "it still has a drain record"

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // believing is an operator that takes a Registration for another one.
@@ -112,7 +113,7 @@ func TestAllNodesFallSilent(t *testing.T) {
 		silence()
 		s.passes(1)
 		s.lists(4, 4)
-		s.clock.SetTime(s.clock.Now().Add(DefaultNodeGrace))
+		s.clock.SetTime(s.clock.Now().Add(plan.DefaultNodeGrace))
 		s.passes(2)
 		if wrong.expected {
 			if !strings.Contains(s.broken, "because their nodes are silent") {

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
@@ -57,7 +58,7 @@ func (p *process) records(o client.Object, err error) {
 
 // judgeOutages looks whether callers have heard of a Pod whose hook is released
 // though they had lost the registry: they need as long again as it was away, and no
-// longer than DefaultAfterOutage, to find it.
+// longer than plan.DefaultAfterOutage, to find it.
 func (s *simulation) judgeOutages(key string, pod *corev1.Pod) {
 	s.Helper()
 	for _, a := range s.absences {
@@ -65,7 +66,7 @@ func (s *simulation) judgeOutages(key string, pod *corev1.Pod) {
 		if !known || a.to.IsZero() {
 			continue
 		}
-		back := a.to.Add(min(a.to.Sub(a.from), DefaultAfterOutage))
+		back := a.to.Add(min(a.to.Sub(a.from), plan.DefaultAfterOutage))
 		if late := s.clock.Now().Sub(back); back.After(s.lastSeen[pod.UID]) && late < simPropagation {
 			s.fail("%s of %s was released %s after callers were back at %s", key, pod.Name, late, a.name)
 		}

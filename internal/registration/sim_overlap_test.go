@@ -3,12 +3,12 @@
 package registration
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -21,17 +21,6 @@ const (
 	// simDeadline is when updates in place proceed, in some runs.
 	simDeadline = 15 * time.Second
 )
-
-// edge adds the second Registration, which answers the same hooks.
-func (f *fixture) edge(registries []string) *usherv1alpha1.Registration {
-	r := f.registration(edge, registries...)
-	r.Spec.Selector = metav1.LabelSelector{MatchLabels: map[string]string{"track": edge}}
-	r.Spec.Instance.Service = edge
-	for i := range r.Status.Targets {
-		r.Status.Targets[i].Service = edge
-	}
-	return r
-}
 
 // registrationOf is the one whose service it is.
 func registrationOf(name string) string {
@@ -84,14 +73,16 @@ func asksThoseThatMatch(pod *corev1.Pod) {
 
 // takesDrainsForOne makes a record that of the Pod's present stay at the gate.
 func takesDrainsForOne(pod *corev1.Pod) {
-	if r := readRecord(pod); r != nil {
-		r.Entered = pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp]
-		text, err := r.encode()
-		if err != nil {
-			panic(err) // A record of times always encodes.
-		}
-		pod.Annotations[usherv1alpha1.AnnotationDrain] = text
+	var record map[string]any
+	if err := json.Unmarshal([]byte(pod.Annotations[usherv1alpha1.AnnotationDrain]), &record); err != nil {
+		return // There is none.
 	}
+	record["entered"] = pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp]
+	text, err := json.Marshal(record)
+	if err != nil {
+		panic(err) // What came from JSON can be encoded again.
+	}
+	pod.Annotations[usherv1alpha1.AnnotationDrain] = string(text)
 }
 
 // overdue says whether a hook may be given up: its Pod has been at the gate for as

@@ -23,6 +23,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -112,15 +113,13 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 			t.Fatal(err)
 		}
 	}
-	f := newFixture()
-	r := f.Registrations[0]
-	r.Spec.Registries = []string{"discovery", "backup"}
+	registries := []string{"discovery", "backup"}
+	registrations := []*usherv1alpha1.Registration{newRegistration("nginx", "app", "nginx", registries...)}
 	if given.second {
-		f.edge(r.Spec.Registries)
+		registrations = append(registrations, newRegistration(edge, "track", edge, registries...))
 	}
 	var objects []client.Object
-	for _, r := range f.Registrations {
-		r.Status, r.Finalizers = usherv1alpha1.RegistrationStatus{}, nil
+	for _, r := range registrations {
 		given.apply(r)
 		objects = append(objects, r)
 	}
@@ -128,7 +127,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clocktesting.NewFakePassiveClock(epoch),
 		live: fake.NewClientBuilder().WithScheme(scheme).
 			WithStatusSubresource(&corev1.Pod{}, &usherv1alpha1.Registration{}, &usherv1alpha1.Registry{}).
-			WithObjects(f.CloneSets[0]).WithObjects(objects...).WithObjects(given.registries(r.Spec.Registries)...).
+			WithObjects(newCloneSet()).WithObjects(objects...).WithObjects(given.registries(registries)...).
 			WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterNamespace, UID: here}},
 				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, UID: "ns"}}).Build(),
 		stores:   map[string]*memory.Registry{"discovery": memory.New(), "backup": memory.New()},
@@ -151,7 +150,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		if client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
-		return err == nil && held(o)
+		return err == nil && controllerutil.ContainsFinalizer(o, usherv1alpha1.Finalizer)
 	}
 	s.refresh()
 	s.restart()

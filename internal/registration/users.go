@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // A Registration whose finalizer somebody takes off vanishes with its entries still
@@ -118,7 +119,7 @@ func (p *pass) users() map[string]*usherv1alpha1.Registration {
 				}
 			}
 			targets := &known[u.Registration].Status.Targets
-			*targets = sortedTargets(append(*targets, targetOf(registry, u)))
+			*targets = plan.SortedTargets(append(*targets, targetOf(registry, u)))
 		}
 	}
 	return known
@@ -141,7 +142,7 @@ func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) 
 		p.snapshot.Known[live.Namespace+"/"+live.Name] = true
 		r = live
 	}
-	all := sortedTargets(slices.Concat(r.Status.Targets, known.Status.Targets))
+	all := plan.SortedTargets(slices.Concat(r.Status.Targets, known.Status.Targets))
 	if sameTargets(all, r.Status.Targets) {
 		return nil
 	}
@@ -170,7 +171,7 @@ func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha
 // confirmRegistrations asks the API server once about each Registration that
 // registers Pods: a cache may show one yet, just after a change of leader, that is
 // gone with all records of it. It says whether one is.
-func (p *pass) confirmRegistrations(ctx context.Context, changes []PlaceChanges) (stale bool, err error) {
+func (p *pass) confirmRegistrations(ctx context.Context, changes []plan.PlaceChanges) (stale bool, err error) {
 	joining := map[string]bool{}
 	for _, c := range changes {
 		for _, change := range c.Joins {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
@@ -63,7 +64,7 @@ func TestVanishedRegistration(t *testing.T) {
 	s.passes(3)
 	s.lists(0, 0)
 	for _, pod := range s.pods() {
-		if held(&pod) {
+		if controllerutil.ContainsFinalizer(&pod, usherv1alpha1.Finalizer) {
 			t.Errorf("%s is never let go", pod.Name)
 		}
 	}
@@ -129,8 +130,8 @@ func TestARegistryWaitsForWhatIsLeft(t *testing.T) {
 		t.Fatalf("the Registry went with entries in it: %v", err)
 	}
 	for _, pod := range s.pods() {
-		if c := condition(&pod, usherv1alpha1.ConditionRegistered); c == nil || c.Status == corev1.ConditionFalse {
-			t.Errorf("%s says %+v", pod.Name, c)
+		if have := registeredStatus(&pod); have != corev1.ConditionTrue && have != corev1.ConditionUnknown {
+			t.Errorf("%s says %q", pod.Name, have)
 		}
 	}
 }

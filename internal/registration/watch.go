@@ -4,7 +4,6 @@ package registration
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -23,6 +23,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
@@ -87,7 +88,7 @@ func (r *reconciler) ofPods() handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			older, isPod := e.ObjectOld.(*corev1.Pod)
 			newer, isPodToo := e.ObjectNew.(*corev1.Pod)
-			if isPod && isPodToo && matters(older, newer) {
+			if isPod && isPodToo && plan.Matters(older, newer) {
 				// A Pod whose labels changed matters to those it has left as well.
 				r.enqueuePod(ctx, q, older, newer)
 			}
@@ -97,7 +98,7 @@ func (r *reconciler) ofPods() handler.EventHandler {
 
 func (r *reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Object) {
 	for _, pod := range pods {
-		if held(pod) || r.matched(ctx, pod) {
+		if controllerutil.ContainsFinalizer(pod, usherv1alpha1.Finalizer) || r.matched(ctx, pod) {
 			gather(q, pod.GetNamespace())
 			return
 		}
@@ -118,21 +119,6 @@ func (r *reconciler) matched(ctx context.Context, pod client.Object) bool {
 		}
 	}
 	return false
-}
-
-// matters says whether a plan could differ between the two.
-func matters(a, b *corev1.Pod) bool {
-	if a.UID != b.UID || a.Status.PodIP != b.Status.PodIP ||
-		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		a.Status.HostIP != b.Status.HostIP || a.Spec.NodeName != b.Spec.NodeName ||
-		!maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) ||
-		!slices.Equal(a.Finalizers, b.Finalizers) {
-		return true
-	}
-	aReady, _ := ready(a)
-	bReady, _ := ready(b)
-	registered := usherv1alpha1.ConditionRegistered
-	return aReady != bReady || conditionStatus(a, registered) != conditionStatus(b, registered)
 }
 
 // ofRegistries maps a Registry to the namespaces whose Registrations name it or

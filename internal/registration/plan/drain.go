@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -73,6 +74,14 @@ func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record)
 		next.Gone = map[string]time.Time{}
 	}
 	return next, stored
+}
+
+// durationOf is a field of the API that has a default.
+func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
+	if field == nil || field.Duration < 0 {
+		return absent
+	}
+	return field.Duration
 }
 
 func propagation(r *usherv1alpha1.Registration) time.Duration {

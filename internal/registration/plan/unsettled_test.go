@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"strings"
@@ -63,7 +63,7 @@ func TestUnsettledMessages(t *testing.T) {
 	f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery").unsettle(inFlight)
 	f.add("b", appsv1alpha1.StatePreparingNormal).finalizers(usherv1alpha1.Finalizer).in("discovery").
 		unsettle("HAProxy 10.0.0.2:9999 does not have it")
-	waiting := MakePlan(f.Snapshot).Waiting
+	waiting := Make(f.Snapshot).Waiting
 	want := []string{
 		"Registry discovery: " + inFlight,
 		"Registry discovery: HAProxy 10.0.0.2:9999 does not have it",
@@ -82,11 +82,11 @@ func TestMetadataThatCannotBeKept(t *testing.T) {
 	f := newFixture()
 	f.Registrations[0].Spec.Instance.Metadata = map[string]string{"zone": "a"}
 	f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "false").registered("discovery")
-	if p := MakePlan(f.Snapshot); len(p.Changes) != 1 {
+	if p := Make(f.Snapshot); len(p.Changes) != 1 {
 		t.Errorf("metadata that is missing is not written: %v", render(p))
 	}
 	f.Listings[place("discovery")].Entries[0].NoMetadata = true
-	if p := MakePlan(f.Snapshot); len(p.Changes) != 0 {
+	if p := Make(f.Snapshot); len(p.Changes) != 0 {
 		t.Errorf("metadata is written again and again: %v", render(p))
 	}
 }

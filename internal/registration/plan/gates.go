@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"cmp"
@@ -15,6 +15,9 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
+
+// ErrRateLimited is why a change was not made that spec.rateLimit puts off.
+var ErrRateLimited = errors.New("its turn has not come: spec.rateLimit of the Registry")
 
 // Waiting is one Pod that waits at a gate, for one registry.
 type Waiting struct {
@@ -51,9 +54,10 @@ type answer struct {
 
 func (a *answer) done() bool { return len(a.waiting) == 0 }
 
-func (a *answer) at(t time.Time) { a.next = earlier(a.next, t) }
+func (a *answer) at(t time.Time) { a.next = Earlier(a.next, t) }
 
-func earlier(a, b time.Time) time.Time {
+// Earlier returns the earlier of two times; either may be unset.
+func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
@@ -213,7 +217,7 @@ func (w *world) goneSince(s *subject) (gone time.Time, ever bool) {
 		return time.Time{}, false
 	case c.Status == corev1.ConditionFalse:
 		// Times in a status have whole seconds.
-		return earlier(w.Now, c.LastTransitionTime.Add(time.Second)).UTC(), true
+		return Earlier(w.Now, c.LastTransitionTime.Add(time.Second)).UTC(), true
 	}
 	return w.Now.UTC(), true
 }
@@ -276,16 +280,24 @@ func (w Waiting) because(reason Reason, message string) Waiting {
 
 // unknown explains a registry that could not be listed.
 func (w Waiting) unknown(err error) Waiting {
-	if errors.Is(err, errTurn) {
-		return w.because(ReasonRateLimited, fmt.Sprintf("%v %s", err, w.Registry))
+	reason := ReasonOf(err)
+	if reason == ReasonRateLimited {
+		return w.because(reason, fmt.Sprintf("%v %s", err, w.Registry))
 	}
-	if errors.Is(err, errNotListed) {
-		return w.because(ReasonNotAsked, fmt.Sprintf("Registry %s: %v", w.Registry, err))
+	return w.because(reason, fmt.Sprintf("Registry %s: %v", w.Registry, err))
+}
+
+// ReasonOf is the reason for a wait that an error of a registry causes.
+func ReasonOf(err error) Reason {
+	switch {
+	case errors.Is(err, ErrRateLimited):
+		return ReasonRateLimited
+	case errors.Is(err, errNotListed):
+		return ReasonNotAsked
+	case errors.Is(err, registry.ErrPermanent):
+		return ReasonRegistryRefuses
 	}
-	if errors.Is(err, registry.ErrPermanent) {
-		return w.because(ReasonRegistryRefuses, fmt.Sprintf("Registry %s: %v", w.Registry, err))
-	}
-	return w.because(ReasonRegistryUnavailable, fmt.Sprintf("Registry %s: %v", w.Registry, err))
+	return ReasonRegistryUnavailable
 }
 
 // stillListed explains an entry that has not gone.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"fmt"
@@ -16,6 +16,9 @@ import (
 // tellAfter is how long a Pod waits, where nothing is wrong, before its condition
 // says so: a write for each Pod that drains would cost more than it tells.
 const tellAfter = 10 * time.Second
+
+// maxMessage bounds the detail of a condition's message, in bytes.
+const maxMessage = 1000
 
 // planCondition says on the Pod whether every registry lists it, and what it waits
 // for. What is not known changes nothing, or is Unknown. False is written on a Pod
@@ -127,7 +130,7 @@ func (w *world) line(waiting []Waiting) (line, bool) {
 	if more > 0 {
 		l.head += fmt.Sprintf(", and for %d more", more)
 	}
-	l.detail = shorten(l.detail, maxEventLength)
+	l.detail = Shorten(l.detail, maxMessage)
 	return l, true
 }
 

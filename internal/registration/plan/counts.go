@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"cmp"
@@ -51,7 +51,7 @@ func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []ushe
 			}
 		}
 		countWaits(&one, o.Registration.Name, p.Waiting)
-		one.Error = shorten(one.Error, maxError)
+		one.Error = Shorten(one.Error, maxError)
 		all = append(all, one)
 	}
 	return all
@@ -86,8 +86,8 @@ func (g Gate) leaves() bool {
 	return false
 }
 
-// shorten cuts a text to so many bytes, between characters.
-func shorten(text string, limit int) string {
+// Shorten cuts a text to that many bytes, between characters.
+func Shorten(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"cmp"
@@ -38,7 +38,8 @@ type PlaceChanges struct {
 	unsettled bool
 }
 
-func (c PlaceChanges) empty() bool { return len(c.Joins)+len(c.Leaves)+len(c.Orphans) == 0 }
+// Empty reports whether nothing changes.
+func (c PlaceChanges) Empty() bool { return len(c.Joins)+len(c.Leaves)+len(c.Orphans) == 0 }
 
 // changes compares every listed place with what it is to have.
 func (w *world) changes() []PlaceChanges {
@@ -51,12 +52,15 @@ func (w *world) changes() []PlaceChanges {
 		changes := PlaceChanges{Place: place, Swept: w.Sweep[place], Suspects: map[string]bool{}}
 		claimed := w.joins(place, idx, &changes)
 		w.leaves(place, claimed, &changes)
-		if !changes.empty() || changes.Swept {
+		if !changes.Empty() || changes.Swept {
 			all = append(all, changes)
 		}
 	}
 	return all
 }
+
+// Places returns those of every Registration of the snapshot, sorted.
+func Places(snapshot Snapshot) []Place { return newWorld(snapshot).allPlaces() }
 
 // allPlaces are those of every Registration, sorted.
 func (w *world) allPlaces() []Place {

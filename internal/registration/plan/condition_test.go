@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ import (
 // has it from then on; nil if none is.
 func (f *fixture) told(t *testing.T) *corev1.PodCondition {
 	t.Helper()
-	p := MakePlan(f.Snapshot)
+	p := Make(f.Snapshot)
 	for i := range p.Patches {
 		if c := p.Patches[i].Condition; c != nil {
 			b := &podBuilder{f, f.Pods[0]}

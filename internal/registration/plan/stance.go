@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"cmp"
@@ -81,10 +81,10 @@ func (w *world) heldBack(m *member, place Place, s *subject) bool {
 	return w.Registries[place.Registry].HoldsBack && slices.Contains(m.current, place) && w.stanceOf(m, s) == stanceHeld
 }
 
-// silent says whether the Pod would be ready if its node answered, and since
-// when it does not. The node controller sets Ready alone when a node falls
+// Silent reports whether the Pod would be ready if its node answered, and since
+// when the node does not. The node controller sets Ready alone when a node falls
 // silent: containers and gates still claim that all is well.
-func silent(pod *corev1.Pod) (since time.Time, yes bool) {
+func Silent(pod *corev1.Pod) (since time.Time, yes bool) {
 	c := condition(pod, corev1.PodReady)
 	if c == nil || c.Status == corev1.ConditionTrue || c.Reason == reasonGates || unready(pod) != "" {
 		return time.Time{}, false

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"fmt"
@@ -29,12 +29,12 @@ func BenchmarkPlan(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("%d settled", pods), func(b *testing.B) {
 			for b.Loop() {
-				MakePlan(settled.Snapshot)
+				Make(settled.Snapshot)
 			}
 		})
 		b.Run(fmt.Sprintf("%d draining", pods), func(b *testing.B) {
 			for b.Loop() {
-				MakePlan(draining.Snapshot)
+				Make(draining.Snapshot)
 			}
 		})
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"cmp"
@@ -161,9 +161,9 @@ func (w *world) findFormer(m *member) {
 }
 
 func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *subject {
-	s := &subject{pod: pod, state: stateOf(pod), id: EntryID(pod)}
-	s.ready, s.why = ready(pod)
-	s.silentSince, s.silent = silent(pod)
+	s := &subject{pod: pod, state: StateOf(pod), id: EntryID(pod)}
+	s.ready, s.why = Ready(pod)
+	s.silentSince, s.silent = Silent(pod)
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
 			s.lifecycle = *set.Spec.Lifecycle
@@ -185,9 +185,9 @@ func (w *world) newSubject(pod *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	return s
 }
 
-// stateOf is the Pod's lifecycle state. Pods of other controllers have none and
+// StateOf is the Pod's lifecycle state. Pods of other controllers have none and
 // are Normal.
-func stateOf(pod *corev1.Pod) appsv1alpha1.LifecycleState {
+func StateOf(pod *corev1.Pod) appsv1alpha1.LifecycleState {
 	return cmp.Or(appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]),
 		appsv1alpha1.StateNormal)
 }
@@ -227,7 +227,7 @@ func (s *subject) wanted() bool {
 
 // finalized says whether our finalizer holds the Pod.
 func (s *subject) finalized() bool {
-	return held(s.pod)
+	return slices.Contains(s.pod.Finalizers, usherv1alpha1.Finalizer)
 }
 
 func (s *subject) recorded() bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"encoding/json"
@@ -140,4 +140,5 @@ func (p *PodPatch) Status(pod *corev1.Pod) ([]byte, error) {
 	})
 }
 
-func (p *PodPatch) empty() bool { return !p.ChangesMetadata() && p.Condition == nil }
+// Empty reports whether the patch changes nothing.
+func (p *PodPatch) Empty() bool { return !p.ChangesMetadata() && p.Condition == nil }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ func sweeping(pods, orphans int) *fixture {
 }
 
 func swept(f *fixture) (removed []string, suspects int) {
-	for _, c := range MakePlan(f.Snapshot).Changes {
+	for _, c := range Make(f.Snapshot).Changes {
 		for _, change := range c.Orphans {
 			removed = append(removed, change.Entry.Owner.Pod)
 		}
@@ -91,7 +91,7 @@ func TestSweepsLeaveWhatIsNotOurs(t *testing.T) {
 			if f.Listings[place("discovery")].Err == nil {
 				f.seed("discovery", e)
 			}
-			if lines := render(MakePlan(f.Snapshot)); len(lines) != 0 {
+			if lines := render(Make(f.Snapshot)); len(lines) != 0 {
 				t.Errorf("the plan is %v, want nothing", lines)
 			}
 		})
@@ -161,7 +161,7 @@ func TestNeeds(t *testing.T) {
 		}, nil},
 		{"Pods that match a second selector", func(f *fixture) {
 			f.mesh()
-			settled(f).named("nginx").label("track", edge)
+			settled(f).named("nginx").label("track", "edge")
 		}, []Place{place("discovery"), place("mesh")}},
 		{"any that may have entries of a Pod that does not say", func(f *fixture) {
 			f.mesh()
@@ -199,25 +199,25 @@ func TestTargets(t *testing.T) {
 	}
 
 	b := f.add("a", appsv1alpha1.StateNormal).registered("discovery")
-	o := MakePlan(f.Snapshot).Outcomes[0]
+	o := Make(f.Snapshot).Outcomes[0]
 	check("what is recorded before the new place is used", o.Targets, []usherv1alpha1.Target{backup, discovery})
 	check("what is kept before that is recorded", o.Kept, []usherv1alpha1.Target{discovery})
 
 	r.Status.Targets = o.Targets
-	check("what is kept while the old one lists something", MakePlan(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup, discovery})
+	check("what is kept while the old one lists something", Make(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup, discovery})
 
 	f.Listings[place("discovery")] = Listing{Entries: []registry.Entry{}}
-	check("what is kept when it is empty", MakePlan(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})
+	check("what is kept when it is empty", Make(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})
 
 	f.down("discovery")
-	check("what is kept when that is not known", MakePlan(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup, discovery})
+	check("what is kept when that is not known", Make(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup, discovery})
 
 	delete(f.Registries, "discovery")
-	check("what is kept when nobody can say", MakePlan(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})
+	check("what is kept when nobody can say", Make(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})
 
 	b.ready(false)
 	r.Status.Targets = nil
-	if o := MakePlan(f.Snapshot).Outcomes[0]; o.Protected || len(o.Targets) > 0 {
+	if o := Make(f.Snapshot).Outcomes[0]; o.Protected || len(o.Targets) > 0 {
 		t.Errorf("a Registration without a Pod to register records %v", o.Targets)
 	}
 }
@@ -226,7 +226,7 @@ func TestADeletedRegistrationGoesLast(t *testing.T) {
 	f := newFixture()
 	b := f.add("a", appsv1alpha1.StateNormal).registered("discovery")
 	f.Registrations[0].DeletionTimestamp = &metav1.Time{Time: epoch}
-	released := func() bool { return MakePlan(f.Snapshot).Outcomes[0].Released }
+	released := func() bool { return Make(f.Snapshot).Outcomes[0].Released }
 	if released() {
 		t.Error("it went before its entries")
 	}
@@ -239,7 +239,7 @@ func TestADeletedRegistrationGoesLast(t *testing.T) {
 		t.Error("it is held by nothing")
 	}
 	f.down("discovery")
-	p := MakePlan(f.Snapshot)
+	p := Make(f.Snapshot)
 	if p.Outcomes[0].Released || len(p.Waiting) != 1 || p.Waiting[0].Reason != ReasonRegistryUnavailable {
 		t.Errorf("while the registry is down: released %t, waiting %v", p.Outcomes[0].Released, p.Waiting)
 	}

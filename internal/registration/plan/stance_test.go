@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"fmt"
@@ -90,7 +90,7 @@ func TestAZoneFallsSilent(t *testing.T) {
 	for n := range 10 {
 		(&podBuilder{f, f.Pods[n]}).lost(time.Hour - time.Duration(n)*time.Minute)
 		removed := 0
-		for _, c := range MakePlan(f.Snapshot).Changes {
+		for _, c := range Make(f.Snapshot).Changes {
 			removed += len(c.Leaves)
 		}
 		if want := min(n+1, 5); removed != want {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"testing"
@@ -33,7 +33,7 @@ func run(t *testing.T, cases []planCase) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture()
 			c.given(f)
-			if diff := cmp.Diff(c.want, render(MakePlan(f.Snapshot))); diff != "" {
+			if diff := cmp.Diff(c.want, render(Make(f.Snapshot))); diff != "" {
 				t.Errorf("the plan differs (-want +have):\n%s", diff)
 			}
 		})
@@ -427,7 +427,7 @@ func TestNothingIsAssumedOfWhatWasNotListed(t *testing.T) {
 		"wait c deletion discovery NotAskedYet",
 		"again in 1m0s",
 	}
-	if diff := cmp.Diff(want, render(MakePlan(f.Snapshot))); diff != "" {
+	if diff := cmp.Diff(want, render(Make(f.Snapshot))); diff != "" {
 		t.Errorf("the plan differs (-want +have):\n%s", diff)
 	}
 }

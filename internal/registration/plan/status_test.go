@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 )
 
 func statusOf(f *fixture) usherv1alpha1.RegistrationStatus {
-	p := MakePlan(f.Snapshot)
+	p := Make(f.Snapshot)
 	return Status(p.Outcomes[0], p, f.Registries, f.Now)
 }
 
@@ -143,7 +143,7 @@ func TestPatchesTouchOnlyTheirOwn(t *testing.T) {
 	b := f.add("a", appsv1alpha1.StatePreparingDelete).finalizers("example.com/theirs", ours, "example.com/more").
 		drained(GatePreDelete, time.Minute-time.Second, map[string]time.Duration{"discovery": 6 * time.Second})
 	b.pod.ResourceVersion = "42"
-	p := MakePlan(f.Snapshot)
+	p := Make(f.Snapshot)
 	if len(p.Patches) != 1 {
 		t.Fatalf("the plan is %v, want one patch", render(p))
 	}

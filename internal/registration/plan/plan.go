@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"slices"
@@ -59,8 +59,8 @@ type Outcome struct {
 // last requests.
 const unsettledRetry = time.Second
 
-// MakePlan plans. It depends on nothing but the snapshot.
-func MakePlan(snapshot Snapshot) Plan {
+// Make plans. It depends on nothing but the snapshot.
+func Make(snapshot Snapshot) Plan {
 	w := newWorld(snapshot)
 	p := Plan{Changes: w.changes(), Findings: w.findings(), Misfits: w.misfits()}
 	if slices.ContainsFunc(p.Changes, func(c PlaceChanges) bool { return c.unsettled }) {
@@ -105,9 +105,9 @@ func (w *world) planPod(s *subject, p *Plan) {
 	default:
 		next = w.planLiving(s, &patch, p)
 	}
-	p.RequeueAt = earlier(p.RequeueAt, next)
+	p.RequeueAt = Earlier(p.RequeueAt, next)
 	w.planCondition(s, p.Waiting[first:], &patch)
-	if !patch.empty() {
+	if !patch.Empty() {
 		p.Patches = append(p.Patches, patch)
 	}
 }
@@ -151,7 +151,7 @@ func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 	held := false
 	for _, h := range s.hooks {
 		a := w.ask(s, h, record)
-		next = earlier(next, a.next)
+		next = Earlier(next, a.next)
 		p.Waiting = append(p.Waiting, a.waiting...)
 		if a.done() {
 			answerHook(h, a, patch)
@@ -166,7 +166,7 @@ func (w *world) planLiving(s *subject, patch *PodPatch, p *Plan) time.Time {
 	}
 	for _, m := range s.members {
 		if k := m.kept[s]; k != nil {
-			next = earlier(next, k.until)
+			next = Earlier(next, k.until)
 		}
 	}
 	return next

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"fmt"
@@ -16,12 +16,12 @@ import (
 // alone, of which ours may be the last.
 const reasonGates = "ReadinessGatesNotReady"
 
-// ready says whether callers can use the Pod, and if not, why.
-func ready(pod *corev1.Pod) (bool, string) {
+// Ready reports whether callers can use the Pod, and if not, why.
+func Ready(pod *corev1.Pod) (bool, string) {
 	if why := unready(pod); why != "" {
 		return false, why
 	}
-	if _, yes := silent(pod); yes {
+	if _, yes := Silent(pod); yes {
 		return false, "it is not Ready; its node may not answer"
 	}
 	return true, ""

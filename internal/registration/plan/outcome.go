@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"slices"
@@ -32,9 +32,9 @@ func (w *world) outcome(m *member, p *Plan) Outcome {
 			o.Targets = append(slices.Clone(o.Targets), usherv1alpha1.Target(place))
 		}
 	}
-	o.Targets = sortedTargets(o.Targets)
+	o.Targets = SortedTargets(o.Targets)
 	o.Protected = len(o.Targets) > 0
-	for _, target := range sortedTargets(recorded) {
+	for _, target := range SortedTargets(recorded) {
 		if !w.vacated(m, Place(target)) {
 			o.Kept = append(o.Kept, target)
 		}
@@ -46,7 +46,8 @@ func (w *world) outcome(m *member, p *Plan) Outcome {
 	return o
 }
 
-func sortedTargets(targets []usherv1alpha1.Target) []usherv1alpha1.Target {
+// SortedTargets returns a sorted copy without duplicates.
+func SortedTargets(targets []usherv1alpha1.Target) []usherv1alpha1.Target {
 	targets = slices.Clone(targets)
 	slices.SortFunc(targets, func(a, b usherv1alpha1.Target) int { return comparePlaces(Place(a), Place(b)) })
 	return slices.Compact(targets)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package plan
 
 import (
 	"fmt"
@@ -168,44 +168,29 @@ func (w *world) misfits() []Misfit {
 	return all
 }
 
-// wanted is one Registration's entry of one Pod.
-type wanted struct {
-	registration string
-	pod          types.UID
+// ValueKey is one Registration's entry of one Pod.
+type ValueKey struct {
+	Registration string
+	Pod          types.UID
 }
 
-// wants are digests of what entries take from Pods.
-func (w *world) wants() map[wanted]string {
-	all := map[wanted]string{}
+// Values returns digests of what entries take from Pods, and the places where a Pod's
+// entry is outdated because its digest is another one than before.
+func Values(snapshot Snapshot, before map[ValueKey]string) (now map[ValueKey]string, outdated []Place) {
+	w := newWorld(snapshot)
+	now = map[ValueKey]string{}
 	for _, m := range w.members {
 		if m.static != nil {
 			continue
 		}
 		for _, s := range m.pods {
-			v := s.valuesFor(m)
+			key, v := ValueKey{m.name, s.pod.UID}, s.valuesFor(m)
 			// Maps are printed in the order of their keys.
-			all[wanted{m.name, s.pod.UID}] = fmt.Sprintf("%d %q", v.weight, v.metadata)
-		}
-	}
-	return all
-}
-
-// noteWants makes the places due whose entries a changed Pod outdates: the Pod
-// itself says that it is registered, and would have nothing listed. What changed
-// while nobody looked is found by the first sweep.
-func (p *pass) noteWants() {
-	w := newWorld(p.snapshot)
-	next := w.wants()
-	for _, m := range w.members {
-		for _, s := range m.pods {
-			key := wanted{m.name, s.pod.UID}
-			if before, known := p.notes.wants[key]; !known || before == next[key] {
-				continue
-			}
-			for _, place := range m.current {
-				p.notes.dirty[place] = true
+			now[key] = fmt.Sprintf("%d %q", v.weight, v.metadata)
+			if old, known := before[key]; known && old != now[key] {
+				outdated = append(outdated, m.current...)
 			}
 		}
 	}
-	p.notes.wants = next
+	return now, outdated
 }

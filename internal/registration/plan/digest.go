@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Matters says whether a plan could differ between the two.
+func Matters(a, b *corev1.Pod) bool {
+	if a.UID != b.UID || a.Status.PodIP != b.Status.PodIP ||
+		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+		a.Status.HostIP != b.Status.HostIP || a.Spec.NodeName != b.Spec.NodeName ||
+		!maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) ||
+		!slices.Equal(a.Finalizers, b.Finalizers) {
+		return true
+	}
+	aReady, _ := Ready(a)
+	bReady, _ := Ready(b)
+	registered := usherv1alpha1.ConditionRegistered
+	return aReady != bReady || conditionStatus(a, registered) != conditionStatus(b, registered)
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Keys and names of the fixtures.
+const (
+	keyCreated   = "example.com/newly-create"
+	keyPreNormal = "example.com/traffic-online"
+	keyInPlace   = "example.com/unready-blocker-inplace"
+	keyDelete    = "example.com/unready-blocker-delete"
+
+	here      = "cluster-here"
+	namespace = "demo"
+	service   = "nginx"
+)
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// fixture is a snapshot under construction: Registration nginx brings the Pods
+// of CloneSet nginx into Registry discovery.
+type fixture struct {
+	Snapshot
+}
+
+func newFixture() *fixture {
+	f := &fixture{Snapshot{
+		Now: epoch, Cluster: here, Namespace: namespace,
+		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Place]Listing{},
+		Due: map[Place]bool{}, Sweep: map[Place]bool{}, Suspects: map[Place]map[string]bool{},
+	}}
+	f.registry("discovery")
+	f.registration("nginx", "discovery")
+	f.cloneSet()
+	return f
+}
+
+func place(name string) Place { return Place{Registry: name, Prefix: "services", Service: service} }
+
+// registry adds a Registry that is up and empty.
+func (f *fixture) registry(name string) {
+	f.Registries[name] = RegistryState{Prefix: "services"}
+	f.Listings[place(name)] = Listing{Entries: []registry.Entry{}}
+}
+
+// down makes a registry fail.
+func (f *fixture) down(name string) {
+	f.Listings[place(name)] = Listing{Err: registry.Transient(errors.New("connection refused"))}
+}
+
+// registration adds one that answers every hook and has been at work already.
+func (f *fixture) registration(name string, registries ...string) *usherv1alpha1.Registration {
+	r := &usherv1alpha1.Registration{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID("uid-" + name),
+			Finalizers: []string{usherv1alpha1.Finalizer},
+		},
+		Spec: usherv1alpha1.RegistrationSpec{
+			Selector:   metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
+			Registries: registries,
+			Instance:   usherv1alpha1.Instance{Service: service, Port: intstr.FromInt32(80), Weight: 10},
+			Hooks: usherv1alpha1.Hooks{
+				Created: keyCreated, PreNormal: keyPreNormal, InPlaceUpdate: keyInPlace, PreDelete: keyDelete,
+			},
+			Drain: usherv1alpha1.Drain{
+				Propagation: &metav1.Duration{Duration: 5 * time.Second},
+				Deadline:    &metav1.Duration{Duration: time.Minute},
+			},
+		},
+	}
+	for _, name := range registries {
+		r.Status.Targets = append(r.Status.Targets, usherv1alpha1.Target(place(name)))
+	}
+	f.Registrations = append(f.Registrations, r)
+	f.Known[namespace+"/"+name] = true
+	return r
+}
+
+// cloneSet adds the CloneSet of the seeds, with a preNormal hook as well.
+func (f *fixture) cloneSet() *appsv1alpha1.CloneSet {
+	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nginx", UID: "uid-set"}}
+	set.Spec.Lifecycle = &appsv1alpha1.Lifecycle{
+		PreNormal:     &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{keyPreNormal: "true"}},
+		InPlaceUpdate: &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{keyInPlace: "true"}},
+		PreDelete:     &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{keyDelete: "true"}},
+	}
+	set.Spec.Template.Metadata.Labels = map[string]appsv1alpha1.LabelValue{"app": "nginx", keyCreated: "true"}
+	f.CloneSets = []*appsv1alpha1.CloneSet{set}
+	return set
+}
+
+func (f *fixture) lifecycle() *appsv1alpha1.Lifecycle { return f.CloneSets[0].Spec.Lifecycle }
+
+// podBuilder builds Pods of the CloneSet.
+type podBuilder struct {
+	f   *fixture
+	pod *corev1.Pod
+}
+
+// add puts a ready Pod into the snapshot: not registered, hooks in place.
+func (f *fixture) add(name string, state appsv1alpha1.LifecycleState) *podBuilder {
+	yes := true
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID("uid-" + name + "-0000"), ResourceVersion: "1",
+			Labels: map[string]string{"app": "nginx", keyInPlace: "true", keyDelete: "true"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet", Name: "nginx", UID: "uid-set", Controller: &yes,
+			}},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "main", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80}},
+		}}},
+		Status: corev1.PodStatus{PodIP: "10.0.0." + fmt.Sprint(len(f.Pods)+1)},
+	}
+	if state != "" {
+		pod.Labels[appsv1alpha1.LabelLifecycleState] = string(state)
+	}
+	b := &podBuilder{f, pod}
+	f.Pods = append(f.Pods, pod)
+	return b.ready(true)
+}
+
+func (b *podBuilder) ready(ready bool) *podBuilder {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	b.condition(corev1.ContainersReady, status)
+	return b.condition(corev1.PodReady, status)
+}
+
+func (b *podBuilder) condition(kind corev1.PodConditionType, status corev1.ConditionStatus) *podBuilder {
+	b.pod.Status.Conditions = slices.DeleteFunc(b.pod.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == kind })
+	b.pod.Status.Conditions = append(b.pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status})
+	return b
+}
+
+func (b *podBuilder) label(key, value string) *podBuilder {
+	b.pod.Labels[key] = value
+	return b
+}
+
+func (b *podBuilder) unlabel(key string) *podBuilder {
+	delete(b.pod.Labels, key)
+	return b
+}
+
+func (b *podBuilder) finalizers(names ...string) *podBuilder {
+	b.pod.Finalizers = append(b.pod.Finalizers, names...)
+	return b
+}
+
+// terminating is a Pod that somebody deleted some time ago.
+func (b *podBuilder) terminating(ago time.Duration) {
+	grace := int64(30)
+	at := metav1.NewTime(epoch.Add(-ago + 30*time.Second))
+	b.pod.DeletionTimestamp, b.pod.DeletionGracePeriodSeconds = &at, &grace
+}
+
+// drained gives the Pod a record of a drain that began and ended some time ago.
+func (b *podBuilder) drained(gate Gate, began time.Duration, gone map[string]time.Duration) *podBuilder {
+	record := Record{Gate: gate, Began: epoch.Add(-began), Gone: map[string]time.Time{}}
+	for name, ago := range gone {
+		record.Gone["nginx@"+place(name).String()] = epoch.Add(-ago)
+	}
+	text, err := record.encode()
+	if err != nil {
+		panic(err) // A record of times always encodes.
+	}
+	b.pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: text}
+	return b
+}
+
+// in puts the Pod's entry into registries, as the Registration nginx would.
+func (b *podBuilder) in(registries ...string) *podBuilder {
+	for _, name := range registries {
+		b.f.seed(name, b.entry("nginx"))
+	}
+	return b
+}
+
+// registered is a Pod whose registration is all done.
+func (b *podBuilder) registered(registries ...string) *podBuilder {
+	return b.finalizers(usherv1alpha1.Finalizer).in(registries...).
+		condition(usherv1alpha1.ConditionRegistered, corev1.ConditionTrue)
+}
+
+func (b *podBuilder) entry(registration string) registry.Entry {
+	return registry.Entry{
+		ID: EntryID(b.pod), Address: b.pod.Status.PodIP, Port: 80, Weight: 10, Version: "7",
+		Owner: registry.Owner{
+			Cluster: here, Namespace: namespace, Registration: registration,
+			Pod: b.pod.Name, PodUID: string(b.pod.UID),
+		},
+	}
+}
+
+func (f *fixture) seed(name string, entries ...registry.Entry) {
+	listing := f.Listings[place(name)]
+	listing.Entries = append(listing.Entries, entries...)
+	f.Listings[place(name)] = listing
+}
+
+// render tells a plan in lines that read as prose.
+func render(p Plan) []string {
+	var lines []string
+	for i := range p.Protect {
+		lines = append(lines, "protect "+renderPatch(&p.Protect[i]))
+	}
+	for _, c := range p.Changes {
+		for _, change := range slices.Concat(c.Leaves, c.Joins) {
+			verb := string(change.Op)
+			if change.Op == registry.Put && change.Entry.Weight == 0 {
+				verb = "hold"
+			}
+			lines = append(lines, fmt.Sprintf("%s %s %s", verb, c.Place.Registry, change.Entry.Owner.Pod))
+		}
+		for _, change := range c.Orphans {
+			lines = append(lines, fmt.Sprintf("sweep %s %s", c.Place.Registry, change.Entry.Owner.Pod))
+		}
+	}
+	for i := range p.Patches {
+		lines = append(lines, "patch "+renderPatch(&p.Patches[i]))
+	}
+	for _, w := range p.Waiting {
+		line := strings.Join([]string{"wait", w.Pod, string(w.Gate), w.Registry, string(w.Reason)}, " ")
+		if w.Overdue {
+			line += " overdue"
+		}
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	if !p.RequeueAt.IsZero() {
+		lines = append(lines, "again in "+p.RequeueAt.Sub(epoch).String())
+	}
+	return lines
+}
+
+func renderPatch(p *PodPatch) string {
+	words := []string{p.Pod.Name + ":"}
+	for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
+		short := strings.TrimPrefix(key, "example.com/")
+		if p.Labels[key] == nil {
+			words = append(words, "-"+short)
+		} else {
+			words = append(words, short+"="+*p.Labels[key])
+		}
+	}
+	for _, name := range p.AddFinalizers {
+		words = append(words, "+"+name)
+	}
+	for _, name := range p.RemoveFinalizers {
+		words = append(words, "-"+name)
+	}
+	if p.Registrations != nil {
+		words = append(words, "in("+*p.Registrations+")")
+	}
+	if p.Drain != nil {
+		words = append(words, renderRecord(p.Drain))
+	}
+	if p.DropDrain {
+		words = append(words, "-drain")
+	}
+	if p.Condition != nil {
+		words = append(words, renderCondition(p.Condition))
+	}
+	for _, r := range p.Released {
+		if len(r.Forced) > 0 {
+			words = append(words, "forced("+strings.Join(r.Forced, ",")+")")
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func renderCondition(c *corev1.PodCondition) string {
+	if c.Reason == ReasonRegistered || c.Reason == ReasonDeregistered {
+		return "registered=" + string(c.Status)
+	}
+	return "registered=" + string(c.Status) + "(" + c.Reason + ")"
+}
+
+func renderRecord(r *Record) string {
+	var gone []string
+	for key, at := range r.Gone {
+		name, _, _ := strings.Cut(strings.SplitN(key, "@", 2)[1], "/")
+		gone = append(gone, name+" "+epoch.Sub(at).String())
+	}
+	sort.Strings(gone)
+	return fmt.Sprintf("drain(%s %s: %s)", r.Gate, epoch.Sub(r.Began), strings.Join(gone, ", "))
+}
+
+// metadata decodes what a patch sends.
+func metadata(p *PodPatch) (map[string]any, error) {
+	data, err := p.Metadata()
+	if err != nil {
+		return nil, err
+	}
+	var body map[string]map[string]any
+	err = json.Unmarshal(data, &body)
+	return body["metadata"], err
+}
