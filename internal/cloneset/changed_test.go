@@ -133,9 +133,9 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 	}
 }
 
-// TestDoubtIsDue: an answer that the cache has not confirmed triggers a pass, since no
+// TestVerificationIsDue: an answer that the cache has not confirmed triggers a pass, since no
 // event may.
-func TestDoubtIsDue(t *testing.T) {
+func TestVerificationIsDue(t *testing.T) {
 	entry := func(name string, age time.Duration, created, deleted bool) written {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "5"}}
 		return written{object: pod, created: created, deleted: deleted, at: now.Add(-age)}
@@ -145,8 +145,8 @@ func TestDoubtIsDue(t *testing.T) {
 		want    time.Time
 	}{
 		"nothing":              {},
-		"the oldest one":       {[]written{entry("a", time.Second, true, false), entry("b", 3*time.Second, true, false)}, now.Add(doubtAfter - 3*time.Second)},
-		"one that goes":        {[]written{entry("a", 0, false, true)}, now.Add(doubtAfter)},
+		"the oldest one":       {[]written{entry("a", time.Second, true, false), entry("b", 3*time.Second, true, false)}, now.Add(verifyAfter - 3*time.Second)},
+		"one that goes":        {[]written{entry("a", 0, false, true)}, now.Add(verifyAfter)},
 		"made, and gone again": {[]written{entry("a", 0, true, true)}, time.Time{}},
 	} {
 		w := newOverlay[*corev1.Pod]()
@@ -154,11 +154,11 @@ func TestDoubtIsDue(t *testing.T) {
 			w.note("set", e)
 		}
 		w.note("another", entry("c", time.Hour, true, false))
-		if got := w.doubtAt("set"); !got.Equal(test.want) {
+		if got := w.verifyAt("set"); !got.Equal(test.want) {
 			t.Errorf("%s: due at %v, want %v", name, got, test.want)
 		}
-		if _, doubtful := w.merge("set", nil, w.doubtAt("set")); len(doubtful) != 0 != (name == "the oldest one") {
-			t.Errorf("%s: in doubt then: %v", name, doubtful)
+		if _, unverified := w.merge("set", nil, w.verifyAt("set")); len(unverified) != 0 != (name == "the oldest one") {
+			t.Errorf("%s: to be verified then: %v", name, unverified)
 		}
 	}
 }

@@ -133,7 +133,7 @@ func (r *Reconciler) recordOutcomes(set *apps.CloneSet, outcomes []outcome) {
 	for _, o := range outcomes {
 		event, wanted := eventOf(o.action)
 		switch {
-		case o.err != nil && !o.stale():
+		case o.err != nil && !o.conflicted():
 			r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, nameOf(o), o.err)
 		case o.err != nil || !wanted || o.pod == nil:
 		default:

@@ -27,14 +27,14 @@ type outcome struct {
 	err error
 }
 
-// stale reports whether the action did not happen because the Pod changed after it was
+// conflicted reports whether the action did not happen because the Pod changed after it was
 // observed: nothing is wrong, and the next pass decides again.
-func (o outcome) stale() bool {
-	return outdated(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
+func (o outcome) conflicted() bool {
+	return isConflict(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
 }
 
-// outdated reports whether a write's preconditions did not hold.
-func outdated(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
+// isConflict reports whether a write's preconditions did not hold.
+func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
 // execute runs the actions in parallel, started in their order. Creates start slowly
 // (one, two, four, …) and stop at the first refusal: what refuses one of them refuses
@@ -168,7 +168,7 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 	if apierrors.IsNotFound(err) {
 		// Decide again at once: if the cache never holds the Pod, no event reports its
 		// deletion.
-		r.learnGone(set, pod)
+		r.noteGone(set, pod)
 		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errGone)
 	}
 	if err != nil {
@@ -224,21 +224,21 @@ func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.A
 func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, write func(*corev1.Pod) error) error {
 	err := write(pod)
 	if apierrors.IsNotFound(err) {
-		r.learnGone(set, pod)
+		r.noteGone(set, pod)
 	}
-	if !outdated(err) {
+	if !isConflict(err) {
 		return err
 	}
 	live := &corev1.Pod{}
 	getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
 	if apierrors.IsNotFound(getErr) || (getErr == nil && live.UID != pod.UID) {
-		r.learnGone(set, pod)
+		r.noteGone(set, pod)
 		return err
 	}
 	if getErr != nil {
 		return getErr
 	}
-	r.learn(set, live)
+	r.noteLive(set, live)
 	if plan.Digest(live) != plan.Digest(pod) {
 		return err
 	}
@@ -258,7 +258,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 		return nil, err
 	}
 	r.drains.note(patched, r.Clock.Now())
-	r.learn(set, patched)
+	r.noteLive(set, patched)
 	if !metav1.IsControlledBy(patched, set) {
 		// A merge cannot test who owns the Pod. Someone has taken it from the set since
 		// it was observed: do nothing more to it.

@@ -77,7 +77,7 @@ func logOutcomes(logger logr.Logger, outcomes []outcome) {
 		switch {
 		case o.err == nil:
 			about.V(1).Info("Action done")
-		case o.stale():
+		case o.conflicted():
 			about.V(1).Info("Action dropped: the Pod has changed", "cause", o.err.Error())
 		default:
 			about.Error(o.err, "Action failed")

@@ -21,7 +21,7 @@ func (c *countingClient) count(verb string, err error) error {
 	result := "ok"
 	switch {
 	case err == nil:
-	case outdated(err):
+	case isConflict(err):
 		result = "conflict"
 	default:
 		result = "error"

@@ -68,8 +68,8 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, err
 	}
-	if r.answers.lost(client.ObjectKeyFromObject(set)) {
-		if err := r.lookAround(ctx, set, cached, now); err != nil {
+	if r.answers.isStale(client.ObjectKeyFromObject(set)) {
+		if err := r.relistPods(ctx, set, cached, now); err != nil {
 			return nil, err
 		}
 		// List again: the watch may have reported a removal meanwhile and dropped the
@@ -78,13 +78,13 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 			return nil, err
 		}
 	}
-	pods, doubtful := r.writes.merge(set.UID, cached, now)
-	for _, entry := range doubtful {
-		if err := r.lookUp(ctx, set, entry, now); err != nil {
+	pods, unverified := r.writes.merge(set.UID, cached, now)
+	for _, entry := range unverified {
+		if err := r.verifyPod(ctx, set, entry, now); err != nil {
 			return nil, err
 		}
 	}
-	if len(doubtful) > 0 {
+	if len(unverified) > 0 {
 		// Overlay again: a Pod that turned out to be gone, or to belong to someone else,
 		// must not count in the budgets of the very pass that found out. List again too:
 		// the watch may have dropped an answer meanwhile that an older list needs.
@@ -96,9 +96,9 @@ func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.T
 	return pods, nil
 }
 
-// lookUp asks the API server about a Pod that the cache has contradicted for too long: a
+// verifyPod asks the API server about a Pod that the cache has contradicted for too long: a
 // lost watch event must not freeze the set.
-func (r *Reconciler) lookUp(ctx context.Context, set *apps.CloneSet, entry written, now time.Time) error {
+func (r *Reconciler) verifyPod(ctx context.Context, set *apps.CloneSet, entry written, now time.Time) error {
 	live := &corev1.Pod{}
 	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.object), live)
 	switch {

@@ -23,9 +23,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// TestDoubtIsSettledAtOnce: if the cache has lagged for too long, a pass looks the entry
+// TestStaleCacheIsVerified: if the cache has lagged for too long, a pass looks the entry
 // up and decides on what it finds, not on the entry.
-func TestDoubtIsSettledAtOnce(t *testing.T) {
+func TestStaleCacheIsVerified(t *testing.T) {
 	set := web()
 	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
 	pod := func(version, phase string, owned bool) *corev1.Pod {
@@ -53,7 +53,7 @@ func TestDoubtIsSettledAtOnce(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := New(indexed(t, pod("2", "Pending", true)), indexed(t, test.live...), events.NewFakeRecorder(10),
 				Options{Clock: testclock.NewFakePassiveClock(now)})
-			r.writes.note(set.UID, written{object: pod("3", "Pending", true), at: now.Add(-doubtAfter - time.Second)})
+			r.writes.note(set.UID, written{object: pod("3", "Pending", true), at: now.Add(-verifyAfter - time.Second)})
 			pods, err := r.ownPods(t.Context(), set, now)
 			if err != nil {
 				t.Fatal(err)
@@ -131,7 +131,7 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 		Verb: plan.Update, Pod: seen, To: apps.StateUpdating, Revision: &revision.Revision{Name: "web-2"}, Change: &inplace.Change{},
 		Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: plan.ReasonInService}},
 	})
-	if !done.stale() {
+	if !done.conflicted() {
 		t.Errorf("the action ends with %v, want it to be decided anew", done.err)
 	}
 	live := &corev1.Pod{}

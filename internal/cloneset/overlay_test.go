@@ -25,7 +25,7 @@ func versioned(name, version string) *corev1.Pod {
 func TestMadeAndGoneWhileTheWatchHung(t *testing.T) {
 	for name, test := range map[string]struct {
 		cached []*corev1.Pod
-		doubt  bool
+		verify bool
 	}{
 		"the cache is empty":         {nil, false},
 		"the cache is older":         {[]*corev1.Pod{versioned("old", "4")}, false},
@@ -35,9 +35,9 @@ func TestMadeAndGoneWhileTheWatchHung(t *testing.T) {
 	} {
 		w := newOverlay[*corev1.Pod]()
 		w.note("set", written{object: versioned("new", "5"), created: true, at: now})
-		pods, doubtful := w.merge("set", test.cached, now.Add(time.Second))
-		if pods[0].Name != "new" || pods[0].ResourceVersion != "5" || (len(doubtful) > 0) != test.doubt {
-			t.Errorf("%s: the pass sees %s %s, in doubt: %v", name, pods[0].Name, pods[0].ResourceVersion, len(doubtful) > 0)
+		pods, unverified := w.merge("set", test.cached, now.Add(time.Second))
+		if pods[0].Name != "new" || pods[0].ResourceVersion != "5" || (len(unverified) > 0) != test.verify {
+			t.Errorf("%s: the pass sees %s %s, to be verified: %v", name, pods[0].Name, pods[0].ResourceVersion, len(unverified) > 0)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestNewPodGoneAtOnce(t *testing.T) {
 	pod.Namespace, pod.Spec.ReadinessGates = set.Namespace, []corev1.PodReadinessGate{{ConditionType: apps.ConditionInPlaceUpdateReady}}
 	r.writes.note(set.UID, written{object: pod, created: true, at: now})
 	made, err := r.openGates(t.Context(), set, pod)
-	if made != nil || !(outcome{action: plan.Action{Verb: plan.Create}, err: err}).stale() {
+	if made != nil || !(outcome{action: plan.Action{Verb: plan.Create}, err: err}).conflicted() {
 		t.Errorf("made %v: %v", made, err)
 	}
 	if pods, _ := r.writes.merge(set.UID, nil, now); len(pods) > 0 {

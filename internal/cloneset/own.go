@@ -40,7 +40,7 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 	if err != nil {
 		return owned{}, err
 	}
-	if pods, err = r.releaseStrays(ctx, set, pods); err != nil {
+	if pods, err = r.releaseUnmatched(ctx, set, pods); err != nil {
 		return owned{}, err
 	}
 	if err := r.adoptClaims(ctx, set, pods); err != nil {
@@ -105,7 +105,7 @@ func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *core
 	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsNotFound(err) {
 		// It may have been adopted before, and the cache may lag behind that too.
-		r.learnGone(set, pod)
+		r.noteGone(set, pod)
 		return nil
 	}
 	if err != nil {
@@ -134,10 +134,10 @@ func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object cl
 	}})
 }
 
-// releaseStrays releases the set's Pods that its selector no longer matches, and returns
+// releaseUnmatched releases the set's Pods that its selector no longer matches, and returns
 // the others. Someone took the Pods out to inspect them: they are left running and are
 // replaced. A terminating Pod is deleted with its set.
-func (r *Reconciler) releaseStrays(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+func (r *Reconciler) releaseUnmatched(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	if set.DeletionTimestamp != nil {
 		return pods, nil
 	}

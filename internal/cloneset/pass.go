@@ -52,7 +52,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	result, err := r.pass(ctx, set)
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
 	if unanswered(err) {
-		r.answers.lose(req.NamespacedName)
+		r.answers.markStale(req.NamespacedName)
 	}
 	if terminating(err) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
@@ -93,7 +93,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
 	if anyUnanswered(outcomes) {
-		r.answers.lose(client.ObjectKeyFromObject(set))
+		r.answers.markStale(client.ObjectKeyFromObject(set))
 	}
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
@@ -106,7 +106,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		written = r.writeStatus(ctx, set, next)
 	}
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
-	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.writes.doubtAt(set.UID), r.claims.doubtAt(set.UID)} {
+	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.writes.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
 		if !at.IsZero() {
 			decided.RequeueAt = earlier(decided.RequeueAt, at)
 		}
@@ -171,7 +171,7 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 	for _, o := range outcomes {
 		switch {
 		case o.err == nil:
-		case o.stale():
+		case o.conflicted():
 			again = true
 		default:
 			failures = append(failures, o.err)

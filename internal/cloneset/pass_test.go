@@ -126,11 +126,11 @@ func TestForget(t *testing.T) {
 	r.refusals.put(idOf(set), refusal{})
 	r.claimRefusals.put(idOf(set), refusal{})
 	r.deletions.note(idOf(set), "x", nil)
-	r.answers.lose(keyOf(set))
+	r.answers.markStale(keyOf(set))
 	r.answers.named(set)
-	r.learnGone(set, podWithSecret("web-a"))
+	r.noteGone(set, podWithSecret("web-a"))
 	r.forget(keyOf(set))
-	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.deletions.sets)+len(r.answers.doubt)+len(r.answers.uids)+len(r.writes.sets) > 0 {
+	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.deletions.sets)+len(r.answers.stale)+len(r.answers.uids)+len(r.writes.sets) > 0 {
 		t.Errorf("left: %+v", r)
 	}
 }

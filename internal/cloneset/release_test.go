@@ -104,9 +104,9 @@ func TestLetGoAndBack(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w := newOverlay[*corev1.Pod]()
 			w.note("set", written{object: at("7"), deleted: true, at: now})
-			pods, doubtful := w.merge("set", []*corev1.Pod{test.cached}, now)
-			if got := len(pods) == 1; got != test.shown || len(doubtful) > 0 {
-				t.Errorf("shown: %t, want %t; in doubt: %v", got, test.shown, doubtful)
+			pods, unverified := w.merge("set", []*corev1.Pod{test.cached}, now)
+			if got := len(pods) == 1; got != test.shown || len(unverified) > 0 {
+				t.Errorf("shown: %t, want %t; to be verified: %v", got, test.shown, unverified)
 			}
 		})
 	}

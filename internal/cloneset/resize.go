@@ -109,7 +109,7 @@ func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *c
 		r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
 		return patched, nil
 	}
-	if err = r.unresizable(ctx, pod, err); outdated(err) || !refusedForGood(err) {
+	if err = r.unresizable(ctx, pod, err); isConflict(err) || !refusedForGood(err) {
 		return nil, err
 	}
 	return nil, &resizeRefusal{pod: pod.Name, containers: slices.Sorted(maps.Keys(inplace.Resizes(pod))), err: err}

@@ -59,7 +59,7 @@ func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
 		}
 	}
 	for _, o := range outcomes {
-		if o.err == nil || o.stale() {
+		if o.err == nil || o.conflicted() {
 			continue
 		}
 		failure := finding{ReasonWriteFailed, o.err.Error()}
@@ -220,7 +220,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if apierrors.IsConflict(err) {
 		// The set has changed, and its own events trigger another pass; until then, do
 		// not trust the cache.
-		r.answers.lose(client.ObjectKeyFromObject(set))
+		r.answers.markStale(client.ObjectKeyFromObject(set))
 	}
 	if err != nil {
 		return fmt.Errorf("write status: %w", err)

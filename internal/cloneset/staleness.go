@@ -26,7 +26,7 @@ import (
 type answers struct {
 	mu    sync.Mutex
 	sets  map[types.NamespacedName]*apps.CloneSet
-	doubt map[types.NamespacedName]bool
+	stale map[types.NamespacedName]bool
 	// uids are the UIDs of the sets, by name.
 	uids map[types.NamespacedName]types.UID
 	// made are each set's new revisions that the cache may not show yet.
@@ -35,7 +35,7 @@ type answers struct {
 
 func newAnswers() *answers {
 	return &answers{
-		sets: map[types.NamespacedName]*apps.CloneSet{}, doubt: map[types.NamespacedName]bool{}, uids: map[types.NamespacedName]types.UID{},
+		sets: map[types.NamespacedName]*apps.CloneSet{}, stale: map[types.NamespacedName]bool{}, uids: map[types.NamespacedName]types.UID{},
 		made: map[types.NamespacedName][]*appsv1.ControllerRevision{},
 	}
 }
@@ -66,23 +66,24 @@ func (a *answers) newest(cached *apps.CloneSet) *apps.CloneSet {
 	return answered
 }
 
-// lose notes that an answer was lost; found notes that the API server has been asked.
-func (a *answers) lose(set types.NamespacedName) {
+// markStale notes that the cache may lack the effect of a request; markFresh notes that the
+// API server has been asked.
+func (a *answers) markStale(set types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.doubt[set] = true
+	a.stale[set] = true
 }
 
-func (a *answers) found(set types.NamespacedName) {
+func (a *answers) markFresh(set types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.doubt, set)
+	delete(a.stale, set)
 }
 
-func (a *answers) lost(set types.NamespacedName) bool {
+func (a *answers) isStale(set types.NamespacedName) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.doubt[set]
+	return a.stale[set]
 }
 
 // forget drops a set that is gone, and returns its UID.
@@ -91,7 +92,7 @@ func (a *answers) forget(set types.NamespacedName) types.UID {
 	defer a.mu.Unlock()
 	uid := a.uids[set]
 	delete(a.sets, set)
-	delete(a.doubt, set)
+	delete(a.stale, set)
 	delete(a.made, set)
 	delete(a.uids, set)
 	return uid
@@ -142,7 +143,7 @@ func (a *answers) revisions(set *apps.CloneSet, cached []*appsv1.ControllerRevis
 // unanswered reports whether nobody knows if a request took effect: there is an error,
 // and it is not the API server's refusal.
 func unanswered(err error) bool {
-	if err == nil || outdated(err) {
+	if err == nil || isConflict(err) {
 		return false
 	}
 	refusals := []func(error) bool{
@@ -162,8 +163,8 @@ func anyUnanswered(outcomes []outcome) bool {
 func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*apps.CloneSet, error) {
 	set := &apps.CloneSet{}
 	var reader client.Reader = r.Client
-	lost := r.answers.lost(name)
-	if lost {
+	stale := r.answers.isStale(name)
+	if stale {
 		reader = r.Reader
 	}
 	if err := reader.Get(ctx, name, set); err != nil {
@@ -173,16 +174,16 @@ func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*a
 		return nil, fmt.Errorf("get CloneSet: %w", err)
 	}
 	r.answers.named(set)
-	if lost {
+	if stale {
 		r.answers.note(set) // the cache may still show an older one in the next pass
 		return set, nil
 	}
 	return r.answers.newest(set), nil
 }
 
-// lookAround asks the API server for the set's Pods after an answer was lost, so that the
+// relistPods asks the API server for the set's Pods after an answer was lost, so that the
 // effect of the lost request is known before the next decision.
-func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached []*corev1.Pod, now time.Time) error {
+func (r *Reconciler) relistPods(ctx context.Context, set *apps.CloneSet, cached []*corev1.Pod, now time.Time) error {
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
 	if err != nil {
 		return invalid(fmt.Errorf("spec.selector: %w", err))
@@ -197,7 +198,7 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 	}
 	// Include created Pods that the cache has not shown: it may never show them.
 	seen := append(r.writes.all(set.UID), cached...)
-	if err := r.findStrays(ctx, seen, found); err != nil {
+	if err := r.getUnlisted(ctx, seen, found); err != nil {
 		return err
 	}
 	// Note them all at once: if the watch reports the removal of a Pod meanwhile, that
@@ -210,21 +211,21 @@ func (r *Reconciler) lookAround(ctx context.Context, set *apps.CloneSet, cached 
 	for _, pod := range seen {
 		switch live := found[pod.UID]; {
 		case live == nil:
-			r.learnGone(set, pod)
+			r.noteGone(set, pod)
 		case !metav1.IsControlledBy(live, set):
-			r.learn(set, live)
+			r.noteLive(set, live)
 		}
 	}
-	if err := r.lookAroundClaims(ctx, set, now); err != nil {
+	if err := r.relistClaims(ctx, set, now); err != nil {
 		return err
 	}
-	r.answers.found(client.ObjectKeyFromObject(set))
+	r.answers.markFresh(client.ObjectKeyFromObject(set))
 	return nil
 }
 
-// findStrays asks for each Pod that the selector did not find: it is gone, or its labels
+// getUnlisted asks for each Pod that the selector did not find: it is gone, or its labels
 // have changed and it may still belong to the set.
-func (r *Reconciler) findStrays(ctx context.Context, cached []*corev1.Pod, found map[types.UID]*corev1.Pod) error {
+func (r *Reconciler) getUnlisted(ctx context.Context, cached []*corev1.Pod, found map[types.UID]*corev1.Pod) error {
 	for _, pod := range cached {
 		if found[pod.UID] != nil {
 			continue
@@ -241,13 +242,13 @@ func (r *Reconciler) findStrays(ctx context.Context, cached []*corev1.Pod, found
 	return nil
 }
 
-// learn keeps the API server's version of a Pod after a write met a change, so that the
+// noteLive keeps the API server's version of a Pod after a write met a change, so that the
 // next pass does not decide on the outdated cache.
-func (r *Reconciler) learn(set *apps.CloneSet, live *corev1.Pod) {
+func (r *Reconciler) noteLive(set *apps.CloneSet, live *corev1.Pod) {
 	r.writes.note(set.UID, written{object: live, deleted: !metav1.IsControlledBy(live, set), at: r.Clock.Now()})
 }
 
-// learnGone records that the API server no longer has a Pod.
-func (r *Reconciler) learnGone(set *apps.CloneSet, pod *corev1.Pod) {
+// noteGone records that the API server no longer has a Pod.
+func (r *Reconciler) noteGone(set *apps.CloneSet, pod *corev1.Pod) {
 	r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
 }

@@ -20,7 +20,7 @@ import (
 // cache shows them: each pass sees its objects at least as new as the previous pass left
 // them. Nothing waits for the cache, and nothing can leak: an entry is dropped when the
 // cache has caught up. An entry that the cache has passed, or contradicts for longer than
-// doubtAfter, is looked up at the API server, in a pass of its own if no event triggers
+// verifyAfter, is looked up at the API server, in a pass of its own if no event triggers
 // one.
 type overlay[T client.Object] struct {
 	mu   sync.Mutex
@@ -45,8 +45,8 @@ type (
 	claimWritten = answer[*corev1.PersistentVolumeClaim]
 )
 
-// doubtAfter is how long the cache may lag before an entry is looked up.
-const doubtAfter = 10 * time.Second
+// verifyAfter is how long the cache may lag before an entry is looked up.
+const verifyAfter = 10 * time.Second
 
 // forgetAfter is how long an object stays hidden that was deleted before the cache showed
 // it; a watch that merges events may never show it.
@@ -118,9 +118,9 @@ func (w *overlay[T]) drop(set types.UID) {
 	delete(w.sets, set)
 }
 
-// merge overlays the cache with the answers. Doubtful entries must be looked up: the
+// merge overlays the cache with the answers. Unverified entries must be looked up: the
 // cache has contradicted them for too long.
-func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, doubtful []answer[T]) {
+func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, unverified []answer[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	entries := w.sets[set]
@@ -140,8 +140,8 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 		entries[uid] = entry
 		if settled {
 			delete(entries, uid)
-		} else if now.Sub(entry.at) >= doubtAfter {
-			doubtful = append(doubtful, entry)
+		} else if now.Sub(entry.at) >= verifyAfter {
+			unverified = append(unverified, entry)
 		}
 	}
 	for uid, entry := range unseen {
@@ -156,18 +156,18 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 			continue
 		}
 		objects = append(objects, entry.object)
-		if now.Sub(entry.at) >= doubtAfter || beyond(cached, entry.object) {
-			doubtful = append(doubtful, entry)
+		if now.Sub(entry.at) >= verifyAfter || beyond(cached, entry.object) {
+			unverified = append(unverified, entry)
 		}
 	}
 	slices.SortFunc(objects, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return objects, doubtful
+	return objects, unverified
 }
 
-// doubtAt returns when the first answer that the cache has not confirmed must be looked
+// verifyAt returns when the first answer that the cache has not confirmed must be looked
 // up; zero if there is none. An object that is created and deleted while a watch is
 // interrupted leaves no event that would trigger a pass.
-func (w *overlay[T]) doubtAt(set types.UID) time.Time {
+func (w *overlay[T]) verifyAt(set types.UID) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var first time.Time
@@ -175,7 +175,7 @@ func (w *overlay[T]) doubtAt(set types.UID) time.Time {
 		if entry.deleted && entry.created {
 			continue // hidden, whatever the cache shows
 		}
-		first = earlier(first, entry.at.Add(doubtAfter))
+		first = earlier(first, entry.at.Add(verifyAfter))
 	}
 	return first
 }

@@ -76,13 +76,13 @@ func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, now time
 	if err != nil {
 		return nil, err
 	}
-	claims, doubtful := r.claims.merge(set.UID, cached, now)
-	for _, entry := range doubtful {
-		if err := r.lookUpClaim(ctx, set, entry, now); err != nil {
+	claims, unverified := r.claims.merge(set.UID, cached, now)
+	for _, entry := range unverified {
+		if err := r.verifyClaim(ctx, set, entry, now); err != nil {
 			return nil, err
 		}
 	}
-	if len(doubtful) > 0 { // overlaid and listed again, as in ownPods
+	if len(unverified) > 0 { // overlaid and listed again, as in ownPods
 		if cached, err = r.cachedClaims(ctx, set, string(set.UID)); err != nil {
 			return nil, err
 		}
@@ -108,9 +108,9 @@ func claimsIn(list *corev1.PersistentVolumeClaimList) []*corev1.PersistentVolume
 	return out
 }
 
-// lookUpClaim asks the API server about a claim that the cache has contradicted for too
-// long, as lookUp does for a Pod.
-func (r *Reconciler) lookUpClaim(ctx context.Context, set *apps.CloneSet, entry claimWritten, now time.Time) error {
+// verifyClaim asks the API server about a claim that the cache has contradicted for too
+// long, as verifyPod does for a Pod.
+func (r *Reconciler) verifyClaim(ctx context.Context, set *apps.CloneSet, entry claimWritten, now time.Time) error {
 	live := &corev1.PersistentVolumeClaim{}
 	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.object), live)
 	switch {
@@ -128,8 +128,8 @@ func (r *Reconciler) lookUpClaim(ctx context.Context, set *apps.CloneSet, entry 
 	return nil
 }
 
-// lookAroundClaims asks the API server for the set's claims after an answer was lost.
-func (r *Reconciler) lookAroundClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
+// relistClaims asks the API server for the set's claims after an answer was lost.
+func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
 	cached, err := r.cachedClaims(ctx, set, string(set.UID))
 	if err != nil {
 		return err
