@@ -36,6 +36,6 @@ func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 		}
 	}
 	left.Pods = append(left.Pods, made...)
-	left.Readings = plan.Read(left.Pods, s.Readings)
+	left.PodInfos = plan.ReadPods(left.Pods, s.PodInfos)
 	return &left
 }

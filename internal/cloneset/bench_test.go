@@ -21,7 +21,7 @@ import (
 )
 
 // BenchmarkPass is a whole pass over a set that needs nothing: what every pass costs,
-// without its writes. A set in motion is read again where it has changed, a set at rest
+// without its writes. A set in motion is read again where it has changed, an idle set
 // completely.
 func BenchmarkPass(b *testing.B) {
 	for _, n := range []int{100, 2_000, 20_000} {

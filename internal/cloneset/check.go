@@ -72,7 +72,7 @@ func (f *refusals) forget(name types.NamespacedName) {
 
 // checkTemplates records in the snapshot which templates the API server refuses.
 func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, snapshot *plan.Snapshot) {
-	pods, claims := r.tryTemplate(ctx, set, snapshot.Update, snapshot.Readings), r.tryClaims(ctx, set)
+	pods, claims := r.tryTemplate(ctx, set, snapshot.Update, snapshot.PodInfos), r.tryClaims(ctx, set)
 	snapshot.UpdateRefused, snapshot.RefusedUntil = pods.message, pods.until
 	snapshot.ClaimsRefused, snapshot.ClaimsRefusedUntil = claims.message, claims.until
 }
@@ -80,14 +80,14 @@ func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, sna
 // tryTemplate asks the API server, in a dry run, whether it would create a Pod of the
 // update revision: a rollout to a template that cannot run must not cost the first Pod.
 // This also refuses fields that the API server does not know.
-func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.Reading) refusal {
+func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.PodInfo) refusal {
 	now := r.Clock.Now()
 	last, ok := r.refusals.get(idOf(set))
 	if ok && last.revision == update.Name && (last.until.IsZero() || now.Before(last.until)) {
 		return last
 	}
 	found := refusal{revision: update.Name}
-	if slices.ContainsFunc(pods, func(pod *plan.Reading) bool { return revision.Same(pod.Revision(), update.Name) }) {
+	if slices.ContainsFunc(pods, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), update.Name) }) {
 		r.refusals.put(idOf(set), found) // such Pods exist, so it accepts them
 		return found
 	}

@@ -117,7 +117,7 @@ type Reconciler struct {
 	reported      *reportedWaits
 	journal       *journal
 	drains        *drains
-	readings      *readings
+	podInfos      *podInfos
 }
 
 // New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
@@ -131,7 +131,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), deletions: newInstanceDeletions(),
 		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
-		metrics: m, reported: newReportedWaits(), journal: newJournal(), drains: newDrains(), readings: newReadings(),
+		metrics: m, reported: newReportedWaits(), journal: newJournal(), drains: newDrains(), podInfos: newPodInfos(),
 	}
 }
 

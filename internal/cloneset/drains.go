@@ -60,15 +60,15 @@ func (d *drains) keep(pod *corev1.Pod, now time.Time) {
 }
 
 // of returns since when each Pod is known to be drained; it leaves out Pods in service.
-func (d *drains) of(pods []*plan.Reading, now time.Time) map[types.UID]time.Time {
+func (d *drains) of(pods []*plan.PodInfo, now time.Time) map[types.UID]time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := map[types.UID]time.Time{}
-	for _, reading := range pods {
-		if len(d.known) == 0 && !reading.Drained() {
+	for _, info := range pods {
+		if len(d.known) == 0 && !info.Drained() {
 			continue // nothing to forget
 		}
-		pod := reading.Pod()
+		pod := info.Pod()
 		d.keep(pod, now)
 		if have, ok := d.known[pod.UID]; ok {
 			out[pod.UID] = have.since

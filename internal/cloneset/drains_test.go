@@ -38,7 +38,7 @@ func TestDrains(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDrains()
 			for _, look := range looks {
-				since, drained := d.of(plan.Read([]*corev1.Pod{look.pod}, nil), now.Add(look.at))["a"]
+				since, drained := d.of(plan.ReadPods([]*corev1.Pod{look.pod}, nil), now.Add(look.at))["a"]
 				if drained != (look.want >= 0) || drained && !since.Equal(now.Add(look.want)) {
 					t.Errorf("after %s: drained %t since %s, want %s", look.at, drained, since.Sub(now), look.want)
 				}

@@ -83,7 +83,7 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 		m.sets.forget(keyOf(set))
 		return
 	}
-	m.sets.put(keyOf(set), blocked, left.Readings)
+	m.sets.put(keyOf(set), blocked, left.PodInfos)
 }
 
 // outOfService returns since when the Pod was drained that the action puts back into

@@ -54,7 +54,7 @@ func keyOf(set *apps.CloneSet) types.NamespacedName {
 }
 
 // put records how a pass left a set.
-func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.Reading) {
+func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.PodInfo) {
 	found := setState{states: map[apps.LifecycleState]int{}, held: map[[2]string]int{}, since: map[string]time.Time{}}
 	for _, pod := range pods {
 		if !pod.Terminating() {

@@ -42,7 +42,7 @@ func TestSetMetrics(t *testing.T) {
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	leaving := inState(apps.StateNormal)
 	leaving.DeletionTimestamp = &metav1.Time{Time: now}
-	left := &plan.Snapshot{Now: now, Readings: plan.Read([]*corev1.Pod{
+	left := &plan.Snapshot{Now: now, PodInfos: plan.ReadPods([]*corev1.Pod{
 		inState(""), inState(apps.StateNormal), inState(apps.StatePreparingDelete), inState("Strange"), leaving,
 	}, nil)}
 	blocked := []plan.Blocked{
@@ -66,7 +66,7 @@ usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 2
 usher_cloneset_pods{cloneset="web",namespace="shop",state="PreparingDelete"} 1
 usher_cloneset_pods{cloneset="web",namespace="shop",state="other"} 1
 `)
-	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Readings: left.Readings[:1]})
+	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, PodInfos: left.PodInfos[:1]})
 	compare(t, m.sets, `# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.
 # TYPE usher_cloneset_pods gauge
 usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
@@ -189,7 +189,7 @@ func TestMetricsFollowConventions(t *testing.T) {
 	if first.sets != second.sets || first.writes != second.writes {
 		t.Error("the second one counts apart")
 	}
-	first.sets.put(keyOf(&apps.CloneSet{}), []plan.Blocked{{Gate: "preDelete", Keys: []string{"x"}, Since: now}}, plan.Read([]*corev1.Pod{inState("")}, nil))
+	first.sets.put(keyOf(&apps.CloneSet{}), []plan.Blocked{{Gate: "preDelete", Keys: []string{"x"}, Since: now}}, plan.ReadPods([]*corev1.Pod{inState("")}, nil))
 	first.writes.WithLabelValues("patch", "ok").Inc()
 	first.actions.WithLabelValues("move").Inc()
 	problems, err := testutil.GatherAndLint(registry)

@@ -34,7 +34,7 @@ func ownerOf(object client.Object) []string {
 func (r *Reconciler) observe(
 	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
 ) (*plan.Snapshot, error) {
-	read := plan.Read(own.pods, r.readings.of(keyOf(set)))
+	read := plan.ReadPods(own.pods, r.podInfos.of(keyOf(set)))
 	for _, pod := range read {
 		if err := r.findRevision(ctx, set, known, pod.Revision()); err != nil {
 			return nil, err
@@ -53,8 +53,8 @@ func (r *Reconciler) observe(
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		Pods: own.pods, Readings: read, Nodes: nodes,
-		// What was read after the pass began counts from its reading, not earlier.
+		Pods: own.pods, PodInfos: read, Nodes: nodes,
+		// What was read after the pass began counts from when it was read, not earlier.
 		Drained: r.drains.of(read, r.Clock.Now()),
 		Claims:  own.claims, DeletedInstances: r.deletions.of(set, own.pods, own.claims), ReleasedInstances: released,
 		Starts: r.Options.Parallel, NoResize: r.Options.NoResize,

@@ -68,7 +68,7 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	r.metrics.sets.forget(set)
 	r.reported.forget(set)
 	r.journal.forget(set)
-	r.readings.forget(set)
+	r.podInfos.forget(set)
 	r.refusals.forget(set)
 	r.claimRefusals.forget(set)
 	r.deletions.drop(set)
@@ -98,7 +98,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
 	counts, blocked := plan.Review(left)
-	r.readings.keep(keyOf(set), left.Readings, atRest(counts, &decided, left))
+	r.podInfos.keep(keyOf(set), left.PodInfos, isIdle(counts, &decided, left))
 	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
 	var written error

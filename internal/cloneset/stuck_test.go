@@ -66,7 +66,7 @@ func TestStuckFinding(t *testing.T) {
 func TestStuckMetrics(t *testing.T) {
 	c := newSetCollector(func() time.Time { return now })
 	c.put(keyOf(&apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}),
-		[]plan.Blocked{stuckPod("ImagePullBackOff", time.Minute)}, plan.Read([]*corev1.Pod{inState("")}, nil))
+		[]plan.Blocked{stuckPod("ImagePullBackOff", time.Minute)}, plan.ReadPods([]*corev1.Pod{inState("")}, nil))
 	compare(t, c, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for, or for a container, by the kubelet's reason.
 # TYPE usher_cloneset_blocked_pods gauge
 usher_cloneset_blocked_pods{cloneset="web",gate="container",key="ImagePullBackOff",namespace="shop"} 1

@@ -452,18 +452,18 @@ func TestParseState(t *testing.T) {
 func TestSettled(t *testing.T) {
 	pod := runningPod()
 	if !Settled(pod) {
-		t.Error("a Pod at rest is not settled")
+		t.Error("a Pod that runs its spec counts as behind")
 	}
 	setImage(pod, "main", "app:2")
 	if Settled(pod) {
-		t.Error("settled before the kubelet has seen the spec")
+		t.Error("done before the kubelet has seen the spec")
 	}
 	untracked(pod)
 	if Settled(pod) {
-		t.Error("settled with another image than the spec's")
+		t.Error("done with another image than the spec's")
 	}
 	setStatus(pod, running("main", "docker.io/library/app:2", 2, t0))
 	if !Settled(pod) {
-		t.Error("not settled with the spec's image")
+		t.Error("not done with the spec's image")
 	}
 }

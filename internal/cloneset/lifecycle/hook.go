@@ -2,7 +2,7 @@
 
 // Package lifecycle is the state machine of a CloneSet's Pod: which gates it passes, what
 // holds it there, and which state comes next. It is pure: it reads labels, finalizers and
-// facts, and decides; others write.
+// a few more properties, and decides; others write.
 package lifecycle
 
 import (

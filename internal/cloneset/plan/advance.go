@@ -17,7 +17,7 @@ import (
 // record did not get to write. It is no new update: the Pod is out of service and paid
 // for, so it continues while the set is paused too. A Pod that is to get another revision
 // is left to its update.
-func (p *pass) advance(v *podView, conditions []Condition) bool {
+func (p *pass) advance(v *podState, conditions []Condition) bool {
 	if !v.unfinished() || v.chosen || v.pending || v.preparesDelete() {
 		return false
 	}
@@ -38,7 +38,7 @@ func (p *pass) advance(v *podView, conditions []Condition) bool {
 
 // goOn writes the next step. If someone has changed the Pod's state or condition since,
 // it restores that the Pod is in an update and out of service.
-func (p *pass) goOn(v *podView, reason string, conditions []Condition) {
+func (p *pass) goOn(v *podState, reason string, conditions []Condition) {
 	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
 	if v.state != apps.StateUpdating {
 		a.To = apps.StateUpdating
@@ -52,7 +52,7 @@ func (p *pass) goOn(v *podView, reason string, conditions []Condition) {
 // backToGate returns a Pod to the gate if its hook was restored during an update, for
 // example because a scale-in that had chosen it was taken back: it may have been
 // registered since, and its other containers are still to change.
-func (p *pass) backToGate(v *podView) bool {
+func (p *pass) backToGate(v *podState) bool {
 	if v.state == apps.StatePreparingUpdate || !v.more() {
 		return false
 	}
@@ -65,10 +65,10 @@ func (p *pass) backToGate(v *podView) bool {
 
 // unfinished reports whether an update's record asks for more than the Pod's spec has, or
 // the kubelet has done.
-func (p *podView) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
+func (p *podState) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
 
 // more reports whether the record asks for more than the Pod's spec has.
-func (p *podView) more() bool {
+func (p *podState) more() bool {
 	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
 }
 
@@ -80,7 +80,7 @@ func outOfService(revision string) Condition {
 }
 
 // noteResize reports a kubelet that does not accept the new cpu and memory.
-func (p *pass) noteResize(v *podView) {
+func (p *pass) noteResize(v *podState) {
 	trouble := inplace.ResizeTrouble(v.pod)
 	if len(v.record.Resources) == 0 || trouble == "" {
 		return

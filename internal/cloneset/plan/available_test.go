@@ -38,8 +38,8 @@ func TestAvailable(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, with(test.pod))
 			s.Spec.MinReady = time.Minute
-			var v podView
-			s.read(&v, newReading(test.pod))
+			var v podState
+			s.read(&v, newPodInfo(test.pod))
 			if v.available != test.available || (test.due == 0) != v.wakeAt.IsZero() || (test.due != 0 && !v.wakeAt.Equal(now.Add(test.due))) {
 				t.Errorf("available %v, to be looked at again at %v", v.available, v.wakeAt)
 			}

@@ -43,7 +43,7 @@ func crowd(n int, options ...option) *Snapshot {
 		},
 	}, options...)
 	s := snap(n, all...)
-	s.Readings = Read(s.Pods, nil)
+	s.PodInfos = ReadPods(s.Pods, nil)
 	return s
 }
 
@@ -55,7 +55,7 @@ func BenchmarkRead(b *testing.B) {
 	s := crowd(5_000)
 	b.ReportAllocs()
 	for b.Loop() {
-		Read(s.Pods, nil)
+		ReadPods(s.Pods, nil)
 	}
 }
 

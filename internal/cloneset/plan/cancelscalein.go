@@ -12,7 +12,7 @@ import (
 // cancelScaleIn returns Pods from PreparingDelete that a scale-in had chosen and that are needed
 // again, the best ones first.
 func (p *pass) cancelScaleIn() {
-	var planned []*podView
+	var planned []*podState
 	others := 0
 	for _, v := range p.pods {
 		switch {
@@ -36,8 +36,8 @@ func (p *pass) cancelScaleIn() {
 
 // bestOf returns that many of the Pods, those that would be removed last: new ones before
 // old ones.
-func (p *pass) bestOf(planned []*podView, count int) []*podView {
-	var old, updated []*podView
+func (p *pass) bestOf(planned []*podState, count int) []*podState {
+	var old, updated []*podState
 	for _, v := range planned {
 		if v.isTarget {
 			updated = append(updated, v)
@@ -45,7 +45,7 @@ func (p *pass) bestOf(planned []*podView, count int) []*podView {
 			old = append(old, v)
 		}
 	}
-	crowd := p.crowding(func(v *podView) bool { return !v.specified })
+	crowd := p.crowding(func(v *podState) bool { return !v.specified })
 	order := append(crowd.take(old, len(old)), crowd.take(updated, len(updated))...)
 	return order[len(order)-count:]
 }
@@ -54,7 +54,7 @@ func (p *pass) bestOf(planned []*podView, count int) []*podView {
 // for its removal protect it again. It must pass preNormal again, because whoever
 // released preDelete has taken it out of service. A key that preNormal shares with
 // another hook is left for preNormal to wait for.
-func (p *pass) restoreAction(v *podView) Action {
+func (p *pass) restoreAction(v *podState) Action {
 	hooks := p.Spec.Hooks
 	a := Action{
 		Verb: Move, Reason: ReasonScaleInCancelled, To: apps.StatePreparingNormal,
@@ -80,7 +80,7 @@ func (p *pass) restoreAction(v *podView) Action {
 
 // templateLabel is the label's value in the template that the Pod was created from; nil
 // if there is none.
-func (p *pass) templateLabel(v *podView, key string) *string {
+func (p *pass) templateLabel(v *podState, key string) *string {
 	r := p.Revisions[revision.Short(v.revision)]
 	if r == nil {
 		return nil

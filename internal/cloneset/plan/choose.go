@@ -32,7 +32,7 @@ func (p *pass) choose() {
 	if need <= 0 {
 		return
 	}
-	candidates := make([]*podView, 0, p.old)
+	candidates := make([]*podState, 0, p.old)
 	for _, v := range p.pods {
 		if !v.isTarget && !v.doomed() && p.updatable(v) {
 			candidates = append(candidates, v)
@@ -59,7 +59,7 @@ func (p *pass) tallyRevisions() {
 
 // updatable reports whether an old Pod can reach the update revision by the user's
 // method. If it cannot, updatable records why and leaves the Pod alone.
-func (p *pass) updatable(v *podView) bool {
+func (p *pass) updatable(v *podState) bool {
 	if p.Spec.Method == Recreate {
 		return true
 	}
@@ -107,7 +107,7 @@ var (
 )
 
 // change is how the Pod reaches the update revision in place.
-func (p *pass) change(v *podView) (*inplace.Change, error) {
+func (p *pass) change(v *podState) (*inplace.Change, error) {
 	if v.pending {
 		return inplace.Pending(v.pod, p.Update.Template), nil
 	}

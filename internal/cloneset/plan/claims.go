@@ -50,7 +50,7 @@ type instance struct {
 	id     string
 	claims []*corev1.PersistentVolumeClaim
 	// holder is nil if there is no such Pod.
-	holder *podView
+	holder *podState
 }
 
 // readInstances groups the set's claims by instance, in the order of ids.
@@ -73,9 +73,9 @@ func (p *pass) readInstances() {
 		i.claims = append(i.claims, claim)
 	}
 	slices.SortFunc(p.instances, func(a, b *instance) int { return cmp.Compare(a.id, b.id) })
-	for i := range p.views {
-		if found := p.byID[InstanceOf(p.Set, p.views[i].pod)]; found != nil {
-			found.holder = &p.views[i]
+	for i := range p.states {
+		if found := p.byID[InstanceOf(p.Set, p.states[i].pod)]; found != nil {
+			found.holder = &p.states[i]
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (i *instance) staying() []*corev1.PersistentVolumeClaim {
 }
 
 // claimsOf returns the claims to delete with a Pod that the controller deletes.
-func (p *pass) claimsOf(v *podView) []*corev1.PersistentVolumeClaim {
+func (p *pass) claimsOf(v *podState) []*corev1.PersistentVolumeClaim {
 	if i := p.byID[InstanceOf(p.Set, v.pod)]; i != nil {
 		return i.staying()
 	}
@@ -103,7 +103,7 @@ func (p *pass) claimsOf(v *podView) []*corev1.PersistentVolumeClaim {
 // deleted, so that its claims are deleted too. These marks survive a crash between the
 // deletion of a Pod and that of its claims. A Pod that ended may be at the gate only
 // because of that: its claims stay.
-func (p *podView) takesClaims() bool {
+func (p *podState) takesClaims() bool {
 	return p.specified || (p.preparesDelete() && !p.ended())
 }
 
@@ -150,7 +150,7 @@ func (p *pass) returning() int {
 
 // endsBy reports whether a Pod is ending, and until when to wait for it. Zero means no
 // bound: the controller itself deletes the Pod in this pass.
-func (p *podView) endsBy() (time.Time, bool) {
+func (p *podState) endsBy() (time.Time, bool) {
 	switch {
 	case p.terminate:
 		return p.pod.DeletionTimestamp.Add(endPatience), true
@@ -243,7 +243,7 @@ func (p *pass) unwanted(i *instance) bool {
 
 // lacksClaim reports whether a Pod waits for a missing claim: someone deleted it before
 // the Pod was scheduled. Later the claim's own protection keeps it.
-func (p *pass) lacksClaim(v *podView) bool {
+func (p *pass) lacksClaim(v *podState) bool {
 	id := InstanceOf(p.Set, v.pod)
 	if id == "" {
 		return false

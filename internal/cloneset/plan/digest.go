@@ -14,8 +14,8 @@ import (
 // unchanged needs no pass. It leaves out what cannot change during the life of a Pod. Of
 // a terminating Pod it covers only what decides the fate of its claims.
 func Digest(pod *corev1.Pod) uint64 {
-	var f facts
-	readFacts(&f, pod)
+	var f PodInfo
+	f.read(pod)
 	d := newDigest()
 	d.text(string(pod.UID), string(f.phase))
 	d.flag(f.terminate)
@@ -36,7 +36,7 @@ func Digest(pod *corev1.Pod) uint64 {
 }
 
 // life hashes what is read of a Pod that is not terminating.
-func (d *digest) life(pod *corev1.Pod, f *facts) {
+func (d *digest) life(pod *corev1.Pod, f *PodInfo) {
 	d.text(f.node)
 	d.flag(f.ready)
 	d.number(f.readySince.Unix(), int64(f.restarts))

@@ -11,7 +11,7 @@ import (
 )
 
 // held returns what a Pod waits for after a pass.
-func (s *Snapshot) held(v *podView) []Blocked {
+func (s *Snapshot) held(v *podState) []Blocked {
 	if s.Deleting || v.terminate {
 		return nil
 	}
@@ -20,7 +20,7 @@ func (s *Snapshot) held(v *podView) []Blocked {
 
 // waitsForBatch returns the containers that an update waits for before it continues with
 // those of a lower launch priority; nil if it waits for none.
-func (p *podView) waitsForBatch(now time.Time) *Batch {
+func (p *podState) waitsForBatch(now time.Time) *Batch {
 	if !p.unfinished() || p.pending || p.state != apps.StateUpdating {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (p *podView) waitsForBatch(now time.Time) *Batch {
 // priority, or a stuck container; nothing if it does not wait. A Pod with a stuck
 // container may wait at a gate that only a ready Pod passes: then blame the container,
 // not the hook.
-func (p *podView) wait(keys []string, batch *Batch) []Blocked {
+func (p *podState) wait(keys []string, batch *Batch) []Blocked {
 	stuck := p.stuck()
 	switch {
 	case len(keys) == 0 && batch != nil:

@@ -64,7 +64,7 @@ func (l *ledger) surplus() int { return l.pods - l.replicas }
 
 // takeDown pays for taking a Pod out of service to replace or update it. A Pod that is
 // already unavailable costs nothing, but there must be room: see underway.
-func (l *ledger) takeDown(p *podView, room bool) bool {
+func (l *ledger) takeDown(p *podState, room bool) bool {
 	switch {
 	case p.underway: // paid for in an earlier pass
 	case p.available && !l.spare(), !p.available && !room:
@@ -81,7 +81,7 @@ func (l *ledger) takeDown(p *podView, room bool) bool {
 func (l *ledger) roomForUpdate() bool { return l.underway < l.maxUnavailable+l.surplus() }
 
 // hold counts a Pod as out of service and under way; it keeps its place.
-func (l *ledger) hold(p *podView) {
+func (l *ledger) hold(p *podState) {
 	if p.available {
 		l.available--
 		p.available = false
@@ -93,7 +93,7 @@ func (l *ledger) hold(p *podView) {
 }
 
 // drop stops counting a Pod that leaves its place in this pass.
-func (l *ledger) drop(p *podView) {
+func (l *ledger) drop(p *podState) {
 	l.pods--
 	if p.available {
 		l.available--
@@ -132,6 +132,6 @@ func (p *pass) openLedger() {
 
 // isUnderway reports whether a Pod does not serve and either has the update revision, is
 // on its way to it, is being removed, or returns in this pass.
-func (p *podView) isUnderway() bool {
+func (p *podState) isUnderway() bool {
 	return !p.available && !p.waits() && (p.isTarget || p.preparesDelete() || p.fixed || p.begun())
 }

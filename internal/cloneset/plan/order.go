@@ -17,7 +17,7 @@ import (
 
 // byUse orders Pods by how little is lost when one is deleted. Ties are ordered by how
 // crowded their domains are (see crowding), then byAge.
-func byUse(a, b *podView) int {
+func byUse(a, b *podState) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),
 		cmp.Compare(phaseRank(a.phase), phaseRank(b.phase)),
@@ -29,7 +29,7 @@ func byUse(a, b *podView) int {
 
 // byAge orders equally useful victims: the Pods that have served for the shortest time go
 // first.
-func byAge(a, b *podView) int {
+func byAge(a, b *podState) int {
 	return cmp.Or(
 		laterFirst(a.readySince, b.readySince),
 		cmp.Compare(b.restarts, a.restarts),
@@ -40,7 +40,7 @@ func byAge(a, b *podView) int {
 
 // byUpdate orders Pods for an update, the least useful first. Priorities and scattering
 // come after it.
-func byUpdate(a, b *podView) int {
+func byUpdate(a, b *podState) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),
 		cmp.Compare(phaseRank(a.phase), phaseRank(b.phase)),
@@ -72,11 +72,11 @@ func phaseRank(phase corev1.PodPhase) int {
 
 // orderForUpdate sorts Pods as spec.updateStrategy asks. Pods whose update has begun stay
 // first whatever else changes: they are already out of service.
-func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
+func (s *Snapshot) orderForUpdate(pods []*podState) []*podState {
 	for _, p := range pods {
 		p.weight = s.weight(p)
 	}
-	slices.SortStableFunc(pods, func(a, b *podView) int {
+	slices.SortStableFunc(pods, func(a, b *podState) int {
 		return cmp.Or(
 			byUpdate(a, b),
 			cmp.Compare(b.weight, a.weight),
@@ -88,17 +88,17 @@ func (s *Snapshot) orderForUpdate(pods []*podView) []*podView {
 	for _, term := range s.Spec.Scatter {
 		pods = s.scatter(pods, term)
 	}
-	slices.SortStableFunc(pods, func(a, b *podView) int { return falseFirst(!a.begun(), !b.begun()) })
+	slices.SortStableFunc(pods, func(a, b *podState) int { return falseFirst(!a.begun(), !b.begun()) })
 	return pods
 }
 
 // begun reports whether the Pod's update has begun.
-func (p *podView) begun() bool {
+func (p *podState) begun() bool {
 	return p.state == apps.StatePreparingUpdate || p.state == apps.StateUpdating ||
 		p.inPlaceReady.Status == corev1.ConditionFalse
 }
 
-func (s *Snapshot) weight(p *podView) int {
+func (s *Snapshot) weight(p *podState) int {
 	sum := 0
 	for _, term := range s.Spec.Priority.Weights {
 		if term.Selector.Matches(labels.Set(p.labels)) {
@@ -110,7 +110,7 @@ func (s *Snapshot) weight(p *podView) int {
 
 // compareOrderKeys compares the trailing numbers of the first listed label that either
 // Pod carries; a Pod without it comes last.
-func (s *Snapshot) compareOrderKeys(a, b *podView) int {
+func (s *Snapshot) compareOrderKeys(a, b *podState) int {
 	for _, key := range s.Spec.Priority.OrderKeys {
 		valueA, okA := a.labels[key]
 		valueB, okB := b.labels[key]

@@ -16,7 +16,7 @@ import (
 // a Pod that it left in between, and that is not to be updated now, would stay out of
 // service for as long as the set is paused. Relabelling drops the waiting update, and the
 // next pass brings the Pod back.
-func (p *pass) turnBack(v *podView) bool {
+func (p *pass) turnBack(v *podState) bool {
 	if !v.pending || v.chosen || v.specified {
 		return false
 	}

@@ -16,16 +16,16 @@ import (
 type pass struct {
 	*Snapshot
 	plan Plan
-	// views are all Pods in name order; pods are the active ones.
-	views []podView
-	pods  []*podView
+	// states are all Pods in name order; pods are the active ones.
+	states []podState
+	pods   []*podState
 	// ended are the Pods that will never run again.
-	ended  []*podView
+	ended  []*podState
 	ledger ledger
 	// old and updated count the Pods that are to stay, by revision.
 	old, updated int
 	// queue holds the chosen Pods in update order.
-	queue []*podView
+	queue []*podState
 	// begun counts the Pods whose update this pass advances.
 	begun int
 	// made counts Pods for replace; nil if no Pod waits to be replaced.
@@ -60,24 +60,24 @@ func Make(s *Snapshot) Plan {
 	return p.finish()
 }
 
-// spareViews reuses the views of finished passes: for 2,000 Pods they take more than a
+// spareStates reuses the states of finished passes: for 2,000 Pods they take more than a
 // megabyte, which would become garbage ten times a second.
-var spareViews = sync.Pool{New: func() any { return new([]podView) }}
+var spareStates = sync.Pool{New: func() any { return new([]podState) }}
 
-// viewsOf returns that many empty views.
-func viewsOf(pods int) []podView {
-	spare, ok := spareViews.Get().(*[]podView)
+// statesOf returns that many empty states.
+func statesOf(pods int) []podState {
+	spare, ok := spareStates.Get().(*[]podState)
 	if !ok || cap(*spare) < pods {
-		return make([]podView, pods) // one allocation, not one per Pod
+		return make([]podState, pods) // one allocation, not one per Pod
 	}
 	return (*spare)[:pods]
 }
 
-// giveBack releases the views. A plan holds none.
+// giveBack releases the states. A plan holds none.
 func (p *pass) giveBack() {
-	views := p.views // not the field, which would retain the pass
-	clear(views)
-	spareViews.Put(&views)
+	states := p.states // not the field, which would retain the pass
+	clear(states)
+	spareStates.Put(&states)
 }
 
 func newPass(s *Snapshot) *pass {
@@ -85,10 +85,10 @@ func newPass(s *Snapshot) *pass {
 	for _, name := range s.Spec.PodsToDelete {
 		p.named[name] = true
 	}
-	p.views = viewsOf(len(s.Pods))
-	p.pods = make([]*podView, 0, len(s.Pods))
+	p.states = statesOf(len(s.Pods))
+	p.pods = make([]*podState, 0, len(s.Pods))
 	for i := range s.Pods {
-		v := &p.views[i]
+		v := &p.states[i]
 		s.read(v, s.at(i))
 		v.specified = v.specified || (len(p.named) > 0 && p.named[v.pod.Name])
 		switch {
@@ -104,15 +104,15 @@ func newPass(s *Snapshot) *pass {
 }
 
 // doomed reports whether the Pod is to be deleted anyway.
-func (p *podView) doomed() bool { return p.specified || p.state == apps.StatePreparingDelete }
+func (p *podState) doomed() bool { return p.specified || p.state == apps.StatePreparingDelete }
 
 // waits reports whether the Pod was named for deletion but its removal has not begun.
-func (p *podView) waits() bool {
+func (p *podState) waits() bool {
 	return p.specified && p.state != apps.StatePreparingDelete && !p.removed
 }
 
 // counted reports whether the Pod holds a place in the replica count.
-func (p *pass) counted(v *podView) bool {
+func (p *pass) counted(v *podState) bool {
 	return !p.ExcludePreparingDelete || v.state != apps.StatePreparingDelete
 }
 
@@ -126,7 +126,7 @@ func (p *pass) wakeAt(at time.Time) {
 // act records the Pod's one action of this pass. A finding of refresh yields to a
 // removal, and mere conditions yield to an update: correcting a condition only to change
 // it again would be a wasted write, and a flap.
-func (p *pass) act(v *podView, a Action) {
+func (p *pass) act(v *podState, a Action) {
 	a.Pod = v.pod
 	if v.acted {
 		p.plan.Actions[v.action] = a
@@ -145,7 +145,7 @@ func (p *pass) outOfStarts() bool {
 }
 
 // remove deletes a Pod, or leads it to the gate before its deletion.
-func (p *pass) remove(v *podView, reason string) {
+func (p *pass) remove(v *podState, reason string) {
 	v.removed = true
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)

@@ -38,15 +38,15 @@ func (p *pass) prunePodsToDelete() {
 }
 
 // byName finds a Pod of the snapshot, which is sorted by name; nil if there is none.
-func (p *pass) byName(name string) *podView {
-	i, found := slices.BinarySearchFunc(p.views, name, func(v podView, name string) int { return strings.Compare(v.pod.Name, name) })
+func (p *pass) byName(name string) *podState {
+	i, found := slices.BinarySearchFunc(p.states, name, func(v podState, name string) int { return strings.Compare(v.pod.Name, name) })
 	if !found {
 		return nil
 	}
-	return &p.views[i]
+	return &p.states[i]
 }
 
-func (p *pass) deletes(v *podView) bool {
+func (p *pass) deletes(v *podState) bool {
 	return v.acted && p.plan.Actions[v.action].Verb == Delete
 }
 

@@ -25,7 +25,7 @@ func (p *pass) refresh() {
 	}
 }
 
-func (p *pass) refreshPod(v *podView) {
+func (p *pass) refreshPod(v *podState) {
 	if p.turnBack(v) {
 		return
 	}
@@ -50,7 +50,7 @@ func (p *pass) refreshPod(v *podView) {
 
 // conditions lists the Pod's conditions that are wrong for its next state. They follow
 // from the state alone, never from how the Pod reached it.
-func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
+func (p *pass) conditions(v *podState, next apps.LifecycleState) []Condition {
 	var out []Condition
 	switch {
 	case next == apps.StatePreparingDelete: // leaves service in any case
@@ -65,7 +65,7 @@ func (p *pass) conditions(v *podView, next apps.LifecycleState) []Condition {
 }
 
 // mark sets or removes the mark that a hook with markPodNotReady asks for.
-func (p *pass) mark(v *podView, next apps.LifecycleState) []Condition {
+func (p *pass) mark(v *podState, next apps.LifecycleState) []Condition {
 	gated := v.podReadyGate
 	mark := lifecycle.MarkOf(next, p.Spec.Hooks)
 	switch {
@@ -118,7 +118,7 @@ func markedByOthers(message string) bool {
 
 // keptOut reports whether an in-place update keeps the Pod out of its endpoints in its
 // next state: its containers are changing, or the grace period before that runs.
-func (p *pass) keptOut(v *podView, next apps.LifecycleState) bool {
+func (p *pass) keptOut(v *podState, next apps.LifecycleState) bool {
 	if next == apps.StateUpdating || v.restarting {
 		return true
 	}
@@ -128,7 +128,7 @@ func (p *pass) keptOut(v *podView, next apps.LifecycleState) bool {
 
 // cleanUp deletes a Pod that will never run again. Its place is free already; its hook is
 // still honoured, since a registry may still list it.
-func (p *pass) cleanUp(v *podView) {
+func (p *pass) cleanUp(v *podState) {
 	switch {
 	case !v.holds(p.Spec.Hooks.PreDelete):
 		// The claims stay for its replacement, unless nobody wants them.

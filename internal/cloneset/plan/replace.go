@@ -10,7 +10,7 @@ import (
 // replace removes the Pods named for deletion, the least useful first, as far as the
 // budget allows.
 func (p *pass) replace() {
-	var waiting []*podView
+	var waiting []*podState
 	for _, v := range p.pods {
 		if v.waits() {
 			waiting = append(waiting, v)
@@ -21,7 +21,7 @@ func (p *pass) replace() {
 	}
 	made := p.beingMade()
 	p.made = made
-	stays := func(v *podView) bool { return !v.leaving && !v.removed }
+	stays := func(v *podState) bool { return !v.leaving && !v.removed }
 	for _, v := range p.crowding(stays).take(waiting, len(waiting)) {
 		if v.fixed {
 			continue
@@ -53,7 +53,7 @@ type making struct {
 	oldest time.Time
 }
 
-func (m *making) took(v *podView) {
+func (m *making) took(v *podState) {
 	if m.oldest.IsZero() || v.created.Before(m.oldest) {
 		m.oldest = v.created
 	}
@@ -80,7 +80,7 @@ func (p *pass) beingMade() *making {
 
 // roomFor reports whether one more unavailable Pod may be replaced. The room must also
 // suffice for those that this pass already replaces: their order of deletion is unknown.
-func (m *making) roomFor(v *podView, l *ledger) bool {
+func (m *making) roomFor(v *podState, l *ledger) bool {
 	oldest := v.created
 	if !m.oldest.IsZero() && m.oldest.Before(oldest) {
 		oldest = m.oldest
@@ -91,7 +91,7 @@ func (m *making) roomFor(v *podView, l *ledger) bool {
 // roomBeside reports whether a Pod whose update has begun may be recreated in a pass that
 // replaces others. As an older Pod it blocked none of them; while being removed it would,
 // and their order of deletion is unknown.
-func (m *making) roomBeside(v *podView, l *ledger) bool {
+func (m *making) roomBeside(v *podState, l *ledger) bool {
 	if m == nil || m.oldest.IsZero() || !v.underway || v.created.After(m.oldest) {
 		return true
 	}

@@ -176,8 +176,8 @@ func TestVictimOrder(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, with(test.later, test.first), maxUnavailable(1), func(s *Snapshot) { s.Spec.MinReady = time.Minute })
-			views := newPass(s)
-			got := views.victims(1)
+			states := newPass(s)
+			got := states.victims(1)
 			if len(got) != 1 || got[0].pod.Name != test.first.Name {
 				t.Errorf("victim = %v, want %s", got, test.first.Name)
 			}

@@ -37,8 +37,8 @@ func (p *pass) scaleIn() {
 
 // victims picks the Pods to remove: old ones that the partition does not keep, then new
 // ones, then the rest; in each group the least useful first.
-func (p *pass) victims(count int) []*podView {
-	old, updated := make([]*podView, 0, p.old), make([]*podView, 0, p.updated)
+func (p *pass) victims(count int) []*podState {
+	old, updated := make([]*podState, 0, p.old), make([]*podState, 0, p.updated)
 	for _, v := range p.pods {
 		switch {
 		case v.doomed() || v.leaving:
@@ -48,14 +48,14 @@ func (p *pass) victims(count int) []*podView {
 			old = append(old, v)
 		}
 	}
-	crowd := p.crowding(func(v *podView) bool { return !v.doomed() && !v.leaving })
+	crowd := p.crowding(func(v *podState) bool { return !v.doomed() && !v.leaving })
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
 	out := crowd.take(old, surplusOld)
 	out = append(out, crowd.take(updated, count-len(out))...)
-	gone := make(map[*podView]bool, len(out))
+	gone := make(map[*podState]bool, len(out))
 	for _, v := range out {
 		gone[v] = true
 	}
-	kept := slices.DeleteFunc(old, func(v *podView) bool { return gone[v] })
+	kept := slices.DeleteFunc(old, func(v *podState) bool { return gone[v] })
 	return append(out, crowd.take(kept, count-len(out))...)
 }

@@ -11,8 +11,8 @@ import (
 // scatter spreads the Pods with a label evenly over the rollout, from its first place to
 // its last. Pods that are already updated have had its first places: without counting
 // them, the next one with the label would come first in every pass.
-func (s *Snapshot) scatter(pods []*podView, term ScatterTerm) []*podView {
-	var matching, rest []*podView
+func (s *Snapshot) scatter(pods []*podState, term ScatterTerm) []*podState {
+	var matching, rest []*podState
 	for _, p := range pods {
 		if term.matches(p.pod) {
 			matching = append(matching, p)
@@ -24,7 +24,7 @@ func (s *Snapshot) scatter(pods []*podView, term ScatterTerm) []*podView {
 		return pods
 	}
 	done, doneMatching := s.updated(term)
-	out := make([]*podView, 0, len(pods))
+	out := make([]*podState, 0, len(pods))
 	last, gaps := done+len(pods)-1, max(doneMatching+len(matching)-1, 1)
 	for i := range matching {
 		place := (2*(doneMatching+i)*last+gaps)/(2*gaps) - done // i·last/gaps, rounded half up

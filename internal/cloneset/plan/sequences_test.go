@@ -103,8 +103,8 @@ func (w *watch) check(p Plan) error {
 	for _, a := range p.Actions {
 		made += one(a.Verb == Create)
 		if takesDown(a) {
-			var v podView
-			s.read(&v, newReading(a.Pod))
+			var v podState
+			s.read(&v, newPodInfo(a.Pod))
 			taken += one(v.available && v.active())
 		}
 	}

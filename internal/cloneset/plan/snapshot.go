@@ -46,8 +46,8 @@ type Snapshot struct {
 	Drained map[types.UID]time.Time
 	// Pods are the set's own Pods in name order.
 	Pods []*corev1.Pod
-	// Readings are those of the Pods, by index; a Pod without one is read.
-	Readings []*Reading
+	// PodInfos are those of the Pods, by index; a Pod without one is read.
+	PodInfos []*PodInfo
 	// Nodes are the node labels that Spec.Spread names, by node, for the Pods' nodes.
 	Nodes map[string]map[string]string
 	// Claims are the set's own claims in name order.

@@ -32,7 +32,7 @@ func byNode() []SpreadTerm {
 // domain names the Pod's domain; false if the term does not count the Pod, or its node is
 // in no domain. A node's host name is its name, so that the most common key needs no node
 // read.
-func (t *SpreadTerm) domain(p *podView, nodes map[string]map[string]string) (string, bool) {
+func (t *SpreadTerm) domain(p *podState, nodes map[string]map[string]string) (string, bool) {
 	if !p.scheduled || !t.Selector.Matches(labels.Set(p.labels)) {
 		return "", false
 	}
@@ -59,7 +59,7 @@ type crowding struct {
 }
 
 // crowding counts the Pods of the set that are to stay so far.
-func (p *pass) crowding(stays func(*podView) bool) *crowding {
+func (p *pass) crowding(stays func(*podState) bool) *crowding {
 	c := &crowding{terms: p.Spec.Spread, nodes: p.Nodes, counts: make([]int, 1)}
 	if len(c.terms) == 0 {
 		c.terms = byNode()
@@ -77,7 +77,7 @@ func (p *pass) crowding(stays func(*podView) bool) *crowding {
 }
 
 // domains are the Pod's indexes in counts, one for each term.
-func (c *crowding) domains(v *podView) []int {
+func (c *crowding) domains(v *podState) []int {
 	out := make([]int, len(c.terms))
 	for i := range c.terms {
 		name, ok := c.terms[i].domain(v, c.nodes)
@@ -105,15 +105,15 @@ func (c *crowding) add(domains []int, n int) {
 // cell holds the Pods that share all their domains, the next victim first.
 type cell struct {
 	domains []int
-	pods    []*podView
+	pods    []*podState
 }
 
 // take returns that many of the Pods, or all of them, in victim order. A victim changes
 // nothing that distinguishes Pods of one cell, so only the first of each must be
 // examined.
-func (c *crowding) take(pods []*podView, count int) []*podView {
+func (c *crowding) take(pods []*podState, count int) []*podState {
 	cells := c.cells(pods)
-	out := make([]*podView, 0, min(count, len(pods)))
+	out := make([]*podState, 0, min(count, len(pods)))
 	for len(out) < min(count, len(pods)) {
 		best := cells[0]
 		for _, other := range cells[1:] {
@@ -131,9 +131,9 @@ func (c *crowding) take(pods []*podView, count int) []*podView {
 }
 
 // cells groups Pods that share all their domains, in the order of their first Pods.
-func (c *crowding) cells(pods []*podView) []*cell {
+func (c *crowding) cells(pods []*podState) []*cell {
 	pods = slices.Clone(pods)
-	slices.SortFunc(pods, func(a, b *podView) int { return cmp.Or(byUse(a, b), byAge(a, b)) })
+	slices.SortFunc(pods, func(a, b *podState) int { return cmp.Or(byUse(a, b), byAge(a, b)) })
 	var out []*cell
 	known := map[string]*cell{}
 	for _, v := range pods {

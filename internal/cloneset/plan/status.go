@@ -20,7 +20,7 @@ func Review(s *Snapshot) (Counts, []Blocked) {
 	var c Counts
 	var waiting []Blocked
 	for i := range s.Pods {
-		var v podView
+		var v podState
 		s.read(&v, s.at(i))
 		waiting = append(waiting, s.held(&v)...)
 		if v.active() {
@@ -33,7 +33,7 @@ func Review(s *Snapshot) (Counts, []Blocked) {
 	return c, waiting
 }
 
-func (c *Counts) add(v *podView) {
+func (c *Counts) add(v *podState) {
 	c.Replicas++
 	c.Ready += one(v.ready)
 	c.Available += one(v.available)

@@ -110,7 +110,7 @@ func lastUpdate(pod *corev1.Pod, container string) (inplace.ContainerStatus, boo
 
 // stuck reports a Pod of the update revision that a container keeps from getting ready;
 // nil if none does. A Pod that is being removed does not have to get ready.
-func (p *podView) stuck() *Blocked {
+func (p *podState) stuck() *Blocked {
 	leaves := p.terminate || p.ended() || p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete
 	status := p.stuckOn
 	if leaves || !p.isTarget || status == nil {

@@ -26,7 +26,7 @@ func (p *pass) update() {
 	}
 }
 
-func (p *pass) recreate(v *podView) {
+func (p *pass) recreate(v *podState) {
 	switch {
 	case p.ClaimsRefused != "":
 	case !p.made.roomBeside(v, &p.ledger):
@@ -41,7 +41,7 @@ func (p *pass) recreate(v *podView) {
 
 // crowded reports whether a serving Pod must stay until those that left before it are
 // back, or are slow: the budget is a bound, not a target to fill at once.
-func (p *pass) crowded(v *podView) bool {
+func (p *pass) crowded(v *podState) bool {
 	if p.Starts == 0 || !v.available {
 		return false
 	}
@@ -55,7 +55,7 @@ func (p *pass) crowded(v *podView) bool {
 
 // takeDown pays for the update of a Pod. Updates may use half of the pass's starts: the
 // other half of the parallel writes is for bringing back finished Pods.
-func (p *pass) takeDown(v *podView) bool {
+func (p *pass) takeDown(v *podState) bool {
 	if p.Starts > 0 && p.begun >= max(p.Starts/2, 1) {
 		p.plan.More = true
 		return false
@@ -68,7 +68,7 @@ func (p *pass) takeDown(v *podView) bool {
 	return false
 }
 
-func (p *pass) updateInPlace(v *podView, change *inplace.Change) {
+func (p *pass) updateInPlace(v *podState, change *inplace.Change) {
 	switch {
 	case p.gated(v):
 		if v.state != apps.StatePreparingUpdate { // there it waits, as refresh has noted
@@ -87,14 +87,14 @@ func (p *pass) updateInPlace(v *podView, change *inplace.Change) {
 }
 
 // gated reports whether the Pod must pass the inPlaceUpdate hook first.
-func (p *pass) gated(v *podView) bool {
+func (p *pass) gated(v *podState) bool {
 	return v.state == apps.StateUpdated || (v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate))
 }
 
 // relabel changes a Pod without restarting a container: its metadata only, or a Pod that
 // has no kubelet yet. So no Pod leaves service; but a restart that an earlier revision
 // asked for continues.
-func (p *pass) relabel(v *podView, change *inplace.Change) {
+func (p *pass) relabel(v *podState, change *inplace.Change) {
 	if !v.available {
 		p.ledger.hold(v) // one more of the update revision that does not serve
 	}
@@ -106,7 +106,7 @@ func (p *pass) relabel(v *podView, change *inplace.Change) {
 	p.act(v, a)
 }
 
-func (p *pass) afterRelabel(v *podView) apps.LifecycleState {
+func (p *pass) afterRelabel(v *podState) apps.LifecycleState {
 	if v.state == apps.StatePreparingUpdate {
 		return lifecycle.AfterUpdate(v.lifecycle(), p.Spec.Hooks)
 	}
@@ -116,7 +116,7 @@ func (p *pass) afterRelabel(v *podView) apps.LifecycleState {
 // prepareUpdate leads a Pod to the gate before its update. A Pod that comes from an
 // update which its hook has not closed yet gets the hook's labels and finalizers back
 // with the state; otherwise the gate would stand open.
-func (p *pass) prepareUpdate(v *podView) {
+func (p *pass) prepareUpdate(v *podState) {
 	if !p.takeDown(v) {
 		return
 	}
@@ -136,7 +136,7 @@ func (p *pass) prepareUpdate(v *podView) {
 // restart takes the Pod out of its endpoints, waits for the grace period, and then
 // changes its containers. A Pod whose containers are already changing is out of its
 // endpoints.
-func (p *pass) restart(v *podView, change *inplace.Change) {
+func (p *pass) restart(v *podState, change *inplace.Change) {
 	at, drained := v.graceOver(p.Update.Name, p.Spec.Grace)
 	drained = drained || (v.pending && v.inPlaceReady.Status == corev1.ConditionFalse)
 	if drained && p.Now.Before(at) {

@@ -140,7 +140,7 @@ func (w *world) readiness(p *corev1.Pod) {
 			ready = corev1.ConditionFalse
 		}
 	}
-	f := readView(p)
+	f := readPod(p)
 	if f.ready != (ready == corev1.ConditionTrue) || len(p.Status.Conditions) == 0 {
 		conditionSince(corev1.PodReady, ready, "", w.s.Now)(p)
 	}
@@ -148,7 +148,7 @@ func (w *world) readiness(p *corev1.Pod) {
 
 // operator answers the hook that the Pod waits for.
 func (w *world) operator(p *corev1.Pod) bool {
-	f := readView(p)
+	f := readPod(p)
 	at := lifecycle.Pod{State: f.state, Labels: p.Labels, Finalizers: p.Finalizers}
 	waiting := lifecycle.Waiting(at, w.s.Spec.Hooks)
 	if len(waiting) == 0 {
@@ -167,9 +167,9 @@ func (w *world) operator(p *corev1.Pod) bool {
 	return true
 }
 
-func readView(p *corev1.Pod) facts {
-	var f facts
-	readFacts(&f, p)
+func readPod(p *corev1.Pod) PodInfo {
+	var f PodInfo
+	f.read(p)
 	return f
 }
 

@@ -11,10 +11,10 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// TestReadingsOfASetAtRest are forgotten, and so are those of a deleted set.
-func TestReadingsOfASetAtRest(t *testing.T) {
-	r, web, shop := newReadings(), types.NamespacedName{Name: "web"}, types.NamespacedName{Name: "shop"}
-	read := plan.Read([]*corev1.Pod{inState("")}, nil)
+// TestPodInfosOfAnIdleSet are forgotten, and so are those of a deleted set.
+func TestPodInfosOfAnIdleSet(t *testing.T) {
+	r, web, shop := newPodInfos(), types.NamespacedName{Name: "web"}, types.NamespacedName{Name: "shop"}
+	read := plan.ReadPods([]*corev1.Pod{inState("")}, nil)
 	r.keep(web, read, false)
 	r.keep(shop, read, false)
 	if len(r.of(web)) != 1 || len(r.of(shop)) != 1 {

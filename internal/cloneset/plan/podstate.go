@@ -13,10 +13,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// podView is one Pod as a pass sees it. Steps write only the last block.
-type podView struct {
-	facts
-	pod *corev1.Pod
+// podState is one Pod as a pass sees it. Steps write only the last block.
+type podState struct {
+	PodInfo
 	// wakeAt is when time alone changes what is true of the Pod; zero if never.
 	wakeAt time.Time
 
@@ -34,7 +33,7 @@ type podView struct {
 	available bool
 	underway  bool // counted in ledger.underway
 	chosen    bool // for an update, by partition and order
-	leaving   bool // being removed, and still holding a place
+	leaving   bool // being removed, and still holding a index
 	removed   bool // its removal was decided in this pass
 	acted     bool // has its action in this pass
 	action    int  // its index in the plan
@@ -51,35 +50,35 @@ func since(pod *corev1.Pod) time.Time {
 	return at
 }
 
-// active reports whether the Pod holds a place in the set: it runs or will, and is not
+// active reports whether the Pod holds a index in the set: it runs or will, and is not
 // terminating.
-func (f *facts) active() bool { return !f.terminate && !f.ended() }
+func (f *PodInfo) active() bool { return !f.terminate && !f.ended() }
 
 // ended reports whether the Pod will never run again: it failed, was evicted, or its
 // containers finished.
-func (f *facts) ended() bool { return f.phase == corev1.PodFailed || f.phase == corev1.PodSucceeded }
+func (f *PodInfo) ended() bool { return f.phase == corev1.PodFailed || f.phase == corev1.PodSucceeded }
 
 // preparesDelete reports whether the Pod is at the gate before its deletion.
-func (f *facts) preparesDelete() bool { return f.state == apps.StatePreparingDelete }
+func (f *PodInfo) preparesDelete() bool { return f.state == apps.StatePreparingDelete }
 
-// at returns the reading of the Pod at that index.
-func (s *Snapshot) at(place int) *Reading {
-	if place < len(s.Readings) && s.Readings[place].pod == s.Pods[place] {
-		return s.Readings[place]
+// at returns the PodInfo of the Pod at that index.
+func (s *Snapshot) at(index int) *PodInfo {
+	if index < len(s.PodInfos) && s.PodInfos[index].pod == s.Pods[index] {
+		return s.PodInfos[index]
 	}
-	return newReading(s.Pods[place])
+	return newPodInfo(s.Pods[index])
 }
 
 // read reads a Pod for one pass.
-func (s *Snapshot) read(v *podView, r *Reading) {
-	pod := r.pod
-	v.pod, v.facts = pod, r.facts
+func (s *Snapshot) read(v *podState, info *PodInfo) {
+	pod := info.pod
+	v.PodInfo = *info
 	if v.inPlaceReady.Status == corev1.ConditionFalse {
 		v.drained = s.Drained[pod.UID]
 	}
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
 	v.isTarget = revision.Same(v.revision, s.Update.Name) && !v.pending
-	v.available, v.wakeAt = s.availability(&v.facts)
+	v.available, v.wakeAt = s.availability(&v.PodInfo)
 	if v.inUpdate() {
 		var at time.Time
 		v.record, v.restarting, at = restarting(pod, s.Now)
@@ -91,13 +90,13 @@ func (s *Snapshot) read(v *podView, r *Reading) {
 }
 
 // inUpdate reports whether an update may be changing the Pod's containers.
-func (f *facts) inUpdate() bool {
+func (f *PodInfo) inUpdate() bool {
 	return f.state == apps.StateUpdating || f.inPlaceReady.Status == corev1.ConditionFalse
 }
 
 // availability reports whether a Pod serves and, if it is ready but not for long enough,
 // when it will.
-func (s *Snapshot) availability(f *facts) (bool, time.Time) {
+func (s *Snapshot) availability(f *PodInfo) (bool, time.Time) {
 	inService := f.ready && f.state == apps.StateNormal && f.inPlaceReady.Status != corev1.ConditionFalse
 	if !inService {
 		return false, time.Time{}
@@ -128,7 +127,7 @@ func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time
 }
 
 // lifecycle is the Pod as the state machine sees it.
-func (p *podView) lifecycle() lifecycle.Pod {
+func (p *podState) lifecycle() lifecycle.Pod {
 	return lifecycle.Pod{
 		State: p.state, Labels: p.labels, Finalizers: p.finalizers,
 		Scheduled: p.scheduled, UpdateDone: !p.restarting, UpdateWanted: p.chosen,
@@ -137,14 +136,14 @@ func (p *podView) lifecycle() lifecycle.Pod {
 
 // changing reports whether the Pod's containers are changing and it left service for
 // that. A Pod that only drains for an update has changed nothing yet.
-func (p *podView) changing() bool {
+func (p *podState) changing() bool {
 	return p.restarting && p.inPlaceReady.Status == corev1.ConditionFalse &&
 		(p.state == apps.StateUpdating || (p.record != nil && p.record.UnderWay(p.pod)))
 }
 
-// graceOver returns when the grace period of a begun in-place update to a revision is
+// graceOver returns when the grace period of a begun in-index update to a revision is
 // over; ok is false if none has begun.
-func (p *podView) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
+func (p *podState) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
 	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
 	at = graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace)
 	if known := p.drained.Add(grace); known.After(at) {
@@ -163,4 +162,4 @@ func graceEnd(begun time.Time, grace time.Duration) time.Time {
 	return begun.Truncate(time.Second).Add(time.Second + grace)
 }
 
-func (p *podView) holds(hook lifecycle.Hook) bool { return hook.Holds(p.labels, p.finalizers) }
+func (p *podState) holds(hook lifecycle.Hook) bool { return hook.Holds(p.labels, p.finalizers) }

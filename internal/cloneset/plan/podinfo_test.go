@@ -11,16 +11,16 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestRead: the reading of a Pod counts only for that version of it, whichever other Pods
+// TestReadPods: what was read of a Pod counts only for that version of it, whichever other Pods
 // came or went.
-func TestRead(t *testing.T) {
+func TestReadPods(t *testing.T) {
 	a, b, c, d := pod("a", 1), pod("b", 1), pod("c", 1), pod("d", 1)
 	changed := b.DeepCopy()
 	state(apps.StatePreparingDelete)(changed)
-	before := Read([]*corev1.Pod{a, b, d}, nil)
+	before := ReadPods([]*corev1.Pod{a, b, d}, nil)
 	for name, test := range map[string]struct {
 		pods   []*corev1.Pod
-		before []*Reading
+		before []*PodInfo
 		kept   int
 	}{
 		"nothing changed":     {[]*corev1.Pod{a, b, d}, before, 3},
@@ -32,24 +32,24 @@ func TestRead(t *testing.T) {
 		"all gone":            {nil, before, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, kept := Read(test.pods, test.before), 0
+			got, kept := ReadPods(test.pods, test.before), 0
 			for i, r := range got {
-				if want := newReading(test.pods[i]); r.pod != test.pods[i] || r.State() != want.State() || r.Revision() != want.Revision() {
+				if want := newPodInfo(test.pods[i]); r.pod != test.pods[i] || r.State() != want.State() || r.Revision() != want.Revision() {
 					t.Errorf("%s is read as %s in state %s", test.pods[i].Name, r.pod.Name, r.State())
 				}
 				kept += one(slices.Contains(before, r))
 			}
 			if len(got) != len(test.pods) || kept != test.kept {
-				t.Errorf("%d readings, %d of them from before; want %d and %d", len(got), kept, len(test.pods), test.kept)
+				t.Errorf("%d Pods read, %d of them from before; want %d and %d", len(got), kept, len(test.pods), test.kept)
 			}
 		})
 	}
 }
 
-// TestReadingsOfOthers: a snapshot's readings count for its own Pods only.
-func TestReadingsOfOthers(t *testing.T) {
+// TestPodInfosOfOthers: a snapshot's PodInfos count for its own Pods only.
+func TestPodInfosOfOthers(t *testing.T) {
 	s := snap(2, with(pod("a", 1), pod("b", 1)))
-	s.Readings = Read([]*corev1.Pod{pod("a", 1, notReady0), s.Pods[1]}, nil)
+	s.PodInfos = ReadPods([]*corev1.Pod{pod("a", 1, notReady0), s.Pods[1]}, nil)
 	if got := tally(s); got.Ready != 2 {
 		t.Errorf("%d Pods are ready, want 2", got.Ready)
 	}

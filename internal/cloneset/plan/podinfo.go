@@ -11,16 +11,11 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Reading is what is read of one version of a Pod, independent of its set. For an
+// PodInfo is what is read of one version of a Pod, independent of its set. For an
 // unchanged Pod it costs more than everything else in a pass: the Pods of a large set are
 // scattered over the memory.
-type Reading struct {
-	pod *corev1.Pod
-	facts
-}
-
-// facts are what the planner reads of a Pod.
-type facts struct {
+type PodInfo struct {
+	pod        *corev1.Pod
 	labels     map[string]string
 	finalizers []string
 	state      apps.LifecycleState
@@ -43,11 +38,11 @@ type facts struct {
 	stuckOn *corev1.ContainerStatus
 }
 
-// Read reads Pods. It reuses the earlier reading of the very same object: nobody changes
-// a Pod that has been read. Both lists are in name order; Pods out of order are read
-// again.
-func Read(pods []*corev1.Pod, before []*Reading) []*Reading {
-	out := make([]*Reading, len(pods))
+// ReadPods reads Pods. It reuses what was read earlier of the very same object: nobody
+// changes a Pod that has been read. Both lists are in name order; Pods out of order are
+// read again.
+func ReadPods(pods []*corev1.Pod, before []*PodInfo) []*PodInfo {
+	out := make([]*PodInfo, len(pods))
 	for i, pod := range pods {
 		for len(before) > 0 && before[0].pod != pod && before[0].pod.Name < pod.Name {
 			before = before[1:]
@@ -58,38 +53,39 @@ func Read(pods []*corev1.Pod, before []*Reading) []*Reading {
 		}
 		// Allocate each one separately: in a shared allocation, one surviving Pod would
 		// retain the old versions of all others.
-		out[i] = newReading(pod)
+		out[i] = newPodInfo(pod)
 	}
 	return out
 }
 
-func newReading(pod *corev1.Pod) *Reading {
-	r := &Reading{pod: pod}
-	readFacts(&r.facts, pod)
-	return r
+func newPodInfo(pod *corev1.Pod) *PodInfo {
+	info := &PodInfo{}
+	info.read(pod)
+	return info
 }
 
 // Pod is the Pod that was read.
-func (r *Reading) Pod() *corev1.Pod { return r.pod }
+func (f *PodInfo) Pod() *corev1.Pod { return f.pod }
 
 // Revision is the revision that the Pod's labels name, in its long form if present; "" if
 // they name none.
-func (r *Reading) Revision() string { return r.revision }
+func (f *PodInfo) Revision() string { return f.revision }
 
 // State is the Pod's lifecycle state from its label; Normal without one.
-func (r *Reading) State() apps.LifecycleState { return r.state }
+func (f *PodInfo) State() apps.LifecycleState { return f.state }
 
 // Terminating reports whether the Pod is terminating.
-func (r *Reading) Terminating() bool { return r.terminate }
+func (f *PodInfo) Terminating() bool { return f.terminate }
 
 // Drained reports whether the Pod's condition says that it is out of service for an
 // update.
-func (r *Reading) Drained() bool { return r.inPlaceReady.Status == corev1.ConditionFalse }
+func (f *PodInfo) Drained() bool { return f.inPlaceReady.Status == corev1.ConditionFalse }
 
 // noCondition stands for a missing condition.
 var noCondition corev1.PodCondition
 
-func readFacts(f *facts, pod *corev1.Pod) {
+func (f *PodInfo) read(pod *corev1.Pod) {
+	f.pod = pod
 	f.labels, f.finalizers = pod.Labels, pod.Finalizers
 	f.state = apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
 	f.revision = podRevision(pod)
@@ -113,7 +109,7 @@ func readFacts(f *facts, pod *corev1.Pod) {
 	f.stuckOn = stuckIn(pod)
 }
 
-func (f *facts) readConditions(pod *corev1.Pod) {
+func (f *PodInfo) readConditions(pod *corev1.Pod) {
 	f.inPlaceReady, f.podReady = &noCondition, &noCondition
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]
