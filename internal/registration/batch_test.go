@@ -40,9 +40,9 @@ func applied(t *testing.T, b *batches) (*pass, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
+	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
 	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock)
-	p := &pass{reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
+	p := &pass{Reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
 	c := plan.PlaceChanges{Place: place(object.Name)}
 	for n := range 600 {
 		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: registry.Entry{ID: fmt.Sprintf("leaves-%d", n)}})

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -55,37 +55,36 @@ const (
 	defaultPasses = 4
 )
 
-// Options of Setup. The zero value is for production.
+// Options tune the operator.
 type Options struct {
-	// Clock tells the time, the real one if nil.
-	Clock clock.PassiveClock
-	// Connect makes connectors, of every kind that there is if nil.
-	Connect Connect
-	// XDS is what this process serves by xDS, nil if it does not.
-	XDS *xds.Store
-	// MaxConcurrentPasses is how many namespaces are looked after at a time, 4
-	// if zero.
+	// MaxConcurrentPasses is how many namespaces are reconciled at a time. Default: 4.
 	MaxConcurrentPasses int
-	// Workers bounds the requests about Pods that one pass has in flight, 32 if
-	// zero.
+	// Workers bounds the requests about Pods that one pass has in flight. Default: 32.
 	Workers int
-	// Registerer takes the metrics, controller-runtime's if nil.
+	// XDS is what this process serves over xDS. Default: nothing.
+	XDS *xds.Store
+	// Connect makes connectors. Default: those of every kind.
+	Connect Connect
+	// Clock tells the time. Default: the machine's clock.
+	Clock clock.PassiveClock
+	// Registerer registers the metrics. Default: controller-runtime's.
 	Registerer prometheus.Registerer
 }
 
-// reconciler looks after namespaces; the name of a request is a namespace.
-type reconciler struct {
+// Reconciler reconciles the Registrations of a namespace, and Registries. Create one with
+// New. A new one is what a new process has: it remembers nothing, and reads from the API
+// server and the registries what earlier ones have left.
+type Reconciler struct {
 	client    client.Client
 	reader    client.Reader
+	options   Options
 	clock     clock.PassiveClock
-	log       logr.Logger
 	pool      *pool
 	metrics   *metrics
 	announcer *announcer
 	// probes are Registries that passes want probed; back are those that probes
 	// found to work again.
 	probes, back chan event.GenericEvent
-	workers      int
 
 	// mu guards what passes share, and a pass's own fields while it has
 	// several calls in flight.
@@ -94,48 +93,51 @@ type reconciler struct {
 	notes   map[string]*notes
 }
 
-// Setup adds the controllers for Registry and Registration to the manager. The
-// manager's scheme has to know both of Usher's groups. Nothing is written while
-// the manager is not the leader.
-func Setup(mgr ctrl.Manager, options Options) error {
-	options = options.withDefaults(mgr)
+// New returns a Reconciler. It reads from and writes to c, which may be a cache; reader
+// must not be one.
+func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) (*Reconciler, error) {
+	options = options.withDefaults()
+	if options.Connect == nil {
+		options.Connect = kinds.Connect(kinds.Cluster{Reader: reader, Writer: c, XDS: options.XDS})
+	}
 	m, err := newMetrics(options.Registerer)
 	if err != nil {
-		return fmt.Errorf("register the metrics of the hook operator: %w", err)
+		return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
 	}
+	return &Reconciler{
+		client: c, reader: reader, options: options, clock: options.Clock,
+		pool: newPool(reader, options.Connect, options.Clock), metrics: m, announcer: newAnnouncer(recorder, options.Clock),
+		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
+		notes: map[string]*notes{},
+	}, nil
+}
+
+// Setup adds the controllers of Registrations and Registries to the manager, whose
+// scheme has to know both of Usher's groups.
+func Setup(mgr ctrl.Manager, options Options) error {
 	recorder, err := announce.Recorder(mgr, "usher")
 	if err != nil {
 		return err
 	}
-	r := &reconciler{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: options.Clock,
-		log:       mgr.GetLogger().WithName("registration"),
-		pool:      newPool(mgr.GetAPIReader(), options.Connect, options.Clock),
-		metrics:   m,
-		announcer: newAnnouncer(recorder, options.Clock),
-		probes:    make(chan event.GenericEvent, probeBacklog),
-		back:      make(chan event.GenericEvent, probeBacklog),
-		workers:   options.Workers,
-		notes:     map[string]*notes{},
+	r, err := New(mgr.GetClient(), mgr.GetAPIReader(), recorder, options)
+	if err != nil {
+		return err
 	}
 	if err := mgr.Add(closer{r.pool}); err != nil {
 		return fmt.Errorf("close registries with the manager: %w", err)
 	}
-	if err := r.watchNamespaces(mgr, options); err != nil {
+	if err := r.watchNamespaces(mgr); err != nil {
 		return fmt.Errorf("set up the controller of Registrations: %w", err)
 	}
-	if err := (&prober{reconciler: r}).watch(mgr); err != nil {
+	if err := r.watchRegistries(mgr); err != nil {
 		return fmt.Errorf("set up the controller of Registries: %w", err)
 	}
 	return nil
 }
 
-func (o Options) withDefaults(mgr ctrl.Manager) Options {
+func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
-	}
-	if o.Connect == nil {
-		o.Connect = kinds.Connect(kinds.Cluster{Reader: mgr.GetAPIReader(), Writer: mgr.GetClient(), XDS: o.XDS})
 	}
 	if o.Registerer == nil {
 		o.Registerer = ctrlmetrics.Registry
@@ -176,8 +178,8 @@ func controllerOptions(passes int) controller.Options {
 	}
 }
 
-// Reconcile is one pass over a namespace.
-func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+// Reconcile makes one pass over a namespace: the name of the request.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	if wait := r.early(request.Name); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
@@ -335,7 +337,7 @@ func (p *pass) answered(patch *plan.PodPatch) {
 	}
 }
 
-func (r *reconciler) notesOf(namespace string) *notes {
+func (r *Reconciler) notesOf(namespace string) *notes {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.notes[namespace] == nil {
@@ -345,7 +347,7 @@ func (r *reconciler) notesOf(namespace string) *notes {
 }
 
 // clusterID is the UID of kube-system, which lives as long as the cluster.
-func (r *reconciler) clusterID(ctx context.Context) (string, error) {
+func (r *Reconciler) clusterID(ctx context.Context) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.cluster != "" {

@@ -18,7 +18,7 @@ import (
 // quiet is how long the same event about the same object is not repeated.
 const quiet = 10 * time.Minute
 
-// plan.Reasons and actions of events.
+// Reasons and actions of events.
 const (
 	eventForced    = "HookReleasedAtDeadline"
 	eventOverdue   = plan.ReasonDeadlineExceeded

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
@@ -60,7 +61,7 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	if changed {
 		decided = p.decide()
 	}
-	p.noteSweeps(decided.Changes)
+	p.noteSweeps(ctx, decided.Changes)
 	changes := withoutJoins(decided.Changes, unprepared)
 	if len(changes) == 0 {
 		return decided, nil
@@ -223,7 +224,7 @@ func (p *pass) replacePod(next *corev1.Pod) {
 func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1.Pod {
 	answers := make([]*corev1.Pod, len(patches))
 	var group errgroup.Group
-	group.SetLimit(p.workers)
+	group.SetLimit(p.options.Workers)
 	for i := range patches {
 		group.Go(func() error {
 			answers[i] = p.patchPod(ctx, &patches[i])
@@ -304,7 +305,7 @@ func (p *pass) confirm(ctx context.Context, changes []plan.PlaceChanges) (change
 	pods, registrations := p.doubtful(changes)
 	var mu sync.Mutex
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(p.workers)
+	group.SetLimit(p.options.Workers)
 	for uid, name := range pods {
 		group.Go(func() error {
 			var pod corev1.Pod
@@ -383,7 +384,7 @@ func (p *pass) saw(uid types.UID, live *corev1.Pod) bool {
 }
 
 // noteSweeps remembers what sweeps found, for the next one to compare with.
-func (p *pass) noteSweeps(changes []plan.PlaceChanges) {
+func (p *pass) noteSweeps(ctx context.Context, changes []plan.PlaceChanges) {
 	for _, c := range changes {
 		if c.Swept {
 			p.notes.swept[c.Place] = p.snapshot.Now
@@ -391,7 +392,7 @@ func (p *pass) noteSweeps(changes []plan.PlaceChanges) {
 			p.notes.left[c.Place] = len(c.Suspects) - len(c.Orphans)
 		}
 		if n := len(c.Orphans); n > 0 {
-			p.log.Info("Removing entries whose Pod or Registration is no more",
+			log.FromContext(ctx).Info("Removing entries whose Pod or Registration is no more",
 				"registry", c.Place.Registry, "service", c.Place.Service, "entries", n)
 		}
 	}
@@ -412,7 +413,7 @@ func (p *pass) apply(ctx context.Context, changes []plan.PlaceChanges) {
 		p.notes.dirty[c.Place] = true
 	}
 	var group errgroup.Group
-	group.SetLimit(min(p.workers, maxCalls))
+	group.SetLimit(min(p.options.Workers, maxCalls))
 	for i, c := range changes {
 		if c.Empty() {
 			continue

@@ -25,7 +25,7 @@ import (
 
 // pass is one look after a namespace.
 type pass struct {
-	*reconciler
+	*Reconciler
 	snapshot plan.Snapshot
 	notes    *notes
 	// objects are the Registry objects by name.
@@ -84,8 +84,8 @@ func newNotes() *notes {
 }
 
 // observe reads the namespace from the caches.
-func (r *reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
-	p := &pass{reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
+func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
+	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
 		vanished: map[string]bool{}, fresh: map[types.UID]bool{}}
 	cluster, err := r.clusterID(ctx)
 	if err != nil {
@@ -224,7 +224,7 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 func (p *pass) list(ctx context.Context, places []plan.Place) {
 	answers := make([]plan.Listing, len(places))
 	var group errgroup.Group
-	group.SetLimit(min(p.workers, maxCalls))
+	group.SetLimit(min(p.options.Workers, maxCalls))
 	for i, place := range places {
 		object := p.objects[place.Registry]
 		if object == nil {

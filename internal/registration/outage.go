@@ -79,7 +79,7 @@ func (p *pool) outage(name string) plan.Outage {
 
 // recall makes this process know what earlier ones saw of a registry. It asks the
 // API server, since a cache may not show their last words.
-func (r *reconciler) recall(ctx context.Context, name string) error {
+func (r *Reconciler) recall(ctx context.Context, name string) error {
 	r.pool.mu.Lock()
 	_, known := r.pool.sights[name]
 	r.pool.mu.Unlock()

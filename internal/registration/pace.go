@@ -36,7 +36,7 @@ func (p *pass) pause() {
 }
 
 // early is how long the next pass is put off; zero or less if it is not.
-func (r *reconciler) early(namespace string) time.Duration {
+func (r *Reconciler) early(namespace string) time.Duration {
 	return r.notesOf(namespace).next.Sub(r.clock.Now())
 }
 

@@ -20,8 +20,8 @@ func TestPause(t *testing.T) {
 		0: 0, batchDelay / restFactor: 0, 100 * time.Millisecond: 300 * time.Millisecond, time.Minute: maxPause,
 	} {
 		clock := clocktesting.NewFakePassiveClock(epoch)
-		r := &reconciler{clock: clock, notes: map[string]*notes{}}
-		p := &pass{reconciler: r, notes: r.notesOf(namespace)}
+		r := &Reconciler{clock: clock, notes: map[string]*notes{}}
+		p := &pass{Reconciler: r, notes: r.notesOf(namespace)}
 		for range 2 {
 			p.timed(func() { clock.SetTime(clock.Now().Add(spent / 2)) })
 		}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -34,23 +35,20 @@ const (
 	probeBacklog = 64
 )
 
-// plan.Reasons of the condition Reachable.
+// Reasons of the condition Reachable.
 const (
 	reasonReachable = "Reachable"
 	reasonInUse     = "InUse"
 )
 
-// prober keeps the status of Registries, and finds out when one is back.
-type prober struct{ *reconciler }
-
-func (r *prober) watch(mgr ctrl.Manager) error {
+func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registry").
 		WithOptions(controllerOptions(defaultPasses)).
 		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged())).
 		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
 		WatchesRawSource(source.Channel(r.probes, &handler.EnqueueRequestForObject{})).
-		Complete(r)
+		Complete(reconcile.Func(r.ReconcileRegistry))
 }
 
 // tell passes on a Registry without waiting. If too many are on their way, the
@@ -63,7 +61,7 @@ func tell(to chan<- event.GenericEvent, object *usherv1alpha1.Registry) {
 }
 
 // leavingRegistries are those that are being deleted and may now be free.
-func (r *prober) leavingRegistries(ctx context.Context, _ client.Object) []ctrl.Request {
+func (r *Reconciler) leavingRegistries(ctx context.Context, _ client.Object) []ctrl.Request {
 	var list usherv1alpha1.RegistryList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
@@ -77,8 +75,8 @@ func (r *prober) leavingRegistries(ctx context.Context, _ client.Object) []ctrl.
 	return requests
 }
 
-// Reconcile probes one Registry.
-func (r *prober) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+// ReconcileRegistry probes one Registry, and writes in its status whether it answers.
+func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var object usherv1alpha1.Registry
 	if err := r.client.Get(ctx, request.NamespacedName, &object); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -118,7 +116,7 @@ func (r *prober) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: next}, err
 }
 
-func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error {
+func (r *Reconciler) ping(ctx context.Context, object *usherv1alpha1.Registry) error {
 	if object.Spec.Namespaces != nil {
 		if _, err := metav1.LabelSelectorAsSelector(object.Spec.Namespaces); err != nil {
 			return fmt.Errorf("spec.namespaces: %w: correct it", err)
@@ -137,7 +135,7 @@ func (r *prober) ping(ctx context.Context, object *usherv1alpha1.Registry) error
 	return err
 }
 
-func (r *prober) writeStatus(ctx context.Context, object *usherv1alpha1.Registry, failure error) error {
+func (r *Reconciler) writeStatus(ctx context.Context, object *usherv1alpha1.Registry, failure error) error {
 	next := object.DeepCopy()
 	next.Status.ObservedGeneration = object.Generation
 	kind, _ := kinds.Of(object, "")
@@ -164,7 +162,7 @@ func (r *prober) writeStatus(ctx context.Context, object *usherv1alpha1.Registry
 
 // free lets go of a Registry that is being deleted, unless a Registration has
 // entries there: nobody could remove them afterwards.
-func (r *prober) free(ctx context.Context, object *usherv1alpha1.Registry) (bool, error) {
+func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (bool, error) {
 	var list usherv1alpha1.RegistrationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("list Registrations: %w", err)

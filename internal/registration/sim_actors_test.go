@@ -272,7 +272,7 @@ func (s *simulation) probe() {
 	s.process.left = unlimited
 	for _, name := range []string{"backup", "discovery"} {
 		request := ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}
-		if _, err := (&prober{s.operator}).Reconcile(s.Context(), request); err != nil {
+		if _, err := s.operator.ReconcileRegistry(s.logged(), request); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -294,7 +294,7 @@ func (s *simulation) drift(pod *corev1.Pod) {
 func (s *simulation) pass() {
 	s.Helper()
 	s.log("operator passes")
-	_, err := s.operator.Reconcile(s.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
+	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
 	if err != nil {
 		s.hush("an error", err.Error())
 	}

@@ -4,6 +4,7 @@ package registration
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -52,7 +53,7 @@ type simulation struct {
 	trace  []string
 
 	// The operator's process: what it sees, and what it may still write.
-	operator *reconciler
+	operator *Reconciler
 	process  *process
 	cached   view
 	// views are what caches have shown; a new process may begin with an old one.
@@ -172,27 +173,40 @@ func (s *simulation) fail(format string, args ...any) {
 
 // restart begins a new process; the old one never writes again.
 func (s *simulation) restart() {
-	told := prometheus.NewRegistry()
-	s.gatherer = told
-	metrics, err := newMetrics(told)
+	scraped := prometheus.NewRegistry()
+	s.gatherer = scraped
+	p := &process{simulation: s, left: unlimited}
+	s.process = p
+	var reader client.Reader = s.live
+	if s.defects.forgets {
+		reader = forgetful{s.live}
+	}
+	operator, err := New(&simClient{Client: s.live, process: p}, reader, &simRecorder{s}, Options{
+		Workers: 1, Clock: s.clock, Registerer: scraped,
+		Connect: func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
+			return &simConnector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
+		},
+	})
 	if err != nil {
 		s.Fatal(err)
 	}
-	p := &process{simulation: s, left: unlimited}
-	s.process = p
-	s.operator = &reconciler{
-		client: &simClient{Client: s.live, process: p}, reader: s.live,
-		clock: s.clock, log: funcr.New(func(_, line string) { s.hush("log", line) }, funcr.Options{}),
-		metrics: metrics, workers: 1,
-		announcer: newAnnouncer(&simRecorder{s}, s.clock),
-		probes:    make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog), notes: map[string]*notes{},
+	s.operator = operator
+}
+
+// logged is the context of the operator's calls. Its logs must tell no secret.
+func (s *simulation) logged() context.Context {
+	return log.IntoContext(s.Context(), funcr.New(func(_, line string) { s.hush("log", line) }, funcr.Options{}))
+}
+
+// forgetful reads Registries without what earlier processes saw of them.
+type forgetful struct{ client.Reader }
+
+func (f forgetful) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	err := f.Reader.Get(ctx, key, o, options...)
+	if r, ok := o.(*usherv1alpha1.Registry); ok {
+		r.Status = usherv1alpha1.RegistryStatus{}
 	}
-	s.operator.pool = newPool(s.live, func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
-		return &simConnector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
-	}, s.clock)
-	if s.defects.forgets {
-		s.operator.pool.sights = map[string]*sight{"discovery": {}, "backup": {}}
-	}
+	return err
 }
 
 // pods are copies of those of the API server, by name.

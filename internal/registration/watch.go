@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -29,10 +30,10 @@ import (
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
 // watchNamespaces maps every event to the namespaces that it may matter to.
-func (r *reconciler) watchNamespaces(mgr ctrl.Manager, options Options) error {
+func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
-		WithOptions(controllerOptions(options.MaxConcurrentPasses)).
+		WithOptions(controllerOptions(r.options.MaxConcurrentPasses)).
 		Watches(&usherv1alpha1.Registration{}, inNamespace(), builder.WithPredicates(specChanged())).
 		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged())).
 		Watches(&corev1.Pod{}, r.ofPods()).
@@ -81,7 +82,7 @@ func reachable(object client.Object) metav1.ConditionStatus {
 }
 
 // ofPods passes on changes of Pods that a Registration matches or that we hold.
-func (r *reconciler) ofPods() handler.EventHandler {
+func (r *Reconciler) ofPods() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueuePod(ctx, q, e.Object) },
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { r.enqueuePod(ctx, q, e.Object) },
@@ -96,7 +97,7 @@ func (r *reconciler) ofPods() handler.EventHandler {
 	}
 }
 
-func (r *reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Object) {
+func (r *Reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Object) {
 	for _, pod := range pods {
 		if controllerutil.ContainsFinalizer(pod, usherv1alpha1.Finalizer) || r.matched(ctx, pod) {
 			gather(q, pod.GetNamespace())
@@ -106,7 +107,7 @@ func (r *reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Obj
 }
 
 // matched says whether a Registration matches the Pod.
-func (r *reconciler) matched(ctx context.Context, pod client.Object) bool {
+func (r *Reconciler) matched(ctx context.Context, pod client.Object) bool {
 	var list usherv1alpha1.RegistrationList
 	err := r.client.List(ctx, &list, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -123,7 +124,7 @@ func (r *reconciler) matched(ctx context.Context, pod client.Object) bool {
 
 // ofRegistries maps a Registry to the namespaces whose Registrations name it or
 // have entries there, or had when they vanished.
-func (r *reconciler) ofRegistries() handler.EventHandler {
+func (r *Reconciler) ofRegistries() handler.EventHandler {
 	users := func(registration *usherv1alpha1.Registration, object client.Object) bool {
 		return uses(registration, object.GetName())
 	}
@@ -137,7 +138,7 @@ func (r *reconciler) ofRegistries() handler.EventHandler {
 }
 
 // ofNamespaces maps a namespace to itself.
-func (r *reconciler) ofNamespaces() handler.EventHandler {
+func (r *Reconciler) ofNamespaces() handler.EventHandler {
 	return r.toNamespaces(func(registration *usherv1alpha1.Registration, object client.Object) bool {
 		return registration.Namespace == object.GetName()
 	}, func(client.Object, queue) {})
@@ -155,12 +156,12 @@ func recordedAt(registration *usherv1alpha1.Registration, registry string) bool 
 
 // toNamespaces maps an object to the namespaces of Registrations that it concerns,
 // and to those that more adds.
-func (r *reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool, more func(client.Object, queue)) handler.EventHandler {
+func (r *Reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool, more func(client.Object, queue)) handler.EventHandler {
 	enqueue := func(ctx context.Context, object client.Object, q queue) {
 		more(object, q)
 		var list usherv1alpha1.RegistrationList
 		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			r.log.Error(err, "Cannot list Registrations; they follow at their next repair")
+			log.FromContext(ctx).Error(err, "Cannot list Registrations; they follow at their next repair")
 			return
 		}
 		for i := range list.Items {
