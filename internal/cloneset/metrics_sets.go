@@ -28,9 +28,9 @@ type setCollector struct {
 // setState is a set as its last pass left it.
 type setState struct {
 	states map[apps.LifecycleState]int
-	// held counts the Pods by gate and key; since is the earliest arrival by gate.
-	held  map[[2]string]int
-	since map[string]time.Time
+	// blocked counts the Pods by gate and key; since is the earliest arrival by gate.
+	blocked map[[2]string]int
+	since   map[string]time.Time
 }
 
 func newSetCollector(now func() time.Time) *setCollector {
@@ -55,7 +55,7 @@ func keyOf(set *apps.CloneSet) types.NamespacedName {
 
 // put records how a pass left a set.
 func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.PodInfo) {
-	found := setState{states: map[apps.LifecycleState]int{}, held: map[[2]string]int{}, since: map[string]time.Time{}}
+	found := setState{states: map[apps.LifecycleState]int{}, blocked: map[[2]string]int{}, since: map[string]time.Time{}}
 	for _, pod := range pods {
 		if !pod.Terminating() {
 			found.states[knownState(pod.State())]++
@@ -64,7 +64,7 @@ func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pod
 	for i := range blocked {
 		b := &blocked[i]
 		for _, key := range b.Keys {
-			found.held[[2]string{b.Gate, key}]++
+			found.blocked[[2]string{b.Gate, key}]++
 		}
 		if earliest, ok := found.since[b.Gate]; !b.Since.IsZero() && (!ok || b.Since.Before(earliest)) {
 			found.since[b.Gate] = b.Since
@@ -111,7 +111,7 @@ func (c *setCollector) Collect(to chan<- prometheus.Metric) {
 		for state, count := range found.states {
 			gauge(c.pods, float64(count), string(state))
 		}
-		for at, count := range found.held {
+		for at, count := range found.blocked {
 			gauge(c.blocked, float64(count), at[0], at[1])
 		}
 		for gate, since := range found.since {

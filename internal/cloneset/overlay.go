@@ -134,11 +134,11 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 			continue
 		}
 		delete(unseen, uid)
-		shown, settled := entry.over(object)
+		shown, caughtUp := entry.over(object)
 		objects = append(objects, shown...)
 		entry.created = false
 		entries[uid] = entry
-		if settled {
+		if caughtUp {
 			delete(entries, uid)
 		} else if now.Sub(entry.at) >= verifyAfter {
 			unverified = append(unverified, entry)
@@ -191,7 +191,7 @@ func beyond[T client.Object](cached []T, version client.Object) bool {
 
 // over lays an entry over the cached object. It returns what a pass sees of it, nothing
 // if it is gone, and whether the cache has caught up.
-func (e answer[T]) over(cached T) (shown []T, settled bool) {
+func (e answer[T]) over(cached T) (shown []T, caughtUp bool) {
 	switch {
 	case e.deleted && cached.GetDeletionTimestamp() == nil && !e.cameBack(cached):
 		return nil, false

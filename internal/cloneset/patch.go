@@ -193,7 +193,7 @@ func podPatch(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) (
 		p.update(pod, a, now)
 		tests = -1
 	case plan.Continue:
-		p.goOn(pod, a, now)
+		p.continueUpdate(pod, a, now)
 	default:
 		p.move(pod, a, now)
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// goOn adds the next step of an update to a patch, if it is due for the Pod as it is. The
+// continueUpdate adds the next step of an update to a patch, if it is due for the Pod as it is. The
 // patch depends on the previous containers being ready.
-func (p *jsonPatch) goOn(pod *corev1.Pod, a *plan.Action, now time.Time) {
+func (p *jsonPatch) continueUpdate(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	labels, annotations := state(a, now)
 	step, ok := inplace.Next(pod, now)
 	if !ok {

@@ -88,8 +88,8 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 	all := wishes{before.NextContainerImages, before.NextContainerResources}.
 		with(wishes{nil, before.Resources}).with(wishes{change.Images, change.Resources})
 	open := all.open(pod)
-	held := slices.DeleteFunc(before.unready(pod, before.begun(), now), open.has)
-	first, rest := turn(pod, open, held)
+	blocking := slices.DeleteFunc(before.unready(pod, before.begun(), now), open.has)
+	first, rest := turn(pod, open, blocking)
 	state := State{
 		Revision: revision, UpdateTimestamp: metav1.NewTime(now), UpdateImages: len(all.images) > 0,
 		LastContainerStatuses: before.LastContainerStatuses, Resources: before.Resources,
@@ -100,7 +100,7 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 	for name := range rest.resources {
 		delete(state.Resources, name)
 	}
-	return state.step(pod, first, rest, held, now)
+	return state.step(pod, first, rest, blocking, now)
 }
 
 // copied is the record with its own maps.
@@ -142,7 +142,7 @@ func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 
 // step records that some containers are due, and what the rest waits for: these, and
 // those that already blocked them.
-func (s State) step(pod *corev1.Pod, first, rest wishes, held []string, now time.Time) Step {
+func (s State) step(pod *corev1.Pod, first, rest wishes, blocking []string, now time.Time) Step {
 	for name := range first.images {
 		s.LastContainerStatuses[name] = lastOf(pod, name, s.LastContainerStatuses, now)
 	}
@@ -151,7 +151,7 @@ func (s State) step(pod *corev1.Pod, first, rest wishes, held []string, now time
 	names := first.names()
 	if !rest.empty() {
 		top := highest(pod, rest.names())
-		required := slices.DeleteFunc(append(held, names...), func(name string) bool { return priorityOf(pod, name) <= top })
+		required := slices.DeleteFunc(append(blocking, names...), func(name string) bool { return priorityOf(pod, name) <= top })
 		slices.Sort(required)
 		s.PreCheckBeforeNext = &PreCheck{ContainersRequiredReady: required}
 	}
@@ -189,12 +189,12 @@ func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now 
 // turn splits wishes into those of the highest priority and those that wait. While a
 // container of a higher priority than all of them is not ready yet, all wait. A Pod
 // without a node needs no order.
-func turn(pod *corev1.Pod, open wishes, held []string) (first, rest wishes) {
+func turn(pod *corev1.Pod, open wishes, blocking []string) (first, rest wishes) {
 	if open.empty() || pod.Spec.NodeName == "" {
 		return open, wishes{}
 	}
 	top := highest(pod, open.names())
-	if slices.ContainsFunc(held, func(name string) bool { return priorityOf(pod, name) > top }) {
+	if slices.ContainsFunc(blocking, func(name string) bool { return priorityOf(pod, name) > top }) {
 		return wishes{}, open
 	}
 	waits := func(name string) bool { return priorityOf(pod, name) < top }

@@ -257,17 +257,17 @@ func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 // allocated to the container counts too.
 func (s State) resized(pod *corev1.Pod, name string, want corev1.ResourceRequirements) bool {
 	status := statusOf(pod, name)
-	if status == nil || status.Resources == nil || !settledDown(status) || resizing(pod) {
+	if status == nil || status.Resources == nil || !startedOrBlocked(status) || resizing(pod) {
 		return false
 	}
 	return !lacks(status.Resources.Limits, want.Limits) &&
 		(!lacks(status.Resources.Requests, want.Requests) || !lacks(status.AllocatedResources, want.Requests))
 }
 
-// settledDown reports whether the container runs, or waits for something other than its
+// startedOrBlocked reports whether the container runs, or waits for something other than its
 // restart: a kubelet that has stopped a container for new resources shows them before it
 // has started it again.
-func settledDown(status *corev1.ContainerStatus) bool {
+func startedOrBlocked(status *corev1.ContainerStatus) bool {
 	waiting := status.State.Waiting
 	return status.State.Running != nil ||
 		(waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing")

@@ -124,9 +124,9 @@ func (s State) String() string {
 	return string(data)
 }
 
-// settling is how long a container must keep running, beyond the time that it may take to
+// stableAfter is how long a container must keep running, beyond the time that it may take to
 // stop, before it counts as the last one where names cannot decide.
-const settling = 10 * time.Second
+const stableAfter = 10 * time.Second
 
 // Done reports whether the kubelet runs what the update asked for; if time alone will
 // decide, it also returns when. It does not check whether the containers are ready.
@@ -203,7 +203,7 @@ func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last Contai
 	if tracked(pod) {
 		return runsOn, time.Time{}
 	}
-	return runsOn, s.since(last).Add(settling)
+	return runsOn, s.since(last).Add(stableAfter)
 }
 
 // ran reports whether the status is of a container that runs, or did. A kubelet that
@@ -224,7 +224,7 @@ func (s State) restarted(pod *corev1.Pod, status *corev1.ContainerStatus, last C
 	if pod.Spec.TerminationGracePeriodSeconds != nil {
 		stopping = *pod.Spec.TerminationGracePeriodSeconds
 	}
-	return true, running.StartedAt.Add(time.Duration(stopping)*time.Second + settling)
+	return true, running.StartedAt.Add(time.Duration(stopping)*time.Second + stableAfter)
 }
 
 // since is when the image of a container was changed.
@@ -241,9 +241,9 @@ func tracked(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration > 0 }
 // seen reports whether the kubelet has observed the Pod's present spec.
 func seen(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration >= pod.Generation }
 
-// Settled reports whether the kubelet runs the Pod's spec, as far as can be known without
+// RunsSpec reports whether the kubelet runs the Pod's spec, as far as can be known without
 // a record of the update.
-func Settled(pod *corev1.Pod) bool {
+func RunsSpec(pod *corev1.Pod) bool {
 	if tracked(pod) {
 		return seen(pod)
 	}

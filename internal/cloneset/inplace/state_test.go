@@ -139,7 +139,7 @@ func TestOldNameOfTheSameImage(t *testing.T) {
 	status := running("main", "app:1", 2, t0.Add(time.Second))
 	setStatus(pod, status)
 	got, at := isDone(t, pod, t0.Add(2*time.Second))
-	if want := t0.Add(time.Second + 30*time.Second + settling); got || !at.Equal(want) {
+	if want := t0.Add(time.Second + 30*time.Second + stableAfter); got || !at.Equal(want) {
 		t.Fatalf("Done = %v, ask again at %v; want %v", got, at, want)
 	}
 	if got, _ := isDone(t, pod, at); !got {
@@ -184,7 +184,7 @@ func TestRollbackWithAnOldKubelet(t *testing.T) {
 	begin(pod, &Change{Images: map[string]string{"main": "app:1"}}, "r1", t0)
 	untracked(pod)
 	got, at := isDone(t, pod, t0)
-	if got || !at.Equal(t0.Add(settling)) {
+	if got || !at.Equal(t0.Add(stableAfter)) {
 		t.Fatalf("Done = %v, ask again at %v", got, at)
 	}
 	if got, _ := isDone(t, pod, at); !got {
@@ -451,19 +451,19 @@ func TestParseState(t *testing.T) {
 // TestSettled: without a record only the status decides.
 func TestSettled(t *testing.T) {
 	pod := runningPod()
-	if !Settled(pod) {
+	if !RunsSpec(pod) {
 		t.Error("a Pod that runs its spec counts as behind")
 	}
 	setImage(pod, "main", "app:2")
-	if Settled(pod) {
+	if RunsSpec(pod) {
 		t.Error("done before the kubelet has seen the spec")
 	}
 	untracked(pod)
-	if Settled(pod) {
+	if RunsSpec(pod) {
 		t.Error("done with another image than the spec's")
 	}
 	setStatus(pod, running("main", "docker.io/library/app:2", 2, t0))
-	if !Settled(pod) {
+	if !RunsSpec(pod) {
 		t.Error("not done with the spec's image")
 	}
 }

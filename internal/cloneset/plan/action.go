@@ -157,7 +157,7 @@ type Blocked struct {
 	Pod string
 	// Gate is the hook in spec.lifecycle, or GateContainer.
 	Gate string
-	// State is where the Pod is held.
+	// State is the Pod's lifecycle state.
 	State apps.LifecycleState
 	// Keys are the labels and finalizers that hold it, or that are missing; with
 	// GateContainer, the kubelet's reason.

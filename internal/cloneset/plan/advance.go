@@ -25,20 +25,20 @@ func (p *pass) advance(v *podState, conditions []Condition) bool {
 		return p.backToGate(v)
 	}
 	if len(v.record.Resizes(v.pod)) > 0 {
-		p.goOn(v, ReasonResize, conditions)
+		p.continueUpdate(v, ReasonResize, conditions)
 		return true
 	}
 	if len(v.record.Waits(v.pod, p.Now)) == 0 && len(v.record.Pending(v.pod)) > 0 {
-		p.goOn(v, ReasonNextContainers, conditions)
+		p.continueUpdate(v, ReasonNextContainers, conditions)
 		return true
 	}
 	p.noteResize(v)
 	return false
 }
 
-// goOn writes the next step. If someone has changed the Pod's state or condition since,
+// continueUpdate writes the next step. If someone has changed the Pod's state or condition since,
 // it restores that the Pod is in an update and out of service.
-func (p *pass) goOn(v *podState, reason string, conditions []Condition) {
+func (p *pass) continueUpdate(v *podState, reason string, conditions []Condition) {
 	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
 	if v.state != apps.StateUpdating {
 		a.To = apps.StateUpdating

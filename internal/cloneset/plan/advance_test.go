@@ -276,8 +276,8 @@ func TestPrioritySteps(t *testing.T) {
 
 // TestPriorityWaitIsTold: which Pod, which container, what waits for it, since when.
 func TestPriorityWaitIsTold(t *testing.T) {
-	held := rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false)))
-	blocked := waiting(held)
+	waits := rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false)))
+	blocked := waiting(waits)
 	if len(blocked) != 1 {
 		t.Fatalf("blocked = %v", blocked)
 	}

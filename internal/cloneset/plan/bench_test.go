@@ -12,9 +12,9 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// crowd is a set with everything happening at once: a rollout with priorities and
+// busySet is a set with everything happening at once: a rollout with priorities and
 // scattering, Pods at every gate, and some to be replaced.
-func crowd(n int, options ...option) *Snapshot {
+func busySet(n int, options ...option) *Snapshot {
 	list := make([]*corev1.Pod, n)
 	for i := range list {
 		name := fmt.Sprintf("web-%05d", i)
@@ -52,7 +52,7 @@ var sizes = []int{100, 1_000, 5_000, 20_000}
 // BenchmarkRead reads all Pods, as the first pass over a set does; later passes read
 // those that have changed.
 func BenchmarkRead(b *testing.B) {
-	s := crowd(5_000)
+	s := busySet(5_000)
 	b.ReportAllocs()
 	for b.Loop() {
 		ReadPods(s.Pods, nil)
@@ -63,7 +63,7 @@ func BenchmarkRead(b *testing.B) {
 func BenchmarkMake(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
-			s := crowd(n, starts(32))
+			s := busySet(n, starts(32))
 			b.ReportAllocs()
 			for b.Loop() {
 				Make(s)
@@ -76,7 +76,7 @@ func BenchmarkMake(b *testing.B) {
 func BenchmarkMakeUnbounded(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
-			s := crowd(n, func(s *Snapshot) { s.Spec.Replicas = n / 2 })
+			s := busySet(n, func(s *Snapshot) { s.Spec.Replicas = n / 2 })
 			b.ReportAllocs()
 			for b.Loop() {
 				Make(s)
@@ -87,7 +87,7 @@ func BenchmarkMakeUnbounded(b *testing.B) {
 
 // BenchmarkReview is what the status is made from.
 func BenchmarkReview(b *testing.B) {
-	s := crowd(5_000)
+	s := busySet(5_000)
 	b.ReportAllocs()
 	for b.Loop() {
 		Review(s)

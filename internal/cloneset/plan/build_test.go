@@ -304,7 +304,7 @@ func soundness(s *Snapshot, p Plan) error {
 	return nil
 }
 
-// held returns an error if an action takes a Pod past a hook that holds it.
+// blocked returns an error if an action takes a Pod past a hook that holds it.
 func held(s *Snapshot, a Action) error {
 	at := apps.LifecycleState(a.Pod.Labels[apps.LabelLifecycleState])
 	hooked := func(hook lifecycle.Hook) bool { return hook.Holds(a.Pod.Labels, a.Pod.Finalizers) }

@@ -45,8 +45,8 @@ func (p *pass) bestOf(planned []*podState, count int) []*podState {
 			old = append(old, v)
 		}
 	}
-	crowd := p.crowding(func(v *podState) bool { return !v.specified })
-	order := append(crowd.take(old, len(old)), crowd.take(updated, len(updated))...)
+	counts := p.countDomains(func(v *podState) bool { return !v.specified })
+	order := append(counts.pick(old, len(old)), counts.pick(updated, len(updated))...)
 	return order[len(order)-count:]
 }
 

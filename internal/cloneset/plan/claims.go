@@ -205,9 +205,9 @@ func (p *pass) taken() map[string]bool {
 	return taken
 }
 
-// settleClaims deletes the claims that no Pod will use again, and creates those that a
+// syncClaims deletes the claims that no Pod will use again, and creates those that a
 // Pod lacks.
-func (p *pass) settleClaims() {
+func (p *pass) syncClaims() {
 	for _, i := range p.instances {
 		if !p.unwanted(i) {
 			continue

@@ -70,7 +70,7 @@ func (d *digest) progress(pod *corev1.Pod) {
 			d.text(c.Name, c.ImageID, c.ContainerID, c.Image)
 			d.flag(c.Ready, c.State.Running != nil, c.State.Waiting != nil, c.Resources != nil)
 			if c.State.Waiting != nil {
-				d.text(cmp.Or(settledReason(c.State.Waiting.Reason), c.State.Waiting.Reason))
+				d.text(cmp.Or(persistentReason(c.State.Waiting.Reason), c.State.Waiting.Reason))
 			}
 			d.resources(c)
 		}

@@ -3,25 +3,25 @@
 // Package plan decides what a CloneSet needs next. It is pure: it turns a Snapshot into a
 // Plan, and the same snapshot gives the same plan.
 //
-// Make runs these steps in this order. Each is in the file of its name, and pays for what
-// it takes out of service from one ledger (ledger.go):
+// Make runs these steps in this order. Each pays from one ledger
+// (ledger.go) for what it takes out of service:
 //
-//	step         decides                                             pays
-//	cancelScaleIn which Pods leave PreparingDelete when a scale-in    nothing
-//	             is taken back
-//	choose       which Pods get the update revision, by partition    nothing
-//	             and order
-//	openLedger   how many Pods serve, and how many are under way     -
-//	refresh      which Pods pass their gate, which conditions are    nothing: these Pods
-//	             wrong, which ended Pods are deleted                 return, or are gone
-//	create       how many Pods are missing, surge included           1 start a Pod
-//	release      which Pods no preDelete hook holds any more         nothing: paid at the gate
-//	replace      which Pods named for deletion are removed           1 start, and 1 available Pod
-//	scaleIn      which surplus Pods are removed                      1 start, and 1 available Pod
-//	update       which chosen Pods change, in place or by recreate   1 start (of half of them),
-//	                                                                 and 1 available Pod
-//	settleClaims which claims are deleted, and which are missing     nothing
-//	prunePodsToDelete    which names leave podsToDelete                      nothing
+//	step              decides                                             pays
+//	cancelScaleIn     which Pods leave PreparingDelete when a scale-in    nothing
+//	                  is cancelled
+//	choose            which Pods get the update revision, by partition    nothing
+//	                  and order
+//	openLedger        how many Pods serve, and how many are under way     -
+//	refresh           which Pods pass their gate, which conditions are    nothing: these Pods
+//	                  wrong, which ended Pods are deleted                 return, or are gone
+//	create            how many Pods are missing, surge included           1 start a Pod
+//	release           which Pods no preDelete hook holds any more         nothing: paid at the gate
+//	replace           which Pods named for deletion are removed           1 start, and 1 available Pod
+//	scaleIn           which surplus Pods are removed                      1 start, and 1 available Pod
+//	update            which chosen Pods change, in place or by recreate   1 start (of half of them),
+//	                                                                      and 1 available Pod
+//	syncClaims        which claims are deleted, and which are missing     nothing
+//	prunePodsToDelete which names leave podsToDelete                      nothing
 //
 // An example: replicas 10, maxUnavailable 2, no surge, type InPlaceIfPossible. web-3
 // crashes. The template gets a new image.

@@ -119,7 +119,7 @@ func TestField_NoStateWithoutAnExit(t *testing.T) {
 					}
 					s := snap(1, method(InPlaceIfPossible), hooks(gates(marking)), with(p))
 					change(s)
-					settle(t, s)
+					runToEnd(t, s)
 					if got := s.Pods[0].Labels[apps.LabelLifecycleState]; got != string(apps.StateNormal) && got != "" {
 						t.Errorf("the Pod ends in %q", got)
 					}

@@ -25,25 +25,25 @@ type ledger struct {
 	// starts counts how many Pods may still be taken out of service or created in this
 	// pass; below 0 means no bound.
 	starts int
-	// settling counts the Pods that left service for an update in place a moment ago, and
-	// settled is when the first of them is no longer counted. A Pod that restarts fast is
+	// draining counts the Pods that left service for an update in place a moment ago, and
+	// drainedUntil is when the first of them is no longer counted. A Pod that restarts fast is
 	// back by then; a slow restart does not block other Pods.
-	settling int
-	settled  time.Time
+	draining     int
+	drainedUntil time.Time
 }
 
-// returnTime is how long others wait for a Pod to return before they follow it.
-const returnTime = time.Second
+// returnWithin is how long others wait for a Pod to return before they follow it.
+const returnWithin = time.Second
 
 // leave counts a Pod that has been out of service since then.
 func (l *ledger) leave(since, now time.Time) {
-	end := since.Add(returnTime)
+	end := since.Add(returnWithin)
 	if since.IsZero() || !now.Before(end) {
 		return
 	}
-	l.settling++
-	if l.settled.IsZero() || end.Before(l.settled) {
-		l.settled = end
+	l.draining++
+	if l.drainedUntil.IsZero() || end.Before(l.drainedUntil) {
+		l.drainedUntil = end
 	}
 }
 

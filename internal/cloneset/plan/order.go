@@ -16,7 +16,7 @@ import (
 )
 
 // byUse orders Pods by how little is lost when one is deleted. Ties are ordered by how
-// crowded their domains are (see crowding), then byAge.
+// full their domains are (see domainCounts), then byAge.
 func byUse(a, b *podState) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),

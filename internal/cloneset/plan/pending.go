@@ -11,12 +11,12 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// turnBack relabels a Pod with the revision that it runs, and reports whether a revision
+// cancelPending relabels a Pod with the revision that it runs, and reports whether a revision
 // fits. OpenKruise labels a Pod first and changes its containers after the grace period;
 // a Pod that it left in between, and that is not to be updated now, would stay out of
 // service for as long as the set is paused. Relabelling drops the waiting update, and the
 // next pass brings the Pod back.
-func (p *pass) turnBack(v *podState) bool {
+func (p *pass) cancelPending(v *podState) bool {
 	if !v.pending || v.chosen || v.specified {
 		return false
 	}

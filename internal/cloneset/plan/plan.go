@@ -28,8 +28,8 @@ type pass struct {
 	queue []*podState
 	// begun counts the Pods whose update this pass advances.
 	begun int
-	// made counts Pods for replace; nil if no Pod waits to be replaced.
-	made *making
+	// replacing counts the Pods for replace; nil if no Pod waits to be replaced.
+	replacing *replacements
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named map[string]bool
 	// instances are those that have claims, in the order of their ids.
@@ -55,7 +55,7 @@ func Make(s *Snapshot) Plan {
 	p.replace()
 	p.scaleIn()
 	p.update()
-	p.settleClaims()
+	p.syncClaims()
 	p.prunePodsToDelete()
 	return p.finish()
 }

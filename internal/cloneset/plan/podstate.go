@@ -114,7 +114,7 @@ func (s *Snapshot) availability(f *PodInfo) (bool, time.Time) {
 func restarting(pod *corev1.Pod, now time.Time) (*inplace.State, bool, time.Time) {
 	state, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
-		return nil, !inplace.Settled(pod), time.Time{}
+		return nil, !inplace.RunsSpec(pod), time.Time{}
 	}
 	if !state.UnderWay(pod) {
 		state = state.ImagesOnly()

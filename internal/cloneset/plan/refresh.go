@@ -26,7 +26,7 @@ func (p *pass) refresh() {
 }
 
 func (p *pass) refreshPod(v *podState) {
-	if p.turnBack(v) {
+	if p.cancelPending(v) {
 		return
 	}
 	pod := v.lifecycle()

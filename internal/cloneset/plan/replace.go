@@ -19,32 +19,32 @@ func (p *pass) replace() {
 	if len(waiting) == 0 {
 		return
 	}
-	made := p.beingMade()
-	p.made = made
+	inFlight := p.countReplacements()
+	p.replacing = inFlight
 	stays := func(v *podState) bool { return !v.leaving && !v.removed }
-	for _, v := range p.crowding(stays).take(waiting, len(waiting)) {
+	for _, v := range p.countDomains(stays).pick(waiting, len(waiting)) {
 		if v.fixed {
 			continue
 		}
-		if !p.ledger.takeDown(v, made.roomFor(v, &p.ledger)) {
+		if !p.ledger.takeDown(v, inFlight.roomFor(v, &p.ledger)) {
 			if p.outOfStarts() {
 				return
 			}
 			continue
 		}
 		p.remove(v, ReasonSpecified)
-		made.took(v)
+		inFlight.took(v)
 		if v.leaving {
-			made.taken++ // one that is deleted outright is missing from the surplus instead
+			inFlight.taken++ // one that is deleted outright is missing from the surplus instead
 		}
 	}
 }
 
-// making counts the Pods that are being created or removed, so that Pods which are
+// replacements counts the Pods that are being created or removed, so that Pods which are
 // unavailable anyway are replaced in small batches, each after the replacements of the
 // previous batch. Pods that are merely broken, and older than the one to be replaced, do
 // not block others.
-type making struct {
+type replacements struct {
 	// created are the sorted creation times of unavailable Pods.
 	created []time.Time
 	// taken counts those that are at the gate, or were created in this pass.
@@ -53,14 +53,14 @@ type making struct {
 	oldest time.Time
 }
 
-func (m *making) took(v *podState) {
+func (m *replacements) took(v *podState) {
 	if m.oldest.IsZero() || v.created.Before(m.oldest) {
 		m.oldest = v.created
 	}
 }
 
-func (p *pass) beingMade() *making {
-	m := &making{}
+func (p *pass) countReplacements() *replacements {
+	m := &replacements{}
 	for _, v := range p.pods {
 		switch {
 		case v.leaving:
@@ -80,7 +80,7 @@ func (p *pass) beingMade() *making {
 
 // roomFor reports whether one more unavailable Pod may be replaced. The room must also
 // suffice for those that this pass already replaces: their order of deletion is unknown.
-func (m *making) roomFor(v *podState, l *ledger) bool {
+func (m *replacements) roomFor(v *podState, l *ledger) bool {
 	oldest := v.created
 	if !m.oldest.IsZero() && m.oldest.Before(oldest) {
 		oldest = m.oldest
@@ -91,7 +91,7 @@ func (m *making) roomFor(v *podState, l *ledger) bool {
 // roomBeside reports whether a Pod whose update has begun may be recreated in a pass that
 // replaces others. As an older Pod it blocked none of them; while being removed it would,
 // and their order of deletion is unknown.
-func (m *making) roomBeside(v *podState, l *ledger) bool {
+func (m *replacements) roomBeside(v *podState, l *ledger) bool {
 	if m == nil || m.oldest.IsZero() || !v.underway || v.created.After(m.oldest) {
 		return true
 	}
@@ -99,7 +99,7 @@ func (m *making) roomBeside(v *podState, l *ledger) bool {
 }
 
 // room reports whether one more Pod may be created while one of that age is replaced.
-func (m *making) room(oldest time.Time, l *ledger) bool {
+func (m *replacements) room(oldest time.Time, l *ledger) bool {
 	notLater, _ := slices.BinarySearchFunc(m.created, oldest, func(at, limit time.Time) int {
 		if at.After(limit) {
 			return 1

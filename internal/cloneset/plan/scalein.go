@@ -48,14 +48,14 @@ func (p *pass) victims(count int) []*podState {
 			old = append(old, v)
 		}
 	}
-	crowd := p.crowding(func(v *podState) bool { return !v.doomed() && !v.leaving })
+	counts := p.countDomains(func(v *podState) bool { return !v.doomed() && !v.leaving })
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
-	out := crowd.take(old, surplusOld)
-	out = append(out, crowd.take(updated, count-len(out))...)
+	out := counts.pick(old, surplusOld)
+	out = append(out, counts.pick(updated, count-len(out))...)
 	gone := make(map[*podState]bool, len(out))
 	for _, v := range out {
 		gone[v] = true
 	}
 	kept := slices.DeleteFunc(old, func(v *podState) bool { return gone[v] })
-	return append(out, crowd.take(kept, count-len(out))...)
+	return append(out, counts.pick(kept, count-len(out))...)
 }

@@ -109,7 +109,7 @@ type Spec struct {
 	MinReady time.Duration
 	// ProgressDeadline is how long a rollout may stall; 0 means forever.
 	ProgressDeadline time.Duration
-	// Spread decides which Pods are crowded; without it, those that share a node.
+	// Spread decides which Pods share a domain; without it, a node is one.
 	Spread []SpreadTerm
 	Hooks  lifecycle.Hooks
 }

@@ -4,9 +4,8 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -46,27 +45,27 @@ func (t *SpreadTerm) domain(p *podState, nodes map[string]map[string]string) (st
 	return value, ok
 }
 
-// crowding counts Pods by domain, and picks victims from the fullest domains. Each victim
+// domainCounts counts Pods by domain, and picks victims from the fullest domains. Each victim
 // counts as gone for the next one, so that the domains stay even however many are
 // removed.
-type crowding struct {
+type domainCounts struct {
 	terms []SpreadTerm
 	nodes map[string]map[string]string
-	// places maps the domains of each term to their index in counts.
-	places []map[string]int
+	// indexes maps the domains of each term to their index in counts.
+	indexes []map[string]int
 	// counts are the numbers of Pods; the first stands for no domain, and stays 0.
 	counts []int
 }
 
-// crowding counts the Pods of the set that are to stay so far.
-func (p *pass) crowding(stays func(*podState) bool) *crowding {
-	c := &crowding{terms: p.Spec.Spread, nodes: p.Nodes, counts: make([]int, 1)}
+// countDomains counts the Pods of the set that are to stay so far.
+func (p *pass) countDomains(stays func(*podState) bool) *domainCounts {
+	c := &domainCounts{terms: p.Spec.Spread, nodes: p.Nodes, counts: make([]int, 1)}
 	if len(c.terms) == 0 {
 		c.terms = byNode()
 	}
-	c.places = make([]map[string]int, len(c.terms))
-	for i := range c.places {
-		c.places[i] = map[string]int{}
+	c.indexes = make([]map[string]int, len(c.terms))
+	for i := range c.indexes {
+		c.indexes[i] = map[string]int{}
 	}
 	for _, v := range p.pods {
 		if stays(v) {
@@ -77,46 +76,46 @@ func (p *pass) crowding(stays func(*podState) bool) *crowding {
 }
 
 // domains are the Pod's indexes in counts, one for each term.
-func (c *crowding) domains(v *podState) []int {
+func (c *domainCounts) domains(v *podState) []int {
 	out := make([]int, len(c.terms))
 	for i := range c.terms {
 		name, ok := c.terms[i].domain(v, c.nodes)
 		if !ok {
 			continue
 		}
-		place, known := c.places[i][name]
+		index, known := c.indexes[i][name]
 		if !known {
-			place = len(c.counts)
-			c.places[i][name], c.counts = place, append(c.counts, 0)
+			index = len(c.counts)
+			c.indexes[i][name], c.counts = index, append(c.counts, 0)
 		}
-		out[i] = place
+		out[i] = index
 	}
 	return out
 }
 
-func (c *crowding) add(domains []int, n int) {
-	for _, place := range domains {
-		if place > 0 {
-			c.counts[place] += n
+func (c *domainCounts) add(domains []int, n int) {
+	for _, index := range domains {
+		if index > 0 {
+			c.counts[index] += n
 		}
 	}
 }
 
-// cell holds the Pods that share all their domains, the next victim first.
-type cell struct {
+// group holds the Pods that share all their domains, the next victim first.
+type group struct {
 	domains []int
 	pods    []*podState
 }
 
-// take returns that many of the Pods, or all of them, in victim order. A victim changes
-// nothing that distinguishes Pods of one cell, so only the first of each must be
+// pick returns that many of the Pods, or all of them, in victim order. A victim changes
+// nothing that distinguishes Pods of one group, so only the first of each must be
 // examined.
-func (c *crowding) take(pods []*podState, count int) []*podState {
-	cells := c.cells(pods)
+func (c *domainCounts) pick(pods []*podState, count int) []*podState {
+	groups := c.groups(pods)
 	out := make([]*podState, 0, min(count, len(pods)))
 	for len(out) < min(count, len(pods)) {
-		best := cells[0]
-		for _, other := range cells[1:] {
+		best := groups[0]
+		for _, other := range groups[1:] {
 			if c.compare(other, best) < 0 {
 				best = other
 			}
@@ -124,29 +123,25 @@ func (c *crowding) take(pods []*podState, count int) []*podState {
 		out = append(out, best.pods[0])
 		c.add(best.domains, -1)
 		if best.pods = best.pods[1:]; len(best.pods) == 0 {
-			cells = slices.DeleteFunc(cells, func(one *cell) bool { return one == best })
+			groups = slices.DeleteFunc(groups, func(one *group) bool { return one == best })
 		}
 	}
 	return out
 }
 
-// cells groups Pods that share all their domains, in the order of their first Pods.
-func (c *crowding) cells(pods []*podState) []*cell {
+// groups groups Pods that share all their domains, in the order of their first Pods.
+func (c *domainCounts) groups(pods []*podState) []*group {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b *podState) int { return cmp.Or(byUse(a, b), byAge(a, b)) })
-	var out []*cell
-	known := map[string]*cell{}
+	var out []*group
+	known := map[string]*group{}
 	for _, v := range pods {
 		domains := c.domains(v)
-		var key strings.Builder
-		for _, place := range domains {
-			key.WriteString(strconv.Itoa(place))
-			key.WriteByte(' ')
-		}
-		one := known[key.String()]
+		key := fmt.Sprint(domains)
+		one := known[key]
 		if one == nil {
-			one = &cell{domains: domains}
-			known[key.String()] = one
+			one = &group{domains: domains}
+			known[key] = one
 			out = append(out, one)
 		}
 		one.pods = append(one.pods, v)
@@ -154,8 +149,8 @@ func (c *crowding) cells(pods []*podState) []*cell {
 	return out
 }
 
-// compare decides which cell's first Pod goes first.
-func (c *crowding) compare(a, b *cell) int {
+// compare decides which group's first Pod goes first.
+func (c *domainCounts) compare(a, b *group) int {
 	if order := byUse(a.pods[0], b.pods[0]); order != 0 {
 		return order
 	}

@@ -43,7 +43,7 @@ func placed(nodes string, options ...podOption) []*corev1.Pod {
 	return out
 }
 
-// TestSpreadConstraints: the most crowded domain loses a Pod first, as if the earlier
+// TestSpreadConstraints: the fullest domain loses a Pod first, as if the earlier
 // victims were gone.
 func TestSpreadConstraints(t *testing.T) {
 	only := func(s *Snapshot) {

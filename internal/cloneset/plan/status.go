@@ -22,7 +22,7 @@ func Review(s *Snapshot) (Counts, []Blocked) {
 	for i := range s.Pods {
 		var v podState
 		s.read(&v, s.at(i))
-		waiting = append(waiting, s.held(&v)...)
+		waiting = append(waiting, s.blocked(&v)...)
 		if v.active() {
 			c.add(&v)
 		}

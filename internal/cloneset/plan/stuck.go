@@ -31,9 +31,9 @@ type Stuck struct {
 	Reason string
 }
 
-// settledReason returns the reason of a stuck waiting container; "" if it is not stuck.
+// persistentReason returns the reason of a stuck waiting container; "" if it is not stuck.
 // Of reasons that a kubelet alternates between, it returns the one that persists.
-func settledReason(reason string) string {
+func persistentReason(reason string) string {
 	switch reason {
 	case "ErrImagePull", reasonImage:
 		return reasonImage
@@ -65,7 +65,7 @@ func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
 func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	reason := ""
 	if waiting := status.State.Waiting; waiting != nil {
-		reason = settledReason(waiting.Reason)
+		reason = persistentReason(waiting.Reason)
 	} else if crash := crashed(status); crash != nil {
 		// Otherwise a crashing container would alternate between stuck and not.
 		reason = reasonCrash

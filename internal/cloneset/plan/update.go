@@ -29,27 +29,27 @@ func (p *pass) update() {
 func (p *pass) recreate(v *podState) {
 	switch {
 	case p.ClaimsRefused != "":
-	case !p.made.roomBeside(v, &p.ledger):
+	case !p.replacing.roomBeside(v, &p.ledger):
 		p.plan.More = true // after those that were named
 	case p.takeDown(v):
 		p.remove(v, ReasonRecreate)
-		if v.leaving && p.made != nil {
-			p.made.taken++
+		if v.leaving && p.replacing != nil {
+			p.replacing.taken++
 		}
 	}
 }
 
-// crowded reports whether a serving Pod must stay until those that left before it are
+// rateLimited reports whether a serving Pod must stay until those that left before it are
 // back, or are slow: the budget is a bound, not a target to fill at once.
-func (p *pass) crowded(v *podState) bool {
+func (p *pass) rateLimited(v *podState) bool {
 	if p.Starts == 0 || !v.available {
 		return false
 	}
-	if p.ledger.settling >= p.Starts {
-		p.wakeAt(p.ledger.settled)
+	if p.ledger.draining >= p.Starts {
+		p.wakeAt(p.ledger.drainedUntil)
 		return true
 	}
-	p.ledger.settling++
+	p.ledger.draining++
 	return false
 }
 
@@ -143,7 +143,7 @@ func (p *pass) restart(v *podState, change *inplace.Change) {
 		p.wakeAt(at)
 		return
 	}
-	if p.crowded(v) || !p.takeDown(v) {
+	if p.rateLimited(v) || !p.takeDown(v) {
 		return
 	}
 	p.act(v, p.restartOf(change, drained || v.changing()))

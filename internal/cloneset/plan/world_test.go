@@ -173,8 +173,8 @@ func readPod(p *corev1.Pod) PodInfo {
 	return f
 }
 
-// settle runs plans, kubelets and operators until nothing more happens.
-func settle(t testing.TB, s *Snapshot) {
+// runToEnd runs plans, kubelets and operators until nothing more happens.
+func runToEnd(t testing.TB, s *Snapshot) {
 	t.Helper()
 	w := &world{s: s}
 	for range 200 {
@@ -190,7 +190,7 @@ func settle(t testing.TB, s *Snapshot) {
 			return
 		}
 	}
-	t.Fatalf("does not settle; the last plan: %v", describe(Make(s)))
+	t.Fatalf("does not come to an end; the last plan: %v", describe(Make(s)))
 }
 
 // turn lets each kubelet and operator act: all of them in name order, or two of three in

@@ -10,8 +10,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// held returns what a Pod waits for after a pass.
-func (s *Snapshot) held(v *podState) []Blocked {
+// blocked returns what a Pod waits for after a pass.
+func (s *Snapshot) blocked(v *podState) []Blocked {
 	if s.Deleting || v.terminate {
 		return nil
 	}
