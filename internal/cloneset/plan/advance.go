@@ -43,7 +43,7 @@ func (p *pass) continueUpdate(v *podState, reason string, conditions []Condition
 	if v.state != apps.StateUpdating {
 		a.To = apps.StateUpdating
 	}
-	if v.inPlaceReady.Status != corev1.ConditionFalse {
+	if v.inPlaceReady.Status == corev1.ConditionTrue {
 		a.Conditions = append(conditions, outOfService(v.revision))
 	}
 	p.act(v, a)

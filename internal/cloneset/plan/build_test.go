@@ -274,6 +274,20 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 	return p
 }
 
+// planCase is a snapshot, and the actions of its plan.
+type planCase struct {
+	name string
+	s    *Snapshot
+	want []string
+}
+
+func expectEach(t *testing.T, cases []planCase) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { expect(t, c.s, c.want...) })
+	}
+}
+
 // soundness returns what is wrong with a plan, whatever the snapshot.
 func soundness(s *Snapshot, p Plan) error {
 	seen := map[string]bool{}

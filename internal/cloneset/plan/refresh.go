@@ -58,6 +58,8 @@ func (p *pass) conditions(v *podState, next apps.LifecycleState) []Condition {
 		if !p.keptOut(v, next) {
 			out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInPlaceDone})
 		}
+	case v.inPlaceReady.Status == "" && p.keptOut(v, next): // somebody has removed it
+		out = append(out, outOfService(v.revision))
 	case v.inPlaceReady.Status == "" && v.inPlaceReadyGate:
 		out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInService})
 	}

@@ -234,6 +234,29 @@ func TestInPlaceSteps(t *testing.T) {
 	}
 }
 
+// TestRemovedCondition: without its condition, a Pod stays out of service until its update
+// is done.
+func TestRemovedCondition(t *testing.T) {
+	removed := func(p *corev1.Pod) {
+		p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == apps.ConditionInPlaceUpdateReady })
+	}
+	noGate := func(p *corev1.Pod) { p.Spec.ReadinessGates = p.Spec.ReadinessGates[1:] }
+	inPlace := method(InPlaceIfPossible)
+	expectEach(t, []planCase{
+		{"in service", snap(1, with(pod("a", 1, removed))), []string{"move a (Conditions) InPlaceUpdateReady=True"}},
+		{"under way", snap(1, inPlace, toRevision(rev(2)), with(pod("a", 1, updating(2), removed))), []string{"move a (Conditions) InPlaceUpdateReady=False"}},
+		{"under way, without the gate", snap(1, inPlace, toRevision(rev(2)), with(pod("a", 1, noGate, updating(2), removed))), []string{"move a (Conditions) InPlaceUpdateReady=False"}},
+		{"done", snap(1, inPlace, toRevision(rev(2)), with(pod("a", 1, updating(2), restarted, removed))), []string{"move a (UpdateDone) to Normal InPlaceUpdateReady=True"}},
+		{"a resize is due", sizedSet(pod("a", 1, hasCPU("100m"), resizing(false), removed)), []string{resizesA + readyFalse}},
+		{"the next containers are due", rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(true), removed)), []string{nextA + readyFalse}},
+		{"a newer revision", snap(1, inPlace, toRevision(rev(2)), toRevision(rev(3)), with(pod("a", 1, updating(2), removed))), []string{updatesA(3)}},
+	})
+	p := Make(snap(1, toRevision(rev(2)), with(pod("a", 1, updating(2), removed))))
+	if c := p.Actions[0].Conditions[0]; c.Message != "web-r2" {
+		t.Errorf("the condition names %q, not the revision of the update", c.Message)
+	}
+}
+
 // TestNotTooManyAtOnce: Pods that have just left service for an update are waited for, at
 // most a second, before others follow.
 func TestNotTooManyAtOnce(t *testing.T) {
