@@ -112,7 +112,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 // open builds and starts everything and shows the progress.
 func open(ctx context.Context, o Options) (*stage, error) {
-	display := progress.Show(progress.ScreenOf(o.Out))
+	display := progress.Show(o.Out)
 	defer display.Close()
 	// The cluster would also report its end, where the tables belong.
 	opening := &atomic.Bool{}

@@ -223,19 +223,15 @@ func (s *stage) stopUsher(ctx context.Context) error {
 
 // meter lists the processes whose CPU time is reported.
 func (s *stage) meter() (meter, error) {
-	components, err := s.cluster.Components()
-	if err != nil {
-		return nil, err
-	}
 	m := meter{os.Getpid(): roleHarness}
-	for _, c := range components {
-		switch c.Name {
+	for name, pid := range s.cluster.PIDs() {
+		switch name {
 		case build.Etcd:
-			m[c.Process.PID] = roleEtcd
+			m[pid] = roleEtcd
 		case build.APIServer:
-			m[c.Process.PID] = roleAPIServer
+			m[pid] = roleAPIServer
 		default:
-			m[c.Process.PID] = roleOthers
+			m[pid] = roleOthers
 		}
 	}
 	if s.usher != nil {

@@ -55,7 +55,7 @@ func apiServerArgs(l layout, p ports, auditLog string, extra []string) []string 
 		"--allow-privileged=true",
 		"--service-cluster-ip-range=" + serviceRange,
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + l.pki("sa.pub"),
+		"--service-account-key-file=" + l.pki("sa.key"),
 		"--service-account-signing-key-file=" + l.pki("sa.key"),
 		"--endpoint-reconciler-type=none",
 		"--enable-priority-and-fairness=false",
@@ -144,10 +144,16 @@ func controllerManagerArgs(l layout, p ports, extra []string) []string {
 	}, extra...)
 }
 
-// schedulerArgs are the arguments of kube-scheduler; settings without a flag are in
-// schedulerConfig.
-func schedulerArgs(l layout, p ports, extra []string) []string {
-	return append([]string{
+// schedulerConfig sets the request rate, which has no flag; its default is 50 a second.
+const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: false}
+clientConnection: {kubeconfig: %q, qps: 5000, burst: 10000}
+`
+
+// schedulerArgs are the arguments of kube-scheduler.
+func schedulerArgs(l layout, p ports) []string {
+	return []string{
 		"--config=" + l.config("kube-scheduler.yaml"),
 		"--authentication-kubeconfig=" + l.config("kube-scheduler.kubeconfig"),
 		"--authorization-kubeconfig=" + l.config("kube-scheduler.kubeconfig"),
@@ -155,5 +161,5 @@ func schedulerArgs(l layout, p ports, extra []string) []string {
 		fmt.Sprintf("--secure-port=%d", p.scheduler),
 		"--tls-cert-file=" + l.pki("components.crt"),
 		"--tls-private-key-file=" + l.pki("components.key"),
-	}, extra...)
+	}
 }

@@ -4,21 +4,22 @@ package cluster_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -26,51 +27,30 @@ import (
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // bound limits how long a test waits.
 const bound = 30 * time.Second
 
-// world is one running cluster, shared by the steps of TestCluster.
-type world struct {
-	cluster *cluster.Cluster
-	admin   kubernetes.Interface
-	audit   string
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, holds func() error) {
+	t.Helper()
+	var last error
+	poll := func(context.Context) (bool, error) {
+		last = holds()
+		return last == nil, nil
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, bound, true, poll); err != nil {
+		t.Fatalf("%s: %v: %v", what, err, last)
+	}
 }
 
-// TestCluster covers the life of a cluster from start to end.
-func TestCluster(t *testing.T) {
-	w := &world{audit: filepath.Join(t.TempDir(), "audit.log")}
-	c, err := cluster.Start(t.Context(), cluster.Options{Dir: t.TempDir(), AuditLog: w.audit})
+func client(t *testing.T, config *rest.Config, err error) kubernetes.Interface {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stop(t, c) })
-	w.cluster, w.admin = c, client(t, c.RESTConfig())
-	steps := []struct {
-		name string
-		run  func(*testing.T, *world)
-	}{
-		{"the version is the pinned one", testVersion},
-		{"kubectl's configuration works", testKubeconfig},
-		{"a user has the rights of RBAC only", testUser},
-		{"a group has rights too", testGroup},
-		{"controllers and scheduler work", testScheduling},
-		{"the audit log tells the user agents", testAudit},
-		{"a second cluster in the folder is refused", testSecondCluster},
-		{"the API server stops and starts", testAPIServer},
-		{"a component that ends is reported", testDeadComponent},
-		{"the end leaves no process", testEnd},
-	}
-	for _, step := range steps {
-		if !t.Run(step.name, func(t *testing.T) { step.run(t, w) }) {
-			break
-		}
-	}
-}
-
-func client(t *testing.T, config *rest.Config) kubernetes.Interface {
-	t.Helper()
 	set, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -78,293 +58,226 @@ func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 	return set
 }
 
-func clientFrom(t *testing.T, kubeconfig string) kubernetes.Interface {
+// start starts a cluster and stops it at the end of the test.
+func start(t *testing.T, o cluster.Options) *cluster.Cluster {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	c, err := cluster.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client(t, config)
-}
-
-func stop(t *testing.T, c *cluster.Cluster) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
-	defer cancel()
-	if err := c.Stop(ctx); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() error) {
-	t.Helper()
-	deadline := time.After(bound)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for err := holds(); err != nil; err = holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within %s: %s: %v", bound, what, err)
+	t.Cleanup(func() {
+		if err := c.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("stop: %v", err)
 		}
-	}
+	})
+	return c
 }
 
-func testVersion(t *testing.T, w *world) {
-	version, err := w.admin.Discovery().ServerVersion()
+// TestCluster covers the life of a cluster from start to end.
+func TestCluster(t *testing.T) {
+	dir, audit := t.TempDir(), filepath.Join(t.TempDir(), "audit.log")
+	c := start(t, cluster.Options{Dir: dir, AuditLog: audit})
+	admin := client(t, c.RESTConfig(), nil)
+	version, err := admin.Discovery().ServerVersion()
+	if err != nil || version.GitVersion != c.Version() {
+		t.Errorf("the server is %v, %v; pinned is %s", version, err, c.Version())
+	}
+	_, err = cluster.Start(t.Context(), cluster.Options{Dir: dir})
+	var inUse *cluster.InUseError
+	if !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
+		t.Errorf("a second cluster in the directory: %v, want *InUseError", err)
+	}
+	user(t, c, admin)
+	text, err := os.ReadFile(audit)
+	if err != nil || !strings.Contains(string(text), `"user":{"username":"tester"`) || strings.Contains(string(text), `"stage":"RequestReceived"`) {
+		t.Errorf("the audit log lacks a user's requests, or has each twice: %v", err)
+	}
+	apiServer(t, c, admin)
+	end(t, c, dir)
+}
+
+// user checks that a user has the rights that RBAC grants, and no others.
+func user(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface) {
+	path, err := c.UserKubeconfig("tester", "crew")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if version.GitVersion != w.cluster.Version() || version.GitVersion != "v1.36.3" || version.Major != "1" || version.Minor != "36" {
-		t.Errorf("the server says %+v, pinned is %s", version, w.cluster.Version())
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%s: mode %v, %v; want 0600", path, info, err)
 	}
-}
-
-func testKubeconfig(t *testing.T, w *world) {
-	namespaces, err := clientFrom(t, w.cluster.Kubeconfig()).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(namespaces.Items) < 4 {
-		t.Errorf("namespaces: %v, %v; want at least the four first ones", namespaces, err)
-	}
-	if config := w.cluster.RESTConfig(); config.QPS != -1 {
-		t.Errorf("the client's rate limit is %v, want none", config.QPS)
-	}
-}
-
-func testUser(t *testing.T, w *world) {
-	path, err := w.cluster.UserKubeconfig("tester")
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := clientFrom(t, path)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	tester := client(t, config, err)
 	list := func() error {
-		_, err := user.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+		_, err := tester.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
 		return err
 	}
 	if err := list(); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `"tester"`) {
 		t.Fatalf("without a role: %v, want Forbidden for tester", err)
 	}
-	bind(t, w, "see-pods", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "tester"})
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "crew"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "crew"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+	}
+	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the role is known", list)
-	if err := user.CoreV1().Pods("default").Delete(t.Context(), "none", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	if err := tester.CoreV1().Pods("default").Delete(t.Context(), "none", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a delete, which the role does not allow: %v, want Forbidden", err)
 	}
 }
 
-func testGroup(t *testing.T, w *world) {
-	path, err := w.cluster.UserKubeconfig("somebody", "crew")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bind(t, w, "crew-sees-pods", rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "crew"})
-	user := clientFrom(t, path)
-	eventually(t, "the role is known", func() error {
-		_, err := user.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
-		return err
-	})
-}
-
-// bind lets a subject see the Pods of the default namespace.
-func bind(t *testing.T, w *world, name string, subject rbacv1.Subject) {
-	t.Helper()
-	role := &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},
-	}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Subjects:   []rbacv1.Subject{subject},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-	}
-	_, roleErr := w.admin.RbacV1().Roles("default").Create(t.Context(), role, metav1.CreateOptions{})
-	_, bindErr := w.admin.RbacV1().RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
-	if err := errors.Join(roleErr, bindErr); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// testScheduling creates a ReplicationController and a bare Node object: the controller
-// manager creates the Pod and the scheduler binds it.
-func testScheduling(t *testing.T, w *world) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "paper"}}
-	node, err := w.admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	node.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10")}
-	node.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(),
-	}}
-	node.ResourceVersion = "" // the controller manager writes to a new node too
-	if _, err := w.admin.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	labels := map[string]string{"app": "web"}
-	one := int32(1)
-	rc := &corev1.ReplicationController{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: corev1.ReplicationControllerSpec{Replicas: &one, Selector: labels, Template: &corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.org/web:1"}}},
-		}},
-	}
-	if _, err := w.admin.CoreV1().ReplicationControllers("default").Create(t.Context(), rc, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "a Pod is bound to the node", func() error {
-		pods, err := w.admin.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
-		if err != nil {
-			return err
-		}
-		if len(pods.Items) != 1 || pods.Items[0].Spec.NodeName != "paper" {
-			return errors.New("there is none yet")
-		}
-		return nil
-	})
-}
-
-// auditEvent is what the tests read from a line of the audit log.
-type auditEvent struct {
-	Level, Stage, Verb, UserAgent string
-	RequestObject                 json.RawMessage
-	ObjectRef                     struct{ Resource string }
-}
-
-func readAudit(t *testing.T, path string) []auditEvent {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	events := []auditEvent{}
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasSuffix(line, "\n") {
-			continue // not fully written yet
-		}
-		var event auditEvent
-		if err := json.Unmarshal([]byte(line), &event); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		events = append(events, event)
-	}
-	return events
-}
-
-func testAudit(t *testing.T, w *world) {
-	creates := map[string]int{}
-	for _, event := range readAudit(t, w.audit) {
-		if event.Level != "Metadata" || event.RequestObject != nil || event.Stage == "RequestReceived" {
-			t.Fatalf("want metadata of answered requests only, got %+v", event)
-		}
-		if event.Verb == "create" && event.ObjectRef.Resource == "pods" {
-			agent, _, _ := strings.Cut(event.UserAgent, "/")
-			creates[agent]++
-		}
-	}
-	// The creation of the Pod itself, and the scheduler's binding.
-	if creates["kube-controller-manager"] != 1 || creates["kube-scheduler"] != 1 {
-		t.Errorf("Pod creations by user agent: %v; want one of the controller manager and one of the scheduler", creates)
-	}
-}
-
-func testSecondCluster(t *testing.T, w *world) {
-	_, err := cluster.Start(t.Context(), cluster.Options{Dir: w.cluster.Dir()})
-	var inUse *cluster.InUseError
-	if !errors.As(err, &inUse) || inUse.Dir != w.cluster.Dir() {
-		t.Errorf("error is %v, want *InUseError", err)
-	}
-}
-
-func testAPIServer(t *testing.T, w *world) {
-	defaults := func() error {
-		_, err := w.admin.CoreV1().ReplicationControllers("default").Get(t.Context(), "web", metav1.GetOptions{})
+// apiServer checks that the API server ends and comes back with its data.
+func apiServer(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface) {
+	read := func() error {
+		_, err := admin.RbacV1().ClusterRoleBindings().Get(t.Context(), "crew", metav1.GetOptions{})
 		return err
 	}
-	ends := map[string]func() error{
-		"stopped": func() error { return w.cluster.StopAPIServer(t.Context()) },
-		"killed":  w.cluster.KillAPIServer,
-	}
-	for _, how := range []string{"stopped", "killed"} {
-		for range 2 { // the second has nothing to do
-			if err := ends[how](); err != nil {
-				t.Fatalf("%s: %v", how, err)
-			}
-		}
-		if err := defaults(); err == nil {
-			t.Fatalf("an API server that was %s answers", how)
-		}
-		for range 2 {
-			if err := w.cluster.StartAPIServer(t.Context()); err != nil {
-				t.Fatalf("start after it was %s: %v", how, err)
-			}
-		}
-		if err := defaults(); err != nil {
-			t.Fatalf("after it was %s and started: %v", how, err)
+	for range 2 { // the second has nothing to do
+		if err := c.KillAPIServer(); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := w.cluster.RestartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := read(); err == nil {
+		t.Fatal("an API server that was killed answers")
 	}
-	if err := defaults(); err != nil {
-		t.Errorf("after a restart: %v", err)
+	for range 2 {
+		if err := c.StartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	select {
-	case <-w.cluster.Done():
-		t.Errorf("an end that was asked for is reported: %v", w.cluster.Err())
-	default:
+	if err := read(); err != nil || c.Err() != nil {
+		t.Fatalf("after it was killed and started: %v; the cluster: %v", err, c.Err())
 	}
 }
 
-func components(t *testing.T, c *cluster.Cluster) []cluster.Component {
-	t.Helper()
-	list, err := c.Components()
-	if err != nil {
-		t.Fatal(err)
+// end checks that an unexpected end of a component is reported, and that Stop ends the
+// others.
+func end(t *testing.T, c *cluster.Cluster, dir string) {
+	pids := c.PIDs()
+	if len(pids) != 4 {
+		t.Fatalf("components are %v, want four", pids)
 	}
-	return list
-}
-
-func testDeadComponent(t *testing.T, w *world) {
-	all := components(t, w.cluster)
-	names := []string{}
-	for _, c := range all {
-		names = append(names, c.Name)
-	}
-	if !slices.Equal(names, build.All()) {
-		t.Fatalf("components are %q, want %q", names, build.All())
-	}
-	scheduler := all[3]
-	if err := syscall.Kill(scheduler.Process.PID, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(pids[build.Scheduler], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-w.cluster.Done():
+	case <-c.Done():
 	case <-time.After(bound):
 		t.Fatal("it is not reported")
 	}
 	var exit *process.ExitError
-	if !errors.As(w.cluster.Err(), &exit) {
-		t.Fatalf("reported is %v, want *process.ExitError", w.cluster.Err())
+	if !errors.As(c.Err(), &exit) || exit.Name != build.Scheduler || exit.Status != "signal: killed" || len(exit.Tail) == 0 {
+		t.Errorf("reported is %v", c.Err())
 	}
-	if exit.Name != build.Scheduler || exit.Status != "signal: killed" || len(exit.Tail) == 0 || exit.Log != scheduler.Log {
-		t.Errorf("reported is %+v", exit)
+	if running, err := cluster.Running(dir); running != os.Getpid() || err != nil {
+		t.Errorf("process %d runs it, %v", running, err)
+	}
+	for range 2 {
+		if err := c.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, pid := range pids {
+		if syscall.Kill(pid, 0) == nil {
+			t.Errorf("%s, process %d, still runs", name, pid)
+		}
+	}
+	if running, err := cluster.Running(dir); running != 0 || err != nil {
+		t.Errorf("process %d runs it, %v", running, err)
+	}
+	if err := c.StartAPIServer(t.Context()); !errors.Is(err, cluster.ErrStopped) {
+		t.Errorf("starting the API server of a stopped cluster: %v, want ErrStopped", err)
 	}
 }
 
-func testEnd(t *testing.T, w *world) {
-	all := components(t, w.cluster)
-	for range 2 {
-		stop(t, w.cluster)
+// The API server's port is taken once, between its choice and its use.
+func TestStartThatLosesAPortTakesAnother(t *testing.T) {
+	dir, taken := t.TempDir(), ""
+	take := sync.OnceFunc(func() {
+		config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		taken = config.Host
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", strings.TrimPrefix(taken, "https://"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+	})
+	c := start(t, cluster.Options{Dir: dir, Tell: func(e progress.Event) {
+		if e.Task == build.APIServer && e.State == progress.Starting {
+			take()
+		}
+	}})
+	if taken == "" || c.Server() == taken {
+		t.Errorf("the cluster is at %s, taken was %q", c.Server(), taken)
 	}
-	for _, c := range all {
-		if (process.Table{}).Alive(c.Process) {
-			t.Errorf("%s, process %d, still runs", c.Name, c.Process.PID)
+}
+
+func TestFailedStart(t *testing.T) {
+	dir := t.TempDir()
+	_, err := cluster.Start(t.Context(), cluster.Options{Dir: dir, ExtraArgs: cluster.ExtraArgs{APIServer: []string{"--no-such-flag"}}})
+	var exit *process.ExitError
+	if !errors.As(err, &exit) || exit.Name != build.APIServer || !strings.Contains(err.Error(), "no-such-flag") {
+		t.Fatalf("error is %v, want the API server's with its last lines", err)
+	}
+	if running, err := cluster.Running(dir); running != 0 || err != nil {
+		t.Errorf("process %d holds the directory, %v", running, err)
+	}
+	other := t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, "thesis.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.Start(t.Context(), cluster.Options{Dir: other}); err == nil || !strings.Contains(err.Error(), "thesis.txt") {
+		t.Errorf("a directory with other files: %v", err)
+	}
+}
+
+func TestEtcdKeepsItsDataAndPort(t *testing.T) {
+	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Kill() }()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}, DialTimeout: bound})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for i, end := range []func() error{func() error { return e.Stop(t.Context()) }, e.Kill, func() error { return nil }} {
+		endpoint, pid := e.Endpoint(), e.PID()
+		if _, err := c.Put(t.Context(), "web", string(rune('a'+i))); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(end(), e.Restart(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.Get(t.Context(), "web")
+		if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != string(rune('a'+i)) || e.Endpoint() != endpoint || e.PID() == pid {
+			t.Errorf("end %d: %v, %v at %s, process %d; it was at %s, process %d", i, got, err, e.Endpoint(), e.PID(), endpoint, pid)
 		}
 	}
-	if left := components(t, w.cluster); len(left) > 0 {
-		t.Errorf("components after the end: %+v", left)
+}
+
+func TestFreePorts(t *testing.T) {
+	ports, err := cluster.FreePorts(t.Context(), 3)
+	if err != nil || len(slices.Compact(slices.Sorted(slices.Values(ports)))) != 3 {
+		t.Fatalf("ports are %v, %v; want three different ones", ports, err)
 	}
-	if err := w.cluster.StartAPIServer(t.Context()); !errors.Is(err, cluster.ErrStopped) {
-		t.Errorf("starting the API server of a stopped cluster: %v, want ErrStopped", err)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	taken := listener.Addr().(*net.TCPAddr).Port
+	_, err = cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{Port: taken})
+	var inUse *cluster.PortInUseError
+	if !errors.As(err, &inUse) || inUse.Port != taken {
+		t.Errorf("a taken port: %v, want *PortInUseError", err)
 	}
 }

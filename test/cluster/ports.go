@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"syscall"
 )
@@ -30,44 +31,28 @@ type PortInUseError struct {
 
 // Error names the port and the remedy.
 func (e *PortInUseError) Error() string {
-	return fmt.Sprintf("port %d on %s is in use by another program: stop that one (it is listed by: ss -ltnp 'sport = :%d'), "+
-		"ask for another port, or for none to get a free one", e.Port, loopback, e.Port)
+	return fmt.Sprintf("port %d on %s is in use by another program: stop it (ss -ltnp 'sport = :%d' shows it), or choose another port",
+		e.Port, loopback, e.Port)
 }
 
-// choosePorts picks n different ports at random that are free now.
-func choosePorts(n int, random func(n int) int, free func(port int) bool) ([]int, error) {
-	chosen := []int{}
-	taken := map[int]bool{}
-	for tries := 0; len(chosen) < n; tries++ {
-		if tries == n*portTries {
-			return nil, fmt.Errorf("found no %d free ports from %d to %d on %s: end programs that listen there", n, firstPort, lastPort, loopback)
-		}
-		port := firstPort + random(lastPort-firstPort)
-		if !taken[port] && free(port) {
+// FreePorts picks n different ports on the loopback interface at random that are free now.
+func FreePorts(ctx context.Context, n int) ([]int, error) {
+	var chosen []int
+	for range n * portTries {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		if !slices.Contains(chosen, port) && checkPort(ctx, port) == nil {
 			chosen = append(chosen, port)
 		}
-		taken[port] = true
+		if len(chosen) == n {
+			return chosen, nil
+		}
 	}
-	return chosen, nil
+	return nil, fmt.Errorf("found no %d free ports from %d to %d on %s: end programs that listen there", n, firstPort, lastPort, loopback)
 }
 
-// FreePorts picks n free ports on the loopback interface.
-func FreePorts(ctx context.Context, n int) ([]int, error) {
-	return choosePorts(n, rand.IntN, func(port int) bool { return tryPort(ctx, port) == nil })
-}
-
-// CheckPort returns nil if a requested port is available, and *PortInUseError if it is
-// taken. Port 0, which requests none, is fine.
-func CheckPort(ctx context.Context, port int) error {
-	if port == 0 {
-		return nil
-	}
-	return tryPort(ctx, port)
-}
-
-// tryPort returns nil if a port is available, *PortInUseError if it is taken, and
-// otherwise another error, for instance a missing permission.
-func tryPort(ctx context.Context, port int) error {
+// checkPort returns nil if a port is free, *PortInUseError if it is taken, and otherwise
+// another error, for instance a missing permission. Port 0, which is any, is fine.
+func checkPort(ctx context.Context, port int) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", hostPort(port))
 	switch {

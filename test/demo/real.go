@@ -36,7 +36,7 @@ func RunReal(ctx context.Context, options Options, args []string) error {
 	return sandbox.Session{
 		Prefix: "usher-real-demo-", Args: args, Out: o.Out, Logs: []string{"node/logs"},
 		Prepare: func(ctx context.Context, dir string) error {
-			display := progress.Show(progress.ScreenOf(o.Out))
+			display := progress.Show(o.Out)
 			defer display.Close()
 			assets, err := realnode.GetAssets(ctx, display.Sink())
 			if err != nil {

@@ -51,7 +51,7 @@ func open(ctx context.Context, place *sandbox.Place, k kit, o Options) (*stage, 
 
 // display shows progress until end is called; later events are dropped.
 func display(out *os.File) (tell progress.Sink, end func()) {
-	shown := progress.Show(progress.ScreenOf(out))
+	shown := progress.Show(out)
 	open := &atomic.Bool{}
 	open.Store(true)
 	sink := shown.Sink()

@@ -9,8 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
@@ -29,37 +30,26 @@ const (
 // which is "usher" in os.UserCacheDir().
 const CacheEnv = "USHER_CACHE"
 
-const (
-	lockName = "build.lock"
-	logName  = "build.log"
-	// tempPrefix starts the names of everything that an interrupted build may leave.
-	tempPrefix = ".building-"
-)
+// lockPoll is how often to try the lock while another process builds.
+const lockPoll = 200 * time.Millisecond
 
 // All lists the binaries of a control plane in build order: the small one first, so
 // that the wait soon shows a result.
 func All() []string { return []string{Etcd, APIServer, ControllerManager, Scheduler} }
 
-// packagePath is the Go package of a binary; empty for an unknown one.
+// packagePath is the Go package of a binary.
 func packagePath(binary string) string {
-	switch binary {
-	case Etcd:
+	if binary == Etcd {
 		return "go.etcd.io/etcd/server/v3"
-	case APIServer, ControllerManager, Scheduler, Kubelet:
-		return "k8s.io/kubernetes/cmd/" + binary
-	default:
-		return ""
 	}
+	return "k8s.io/kubernetes/cmd/" + binary
 }
 
-// Options configures Ensure. The zero value builds everything into the default cache.
+// Options configures Ensure. The zero value builds a control plane.
 type Options struct {
 	// Dir is where the search for test/cluster/controlplane starts; empty means the
 	// working directory.
 	Dir string
-	// Cache is the cache directory; empty means $USHER_CACHE, and without that "usher"
-	// in os.UserCacheDir().
-	Cache string
 	// Only names the wanted binaries; empty means those of All.
 	Only []string
 	// Tell receives the progress; nil is allowed.
@@ -77,216 +67,86 @@ type Binaries struct {
 // Path is the path of one binary.
 func (b *Binaries) Path(name string) string { return filepath.Join(b.Dir, name) }
 
-// Locate returns where the binaries are or would be, and which of the wanted ones are
-// missing, in build order. It builds nothing and needs no go command.
-func Locate(opts Options) (bins *Binaries, missing []string, err error) {
-	p, err := prepare(opts)
-	if err != nil {
-		return nil, nil, err
-	}
-	return p.binaries(), p.missing(), nil
-}
-
-// Ensure builds what is missing and returns the directory. It needs the go command only
-// if something is missing. A failed build is an *Error that says what to do next; an
-// interrupted one wraps ctx.Err().
-func Ensure(ctx context.Context, opts Options) (*Binaries, error) {
-	p, err := prepare(opts)
-	if err != nil {
-		return nil, err
-	}
-	if len(p.missing()) == 0 {
-		return p.binaries(), nil
-	}
-	if err := p.buildMissing(ctx); err != nil {
-		return nil, err
-	}
-	return p.binaries(), nil
-}
-
-// plan is one call of Ensure.
-type plan struct {
-	source *Source
-	dir    string
-	wanted []string
-	tell   progress.Sink
-}
-
-func prepare(opts Options) (*plan, error) {
-	from := opts.Dir
-	if from == "" {
-		wd, err := os.Getwd()
-		if err != nil {
-			return nil, fmt.Errorf("find the working directory: %w", err)
-		}
-		from = wd
-	}
-	source, err := FindSource(from, os.Getenv)
-	if err != nil {
-		return nil, err
-	}
-	root, err := cacheRoot(opts.Cache, os.Getenv)
-	if err != nil {
-		return nil, err
-	}
-	wanted := opts.Only
-	if len(wanted) == 0 {
-		wanted = All()
-	}
+// missing lists the binaries that are not built yet.
+func (b *Binaries) missing(wanted []string) (names []string) {
 	for _, name := range wanted {
-		if packagePath(name) == "" {
-			return nil, fmt.Errorf("cannot build %q: the binaries are %s", name, strings.Join(append(All(), Kubelet), ", "))
-		}
-	}
-	dir := filepath.Join(root, "controlplane", source.Key(runtime.Version()))
-	return &plan{source: source, dir: dir, wanted: wanted, tell: opts.Tell}, nil
-}
-
-func cacheRoot(fixed string, getenv func(string) string) (string, error) {
-	if fixed == "" {
-		fixed = getenv(CacheEnv)
-	}
-	if fixed != "" {
-		return filepath.Abs(fixed)
-	}
-	user, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find the cache folder (set %s to choose one): %w", CacheEnv, err)
-	}
-	return filepath.Join(user, "usher"), nil
-}
-
-func (p *plan) binaries() *Binaries {
-	return &Binaries{Dir: p.dir, Kubernetes: p.source.Kubernetes, Etcd: p.source.Etcd}
-}
-
-func (p *plan) missing() []string {
-	names := []string{}
-	for _, name := range p.wanted {
-		info, err := os.Stat(filepath.Join(p.dir, name))
-		if err != nil || !info.Mode().IsRegular() {
+		if _, err := os.Stat(b.Path(name)); err != nil {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-func (p *plan) buildMissing(ctx context.Context) (err error) {
-	if err := os.MkdirAll(p.dir, 0o755); err != nil {
-		return fmt.Errorf("make the cache folder (set %s to choose another): %w", CacheEnv, err)
-	}
-	lock, err := acquire(ctx, filepath.Join(p.dir, lockName), holder(time.Now()), func(holder string) {
-		p.tell.Tell(progress.Event{Detail: "Another build is under way (" + holder + "): waiting for it."})
-	})
+// Ensure builds what is missing and returns the directory. It needs the go command only
+// if something is missing. The error contains what the go command wrote.
+func Ensure(ctx context.Context, o Options) (*Binaries, error) {
+	source, err := FindSource(o.Dir, os.Getenv)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, lock.Release()) }()
-	// Check again: the previous holder of the lock may have built some or all of it.
-	missing := p.missing()
-	if len(missing) == 0 {
-		return nil
+	root := os.Getenv(CacheEnv)
+	if root == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return nil, fmt.Errorf("find the cache directory (set %s to choose one): %w", CacheEnv, err)
+		}
+		root = filepath.Join(cache, "usher")
 	}
-	p.announce(missing)
-	return p.buildAll(ctx, missing)
+	b := &Binaries{
+		Dir:        filepath.Join(root, "controlplane", source.Key(runtime.Version())),
+		Kubernetes: source.Kubernetes, Etcd: source.Etcd,
+	}
+	if len(o.Only) == 0 {
+		o.Only = All()
+	}
+	if len(b.missing(o.Only)) == 0 {
+		return b, nil
+	}
+	return b, b.build(ctx, source, o)
 }
 
-func (p *plan) announce(missing []string) {
-	p.tell.Tell(progress.Event{Detail: fmt.Sprintf(
-		"Building Kubernetes %s and etcd %s from source. The first time takes about five minutes on two cores.\n"+
-			"The binaries go to %s.", p.source.Kubernetes, p.source.Etcd, p.dir)})
+// build builds what is missing, after whoever else builds now.
+func (b *Binaries) build(ctx context.Context, source *Source, o Options) (err error) {
+	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
+		return fmt.Errorf("make the cache directory (set %s to choose another): %w", CacheEnv, err)
+	}
+	lock := flock.New(b.Path("build.lock"))
+	if locked, _ := lock.TryLock(); !locked {
+		o.Tell.Tell(progress.Event{Detail: "Another process is building the control plane: waiting for it."})
+		if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
+			return fmt.Errorf("wait for another build: %w", err)
+		}
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	// Another process may have built some or all of it meanwhile.
+	missing := b.missing(o.Only)
+	if len(missing) > 0 {
+		o.Tell.Tell(progress.Event{Detail: fmt.Sprintf("Building Kubernetes %s and etcd %s from source, into %s. The first time takes about five minutes on two cores.",
+			b.Kubernetes, b.Etcd, b.Dir)})
+	}
 	for _, name := range missing {
-		p.tell.Tell(progress.Event{Task: name, State: progress.Waiting})
-	}
-}
-
-func (p *plan) buildAll(ctx context.Context, missing []string) (err error) {
-	if err := removeLeftovers(p.dir); err != nil {
-		return err
-	}
-	temp, err := os.MkdirTemp(p.dir, tempPrefix)
-	if err != nil {
-		return fmt.Errorf("make a folder for the build: %w", err)
-	}
-	log, err := os.Create(filepath.Join(p.dir, logName))
-	if err != nil {
-		return fmt.Errorf("make the build's log: %w", err)
-	}
-	defer func() { err = errors.Join(err, log.Close(), os.RemoveAll(temp)) }()
-	tool := &goTool{dir: p.source.Dir, modFile: p.source.ModFile, temp: temp, log: log}
-	for _, name := range missing {
-		if err := p.buildOne(ctx, tool, name); err != nil {
-			p.tell.Tell(failedEvent(ctx, name))
+		if err := b.buildOne(ctx, source, name, o.Tell); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func failedEvent(ctx context.Context, name string) progress.Event {
-	e := progress.Event{Task: name, State: progress.Failed}
-	if ctx.Err() != nil {
-		e.Detail = "interrupted"
+// buildOne builds one binary under another name and renames it when it is complete.
+func (b *Binaries) buildOne(ctx context.Context, source *Source, name string, tell progress.Sink) error {
+	temp, count := b.Path(".building-"+name), 0
+	tell.Tell(progress.Event{Task: name, State: progress.Compiling})
+	err := Go(ctx, source.Dir, func() {
+		count++
+		tell.Tell(progress.Event{Task: name, State: progress.Compiling, Count: count})
+	}, "build", "-v", "-modfile="+source.ModFile, "-ldflags", source.ldflags(name), "-o", temp, packagePath(name))
+	if err == nil {
+		err = os.Rename(temp, b.Path(name))
 	}
-	return e
-}
-
-// buildOne builds one binary next to its final path and moves it there when complete,
-// so that rename(2) makes it exist atomically.
-func (p *plan) buildOne(ctx context.Context, tool *goTool, name string) error {
-	say := func(state progress.State, count, total int) {
-		p.tell.Tell(progress.Event{Task: name, State: state, Count: count, Total: total})
-	}
-	say(progress.Checking, 0, 0)
-	pkg, flags := packagePath(name), p.source.ldflags(name)
-	watch := newWatch(pkg, say)
-	stale, err := tool.run(ctx, watch, "list", "-deps", "-ldflags", flags, "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", pkg)
 	if err != nil {
-		return p.failure(ctx, tool, name, watch, err)
+		tell.Tell(progress.Event{Task: name, State: progress.Failed})
+		return fmt.Errorf("build %s: %w", name, errors.Join(err, os.RemoveAll(temp)))
 	}
-	watch.expect(len(strings.Fields(stale)))
-	temp := filepath.Join(tool.temp, name)
-	if _, err := tool.run(ctx, watch, "build", "-v", "-ldflags", flags, "-o", temp, pkg); err != nil {
-		return p.failure(ctx, tool, name, watch, err)
-	}
-	if err := os.Rename(temp, filepath.Join(p.dir, name)); err != nil {
-		return fmt.Errorf("put %s in its place: %w", name, err)
-	}
-	say(progress.Done, 0, 0)
+	tell.Tell(progress.Event{Task: name, State: progress.Done})
 	return nil
-}
-
-func (p *plan) failure(ctx context.Context, tool *goTool, name string, watch *watch, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("the build of %s was interrupted; the next one goes on from there: %w", name, context.Cause(ctx))
-	}
-	output := watch.complaints()
-	cause := classify(strings.Join(output, "\n") + "\n" + err.Error())
-	if errors.Is(err, errNoGo) {
-		cause = CauseNoGo
-	}
-	return &Error{
-		Binary: name, Cause: cause, Output: output, Err: err,
-		Hint: hint(cause, p.dir, func(key string) string { return tool.setting(ctx, key) }),
-	}
-}
-
-// removeLeftovers deletes what killed builds have left. Only the holder of the lock may
-// call it.
-func removeLeftovers(dir string) error {
-	old, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
-	if err != nil {
-		return err
-	}
-	for _, path := range old {
-		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("remove what an interrupted build left: %w", err)
-		}
-	}
-	return nil
-}
-
-// holder is the lock holder's description for other builders.
-func holder(now time.Time) string {
-	return fmt.Sprintf("process %d, since %s", os.Getpid(), now.Format(time.TimeOnly))
 }

@@ -5,394 +5,203 @@ package build
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/usher-dev/usher/test/cluster/filelock"
+	"github.com/gofrs/flock"
+
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // bound limits how long a test waits.
 const bound = 20 * time.Second
 
-// goScript is a go command for tests: it supports list and build, records what it is
-// asked to build, and then behaves as $FAKE_GO says.
+// goScript is a go command for tests: it records what it is asked to build, and then
+// behaves as $FAKE_GO says.
 const goScript = `#!/bin/sh
-case "$1" in
-env) echo "value-of-$2"; exit 0;;
-list) printf 'a/b\nc/d\nmain\n'; exit 0;;
-esac
 for arg in "$@"; do last=$arg; done
 echo "$last" >>"$FAKE_GO_LOG"
-[ "$2" = "-modfile=$FAKE_GO_MOD" ] || echo "built of $2" >>"$FAKE_GO_LOG"
 while [ "$1" != -o ]; do shift; done
+echo "$last" >"$2"
 case "$FAKE_GO" in
 fail) echo "write x: no space left on device" >&2; exit 1;;
-hang) echo half >"$2"; echo a/b >&2; trap 'exit 1' INT; while :; do sleep 0.05; done;;
+hang) echo a/b >&2; trap 'exit 1' INT; while :; do sleep 0.05; done;;
 esac
-echo a/b >&2; echo c/d >&2; echo "$last" >&2
-echo "$last" >"$2"
-chmod +x "$2"
 `
 
-// bench is a checkout, a cache and a go command for one test.
-type bench struct {
-	opts   Options
-	asked  string // the file in which the go command records what it builds
-	mu     sync.Mutex
-	events []progress.Event
-}
+const goMod = `module github.com/usher-dev/usher/test/cluster/controlplane
 
-func newBench(t *testing.T, behaviour string) *bench {
+require (
+	go.etcd.io/etcd/server/v3 v3.6.8
+	k8s.io/kubernetes v1.36.3
+)
+`
+
+// prepare makes a checkout, a cache and a go command, and returns options for them.
+func prepare(t *testing.T, behaviour string) (o Options, asked func() []string) {
 	t.Helper()
-	bin := writeFiles(t, map[string]string{"go": goScript})
-	if err := os.Chmod(filepath.Join(bin, "go"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	b := &bench{asked: filepath.Join(t.TempDir(), "asked")}
-	t.Setenv("PATH", bin+":/usr/bin:/bin")
-	t.Setenv("FAKE_GO", behaviour)
-	t.Setenv("FAKE_GO_LOG", b.asked)
-	t.Setenv("FAKE_GO_MOD", "go.mod")
-	t.Setenv(SourceEnv, "")
-	t.Setenv(VersionEnv, "")
-	b.opts = Options{Dir: checkout(t), Cache: t.TempDir(), Tell: func(e progress.Event) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.events = append(b.events, e)
-	}}
-	return b
-}
-
-// built lists the packages that the go command was asked to build, in order.
-func (b *bench) built(t *testing.T) []string {
-	t.Helper()
-	text, err := os.ReadFile(b.asked)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return strings.Fields(string(text))
-}
-
-func (b *bench) heard() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	list := []string{}
-	for _, e := range b.events {
-		list = append(list, strings.TrimSpace(fmt.Sprintf("%s %s %d/%d", e.Task, e.State, e.Count, e.Total)))
-	}
-	return list
-}
-
-// leftovers lists what is in the cache in addition to binaries, lock and log.
-func leftovers(t *testing.T, b *bench) []string {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join(b.opts.Cache, "controlplane", "*", tempPrefix+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
-
-func TestEnsureBuildsWhatIsMissing(t *testing.T) {
-	b := newBench(t, "")
-	bins := ensure(t, b)
-	want := []string{
-		"go.etcd.io/etcd/server/v3", "k8s.io/kubernetes/cmd/kube-apiserver",
-		"k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler",
-	}
-	if got := b.built(t); !slices.Equal(got, want) {
-		t.Errorf("built %q, want %q", got, want)
-	}
-	for _, name := range All() {
-		if _, err := os.Stat(bins.Path(name)); err != nil {
-			t.Error(err)
+	root := t.TempDir()
+	for path, text := range map[string]string{
+		"bin/go":                              goScript,
+		"test/cluster/controlplane/go.mod":    goMod,
+		"test/cluster/controlplane/go.sum":    "sums\n",
+		"test/cluster/controlplane/v1.33.mod": strings.NewReplacer("1.36.3", "1.33.13", "3.6.8", "3.5.21").Replace(goMod),
+		"test/cluster/controlplane/v1.33.sum": "old sums\n",
+		"internal/x/x.go":                     "package x\n",
+	} {
+		path = filepath.Join(root, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if left := leftovers(t, b); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
+	log := filepath.Join(root, "asked")
+	for name, value := range map[string]string{
+		"PATH": filepath.Join(root, "bin") + ":/usr/bin:/bin", "FAKE_GO": behaviour, "FAKE_GO_LOG": log,
+		CacheEnv: filepath.Join(root, "cache"), VersionEnv: "",
+	} {
+		t.Setenv(name, value)
+	}
+	return Options{Dir: filepath.Join(root, "internal", "x")}, func() []string {
+		text, _ := os.ReadFile(log)
+		return strings.Fields(string(text))
 	}
 }
 
-func ensure(t *testing.T, b *bench) *Binaries {
+func ensure(t *testing.T, o Options) *Binaries {
 	t.Helper()
-	bins, err := Ensure(t.Context(), b.opts)
+	bins, err := Ensure(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return bins
 }
 
-// TestEnsureBuildsAnotherVersion builds into a separate directory, from that version's
-// pins.
-func TestEnsureBuildsAnotherVersion(t *testing.T) {
-	b := newBench(t, "")
-	usual := ensure(t, b)
-	before := len(b.built(t))
-	t.Setenv(VersionEnv, "v1.33")
-	t.Setenv("FAKE_GO_MOD", "v1.33.mod")
-	bins := ensure(t, b)
-	if bins.Kubernetes != "v1.33.13" || bins.Etcd != "v3.5.21" || bins.Dir == usual.Dir {
-		t.Errorf("got %+v beside %+v", bins, usual)
+func TestEnsureBuildsWhatIsMissing(t *testing.T) {
+	o, asked := prepare(t, "")
+	bins := ensure(t, o)
+	all := []string{
+		"go.etcd.io/etcd/server/v3", "k8s.io/kubernetes/cmd/kube-apiserver",
+		"k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler",
 	}
-	if got := b.built(t)[before:]; len(got) != len(All()) || !slices.Contains(got, packagePath(APIServer)) {
-		t.Errorf("built %q, want all of a control plane", got)
-	}
-}
-
-func TestEnsureBuildsNothingTwice(t *testing.T) {
-	b := newBench(t, "")
-	bins := ensure(t, b)
-	before := len(b.built(t))
-	ensure(t, b)
-	if got := b.built(t)[before:]; len(got) > 0 {
-		t.Errorf("built again: %q", got)
+	if got := asked(); !slices.Equal(got, all) || len(bins.missing(All())) > 0 {
+		t.Fatalf("built %q, want %q", got, all)
 	}
 	if err := os.Remove(bins.Path(Scheduler)); err != nil {
 		t.Fatal(err)
 	}
-	if _, missing, err := Locate(b.opts); err != nil || !slices.Equal(missing, []string{Scheduler}) {
-		t.Errorf("missing %q, %v", missing, err)
-	}
-	ensure(t, b)
-	if got := b.built(t)[before:]; !slices.Equal(got, []string{"k8s.io/kubernetes/cmd/kube-scheduler"}) {
-		t.Errorf("built %q, want the one that is missing", got)
-	}
-}
-
-func TestEnsureNeedsNoGoWhenAllIsThere(t *testing.T) {
-	b := newBench(t, "")
-	if _, err := Ensure(t.Context(), b.opts); err != nil {
-		t.Fatal(err)
+	ensure(t, o)
+	if got := asked(); !slices.Equal(got, append(all, all[3])) {
+		t.Errorf("built %q, want only the scheduler again", got)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := Ensure(t.Context(), b.opts); err != nil {
-		t.Errorf("all is built, and yet: %v", err)
+	ensure(t, o) // needs no go command
+}
+
+// Each version is built into its own directory.
+func TestVersions(t *testing.T) {
+	o, _ := prepare(t, "")
+	usual := ensure(t, o)
+	t.Setenv(VersionEnv, "v1.33")
+	other := ensure(t, o)
+	if usual.Kubernetes != "v1.36.3" || other.Kubernetes != "v1.33.13" || other.Etcd != "v3.5.21" || other.Dir == usual.Dir {
+		t.Errorf("got %+v and %+v", usual, other)
+	}
+	for _, minor := range []string{"v1.30", "1.33", "../v1.33"} {
+		t.Setenv(VersionEnv, minor)
+		if _, err := Ensure(t.Context(), o); err == nil || !strings.Contains(err.Error(), "pins v1.33, v1.36;") {
+			t.Errorf("%q: error is %v, want one that lists the versions", minor, err)
+		}
 	}
 }
 
-func TestEnsureTellsItsProgress(t *testing.T) {
-	b := newBench(t, "")
-	b.opts.Only = []string{Etcd}
-	if _, err := Ensure(t.Context(), b.opts); err != nil {
-		t.Fatal(err)
-	}
-	want := []string{
-		"0/0", // the announcement
-		"etcd waiting 0/0", "etcd finding what to compile 0/0", "etcd compiling 0/3",
-		"etcd compiling 1/3", "etcd compiling 2/3", "etcd linking 0/0", "etcd done 0/0",
-	}
-	if got := b.heard(); !slices.Equal(got, want) {
-		t.Errorf("heard\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
-
-func TestEnsureRefusesAnUnknownBinary(t *testing.T) {
-	b := newBench(t, "")
-	b.opts.Only = []string{"kube-proxy"}
-	if _, err := Ensure(t.Context(), b.opts); err == nil || !strings.Contains(err.Error(), `"kube-proxy"`) {
+func TestFailedBuildQuotesTheCommand(t *testing.T) {
+	o, _ := prepare(t, "fail")
+	bins, err := Ensure(t.Context(), o)
+	if err == nil || !strings.Contains(err.Error(), "no space left on device") {
 		t.Errorf("error is %v", err)
 	}
-}
-
-func TestAFailedBuildSaysWhatToDo(t *testing.T) {
-	b := newBench(t, "fail")
-	_, err := Ensure(t.Context(), b.opts)
-	var failed *Error
-	if !errors.As(err, &failed) {
-		t.Fatalf("error is %v, want *Error", err)
-	}
-	if failed.Binary != Etcd || failed.Cause != CauseDiskFull || !slices.Equal(failed.Output, []string{"write x: no space left on device"}) {
-		t.Errorf("got %+v", failed)
-	}
-	if !strings.Contains(failed.Error(), "value-of-GOCACHE") {
-		t.Errorf("the hint does not name the full folder: %s", failed.Hint)
-	}
-	if left := leftovers(t, b); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
+	if len(bins.missing(All())) != len(All()) {
+		t.Error("half a binary counts")
 	}
 }
 
-func TestNoGo(t *testing.T) {
-	b := newBench(t, "")
-	t.Setenv("PATH", t.TempDir())
-	_, err := Ensure(t.Context(), b.opts)
-	var failed *Error
-	if !errors.As(err, &failed) || failed.Cause != CauseNoGo || !strings.Contains(failed.Hint, "https://go.dev/dl/") {
-		t.Errorf("error is %v, want CauseNoGo with a hint", err)
-	}
-}
-
-// untilHeard waits for news of the bench.
-func untilHeard(t *testing.T, b *bench, news string) {
-	t.Helper()
-	deadline := time.After(bound)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !slices.ContainsFunc(b.heard(), func(h string) bool { return strings.Contains(h, news) }) {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not heard within %s: %s; heard %q", bound, news, b.heard())
+func TestInterruptedBuildLeavesNothing(t *testing.T) {
+	o, _ := prepare(t, "hang")
+	ctx, cancel := context.WithCancel(t.Context())
+	o.Tell = func(e progress.Event) {
+		if e.Count == 1 {
+			cancel()
 		}
 	}
-}
-
-func TestAnInterruptedBuildLeavesNothing(t *testing.T) {
-	b := newBench(t, "hang")
-	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan error, 1)
-	go func() {
-		_, err := Ensure(ctx, b.opts)
-		result <- err
-	}()
-	untilHeard(t, b, "compiling 1/3")
-	cancel()
-	if err := within(t, "the build ends", result); !errors.Is(err, context.Canceled) {
+	bins, err := Ensure(ctx, o)
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v, want context.Canceled", err)
 	}
-	if left := leftovers(t, b); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
-	if _, missing, err := Locate(b.opts); err != nil || len(missing) != len(All()) {
-		t.Errorf("missing %q, %v; want all: half a binary must not count", missing, err)
-	}
-}
-
-func TestABuildClearsWhatAKilledOneLeft(t *testing.T) {
-	b := newBench(t, "")
-	bins, _, err := Locate(b.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := filepath.Join(bins.Dir, tempPrefix+"123", "etcd")
-	if err := os.MkdirAll(old, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Ensure(t.Context(), b.opts); err != nil {
-		t.Fatal(err)
-	}
-	if left := leftovers(t, b); len(left) > 0 {
+	if left, _ := filepath.Glob(bins.Path(".*")); len(left) > 0 || len(bins.missing(All())) != len(All()) {
 		t.Errorf("left behind: %q", left)
 	}
 }
 
-func TestTheSecondBuilderWaitsAndBuildsNothing(t *testing.T) {
-	b := newBench(t, "")
-	bins := ensure(t, b)
-	before := len(b.built(t))
-	hidden := filepath.Join(t.TempDir(), Etcd)
-	if err := os.Rename(bins.Path(Etcd), hidden); err != nil {
+func TestSecondBuilderWaitsAndBuildsNothing(t *testing.T) {
+	o, asked := prepare(t, "")
+	bins := ensure(t, o)
+	lock := flock.New(bins.Path("build.lock"))
+	if locked, err := lock.TryLock(); !locked || err != nil {
+		t.Fatal(locked, err)
+	}
+	if err := os.Rename(bins.Path(Etcd), bins.Path("hidden")); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := filelock.Try(filepath.Join(bins.Dir, lockName), "process 1, since 12:00:00")
-	if err != nil {
-		t.Fatal(err)
-	}
-	waits := make(chan string, 1)
-	b.opts.Tell = func(e progress.Event) { waits <- e.Detail }
+	waits := make(chan struct{}, 1)
+	o.Tell = func(progress.Event) { waits <- struct{}{} }
 	result := make(chan error, 1)
 	go func() {
-		_, err := Ensure(context.WithoutCancel(t.Context()), b.opts)
+		_, err := Ensure(t.Context(), o)
 		result <- err
 	}()
-	if said := within(t, "it says that it waits", waits); !strings.Contains(said, "process 1, since 12:00:00") {
-		t.Errorf("it says %q, not for whom it waits", said)
-	}
+	<-waits
 	// The last thing the first builder does.
-	if err := errors.Join(os.Rename(hidden, bins.Path(Etcd)), lock.Release()); err != nil {
+	if err := errors.Join(os.Rename(bins.Path("hidden"), bins.Path(Etcd)), lock.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := within(t, "it goes on", result); err != nil {
-		t.Fatal(err)
-	}
-	if after := len(b.built(t)); after != before {
-		t.Errorf("the second builder built %d binaries that the first had built", after-before)
-	}
-}
-
-// within receives from a channel within the bound.
-func within[T any](t *testing.T, what string, from <-chan T) T {
-	t.Helper()
 	select {
-	case value := <-from:
-		return value
+	case err := <-result:
+		if err != nil || len(asked()) != len(All()) {
+			t.Errorf("%v; built %q", err, asked())
+		}
 	case <-time.After(bound):
-		t.Fatalf("not within %s: %s", bound, what)
-	}
-	var none T
-	return none
-}
-
-func TestTheWaitForAnotherBuilderEnds(t *testing.T) {
-	path := filepath.Join(t.TempDir(), lockName)
-	lock, err := filelock.Try(path, "process 1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Release() }()
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err = acquire(ctx, path, "me", func(string) { cancel() })
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "process 1") {
-		t.Errorf("error is %v, want context.Canceled and the holder", err)
+		t.Fatal("it still waits")
 	}
 }
 
-func TestClassify(t *testing.T) {
-	cases := map[string]Cause{
-		"go: x@v1: Get \"https://p/x\": dial tcp 1.2.3.4:443: connect: connection refused": CauseDownload,
-		"go: x@v1: Get \"https://p/x\": dial tcp: lookup p: no such host":                  CauseDownload,
-		"module lookup disabled by GOPROXY=off":                                            CauseDownload,
-		"x@v1: reading https://p/x/@v/v1.zip: 404 Not Found":                               CauseDownload,
-		"write /c/x: no space left on device":                                              CauseDiskFull,
-		"go: download x: dial tcp: i/o timeout\nwrite /c/x: no space left on device":       CauseDiskFull,
-		"go: go.mod requires go >= 1.26.0 (running go 1.25.3; GOTOOLCHAIN=local)":          CauseOldGo,
-		"k8s.io/x: /usr/local/go/pkg/tool/linux_amd64/compile: signal: killed":             CauseKilled,
-		"# k8s.io/x\nx.go:1:1: syntax error":                                               CauseOther,
+func TestKey(t *testing.T) {
+	source := func(kubernetes, mod, sum string) *Source {
+		return &Source{Kubernetes: kubernetes, goMod: []byte(mod), goSum: []byte(sum)}
 	}
-	for output, want := range cases {
-		if got := classify(output); got != want {
-			t.Errorf("%q is %s, want %s", output, got, want)
+	keys := map[string]string{}
+	for name, key := range map[string]string{
+		"the first":          source("v1.36.3", "mod", "sum").Key("go1.26.8"),
+		"another go.mod":     source("v1.36.3", "mod2", "sum").Key("go1.26.8"),
+		"another go.sum":     source("v1.36.3", "mod", "sum2").Key("go1.26.8"),
+		"the border":         source("v1.36.3", "mods", "um").Key("go1.26.8"),
+		"another Go":         source("v1.36.3", "mod", "sum").Key("go1.27.0"),
+		"another Kubernetes": source("v1.36.4", "mod", "sum").Key("go1.26.8"),
+	} {
+		if other, found := keys[key]; found || !strings.HasPrefix(key, "v1.36.") {
+			t.Errorf("%s has the key %s, as %s", name, key, other)
 		}
-	}
-	for _, cause := range []Cause{CauseNoGo, CauseOldGo, CauseDownload, CauseDiskFull, CauseKilled, CauseOther} {
-		if got := hint(cause, "/cache", func(string) string { return "" }); len(got) < 20 {
-			t.Errorf("the hint for %s is %q", cause, got)
-		}
+		keys[key] = name
 	}
 }
 
-func TestWatchKeepsComplaints(t *testing.T) {
-	w := newWatch("main/pkg", func(progress.State, int, int) {})
-	text := "go: downloading x v1\na/b\n# a/b\nb.go:1:2: trouble\nmain/pkg\n" + strings.Repeat("more trouble\n", 20)
-	w.read(strings.NewReader(text))
-	if w.downloads != 1 || w.compiled != 1 || len(w.unexpected) != 22 {
-		t.Errorf("downloads %d, compiled %d, unexpected %q", w.downloads, w.compiled, w.unexpected)
-	}
-	if got := w.complaints(); len(got) != keptComplaints || got[0] != "more trouble" {
-		t.Errorf("complaints %q", got)
-	}
-}
-
-func TestCacheRoot(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", "/home/me/.cache")
-	cases := map[string]struct{ fixed, env, want string }{
-		"the option comes first": {"/a", "/b", "/a"},
-		"then the environment":   {"", "/b", "/b"},
-		"then the user's cache":  {"", "", "/home/me/.cache/usher"},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			got, err := cacheRoot(c.fixed, func(string) string { return c.env })
-			if err != nil || got != c.want {
-				t.Errorf("got %s, %v; want %s", got, err, c.want)
-			}
-		})
+func TestLdflags(t *testing.T) {
+	want := "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
+	if got := (&Source{Kubernetes: "v1.36.3"}).ldflags(Scheduler); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -155,14 +155,10 @@ func start(ctx context.Context, dir string, opts []Option) (*cluster.Cluster, er
 }
 
 // ensure builds what is missing and shows the progress on stderr, because a test that
-// takes minutes should say why. It prints nothing if everything is there.
+// takes minutes should say why.
 func ensure(ctx context.Context, only ...string) error {
-	_, missing, err := build.Locate(build.Options{Only: only})
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	display := progress.Show(progress.Screen{Out: os.Stderr})
+	display := progress.Show(os.Stderr)
 	defer display.Close()
-	_, err = build.Ensure(ctx, build.Options{Only: only, Tell: display.Sink()})
+	_, err := build.Ensure(ctx, build.Options{Only: only, Tell: display.Sink()})
 	return err
 }

@@ -7,8 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -20,14 +21,10 @@ const tailLines = 12
 // Process is one running or ended child.
 type Process struct {
 	spec      Spec
-	proc      *os.Process
-	started   time.Time
+	cmd       *exec.Cmd
 	logOffset int64
 	done      chan struct{}
-
-	mu       sync.Mutex
-	asked    bool // Stop or Kill requested the end
-	exitText string
+	asked     atomic.Bool // Stop or Kill requested the end
 }
 
 // ExitError reports that a process ended, how, and its last output.
@@ -55,23 +52,16 @@ func (e *ExitError) Error() string {
 func (p *Process) Name() string { return p.spec.Name }
 
 // PID is the process id.
-func (p *Process) PID() int { return p.proc.Pid }
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Log is the path of the log.
 func (p *Process) Log() string { return p.spec.Log }
-
-// Started is when the process was started.
-func (p *Process) Started() time.Time { return p.started }
 
 // Done is closed when the process has ended and was reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Asked reports whether Stop or Kill requested the end.
-func (p *Process) Asked() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.asked
-}
+func (p *Process) Asked() bool { return p.asked.Load() }
 
 // ExitError describes the end of the process; nil while it runs.
 func (p *Process) ExitError() *ExitError {
@@ -80,10 +70,7 @@ func (p *Process) ExitError() *ExitError {
 	default:
 		return nil
 	}
-	p.mu.Lock()
-	status := p.exitText
-	p.mu.Unlock()
-	return &ExitError{Name: p.spec.Name, Status: status, Log: p.spec.Log, Tail: p.Tail(tailLines)}
+	return &ExitError{Name: p.spec.Name, Status: p.cmd.ProcessState.String(), Log: p.spec.Log, Tail: p.Tail(tailLines)}
 }
 
 // Tail returns the last n lines that this run wrote to its log.
@@ -119,26 +106,9 @@ func (p *Process) Kill() error {
 }
 
 func (p *Process) signal(sig syscall.Signal) error {
-	p.mu.Lock()
-	p.asked = true
-	p.mu.Unlock()
-	if err := p.proc.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("send %s to %s (pid %d): %w", sig, p.spec.Name, p.proc.Pid, err)
+	p.asked.Store(true)
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("send %s to %s (pid %d): %w", sig, p.spec.Name, p.PID(), err)
 	}
 	return nil
-}
-
-func (p *Process) reap() {
-	state, err := p.proc.Wait()
-	text := "ended in an unknown way"
-	switch {
-	case err != nil:
-		text = err.Error()
-	case state != nil:
-		text = state.String()
-	}
-	p.mu.Lock()
-	p.exitText = text
-	p.mu.Unlock()
-	close(p.done)
 }

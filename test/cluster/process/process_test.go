@@ -3,35 +3,70 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// bound limits how long a test waits.
-const bound = 20 * time.Second
+const (
+	// roleEnv makes this test binary act as a process of a test.
+	roleEnv = "PROCESS_TEST_ROLE"
+	// bound limits how long a test waits.
+	bound = 20 * time.Second
+)
 
-func spawner(t *testing.T) *Spawner {
+func TestMain(m *testing.M) {
+	switch os.Getenv(roleEnv) {
+	case "":
+		os.Exit(m.Run())
+	case "talker": // writes something and exits
+		for i := range 30 {
+			fmt.Println("line", i)
+		}
+		os.Exit(3)
+	case "waiter": // ends on SIGTERM
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGTERM)
+		fmt.Println("waiting")
+		<-stop
+		os.Exit(0)
+	case "stubborn": // ends on SIGKILL only
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("waiting")
+		hang()
+	case "parent": // has a child and never ends it
+		_, err := NewSpawner().Start(Spec{
+			Name: "child", Path: os.Args[0], Env: append(os.Environ(), roleEnv+"=stubborn"), Log: os.Getenv("CHILD_LOG"),
+		})
+		fmt.Println("started a child", err)
+		hang()
+	}
+}
+
+func hang() {
+	for {
+		_ = unix.Pause()
+	}
+}
+
+func start(t *testing.T, role string, env ...string) *Process {
 	t.Helper()
 	s := NewSpawner()
 	t.Cleanup(s.Close)
-	return s
-}
-
-func start(t *testing.T, s *Spawner, role, log string) *Process {
-	t.Helper()
-	p, err := s.Start(Spec{
-		Name: role, Path: os.Args[0], Log: log,
-		Env: append(os.Environ(), roleEnv+"="+role, "PROCESS_TEST_DIR="+filepath.Dir(log)),
-	})
+	log := filepath.Join(t.TempDir(), "logs", role)
+	p, err := s.Start(Spec{Name: role, Path: os.Args[0], Log: log, Env: append(append(os.Environ(), env...), roleEnv+"="+role)})
 	if err != nil {
-		t.Fatalf("start %s: %v", role, err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Kill() })
 	return p
@@ -40,153 +75,99 @@ func start(t *testing.T, s *Spawner, role, log string) *Process {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(bound)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within %s: %s", bound, what)
-		}
+	poll := func(context.Context) (bool, error) { return holds(), nil }
+	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, bound, true, poll); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
 }
 
-func waitDone(t *testing.T, p *Process) {
-	t.Helper()
-	select {
-	case <-p.Done():
-	case <-time.After(bound):
-		t.Fatalf("%s has not ended within %s", p.Name(), bound)
-	}
-}
-
-func TestAnEndNobodyAskedForIsTold(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "logs", "talker.log")
-	p := start(t, spawner(t), "talker", log)
-	waitDone(t, p)
+func TestUnexpectedEndIsReported(t *testing.T) {
+	p := start(t, "talker")
+	<-p.Done()
 	exit := p.ExitError()
-	if exit == nil || p.Asked() {
-		t.Fatalf("exit %v, asked %t; want an end that nobody asked for", exit, p.Asked())
+	if exit == nil || p.Asked() || exit.Status != "exit status 3" || len(exit.Tail) != tailLines || exit.Tail[tailLines-1] != "line 29" {
+		t.Fatalf("exit %+v, asked %t; want status 3 with the last lines", exit, p.Asked())
 	}
-	last := []string{}
-	for i := 30 - tailLines; i < 30; i++ {
-		last = append(last, fmt.Sprint("line ", i))
-	}
-	want := &ExitError{Name: "talker", Status: "exit status 3", Log: log, Tail: last}
-	if !reflect.DeepEqual(exit, want) {
-		t.Errorf("got %+v, want %+v", exit, want)
-	}
-	for _, part := range []string{"talker ended (exit status 3)", "line 29", "whole log: " + log} {
+	for _, part := range []string{"talker ended (exit status 3)", "line 29", "whole log: " + p.Log()} {
 		if !strings.Contains(exit.Error(), part) {
 			t.Errorf("the message lacks %q:\n%s", part, exit.Error())
 		}
 	}
 }
 
-func TestTheTailIsOfThisRun(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "talker.log")
-	if err := os.WriteFile(log, []byte("of the run before\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	p := start(t, spawner(t), "talker", log)
-	waitDone(t, p)
-	if tail := p.Tail(1000); len(tail) != 30 || tail[0] != "line 0" {
-		t.Errorf("the tail is %q; want this run's 30 lines", tail)
-	}
-	if all := TailFile(log, 1000); len(all) != 31 {
-		t.Errorf("the file has %d lines; want those of the run before too", len(all))
-	}
-}
-
-func TestStopAsksFirst(t *testing.T) {
-	p := start(t, spawner(t), "waiter", filepath.Join(t.TempDir(), "log"))
-	eventually(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
-	if p.ExitError() != nil {
-		t.Fatal("a running process has an exit error")
-	}
-	if err := p.Stop(t.Context(), bound); err != nil {
-		t.Fatal(err)
-	}
-	if !p.Asked() || p.ExitError().Status != "exit status 0" || p.Tail(1)[0] != "ends in order" {
-		t.Errorf("asked %t, exit %v", p.Asked(), p.ExitError())
-	}
-	if err := p.Stop(t.Context(), bound); err != nil {
-		t.Errorf("stopping twice: %v", err)
-	}
-}
-
-func TestStopKillsTheStubborn(t *testing.T) {
-	p := start(t, spawner(t), "stubborn", filepath.Join(t.TempDir(), "log"))
-	eventually(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
-	if err := p.Stop(t.Context(), time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
-	if status := p.ExitError().Status; status != "signal: killed" {
-		t.Errorf("status is %q", status)
-	}
-}
-
-func TestEachChildLeadsAGroup(t *testing.T) {
-	p := start(t, spawner(t), "waiter", filepath.Join(t.TempDir(), "log"))
-	group, err := syscall.Getpgid(p.PID())
-	if err != nil || group != p.PID() {
-		t.Errorf("group %d, %v; want the process's own, %d", group, err, p.PID())
+func TestStop(t *testing.T) {
+	for role, want := range map[string]string{"waiter": "exit status 0", "stubborn": "signal: killed"} {
+		t.Run(role, func(t *testing.T) {
+			p := start(t, role)
+			eventually(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
+			if p.ExitError() != nil {
+				t.Fatal("a running process has an exit error")
+			}
+			grace := map[string]time.Duration{"waiter": bound, "stubborn": time.Millisecond}[role]
+			for range 2 { // the second finds it ended
+				if err := p.Stop(t.Context(), grace); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !p.Asked() || p.ExitError().Status != want {
+				t.Errorf("asked %t, %v; want %s", p.Asked(), p.ExitError(), want)
+			}
+		})
 	}
 }
 
 func TestStartFails(t *testing.T) {
-	s := spawner(t)
-	_, err := s.Start(Spec{Name: "ghost", Path: "/nonexistent/ghost", Log: filepath.Join(t.TempDir(), "log")})
-	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "start ghost") {
+	s := NewSpawner()
+	spec := Spec{Name: "ghost", Path: "/nonexistent/ghost", Log: filepath.Join(t.TempDir(), "log")}
+	if _, err := s.Start(spec); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "start ghost") {
 		t.Errorf("error is %v; want one that names the program", err)
 	}
 	s.Close()
-	if _, err := s.Start(Spec{Name: "late"}); !errors.Is(err, ErrClosed) {
+	if _, err := s.Start(spec); !errors.Is(err, ErrClosed) {
 		t.Errorf("error after Close is %v; want ErrClosed", err)
 	}
 }
 
 // A parent killed with SIGKILL cannot end its children; the kernel does it.
 func TestNoChildOutlivesItsParent(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "log")
-	parent := start(t, spawner(t), "parent", log)
-	child := 0
-	eventually(t, "the parent tells its child", func() bool {
-		tail := parent.Tail(1)
-		if len(tail) == 0 {
-			return false
+	log := filepath.Join(t.TempDir(), "child")
+	parent := start(t, "parent", "CHILD_LOG="+log)
+	eventually(t, "the child runs", func() bool { return len(TailFile(log, 1)) > 0 })
+	running := func() bool {
+		lines, err := filepath.Glob("/proc/[0-9]*/environ")
+		if err != nil {
+			t.Fatal(err)
 		}
-		_, err := fmt.Sscanf(tail[0], "child %d", &child)
-		return err == nil
-	})
-	id, err := Table{}.Identify(child)
-	if err != nil || !(Table{}).Alive(id) {
-		t.Fatalf("the child does not run: %v", err)
+		for _, line := range lines {
+			if text, err := os.ReadFile(line); err == nil && strings.Contains(string(text), log) && strings.Contains(string(text), "=stubborn") {
+				return true
+			}
+		}
+		return false
+	}
+	if !running() {
+		t.Fatal("the child is not found")
 	}
 	if err := parent.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the child ends", func() bool { return !(Table{}).Alive(id) })
+	eventually(t, "the child ends", func() bool { return !running() })
 }
 
-func TestLastLines(t *testing.T) {
-	long := strings.Repeat("ä", tailLineSize+50)
-	cases := map[string]struct {
-		text string
-		n    int
-		want []string
-	}{
-		"empty":             {"", 3, []string{}},
-		"fewer than wanted": {"a\nb\n", 3, []string{"a", "b"}},
-		"the last ones":     {"a\n\nb \r\nc", 2, []string{"b", "c"}},
-		"a long one is cut": {long + "\n", 1, []string{strings.Repeat("ä", tailLineSize-1) + "…"}},
+func TestUsageOfThisProcess(t *testing.T) {
+	table, pid := Table{}, os.Getpid()
+	rss, rssErr := table.RSS(pid)
+	peak, peakErr := table.PeakRSS(pid)
+	_, cpuErr := table.CPU(pid)
+	age, ageErr := table.Age(pid)
+	machine, machineErr := table.MachineCPU()
+	if err := errors.Join(rssErr, peakErr, cpuErr, ageErr, machineErr); err != nil {
+		t.Fatal(err)
 	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			if got := lastLines(c.text, c.n); strings.Join(got, "|") != strings.Join(c.want, "|") {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-		})
+	if rss < 1<<20 || peak < rss || age <= 0 || age > time.Hour || machine <= 0 {
+		t.Errorf("memory %d, peak %d, age %s, machine %s", rss, peak, age, machine)
+	}
+	if _, err := table.CPU(1 << 30); err == nil {
+		t.Error("a process that does not exist has a CPU time")
 	}
 }

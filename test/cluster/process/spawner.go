@@ -14,11 +14,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // ErrClosed is returned by Spawner.Start after Spawner.Close.
@@ -45,95 +45,63 @@ type Spec struct {
 // Spawner: Pdeathsig fires when the forking *thread* ends, and the Go runtime may end
 // threads at any time.
 type Spawner struct {
-	requests chan spawnRequest
-	closing  chan struct{}
-	closed   chan struct{}
-	once     sync.Once
-}
-
-type spawnRequest struct {
-	spec  Spec
-	reply chan<- spawnReply
-}
-
-type spawnReply struct {
-	process *Process
-	err     error
+	forks  chan func()
+	closed chan struct{}
+	once   sync.Once
 }
 
 // NewSpawner starts the forking thread. Close it when all its children have ended.
 func NewSpawner() *Spawner {
-	s := &Spawner{
-		requests: make(chan spawnRequest),
-		closing:  make(chan struct{}),
-		closed:   make(chan struct{}),
-	}
-	go s.loop()
+	s := &Spawner{forks: make(chan func()), closed: make(chan struct{})}
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		for {
+			select {
+			case fork := <-s.forks:
+				fork()
+			case <-s.closed:
+				return
+			}
+		}
+	}()
 	return s
 }
 
-func (s *Spawner) loop() {
-	defer close(s.closed)
-	// Never unlocked: the thread must not be reused or ended while a child lives, and
-	// it ends together with this goroutine.
-	runtime.LockOSThread()
-	for {
-		select {
-		case req := <-s.requests:
-			p, err := spawn(req.spec)
-			req.reply <- spawnReply{process: p, err: err}
-		case <-s.closing:
-			return
-		}
+// Do runs fork on the forking thread. It fails with ErrClosed after Close.
+func (s *Spawner) Do(fork func() error) error {
+	result := make(chan error, 1)
+	select {
+	case s.forks <- func() { result <- fork() }:
+		return <-result
+	case <-s.closed:
+		return ErrClosed
 	}
 }
 
 // Start runs a program. The error names the program that could not be started and the
 // cause; it is ErrClosed after Close.
 func (s *Spawner) Start(spec Spec) (*Process, error) {
-	reply := make(chan spawnReply, 1)
-	select {
-	case s.requests <- spawnRequest{spec: spec, reply: reply}:
-	case <-s.closed:
-		return nil, fmt.Errorf("start %s: %w", spec.Name, ErrClosed)
-	}
-	r := <-reply
-	return r.process, r.err
-}
-
-// Close ends the forking thread. The kernel kills children that still run.
-func (s *Spawner) Close() {
-	s.once.Do(func() { close(s.closing) })
-	<-s.closed
-}
-
-func spawn(spec Spec) (*Process, error) {
 	log, offset, err := openLog(spec.Log)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
-	// The child keeps its own copy of the descriptor.
-	defer func() { _ = log.Close() }()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
+	defer func() { _ = log.Close() }()           // the child has its own descriptor
+	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx // it outlives the call; Stop and Kill end it
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, spec.Env, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := s.Do(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
-	defer func() { _ = null.Close() }()
-	attr := &os.ProcAttr{
-		Dir:   spec.Dir,
-		Env:   spec.Env,
-		Files: []*os.File{null, log, log},
-		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true},
-	}
-	started := time.Now()
-	proc, err := os.StartProcess(spec.Path, append([]string{spec.Path}, spec.Args...), attr)
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
-	}
-	p := &Process{spec: spec, proc: proc, started: started, logOffset: offset, done: make(chan struct{})}
-	go p.reap()
+	p := &Process{spec: spec, cmd: cmd, logOffset: offset, done: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait() // its state says how it ended
+		close(p.done)
+	}()
 	return p, nil
 }
+
+// Close ends the forking thread. The kernel kills children that still run.
+func (s *Spawner) Close() { s.once.Do(func() { close(s.closed) }) }
 
 // openLog opens a log for appending and returns where this run's part begins.
 func openLog(path string) (*os.File, int64, error) {
@@ -145,8 +113,5 @@ func openLog(path string) (*os.File, int64, error) {
 		return nil, 0, err
 	}
 	offset, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, 0, errors.Join(err, f.Close())
-	}
-	return f, offset, nil
+	return f, offset, err
 }

@@ -10,11 +10,11 @@ import (
 
 const (
 	tailBytes    = 64 << 10 // how far back Tail reads
-	tailLineSize = 400      // characters kept of one line
+	tailLineSize = 400      // bytes kept of one line
 )
 
 // TailFile returns the last n non-empty lines of a file, oldest first, each cut to 400
-// characters. An unreadable file has no lines.
+// bytes. An unreadable file has no lines.
 func TailFile(path string, n int) []string { return tailOf(path, 0, n) }
 
 func tailOf(path string, from int64, n int) []string {
@@ -32,23 +32,11 @@ func tailOf(path string, from int64, n int) []string {
 	if err != nil {
 		return nil
 	}
-	return lastLines(string(text), n)
-}
-
-func lastLines(text string, n int) []string {
 	lines := []string{}
-	for line := range strings.SplitSeq(text, "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		if line = strings.TrimRight(line, " \t\r"); line != "" {
-			lines = append(lines, cut(line, tailLineSize))
+			lines = append(lines, line[:min(len(line), tailLineSize)])
 		}
 	}
 	return lines[max(0, len(lines)-n):]
-}
-
-func cut(line string, size int) string {
-	runes := []rune(line)
-	if len(runes) <= size {
-		return line
-	}
-	return string(runes[:size-1]) + "…"
 }

@@ -3,104 +3,73 @@
 package process
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
-// clockTick is the unit of CPU times in /proc/PID/stat: USER_HZ is 100 on every
-// architecture that Go runs on.
+// clockTick is the unit of start times in /proc: USER_HZ is 100 on every architecture
+// that Go runs on.
 const clockTick = 10 * time.Millisecond
 
-// CPU is the CPU time of a process and its threads, in user and kernel mode.
-func (t Table) CPU(pid int) (time.Duration, error) {
-	raw, err := os.ReadFile(t.path(strconv.Itoa(pid), "stat"))
+// Table reads what processes use from /proc.
+type Table struct{}
+
+// seconds is a duration that procfs gives in seconds.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// readProc applies a function to a process's entry in /proc.
+func readProc[T any](pid int, read func(procfs.Proc) (T, error)) (value T, err error) {
+	proc, err := procfs.NewProc(pid)
+	if err == nil {
+		value, err = read(proc)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+		err = fmt.Errorf("read the usage of process %d: %w", pid, err)
 	}
-	// The first field after the command is field 3; 14 and 15 are utime and stime.
-	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
-	const user, system = 14 - 3, 15 - 3
-	if len(fields) <= system {
-		return 0, fmt.Errorf("read the CPU time of process %d: %q has too few fields", pid, raw)
-	}
-	var ticks int64
-	for _, field := range []string{fields[user], fields[system]} {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * clockTick, nil
+	return value, err
 }
 
-// PeakRSS is the peak resident memory of a process, in bytes (VmHWM of
-// /proc/PID/status).
-func (t Table) PeakRSS(pid int) (int64, error) {
-	raw, err := os.ReadFile(t.path(strconv.Itoa(pid), "status"))
-	if err != nil {
-		return 0, fmt.Errorf("read the peak memory of process %d: %w", pid, err)
-	}
-	for line := range strings.Lines(string(raw)) {
-		value, ok := strings.CutPrefix(line, "VmHWM:")
-		if !ok {
-			continue
-		}
-		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read the peak memory of process %d: %w", pid, err)
-		}
-		return kib << 10, nil
-	}
-	return 0, fmt.Errorf("read the peak memory of process %d: its status has no VmHWM", pid)
+// CPU is the CPU time of a process and its threads, in user and kernel mode.
+func (Table) CPU(pid int) (time.Duration, error) {
+	stat, err := readProc(pid, procfs.Proc.Stat)
+	return seconds(stat.CPUTime()), err
+}
+
+// RSS is the resident memory of a process, in bytes.
+func (Table) RSS(pid int) (int64, error) {
+	status, err := readProc(pid, procfs.Proc.NewStatus)
+	return int64(status.VmRSS), err
+}
+
+// PeakRSS is the peak resident memory of a process, in bytes.
+func (Table) PeakRSS(pid int) (int64, error) {
+	status, err := readProc(pid, procfs.Proc.NewStatus)
+	return int64(status.VmHWM), err
+}
+
+// Age is how long a process has run, accurate to 10 ms.
+func (Table) Age(pid int) (time.Duration, error) {
+	stat, err := readProc(pid, procfs.Proc.Stat)
+	var up unix.Timespec
+	err = errors.Join(err, unix.ClockGettime(unix.CLOCK_BOOTTIME, &up))
+	return time.Duration(up.Nano()) - time.Duration(stat.Starttime)*clockTick, err
 }
 
 // MachineCPU is the time since boot that the machine's processors were busy with
 // anything, or were taken away by a hypervisor.
-func (t Table) MachineCPU() (time.Duration, error) {
-	raw, err := os.ReadFile(t.path("stat"))
+func (Table) MachineCPU() (time.Duration, error) {
+	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return 0, fmt.Errorf("read the machine's CPU time: %w", err)
 	}
-	line, _, _ := strings.Cut(string(raw), "\n")
-	fields := strings.Fields(line)
-	// user nice system idle iowait irq softirq steal
-	const idle, iowait, all = 4, 5, 9
-	if len(fields) < all || fields[0] != "cpu" {
-		return 0, fmt.Errorf("read the machine's CPU time: %q is not what it should be", line)
-	}
-	var ticks int64
-	for i, field := range fields[:all] {
-		if i == 0 || i == idle || i == iowait {
-			continue
-		}
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read the machine's CPU time: %w", err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * clockTick, nil
-}
-
-// Age is how long a process has run, accurate to 10 ms.
-func (t Table) Age(pid int) (time.Duration, error) {
-	stat, err := t.stat(pid)
+	stat, err := fs.Stat()
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("read the machine's CPU time: %w", err)
 	}
-	raw, err := os.ReadFile(t.path("uptime"))
-	if err != nil {
-		return 0, fmt.Errorf("read how long the machine runs: %w", err)
-	}
-	text, _, _ := strings.Cut(string(raw), " ")
-	up, err := time.ParseDuration(text + "s")
-	if err != nil {
-		return 0, fmt.Errorf("read how long the machine runs: %w", err)
-	}
-	return up - time.Duration(stat.startTicks)*clockTick, nil
+	cpu := stat.CPUTotal
+	return seconds(cpu.User + cpu.Nice + cpu.System + cpu.IRQ + cpu.SoftIRQ + cpu.Steal), nil
 }

@@ -43,8 +43,6 @@ type Options struct {
 	// NodeGone is how long the control plane waits before it considers a silent node
 	// lost; default 8 s.
 	NodeGone time.Duration
-	// ExtraArgs are additional arguments for the control plane.
-	ExtraArgs cluster.ExtraArgs
 	// Tell receives the progress; nil is allowed.
 	Tell progress.Sink
 }
@@ -177,14 +175,13 @@ func (n *Node) startContainerd(ctx context.Context) error {
 }
 
 func (n *Node) startPlane(ctx context.Context) error {
-	extra := n.options.ExtraArgs
 	// Of a repeated flag, the last one wins.
-	extra.APIServer = append([]string{
-		"--bind-address=0.0.0.0", "--advertise-address=" + NodeAddress, "--kubelet-preferred-address-types=InternalIP",
-	}, extra.APIServer...)
-	extra.ControllerManager = append([]string{
-		"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String(),
-	}, extra.ControllerManager...)
+	extra := cluster.ExtraArgs{
+		APIServer: []string{
+			"--bind-address=0.0.0.0", "--advertise-address=" + NodeAddress, "--kubelet-preferred-address-types=InternalIP",
+		},
+		ControllerManager: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String()},
+	}
 	plane, err := cluster.Start(ctx, cluster.Options{
 		Dir: n.path("cluster"), Port: apiPort, ExtraArgs: extra, Tell: n.options.Tell,
 	})

@@ -6,169 +6,143 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/progress"
-	"github.com/usher-dev/usher/test/cluster/state"
 )
 
-// superviseCmd is the hidden command that "up" runs in the background.
-const superviseCmd = "run"
+// pollEvery is how often to check the state of another process.
+const pollEvery = 50 * time.Millisecond
 
-// eventsFD is the supervisor's descriptor for the pipe to its "up".
-const eventsFD = 3
+// logLines is how much of its log a failed start shows.
+const logLines = 20
 
-func supervisorLog(dir string) string { return filepath.Join(dir, "logs", "supervisor.log") }
+var (
+	errNotRunning  = errors.New("no cluster is running")
+	errInterrupted = errors.New("interrupted: nothing is left running")
+)
 
-// superviseCommand is the supervisor's side.
-func superviseCommand(ctx context.Context, args []string, t terminal) error {
-	s := settings{}
-	fs := newFlags(superviseCmd, &s)
-	clusterFlags(fs, &s)
-	fs.IntVar(&s.events, "events", 0, "the `descriptor` for messages to the parent")
-	if err := parse(fs, args, "Keep a cluster: used by devcluster up.", t); err != nil {
+func logFile(dir string) string { return filepath.Join(dir, "logs", "devcluster.log") }
+
+// up starts the cluster in the background.
+func up(ctx context.Context, s settings) error {
+	if pid, err := cluster.Running(s.dir); err != nil || pid != 0 {
+		fmt.Println("A cluster is already running.")
+		return errors.Join(err, status(ctx, s))
+	}
+	if err := cluster.ClaimDir(s.dir); err != nil {
 		return err
 	}
-	if err := s.check(); err != nil {
+	if err := os.Remove(recordFile(s.dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	logger := log.New(t.err, "", log.LstdFlags)
-	// The components must not inherit the pipe: up would never see its end.
-	syscall.CloseOnExec(s.events)
-	pipe := os.NewFile(uintptr(s.events), "events")
-	report := &reporter{out: pipe}
-	err := (&supervisor{settings: s, logger: logger,
-		tell: func(e progress.Event) {
-			if e.State != progress.Waiting {
-				logger.Println(strings.TrimSpace(strings.Join([]string{e.Task, string(e.State), e.Detail}, " ")))
-			}
-			report.event(e)
-		},
-		ready: func(now state.State) {
-			logger.Printf("ready: %s", now.Server)
-			report.send(message{Ready: &now})
-		},
-	}).run(ctx)
+	// Built here, because this process shows the progress.
+	display := progress.Show(os.Stderr)
+	_, err := build.Ensure(ctx, build.Options{Tell: display.Sink()})
+	display.Close()
 	if err != nil {
-		report.send(message{Error: err.Error()})
 		return err
 	}
-	logger.Println("stopped")
-	return nil
+	child, err := startBackground(s)
+	if err != nil {
+		return err
+	}
+	return await(ctx, s, child)
 }
 
-// background is a supervisor as seen by the "up" that started it.
-type background struct {
-	process  *os.Process
-	log      string
-	messages <-chan message
-	pipe     *os.File
-}
-
-// startBackground runs this program again as a supervisor, detached from the terminal,
-// which it outlives.
-func startBackground(s settings) (*background, error) {
+// startBackground runs this program again, detached from the terminal, which it outlives.
+func startBackground(s settings) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find this program's file: %w", err)
+		return nil, err
 	}
-	logPath := supervisorLog(s.dir)
-	logFile, err := freshLog(logPath)
+	if err := os.MkdirAll(filepath.Dir(logFile(s.dir)), 0o755); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(logFile(s.dir))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = logFile.Close() }()
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("make a pipe: %w", err)
-	}
-	defer func() { _ = writer.Close() }()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = null.Close() }()
-	proc, err := os.StartProcess(path, supervisorArgs(path, s), &os.ProcAttr{
-		Files: []*os.File{null, logFile, logFile, writer},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the supervisor: %w", err), reader.Close())
-	}
-	return &background{process: proc, log: logPath, messages: receive(reader), pipe: reader}, nil
+	defer func() { _ = log.Close() }()                                                 // the child has its own descriptor
+	child := exec.Command(path, "run", "--dir="+s.dir, "--port="+strconv.Itoa(s.port), //nolint:noctx // it outlives this process
+		"--nodes="+strconv.Itoa(s.nodes), "--simulate="+strconv.FormatBool(s.simulate))
+	child.Stdout, child.Stderr = log, log
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return child, child.Start()
 }
 
-func supervisorArgs(path string, s settings) []string {
-	return []string{
-		path, superviseCmd, "--dir=" + s.dir, "--port=" + strconv.Itoa(s.port), "--nodes=" + strconv.Itoa(s.nodes),
-		"--simulate=" + strconv.FormatBool(s.simulate), "--programs=" + s.programs, "--events=" + strconv.Itoa(eventsFD),
-	}
-}
-
-// freshLog opens the supervisor's log and keeps the previous run's.
-func freshLog(path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("make the log's folder: %w", err)
-	}
-	err := os.Rename(path, strings.TrimSuffix(path, ".log")+".previous.log")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("keep the old log: %w", err)
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("make the supervisor's log: %w", err)
-	}
-	return file, nil
-}
-
-// wait shows the progress until the cluster is ready. When ctx ends, it stops the
-// supervisor and everything that was started.
-func (b *background) wait(ctx context.Context, tell progress.Sink) (state.State, error) {
-	defer func() { _ = b.pipe.Close() }()
+// await waits until the cluster is ready. When ctx ends, it stops everything that was
+// started.
+func await(ctx context.Context, s settings, child *exec.Cmd) error {
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
 	for {
 		select {
 		case <-ctx.Done():
-			return state.State{}, errors.Join(errInterrupted, b.stop())
-		case m, open := <-b.messages:
-			switch {
-			case !open:
-				return state.State{}, fmt.Errorf("the supervisor ended without a word; its last lines were:\n    %s\n  whole log: %s",
-					strings.Join(process.TailFile(b.log, 12), "\n    "), b.log)
-			case m.Error != "":
-				return state.State{}, errors.Join(errors.New(m.Error), b.stop())
-			case m.Ready != nil:
-				return *m.Ready, nil
-			case m.Event != nil:
-				tell.Tell(*m.Event)
+			if err := child.Process.Signal(syscall.SIGTERM); err == nil {
+				<-ended
 			}
+			return errInterrupted
+		case <-ended:
+			return fmt.Errorf("the cluster has not started; the end of %s:\n%s", logFile(s.dir),
+				strings.Join(process.TailFile(logFile(s.dir), logLines), "\n"))
+		case <-time.After(pollEvery):
+		}
+		if _, err := os.Stat(recordFile(s.dir)); err == nil {
+			return status(ctx, s)
 		}
 	}
 }
 
-// errInterrupted means that the user has stopped the start.
-var errInterrupted = errors.New("interrupted")
-
-// stop ends the supervisor and waits until it is gone.
-func (b *background) stop() error {
-	if err := b.process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("stop the supervisor (process %d): %w", b.process.Pid, err)
+// status describes the running cluster.
+func status(_ context.Context, s settings) error {
+	pid, err := cluster.Running(s.dir)
+	if err != nil {
+		return err
 	}
-	// Keep reading its messages, or it would hang on a full pipe.
-	go func() {
-		for range b.messages {
-		}
-	}()
-	timer := time.AfterFunc(stopTimeout+5*time.Second, func() { _ = b.process.Kill() })
-	defer timer.Stop()
-	if _, err := b.process.Wait(); err != nil {
-		return fmt.Errorf("wait for the supervisor (process %d): %w", b.process.Pid, err)
+	if pid == 0 {
+		return errNotRunning
 	}
+	ready, err := readRecord(s.dir)
+	if err != nil {
+		return fmt.Errorf("process %d is starting or stopping the cluster, see %s", pid, logFile(s.dir))
+	}
+	fmt.Printf("%sLogs:     %s\n", ready, filepath.Dir(logFile(s.dir)))
 	return nil
+}
+
+// down stops the cluster with SIGTERM and, if that takes too long, with SIGKILL: the
+// kernel then ends all of its processes.
+func down(ctx context.Context, s settings) error {
+	stopped, err := cluster.Running(s.dir)
+	if stopped == 0 {
+		fmt.Println("No cluster is running.")
+		return err
+	}
+	if err := syscall.Kill(stopped, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop process %d: %w", stopped, err)
+	}
+	late := time.After(2 * stopTimeout)
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx) // the cluster goes on stopping
+		case <-late:
+			return errors.Join(fmt.Errorf("process %d did not stop in time, killing it", stopped), syscall.Kill(stopped, syscall.SIGKILL))
+		case <-time.After(pollEvery):
+		}
+		if pid, err := cluster.Running(s.dir); pid != stopped {
+			fmt.Println("The cluster has stopped.")
+			return err
+		}
+	}
 }

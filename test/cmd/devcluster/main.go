@@ -9,16 +9,22 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
+
+	"github.com/usher-dev/usher/test/cluster/build"
+	"github.com/usher-dev/usher/test/cluster/progress"
 )
+
+// dirEnv names the environment variable for the cluster's directory.
+const dirEnv = "USHER_DEVCLUSTER_DIR"
 
 // Exit codes.
 const (
-	exitOK    = 0
 	exitError = 1 // also: status finds no running cluster
 	exitUsage = 2
 )
@@ -28,76 +34,94 @@ const usage = `Run a real Kubernetes control plane on this machine, for the deve
 Usage: devcluster COMMAND [FLAGS]
 
 Commands:
-  up          start the cluster in the background and wait until it is ready
-  status      show the components with their health; exit code 1 when not running
-  kubeconfig  print the path of the kubeconfig, for the administrator or another user
-  down        stop the cluster
-  build       only build etcd and the Kubernetes binaries
+  up      start the cluster in the background and wait until it is ready
+  run     run the cluster in the foreground until Ctrl-C
+  status  show how to use the cluster; exit code 1 if none is running
+  down    stop the cluster
+  build   only build etcd and the Kubernetes binaries
 
-Each start begins with an empty cluster. "devcluster COMMAND --help" lists the flags.
+Each start begins with an empty cluster.
 
 Environment:
-  USHER_DEVCLUSTER_DIR  the cluster's folder (default: usher/devcluster in the user's cache folder)
-  USHER_CACHE           where the binaries are kept (default: usher in the user's cache folder)
+  USHER_DEVCLUSTER_DIR  the cluster's directory (default: usher/devcluster in the user's cache directory)
+  USHER_CACHE           where the binaries are kept (default: usher in the user's cache directory)
   USHER_KUBERNETES      another minor version that test/cluster/controlplane pins, such as v1.33
+
+Flags:
 `
+
+// settings are the flags; all commands have the same.
+type settings struct {
+	dir      string
+	port     int
+	nodes    int
+	simulate bool
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	// After the first signal, the next one ends this process immediately.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], terminal{out: os.Stdout, err: os.Stderr}))
+	os.Exit(run(ctx, os.Args[1:]))
 }
-
-// terminal is where a command writes: results to out, progress and problems to err.
-type terminal struct{ out, err *os.File }
-
-func (t terminal) sayf(format string, args ...any) { writef(t.out, format, args...) }
-
-func (t terminal) warnf(format string, args ...any) { writef(t.err, format, args...) }
-
-// writef writes for a person; a reader that is gone is no reason to fail.
-func writef(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
-
-// errSilent ends a command with exit code 1 when everything has been reported.
-var errSilent = errors.New("said already")
 
 // run runs one command line and returns the exit code.
-func run(ctx context.Context, args []string, t terminal) int {
-	if len(args) == 0 {
-		t.warnf("%s", usage)
+func run(ctx context.Context, args []string) int {
+	s := settings{}
+	flags := flag.NewFlagSet("devcluster", flag.ContinueOnError)
+	flags.StringVar(&s.dir, "dir", os.Getenv(dirEnv), "the cluster's `directory`")
+	flags.IntVar(&s.port, "port", 0, "the API server's `port` on 127.0.0.1; 0 means a free one")
+	flags.IntVar(&s.nodes, "nodes", 2, "the `number` of nodes; 0 leaves all Pods pending")
+	flags.BoolVar(&s.simulate, "simulate", false, "only simulate containers, for clusters with thousands of Pods")
+	flags.Usage = func() {
+		fmt.Fprint(os.Stderr, usage)
+		flags.PrintDefaults()
+	}
+	commands := map[string]func(context.Context, settings) error{
+		"up": up, "run": runCluster, "status": status, "down": down, "build": buildOnly,
+	}
+	if len(args) == 0 || commands[args[0]] == nil {
+		flags.Usage()
 		return exitUsage
 	}
-	command, found := commands()[args[0]]
-	switch {
-	case args[0] == "help" || args[0] == "-h" || args[0] == "--help":
-		t.sayf("%s", usage)
-		return exitOK
-	case !found:
-		t.warnf("devcluster: there is no command %q; the commands are up, status, kubeconfig, down and build\n", args[0])
+	if err := flags.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil || flags.NArg() > 0 {
 		return exitUsage
 	}
-	err := command(ctx, args[1:], t)
-	var misuse *usageError
-	switch {
-	case err == nil, errors.Is(err, errHelp):
-		return exitOK
-	case errors.As(err, &misuse):
-		t.warnf("devcluster %s: %v\nTry: devcluster %s --help\n", args[0], misuse, args[0])
-		return exitUsage
-	case !errors.Is(err, errSilent):
-		t.warnf("devcluster %s: %v\n", args[0], err)
+	err := s.complete()
+	if err == nil {
+		err = commands[args[0]](ctx, s)
 	}
-	return exitError
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "devcluster %s: %v\n", args[0], err)
+		return exitError
+	}
+	return 0
 }
 
-func commands() map[string]func(context.Context, []string, terminal) error {
-	return map[string]func(context.Context, []string, terminal) error{
-		"up":         up,
-		"status":     status,
-		"kubeconfig": kubeconfig,
-		"down":       down,
-		"build":      buildOnly,
-		superviseCmd: superviseCommand, // hidden: up runs this program with it
+// complete sets the cluster's directory to an absolute path.
+func (s *settings) complete() (err error) {
+	if s.dir != "" {
+		s.dir, err = filepath.Abs(s.dir)
+		return err
 	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return fmt.Errorf("find the cache directory (set --dir or %s): %w", dirEnv, err)
+	}
+	s.dir = filepath.Join(cache, "usher", "devcluster")
+	return nil
+}
+
+// buildOnly builds the binaries.
+func buildOnly(ctx context.Context, _ settings) error {
+	display := progress.Show(os.Stderr)
+	binaries, err := build.Ensure(ctx, build.Options{Tell: display.Sink()})
+	display.Close()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("Kubernetes %s and etcd %s are built: %s\n", binaries.Kubernetes, binaries.Etcd, binaries.Dir)
+	return nil
 }
