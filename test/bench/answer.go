@@ -5,24 +5,12 @@ package bench
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-)
-
-// The labels of the hooks.
-const (
-	updateHook = "measure.usher.dev/update"
-	deleteHook = "measure.usher.dev/delete"
-	hooked     = "true"
 )
 
 // answerWorkers is how many hooks are answered concurrently.
@@ -31,29 +19,31 @@ const answerWorkers = 16
 // answerer confirms every hook at once, and marks Pods again after an update, like a
 // hook operator that has nothing to wait for.
 type answerer struct {
-	client kubernetes.Interface
-	queue  workqueue.TypedInterface[answer]
-	count  atomic.Int64
-	failed func(error)
+	ctx  context.Context
+	kube client.Client
+	fail func(error)
+	free chan struct{} // has one element for each answer under way
 }
 
-// answer is one write to a Pod.
-type answer struct {
-	pod   string
-	patch string
-}
-
-// newAnswerer creates an answerer; failed is called for a refused answer.
-func newAnswerer(client kubernetes.Interface, failed func(error)) *answerer {
-	return &answerer{client: client, queue: workqueue.NewTyped[answer](), failed: failed}
+func newAnswerer(ctx context.Context, kube client.Client, fail func(error)) *answerer {
+	return &answerer{ctx: ctx, kube: kube, fail: fail, free: make(chan struct{}, answerWorkers)}
 }
 
 // saw answers the hook of a Pod that has just reached a gate. Each hook is answered
 // once: later events of the Pod may be older than the answer.
 func (a *answerer) saw(pod *corev1.Pod, before apps.LifecycleState) {
-	if patch := answerTo(pod, before); patch != "" {
-		a.queue.Add(answer{pod: pod.Name, patch: patch})
+	patch := answerTo(pod, before)
+	if patch == "" {
+		return
 	}
+	go func() {
+		a.free <- struct{}{}
+		defer func() { <-a.free }()
+		err := a.kube.Patch(a.ctx, barePod(pod.Name), client.RawPatch(types.MergePatchType, []byte(patch)))
+		if client.IgnoreNotFound(err) != nil && a.ctx.Err() == nil {
+			a.fail(fmt.Errorf("answer the hook of Pod %s: %w", pod.Name, err))
+		}
+	}()
 }
 
 // answerTo is the patch that answers a Pod's hook; "" if there is nothing new.
@@ -75,34 +65,4 @@ func answerTo(pod *corev1.Pod, before apps.LifecycleState) string {
 
 func labelPatch(label, value string) string {
 	return fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, label, value)
-}
-
-// run answers until ctx ends.
-func (a *answerer) run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, a.queue.ShutDown)
-	defer stop()
-	var working sync.WaitGroup
-	for range answerWorkers {
-		working.Go(func() {
-			for a.next(ctx) {
-			}
-		})
-	}
-	working.Wait()
-}
-
-func (a *answerer) next(ctx context.Context) bool {
-	one, end := a.queue.Get()
-	if end {
-		return false
-	}
-	defer a.queue.Done(one)
-	_, err := a.client.CoreV1().Pods(namespace).Patch(ctx, one.pod, types.MergePatchType, []byte(one.patch), metav1.PatchOptions{})
-	switch {
-	case err == nil:
-		a.count.Add(1)
-	case ctx.Err() == nil && !apierrors.IsNotFound(err):
-		a.failed(fmt.Errorf("answer the hook of Pod %s: %w", one.pod, err))
-	}
-	return true
 }

@@ -4,7 +4,6 @@ package bench
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/usher-dev/usher/test/stage"
 )
 
 const (
@@ -25,25 +26,15 @@ const (
 	lookEvery = 200 * time.Millisecond
 )
 
-// request is one answered request, as in the API server's audit log.
-type request struct {
-	user string
-	// what is the verb and the resource, such as "patch pods/status".
-	what  string
-	write bool
-	dry   bool
-	watch bool
-	code  int
-}
-
-// auditEvent is the part of an audit.k8s.io/v1 Event that the benchmark reads.
+// auditEvent is the part of an audit.k8s.io/v1 Event that is read. Each request has one,
+// written when it is answered; only a watch has another, when it begins.
 type auditEvent struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`
 	User       struct {
 		Username string `json:"username"`
 	} `json:"user"`
-	ObjectRef *struct {
+	ObjectRef struct {
 		Resource    string `json:"resource"`
 		Subresource string `json:"subresource"`
 	} `json:"objectRef"`
@@ -52,32 +43,19 @@ type auditEvent struct {
 	} `json:"responseStatus"`
 }
 
-// parseRequest parses one line of the audit log. Each request has one line, written
-// when it is answered; only a watch has another, when it begins.
-func parseRequest(line []byte) (request, error) {
-	var event auditEvent
-	if err := json.Unmarshal(line, &event); err != nil {
-		return request{}, fmt.Errorf("audit log: %w in line %.200q", err, line)
+// what is the verb and the resource, such as "patch pods/status".
+func (e auditEvent) what() string {
+	what := e.Verb + " " + e.ObjectRef.Resource
+	if e.ObjectRef.Subresource != "" {
+		what += "/" + e.ObjectRef.Subresource
 	}
-	what := event.Verb
-	if ref := event.ObjectRef; ref != nil && ref.Resource != "" {
-		what += " " + ref.Resource
-		if ref.Subresource != "" {
-			what += "/" + ref.Subresource
-		}
-	}
-	return request{
-		user: event.User.Username, what: what, write: isWrite(event.Verb), watch: event.Verb == "watch",
-		dry: strings.Contains(event.RequestURI, "dryRun="), code: event.ResponseStatus.Code,
-	}, nil
+	return what
 }
 
-func isWrite(verb string) bool {
-	switch verb {
-	case "create", "update", "patch", "delete", "deletecollection":
-		return true
-	}
-	return false
+// writes reports whether it is a write that is no dry run.
+func (e auditEvent) writes() bool {
+	verbs := []string{"create", "update", "patch", "delete", "deletecollection"}
+	return slices.Contains(verbs, e.Verb) && !strings.Contains(e.RequestURI, "dryRun=")
 }
 
 // auditLog reads an audit log while it grows.
@@ -87,7 +65,7 @@ type auditLog struct {
 }
 
 // next reads the complete lines written since the last call.
-func (l *auditLog) next(take func(request)) error {
+func (l *auditLog) next(take func(auditEvent)) error {
 	file, err := os.Open(l.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // no request has been logged yet
@@ -105,100 +83,78 @@ func (l *auditLog) next(take func(request)) error {
 		if errors.Is(err, io.EOF) {
 			return nil // an incomplete line is read the next time
 		}
+		var event auditEvent
+		if err == nil {
+			err = json.Unmarshal(line, &event)
+		}
 		if err != nil {
-			return fmt.Errorf("audit log: %w", err)
+			return fmt.Errorf("audit log: %w in line %.200q", err, line)
 		}
 		l.offset += int64(len(line))
-		if err := takeLine(bytes.TrimSpace(line), take); err != nil {
-			return err
-		}
+		take(event)
 	}
-}
-
-func takeLine(line []byte, take func(request)) error {
-	if len(line) == 0 {
-		return nil
-	}
-	parsed, err := parseRequest(line)
-	if err != nil {
-		return err
-	}
-	take(parsed)
-	return nil
 }
 
 // untilQuiet counts Usher's requests, and the writes of others, until Usher has written
 // nothing for a while.
-func (l *auditLog) untilQuiet(ctx context.Context) (own *Requests, others int, err error) {
+func (l *auditLog) untilQuiet(ctx context.Context) (own apiRequests, others int, err error) {
 	own, theirs := newRequests(), newRequests()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	last := time.Now()
 	for {
-		err := l.next(func(one request) {
+		err := l.next(func(one auditEvent) {
 			switch {
-			case one.user != usherUser:
+			case one.User.Username != stage.UsherUser:
 				theirs.add(one)
 			case own.add(one):
 				last = time.Now()
 			}
 		})
-		if err != nil {
-			return nil, 0, err
-		}
-		if time.Since(last) > quietFor {
-			return own, theirs.Total(), nil
+		if err != nil || time.Since(last) > quietFor {
+			return own, sum(theirs.writes), err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, 0, fmt.Errorf("wait until Usher writes no more: %w", context.Cause(ctx))
+			return own, 0, fmt.Errorf("wait until Usher writes no more: %w", context.Cause(ctx))
 		case <-look.C:
 		}
 	}
 }
 
-// Requests are one user's requests to the API server.
-type Requests struct {
-	// Writes counts the writes by verb and resource, such as "patch pods/status",
-	// whatever the answer was.
-	Writes map[string]int `json:"writes"`
-	// Rejected counts those answered with 4xx or 5xx, with the code, such as "patch
-	// pods 409".
-	Rejected map[string]int `json:"rejected,omitempty"`
-	// Reads counts gets and lists, and dry-run writes.
-	Reads int `json:"reads"`
+// apiRequests are one user's requests to the API server.
+type apiRequests struct {
+	// writes counts the writes by verb and resource, whatever the answer was, rejected
+	// those answered with 4xx or 5xx, with the code, such as "patch pods 409".
+	writes, rejected map[string]int
+	// reads counts gets and lists, and dry-run writes.
+	reads int
 }
 
-func newRequests() *Requests {
-	return &Requests{Writes: map[string]int{}, Rejected: map[string]int{}}
+func newRequests() apiRequests {
+	return apiRequests{writes: map[string]int{}, rejected: map[string]int{}}
 }
 
 // add counts a request and reports whether it was a write.
-func (r *Requests) add(one request) bool {
+func (r *apiRequests) add(one auditEvent) bool {
 	switch {
-	case one.watch:
+	case one.Verb == "watch":
 		return false
-	case !one.write || one.dry:
-		r.Reads++
+	case !one.writes():
+		r.reads++
 		return false
 	}
-	r.Writes[one.what]++
-	if one.code >= 400 {
-		r.Rejected[fmt.Sprintf("%s %d", one.what, one.code)]++
+	r.writes[one.what()]++
+	if code := one.ResponseStatus.Code; code >= 400 {
+		r.rejected[fmt.Sprintf("%s %d", one.what(), code)]++
 	}
 	return true
 }
 
-// Total is the number of writes.
-func (r *Requests) Total() int { return sum(r.Writes) }
-
-// RejectedShare is the share of the writes that were rejected, from 0 to 1; 0
-// if there were none.
-func (r *Requests) RejectedShare() float64 {
-	if r.Total() == 0 {
-		return 0
-	}
-	return float64(sum(r.Rejected)) / float64(r.Total())
+// rejectedShare is the share of the writes that were rejected, from 0 to 1; 0 if there
+// were none.
+func (r apiRequests) rejectedShare() float64 {
+	return float64(sum(r.rejected)) / float64(max(sum(r.writes), 1))
 }
 
 func sum(counts map[string]int) int {
@@ -207,6 +163,13 @@ func sum(counts map[string]int) int {
 		total += count
 	}
 	return total
+}
+
+// addAll adds counts.
+func addAll(to, more map[string]int) {
+	for what, count := range more {
+		to[what] += count
+	}
 }
 
 // byCount sorts the keys by their counts, the largest first, then by name.

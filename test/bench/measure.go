@@ -1,162 +1,189 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures the CloneSet half of Usher on a real control plane with
-// simulated containers: how fast it brings Pods in and out of service, what it writes
-// for that, how long a Pod is out of service, and what it costs.
+// Package bench measures Usher on a real control plane with simulated containers: how
+// fast it brings Pods in and out of service, what it writes for that, how long a Pod is
+// out of service, and what it costs.
 //
 // Usher runs as a separate process, as shipped, with its own user and its own rights.
 // It is observed from outside: the API server's audit log counts its writes, /proc
-// shows its CPU time and memory, and a watch of the Pods gives the times. Before each
-// size a plain client shows what the API server can do on this machine, so that the
-// numbers of two machines can be compared.
+// shows its CPU time and memory, and watches of the Pods and of the registry give the
+// times. A plain client shows what the API server or the registry can do on this
+// machine, so that the numbers of two machines can be compared.
 //
-// The pure parts are audit.go, distribution.go, rounds.go, verdict.go and table.go;
-// crowd.go and set.go store what watches report; session.go drives the phases of
-// phase.go on what stage.go has started, and warm.go makes short phases begin under the
-// conditions of a long one.
+// What is done is a table in scenario.go, what is shown are the columns in report.go,
+// and what is required are the goals in goals.go.
 package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"os"
+	"runtime"
 	"slices"
-	"sync/atomic"
+	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
-	"github.com/usher-dev/usher/test/cluster/progress"
-	"github.com/usher-dev/usher/test/demo/view"
+	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/servers"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // Options configures a measurement.
 type Options struct {
 	// Sizes are the numbers of Pods to measure with; at least one.
 	Sizes []int
-	// Registries are the kinds of registries to measure the hook operator with. Only
-	// RunRegistries uses them.
+	// Registries are the kinds of registries to measure both halves of Usher with. If
+	// there are none, the CloneSet half is measured.
 	Registries []string
 	// Repair is how often the operator compares a registry's entries with the desired
-	// ones; default 30 s, as for a Registry. Only RunRegistries uses it.
+	// ones; default 30 s, as for a Registry.
 	Repair time.Duration
-	// PhaseLimit is how long a phase may take; default 10 minutes.
-	PhaseLimit time.Duration
 	// Out receives the output.
 	Out *os.File
 	// Getenv reads the environment.
 	Getenv func(string) string
 }
 
-// DefaultPhaseLimit is how long a phase may take.
-const DefaultPhaseLimit = 10 * time.Minute
+const (
+	// maxPods is the largest size: more would not fit into the memory of a usual
+	// machine, which also runs the API server and the nodes.
+	maxPods = 20_000
+	// defaultRepair is the default of a Registry's spec.repairInterval.
+	defaultRepair = 30 * time.Second
+	// podsPerNode is how many Pods the scheduler assigns to a node at most, and
+	// minNodes is the lowest number of nodes.
+	podsPerNode = 250
+	minNodes    = 10
+	// containerDelay is how long simulated containers take to start, to restart and to
+	// end.
+	containerDelay = 50 * time.Millisecond
+)
 
-// maxPods is the largest size: more would not fit into the memory of a usual machine,
-// which also runs the API server and the nodes.
-const maxPods = 20_000
-
-func (o Options) withDefaults() (Options, error) {
+func (o Options) check() error {
+	least := 1
+	if len(o.Registries) > 0 {
+		least = fifth
+	}
+	for _, kind := range o.Registries {
+		if !slices.Contains(servers.Kinds(), kind) {
+			return fmt.Errorf("%w: registry %q: give some of %s", stage.ErrUsage, kind, strings.Join(servers.Kinds(), ", "))
+		}
+	}
 	if len(o.Sizes) == 0 {
-		return o, errors.New("no sizes are given: name at least one number of Pods")
+		return fmt.Errorf("%w: no sizes are given: name at least one number of Pods", stage.ErrUsage)
 	}
 	for _, n := range o.Sizes {
-		if n < 1 || n > maxPods {
-			return o, fmt.Errorf("size %d: give numbers of Pods from 1 to %d", n, maxPods)
+		if n < least || n > maxPods {
+			return fmt.Errorf("%w: size %d: give numbers of Pods from %d to %d", stage.ErrUsage, n, least, maxPods)
 		}
+	}
+	return nil
+}
+
+// nodesFor is the number of nodes for that many Pods plus, in an update that recreates
+// them, those that are still terminating.
+func nodesFor(pods int) int {
+	return max(minNodes, int(math.Ceil(1.5*float64(pods)/podsPerNode)))
+}
+
+// Run measures, and shows the tables at the end. On an error, the report has what was
+// measured before. When it returns, no process is left, and no file except the logs of a
+// failed measurement.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	if o.Repair == 0 {
 		o.Repair = defaultRepair
 	}
-	if o.PhaseLimit == 0 {
-		o.PhaseLimit = DefaultPhaseLimit
+	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)), ""
+	var results []*result
+	err := stage.Run{Name: "usher-measure", Out: o.Out, Getenv: o.Getenv, Setup: []stage.Step{
+		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, auditFile(s), s.Usher()) },
+		func(ctx context.Context, s *stage.Stage) error { return startNodes(ctx, s, nodes) },
+		func(ctx context.Context, s *stage.Stage) error { return s.Install(ctx, namespace) },
+	}, Play: func(ctx context.Context, s *stage.Stage) (err error) {
+		version = s.Cluster.Version()
+		m := &measurement{Stage: s, options: o, audit: &auditLog{path: auditFile(s)}, began: time.Now()}
+		results, err = m.all(ctx)
+		return err
+	}}.Run(ctx)
+	report := &Report{
+		results: results, goals: judge(results), taken: began,
+		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, nodes, runtime.Version()),
 	}
-	if o.PhaseLimit < 0 {
-		return o, fmt.Errorf("the limit of a phase is %s: give a positive duration", o.PhaseLimit)
+	if len(results) > 0 {
+		lines := strings.Join(report.lines(stage.StyleOf(o.Out, o.Getenv)), "\n")
+		_, _ = fmt.Fprintln(o.Out, lines) // There is nobody to report a failed write to.
 	}
-	return o, nil
-}
-
-// Run measures, and shows the tables at the end. On an error, the report holds the
-// sizes finished before. When it returns, no process is left, and no file except the
-// logs of a failed measurement.
-//
-// Errors: the cause of ctx if that ended; otherwise which phase of which size could not
-// be measured, and why.
-func Run(ctx context.Context, options Options) (*Report, error) {
-	o, err := options.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	// The libraries' own logs are not for the audience.
-	log.SetLogger(logr.Discard())
-	klog.SetLogger(logr.Discard())
-	s, err := open(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	report, err := o.measure(ctx, s)
-	if closeErr := s.close(ctx); closeErr != nil {
-		err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
-	}
-	if len(report.Sizes) > 0 {
-		o.show(report.lines)
-	}
-	if err != nil && ctx.Err() == nil {
-		return report, fmt.Errorf("%w\n\nAll logs are kept in %s", err, s.dir)
-	}
-	return report, errors.Join(err, s.cleanUp())
-}
-
-// open builds and starts everything and shows the progress.
-func open(ctx context.Context, o Options) (*stage, error) {
-	display := progress.Show(o.Out)
-	defer display.Close()
-	// The cluster would also report its end, where the tables belong.
-	opening := &atomic.Bool{}
-	opening.Store(true)
-	defer opening.Store(false)
-	tell := display.Sink()
-	return openStage(ctx, slices.Max(o.Sizes), o.Getenv, func(event progress.Event) {
-		if opening.Load() {
-			tell(event)
-		}
-	})
-}
-
-// measure runs through the sizes.
-func (o Options) measure(ctx context.Context, s *stage) (*Report, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	began := time.Now()
-	session, wait := newSession(ctx, s, o.PhaseLimit, cancel, func(format string, args ...any) {
-		o.print(fmt.Sprintf("%6.1fs  ", time.Since(began).Seconds()) + fmt.Sprintf(format, args...))
-	})
-	defer wait()
-	defer cancel(nil)
-	report := &Report{Taken: began, Machine: s.machine()}
-	var err error
-	report.Sizes, err = inTurn(o.Sizes, func(n int, t turn) (Size, error) {
-		session.say("%s Pods, round %d of %d", group(n), t.round+1, t.of)
-		return session.size(ctx, n, float64(t.round)/float64(t.of))
-	})
-	if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w (during %w)", cause, err)
-	}
-	report.Verdicts = judge(report.Sizes)
 	return report, err
 }
 
-func (o Options) show(lines func(view.Style) []string) {
-	style := view.NewScreen(o.Out, o.Getenv, time.Now).Style()
-	style.Width = 0 // a truncated table says less than a wrapped one
-	for _, line := range lines(style) {
-		o.print(line)
+func auditFile(s *stage.Stage) string { return s.Path("audit.log") }
+
+func startNodes(ctx context.Context, s *stage.Stage, nodes int) error {
+	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{
+		ReadyDelay: containerDelay, UpdateDelay: containerDelay, DeleteDelay: containerDelay,
+	})
+	if err != nil {
+		return err
 	}
+	return s.StartNodes(ctx, simulated, nodes, podsPerNode)
 }
 
-func (o Options) print(line string) {
-	// There is nobody to report a failed write to.
-	_, _ = fmt.Fprintln(o.Out, line)
+// all measures all registries and sizes.
+func (m *measurement) all(ctx context.Context) ([]*result, error) {
+	var all []*result
+	for _, kind := range m.options.Registries {
+		for _, n := range m.options.Sizes {
+			done, err := m.size(ctx, operatorScenario(n), kind, turn{size: n, of: 1})
+			if err != nil {
+				return all, err
+			}
+			all = merge(all, done)
+		}
+	}
+	if len(m.options.Registries) > 0 {
+		return all, nil
+	}
+	for _, t := range schedule(m.options.Sizes) {
+		done, err := m.size(ctx, cloneSetScenario(t.size), "", t)
+		if err != nil {
+			return all, err
+		}
+		all = merge(all, done)
+	}
+	return all, nil
+}
+
+// maxRounds bounds how often a size is measured.
+const maxRounds = 10
+
+// turn is one round of one size.
+type turn struct{ size, round, of int }
+
+// schedule orders the rounds of all sizes: half of those of each smaller size, then the
+// largest, then the other halves. A machine that gets faster or slower meanwhile then
+// affects all sizes alike. A smaller size is measured until as many Pods have moved as
+// in the largest: rare long events (a garbage collection of the API server takes as long
+// as a hundred Pods) should have the same share in all sizes.
+func schedule(sizes []int) []turn {
+	largest := slices.Max(sizes)
+	var first, middle, last []turn
+	for _, n := range sizes {
+		rounds := min(max(largest/n, 1), maxRounds)
+		for round := range rounds {
+			t := turn{size: n, round: round, of: rounds}
+			switch {
+			case n == largest:
+				middle = append(middle, t)
+			case 2*round < rounds:
+				first = append(first, t)
+			default:
+				last = append(last, t)
+			}
+		}
+	}
+	return slices.Concat(first, middle, last)
 }

@@ -23,7 +23,7 @@ func options(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = out.Close() })
-	return Options{Sizes: []int{fewPods}, PhaseLimit: time.Minute, Out: out, Getenv: os.Getenv}
+	return Options{Sizes: []int{fewPods}, Out: out, Getenv: os.Getenv}
 }
 
 func nothingLeft(t *testing.T) {
@@ -34,62 +34,77 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// All phases run on a real control plane, and the machine-independent numbers are
-// correct.
 func TestMeasure(t *testing.T) {
 	report, err := Run(t.Context(), options(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	nothingLeft(t)
-	if len(report.Sizes) != 1 || len(report.Sizes[0].Ceilings) != 6 || len(report.Sizes[0].Phases) != 6 || len(report.Verdicts) == 0 {
-		t.Fatalf("the report lacks something: %+v", report)
+	if len(report.results) != 12 || len(report.goals) == 0 {
+		t.Fatalf("%d results and %d goals", len(report.results), len(report.goals))
 	}
-	for name, want := range map[string]expected{
-		phaseScaleOut:    {patches: 1, creates: 1, joins: 1},
-		phaseInPlace:     {patches: 1, outs: 1},
-		phaseInPlaceHook: {patches: 3, hooks: 2, outs: 1},
-		"recreate":       {patches: 1, creates: 1, deletes: 1, joins: 1},
-		phaseScaleInHook: {patches: 1, deletes: 1, hooks: 1},
-		phaseScaleIn:     {deletes: 1},
-	} {
-		p := report.Sizes[0].phase(name)
-		if p == nil {
-			t.Fatalf("there is no %s", name)
+	type counts struct{ patches, creates, deletes, out, startup int }
+	want := map[string]counts{
+		"scale out":      {patches: 1, creates: 1, startup: 1},
+		stepInPlace:      {patches: 1, out: 1},
+		"in place, hook": {patches: 3, out: 1},
+		"recreate":       {patches: 1, creates: 1, deletes: 1, startup: 1},
+		"scale in, hook": {patches: 1, deletes: 1},
+		"scale in":       {deletes: 1},
+	}
+	for _, r := range report.results {
+		if r.wall <= 0 || r.done < r.wall || r.cpu[apiServer] <= 0 || r.alone != (r.latency != nil) {
+			t.Errorf("%s lacks something: %+v", r.name, r)
 		}
-		want.check(t, p)
-	}
-}
-
-// expected are counts per Pod.
-type expected struct{ patches, creates, deletes, hooks, outs, joins int }
-
-func (e expected) check(t *testing.T, p *Phase) {
-	t.Helper()
-	if p.Seconds <= 0 || p.CPU.APIServer <= 0 || p.PeakMiB <= 0 || p.OtherWrites <= 0 {
-		t.Errorf("%s lacks something: %+v", p.Name, *p)
-	}
-	w := p.Usher.Writes
-	for what, counts := range map[string][2]int{
-		"patches of Pods": {w["patch pods"], e.patches}, "creates": {w["create pods"], e.creates},
-		"deletes": {w["delete pods"], e.deletes}, "hooks": {p.HookAnswers, e.hooks},
-		"times out of service": {count(p.OutOfService), e.outs}, "startups": {count(p.Startup), e.joins},
-	} {
-		// A write may conflict with a change and be repeated.
-		if counts[0] < fewPods*counts[1] || counts[0] > 2*fewPods*counts[1] {
-			t.Errorf("%s: %d %s, want %d for each of %d Pods; writes %v", p.Name, counts[0], what, counts[1], fewPods, w)
+		if r.alone {
+			continue
+		}
+		if r.peak <= 0 || r.others <= 0 {
+			t.Errorf("%s lacks something: %+v", r.name, r)
+		}
+		w, want := r.own.writes, want[r.name]
+		for what, count := range map[string][2]int{
+			"patches of Pods": {w["patch pods"], want.patches}, "creates": {w["create pods"], want.creates},
+			"deletes": {w["delete pods"], want.deletes}, "times out of service": {len(r.out), want.out}, "startups": {len(r.startup), want.startup},
+		} {
+			// A write may conflict with a change and be repeated.
+			if count[0] < fewPods*count[1] || count[0] > 2*fewPods*count[1] {
+				t.Errorf("%s: %d %s, want %d for each of %d Pods; writes %v", r.name, count[0], what, count[1], fewPods, w)
+			}
 		}
 	}
 }
 
-func count(d *Distribution) int {
-	if d == nil {
-		return 0
+func TestRegistries(t *testing.T) {
+	o := options(t)
+	o.Registries, o.Repair = []string{"etcd"}, 2*time.Second
+	report, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return d.Count
+	nothingLeft(t)
+	for _, g := range report.goals {
+		if !g.met {
+			t.Errorf("%s: %s", g.what, g.found)
+		}
+	}
+	// How many entries come and leave, by step.
+	want := [][2]int{{fewPods, 0}, {}, {fewPods, fewPods}, {0, 2}, {2, 0}, {2, 2}, {1, 1}, {0, fewPods}}
+	if len(report.results) != 2+len(want) {
+		t.Fatalf("%d results, want %d", len(report.results), 2+len(want))
+	}
+	for i, r := range report.results[2:] {
+		joined, left := want[i][0], want[i][1]
+		// An update that was undone when Usher was killed is repeated.
+		if r.joined < joined || r.left < left || r.joined > 2*joined || r.left > 2*left {
+			t.Errorf("%s: %d entries came and %d left, want %d and %d", r.name, r.joined, r.left, joined, left)
+		}
+		if r.wall <= 0 || r.peak <= 0 || sum(r.calls) == 0 {
+			t.Errorf("%s lacks something: %+v", r.name, r)
+		}
+	}
 }
 
-// Ctrl-C in the middle leaves nothing behind.
 func TestInterrupted(t *testing.T) {
 	o := options(t)
 	reader, writer, err := os.Pipe()
@@ -112,7 +127,7 @@ func TestInterrupted(t *testing.T) {
 	if !errors.Is(err, stop) {
 		t.Errorf("Run: %v, want the cause", err)
 	}
-	if report == nil || len(report.Sizes) > 0 {
+	if report == nil || len(report.results) > 0 {
 		t.Errorf("a size is reported that was not finished: %+v", report)
 	}
 	nothingLeft(t)

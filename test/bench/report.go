@@ -2,160 +2,256 @@
 
 package bench
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
+)
 
 // Report is the result of a measurement.
 type Report struct {
-	// Taken is when it began.
-	Taken time.Time `json:"taken"`
-	// Machine is the machine it ran on.
-	Machine Machine `json:"machine"`
-	// Sizes are the results by number of Pods, in the order of Options.Sizes.
-	Sizes []Size `json:"sizes"`
-	// Verdicts judge them.
-	Verdicts []Verdict `json:"verdicts"`
+	taken   time.Time
+	machine string
+	results []*result
+	goals   []goal
 }
 
-// Machine describes what a measurement ran on.
-type Machine struct {
-	// CPUs is the number of processors, which everything shares.
-	CPUs int `json:"cpus"`
-	// Kubernetes and Go are versions.
-	Kubernetes string `json:"kubernetes"`
-	Go         string `json:"go"`
-	// Nodes is the number of simulated nodes.
-	Nodes int `json:"nodes"`
+// Missed reports whether a goal is not met.
+func (r *Report) Missed() bool {
+	return slices.ContainsFunc(r.goals, func(g goal) bool { return !g.met })
 }
 
-// Size is the result for one number of Pods.
-type Size struct {
-	// Pods is that number.
-	Pods int `json:"pods"`
-	// Rounds is how often it was measured. The fields below cover all rounds: times and
-	// costs are means, counts are sums.
-	Rounds int `json:"rounds"`
-	// Ceilings are what the API server can do without a controller.
-	Ceilings []Ceiling `json:"ceilings"`
-	// Phases are what Usher did.
-	Phases []Phase `json:"phases"`
+// column is one column of a table: a number, unless left is set.
+type column struct {
+	title string
+	left  bool
+	cell  func(*result) string
 }
 
-// Ceiling is how fast the API server answers one kind of request for each Pod, sent by
-// a plain client with many workers.
-type Ceiling struct {
-	// Name is the kind of request, for instance "patch status".
-	Name string `json:"name"`
-	// Seconds is the time from the first request to the last answer.
-	Seconds float64 `json:"seconds"`
-	// SettledSeconds is the time until the nodes too have done their part, and a watch
-	// shows it.
-	SettledSeconds float64 `json:"settledSeconds"`
-	// PerSecond is the number of answers per second, over Seconds.
-	PerSecond float64 `json:"perSecond"`
-	// Latency is the time from a request to its answer.
-	Latency *Distribution `json:"latency"`
-	// CPU is the CPU time it cost.
-	CPU CPU `json:"cpu"`
+// grid is a table of those results that are of a plain client, or of Usher.
+type grid struct {
+	title   string
+	alone   bool
+	columns []column
 }
 
-// Phase is one change of a CloneSet, from the change to the last Pod.
-type Phase struct {
-	// Name is the name of the change, for instance "in place".
-	Name string `json:"name"`
-	// Kind is what it does to Pods: "in place", "recreate", "scale".
-	Kind Kind `json:"kind"`
-	// Seconds is the time from the change until all Pods have reached its result.
-	Seconds float64 `json:"seconds"`
-	// StatusSeconds is the time until the CloneSet's status reports that too.
-	StatusSeconds float64 `json:"statusSeconds"`
-	// PodsPerSecond is the number of Pods over Seconds.
-	PodsPerSecond float64 `json:"podsPerSecond"`
-	// Usher are its requests, until it has written nothing for a second.
-	Usher *Requests `json:"usher"`
-	// WritesPerPod is the number of its writes over the number of Pods.
-	WritesPerPod float64 `json:"writesPerPod"`
-	// OtherWrites is the number of writes by everybody else meanwhile: mostly the
-	// nodes, and the answers to hooks.
-	OtherWrites int `json:"otherWrites"`
-	// HookAnswers is the number of hooks that the harness has answered.
-	HookAnswers int `json:"hookAnswers,omitempty"`
-	// OutOfService is how long Pods that had been ready were not ready until they were
-	// again: the same Pod, as a watch saw it.
-	OutOfService *Distribution `json:"outOfService,omitempty"`
-	// Startup is the time from the first sight of a new Pod until it was ready.
-	Startup *Distribution `json:"startup,omitempty"`
-	// LeastReady is the lowest number of Pods that were ready at one time.
-	LeastReady int `json:"leastReady"`
-	// CPU is the CPU time it cost.
-	CPU CPU `json:"cpu"`
-	// PeakMiB is Usher's peak memory since its start, which precedes the first phase of
-	// a size.
-	PeakMiB float64 `json:"peakMiB"`
+// grids are the tables of a report. Some columns are only for measurements with a
+// registry, and some only for those without one.
+func grids(withRegistry bool) []grid {
+	first, subject, usherTitle, etcdTitle := []column{size("Pods")}, "The API server", "Usher", "etcd"
+	if withRegistry {
+		first = []column{{"registry", true, func(r *result) string { return r.server }}, size("Pods")}
+		subject, usherTitle, etcdTitle = "The registry", "Usher, both halves", "its etcd"
+	}
+	step := append(slices.Clone(first), column{"phase", true, func(r *result) string { return r.name }})
+	wall := column{"wall", false, func(r *result) string { return seconds(r.perRound(r.wall)) }}
+	all := []grid{
+		{fmt.Sprintf("%s alone: a plain client with %d workers, no controller", subject, plainWorkers), true, slices.Concat(first, []column{
+			{"request", true, func(r *result) string { return r.name }}, wall,
+			{"per second", false, func(r *result) string { return decimal(r.perSecond(), 0) }},
+			{"p50", false, func(r *result) string { return percentile(r.latency, 50) }},
+			{"p99", false, func(r *result) string { return percentile(r.latency, 99) }},
+			{"nodes done", false, func(r *result) string { return seconds(r.perRound(r.done)) }},
+		})},
+		{usherTitle, false, slices.Concat(step, []column{wall}, outcome(withRegistry))},
+		{"Requests to the API server per Pod", false, slices.Concat(step, writes(withRegistry))},
+		{"CPU seconds", false, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
+		{"CPU seconds, " + strings.ToLower(subject) + " alone", true, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
+	}
+	if withRegistry {
+		all = append(all, grid{"Calls of the registry", false, append(step,
+			column{"all", false, func(r *result) string { return stage.Thousands(sum(r.calls)) }},
+			column{"by kind", true, func(r *result) string { return list(r.calls) }})})
+	}
+	return all
 }
 
-// Kind is what a phase does to Pods.
-type Kind string
-
-// The kinds of phases.
-const (
-	KindInPlace  Kind = "in place"
-	KindRecreate Kind = "recreate"
-	KindScale    Kind = "scale"
-)
-
-// updates reports whether maxUnavailable bounds the phase.
-func (k Kind) updates() bool { return k == KindInPlace || k == KindRecreate }
-
-// CPU is CPU time in seconds.
-type CPU struct {
-	// Usher is the time of Usher.
-	Usher float64 `json:"usher"`
-	// APIServer and Etcd are the times of the API server and its store.
-	APIServer float64 `json:"apiServer"`
-	Etcd      float64 `json:"etcd"`
-	// Others is the time of the scheduler and the controller manager.
-	Others float64 `json:"others"`
-	// Harness is the time of the measuring program, which is also the nodes' agent.
-	Harness float64 `json:"harness"`
-	// Registry is the time of the registry, if there is one.
-	Registry float64 `json:"registry,omitempty"`
-	// Elsewhere is the time of other programs on the machine.
-	Elsewhere float64 `json:"elsewhere"`
+func size(title string) column {
+	return column{title, false, func(r *result) string { return stage.Thousands(r.size) }}
 }
 
-// Names used by verdicts.
-const (
-	ceilingCreate   = "create"
-	ceilingMetadata = "patch metadata"
-	ceilingStatus   = "patch status"
-	ceilingImage    = "patch image"
-	ceilingDelete   = "delete"
-	ceilingByHand   = "in place by hand"
-
-	phaseScaleOut    = "scale out"
-	phaseInPlace     = "in place"
-	phaseInPlaceHook = "in place, hook"
-	phaseScaleInHook = "scale in, hook"
-	phaseScaleIn     = "scale in"
-)
-
-// moved is how many Pods each phase has moved in all rounds.
-func (s *Size) moved() int { return s.Pods * max(s.Rounds, 1) }
-
-func (s *Size) ceiling(name string) *Ceiling {
-	for i := range s.Ceilings {
-		if s.Ceilings[i].Name == name {
-			return &s.Ceilings[i]
+// outcome is what Usher achieved, and at what cost.
+func outcome(withRegistry bool) []column {
+	rate := column{"Pods/s", false, func(r *result) string {
+		if r.name == stepIdle {
+			return "-"
+		}
+		return decimal(r.perSecond(), 1)
+	}}
+	written := column{"writes/Pod", false, func(r *result) string { return decimal(r.perPod(float64(sum(r.own.writes))), 2) }}
+	rejected := column{"rejected", false, func(r *result) string { return decimal(100*r.own.rejectedShare(), 2) + " %" }}
+	peak := column{"peak MiB", false, func(r *result) string { return decimal(r.peak, 0) }}
+	if withRegistry {
+		return []column{
+			{"changed", false, func(r *result) string { return stage.Thousands(r.pods) }}, rate,
+			{"calls/Pod", false, func(r *result) string { return decimal(r.perPod(float64(sum(r.calls))), 2) }}, written, rejected,
+			{"entries came", false, func(r *result) string { return stage.Thousands(r.joined) }},
+			{"left", false, func(r *result) string { return stage.Thousands(r.left) }},
+			{"wrongly", false, func(r *result) string { return stage.Thousands(len(r.wrong)) }},
+			{"Usher's CPU/Pod", false, func(r *result) string { return milliseconds(r.cpuPerPod()) }}, peak,
 		}
 	}
-	return nil
+	return []column{
+		rate, written, rejected,
+		{"not ready p50", false, func(r *result) string { return percentile(r.unready(), 50) }},
+		{"p99", false, func(r *result) string { return percentile(r.unready(), 99) }},
+		{"least ready", false, func(r *result) string {
+			if !r.bounded {
+				return "-"
+			}
+			return stage.Thousands(r.least)
+		}},
+		{"CPU", false, func(r *result) string { return seconds(r.perRound(r.cpu[usher])) }}, peak,
+	}
 }
 
-func (s *Size) phase(name string) *Phase {
-	for i := range s.Phases {
-		if s.Phases[i].Name == name {
-			return &s.Phases[i]
+// writes are Usher's requests to the API server by kind.
+func writes(withRegistry bool) []column {
+	kinds := []string{"create pods", "patch pods", "patch pods/status", "delete pods", "patch clonesets/status"}
+	if withRegistry {
+		kinds = append(kinds, "patch registrations/status")
+	}
+	count := func(title string, of func(*result) int) column {
+		return column{title, false, func(r *result) string {
+			if of(r) == 0 {
+				return "-"
+			}
+			return decimal(r.perPod(float64(of(r))), 2)
+		}}
+	}
+	columns := []column{}
+	for _, kind := range kinds {
+		columns = append(columns, count(kind, func(r *result) int { return r.own.writes[kind] }))
+	}
+	return append(columns,
+		count("other", func(r *result) int {
+			rest := sum(r.own.writes)
+			for _, kind := range kinds {
+				rest -= r.own.writes[kind]
+			}
+			return rest
+		}),
+		count("all of Usher's", func(r *result) int { return sum(r.own.writes) }),
+		count("reads", func(r *result) int { return r.own.reads }),
+		count("writes of others", func(r *result) int { return r.others }),
+		column{"rejected", true, func(r *result) string { return list(r.own.rejected) }})
+}
+
+func cpuSeconds(withRegistry bool, etcdTitle string) []column {
+	columns := []column{{"until", false, func(r *result) string {
+		if r.alone {
+			return seconds(r.perRound(r.wall))
+		}
+		return seconds(r.perRound(r.done))
+	}}}
+	for role, title := range []string{"Usher", "registry", "API server", etcdTitle, "scheduler, controllers", "nodes, harness", "other programs"} {
+		if role != int(registry) || withRegistry {
+			columns = append(columns, column{title, false, func(r *result) string { return decimal(r.perRound(r.cpu[role]), 1) }})
 		}
 	}
-	return nil
+	return columns
+}
+
+// cpuPerPod is the CPU time that a Pod costs Usher.
+func (r *result) cpuPerPod() time.Duration { return r.cpu[usher] / time.Duration(r.pods) }
+
+// table fills in a grid.
+func (r *Report) table(g grid) stage.Table {
+	t := stage.Table{}
+	for _, c := range g.columns {
+		t.Columns = append(t.Columns, stage.Column{Title: c.title, Right: !c.left})
+	}
+	for i, one := range r.results {
+		if one.alone != g.alone {
+			continue
+		}
+		if i > 0 && len(t.Rows) > 0 && r.results[i-1].size != one.size {
+			t.Rows = append(t.Rows, nil)
+		}
+		row := []string{}
+		for _, c := range g.columns {
+			row = append(row, c.cell(one))
+		}
+		t.Rows = append(t.Rows, stage.Cells(row...))
+	}
+	return t
+}
+
+func (r *Report) grids() []grid { return grids(r.results[0].server != "") }
+
+// lines shows the report on a terminal. They are not cut: a cut table says less than a
+// wrapped one.
+func (r *Report) lines(style stage.Style) []string {
+	style.Width = 0
+	lines := []string{}
+	for _, g := range r.grids() {
+		lines = append(lines, "", style.Paint(stage.Bold, g.title))
+		lines = append(lines, r.table(g).Lines(style)...)
+	}
+	lines = append(lines, "", r.machine, "")
+	for _, g := range r.goals {
+		word := style.Paint(stage.Green, "ok    ")
+		if !g.met {
+			word = style.Paint(stage.Red, "missed")
+		}
+		lines = append(lines, word+"  "+g.what+"\n        "+g.found)
+	}
+	return lines
+}
+
+// Markdown writes the report as tables for a document.
+func (r *Report) Markdown() string {
+	text := fmt.Sprintf("Measured on %s. %s\n", r.taken.UTC().Format(time.DateOnly), r.machine)
+	for _, g := range r.grids() {
+		text += fmt.Sprintf("\n**%s**\n\n%s", g.title, r.table(g).Markdown())
+	}
+	goals := stage.Table{Columns: []stage.Column{{}, {Title: "asked for"}, {Title: "found"}}}
+	for _, g := range r.goals {
+		word := "ok"
+		if !g.met {
+			word = "**missed**"
+		}
+		goals.Rows = append(goals.Rows, stage.Cells(word, g.what, g.found))
+	}
+	return text + "\n" + goals.Markdown()
+}
+
+func percentile(latencies traffic.Latencies, percent float64) string {
+	if len(latencies) == 0 {
+		return "-"
+	}
+	return milliseconds(latencies.Percentile(percent))
+}
+
+func seconds(s float64) string {
+	if s < 10 {
+		return decimal(s, 2) + " s"
+	}
+	return decimal(s, 1) + " s"
+}
+
+func milliseconds(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return decimal(1000*d.Seconds(), 1) + " ms"
+	}
+	return decimal(1000*d.Seconds(), 0) + " ms"
+}
+
+func decimal(value float64, digits int) string { return strconv.FormatFloat(value, 'f', digits, 64) }
+
+// list formats counts, the most frequent first.
+func list(counts map[string]int) string {
+	parts := []string{}
+	for _, name := range byCount(counts) {
+		parts = append(parts, fmt.Sprintf("%s × %s", stage.Thousands(counts[name]), name))
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
 }

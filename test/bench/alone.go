@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+const (
+	// plainWorkers is how many requests the plain client sends concurrently.
+	plainWorkers = 50
+	// handWorkers is how many Pods it updates concurrently: Usher's default.
+	handWorkers = 32
+	// warmAtLeast is how long the API server is kept busy before a step, and warmSpread
+	// how much longer at most: about the time between two of its garbage collections
+	// under that load.
+	warmAtLeast = time.Second
+	warmSpread  = 4 * time.Second
+)
+
+// requestImage is the name that a goal refers to.
+const requestImage = "patch image"
+
+// request is one kind of request of the plain client, one for each Pod or entry.
+type request struct {
+	name    string
+	workers int // 0 means plainWorkers
+	send    func(ctx context.Context, name string) error
+	// image is what all Pods run in the end; "" not to wait for that. gone means that
+	// there are none.
+	image string
+	gone  bool
+	// hidden means that it only prepares the next one, and is not reported.
+	hidden bool
+}
+
+// requests are those of a plain client without a controller. The scheduler and the nodes
+// work meanwhile, as they do when Usher writes.
+func (m *measurement) requests() []request {
+	if m.server != nil {
+		return []request{{name: "put", send: m.server.Put}, {name: "remove", send: m.server.Remove}}
+	}
+	const touch = "measure.usher.dev/touched"
+	v1, v2, merge := image(1), image(2), types.StrategicMergePatchType
+	create := func(gates ...corev1.PodReadinessGate) func(context.Context, string) error {
+		return func(ctx context.Context, name string) error {
+			pod := barePod(name)
+			pod.Labels = map[string]string{"app": setName, updateHook: hooked, deleteHook: hooked}
+			pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: v1}}, ReadinessGates: gates}
+			return m.Kube.Create(ctx, pod)
+		}
+	}
+	remove := func(ctx context.Context, name string) error { return m.Kube.Delete(ctx, barePod(name)) }
+	return []request{
+		{name: "create", image: v1, send: create()},
+		{name: "patch metadata", image: v1, send: m.patch(types.MergePatchType, labelPatch(touch, `"true"`))},
+		{name: "patch status", image: v1, send: m.patchStatus(`{"status":{"conditions":[{"type":"` + touch + `","status":"True"}]}}`)},
+		{name: requestImage, image: v2, send: m.patch(merge, imagePatch(v2))},
+		{name: "delete", gone: true, send: remove},
+		{hidden: true, send: create(corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})},
+		{hidden: true, image: v1, send: m.patchStatus(gatePatch("True", apps.StateNormal))},
+		{name: "in place by hand", image: v2, workers: handWorkers, send: m.updateByHand(v2)},
+		{hidden: true, gone: true, send: remove},
+	}
+}
+
+func barePod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+func (m *measurement) patch(kind types.PatchType, body string) func(context.Context, string) error {
+	return func(ctx context.Context, name string) error {
+		return m.Kube.Patch(ctx, barePod(name), client.RawPatch(kind, []byte(body)))
+	}
+}
+
+func (m *measurement) patchStatus(body string) func(context.Context, string) error {
+	return func(ctx context.Context, name string) error {
+		return m.Kube.Status().Patch(ctx, barePod(name), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
+	}
+}
+
+func imagePatch(image string) string {
+	return fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, image)
+}
+
+// gatePatch opens or closes a Pod's readiness gate and sets its state.
+func gatePatch(open string, state apps.LifecycleState) string {
+	return fmt.Sprintf(`{"metadata":{"labels":{%q:%q}},"status":{"conditions":[{"type":%q,"status":%q}]}}`,
+		apps.LabelLifecycleState, state, apps.ConditionInPlaceUpdateReady, open)
+}
+
+// updateByHand takes one Pod through its update as a plain client does that knows the
+// next step: out of service, the new image, and in service again as soon as the watch
+// shows that the node runs it. This is the fastest that the protocol allows a controller.
+func (m *measurement) updateByHand(image string) func(context.Context, string) error {
+	out, update := m.patchStatus(gatePatch("False", apps.StateUpdating)), m.patch(types.StrategicMergePatchType, imagePatch(image))
+	in := m.patchStatus(gatePatch("True", apps.StateNormal))
+	return func(ctx context.Context, name string) error {
+		if err := out(ctx, name); err != nil {
+			return err
+		}
+		if err := update(ctx, name); err != nil {
+			return err
+		}
+		if err := m.pods.awaitRunning(ctx, name, image); err != nil {
+			return err
+		}
+		return in(ctx, name)
+	}
+}
+
+// alone measures what the API server or the registry can do for a plain client.
+func (m *measurement) alone(ctx context.Context) ([]*result, error) {
+	if err := m.warmUp(ctx); err != nil {
+		return nil, err
+	}
+	var results []*result
+	for _, a := range m.requests() {
+		if !a.hidden {
+			m.say("%s, no controller: %s", m.where(), a.name)
+		}
+		r, err := m.request(ctx, a)
+		if err != nil {
+			return nil, fmt.Errorf("%s, no controller, %s: %w", m.where(), a.name, err)
+		}
+		if !a.hidden {
+			results = append(results, r)
+		}
+	}
+	return results, nil
+}
+
+// request measures one kind of request, and waits until the nodes have done their part.
+func (m *measurement) request(ctx context.Context, a request) (*result, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	r := m.result(a.name)
+	r.alone = true
+	before, err := m.cpu()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if r.latency, err = sendAll(ctx, a, m.turn.size); err != nil {
+		return nil, err
+	}
+	r.wall = time.Since(began)
+	if r.cpu, err = m.cpuSince(before); err != nil {
+		return nil, err
+	}
+	switch {
+	case a.gone:
+		err = m.pods.await(ctx, 0, nil)
+	case a.image != "":
+		err = m.pods.await(ctx, m.turn.size, map[string]int{a.image: m.turn.size})
+	}
+	r.done = time.Since(began)
+	return r, err
+}
+
+// sendAll sends a request for each Pod and returns how long each took to be answered.
+func sendAll(ctx context.Context, a request, n int) (traffic.Latencies, error) {
+	latencies := make(traffic.Latencies, n)
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(cmp.Or(a.workers, plainWorkers))
+	for i := range n {
+		all.Go(func() error {
+			began := time.Now()
+			err := a.send(ctx, fmt.Sprintf("raw-%05d", i))
+			latencies[i] = time.Since(began)
+			return err
+		})
+	}
+	return latencies, all.Wait()
+}
+
+// warmUp keeps the API server busy with reads, longer in each round, so that a step
+// begins at once afterwards. A garbage collection takes a second of CPU, as much as a
+// step of a hundred Pods. After a pause, no collection would be in progress when a step
+// begins, unlike in the middle of a long step; and identical rounds would meet them in
+// the same steps. With a registry there are no rounds to compare.
+func (m *measurement) warmUp(ctx context.Context) error {
+	if m.server != nil {
+		return nil
+	}
+	end := time.Now().Add(warmAtLeast + warmSpread*time.Duration(m.turn.round)/time.Duration(m.turn.of))
+	all, ctx := errgroup.WithContext(ctx)
+	for range plainWorkers {
+		all.Go(func() error {
+			for time.Now().Before(end) {
+				if err := m.Kube.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{}); err != nil {
+					return fmt.Errorf("keep the API server busy: %w", err)
+				}
+			}
+			return nil
+		})
+	}
+	return all.Wait()
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/usher-dev/usher/test/stage"
+)
+
+const (
+	// writesInPlace is the number of writes that the yardstick grants an in-place
+	// update: out of service, the new image, in service, done.
+	writesInPlace = 4
+	// ceilingShare is the required share of what the API server allows.
+	ceilingShare = 0.80
+	// rejectedLimit limits the share of rejected writes, in each step.
+	rejectedLimit = 0.01
+	// outLimit is how many times longer a Pod may be out of service in the largest size
+	// than in the smallest, by p99.
+	outLimit = 3.0
+	// linearLimit is how many times longer per Pod a step may take in the largest size
+	// than in the smallest. It leaves a tenth for chance.
+	linearLimit = 1.1
+	// memoryLimit limits Usher's memory, in MiB.
+	memoryLimit = 100
+	// growthLimit is how many times more CPU time a Pod may cost Usher in the largest
+	// size than in the smallest.
+	growthLimit = 1.5
+	// maxUnavailable is the share of Pods that updates may take out of service, as in
+	// the CloneSet.
+	maxUnavailable = 0.20
+)
+
+// goal is a requirement, and whether it is met.
+type goal struct {
+	met         bool
+	what, found string
+}
+
+// judge compares the results with the goals. A goal without measurements (a comparison
+// of two sizes with only one) is left out.
+func judge(results []*result) []goal {
+	var steps []*result
+	for _, r := range results {
+		if !r.alone {
+			steps = append(steps, r)
+		}
+	}
+	switch {
+	case len(steps) == 0:
+		return nil
+	case steps[0].server != "":
+		return judgeOperator(steps)
+	}
+	goals := append(judgeRate(results), judgeWorst(steps)...)
+	return append(goals, judgeSizes(steps)...)
+}
+
+// judgeRate compares the rate of updates in place with what the API server allows, both
+// in the largest size.
+func judgeRate(results []*result) []goal {
+	find := func(name string) *result {
+		named := slices.DeleteFunc(slices.Clone(results), func(r *result) bool { return r.name != name })
+		if len(named) == 0 {
+			return nil
+		}
+		return slices.MaxFunc(named, func(a, b *result) int { return a.size - b.size })
+	}
+	step, ceiling := find(stepInPlace), find(requestImage)
+	if step == nil || ceiling == nil {
+		return nil
+	}
+	limit := ceiling.perSecond() / writesInPlace
+	return []goal{{
+		met:  step.perSecond() >= ceilingShare*limit,
+		what: fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*ceilingShare, writesInPlace),
+		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f", 100*step.perSecond()/limit,
+			stage.Thousands(step.size), step.perSecond(), ceiling.perSecond(), writesInPlace, limit),
+	}}
+}
+
+// worst is the result with the largest value.
+func worst(steps []*result, value func(*result) float64) (*result, float64) {
+	most := slices.MaxFunc(steps, func(a, b *result) int { return cmp.Compare(value(a), value(b)) })
+	return most, value(most)
+}
+
+// judgeWorst judges what must hold in every step.
+func judgeWorst(steps []*result) []goal {
+	rejected, share := worst(steps, func(r *result) float64 { return r.own.rejectedShare() })
+	budget, over := worst(steps, func(r *result) float64 {
+		if !r.bounded {
+			return math.Inf(-1)
+		}
+		return float64(readyFloor(r.size)-r.least) / float64(r.size)
+	})
+	memory, most := worst(steps, func(r *result) float64 { return r.peak })
+	return []goal{{
+		met: share < rejectedLimit, what: fmt.Sprintf("rejected writes under %.0f %% in every phase", 100*rejectedLimit),
+		found: fmt.Sprintf("at most %.2f %%: %s of %s in %q at %s Pods", 100*share, stage.Thousands(sum(rejected.own.rejected)),
+			stage.Thousands(sum(rejected.own.writes)), rejected.name, stage.Thousands(rejected.size)),
+	}, {
+		met: over <= 0, what: fmt.Sprintf("updates keep %.0f %% of the Pods ready", 100*(1-maxUnavailable)),
+		found: fmt.Sprintf("at least %s of %s were, in %q", stage.Thousands(budget.least), stage.Thousands(budget.size), budget.name),
+	}, {
+		met: most < memoryLimit, what: fmt.Sprintf("Usher's memory under %d MiB", memoryLimit),
+		found: fmt.Sprintf("at most %.0f MiB, with %s Pods", most, stage.Thousands(memory.size)),
+	}}
+}
+
+// readyFloor is how many Pods must be ready; maxUnavailable rounds up.
+func readyFloor(pods int) int { return pods - int(math.Ceil(maxUnavailable*float64(pods))) }
+
+// pairs are the results of each step in the smallest and in the largest size; none if
+// there is one size.
+func pairs(steps []*result) (pairs [][2]*result) {
+	bySize := func(a, b *result) int { return a.size - b.size }
+	small, large := slices.MinFunc(steps, bySize).size, slices.MaxFunc(steps, bySize).size
+	for _, after := range steps {
+		i := slices.IndexFunc(steps, func(r *result) bool {
+			return r.size == small && r.name == after.name && r.server == after.server
+		})
+		if after.size == large && small < large && i >= 0 {
+			pairs = append(pairs, [2]*result{steps[i], after})
+		}
+	}
+	return pairs
+}
+
+// judgeSizes compares the smallest with the largest size.
+func judgeSizes(steps []*result) (goals []goal) {
+	for _, pair := range pairs(steps) {
+		small, large := pair[0], pair[1]
+		if len(small.out) > 0 && len(large.out) > 0 {
+			was, is := small.out.Percentile(99), large.out.Percentile(99)
+			goals = append(goals, goal{
+				met:  is.Seconds() <= outLimit*was.Seconds(),
+				what: fmt.Sprintf("%s: p99 out of service at most %g × that at %s Pods", large.name, outLimit, stage.Thousands(small.size)),
+				found: fmt.Sprintf("%.1f ×: %s at %s Pods, %s at %s", is.Seconds()/was.Seconds(), milliseconds(is),
+					stage.Thousands(large.size), milliseconds(was), stage.Thousands(small.size)),
+			})
+		}
+		times := small.perSecond() / large.perSecond()
+		goals = append(goals, goal{
+			met: times <= linearLimit, what: large.name + ": no worse than linear",
+			found: fmt.Sprintf("%.2f × the time per Pod: %s for %s Pods, %s for %s", times, seconds(large.perRound(large.wall)),
+				stage.Thousands(large.size), seconds(small.perRound(small.wall)), stage.Thousands(small.size)),
+		})
+	}
+	return goals
+}
+
+// judgeOperator judges both halves of Usher with registries.
+func judgeOperator(steps []*result) []goal {
+	goals := judgeEntries(steps)
+	for _, pair := range pairs(steps) {
+		small, large := pair[0], pair[1]
+		// The steps in which Usher is killed cost more by chance.
+		if large.pods != large.size || large.name == stepIdle || small.cpu[usher] == 0 {
+			continue
+		}
+		was, is := small.cpuPerPod(), large.cpuPerPod()
+		goals = append(goals, goal{
+			met:  is.Seconds() <= growthLimit*was.Seconds(),
+			what: fmt.Sprintf("%s, %s: the CPU time a Pod costs Usher grows by %g × at most", large.server, large.name, growthLimit),
+			found: fmt.Sprintf("%.1f ×: %s with %s Pods, %s with %s", is.Seconds()/was.Seconds(), milliseconds(is),
+				stage.Thousands(large.size), milliseconds(was), stage.Thousands(small.size)),
+		})
+	}
+	return goals
+}
+
+// judgeEntries judges what happened to the entries, for each registry and size.
+func judgeEntries(steps []*result) (goals []goal) {
+	type key struct {
+		server string
+		size   int
+	}
+	var keys []key
+	wrong, left, noticed, written := map[key][]string{}, map[key]int{}, map[key]int{}, map[key]int{}
+	for _, r := range steps {
+		k := key{r.server, r.size}
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+		if r.name == stepControl {
+			noticed[k] = len(r.wrong)
+			continue
+		}
+		if r.name == stepIdle {
+			written[k] = r.calls.Writes() + r.joined + r.left
+		}
+		wrong[k], left[k] = append(wrong[k], r.wrong...), left[k]+r.left
+	}
+	for _, k := range keys {
+		where := fmt.Sprintf("%s, %s Pods: ", k.server, stage.Thousands(k.size))
+		found := fmt.Sprintf("%s of %s entries that left", stage.Thousands(len(wrong[k])), stage.Thousands(left[k]))
+		if len(wrong[k]) > 0 {
+			found += ": " + strings.Join(wrong[k][:min(len(wrong[k]), 3)], ", ")
+		}
+		goals = append(goals,
+			goal{len(wrong[k]) == 0, where + "no wrong deregistration, also when Usher is killed", found},
+			goal{noticed[k] == 1, where + "the watch notices an entry that is taken out by hand", fmt.Sprintf("%d noticed", noticed[k])},
+			goal{written[k] == 0, where + "a restart of an idle Usher writes nothing to the registry", fmt.Sprintf("%d writes", written[k])})
+	}
+	return goals
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/test/servers"
+	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+func times(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+
+// cloneSetResults meet all goals: 100 Pods take 10 s. They are a request, an update and a
+// scale-in.
+func cloneSetResults(pods int, changes ...func(patch, update, scaleIn *result)) []*result {
+	n := float64(pods)
+	patch := &result{size: pods, pods: pods, rounds: 1, name: requestImage, alone: true, wall: times(n / 40), done: times(n / 32)}
+	patch.latency = traffic.Latencies{times(0.1), times(0.2)}
+	update := &result{size: pods, pods: pods, rounds: 1, name: stepInPlace, bounded: true, wall: times(n / 10), done: times(n / 10), peak: 50, others: 8 * pods}
+	update.tally = tally{least: pods * 80 / 100, out: traffic.Latencies{times(0.1), times(0.3)}}
+	update.own = apiRequests{writes: map[string]int{"patch pods": 2 * pods, "patch pods/status": 2 * pods, "create events": pods / 10}, rejected: map[string]int{}}
+	scaleIn := &result{size: pods, pods: pods, rounds: 1, name: "scale in", wall: times(n / 100), done: times(n / 100), peak: 60}
+	scaleIn.own = apiRequests{writes: map[string]int{"delete pods": pods}, rejected: map[string]int{}}
+	for _, change := range changes {
+		change(patch, update, scaleIn)
+	}
+	return []*result{patch, update, scaleIn}
+}
+
+// operatorResults meet all goals.
+func operatorResults(pods int, changes ...func([]*result)) []*result {
+	all := []*result{{server: "etcd 3", size: pods, pods: pods, rounds: 1, name: "put", alone: true, wall: time.Second}}
+	for _, s := range operatorScenario(pods) {
+		n := pods
+		if s.pods > 0 {
+			n = s.pods
+		}
+		r := &result{server: "etcd 3", size: pods, pods: n, rounds: 1, name: s.name, wall: times(float64(n) / 10), peak: 70,
+			calls: servers.Calls{"Range": 2 * n, "Txn": n}, own: apiRequests{writes: map[string]int{"patch pods": 5 * n}},
+			cpu: cpu{usher: time.Duration(n) * 10 * time.Millisecond}, moves: moves{left: n}}
+		switch s.name {
+		case stepIdle:
+			r.calls, r.left = servers.Calls{"Range": 4}, 0
+		case stepControl:
+			r.wrong = []string{"web-a"}
+		}
+		all = append(all, r)
+	}
+	for _, change := range changes {
+		change(all[1:])
+	}
+	return all
+}
+
+func missed(goals []goal) string {
+	out := []string{}
+	for _, g := range goals {
+		if !g.met {
+			out = append(out, g.found)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestGoals(t *testing.T) {
+	slow := func(change func(patch, update, scaleIn *result)) []*result {
+		// The order of the sizes does not matter.
+		return slices.Concat(cloneSetResults(2000, change), cloneSetResults(100))
+	}
+	operator := func(change func([]*result)) []*result {
+		return slices.Concat(operatorResults(100), operatorResults(1000, change))
+	}
+	for name, c := range map[string]struct {
+		results []*result
+		want    string // the findings of the goals that are missed
+	}{
+		"nothing":                     {nil, ""},
+		"all met":                     {slow(func(_, _, _ *result) {}), ""},
+		"one size":                    {cloneSetResults(2000, func(_, _, s *result) { s.wall = times(1000) }), ""},
+		"slow":                        {slow(func(p, _, _ *result) { p.wall = times(39.5) }), "79 % at 2,000 Pods: 10.0 Pods/s of 51 ÷ 4 = 12.7"},
+		"rejected":                    {slow(func(_, _, s *result) { s.own.rejected["delete pods 409"] = 20 }), `at most 1.00 %: 20 of 2,000 in "scale in" at 2,000 Pods`},
+		"over budget":                 {slow(func(_, u, _ *result) { u.least = 1599 }), `at least 1,599 of 2,000 were, in "in place"`},
+		"long out":                    {slow(func(_, u, _ *result) { u.out[1] = times(0.91) }), "3.0 ×: 910 ms at 2,000 Pods, 300 ms at 100"},
+		"quadratic":                   {slow(func(_, _, s *result) { s.wall = times(22.2) }), "1.11 × the time per Pod: 22.2 s for 2,000 Pods, 1.00 s for 100"},
+		"memory":                      {slow(func(_, _, s *result) { s.peak = 100 }), "at most 100 MiB, with 2,000 Pods"},
+		"operator, met":               {operator(func([]*result) {}), ""},
+		"left wrongly":                {operator(func(r []*result) { r[3].wrong = []string{"web-b"} }), "1 of 3,600 entries that left: web-b"},
+		"watch blind":                 {operator(func(r []*result) { r[6].wrong = nil }), "0 noticed"},
+		"restart writes":              {operator(func(r []*result) { r[1].calls["Txn"] = 1 }), "1 writes"},
+		"restart takes":               {operator(func(r []*result) { r[1].left = 2 }), "2 writes"},
+		"cost grows":                  {operator(func(r []*result) { r[2].cpu[usher] = times(20) }), "2.0 ×: 20 ms with 1,000 Pods, 10 ms with 100"},
+		"a fifth, killed, costs more": {operator(func(r []*result) { r[3].cpu[usher] = times(20) }), ""},
+	} {
+		goals := judge(c.results)
+		if got := missed(goals); got != c.want {
+			t.Errorf("%s: missed %q, want %q", name, got, c.want)
+		}
+		if missed := (&Report{goals: goals}).Missed(); missed != (c.want != "") {
+			t.Errorf("%s: Missed is %t", name, missed)
+		}
+	}
+	for pods, want := range map[int]int{1: 0, 4: 3, 5: 4, 6: 4, 100: 80, 2000: 1600} {
+		if got := readyFloor(pods); got != want {
+			t.Errorf("of %d Pods %d must be ready, want %d", pods, got, want)
+		}
+	}
+}
+
+// Times are means, counts are sums, latencies cover all rounds, and what must hold in
+// every round is the worst.
+func TestMerge(t *testing.T) {
+	round := func(seconds, peak float64, least, patches int, out ...time.Duration) []*result {
+		r := &result{size: 100, pods: 100, rounds: 1, name: stepInPlace, wall: times(seconds), cpu: cpu{usher: times(seconds)}, peak: peak}
+		r.own, r.tally = apiRequests{writes: map[string]int{"patch pods": patches}}, tally{least: least, out: out}
+		return []*result{r}
+	}
+	all := merge(nil, round(3, 50, 80, 300, time.Second, 5*time.Second))
+	all = merge(all, round(1, 70, 81, 301, 2*time.Second))
+	all = merge(merge(all, round(2, 60, 79, 302)), cloneSetResults(2000))
+	if len(all) != 4 {
+		t.Fatalf("%d results, want 4", len(all))
+	}
+	r := all[0]
+	got := fmt.Sprint(r.rounds, r.perRound(r.wall), r.perSecond(), r.perRound(r.cpu[usher]), r.peak, r.least,
+		r.perPod(float64(sum(r.own.writes))), r.out.Percentile(50), len(r.out))
+	if want := "3 2 50 2 70 79 3.01 2s 3"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Half of the rounds of a smaller size come before the largest.
+func TestSchedule(t *testing.T) {
+	order := []string{}
+	for _, turn := range schedule([]int{500, 2_000, 1_500, 1}) {
+		if turn.size > 1 {
+			order = append(order, fmt.Sprintf("%d(%d/%d)", turn.size, turn.round, turn.of))
+		}
+	}
+	if got, want := strings.Join(order, " "), "500(0/4) 500(1/4) 1500(0/1) 2000(0/1) 500(2/4) 500(3/4)"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if n := len(schedule([]int{1, 20_000})); n != maxRounds+1 {
+		t.Errorf("%d rounds, want %d and one", n, maxRounds)
+	}
+}
+
+// Each column shows what its title says.
+func TestReport(t *testing.T) {
+	for _, c := range []struct {
+		results []*result
+		want    []string
+	}{
+		{slices.Concat(cloneSetResults(100), cloneSetResults(2000, func(_, u, _ *result) { u.own.rejected = map[string]int{"patch pods 422": 3, "patch pods 409": 7} })), []string{
+			"| 2,000 | patch image | 50.0 s | 40 | 100 ms | 200 ms | 62.5 s |",
+			"| 2,000 | in place | 200.0 s | 10.0 | 4.10 | 0.12 % | 100 ms | 300 ms | 1,600 | 0.00 s | 50 |",
+			"| 2,000 | in place | - | 2.00 | 2.00 | - | - | 0.10 | 4.10 | - | 8.00 | 7 × patch pods 409, 3 × patch pods 422 |",
+			"| ok | in place, at least 80 %",
+		}},
+		{operatorResults(1000), []string{
+			"| etcd 3 | 1,000 | put | 1.00 s | 1000 |",
+			"| etcd 3 | 1,000 | fail over | 100.0 s | 1,000 | 10.0 | 3.00 | 5.00 | 0.00 % | 0 | 1,000 | 0 | 10 ms | 70 |",
+			"| etcd 3 | 1,000 | killed while idle | 4 | 4 × Range |",
+		}},
+	} {
+		text := (&Report{results: c.results, goals: judge(c.results)}).Markdown()
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("the report lacks %q:\n%s", want, text)
+			}
+		}
+	}
+	for d, want := range map[time.Duration]string{1234 * time.Millisecond: "1.23 s 1234 ms", 12_340_000: "0.01 s 12 ms", 1_200_000: "0.00 s 1.2 ms"} {
+		if got := seconds(d.Seconds()) + " " + milliseconds(d); got != want {
+			t.Errorf("%s is shown as %q, want %q", d, got, want)
+		}
+	}
+	if stage.Thousands(1234567) != "1,234,567" || stage.Thousands(-100) != "-100" {
+		t.Error("thousands are not separated")
+	}
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"slices"
+	"time"
+
+	"github.com/usher-dev/usher/test/servers"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+// role is a program whose CPU time is measured.
+type role int
+
+const (
+	usher role = iota
+	registry
+	apiServer
+	etcd
+	controllers // and the scheduler
+	harness     // the measuring program, which is also the nodes' agent
+	otherPrograms
+	roles
+)
+
+// cpu is CPU time by role.
+type cpu [roles]time.Duration
+
+// result is what was measured of one step, or of one kind of request of a plain client,
+// in all rounds together: times and counts are sums, latencies are all samples, and what
+// must hold in every round is the worst.
+type result struct {
+	server string // the registry with its version; "" if there is none
+	size   int    // the number of Pods of the CloneSet
+	name   string
+	alone  bool // sent by a plain client without a controller
+	// pods is how many Pods were changed in all rounds.
+	pods, rounds int
+	// bounded means that maxUnavailable bounds the step.
+	bounded bool
+	// wall is until all Pods and entries have reached the result. done is until the
+	// CloneSet's status reports that too or, without a controller, until the nodes have
+	// done their part.
+	wall, done time.Duration
+	cpu        cpu
+	latency    traffic.Latencies // of the plain client's requests
+	own        apiRequests       // Usher's
+	others     int               // writes by everybody else
+	calls      servers.Calls     // to the registry
+	peak       float64           // MiB, of any Usher since its start
+	tally
+	moves
+}
+
+func (m *measurement) result(name string) *result {
+	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, own: newRequests()}
+	if m.server != nil {
+		r.server = m.server.Name()
+	}
+	return r
+}
+
+// merge adds a round's results to those of earlier rounds.
+func merge(all, round []*result) []*result {
+	for _, r := range round {
+		i := slices.IndexFunc(all, func(a *result) bool {
+			return a.server == r.server && a.size == r.size && a.alone == r.alone && a.name == r.name
+		})
+		if i < 0 {
+			all = append(all, r)
+			continue
+		}
+		all[i].add(r)
+	}
+	return all
+}
+
+func (r *result) add(o *result) {
+	r.pods += o.pods
+	r.rounds += o.rounds
+	r.wall += o.wall
+	r.done += o.done
+	for role := range r.cpu {
+		r.cpu[role] += o.cpu[role]
+	}
+	r.latency = append(r.latency, o.latency...)
+	r.out = append(r.out, o.out...)
+	r.startup = append(r.startup, o.startup...)
+	addAll(r.own.writes, o.own.writes)
+	addAll(r.own.rejected, o.own.rejected)
+	r.own.reads += o.own.reads
+	r.others += o.others
+	r.least = min(r.least, o.least)
+	r.peak = max(r.peak, o.peak)
+}
+
+// perPod is a total over the number of Pods, perRound over the number of rounds.
+func (r *result) perPod(total float64) float64 { return total / float64(r.pods) }
+func (r *result) perRound(total time.Duration) float64 {
+	return total.Seconds() / float64(r.rounds)
+}
+
+// perSecond is the number of Pods or requests per second.
+func (r *result) perSecond() float64 { return float64(r.pods) / r.wall.Seconds() }
+
+// unready is how long Pods were not ready: new ones until they were ready, those updated
+// in place until they were ready again.
+func (r *result) unready() traffic.Latencies {
+	if len(r.out) > 0 {
+		return r.out
+	}
+	return r.startup
+}

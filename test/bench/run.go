@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/cluster/build"
+	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/servers"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+const (
+	// stepLimit is how long a step may take.
+	stepLimit = 10 * time.Minute
+	// kills is how often Usher is killed, spread evenly over a step.
+	kills = 2
+	// afterRepair is how much longer than a repair interval to watch an idle Usher: the
+	// next sweep removes what a sweep suspects.
+	afterRepair = 5 * time.Second
+)
+
+// measurement is a measurement on its stage. The fields below options belong to the
+// size that is measured now.
+type measurement struct {
+	*stage.Stage
+	options Options
+	audit   *auditLog
+	began   time.Time
+
+	turn    turn
+	server  servers.Server // nil: no registry
+	pods    *podWatch
+	entries *entryWatch
+	set     *setWatch
+	answers *answerer
+	running bool          // Usher
+	past    time.Duration // CPU time of killed Ushers
+	peak    float64       // MiB
+}
+
+func (m *measurement) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(m.options.Out, "%6.1fs  %s\n", time.Since(m.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, stepLimit, fmt.Errorf("it took longer than %s", stepLimit))
+}
+
+// size measures one round of one size: first without a controller, then with a newly
+// started Usher.
+func (m *measurement) size(ctx context.Context, steps []step, registry string, t turn) (results []*result, err error) {
+	m.turn, m.past, m.peak = t, 0, 0
+	watching, stop := context.WithCancel(ctx)
+	var watches sync.WaitGroup
+	defer func() {
+		// The watches must end before the registry does.
+		stop()
+		watches.Wait()
+		if m.server != nil {
+			err = errors.Join(err, m.server.Close())
+		}
+	}()
+	if err := m.watch(watching, &watches, registry); err != nil {
+		return nil, err
+	}
+	m.say("%s, round %d of %d", m.where(), t.round+1, t.of)
+	if results, err = m.alone(ctx); err != nil {
+		return nil, err
+	}
+	if err := m.begin(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.where(), err)
+	}
+	for _, p := range steps {
+		r, err := m.step(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", m.where(), p.name, err)
+		}
+		if !p.hidden {
+			results = append(results, r)
+		}
+	}
+	return results, m.end(ctx)
+}
+
+// where names the size that is measured.
+func (m *measurement) where() string {
+	where := stage.Thousands(m.turn.size) + " Pods"
+	if m.server != nil {
+		where = m.server.Name() + ", " + where
+	}
+	return where
+}
+
+// watch starts the registry, if there is one, and watches until ctx ends.
+func (m *measurement) watch(ctx context.Context, watches *sync.WaitGroup, registry string) error {
+	m.server, m.entries, m.answers = nil, newEntryWatch(time.Now), nil
+	saw := m.entries.saw
+	if registry == "" {
+		m.answers = newAnswerer(ctx, m.Kube, m.Fail)
+		saw = m.answers.saw
+	} else if err := m.startRegistry(ctx, registry); err != nil {
+		return err
+	}
+	m.pods, m.set = newPodWatch(time.Now, saw), &setWatch{}
+	_, err := stage.Watch(ctx, m.Cluster.RESTConfig(), m.Kube, namespace,
+		stage.On(&corev1.Pod{}, m.pods.is, m.pods.gone), stage.On(&apps.CloneSet{}, m.set.is, func(*apps.CloneSet) {}))
+	if err != nil {
+		return err
+	}
+	watches.Go(func() { m.entries.run(ctx) })
+	if m.server != nil {
+		watches.Go(func() {
+			if err := m.server.Watch(ctx, m.entries.sighted); err != nil && ctx.Err() == nil {
+				m.Fail(err)
+			}
+		})
+	}
+	return nil
+}
+
+func (m *measurement) startRegistry(ctx context.Context, kind string) error {
+	m.say("%s starts", kind)
+	dir, err := os.MkdirTemp(m.Dir, kind+"-")
+	if err != nil {
+		return err
+	}
+	m.server, err = servers.Start(ctx, kind, servers.Where{Root: m.Root, Dir: dir})
+	return err
+}
+
+// objects are the CloneSet and what the operator needs.
+func (m *measurement) objects() ([]client.Object, error) {
+	set, err := object(cloneSet)
+	if err != nil || m.server == nil {
+		return []client.Object{set}, err
+	}
+	registration, err := object(registration)
+	registry := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: setName}, Spec: m.server.Spec()}
+	registry.Spec.RepairInterval = &metav1.Duration{Duration: m.options.Repair}
+	return []client.Object{set, registration, registry}, err
+}
+
+// begin starts Usher with an empty CloneSet.
+func (m *measurement) begin(ctx context.Context) error {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	objects, err := m.objects()
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := m.Kube.Create(ctx, object); err != nil {
+			return fmt.Errorf("create %s: %w", object.GetName(), err)
+		}
+	}
+	if err := m.startUsher(); err != nil {
+		return err
+	}
+	if err := m.set.await(ctx, objects[0].GetGeneration(), step{}); err != nil {
+		return err
+	}
+	_, _, err = m.audit.untilQuiet(ctx)
+	return err
+}
+
+func (m *measurement) startUsher() error {
+	var args []string
+	if m.server == nil {
+		args = []string{"--controllers", "cloneset"}
+	}
+	m.running = true
+	return m.StartUsher(args...)
+}
+
+// killUsher kills Usher, as a crash does, and starts it again.
+func (m *measurement) killUsher() error {
+	spent, err := process.Table{}.CPU(m.UsherPID())
+	if err != nil {
+		return err
+	}
+	m.past += spent
+	if err := errors.Join(m.notePeak(), m.KillUsher()); err != nil {
+		return err
+	}
+	return m.startUsher()
+}
+
+func (m *measurement) notePeak() error {
+	peak, err := process.Table{}.PeakRSS(m.UsherPID())
+	m.peak = max(m.peak, float64(peak)/(1<<20))
+	return err
+}
+
+// end deletes everything and stops Usher.
+func (m *measurement) end(ctx context.Context) error {
+	objects, err := m.objects()
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := m.Kube.Delete(ctx, object); err != nil {
+			return fmt.Errorf("delete %s: %w", object.GetName(), err)
+		}
+		// Usher holds it while it is used.
+		err := stage.Poll(ctx, stepLimit, "the deletion of "+object.GetName(), func(ctx context.Context) (bool, error) {
+			err := m.Kube.Get(ctx, client.ObjectKeyFromObject(object), object)
+			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	m.running = false
+	return m.StopUsher(ctx)
+}
+
+// step makes one change and measures until it is done.
+func (m *measurement) step(ctx context.Context, p step) (*result, error) {
+	if err := m.warmUp(ctx); err != nil {
+		return nil, err
+	}
+	m.say("%s: %s", m.where(), p.name)
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	m.pods.begin()
+	m.entries.begin()
+	calls, err := m.calls(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := m.result(p.name)
+	if p.pods > 0 {
+		r.pods = p.pods
+	}
+	r.bounded = p.bounded
+	before, err := m.cpu()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	generation, err := m.perform(ctx, p)
+	r.wall = time.Since(began)
+	if err == nil {
+		err = m.set.await(ctx, generation, p)
+	}
+	r.done = time.Since(began)
+	if err != nil {
+		return nil, err
+	}
+	if r.cpu, err = m.cpuSince(before); err != nil {
+		return nil, err
+	}
+	return r, m.account(ctx, r, calls)
+}
+
+// perform makes the change, and returns when the Pods and the registry have reached its
+// result.
+func (m *measurement) perform(ctx context.Context, p step) (generation int64, err error) {
+	if p.do != nil {
+		return 0, p.do(ctx, m, p)
+	}
+	if generation, err = p.apply(ctx, m.Kube); err != nil {
+		return 0, err
+	}
+	if p.during != nil {
+		if err := p.during(ctx, m, p); err != nil {
+			return 0, err
+		}
+	}
+	if err := m.pods.await(ctx, p.replicas, map[string]int{image(p.version): p.replicas - p.old, image(p.version - 1): p.old}); err != nil {
+		return 0, err
+	}
+	return generation, m.awaitEntries(ctx, p)
+}
+
+func (m *measurement) awaitEntries(ctx context.Context, p step) error {
+	if m.server == nil {
+		return nil
+	}
+	return m.entries.await(ctx, p.replicas)
+}
+
+// killTwice kills Usher when a third and when two thirds of a step are done.
+func killTwice(ctx context.Context, m *measurement, p step) error {
+	for i := range kills {
+		if err := m.entries.awaitMoves(ctx, max((i+1)*p.pods/(kills+1), 1)); err != nil {
+			return err
+		}
+		if err := m.killUsher(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killIdle kills Usher while there is nothing to do, and waits until it has compared the
+// registry with the Pods twice.
+func killIdle(ctx context.Context, m *measurement, _ step) error {
+	if err := m.killUsher(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(m.options.Repair + afterRepair):
+		return nil
+	}
+}
+
+// removeEntry removes an entry by hand, which the watch must notice, and waits until the
+// operator has restored it.
+func removeEntry(ctx context.Context, m *measurement, p step) error {
+	uid := m.entries.first()
+	if uid == "" {
+		return errors.New("there is no entry that could be taken out")
+	}
+	if err := m.server.Evict(ctx, string(uid)); err != nil {
+		return err
+	}
+	if err := m.entries.awaitMoves(ctx, 1); err != nil {
+		return err
+	}
+	return m.awaitEntries(ctx, p)
+}
+
+// account adds what is known only afterwards.
+func (m *measurement) account(ctx context.Context, r *result, before servers.Calls) error {
+	var err error
+	if r.own, r.others, err = m.audit.untilQuiet(ctx); err != nil {
+		return err
+	}
+	now, err := m.calls(ctx)
+	if err != nil {
+		return err
+	}
+	r.calls = now.Since(before)
+	if r.moves, err = m.entries.end(ctx); err != nil {
+		return err
+	}
+	r.tally = m.pods.end()
+	err = m.notePeak()
+	r.peak = m.peak
+	return err
+}
+
+func (m *measurement) calls(ctx context.Context) (servers.Calls, error) {
+	if m.server == nil {
+		return nil, nil
+	}
+	return m.server.Calls(ctx)
+}
+
+// cpu reads the CPU times of all processes.
+func (m *measurement) cpu() (cpu, error) {
+	pids := map[int]role{os.Getpid(): harness}
+	for name, pid := range m.Cluster.PIDs() {
+		switch name {
+		case build.Etcd:
+			pids[pid] = etcd
+		case build.APIServer:
+			pids[pid] = apiServer
+		default:
+			pids[pid] = controllers
+		}
+	}
+	if m.running {
+		pids[m.UsherPID()] = usher
+	}
+	if m.server != nil {
+		pids[m.server.PID()] = registry
+	}
+	now := cpu{usher: m.past}
+	var err error
+	if now[otherPrograms], err = (process.Table{}).MachineCPU(); err != nil {
+		return now, err
+	}
+	for pid, role := range pids {
+		spent, err := process.Table{}.CPU(pid)
+		if err != nil {
+			return now, err
+		}
+		now[role] += spent
+	}
+	for role := range otherPrograms {
+		now[otherPrograms] -= now[role]
+	}
+	return now, nil
+}
+
+func (m *measurement) cpuSince(before cpu) (cpu, error) {
+	spent, err := m.cpu()
+	for role := range spent {
+		spent[role] -= before[role]
+	}
+	// The kernel accounts for processes and the machine separately: a small difference
+	// means none.
+	spent[otherPrograms] = max(spent[otherPrograms], 0)
+	return spent, err
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+const (
+	namespace = "measure"
+	setName   = "web"
+)
+
+// The labels of the hooks.
+const (
+	normalHook = "measure.usher.dev/normal"
+	updateHook = "measure.usher.dev/update"
+	deleteHook = "measure.usher.dev/delete"
+	hooked     = "true"
+)
+
+// cloneSet is the measured CloneSet, without Pods. Its Pods have the labels of all
+// hooks; spec.lifecycle decides whether a hook holds.
+const cloneSet = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata: {namespace: measure, name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 20%}
+  template:
+    metadata: {labels: {app: web, measure.usher.dev/update: "true", measure.usher.dev/delete: "true"}}
+    spec: {containers: [{name: main, image: "example.test/web:v1"}]}
+`
+
+// registration is what the operator has to do. Its drain is short, because it is not
+// what is measured.
+const registration = `
+apiVersion: usher.dev/v1alpha1
+kind: Registration
+metadata: {namespace: measure, name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  registries: [web]
+  instance: {service: web, port: 8080}
+  hooks:
+    preNormal: measure.usher.dev/normal
+    inPlaceUpdate: measure.usher.dev/update
+    preDelete: measure.usher.dev/delete
+  drain: {propagation: 100ms}
+`
+
+func object(document string) (*unstructured.Unstructured, error) {
+	o := &unstructured.Unstructured{}
+	return o, yaml.Unmarshal([]byte(document), &o.Object)
+}
+
+// image is a version of the image that the Pods run.
+func image(version int) string { return fmt.Sprintf("example.test/web:v%d", version) }
+
+// step is one change of the CloneSet, and how it is measured.
+type step struct {
+	name string
+	pods int // how many it changes
+	// replicas, version and old are what the CloneSet then asks for: old is the number
+	// of Pods that keep the previous version.
+	replicas, version, old int
+	recreate               bool
+	hooks                  []string // the gates that hold
+	// bounded means that maxUnavailable bounds the step.
+	bounded bool
+	// hidden means that it only prepares the next one, and is not reported.
+	hidden bool
+	// do is what happens instead of a change, during what happens after it.
+	do, during func(context.Context, *measurement, step) error
+}
+
+// Names that goals refer to.
+const (
+	stepInPlace = "in place"
+	stepIdle    = "killed while idle"
+	stepControl = "control: one entry taken out by hand"
+)
+
+// cloneSetScenario is the life of a CloneSet of n Pods. Each step begins where the
+// previous one ended.
+func cloneSetScenario(n int) []step {
+	return []step{
+		{name: "scale out", replicas: n, version: 1},
+		{name: stepInPlace, replicas: n, version: 2, bounded: true},
+		{name: "in place, hook", replicas: n, version: 3, bounded: true, hooks: []string{"inPlaceUpdate"}},
+		{name: "recreate", replicas: n, version: 4, bounded: true, recreate: true},
+		{name: "scale in, hook", version: 4, hooks: []string{"preDelete"}},
+		{name: "scale out again", replicas: n, version: 4, hidden: true},
+		{name: "scale in", version: 4},
+	}
+}
+
+// fifth divides the Pods: that share changes in the steps in which Usher is killed.
+const fifth = 5
+
+// operatorScenario is the same for both halves of Usher with a registry.
+func operatorScenario(n int) []step {
+	some := n / fifth
+	steps := []step{
+		{name: "register", replicas: n, version: 1},
+		{name: stepIdle, replicas: n, version: 1, do: killIdle},
+		{name: "fail over", replicas: n, version: 2},
+		{name: "deregister a fifth, killed twice", pods: some, replicas: n - some, version: 2, during: killTwice},
+		{name: "register a fifth, killed twice", pods: some, replicas: n, version: 2, during: killTwice},
+		{name: "fail over a fifth, killed twice", pods: some, replicas: n, version: 3, old: n - some, during: killTwice},
+		{name: stepControl, pods: 1, replicas: n, version: 3, old: n - some, do: removeEntry},
+		{name: "deregister", version: 3},
+	}
+	for i := range steps {
+		steps[i].hooks = []string{"preNormal", "inPlaceUpdate", "preDelete"}
+	}
+	return steps
+}
+
+// apply changes the CloneSet and returns the resulting generation.
+func (p step) apply(ctx context.Context, kube client.Client) (int64, error) {
+	kind := apps.UpdateInPlaceIfPossible
+	if p.recreate {
+		kind = apps.UpdateReCreate
+	}
+	labels := map[string]string{"preNormal": normalHook, "inPlaceUpdate": updateHook, "preDelete": deleteHook}
+	lifecycle := map[string]any{}
+	for gate := range labels {
+		lifecycle[gate] = nil // removes it
+	}
+	for _, gate := range p.hooks {
+		lifecycle[gate] = map[string]any{"labelsHandler": map[string]string{labels[gate]: hooked}}
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+		"replicas":       p.replicas,
+		"updateStrategy": map[string]any{"type": kind, "partition": p.old},
+		"lifecycle":      lifecycle,
+		"template":       map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": image(p.version)}}}},
+	}})
+	if err != nil {
+		return 0, fmt.Errorf("encode the change of the CloneSet: %w", err)
+	}
+	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: setName}}
+	if err := kube.Patch(ctx, set, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return 0, fmt.Errorf("change the CloneSet: %w", err)
+	}
+	return set.Generation, nil
+}

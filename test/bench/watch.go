@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+// podWatch is what a watch of the Pods has reported: only what is measured of each.
+type podWatch struct {
+	stage.News
+	now func() time.Time
+	// saw is called with every existing Pod and the state it was last seen in.
+	saw func(pod *corev1.Pod, before apps.LifecycleState)
+
+	pods    map[string]podState // by name
+	settled map[string]int      // Pods that have reached their target, by image
+	ready   int
+	tally
+}
+
+// tally is what is counted in one step.
+type tally struct {
+	least int // ready Pods
+	// out is how long Pods that had been ready were not ready until they were again,
+	// startup how long new Pods took until they were ready.
+	out, startup traffic.Latencies
+}
+
+// podState is one Pod.
+type podState struct {
+	ready bool
+	// since is when it was last seen to become unready, or was first seen.
+	since time.Time
+	// served reports whether it has been ready before.
+	served bool
+	// running is the image that its ready container runs, settled the spec's image if
+	// the Pod has reached its target: in service, running it, nothing in progress.
+	running, settled string
+	state            apps.LifecycleState
+}
+
+func newPodWatch(now func() time.Time, saw func(*corev1.Pod, apps.LifecycleState)) *podWatch {
+	return &podWatch{now: now, saw: saw, pods: map[string]podState{}, settled: map[string]int{}}
+}
+
+// is takes in a new or changed Pod.
+func (w *podWatch) is(pod *corev1.Pod) {
+	var old podState
+	w.Change(func() {
+		known := false
+		if old, known = w.pods[pod.Name]; !known {
+			old.since = w.now()
+		}
+		p := podState{ready: inService(pod), since: old.since, served: old.served, running: running(pod), state: stateOf(pod)}
+		if want := pod.Spec.Containers[0].Image; p.ready && (p.state == "" || p.state == apps.StateNormal) && containerImage(pod) == want {
+			p.settled = want
+		}
+		switch {
+		case old.ready && !p.ready:
+			p.since = w.now()
+		case p.ready && !old.ready && p.served:
+			w.out = append(w.out, w.now().Sub(p.since))
+		case p.ready && !old.ready:
+			w.startup, p.served = append(w.startup, w.now().Sub(p.since)), true
+		}
+		w.count(old, -1)
+		w.count(p, 1)
+		w.pods[pod.Name] = p
+		w.least = min(w.least, w.ready)
+	})
+	w.saw(pod, old.state)
+}
+
+// gone takes out a deleted Pod.
+func (w *podWatch) gone(pod *corev1.Pod) {
+	w.Change(func() {
+		w.count(w.pods[pod.Name], -1)
+		delete(w.pods, pod.Name)
+		w.least = min(w.least, w.ready)
+	})
+}
+
+func (w *podWatch) count(p podState, by int) {
+	if p.settled != "" {
+		w.settled[p.settled] += by
+	}
+	if p.ready {
+		w.ready += by
+	}
+}
+
+func stateOf(pod *corev1.Pod) apps.LifecycleState {
+	return apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
+}
+
+// inService reports whether callers may use the Pod.
+func inService(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && isTrue(pod, corev1.PodReady)
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == kind {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func containerImage(pod *corev1.Pod) string {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return ""
+	}
+	return pod.Status.ContainerStatuses[0].Image
+}
+
+// running is the image that the Pod's ready container runs, whether or not callers may
+// use the Pod.
+func running(pod *corev1.Pod) string {
+	if !isTrue(pod, corev1.ContainersReady) {
+		return ""
+	}
+	return containerImage(pod)
+}
+
+// begin starts a new tally, end returns it.
+func (w *podWatch) begin() { w.Change(func() { w.tally = tally{least: w.ready} }) }
+
+func (w *podWatch) end() (t tally) {
+	w.Read(func() { t = w.tally })
+	return t
+}
+
+// await waits until there are that many Pods, and of each image that many that have
+// reached their target.
+func (w *podWatch) await(ctx context.Context, pods int, settled map[string]int) error {
+	return w.Await(ctx, func() string {
+		right := len(w.pods) == pods
+		for image, n := range settled {
+			right = right && w.settled[image] >= n
+		}
+		if right {
+			return ""
+		}
+		return fmt.Sprintf("of %d Pods %d are ready, and of each image %v are settled; there should be %d Pods, and %v settled",
+			len(w.pods), w.ready, w.settled, pods, settled)
+	})
+}
+
+// awaitRunning waits until a Pod's node runs an image.
+func (w *podWatch) awaitRunning(ctx context.Context, name, image string) error {
+	return w.Await(ctx, func() string {
+		if w.pods[name].running == image {
+			return ""
+		}
+		return fmt.Sprintf("the node of Pod %s does not run %s", name, image)
+	})
+}
+
+// setWatch is what a watch of the CloneSet has reported.
+type setWatch struct {
+	stage.News
+	set apps.CloneSet
+}
+
+func (w *setWatch) is(set *apps.CloneSet) { w.Change(func() { w.set = *set }) }
+
+// await waits until the status reports that the Pods match a step of a generation.
+func (w *setWatch) await(ctx context.Context, generation int64, p step) error {
+	all, updated := int32(p.replicas), int32(p.replicas-p.old)
+	return w.Await(ctx, func() string {
+		s := w.set.Status
+		if s.ObservedGeneration >= generation && s.Replicas == all && s.ReadyReplicas == all && s.AvailableReplicas == all &&
+			s.UpdatedReplicas == updated && s.UpdatedReadyReplicas == updated && s.UpdatedAvailableReplicas == updated {
+			return ""
+		}
+		return fmt.Sprintf("the status should get to %d updated and available Pods of %d: generation %d of %d is observed, %d Pods, %d updated, %d of them available",
+			updated, all, s.ObservedGeneration, generation, s.Replicas, s.UpdatedReplicas, s.UpdatedAvailableReplicas)
+	})
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stage is what the demo, the measurements and the stories on a real node share:
+// a cluster with Usher on it, waiting for what watches report, tables, and the frame of a
+// command.
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/cluster/progress"
+)
+
+const (
+	// UsherUser is Usher's user, with only the rights of config/rbac.
+	UsherUser = "usher"
+	stopGrace = 5 * time.Second
+	closeTime = 30 * time.Second
+)
+
+// Stage is a cluster with Usher as a separate process, as shipped, with its own rights.
+type Stage struct {
+	// Dir holds all files of a run, Root is the checkout.
+	Dir, Root string
+	// Tell receives progress.
+	Tell progress.Sink
+	// Cluster is the control plane, Kube its administrator's client.
+	Cluster *cluster.Cluster
+	Kube    client.WithWatch
+
+	fail    context.CancelCauseFunc
+	spawner *process.Spawner
+	usher   *process.Process // nil before its first start
+	closers []func(context.Context) error
+}
+
+// Step sets up a part of a stage.
+type Step func(context.Context, *Stage) error
+
+// Run is one run of a program on a stage.
+type Run struct {
+	// Name starts the names of temporary directories.
+	Name string
+	// Out receives the output, Getenv reads the environment.
+	Out    *os.File
+	Getenv func(string) string
+	// Setup are the steps before Play. Everything that Play starts has ended when it
+	// returns.
+	Setup []Step
+	Play  Step
+}
+
+// Run sets up the stage, plays, and takes everything down. No process is left when it
+// returns, and no file except the logs of a failed run.
+//
+// Errors: the cause of ctx if that ended; otherwise what prevented the run, for instance
+// the unexpected end of Usher.
+func (r Run) Run(ctx context.Context) error {
+	Quiet()
+	root, err := checkout.Find(r.Getenv)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", r.Name+"-")
+	if err != nil {
+		return fmt.Errorf("make a directory for the run: %w", err)
+	}
+	playing, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := &Stage{Dir: dir, Root: root, fail: cancel, spawner: process.NewSpawner()}
+	if err = s.setUp(playing, r); err == nil {
+		err = r.Play(playing, s)
+	}
+	if cause := context.Cause(playing); err != nil && cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w (during %w)", cause, err)
+	}
+	if closeErr := s.close(ctx); closeErr != nil {
+		err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w\n\nAll logs are kept in %s", err, dir)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (s *Stage) setUp(ctx context.Context, r Run) error {
+	tell, end := Display(r.Out)
+	defer end()
+	s.Tell = tell
+	for _, step := range r.Setup {
+		if err := step(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Quiet drops the logs of libraries, which are not for the audience.
+func Quiet() {
+	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+}
+
+// Display shows progress until end is called; later events are dropped, because the
+// outcome comes last.
+func Display(out *os.File) (tell progress.Sink, end func()) {
+	shown := progress.Show(out)
+	sink, open := shown.Sink(), &atomic.Bool{}
+	open.Store(true)
+	tell = func(event progress.Event) {
+		if open.Load() {
+			sink(event)
+		}
+	}
+	return tell, func() {
+		open.Store(false)
+		shown.Close()
+	}
+}
+
+// Path is a path below the stage's directory.
+func (s *Stage) Path(parts ...string) string {
+	return filepath.Join(append([]string{s.Dir}, parts...)...)
+}
+
+// AtEnd calls a function when the stage is taken down, before those of earlier steps.
+func (s *Stage) AtEnd(end func(context.Context) error) { s.closers = append(s.closers, end) }
+
+// Fail ends the run.
+func (s *Stage) Fail(err error) { s.fail(err) }
+
+// Usher is the program to compile.
+func (s *Stage) Usher() checkout.Program {
+	return checkout.Program{Name: "build usher", Module: s.Root, Pkg: "./cmd/usher", Out: s.Path("bin", "usher")}
+}
+
+// StartCluster starts the control plane and meanwhile compiles programs.
+func (s *Stage) StartCluster(ctx context.Context, auditLog string, programs ...checkout.Program) error {
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error {
+		for _, p := range programs {
+			if err := p.Compile(ctx, s.Tell); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	both.Go(func() (err error) {
+		s.Cluster, err = cluster.Start(ctx, cluster.Options{Dir: s.Path("cluster"), AuditLog: auditLog, Tell: s.Tell})
+		if err == nil {
+			s.AtEnd(s.Cluster.Stop)
+		}
+		return err
+	})
+	return both.Wait()
+}
+
+// StartNodes starts nodes that run Pods in a runtime.
+func (s *Stage) StartNodes(ctx context.Context, runtime node.Runtime, nodes, podsPerNode int) error {
+	// They live until the end, not only during the setup.
+	agent, err := node.Start(context.WithoutCancel(ctx), node.Options{
+		RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes, PodsPerNode: podsPerNode,
+	})
+	if err != nil {
+		return errors.Join(err, runtime.Close(ctx))
+	}
+	s.AtEnd(agent.Stop)
+	s.Tell.Tell(progress.Event{Task: "nodes", State: progress.Done, Detail: fmt.Sprintf("%d ready", nodes)})
+	return nil
+}
+
+// Install creates Usher's API, its rights and a namespace. From then on, the end of the
+// control plane ends the run.
+func (s *Stage) Install(ctx context.Context, namespace string) (err error) {
+	const task = "Usher's API"
+	s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
+	if s.Kube, err = NewClient(s.Cluster.RESTConfig()); err != nil {
+		return err
+	}
+	if err := checkout.Install(ctx, s.Kube, s.Root, UsherUser); err != nil {
+		return err
+	}
+	if err := OpenNamespace(ctx, s.Kube, namespace); err != nil {
+		return err
+	}
+	go func() {
+		<-s.Cluster.Done()
+		s.fail(fmt.Errorf("the control plane ended: %w", s.Cluster.Err()))
+	}()
+	s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "installed"})
+	return nil
+}
+
+// StartUsher starts Usher. Its unexpected end ends the run.
+func (s *Stage) StartUsher(args ...string) error {
+	kubeconfig, err := s.Cluster.UserKubeconfig(UsherUser)
+	if err != nil {
+		return err
+	}
+	usher, err := s.spawner.Start(process.Spec{
+		Name: "usher", Path: s.Path("bin", "usher"), Log: s.UsherLog(), Args: append([]string{"--kubeconfig", kubeconfig}, args...),
+	})
+	if err != nil {
+		return err
+	}
+	s.usher = usher
+	go func() {
+		<-usher.Done()
+		if !usher.Asked() {
+			s.fail(usher.ExitError())
+		}
+	}()
+	return nil
+}
+
+// UsherLog is the path of Usher's log.
+func (s *Stage) UsherLog() string { return s.Path("logs", "usher.log") }
+
+// UsherPID is Usher's process ID.
+func (s *Stage) UsherPID() int { return s.usher.PID() }
+
+// KillUsher kills Usher with SIGKILL.
+func (s *Stage) KillUsher() error { return s.usher.Kill() }
+
+// StopUsher ends Usher with SIGTERM.
+func (s *Stage) StopUsher(ctx context.Context) error { return s.usher.Stop(ctx, stopGrace) }
+
+// close ends everything, the youngest first, even if ctx has ended.
+func (s *Stage) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	var errs []error
+	if s.usher != nil {
+		errs = append(errs, s.StopUsher(ctx))
+	}
+	for _, end := range slices.Backward(s.closers) {
+		errs = append(errs, end(ctx))
+	}
+	s.spawner.Close()
+	return errors.Join(errs...)
+}
