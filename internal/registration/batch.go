@@ -16,18 +16,18 @@ import (
 // entries gets thousands of them anew.
 const maxBatch = 500
 
-// applyOne makes the changes of a place, a batch after the other. What it returns
+// applyOne makes the changes of a target, a batch after the other. What it returns
 // holds the refusals of all batches; after one that failed as a whole no other is
 // tried.
-func (p *pass) applyOne(ctx context.Context, c plan.PlaceChanges) error {
-	object := p.objects[c.Place.Registry]
-	conn, err := p.pool.get(ctx, object, c.Place.Prefix, false)
+func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
+	object := p.objects[c.Target.Registry]
+	conn, err := p.pool.get(ctx, object, c.Target.Prefix, false)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for batch := range slices.Chunk(slices.Concat(c.Leaves, c.Orphans, c.Joins), maxBatch) {
-		err := conn.applyBatch(ctx, c.Place.Service, batch)
+		err := conn.applyBatch(ctx, c.Target.Service, batch)
 		errs = append(errs, err)
 		_, rest := registry.ChangeErrors(err)
 		if errors.Is(rest, registry.ErrTransient) {

@@ -180,7 +180,7 @@ func controllerOptions(passes int) controller.Options {
 
 // Reconcile makes one pass over a namespace: the name of the request.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	if wait := r.early(request.Name); wait > 0 {
+	if wait := r.pauseLeft(request.Name); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	p, err := r.observe(ctx, request.Name)
@@ -231,22 +231,22 @@ func (p *pass) result(times ...time.Time) ctrl.Result {
 	return ctrl.Result{RequeueAfter: max(next.Sub(p.clock.Now()), batchDelay)}
 }
 
-// settle forgets places that were written to and are in order. It forgets none
+// settle forgets targets that were written to and are in order. It forgets none
 // while a Pod has not been told: the next pass has to list them again.
 func (p *pass) settle(decided plan.Plan) {
-	wrong := map[plan.Place]bool{}
+	wrong := map[plan.Target]bool{}
 	for _, c := range decided.Changes {
-		wrong[c.Place] = !c.Empty()
+		wrong[c.Target] = !c.Empty()
 	}
-	if p.unsaid {
-		for place := range p.snapshot.Listings {
-			p.notes.dirty[place] = true
+	if p.unpatched {
+		for target := range p.snapshot.Listings {
+			p.notes.dirty[target] = true
 		}
 		return
 	}
-	for place := range p.notes.dirty {
-		if listing, ok := p.snapshot.Listings[place]; ok && listing.Err == nil && !wrong[place] {
-			delete(p.notes.dirty, place)
+	for target := range p.notes.dirty {
+		if listing, ok := p.snapshot.Listings[target]; ok && listing.Err == nil && !wrong[target] {
+			delete(p.notes.dirty, target)
 		}
 	}
 }
@@ -322,13 +322,13 @@ func (p *pass) announce(decided plan.Plan) {
 	for _, f := range decided.Findings {
 		p.announcer.finding(f)
 	}
-	for _, m := range decided.Misfits {
-		p.announcer.misfit(m)
+	for _, m := range decided.InvalidValues {
+		p.announcer.invalidValue(m)
 	}
 }
 
 // answered tells of hooks that a patch has released.
-func (p *pass) answered(patch *plan.PodPatch) {
+func (p *pass) reportReleases(patch *plan.PodPatch) {
 	for _, release := range patch.Released {
 		p.metrics.released(release)
 		if len(release.Forced) > 0 {

@@ -11,7 +11,7 @@
 //  2. lists each (registry, prefix, service) where something may be left to do;
 //  3. plans (package plan, which is pure);
 //  4. protects: our finalizer goes on each Pod before its first entry does;
-//  5. applies one batch of changes to each place, and reads it back;
+//  5. applies one batch of changes to each target, and reads it back;
 //  6. plans again from what was read, and patches Pods;
 //  7. writes statuses, then events.
 //

@@ -77,7 +77,7 @@ func (a *announcer) finding(f plan.Finding) {
 	a.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
 }
 
-// misfit tells of a value of a Pod that cannot be used.
-func (a *announcer) misfit(m plan.Misfit) {
+// invalidValue tells of a value of a Pod that cannot be used.
+func (a *announcer) invalidValue(m plan.InvalidValue) {
 	a.warn(m.Pod, plan.ReasonInstanceInvalid, actionRegister, fmt.Sprintf("Registration %s: %s", m.Registration, m.Message))
 }

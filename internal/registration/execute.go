@@ -67,19 +67,19 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 		return decided, nil
 	}
 	p.apply(ctx, changes)
-	places := make([]plan.Place, 0, len(changes))
+	targets := make([]plan.Target, 0, len(changes))
 	for _, c := range changes {
-		places = append(places, c.Place)
+		targets = append(targets, c.Target)
 	}
-	p.list(ctx, places)
+	p.list(ctx, targets)
 	p.snapshot.Now = p.clock.Now()
 	return p.decide(), nil
 }
 
-// withoutJoins leaves out what some Registrations would register, and places
+// withoutJoins leaves out what some Registrations would register, and targets
 // where nothing is left to change.
-func withoutJoins(changes []plan.PlaceChanges, registrations map[string]bool) []plan.PlaceChanges {
-	var left []plan.PlaceChanges
+func withoutJoins(changes []plan.Changes, registrations map[string]bool) []plan.Changes {
+	var left []plan.Changes
 	for _, c := range changes {
 		c.Joins = slices.DeleteFunc(slices.Clone(c.Joins), func(change registry.Change) bool {
 			return registrations[change.Entry.Owner.Registration]
@@ -126,7 +126,7 @@ func (p *pass) prepared(o plan.Outcome) bool {
 	return controllerutil.ContainsFinalizer(o.Registration, usherv1alpha1.Finalizer) && sameTargets(o.Targets, o.Registration.Status.Targets)
 }
 
-func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []usherv1alpha1.Target) error {
+func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
 	for _, target := range targets {
 		if err := p.holdRegistry(ctx, target.Registry); err != nil {
 			return err
@@ -158,7 +158,7 @@ func lockedPatch(base client.Object) client.Patch {
 	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 }
 
-func sameTargets(a, b []usherv1alpha1.Target) bool {
+func sameTargets(a, b []plan.Target) bool {
 	return slices.Equal(plan.SortedTargets(a), plan.SortedTargets(b))
 }
 
@@ -192,8 +192,8 @@ func (p *pass) holdRegistry(ctx context.Context, name string) error {
 // unprotected, so that nothing is registered for it in this pass.
 func (p *pass) protect(ctx context.Context, patches []plan.PodPatch) {
 	for i := range patches {
-		for _, place := range patches[i].Due {
-			p.notes.dirty[place] = true
+		for _, target := range patches[i].Due {
+			p.notes.dirty[target] = true
 		}
 	}
 	for _, pod := range p.patchPods(ctx, patches) {
@@ -222,18 +222,17 @@ func (p *pass) replacePod(next *corev1.Pod) {
 
 // patchPods sends patches and returns the Pods as they are then.
 func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1.Pod {
-	answers := make([]*corev1.Pod, len(patches))
+	patched := make([]*corev1.Pod, len(patches))
 	var group errgroup.Group
 	group.SetLimit(p.options.Workers)
 	for i := range patches {
 		group.Go(func() error {
-			answers[i] = p.patchPod(ctx, &patches[i])
+			patched[i] = p.patchPod(ctx, &patches[i])
 			return nil
 		})
 	}
 	_ = group.Wait() // Each failure asks for another pass itself.
-	answered := slices.DeleteFunc(answers, func(pod *corev1.Pod) bool { return pod == nil })
-	return answered
+	return slices.DeleteFunc(patched, func(pod *corev1.Pod) bool { return pod == nil })
 }
 
 // patchPod returns nil if the Pod could not be patched as planned.
@@ -250,7 +249,7 @@ func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
 			p.podFailed(ctx, patch, err)
 			return nil
 		}
-		p.answered(patch)
+		p.reportReleases(patch)
 	}
 	gone := pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0
 	if patch.Condition == nil || gone {
@@ -291,7 +290,7 @@ func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 		return
 	}
 	p.again(soon)
-	p.unsaid = true
+	p.unpatched = true
 	if !apierrors.IsConflict(err) && ctx.Err() == nil {
 		p.errs = append(p.errs, fmt.Errorf("patch Pod %s: %w", patch.Pod.Name, err))
 	}
@@ -301,8 +300,8 @@ func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 // this pass has not written to them, and about orphans. A cache that lags, as
 // one may just after a change of leader, would register Pods that are gone and
 // remove entries of Pods that are new.
-func (p *pass) confirm(ctx context.Context, changes []plan.PlaceChanges) (changed bool, err error) {
-	pods, registrations := p.doubtful(changes)
+func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed bool, err error) {
+	pods, registrations := p.unconfirmed(changes)
 	var mu sync.Mutex
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(p.options.Workers)
@@ -314,7 +313,7 @@ func (p *pass) confirm(ctx context.Context, changes []plan.PlaceChanges) (change
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			changed = p.saw(uid, &pod) || changed
+			changed = p.refreshPod(uid, &pod) || changed
 			return nil
 		})
 	}
@@ -342,8 +341,8 @@ func (p *pass) confirm(ctx context.Context, changes []plan.PlaceChanges) (change
 	return changed, err
 }
 
-// doubtful returns what changes rest on that only a cache has said.
-func (p *pass) doubtful(changes []plan.PlaceChanges) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
+// unconfirmed returns what changes rest on that only a cache has said.
+func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
 	pods := map[types.UID]types.NamespacedName{}
 	registrations := map[types.NamespacedName]bool{}
 	for _, c := range changes {
@@ -362,7 +361,7 @@ func (p *pass) doubtful(changes []plan.PlaceChanges) (map[types.UID]types.Namesp
 
 // saw takes a Pod as the API server has it into the snapshot, and says whether
 // that changed anything.
-func (p *pass) saw(uid types.UID, live *corev1.Pod) bool {
+func (p *pass) refreshPod(uid types.UID, live *corev1.Pod) bool {
 	at, found := p.find(uid)
 	p.fresh[uid] = true
 	switch {
@@ -384,33 +383,33 @@ func (p *pass) saw(uid types.UID, live *corev1.Pod) bool {
 }
 
 // noteSweeps remembers what sweeps found, for the next one to compare with.
-func (p *pass) noteSweeps(ctx context.Context, changes []plan.PlaceChanges) {
+func (p *pass) noteSweeps(ctx context.Context, changes []plan.Changes) {
 	for _, c := range changes {
 		if c.Swept {
-			p.notes.swept[c.Place] = p.snapshot.Now
-			p.notes.suspects[c.Place] = c.Suspects
-			p.notes.left[c.Place] = len(c.Suspects) - len(c.Orphans)
+			p.notes.swept[c.Target] = p.snapshot.Now
+			p.notes.suspects[c.Target] = c.Suspects
+			p.notes.left[c.Target] = len(c.Suspects) - len(c.Orphans)
 		}
 		if n := len(c.Orphans); n > 0 {
 			log.FromContext(ctx).Info("Removing entries whose Pod or Registration is no more",
-				"registry", c.Place.Registry, "service", c.Place.Service, "entries", n)
+				"registry", c.Target.Registry, "service", c.Target.Service, "entries", n)
 		}
 	}
 	left := map[string]int{}
-	for place, entries := range p.notes.left {
-		left[place.Registry] += entries
+	for target, entries := range p.notes.left {
+		left[target.Registry] += entries
 	}
 	for name, entries := range left {
 		p.metrics.orphans.WithLabelValues(p.snapshot.Namespace, name).Set(float64(entries))
 	}
 }
 
-// apply sends one batch to each place.
-func (p *pass) apply(ctx context.Context, changes []plan.PlaceChanges) {
+// apply sends one batch to each target.
+func (p *pass) apply(ctx context.Context, changes []plan.Changes) {
 	failures, later := make([]error, len(changes)), make([]map[string]error, len(changes))
 	for i, c := range changes { // before the first call: both touch the pass
 		changes[i], later[i] = p.inTurn(c)
-		p.notes.dirty[c.Place] = true
+		p.notes.dirty[c.Target] = true
 	}
 	var group errgroup.Group
 	group.SetLimit(min(p.options.Workers, maxCalls))
@@ -426,18 +425,18 @@ func (p *pass) apply(ctx context.Context, changes []plan.PlaceChanges) {
 	_ = group.Wait() // Errors are in failures.
 	for i, c := range changes {
 		failed, rest := registry.ChangeErrors(failures[i])
-		p.countRefused(c.Place.Registry, failed, rest)
+		p.countRefused(c.Target.Registry, failed, rest)
 		if rest != nil {
 			failed[""] = rest
 		} else {
-			p.metrics.removed.WithLabelValues(c.Place.Registry).Add(float64(len(c.Orphans)))
+			p.metrics.removed.WithLabelValues(c.Target.Registry).Add(float64(len(c.Orphans)))
 		}
 		if len(failed) > 0 {
 			p.again(refusedRetry)
 		}
 		maps.Copy(failed, later[i])
 		if len(failed) > 0 {
-			p.snapshot.Failed[c.Place] = failed
+			p.snapshot.Failed[c.Target] = failed
 		}
 	}
 }
@@ -458,12 +457,12 @@ func (p *pass) countRefused(name string, refused map[string]error, rest error) {
 // registryFailed opens an outage: other passes do not wait for the registry,
 // and the probe looks when it is back.
 func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) {
-	if !outside(ctx, err) {
+	if !isOutage(ctx, err) {
 		return
 	}
 	p.metrics.failed(object.Name, err)
 	back := p.pool.failed(object.Name, err, timeoutOf(object)+probeSlack)
-	tell(p.probes, object)
+	enqueueRegistry(p.probes, object)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.again(back + timeoutOf(object) + probeSlack)

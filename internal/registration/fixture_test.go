@@ -30,8 +30,8 @@ const (
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func place(name string) plan.Place {
-	return plan.Place{Registry: name, Prefix: "services", Service: service}
+func target(name string) plan.Target {
+	return plan.Target{Registry: name, Prefix: "services", Service: service}
 }
 
 // newRegistration selects Pods by a label and answers every hook.

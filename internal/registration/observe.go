@@ -38,9 +38,9 @@ type pass struct {
 	at map[types.UID]int
 	// errs fail the pass once it is over.
 	errs []error
-	// unsaid says that a Pod could not be told what this pass did, so that its
+	// unpatched says that a Pod could not be told what this pass did, so that its
 	// condition may say that all is in order when it is not.
-	unsaid bool
+	unpatched bool
 	// spent is what listing and planning have taken.
 	spent time.Duration
 	// retry is when to look again because something could not be done, zero if
@@ -54,32 +54,32 @@ func (p *pass) again(d time.Duration) { p.retry = plan.Earlier(p.retry, p.clock.
 // notes are what a namespace's passes remember. Only one pass of a namespace
 // runs at a time.
 type notes struct {
-	// dirty are places that were written to and not seen in order since.
-	dirty map[plan.Place]bool
-	// swept is when a place's orphans were last looked for.
-	swept    map[plan.Place]time.Time
-	suspects map[plan.Place]map[string]bool
-	// left is how many orphans the last sweep of a place left there.
-	left map[plan.Place]int
+	// dirty are targets that were written to and not seen in order since.
+	dirty map[plan.Target]bool
+	// swept is when a target's orphans were last looked for.
+	swept    map[plan.Target]time.Time
+	suspects map[plan.Target]map[string]bool
+	// left is how many orphans the last sweep of a target left there.
+	left map[plan.Target]int
 	// pods, registrations and registries are our own last writes that the cache may not show yet.
-	pods          answers[*corev1.Pod]
-	registrations answers[*usherv1alpha1.Registration]
-	registries    answers[*usherv1alpha1.Registry]
+	pods          overlay[*corev1.Pod]
+	registrations overlay[*usherv1alpha1.Registration]
+	registries    overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that the API server itself has shown once.
 	confirmed map[types.UID]bool
 	// next is when the next pass may begin.
 	next time.Time
-	// wants are what entries were to take from Pods when they were last planned.
-	wants map[plan.ValueKey]string
+	// values are digests of what entries took from Pods in the last pass.
+	values map[plan.ValueKey]string
 	// names are the Registrations that have metrics.
 	names map[string]bool
 }
 
 func newNotes() *notes {
 	return &notes{
-		dirty: map[plan.Place]bool{}, swept: map[plan.Place]time.Time{}, suspects: map[plan.Place]map[string]bool{},
-		left: map[plan.Place]int{}, pods: answers[*corev1.Pod]{}, registrations: answers[*usherv1alpha1.Registration]{},
-		registries: answers[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{},
+		dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
+		left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
+		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{},
 	}
 }
 
@@ -93,8 +93,8 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	}
 	p.snapshot = plan.Snapshot{
 		Cluster: cluster, Namespace: namespace,
-		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Place]plan.Listing{},
-		Failed: map[plan.Place]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Place]bool{},
+		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
+		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects,
 	}
 	if err := p.readObjects(ctx); err != nil {
@@ -103,12 +103,12 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	if err := p.readRegistries(ctx); err != nil {
 		return nil, err
 	}
-	p.notes.pods = p.notes.pods.overlay(p.snapshot.Pods)
-	p.notes.registrations = p.notes.registrations.overlay(p.snapshot.Registrations)
+	p.notes.pods = p.notes.pods.cover(p.snapshot.Pods)
+	p.notes.registrations = p.notes.registrations.cover(p.snapshot.Registrations)
 	if err := p.takeOver(ctx); err != nil {
 		return nil, err
 	}
-	p.noteWants()
+	p.noteValues()
 	return p, nil
 }
 
@@ -157,7 +157,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 	for i := range list.Items {
 		objects = append(objects, &list.Items[i])
 	}
-	p.notes.registries = p.notes.registries.overlay(objects)
+	p.notes.registries = p.notes.registries.cover(objects)
 	for _, r := range objects {
 		allowed, err := p.allowed(ctx, r)
 		if err != nil {
@@ -201,17 +201,17 @@ func (p *pass) allowed(ctx context.Context, r *usherv1alpha1.Registry) (bool, er
 	return selector.Matches(labels.Set(namespace.Labels)), nil
 }
 
-// dueAt sets which places are to be swept, and returns when the next one is.
+// dueAt sets which targets are to be swept, and returns when the next one is.
 func (p *pass) sweepDue(now time.Time) time.Time {
 	var next time.Time
-	for _, place := range plan.Places(p.snapshot) {
-		object := p.objects[place.Registry]
+	for _, target := range plan.Targets(p.snapshot) {
+		object := p.objects[target.Registry]
 		if object == nil {
 			continue
 		}
-		at := p.notes.swept[place].Add(repairOf(object))
+		at := p.notes.swept[target].Add(repairOf(object))
 		if !now.Before(at) {
-			p.snapshot.Sweep[place] = true
+			p.snapshot.Sweep[target] = true
 			at = now.Add(repairOf(object))
 		}
 		next = plan.Earlier(next, at)
@@ -219,51 +219,51 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 	return next
 }
 
-// list fills the snapshot with what the places have now. Registries that are
+// list fills the snapshot with what the targets have now. Registries that are
 // known to be down are not waited for.
-func (p *pass) list(ctx context.Context, places []plan.Place) {
-	answers := make([]plan.Listing, len(places))
+func (p *pass) list(ctx context.Context, targets []plan.Target) {
+	listings := make([]plan.Listing, len(targets))
 	var group errgroup.Group
 	group.SetLimit(min(p.options.Workers, maxCalls))
-	for i, place := range places {
-		object := p.objects[place.Registry]
+	for i, target := range targets {
+		object := p.objects[target.Registry]
 		if object == nil {
 			continue
 		}
 		// What failed a moment ago is not asked again, and what it listed
 		// before does not count any more.
-		if _, down := p.pool.down(place.Registry); down != nil {
-			answers[i] = plan.Listing{Err: down}
+		if _, down := p.pool.down(target.Registry); down != nil {
+			listings[i] = plan.Listing{Err: down}
 			continue
 		}
 		group.Go(func() error {
-			answers[i] = p.listOne(ctx, object, place)
+			listings[i] = p.listOne(ctx, object, target)
 			return nil
 		})
 	}
-	p.timed(func() { _ = group.Wait() }) // Errors are in the answers.
+	p.timed(func() { _ = group.Wait() }) // Errors are in the listings.
 	p.noticeOutages()
-	for i, place := range places {
-		if answers[i].Entries != nil || answers[i].Err != nil {
-			p.snapshot.Listings[place] = answers[i]
+	for i, target := range targets {
+		if listings[i].Entries != nil || listings[i].Err != nil {
+			p.snapshot.Listings[target] = listings[i]
 		}
 	}
 	p.snapshot.Now = p.clock.Now()
 }
 
-func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, place plan.Place) plan.Listing {
-	c, err := p.pool.get(ctx, object, place.Prefix, false)
+func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, target plan.Target) plan.Listing {
+	c, err := p.pool.get(ctx, object, target.Prefix, false)
 	if err != nil {
 		p.registryFailed(ctx, object, err)
 		return plan.Listing{Err: err}
 	}
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	entries, err := c.List(callCtx, place.Service)
-	p.pool.asked(ctx, object.Name, err)
+	entries, err := c.List(callCtx, target.Service)
+	p.pool.noteCall(ctx, object.Name, err)
 	if err != nil {
 		p.registryFailed(ctx, object, err)
-		return plan.Listing{Err: fmt.Errorf("list service %s: %w", place.Service, err)}
+		return plan.Listing{Err: fmt.Errorf("list service %s: %w", target.Service, err)}
 	}
 	if entries == nil {
 		entries = noEntries
@@ -271,13 +271,13 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, plac
 	return plan.Listing{Entries: entries}
 }
 
-// noteWants makes the places due whose entries a changed Pod outdates: the Pod
+// noteValues makes the targets due whose entries a changed Pod outdates: the Pod
 // itself says that it is registered, and would have nothing listed. What changed
 // while nobody looked is found by the first sweep.
-func (p *pass) noteWants() {
-	next, outdated := plan.Values(p.snapshot, p.notes.wants)
-	for _, place := range outdated {
-		p.notes.dirty[place] = true
+func (p *pass) noteValues() {
+	next, outdated := plan.Values(p.snapshot, p.notes.values)
+	for _, target := range outdated {
+		p.notes.dirty[target] = true
 	}
-	p.notes.wants = next
+	p.notes.values = next
 }

@@ -18,18 +18,18 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// sight is what this process knows of when a registry answered.
-type sight struct {
+// reachability is what this process knows of when a registry answered.
+type reachability struct {
 	// answered is when it last did; zero if nobody knows.
 	answered time.Time
 	outage   plan.Outage
 }
 
-func (s *sight) away() bool { return s.outage != (plan.Outage{}) && s.outage.To.IsZero() }
+func (s *reachability) away() bool { return s.outage != (plan.Outage{}) && s.outage.To.IsZero() }
 
-// sightOf is what an earlier process left in the status of a Registry.
-func sightOf(status usherv1alpha1.RegistryStatus) *sight {
-	s := &sight{}
+// reachabilityOf is what an earlier process left in the status of a Registry.
+func reachabilityOf(status usherv1alpha1.RegistryStatus) *reachability {
+	s := &reachability{}
 	if o := status.LastOutage; o != nil {
 		s.outage.From, s.answered = o.From.Time, o.From.Time
 		if o.To != nil {
@@ -43,15 +43,15 @@ func sightOf(status usherv1alpha1.RegistryStatus) *sight {
 	return s
 }
 
-// asked notes whether a registry answered. One that refuses is there for others.
-func (p *pool) asked(ctx context.Context, name string, err error) {
+// noteCall notes whether a registry answered. One that refuses is there for others.
+func (p *pool) noteCall(ctx context.Context, name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	s := p.sights[name]
+	s := p.reachability[name]
 	if s == nil {
-		s = &sight{}
-		p.sights[name] = s
+		s = &reachability{}
+		p.reachability[name] = s
 	}
 	switch {
 	case err == nil:
@@ -59,7 +59,7 @@ func (p *pool) asked(ctx context.Context, name string, err error) {
 			s.outage.To = now
 		}
 		s.answered = now
-	case s.away() || errors.Is(err, registry.ErrPermanent) || !outside(ctx, err):
+	case s.away() || errors.Is(err, registry.ErrPermanent) || !isOutage(ctx, err):
 	case s.answered.IsZero():
 		s.outage = s.outage.Next(now)
 	default:
@@ -71,7 +71,7 @@ func (p *pool) asked(ctx context.Context, name string, err error) {
 func (p *pool) outage(name string) plan.Outage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.sights[name]; s != nil {
+	if s := p.reachability[name]; s != nil {
 		return s.outage
 	}
 	return plan.Outage{}
@@ -81,7 +81,7 @@ func (p *pool) outage(name string) plan.Outage {
 // API server, since a cache may not show their last words.
 func (r *Reconciler) recall(ctx context.Context, name string) error {
 	r.pool.mu.Lock()
-	_, known := r.pool.sights[name]
+	_, known := r.pool.reachability[name]
 	r.pool.mu.Unlock()
 	if known {
 		return nil
@@ -96,8 +96,8 @@ func (r *Reconciler) recall(ctx context.Context, name string) error {
 	}
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
-	if r.pool.sights[name] == nil {
-		r.pool.sights[name] = sightOf(live.Status)
+	if r.pool.reachability[name] == nil {
+		r.pool.reachability[name] = reachabilityOf(live.Status)
 	}
 	return nil
 }

@@ -48,10 +48,10 @@ func TestOutagesAreNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(epoch)
 			p := newPool(nil, nil, clock)
-			p.sights["a"] = sightOf(c.known)
+			p.reachability["a"] = reachabilityOf(c.known)
 			for _, call := range c.calls {
 				clock.SetTime(at(call.at))
-				p.asked(t.Context(), "a", call.err)
+				p.noteCall(t.Context(), "a", call.err)
 			}
 			if have := p.outage("a"); have != c.want {
 				t.Errorf("noticed %+v, want %+v", have, c.want)
@@ -75,7 +75,7 @@ func TestACancelledCallIsNoOutage(t *testing.T) {
 	p := newPool(nil, nil, clocktesting.NewFakePassiveClock(epoch))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.asked(ctx, "a", registry.Transient(context.Canceled))
+	p.noteCall(ctx, "a", registry.Transient(context.Canceled))
 	if have := p.outage("a"); have != (plan.Outage{}) {
 		t.Errorf("the end of a pass made %+v", have)
 	}

@@ -35,8 +35,8 @@ func (p *pass) pause() {
 	}
 }
 
-// early is how long the next pass is put off; zero or less if it is not.
-func (r *Reconciler) early(namespace string) time.Duration {
+// pauseLeft is how long the next pass is put off; zero or less if it is not.
+func (r *Reconciler) pauseLeft(namespace string) time.Duration {
 	return r.notesOf(namespace).next.Sub(r.clock.Now())
 }
 
@@ -45,7 +45,7 @@ func (p *pass) decide() (decided plan.Plan) {
 	return decided
 }
 
-func (p *pass) needs() (places []plan.Place) {
-	p.timed(func() { places = plan.Needs(p.snapshot) })
-	return places
+func (p *pass) needs() (targets []plan.Target) {
+	p.timed(func() { targets = plan.Needs(p.snapshot) })
+	return targets
 }

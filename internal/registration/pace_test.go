@@ -26,10 +26,10 @@ func TestPause(t *testing.T) {
 			p.timed(func() { clock.SetTime(clock.Now().Add(spent / 2)) })
 		}
 		p.pause()
-		if have := max(r.early(namespace), 0); have != want {
+		if have := max(r.pauseLeft(namespace), 0); have != want {
 			t.Errorf("after %s of work the next pass is put off by %s, want %s", spent, have, want)
 		}
-		if have := max(r.early("another"), 0); have != 0 {
+		if have := max(r.pauseLeft("another"), 0); have != 0 {
 			t.Errorf("another namespace waits for %s", have)
 		}
 		if want == 0 {
@@ -41,7 +41,7 @@ func TestPause(t *testing.T) {
 			t.Errorf("a pass within the pause returned %v, %v", result, err)
 		}
 		clock.SetTime(clock.Now().Add(want))
-		if have := r.early(namespace); have > 0 {
+		if have := r.pauseLeft(namespace); have > 0 {
 			t.Errorf("after the pause the next pass is put off by %s more", have)
 		}
 	}
@@ -49,16 +49,16 @@ func TestPause(t *testing.T) {
 
 // A cache that lags shows what is before our writes, and then what is after them. It
 // may lag behind what we wrote to, which the API server has shown.
-func TestAnswersCoverALaggingCache(t *testing.T) {
+func TestOverlayCoversALaggingCache(t *testing.T) {
 	at := func(version string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a", ResourceVersion: version}}
 	}
-	a := answers[*corev1.Pod]{}
+	a := overlay[*corev1.Pod]{}
 	a.wrote(at("2"))
 	a.wrote(at("5"))
 	for cached, want := range map[string]string{"1": "5", "2": "5", "3": "5", "5": "5", "7": "7", "10": "10"} {
 		pods := []*corev1.Pod{at(cached), {ObjectMeta: metav1.ObjectMeta{UID: "b", ResourceVersion: "1"}}}
-		left := a.overlay(pods)
+		left := a.cover(pods)
 		if have := pods[0].ResourceVersion; have != want || pods[1].UID != "b" {
 			t.Errorf("a cache at version %s shows %s, want %s", cached, have, want)
 		}

@@ -59,10 +59,10 @@ type pool struct {
 	connect Connect
 	clock   clock.PassiveClock
 
-	mu      sync.Mutex
-	conns   map[connKey]*conn
-	outages map[string]*outage
-	sights  map[string]*sight
+	mu           sync.Mutex
+	conns        map[connKey]*conn
+	backOffs     map[string]*backOff
+	reachability map[string]*reachability
 	// limiters are those of Registries with a rate limit, by name.
 	limiters map[string]turns
 }
@@ -84,7 +84,7 @@ type connVersion struct {
 }
 
 // outage is why passes leave a registry alone that failed.
-type outage struct {
+type backOff struct {
 	err      error
 	last     time.Time
 	until    time.Time
@@ -93,7 +93,7 @@ type outage struct {
 
 func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
 	return &pool{reader: reader, connect: connect, clock: clock,
-		conns: map[connKey]*conn{}, outages: map[string]*outage{}, sights: map[string]*sight{}, limiters: map[string]turns{}}
+		conns: map[connKey]*conn{}, backOffs: map[string]*backOff{}, reachability: map[string]*reachability{}, limiters: map[string]turns{}}
 }
 
 // get returns the connector, made anew if the Registry changed. With fresh the
@@ -157,8 +157,8 @@ func (p *pool) forget(name string) {
 			delete(p.conns, key)
 		}
 	}
-	delete(p.outages, name)
-	delete(p.sights, name)
+	delete(p.backOffs, name)
+	delete(p.reachability, name)
 	delete(p.limiters, name)
 }
 
@@ -176,7 +176,7 @@ func (p *pool) close() {
 func (p *pool) down(name string) (until time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if o := p.outages[name]; o != nil && p.clock.Now().Before(o.until) {
+	if o := p.backOffs[name]; o != nil && p.clock.Now().Before(o.until) {
 		return o.until, o.err
 	}
 	return time.Time{}, nil
@@ -188,10 +188,10 @@ func (p *pool) failed(name string, err error, slack time.Duration) time.Duration
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	o := p.outages[name]
+	o := p.backOffs[name]
 	if o == nil {
-		o = &outage{}
-		p.outages[name] = o
+		o = &backOff{}
+		p.backOffs[name] = o
 	}
 	if now.Sub(o.last) > calm+maxBackOff {
 		o.failures = 0
@@ -207,20 +207,20 @@ func (p *pool) failed(name string, err error, slack time.Duration) time.Duration
 func (p *pool) recovered(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	o := p.outages[name]
+	o := p.backOffs[name]
 	if o == nil {
 		return false
 	}
 	ended := !o.until.IsZero()
 	o.until = time.Time{}
 	if p.clock.Now().Sub(o.last) > calm {
-		delete(p.outages, name)
+		delete(p.backOffs, name)
 	}
 	return ended
 }
 
-// outside says whether an error is the registry's as a whole, rather than one
+// isOutage says whether an error is the registry's as a whole, rather than one
 // change's or the pass's own end.
-func outside(ctx context.Context, err error) bool {
+func isOutage(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled)
 }

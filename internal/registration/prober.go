@@ -51,9 +51,9 @@ func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 		Complete(reconcile.Func(r.ReconcileRegistry))
 }
 
-// tell passes on a Registry without waiting. If too many are on their way, the
+// enqueueRegistry passes on a Registry without waiting. If too many are on their way, the
 // regular probes and passes have to do.
-func tell(to chan<- event.GenericEvent, object *usherv1alpha1.Registry) {
+func enqueueRegistry(to chan<- event.GenericEvent, object *usherv1alpha1.Registry) {
 	select {
 	case to <- event.GenericEvent{Object: object}:
 	default:
@@ -106,7 +106,7 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 		r.metrics.failed(object.Name, err)
 		next = r.pool.failed(object.Name, err, timeoutOf(&object)+probeSlack)
 	} else if r.pool.recovered(object.Name) {
-		tell(r.back, &object)
+		enqueueRegistry(r.back, &object)
 	}
 	err = r.writeStatus(ctx, &object, err)
 	if apierrors.IsConflict(err) {
@@ -131,7 +131,7 @@ func (r *Reconciler) ping(ctx context.Context, object *usherv1alpha1.Registry) e
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	err = c.Ping(callCtx)
-	r.pool.asked(ctx, object.Name, err)
+	r.pool.noteCall(ctx, object.Name, err)
 	return err
 }
 

@@ -41,9 +41,9 @@ func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
 }
 
 // inTurn leaves in a batch what the Registry takes now, and returns the rest by
-// ID. Nobody waits: the place stays due, and another pass comes in time.
-func (p *pass) inTurn(c plan.PlaceChanges) (now plan.PlaceChanges, later map[string]error) {
-	object := p.objects[c.Place.Registry]
+// ID. Nobody waits: the target stays due, and another pass comes in time.
+func (p *pass) inTurn(c plan.Changes) (now plan.Changes, later map[string]error) {
+	object := p.objects[c.Target.Registry]
 	if object == nil {
 		return c, nil
 	}

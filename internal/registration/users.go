@@ -23,19 +23,19 @@ import (
 // until nothing of it is listed.
 
 // userOf is what a Registry is to say of a Registration's target.
-func userOf(r *usherv1alpha1.Registration, t usherv1alpha1.Target) usherv1alpha1.RegistryUser {
+func userOf(r *usherv1alpha1.Registration, t plan.Target) usherv1alpha1.RegistryUser {
 	return usherv1alpha1.RegistryUser{
 		Namespace: r.Namespace, Registration: r.Name, Selector: *r.Spec.Selector.DeepCopy(), Prefix: t.Prefix, Service: t.Service,
 	}
 }
 
-func targetOf(registry string, u usherv1alpha1.RegistryUser) usherv1alpha1.Target {
-	return usherv1alpha1.Target{Registry: registry, Prefix: u.Prefix, Service: u.Service}
+func targetOf(registry string, u usherv1alpha1.RegistryUser) plan.Target {
+	return plan.Target{Registry: registry, Prefix: u.Prefix, Service: u.Service}
 }
 
 // recorded says whether the Registry knows of the Registration's target, and of its
 // selector as it is now.
-func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t usherv1alpha1.Target) bool {
+func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t plan.Target) bool {
 	want := userOf(r, t)
 	return slices.ContainsFunc(object.Status.Users, func(u usherv1alpha1.RegistryUser) bool {
 		return equality.Semantic.DeepEqual(u, want)
@@ -43,7 +43,7 @@ func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t u
 }
 
 // recordUser makes the Registry say that the Registration may have entries there.
-func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t usherv1alpha1.Target) error {
+func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) error {
 	object := p.objects[t.Registry]
 	if object == nil || recorded(object, r, t) {
 		return nil
@@ -55,7 +55,7 @@ func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t 
 }
 
 // dropUsers makes Registries forget targets that the Registration has left.
-func (p *pass) dropUsers(ctx context.Context, name string, kept []usherv1alpha1.Target) error {
+func (p *pass) dropUsers(ctx context.Context, name string, kept []plan.Target) error {
 	for _, registry := range slices.Sorted(maps.Keys(p.objects)) {
 		object := p.objects[registry]
 		left := slices.DeleteFunc(slices.Clone(object.Status.Users), func(u usherv1alpha1.RegistryUser) bool {
@@ -171,7 +171,7 @@ func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha
 // confirmRegistrations asks the API server once about each Registration that
 // registers Pods: a cache may show one yet, just after a change of leader, that is
 // gone with all records of it. It says whether one is.
-func (p *pass) confirmRegistrations(ctx context.Context, changes []plan.PlaceChanges) (stale bool, err error) {
+func (p *pass) confirmRegistrations(ctx context.Context, changes []plan.Changes) (stale bool, err error) {
 	joining := map[string]bool{}
 	for _, c := range changes {
 		for _, change := range c.Joins {

@@ -149,7 +149,7 @@ func uses(registration *usherv1alpha1.Registration, registry string) bool {
 }
 
 func recordedAt(registration *usherv1alpha1.Registration, registry string) bool {
-	return slices.ContainsFunc(registration.Status.Targets, func(t usherv1alpha1.Target) bool {
+	return slices.ContainsFunc(registration.Status.Targets, func(t plan.Target) bool {
 		return t.Registry == registry
 	})
 }

@@ -13,29 +13,31 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// tellAfter is how long a Pod waits, where nothing is wrong, before its condition
-// says so: a write for each Pod that drains would cost more than it tells.
-const tellAfter = 10 * time.Second
+const (
+	// reportAfter is how long a Pod waits, if nothing is wrong, before its condition reports
+	// it: a write for each Pod that drains would cost more than it is worth.
+	reportAfter = 10 * time.Second
+	// maxMessage bounds the detail of a condition's message, in bytes.
+	maxMessage = 1000
+)
 
-// maxMessage bounds the detail of a condition's message, in bytes.
-const maxMessage = 1000
-
-// planCondition says on the Pod whether every registry lists it, and what it waits
-// for. What is not known changes nothing, or is Unknown. False is written on a Pod
-// that has left, once, so that the Pod itself tells that nothing is left to do.
-func (w *world) planCondition(s *subject, waiting []Waiting, patch *PodPatch) {
-	if !w.tells(s, patch) {
+// planCondition sets the Pod's condition, and the wait that it reports. What is not known
+// changes nothing, or is Unknown. A Pod that has left gets False once, so that the Pod
+// itself shows that nothing is left to do.
+func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
+	released := len(patch.RemoveFinalizers) > 0
+	if !p.hasCondition(released) {
 		return
 	}
-	now, next := condition(s.pod, usherv1alpha1.ConditionRegistered), w.plainCondition(s, len(patch.RemoveFinalizers) > 0)
-	line, told := w.line(waiting)
+	now, next := condition(p.Pod, usherv1alpha1.ConditionRegistered), ix.conditionWithoutWait(p, released)
+	summary, any := ix.summarize(waiting)
 	switch {
-	case told:
-		next.Reason, next.Message = line.reason, line.head+line.detail
-		if sameStatus(now, &next) && now.Reason == next.Reason && strings.HasPrefix(now.Message, line.head) {
+	case any:
+		next.Reason, next.Message = summary.reason, summary.head+summary.detail
+		if sameStatus(now, &next) && now.Reason == next.Reason && strings.HasPrefix(now.Message, summary.head) {
 			return
 		}
-	case s.saysEnough(now, &next):
+	case p.upToDate(now, &next):
 		return
 	}
 	if sameStatus(now, &next) {
@@ -46,42 +48,41 @@ func (w *world) planCondition(s *subject, waiting []Waiting, patch *PodPatch) {
 
 func sameStatus(now, next *corev1.PodCondition) bool { return now != nil && now.Status == next.Status }
 
-// saysEnough says whether the condition of a Pod that waits for nothing need not be
-// written: the next one is no news, or nobody needs to know.
-func (s *subject) saysEnough(now, next *corev1.PodCondition) bool {
+// upToDate reports whether the condition of a Pod that waits for nothing need not be
+// written: the next one says the same, or nobody needs to know.
+func (p *pod) upToDate(now, next *corev1.PodCondition) bool {
 	switch {
 	case next.Status == corev1.ConditionUnknown:
 		return true
 	case now == nil:
-		return next.Status == corev1.ConditionFalse && (s.wanted() || !s.finalized())
+		return next.Status == corev1.ConditionFalse && (p.wanted() || !p.hasFinalizer())
 	case now.Status != next.Status:
 		return false
 	}
-	// A wait that is over is not to be told any longer.
+	// A wait that is over must not be reported any longer.
 	return now.Reason == ReasonRegistered || now.Reason == ReasonDeregistered || now.Reason == ""
 }
 
-// tells says whether the condition is of use: not on a Pod that is let go, and
-// on one that nobody registers only when it is.
-func (w *world) tells(s *subject, patch *PodPatch) bool {
-	released := len(patch.RemoveFinalizers) > 0
+// hasCondition reports whether the condition is of use: not on a Pod that is let go, and on
+// one that no Registration selects only while the finalizer is there.
+func (p *pod) hasCondition(released bool) bool {
 	switch {
-	case s.pod.DeletionTimestamp != nil:
-		return !released && len(s.ownFinalizers()) > 0
-	case len(s.members) == 0:
-		return s.finalized()
+	case p.DeletionTimestamp != nil:
+		return !released && len(p.ownFinalizers()) > 0
+	case len(p.selectedBy) == 0:
+		return p.hasFinalizer()
 	}
 	return true
 }
 
-// plainCondition is the condition of a Pod that waits for nothing. One that nobody
-// registers any more keeps its status until it is released.
-func (w *world) plainCondition(s *subject, released bool) corev1.PodCondition {
+// conditionWithoutWait is the condition of a Pod that waits for nothing. One that no
+// Registration selects any more keeps its status until it is released.
+func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition {
 	c := corev1.PodCondition{
-		Type: usherv1alpha1.ConditionRegistered, Status: conditionStatus(s.pod, usherv1alpha1.ConditionRegistered),
-		LastTransitionTime: metav1.NewTime(w.Now),
+		Type: usherv1alpha1.ConditionRegistered, Status: conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered),
+		LastTransitionTime: metav1.NewTime(ix.Now),
 	}
-	if listed, known := w.listed(s); known && (released || len(s.members) > 0) {
+	if listed, known := ix.listedEverywhere(p); known && (released || len(p.selectedBy) > 0) {
 		c.Status = corev1.ConditionFalse
 		if listed {
 			c.Status = corev1.ConditionTrue
@@ -94,75 +95,82 @@ func (w *world) plainCondition(s *subject, released bool) corev1.PodCondition {
 	return c
 }
 
-// line is what a Pod's condition says of a wait. The head stays the same while the
+// summary is what a Pod's condition says of a wait. The head stays the same while the
 // detail, such as an error, may change with every attempt.
-type line struct{ reason, head, detail string }
+type summary struct{ reason, head, detail string }
 
-// line tells of the first wait that is worth it, and how many more there are.
-func (w *world) line(waiting []Waiting) (line, bool) {
-	var told *Waiting
+// summarize names the first wait that is worth reporting, and counts the others.
+func (ix *index) summarize(waiting []Waiting) (_ summary, any bool) {
+	var first *Waiting
 	more := 0
 	for i := range waiting {
 		switch {
-		case !w.worthTelling(&waiting[i]):
-		case told == nil:
-			told = &waiting[i]
+		case !ix.worthReporting(&waiting[i]):
+		case first == nil:
+			first = &waiting[i]
 		default:
 			more++
 		}
 	}
-	if told == nil {
-		return line{}, false
+	if first == nil {
+		return summary{}, false
 	}
-	l := line{reason: string(told.Reason), head: "Waits at " + string(told.Gate), detail: ": " + told.Message}
-	if told.Key != "" {
-		l.head += " (" + told.Key + ")"
+	head := "Waits at " + string(first.Gate)
+	if first.Key != "" {
+		head += " (" + first.Key + ")"
 	}
-	if told.Registry != "" {
-		l.head += " for Registry " + told.Registry
+	if first.Registry != "" {
+		head += " for Registry " + first.Registry
 	}
-	if !told.Since.IsZero() {
-		l.head += " since " + told.Since.UTC().Format(time.RFC3339)
+	if !first.Since.IsZero() {
+		head += " since " + first.Since.UTC().Format(time.RFC3339)
 	}
-	if told.Overdue {
-		l.head += ", past its deadline"
+	if first.Overdue {
+		head += ", past its deadline"
 	}
 	if more > 0 {
-		l.head += fmt.Sprintf(", and for %d more", more)
+		head += fmt.Sprintf(", and for %d more", more)
 	}
-	l.detail = Shorten(l.detail, maxMessage)
-	return l, true
+	return summary{string(first.Reason), head, Shorten(": "+first.Message, maxMessage)}, true
 }
 
-// worthTelling leaves out Pods that are not ready themselves, and for a while
-// those that are on their way.
-func (w *world) worthTelling(wait *Waiting) bool {
+// worthReporting leaves out Pods that are not ready themselves, and for a while those that
+// make progress.
+func (ix *index) worthReporting(wait *Waiting) bool {
 	switch wait.Reason {
 	case ReasonPodNotReady, ReasonNotAsked:
 		return false
 	case ReasonNotListed, ReasonStillListed, ReasonPropagation, ReasonRateLimited:
-		return wait.Overdue || !wait.Since.IsZero() && w.Now.Sub(wait.Since) >= tellAfter
+		return wait.Overdue || !wait.Since.IsZero() && ix.Now.Sub(wait.Since) >= reportAfter
 	}
 	return true
 }
 
-// listed says whether every registry lists the Pod. One that surely does not
+// listedEverywhere reports whether every registry lists the Pod. One that is known not to
 // settles the question.
-func (w *world) listed(s *subject) (listed, known bool) {
-	listed, known = len(s.members) > 0, true
-	for _, m := range s.members {
-		serves, _ := s.serves(m)
-		listed = listed && len(m.missing) == 0
-		for _, place := range m.current {
-			p := w.presence(m, place, s)
+func (ix *index) listedEverywhere(p *pod) (listed, known bool) {
+	listed, known = len(p.selectedBy) > 0, true
+	for _, r := range p.selectedBy {
+		serves, _ := p.serves(r)
+		listed = listed && len(r.missing) == 0
+		for _, t := range r.current {
+			found := ix.presence(r, t, p)
 			switch {
-			case p.err != nil, !serves && p.listed:
-				// An entry that is about to go is no news.
+			case found.err != nil, !serves && found.listed:
+				// The condition does not report an entry that is about to go.
 				known = false
-			case !p.serving:
+			case !found.serving:
 				listed = false
 			}
 		}
 	}
 	return listed, known || !listed
+}
+
+// Shorten cuts a text to that many bytes, between characters.
+func Shorten(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "")
 }

@@ -82,7 +82,7 @@ func TestEveryGateTellsWhatItWaitsFor(t *testing.T) {
 		if c.Reason != string(ReasonRegistryUnavailable) {
 			t.Errorf("%s: the reason is %s", gate, c.Reason)
 		}
-		f.Listings[place("discovery")] = Listing{Err: registry.Transient(errors.New("connection reset, port 40123"))}
+		f.Listings[target("discovery")] = Listing{Err: registry.Transient(errors.New("connection reset, port 40123"))}
 		if again := f.told(t); again != nil {
 			t.Errorf("%s: it is told again for another error: %q", gate, again.Message)
 		}
@@ -99,7 +99,7 @@ func TestLinesEnd(t *testing.T) {
 	if c := f.told(t); c == nil || c.Reason != string(ReasonRegistryUnavailable) || c.Status != corev1.ConditionFalse {
 		t.Fatalf("while a registry is down: %+v", c)
 	}
-	f.Listings[place("backup")] = Listing{Entries: []registry.Entry{}}
+	f.Listings[target("backup")] = Listing{Entries: []registry.Entry{}}
 	if c := f.told(t); c == nil || c.Reason != ReasonDeregistered || strings.Contains(c.Message, "backup") {
 		t.Errorf("when it is back: %+v", c)
 	}

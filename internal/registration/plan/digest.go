@@ -11,7 +11,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// Matters says whether a plan could differ between the two.
+// Matters reports whether a change of a Pod may change the plan.
 func Matters(a, b *corev1.Pod) bool {
 	if a.UID != b.UID || a.Status.PodIP != b.Status.PodIP ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||

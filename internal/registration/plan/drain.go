@@ -22,24 +22,23 @@ const (
 	DefaultDeadline = 5 * time.Minute
 )
 
-// Record is the annotation usher.dev/drain: how far a Pod's drain has come. It
-// outlives the process, so that the wait for propagation is neither repeated
-// nor cut short.
+// Record is the annotation usher.dev/drain: the progress of a Pod's drain. It outlives the
+// process, so that the wait for propagation is neither repeated nor shortened.
 type Record struct {
 	// Gate that the drain is for.
 	Gate Gate `json:"gate"`
-	// Entered is when the Pod entered its state, as the Pod says. A drain that was
-	// taken back and begins again is another one, with a deadline of its own.
+	// Entered is when the Pod entered its state, by its own annotation. A drain that was
+	// taken back and begins again is another one, with its own deadline.
 	Entered string `json:"entered,omitempty"`
-	// Began is when the drain was first seen to.
+	// Began is when a pass first saw the drain.
 	Began time.Time `json:"began"`
-	// Gone has, for "registration@registry/prefix/service", when a listing first
-	// showed that the Pod is not there.
+	// Gone is when a listing first showed that the Pod is not there, by
+	// "registration@registry/prefix/service".
 	Gone map[string]time.Time `json:"gone,omitempty"`
 }
 
-// readRecord returns nil if the Pod has no record, or one that cannot be read:
-// a drain that begins anew waits longer, never too short.
+// readRecord returns nil if the Pod has no record, or an unreadable one: a drain that
+// starts over waits longer, never too short.
 func readRecord(pod *corev1.Pod) *Record {
 	text, ok := pod.Annotations[usherv1alpha1.AnnotationDrain]
 	if !ok {
@@ -62,8 +61,8 @@ func (r *Record) equal(other *Record) bool {
 		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal)
 }
 
-// continued returns the record of a drain for the gate: the one on the Pod, or
-// a new one.
+// continued returns the record of a drain for the gate, continued from the one on the Pod
+// or new, and the one on the Pod.
 func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record) {
 	stored = readRecord(pod)
 	next = &Record{Gate: gate, Entered: pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp], Began: now.UTC()}
@@ -97,9 +96,8 @@ func afterOutage(r *usherv1alpha1.Registration) time.Duration {
 
 // limit is how long registries may keep a Pod waiting at a gate.
 type limit struct {
-	// none says that there is no such time.
 	none bool
-	// after is that time, and proceed that the Pod goes on then.
+	// proceed means that the Pod passes after that time.
 	after   time.Duration
 	proceed bool
 }
@@ -119,8 +117,8 @@ func limitOf(r *usherv1alpha1.Registration, gate Gate) limit {
 	}
 }
 
-// ownDeadline is the gate's own; drains says whether that of drains stands in for
-// one that is absent.
+// ownDeadline is the gate's own deadline; drains reports whether that of drains applies
+// where there is none.
 func ownDeadline(r *usherv1alpha1.Registration, gate Gate) (own *usherv1alpha1.HookDeadline, drains bool) {
 	deadlines := r.Spec.Deadlines
 	switch gate {
@@ -138,13 +136,10 @@ func ownDeadline(r *usherv1alpha1.Registration, gate Gate) (own *usherv1alpha1.H
 	return nil, false
 }
 
-// end is when a wait that began at since misses the limit; zero if it never does.
+// end is when a wait that began at since exceeds the limit; zero if it never does.
 func (l limit) end(since time.Time) time.Time {
 	if l.none || since.IsZero() {
 		return time.Time{}
 	}
 	return since.Add(l.after)
 }
-
-// missed says whether a wait that ends at end is over.
-func missed(end, now time.Time) bool { return !end.IsZero() && !now.Before(end) }

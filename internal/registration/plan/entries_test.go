@@ -26,7 +26,7 @@ func orphan(n int) registry.Entry {
 // sweeping is a fixture with registered Pods and orphans, in a sweep.
 func sweeping(pods, orphans int) *fixture {
 	f := newFixture()
-	f.Sweep[place("discovery")] = true
+	f.Sweep[target("discovery")] = true
 	for n := range pods {
 		f.add(fmt.Sprintf("nginx-%d", n), appsv1alpha1.StateNormal).registered("discovery")
 	}
@@ -59,7 +59,7 @@ func TestMoreOrphansThanThatAreSeenTwice(t *testing.T) {
 	if len(removed) != 0 || suspects != 3 {
 		t.Errorf("the first sweep removed %v and suspects %d, want none and 3", removed, suspects)
 	}
-	f.Suspects[place("discovery")] = map[string]bool{orphan(0).ID: true, orphan(2).ID: true}
+	f.Suspects[target("discovery")] = map[string]bool{orphan(0).ID: true, orphan(2).ID: true}
 	removed, _ = swept(f)
 	if want := []string{"lost-0", "lost-2"}; !slices.Equal(removed, want) {
 		t.Errorf("the second sweep removed %v, want %v", removed, want)
@@ -88,7 +88,7 @@ func TestSweepsLeaveWhatIsNotOurs(t *testing.T) {
 			f := sweeping(3, 0)
 			e := orphan(0)
 			change(f, &e)
-			if f.Listings[place("discovery")].Err == nil {
+			if f.Listings[target("discovery")].Err == nil {
 				f.seed("discovery", e)
 			}
 			if lines := render(Make(f.Snapshot)); len(lines) != 0 {
@@ -127,11 +127,11 @@ func TestNeeds(t *testing.T) {
 	settled := func(f *fixture) *podBuilder {
 		return f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "false").registered("discovery")
 	}
-	discovery := []Place{place("discovery")}
+	discovery := []Target{target("discovery")}
 	for _, c := range []struct {
 		name  string
 		given func(*fixture)
-		want  []Place
+		want  []Target
 	}{
 		{"nothing for settled Pods", func(f *fixture) { settled(f) }, nil},
 		{"nothing for Pods that are not ready and nowhere", func(f *fixture) {
@@ -154,7 +154,7 @@ func TestNeeds(t *testing.T) {
 		{"Pods that left one of two selectors", func(f *fixture) {
 			f.mesh()
 			settled(f).named("nginx,second")
-		}, []Place{place("mesh")}},
+		}, []Target{target("mesh")}},
 		{"nothing for Pods that another selector does not match", func(f *fixture) {
 			f.mesh()
 			settled(f).named("nginx")
@@ -162,13 +162,13 @@ func TestNeeds(t *testing.T) {
 		{"Pods that match a second selector", func(f *fixture) {
 			f.mesh()
 			settled(f).named("nginx").label("track", "edge")
-		}, []Place{place("discovery"), place("mesh")}},
+		}, []Target{target("discovery"), target("mesh")}},
 		{"any that may have entries of a Pod that does not say", func(f *fixture) {
 			f.mesh()
 			settled(f)
-		}, []Place{place("mesh")}},
-		{"what is dirty", func(f *fixture) { f.Due = map[Place]bool{place("discovery"): true} }, discovery},
-		{"what is to be swept", func(f *fixture) { f.Sweep = map[Place]bool{place("discovery"): true} }, discovery},
+		}, []Target{target("mesh")}},
+		{"what is dirty", func(f *fixture) { f.Due = map[Target]bool{target("discovery"): true} }, discovery},
+		{"what is to be swept", func(f *fixture) { f.Sweep = map[Target]bool{target("discovery"): true} }, discovery},
 		{"a spec that is new", func(f *fixture) { f.Registrations[0].Generation = 2 }, discovery},
 		{"a place that was left", func(f *fixture) {
 			f.registry("backup")
@@ -186,7 +186,7 @@ func TestNeeds(t *testing.T) {
 }
 
 func TestTargets(t *testing.T) {
-	discovery, backup := usherv1alpha1.Target(place("discovery")), usherv1alpha1.Target(place("backup"))
+	discovery, backup := target("discovery"), target("backup")
 	f := newFixture()
 	f.registry("backup")
 	r := f.Registrations[0]
@@ -206,7 +206,7 @@ func TestTargets(t *testing.T) {
 	r.Status.Targets = o.Targets
 	check("what is kept while the old one lists something", Make(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup, discovery})
 
-	f.Listings[place("discovery")] = Listing{Entries: []registry.Entry{}}
+	f.Listings[target("discovery")] = Listing{Entries: []registry.Entry{}}
 	check("what is kept when it is empty", Make(f.Snapshot).Outcomes[0].Kept, []usherv1alpha1.Target{backup})
 
 	f.down("discovery")
@@ -230,7 +230,7 @@ func TestADeletedRegistrationGoesLast(t *testing.T) {
 	if released() {
 		t.Error("it went before its entries")
 	}
-	f.Listings[place("discovery")] = Listing{Entries: []registry.Entry{}}
+	f.Listings[target("discovery")] = Listing{Entries: []registry.Entry{}}
 	if released() {
 		t.Error("it went before its Pods were let go")
 	}

@@ -45,8 +45,8 @@ type fixture struct {
 func newFixture() *fixture {
 	f := &fixture{Snapshot{
 		Now: epoch, Cluster: here, Namespace: namespace,
-		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Place]Listing{},
-		Due: map[Place]bool{}, Sweep: map[Place]bool{}, Suspects: map[Place]map[string]bool{},
+		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Target]Listing{},
+		Due: map[Target]bool{}, Sweep: map[Target]bool{}, Suspects: map[Target]map[string]bool{},
 	}}
 	f.registry("discovery")
 	f.registration("nginx", "discovery")
@@ -54,17 +54,17 @@ func newFixture() *fixture {
 	return f
 }
 
-func place(name string) Place { return Place{Registry: name, Prefix: "services", Service: service} }
+func target(name string) Target { return Target{Registry: name, Prefix: "services", Service: service} }
 
 // registry adds a Registry that is up and empty.
 func (f *fixture) registry(name string) {
 	f.Registries[name] = RegistryState{Prefix: "services"}
-	f.Listings[place(name)] = Listing{Entries: []registry.Entry{}}
+	f.Listings[target(name)] = Listing{Entries: []registry.Entry{}}
 }
 
 // down makes a registry fail.
 func (f *fixture) down(name string) {
-	f.Listings[place(name)] = Listing{Err: registry.Transient(errors.New("connection refused"))}
+	f.Listings[target(name)] = Listing{Err: registry.Transient(errors.New("connection refused"))}
 }
 
 // registration adds one that answers every hook and has been at work already.
@@ -88,7 +88,7 @@ func (f *fixture) registration(name string, registries ...string) *usherv1alpha1
 		},
 	}
 	for _, name := range registries {
-		r.Status.Targets = append(r.Status.Targets, usherv1alpha1.Target(place(name)))
+		r.Status.Targets = append(r.Status.Targets, target(name))
 	}
 	f.Registrations = append(f.Registrations, r)
 	f.Known[namespace+"/"+name] = true
@@ -182,7 +182,7 @@ func (b *podBuilder) terminating(ago time.Duration) {
 func (b *podBuilder) drained(gate Gate, began time.Duration, gone map[string]time.Duration) *podBuilder {
 	record := Record{Gate: gate, Began: epoch.Add(-began), Gone: map[string]time.Time{}}
 	for name, ago := range gone {
-		record.Gone["nginx@"+place(name).String()] = epoch.Add(-ago)
+		record.Gone["nginx@"+nameOf(target(name))] = epoch.Add(-ago)
 	}
 	text, err := record.encode()
 	if err != nil {
@@ -217,9 +217,9 @@ func (b *podBuilder) entry(registration string) registry.Entry {
 }
 
 func (f *fixture) seed(name string, entries ...registry.Entry) {
-	listing := f.Listings[place(name)]
+	listing := f.Listings[target(name)]
 	listing.Entries = append(listing.Entries, entries...)
-	f.Listings[place(name)] = listing
+	f.Listings[target(name)] = listing
 }
 
 // render tells a plan in lines that read as prose.
@@ -234,10 +234,10 @@ func render(p Plan) []string {
 			if change.Op == registry.Put && change.Entry.Weight == 0 {
 				verb = "hold"
 			}
-			lines = append(lines, fmt.Sprintf("%s %s %s", verb, c.Place.Registry, change.Entry.Owner.Pod))
+			lines = append(lines, fmt.Sprintf("%s %s %s", verb, c.Target.Registry, change.Entry.Owner.Pod))
 		}
 		for _, change := range c.Orphans {
-			lines = append(lines, fmt.Sprintf("sweep %s %s", c.Place.Registry, change.Entry.Owner.Pod))
+			lines = append(lines, fmt.Sprintf("sweep %s %s", c.Target.Registry, change.Entry.Owner.Pod))
 		}
 	}
 	for i := range p.Patches {

@@ -16,7 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// ErrRateLimited is why a change was not made that spec.rateLimit puts off.
+// ErrRateLimited is why a change was not made that spec.rateLimit postpones.
 var ErrRateLimited = errors.New("its turn has not come: spec.rateLimit of the Registry")
 
 // Waiting is one Pod that waits at a gate, for one registry.
@@ -25,26 +25,25 @@ type Waiting struct {
 	Registration string
 	// Pod is the one that waits.
 	Pod string
-	// Gate and Key say what holds it; Key is a label key or a finalizer.
+	// Gate and Key are what holds it; Key is a label key or a finalizer.
 	Gate Gate
 	Key  string
-	// Registry is the one that has to confirm; empty while the Pod itself is
-	// not ready.
+	// Registry is the one that has to confirm; empty while the Pod itself is not ready.
 	Registry string
-	// Reason is one of the constants of this package, Message for people.
+	// Reason is one of the constants of this package, Message is for people.
 	Reason  Reason
 	Message string
-	// Since is when the wait began; zero if the Pod does not tell.
+	// Since is when the wait began; zero if the Pod does not show it.
 	Since time.Time
-	// Overdue says that the deadline has gone by, and the policy is Block.
+	// Overdue means that the deadline has passed and the policy is Block.
 	Overdue bool
 }
 
-// answer is what the Registrations say to a hook.
-type answer struct {
-	// waiting is empty when the hook can be released.
+// verdict is whether a Pod may pass a gate, or what it waits for.
+type verdict struct {
+	// waiting is empty when the Pod may pass.
 	waiting []Waiting
-	// next is when the answer may change without an event, zero for never.
+	// next is when the verdict may change without an event, zero for never.
 	next time.Time
 	// forced names the registries that were given up at the deadline.
 	forced []string
@@ -52,9 +51,31 @@ type answer struct {
 	waits []RegistryWait
 }
 
-func (a *answer) done() bool { return len(a.waiting) == 0 }
+func (v verdict) passes() bool { return len(v.waiting) == 0 }
 
-func (a *answer) at(t time.Time) { a.next = Earlier(a.next, t) }
+func (v *verdict) changesAt(t time.Time) { v.next = Earlier(v.next, t) }
+
+// wait adds a wait, or gives the registry up if the deadline has passed.
+func (v *verdict) wait(wait Waiting, limit limit) {
+	if wait.Overdue && limit.proceed {
+		v.forced = append(v.forced, wait.Registry)
+		return
+	}
+	v.waiting = append(v.waiting, wait)
+}
+
+// confirmed adds how long a registry held the hook that holds it no more.
+func (v *verdict) confirmed(registry string, wait time.Duration) {
+	v.waits = append(v.waits, RegistryWait{registry, wait})
+}
+
+// final returns the verdict, which does not change by itself if the Pod may pass.
+func (v *verdict) final() verdict {
+	if v.passes() {
+		v.next = time.Time{}
+	}
+	return *v
+}
 
 // Earlier returns the earlier of two times; either may be unset.
 func Earlier(a, b time.Time) time.Time {
@@ -64,70 +85,59 @@ func Earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// join answers a hook that opens when every registry lists the Pod.
-func (w *world) join(s *subject, h hook) answer {
-	var a answer
-	since := s.stateSince()
-	if at := readySince(s.pod); at.After(since) {
+// join decides on a hook that opens when every registry lists the Pod.
+func (ix *index) join(p *pod, h hook) verdict {
+	var v verdict
+	since := p.stateSince()
+	if at := readySince(p.Pod); at.After(since) {
 		since = at
 	}
-	for _, m := range h.members {
-		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: h.gate, Key: h.hold.key, Since: since}
-		if serves, why := s.serves(m); !serves {
-			a.waiting = append(a.waiting, base.because(ReasonPodNotReady, why))
+	for _, r := range h.answerers {
+		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: since}
+		if serves, why := p.serves(r); !serves {
+			v.waiting = append(v.waiting, base.because(ReasonPodNotReady, why))
 			continue
 		}
-		limit := limitOf(m.registration, h.gate)
-		end := limit.end(since)
-		base.Overdue = missed(end, w.Now)
-		if !base.Overdue {
-			a.at(end)
-		}
-		for _, missing := range m.missing {
+		limit := ix.limit(r, &base, &v)
+		for _, missing := range r.missing {
 			base.Registry = missing.name
-			a.wait(base.because(missing.reason, missing.message(w.Namespace)), limit)
+			v.wait(base.because(missing.reason, missing.message(ix.Namespace)), limit)
 		}
-		for _, place := range m.current {
-			base.Registry = place.Registry
-			if wait, listed := w.joined(m, place, s, base); listed {
-				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
+		for _, t := range r.current {
+			base.Registry = t.Registry
+			if wait, listed := ix.joined(r, t, p, base); listed {
+				v.confirmed(t.Registry, elapsed(since, ix.Now))
 			} else {
-				a.wait(wait, limit)
+				v.wait(wait, limit)
 			}
 		}
 	}
-	return a.settled()
+	return v.final()
 }
 
-// joined explains a place that does not list the Pod, or may not.
-func (w *world) joined(m *member, place Place, s *subject, base Waiting) (wait Waiting, listed bool) {
-	p := w.presence(m, place, s)
+// limit returns the Registration's limit for a wait, and notes whether it has passed.
+func (ix *index) limit(r *registration, base *Waiting, v *verdict) limit {
+	limit := limitOf(r.Registration, base.Gate)
+	end := limit.end(base.Since)
+	base.Overdue = !end.IsZero() && !ix.Now.Before(end)
+	if !base.Overdue {
+		v.changesAt(end)
+	}
+	return limit
+}
+
+// joined explains a target that does not list the Pod, or may not.
+func (ix *index) joined(r *registration, t Target, p *pod, base Waiting) (wait Waiting, listed bool) {
+	found := ix.presence(r, t, p)
 	switch {
-	case p.err != nil:
-		return base.unknown(p.err), false
-	case p.current:
+	case found.err != nil:
+		return base.failed(found.err), false
+	case found.current:
 		return base, true
-	case p.cause != nil:
-		return base.unknown(p.cause), false
+	case found.cause != nil:
+		return base.failed(found.cause), false
 	}
-	return base.because(p.reason, joinMessage(p, place, s, m)), false
-}
-
-// wait adds a wait, or gives the registry up if the deadline has gone by.
-func (a *answer) wait(wait Waiting, limit limit) {
-	if wait.Overdue && limit.proceed {
-		a.forced = append(a.forced, wait.Registry)
-		return
-	}
-	a.waiting = append(a.waiting, wait)
-}
-
-// settled is the answer without a time to look again, if there is no need.
-func (a *answer) settled() answer {
-	if a.done() {
-		a.next = time.Time{}
-	}
-	return *a
+	return base.because(found.reason, joinMessage(found, t, p, r)), false
 }
 
 func elapsed(since, now time.Time) time.Duration {
@@ -137,47 +147,40 @@ func elapsed(since, now time.Time) time.Duration {
 	return max(now.Sub(since), 0)
 }
 
-// leave answers a hook that opens when no registry lists the Pod any more and
-// callers have had time to hear of it. It notes in the record what it saw. Members
-// that the Pod has left hold it as well, whether they answered the hook or not: they
-// are on their way out, and what they answered may be known no more.
-func (w *world) leave(s *subject, h hook, record *Record) answer {
-	var a answer
-	for _, m := range slices.Concat(h.members, s.left()) {
-		if m.stays(h) {
+// leave decides on a hook that opens when no registry lists the Pod any more and callers
+// have had time to notice. It notes in the record what it saw. Registrations that have
+// deselected the Pod hold it as well, whether they answered the hook or not: the Pod is on
+// its way out there, and nobody knows any more what they answered.
+func (ix *index) leave(p *pod, h hook, record *Record) verdict {
+	var v verdict
+	for _, r := range slices.Concat(h.answerers, p.deselected()) {
+		if r.staysFor(h) {
 			continue
 		}
-		base := Waiting{
-			Registration: m.name, Pod: s.pod.Name, Gate: h.gate, Key: h.hold.key, Since: record.Began,
-		}
-		limit := limitOf(m.registration, h.gate)
-		end := limit.end(record.Began)
-		base.Overdue = missed(end, w.Now)
-		if !base.Overdue {
-			a.at(end)
-		}
-		for _, place := range m.places() {
-			base.Registry = place.Registry
-			wait, free := w.left(m, place, s, record, base)
+		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
+		limit := ix.limit(r, &base, &v)
+		for _, t := range r.targets() {
+			base.Registry = t.Registry
+			wait, free := ix.drained(r, t, p, record, base)
 			if free == nil {
-				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(record.Began, wait.Since)})
+				v.confirmed(t.Registry, elapsed(record.Began, wait.Since))
 				continue
 			}
-			a.wait(wait, limit)
-			a.at(*free)
+			v.wait(wait, limit)
+			v.changesAt(*free)
 		}
 	}
-	return a.settled()
+	return v.final()
 }
 
-// left says whether the member's entries of the Pod have been gone from the
-// place for long enough: free is nil then, and wait.Since when they went. Else
+// drained reports whether the Registration's entries of the Pod have been gone from the
+// target for long enough: then free is nil, and wait.Since is when they went. Otherwise
 // free is when they may be, zero if that is not known.
-func (w *world) left(m *member, place Place, s *subject, record *Record, base Waiting) (wait Waiting, free *time.Time) {
-	key := m.name + "@" + place.String()
-	p := w.presence(m, place, s)
-	if wait, left := base.unlessLeft(p); !left {
-		if p.err == nil {
+func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base Waiting) (wait Waiting, free *time.Time) {
+	key := r.Name + "@" + nameOf(t)
+	found := ix.presence(r, t, p)
+	if wait, gone := base.unlessGone(found); !gone {
+		if found.err == nil {
 			delete(record.Gone, key)
 		}
 		return wait, &time.Time{}
@@ -185,92 +188,87 @@ func (w *world) left(m *member, place Place, s *subject, record *Record, base Wa
 	gone, seen := record.Gone[key]
 	if !seen {
 		var ever bool
-		if gone, ever = w.goneSince(s); !ever {
-			base.Since = w.Now
+		if gone, ever = ix.goneSince(p); !ever {
+			base.Since = ix.Now
 			return base, nil
 		}
 		record.Gone[key] = gone
 	}
-	away := w.Registries[place.Registry].Outage
-	end, late := away.heard(gone, propagation(m.registration), afterOutage(m.registration), w.Now)
+	outage := ix.Registries[t.Registry].Outage
+	end, late := outage.heard(gone, propagation(r.Registration), afterOutage(r.Registration), ix.Now)
 	switch {
-	case !w.Now.Before(end):
+	case !ix.Now.Before(end):
 		base.Since = gone
 		return base, nil
 	case late:
 		return base.because(ReasonReconnecting, fmt.Sprintf(
-			"callers of Registry %s may hear of it as late as %s, since they have to find the registry again: it %s",
-			place.Registry, end.UTC().Format(time.RFC3339), away)), &end
+			"callers of Registry %s may learn of it as late as %s, because they have to reconnect first: the registry %s",
+			t.Registry, end.UTC().Format(time.RFC3339), outage)), &end
 	}
 	return base.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
-		place.Registry, end.Format(time.RFC3339))), &end
+		t.Registry, end.Format(time.RFC3339))), &end
 }
 
-// goneSince is since when a Pod is gone that nobody has seen go: since now, or since
-// it was let go. Without the finalizer, and without having told that it was let go,
-// nothing was ever written for it: nobody can have it in a cache.
-func (w *world) goneSince(s *subject) (gone time.Time, ever bool) {
-	c := condition(s.pod, usherv1alpha1.ConditionRegistered)
+// goneSince is since when a Pod is gone that nobody saw go: since now, or since its
+// condition became False. A Pod without the finalizer and without such a condition never
+// had an entry, so no caller can have it in a cache.
+func (ix *index) goneSince(p *pod) (gone time.Time, ever bool) {
+	c := condition(p.Pod, usherv1alpha1.ConditionRegistered)
 	switch {
-	case s.finalized():
+	case p.hasFinalizer():
 	case c == nil || c.Status == corev1.ConditionUnknown:
 		return time.Time{}, false
 	case c.Status == corev1.ConditionFalse:
 		// Times in a status have whole seconds.
-		return Earlier(w.Now, c.LastTransitionTime.Add(time.Second)).UTC(), true
+		return Earlier(ix.Now, c.LastTransitionTime.Add(time.Second)).UTC(), true
 	}
-	return w.Now.UTC(), true
+	return ix.Now.UTC(), true
 }
 
-// gone says whether none of the places lists the Pod, and if not, what is in
-// the way, per member.
-func (w *world) gone(s *subject, members []*member) answer {
-	var a answer
-	since, gate, terminating := deletionSince(s), GateLeaving, s.pod.DeletionTimestamp != nil
-	if terminating {
+// gone reports whether no target of the Registrations lists the Pod, and if not, why.
+func (ix *index) gone(p *pod, registrations ...*registration) verdict {
+	var v verdict
+	gate, since := GateLeaving, deletionSince(p.Pod)
+	if p.DeletionTimestamp != nil {
 		gate = GateDeletion
 	}
-	for _, m := range members {
-		limit := limitOf(m.registration, gate)
-		end := limit.end(since)
-		base := Waiting{Registration: m.name, Pod: s.pod.Name, Gate: gate, Since: since, Overdue: missed(end, w.Now)}
-		if !base.Overdue {
-			a.at(end)
-		}
-		for _, place := range m.places() {
-			base.Registry = place.Registry
-			if wait, left := base.unlessLeft(w.presence(m, place, s)); left {
-				a.waits = append(a.waits, RegistryWait{place.Registry, elapsed(since, w.Now)})
+	for _, r := range registrations {
+		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: gate, Since: since}
+		limit := ix.limit(r, &base, &v)
+		for _, t := range r.targets() {
+			base.Registry = t.Registry
+			if wait, gone := base.unlessGone(ix.presence(r, t, p)); gone {
+				v.confirmed(t.Registry, elapsed(since, ix.Now))
 			} else {
-				a.wait(wait, limit)
+				v.wait(wait, limit)
 			}
 		}
 	}
-	return a
+	return v
 }
 
-// unlessLeft explains a place that lists a Pod, or that may.
-func (w Waiting) unlessLeft(p presence) (wait Waiting, left bool) {
+// unlessGone explains a target that lists a Pod, or that may.
+func (w Waiting) unlessGone(found presence) (wait Waiting, gone bool) {
 	switch {
-	case p.err != nil:
-		return w.unknown(p.err), false
-	case p.listed:
-		return w.stillListed(p), false
+	case found.err != nil:
+		return w.failed(found.err), false
+	case found.listed:
+		return w.stillListed(found), false
 	}
 	return w, true
 }
 
-// deletionSince is when somebody asked for the Pod's deletion: its timestamp is
-// when the grace period ends.
-func deletionSince(s *subject) time.Time {
-	if s.pod.DeletionTimestamp == nil {
+// deletionSince is when somebody asked for the Pod's deletion: its timestamp is when the
+// grace period ends.
+func deletionSince(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp == nil {
 		return time.Time{}
 	}
 	grace := int64(0)
-	if s.pod.DeletionGracePeriodSeconds != nil {
-		grace = *s.pod.DeletionGracePeriodSeconds
+	if pod.DeletionGracePeriodSeconds != nil {
+		grace = *pod.DeletionGracePeriodSeconds
 	}
-	return s.pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
+	return pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
 }
 
 func (w Waiting) because(reason Reason, message string) Waiting {
@@ -278,8 +276,8 @@ func (w Waiting) because(reason Reason, message string) Waiting {
 	return w
 }
 
-// unknown explains a registry that could not be listed.
-func (w Waiting) unknown(err error) Waiting {
+// failed explains a registry that could not be listed or changed.
+func (w Waiting) failed(err error) Waiting {
 	reason := ReasonOf(err)
 	if reason == ReasonRateLimited {
 		return w.because(reason, fmt.Sprintf("%v %s", err, w.Registry))
@@ -301,12 +299,12 @@ func ReasonOf(err error) Reason {
 }
 
 // stillListed explains an entry that has not gone.
-func (w Waiting) stillListed(p presence) Waiting {
-	if p.cause != nil {
-		return w.unknown(p.cause)
+func (w Waiting) stillListed(found presence) Waiting {
+	if found.cause != nil {
+		return w.failed(found.cause)
 	}
-	if p.unsettled != "" {
-		return w.because(ReasonDraining, fmt.Sprintf("Registry %s: %s", w.Registry, p.unsettled))
+	if found.unsettled != "" {
+		return w.because(ReasonDraining, fmt.Sprintf("Registry %s: %s", w.Registry, found.unsettled))
 	}
 	return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it", w.Registry))
 }
@@ -322,21 +320,21 @@ func (m missingRegistry) message(namespace string) string {
 	return fmt.Sprintf("there is no Registry %q: create it, or take it out of spec.registries", m.name)
 }
 
-func joinMessage(p presence, place Place, s *subject, m *member) string {
-	switch p.reason {
+func joinMessage(found presence, t Target, p *pod, r *registration) string {
+	switch found.reason {
 	case ReasonPortNotFound:
-		return fmt.Sprintf("no container of it has a port named %q: correct spec.instance.port", m.registration.Spec.Instance.Port.StrVal)
+		return fmt.Sprintf("no container of it has a port named %q: correct spec.instance.port", r.Spec.Instance.Port.StrVal)
 	case ReasonForeignEntry:
 		return fmt.Sprintf("Registry %s has an entry %s of somebody else for service %s: remove that one",
-			place.Registry, s.id, place.Service)
+			t.Registry, p.id, t.Service)
 	case ReasonDuplicate:
 		return fmt.Sprintf("another Registration puts it into service %s of Registry %s: give them different services",
-			place.Service, place.Registry)
+			t.Service, t.Registry)
 	}
-	if p.unsettled != "" {
-		return fmt.Sprintf("Registry %s: %s", place.Registry, p.unsettled)
+	if found.unsettled != "" {
+		return fmt.Sprintf("Registry %s: %s", t.Registry, found.unsettled)
 	}
-	return fmt.Sprintf("Registry %s does not list it yet", place.Registry)
+	return fmt.Sprintf("Registry %s does not list it yet", t.Registry)
 }
 
 func compareWaiting(a, b Waiting) int {
@@ -346,5 +344,5 @@ func compareWaiting(a, b Waiting) int {
 }
 
 func sortWaits(waits []RegistryWait) {
-	slices.SortFunc(waits, func(a, b RegistryWait) int { return compareStrings(a.Registry, b.Registry) })
+	slices.SortFunc(waits, func(a, b RegistryWait) int { return strings.Compare(a.Registry, b.Registry) })
 }

@@ -12,185 +12,183 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// createdHolds and createdDone are the values of a created hook's label.
+// createdPending and createdDone are the values of a created hook's label.
 const (
-	createdHolds = "true"
-	createdDone  = "false"
+	createdPending = "true"
+	createdDone    = "false"
 )
 
-// hold is how a CloneSet's hook uses a key: as a label, a finalizer or both.
-type hold struct {
-	key       string
+// hookKey is how a CloneSet's hook uses a key: as a label, a finalizer or both.
+type hookKey struct {
+	name      string
 	label     bool
 	value     string
 	finalizer bool
 }
 
-// holdOf finds the key in a hook. The zero hold says that it is not there.
-func holdOf(hook *appsv1alpha1.LifecycleHook, key string) hold {
-	if hook == nil || key == "" {
-		return hold{}
+// keyIn finds the key in a hook. The zero value means that it is not there.
+func keyIn(hook *appsv1alpha1.LifecycleHook, name string) hookKey {
+	if hook == nil || name == "" {
+		return hookKey{}
 	}
-	value, label := hook.LabelsHandler[key]
-	finalizer := slices.Contains(hook.FinalizersHandler, key)
+	value, label := hook.LabelsHandler[name]
+	finalizer := slices.Contains(hook.FinalizersHandler, name)
 	if !label && !finalizer {
-		return hold{}
+		return hookKey{}
 	}
-	return hold{key: key, label: label, value: value, finalizer: finalizer}
+	return hookKey{name: name, label: label, value: value, finalizer: finalizer}
 }
 
-func (h hold) used() bool { return h.key != "" }
+func (k hookKey) used() bool { return k.name != "" }
 
-// holds says whether the key holds the Pod at a gate that it has to leave.
-func (h hold) holds(pod *corev1.Pod) bool {
-	return h.label && h.labelHolds(pod) || h.finalizer && slices.Contains(pod.Finalizers, h.key)
+// released reports whether the key does not hold the Pod at a gate that it leaves by.
+func (k hookKey) released(pod *corev1.Pod) bool {
+	return (!k.label || !k.labelHolds(pod)) && (!k.finalizer || !slices.Contains(pod.Finalizers, k.name))
 }
 
-// complete says whether nothing of the hook is missing on the Pod.
-func (h hold) complete(pod *corev1.Pod) bool {
-	return (!h.label || h.labelHolds(pod)) && (!h.finalizer || slices.Contains(pod.Finalizers, h.key))
+// complete reports whether the Pod has everything that the hook asks for.
+func (k hookKey) complete(pod *corev1.Pod) bool {
+	return (!k.label || k.labelHolds(pod)) && (!k.finalizer || slices.Contains(pod.Finalizers, k.name))
 }
 
-func (h hold) labelHolds(pod *corev1.Pod) bool {
-	value, ok := pod.Labels[h.key]
-	return ok && value == h.value
+func (k hookKey) labelHolds(pod *corev1.Pod) bool {
+	value, ok := pod.Labels[k.name]
+	return ok && value == k.value
 }
 
 // release adds to the patch what lets the Pod go.
-func (h hold) release(patch *PodPatch) {
-	if h.label {
-		switch h.value {
+func (k hookKey) release(patch *PodPatch) {
+	if k.label {
+		switch k.value {
 		case "true":
-			patch.setLabel(h.key, "false")
+			patch.setLabel(k.name, "false")
 		case "false":
-			patch.setLabel(h.key, "true")
+			patch.setLabel(k.name, "true")
 		default:
-			patch.removeLabel(h.key)
+			patch.removeLabel(k.name)
 		}
 	}
-	if h.finalizer {
-		patch.RemoveFinalizers = append(patch.RemoveFinalizers, h.key)
+	if k.finalizer {
+		patch.RemoveFinalizers = append(patch.RemoveFinalizers, k.name)
 	}
 }
 
 // set adds to the patch what makes the hook complete.
-func (h hold) set(patch *PodPatch) {
-	if h.label {
-		patch.setLabel(h.key, h.value)
+func (k hookKey) set(patch *PodPatch) {
+	if k.label {
+		patch.setLabel(k.name, k.value)
 	}
-	if h.finalizer {
-		patch.AddFinalizers = append(patch.AddFinalizers, h.key)
+	if k.finalizer {
+		patch.AddFinalizers = append(patch.AddFinalizers, k.name)
 	}
 }
 
-// hook is one key that the Pod's present state asks about, with the
-// Registrations that answer it: all of them have to agree.
+// hook is one key that waits for Usher in the Pod's present state, with the Registrations
+// that answer it: all of them have to agree.
 type hook struct {
-	gate    Gate
-	hold    hold
-	members []*member
+	gate      Gate
+	key       hookKey
+	answerers []*registration
 }
 
-// leaving says whether the gate opens when the Pod is out of its registries,
-// rather than in.
+// leaving reports whether the gate opens when the Pod is out of its registries, rather than
+// in.
 func (h hook) leaving() bool {
 	return h.gate == GateInPlaceUpdate || h.gate == GatePreDelete
 }
 
-// hooksAt returns the hooks that the Pod's state asks about, sorted by key.
-func hooksAt(s *subject) []hook {
+// hooksAt returns the hooks that wait for Usher in the Pod's state, sorted by key.
+func hooksAt(p *pod) []hook {
 	var hooks []hook
-	for _, m := range s.members {
-		gate, holds := pending(s, m)
-		for _, h := range holds {
-			at := slices.IndexFunc(hooks, func(other hook) bool { return other.hold.key == h.key })
+	for _, r := range p.selectedBy {
+		gate, keys := pending(p, r)
+		for _, key := range keys {
+			at := slices.IndexFunc(hooks, func(other hook) bool { return other.key.name == key.name })
 			if at < 0 {
-				hooks = append(hooks, hook{gate: gate, hold: h})
+				hooks = append(hooks, hook{gate: gate, key: key})
 				at = len(hooks) - 1
 			}
-			hooks[at].members = append(hooks[at].members, m)
+			hooks[at].answerers = append(hooks[at].answerers, r)
 		}
 	}
-	slices.SortFunc(hooks, func(a, b hook) int { return compareStrings(a.hold.key, b.hold.key) })
+	slices.SortFunc(hooks, func(a, b hook) int { return strings.Compare(a.key.name, b.key.name) })
 	return hooks
 }
 
-// pending finds the hooks of one Registration that wait for an answer now.
-func pending(s *subject, m *member) (Gate, []hold) {
-	if s.pod.DeletionTimestamp != nil {
+// pending finds the keys that wait for the Registration now.
+func pending(p *pod, r *registration) (Gate, []hookKey) {
+	if p.DeletionTimestamp != nil {
 		return GateDeletion, nil
 	}
-	keys := m.registration.Spec.Hooks
-	switch s.state {
+	keys := r.Spec.Hooks
+	switch p.state {
 	case appsv1alpha1.StatePreparingNormal:
-		return GatePreNormal, m.holds(keys.PreNormal, s.lifecycle.PreNormal, hold.complete, s.pod)
+		return GatePreNormal, r.keysWithout(hookKey.complete, keys.PreNormal, p.lifecycle.PreNormal, p.Pod)
 	case appsv1alpha1.StateNormal:
-		key := m.createdKey(s.lifecycle)
-		if key == "" || s.pod.Labels[key] != createdHolds {
+		key := r.createdKey(p.lifecycle)
+		if key == "" || p.Labels[key] != createdPending {
 			return GateCreated, nil
 		}
-		return GateCreated, []hold{{key: key, label: true, value: createdDone}}
+		return GateCreated, []hookKey{{name: key, label: true, value: createdDone}}
 	case appsv1alpha1.StateUpdated:
-		return GateUpdated, m.holds(keys.InPlaceUpdate, s.lifecycle.InPlaceUpdate, hold.complete, s.pod)
+		return GateUpdated, r.keysWithout(hookKey.complete, keys.InPlaceUpdate, p.lifecycle.InPlaceUpdate, p.Pod)
 	case appsv1alpha1.StatePreparingUpdate:
-		return GateInPlaceUpdate, m.holds(keys.InPlaceUpdate, s.lifecycle.InPlaceUpdate, hold.free, s.pod)
+		return GateInPlaceUpdate, r.keysWithout(hookKey.released, keys.InPlaceUpdate, p.lifecycle.InPlaceUpdate, p.Pod)
 	case appsv1alpha1.StatePreparingDelete:
-		return GatePreDelete, m.holds(keys.PreDelete, s.lifecycle.PreDelete, hold.free, s.pod)
+		return GatePreDelete, r.keysWithout(hookKey.released, keys.PreDelete, p.lifecycle.PreDelete, p.Pod)
 	}
 	return "", nil
 }
 
-func (h hold) free(pod *corev1.Pod) bool { return !h.holds(pod) }
-
-// holds are the keys of a CloneSet's hook that the member answers and that are
-// not done.
-func (m *member) holds(named string, hook *appsv1alpha1.LifecycleHook, done func(hold, *corev1.Pod) bool, pod *corev1.Pod) []hold {
-	var holds []hold
-	for _, key := range m.answers(named, hook) {
-		if h := holdOf(hook, key); h.used() && !done(h, pod) {
-			holds = append(holds, h)
+// keysWithout returns the keys of a CloneSet's hook that the Registration answers and that
+// are not done.
+func (r *registration) keysWithout(done func(hookKey, *corev1.Pod) bool, named string, hook *appsv1alpha1.LifecycleHook, pod *corev1.Pod) []hookKey {
+	var keys []hookKey
+	for _, name := range r.answeredKeys(named, hook) {
+		if key := keyIn(hook, name); key.used() && !done(key, pod) {
+			keys = append(keys, key)
 		}
 	}
-	return holds
+	return keys
 }
 
-// answers are the keys that the member answers at a gate: the one that spec.hooks
-// names, else those of the CloneSet's hook that are named after it, sorted.
-func (m *member) answers(named string, hook *appsv1alpha1.LifecycleHook) []string {
+// answeredKeys are the keys that the Registration answers at a gate, sorted: the one in
+// spec.hooks, otherwise those of the CloneSet's hook that have the Registration's name.
+func (r *registration) answeredKeys(named string, hook *appsv1alpha1.LifecycleHook) []string {
 	if named != "" {
 		return []string{named}
 	}
-	return slices.DeleteFunc(keysOf(hook), func(key string) bool { return !m.namesake(key) })
+	return slices.DeleteFunc(keysOf(hook), func(key string) bool { return !r.hasName(key) })
 }
 
-// namesake says whether a key is named after the member.
-func (m *member) namesake(key string) bool {
-	return strings.HasPrefix(key, m.name+usherv1alpha1.HookDomain)
+// hasName reports whether the key begins with the Registration's name.
+func (r *registration) hasName(key string) bool {
+	return strings.HasPrefix(key, r.Name+usherv1alpha1.HookDomain)
 }
 
-// createdKey is the label of the member's created hook; empty if a hook of the
-// CloneSet uses it, which a label that stays "false" would release.
-func (m *member) createdKey(lifecycle appsv1alpha1.Lifecycle) string {
-	if named := m.registration.Spec.Hooks.Created; named != "" {
+// createdKey is the label of the Registration's created hook. It is empty if a hook of the
+// CloneSet uses the label, because a label that stays "false" would release that hook.
+func (r *registration) createdKey(lifecycle appsv1alpha1.Lifecycle) string {
+	if named := r.Spec.Hooks.Created; named != "" {
 		return named
 	}
-	key := m.name + usherv1alpha1.HookDomain + usherv1alpha1.HookCreated
+	key := r.Name + usherv1alpha1.HookDomain + usherv1alpha1.HookCreated
 	for _, hook := range []*appsv1alpha1.LifecycleHook{lifecycle.PreNormal, lifecycle.InPlaceUpdate, lifecycle.PreDelete} {
-		if holdOf(hook, key).used() {
+		if keyIn(hook, key).used() {
 			return ""
 		}
 	}
 	return key
 }
 
-// hookFinalizers are the finalizers on the Pod that are hooks of the member. When
-// somebody deletes the Pod past its CloneSet they must not hold it.
-func (m *member) hookFinalizers(pod *corev1.Pod) []string {
-	keys := m.registration.Spec.Hooks
+// hookFinalizers are the finalizers on the Pod that are hooks of the Registration. They
+// must not hold a Pod that somebody deletes without its CloneSet.
+func (r *registration) hookFinalizers(pod *corev1.Pod) []string {
+	keys := r.Spec.Hooks
 	named := []string{keys.PreNormal, keys.InPlaceUpdate, keys.PreDelete}
 	var found []string
 	for _, name := range pod.Finalizers {
-		if slices.Contains(named, name) || slices.Contains(named, "") && m.namesake(name) {
+		if slices.Contains(named, name) || slices.Contains(named, "") && r.hasName(name) {
 			found = append(found, name)
 		}
 	}

@@ -27,11 +27,11 @@ type Outage struct {
 	To time.Time
 }
 
-// heard is when callers know of an entry that went at gone, and whether that is
-// later than propagation after it because of the outage. Callers that have lost the
-// registry try again ever more seldom: one that was away for some time has them all
-// back after as long again, and after reconnect at the latest. What they missed
-// meanwhile they are told then. now stands for the end of an outage that goes on.
+// heard is when all callers know of an entry that went at gone, and whether the outage made
+// that later than propagation after it. Callers that have lost the registry retry with
+// back-off: they are all back after as long again as it was away, and after reconnect at
+// the latest. Then they learn what they missed. now stands for the end of an outage that
+// goes on.
 func (o Outage) heard(gone time.Time, propagation, reconnect time.Duration, now time.Time) (at time.Time, late bool) {
 	if o == (Outage{}) {
 		return gone.Add(propagation), false
@@ -47,8 +47,8 @@ func (o Outage) heard(gone time.Time, propagation, reconnect time.Duration, now 
 	return back.Add(propagation), true
 }
 
-// Next is the outage that begins now, where the registry last answered at from.
-// Callers that have yet to come back from the one before have both behind them.
+// Next is the outage that begins now, if the registry last answered at from. If callers had
+// not yet come back from the previous one, both are one outage.
 func (o Outage) Next(from time.Time) Outage {
 	if !o.To.IsZero() && from.Before(o.To.Add(min(o.To.Sub(o.From), maxAfterOutage))) {
 		from = o.From
@@ -64,8 +64,8 @@ func (o Outage) String() string {
 	return fmt.Sprintf("was away from %s to %s", o.From.UTC().Format(time.RFC3339), o.To.UTC().Format(time.RFC3339))
 }
 
-// Status is the outage for Registry.status, which knows seconds only: rounded so
-// that it does not look shorter.
+// Status is the outage for Registry.status, which has whole seconds: rounded so that it
+// does not look shorter.
 func (o Outage) Status() *usherv1alpha1.Outage {
 	if o == (Outage{}) {
 		return nil

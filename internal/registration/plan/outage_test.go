@@ -69,8 +69,8 @@ func TestDrainingAfterAnOutage(t *testing.T) {
 	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
 		drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 6 * time.Second})
 	plan := Make(f.Snapshot)
-	want := "callers of Registry discovery may hear of it as late as 2026-03-01T12:00:18Z, since they have to find the " +
-		"registry again: it was away from 2026-03-01T11:59:45Z to 2026-03-01T11:59:59Z"
+	want := "callers of Registry discovery may learn of it as late as 2026-03-01T12:00:18Z, because they have to reconnect first: " +
+		"the registry was away from 2026-03-01T11:59:45Z to 2026-03-01T11:59:59Z"
 	if len(plan.Waiting) != 1 || plan.Waiting[0].Reason != ReasonReconnecting || plan.Waiting[0].Message != want {
 		t.Fatalf("it waits for %+v, want %q", plan.Waiting, want)
 	}

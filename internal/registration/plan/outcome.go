@@ -10,117 +10,135 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
+// Outcome is what a plan says of one Registration.
+type Outcome struct {
+	Registration *usherv1alpha1.Registration
+	// Counts for the status.
+	Pods, Registered, Draining, NotReady int32
+	// PerRegistry has the Pods that callers find, by registry.
+	PerRegistry map[string]int32
+	// Targets to record before anything is written.
+	Targets []Target
+	// Kept are the recorded targets without those that were found empty.
+	Kept []Target
+	// Protected means that the Registration must have Usher's finalizer.
+	Protected bool
+	// Released means that nothing of it is left anywhere.
+	Released bool
+	// HasCloneSet means that there is a CloneSet to compare hooks with.
+	HasCloneSet bool
+	// SelectorErr is why spec.selector cannot be read.
+	SelectorErr error
+	// Missing are problems with the registries that it names.
+	Missing []Waiting
+}
+
 // outcome sums up what the plan says of one Registration.
-func (w *world) outcome(m *member, p *Plan) Outcome {
-	o := Outcome{Registration: m.registration, SelectorErr: m.selectorErr, Pods: int32(len(m.pods)),
-		HasCloneSet: len(m.sets) > 0}
+func (ix *index) outcome(r *registration, plan *Plan) Outcome {
+	o := Outcome{Registration: r.Registration, SelectorErr: r.selectorErr, Pods: int32(len(r.pods)),
+		HasCloneSet: len(r.sets) > 0, PerRegistry: map[string]int32{}}
+	for _, t := range r.targets() {
+		o.PerRegistry[t.Registry] += 0
+	}
+	for _, missing := range r.missing {
+		o.PerRegistry[missing.name] += 0
+		o.Missing = append(o.Missing, Waiting{Registration: r.Name, Registry: missing.name}.
+			because(missing.reason, missing.message(ix.Namespace)))
+	}
 	joining := false
-	for _, s := range m.pods {
-		serves, _ := s.serves(m)
+	for _, p := range r.pods {
+		serves, _ := p.serves(r)
 		joining = joining || serves
-		w.count(m, s, &o)
+		ix.count(r, p, &o)
 	}
-	o.PerRegistry = w.perRegistry(m)
-	for _, missing := range m.missing {
-		o.Missing = append(o.Missing, Waiting{Registration: m.name, Registry: missing.name}.
-			because(missing.reason, missing.message(w.Namespace)))
-	}
-	recorded := m.registration.Status.Targets
-	o.Targets = recorded
+	o.Targets = r.Status.Targets
 	if joining {
-		for _, place := range m.current {
-			o.Targets = append(slices.Clone(o.Targets), usherv1alpha1.Target(place))
-		}
+		o.Targets = slices.Concat(o.Targets, r.current)
 	}
 	o.Targets = SortedTargets(o.Targets)
 	o.Protected = len(o.Targets) > 0
-	for _, target := range SortedTargets(recorded) {
-		if !w.vacated(m, Place(target)) {
-			o.Kept = append(o.Kept, target)
+	for _, t := range SortedTargets(r.Status.Targets) {
+		if !ix.vacated(r, t) {
+			o.Kept = append(o.Kept, t)
 		}
 	}
-	o.Released = m.deleting && w.released(m)
-	if m.deleting && !o.Released {
-		p.Waiting = append(p.Waiting, w.unreachable(m)...)
+	o.Released = r.deleting && ix.released(r)
+	if r.deleting && !o.Released {
+		plan.Waiting = append(plan.Waiting, ix.unreachable(r)...)
 	}
 	return o
 }
 
-// SortedTargets returns a sorted copy without duplicates.
-func SortedTargets(targets []usherv1alpha1.Target) []usherv1alpha1.Target {
-	targets = slices.Clone(targets)
-	slices.SortFunc(targets, func(a, b usherv1alpha1.Target) int { return comparePlaces(Place(a), Place(b)) })
-	return slices.Compact(targets)
-}
-
-// count adds one Pod to the counts of the status.
-func (w *world) count(m *member, s *subject, o *Outcome) {
-	registered := len(m.current) > 0 && len(m.missing) == 0
-	for _, place := range m.current {
-		p := w.presence(m, place, s)
-		if p.err != nil {
-			// What was not listed in this pass is what the Pod says of it.
-			p.current = conditionStatus(s.pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
+// count adds one Pod to the counts of the status. For a target that this pass did not
+// list, the Pod's own condition counts.
+func (ix *index) count(r *registration, p *pod, o *Outcome) {
+	condition := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
+	registered := len(r.current) > 0 && len(r.missing) == 0
+	for _, t := range r.current {
+		found := ix.presence(r, t, p)
+		if found.err != nil {
+			found.current, found.serving = condition, condition
 		}
-		registered = registered && p.current
+		registered = registered && found.current
+		if found.serving {
+			o.PerRegistry[t.Registry]++
+		}
 	}
 	if registered {
 		o.Registered++
 	}
-	if !s.ready {
+	if !p.ready {
 		o.NotReady++
 	}
-	if s.pod.DeletionTimestamp != nil && len(s.ownFinalizers()) > 0 || slices.ContainsFunc(s.hooks, hook.leaving) {
+	if p.DeletionTimestamp != nil && len(p.ownFinalizers()) > 0 || slices.ContainsFunc(p.hooks, hook.leaving) {
 		o.Draining++
 	}
 }
 
-// vacated says whether a place that the member has left is known to list
-// nothing of it, or can never be asked again.
-func (w *world) vacated(m *member, place Place) bool {
-	if slices.Contains(m.current, place) {
+// vacated reports whether a target that the Registration has left is known to list nothing
+// of it, or can never be asked again.
+func (ix *index) vacated(r *registration, t Target) bool {
+	if slices.Contains(r.current, t) {
 		return false
 	}
-	if !slices.Contains(m.former, place) {
+	if !slices.Contains(r.former, t) {
 		return true
 	}
-	if _, err := w.look(place); err != nil {
+	listed, err := ix.look(t)
+	if err != nil {
 		return false
 	}
-	for _, e := range w.Listings[place].Entries {
-		if e.Owner.Cluster == w.Cluster && e.Owner.Namespace == w.Namespace && e.Owner.Registration == m.name {
+	for _, e := range listed.entries {
+		if e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name {
 			return false
 		}
 	}
 	return true
 }
 
-// released says whether a Registration that is being deleted can go.
-func (w *world) released(m *member) bool {
-	for _, place := range m.former {
-		if !w.vacated(m, place) {
+// released reports whether a Registration that is being deleted can go.
+func (ix *index) released(r *registration) bool {
+	for _, t := range r.former {
+		if !ix.vacated(r, t) {
 			return false
 		}
 	}
-	// Its Pods are let go first: afterwards nobody knows where they were.
-	for _, s := range w.subjects {
-		if len(s.members) == 0 && slices.Contains(s.leavers, m) && s.finalized() {
+	// Its Pods are released first: afterwards nobody knows where they were.
+	for _, p := range ix.pods {
+		if len(p.selectedBy) == 0 && slices.Contains(p.former, r) && p.hasFinalizer() {
 			return false
 		}
 	}
 	return true
 }
 
-// unreachable says what a Registration that is being deleted waits for.
-func (w *world) unreachable(m *member) []Waiting {
+// unreachable is what a Registration that is being deleted waits for.
+func (ix *index) unreachable(r *registration) []Waiting {
 	var waiting []Waiting
-	for _, place := range m.former {
-		if _, err := w.look(place); err != nil {
-			base := Waiting{
-				Registration: m.name, Gate: GateDeletion, Registry: place.Registry,
-				Since: m.registration.DeletionTimestamp.Time,
-			}
-			waiting = append(waiting, base.unknown(err))
+	for _, t := range r.former {
+		if _, err := ix.look(t); err != nil {
+			base := Waiting{Registration: r.Name, Gate: GateDeletion, Registry: t.Registry, Since: r.DeletionTimestamp.Time}
+			waiting = append(waiting, base.failed(err))
 		}
 	}
 	return waiting

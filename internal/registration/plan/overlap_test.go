@@ -39,7 +39,7 @@ func TestRegistrationsThatAPodHasLeft(t *testing.T) {
 	drained := func(f *fixture) *podBuilder {
 		b := left(f, appsv1alpha1.StatePreparingDelete).condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).
 			drained(GatePreDelete, 6*time.Second, map[string]time.Duration{"discovery": 5 * time.Second}).named("nginx,second")
-		f.Listings[place("discovery")] = Listing{}
+		f.Listings[target("discovery")] = Listing{}
 		return b
 	}
 	run(t, []planCase{
@@ -58,7 +58,7 @@ func TestRegistrationsThatAPodHasLeft(t *testing.T) {
 		}, []string{"patch a: registered=True(RegistryUnavailable)", "wait a leaving mesh RegistryUnavailable"}},
 		{"the finalizer waits for them", func(f *fixture) {
 			left(f, appsv1alpha1.StateNormal).terminating(0)
-			f.Listings[place("discovery")] = Listing{}
+			f.Listings[target("discovery")] = Listing{}
 			f.down("mesh")
 		}, []string{"patch a: registered=False(RegistryUnavailable)",
 			"wait a deletion mesh RegistryUnavailable", "again in 1m0s"}},
@@ -71,7 +71,7 @@ func TestRegistrationsThatAPodHasLeft(t *testing.T) {
 		}, []string{"patch a: unready-blocker-delete=false -" + ours + " in(nginx) -drain"}},
 		{"nobody waits for one that the Pod was never in", func(f *fixture) {
 			left(f, appsv1alpha1.StateNormal).named("nginx").terminating(0)
-			f.Listings[place("discovery")] = Listing{}
+			f.Listings[target("discovery")] = Listing{}
 			f.down("mesh")
 		}, []string{"patch a: -" + ours}},
 		{"nor for one that is no more", func(f *fixture) {

@@ -12,8 +12,8 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// PodPatch is what one pass changes on one Pod. It applies to the resource
-// version that was planned from and to no other.
+// PodPatch is what one pass changes on one Pod. It applies only to the resource version
+// that was planned from.
 type PodPatch struct {
 	// Pod is the one that was planned from; it is never modified.
 	Pod *corev1.Pod
@@ -22,12 +22,12 @@ type PodPatch struct {
 	// Drain is the record to write. DropDrain removes it.
 	Drain     *Record
 	DropDrain bool
-	// Registrations are the names to write of those that may have entries; nil leaves
-	// them as they are. They go with our finalizer.
+	// Registrations is the annotation of those that may have entries; nil leaves it as it
+	// is. It goes with Usher's finalizer.
 	Registrations *string
-	// Due are places that the Pod is new to. It may say that it is registered, as it is
-	// elsewhere, so that nothing else would have them listed.
-	Due []Place
+	// Due are targets that the Pod is new to. Its condition may be True because of other
+	// targets, and then nothing else would make a pass list these.
+	Due []Target
 	// AddFinalizers and RemoveFinalizers change the list; what else is in it stays.
 	AddFinalizers    []string
 	RemoveFinalizers []string
@@ -44,7 +44,7 @@ type Release struct {
 	Key  string
 	// Forced names the registries that had not confirmed at the deadline.
 	Forced []string
-	// Waits says for how long each registry held the hook, sorted by name.
+	// Waits are how long each registry held the hook, sorted by name.
 	Waits []RegistryWait
 }
 
@@ -68,7 +68,7 @@ func (p *PodPatch) removeLabel(key string) {
 	p.Labels[key] = nil
 }
 
-// ChangesMetadata says whether Metadata has something to send.
+// ChangesMetadata reports whether Metadata has something to send.
 func (p *PodPatch) ChangesMetadata() bool {
 	return len(p.Labels) > 0 || p.Drain != nil || p.DropDrain || p.Registrations != nil ||
 		len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0

@@ -157,7 +157,7 @@ func TestTrouble(t *testing.T) {
 		{"one that was deleted with entries in it does", func(f *fixture) {
 			f.registry("backup")
 			f.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
-			f.Registrations[0].Status.Targets = append(f.Registrations[0].Status.Targets, usherv1alpha1.Target(place("backup")))
+			f.Registrations[0].Status.Targets = append(f.Registrations[0].Status.Targets, target("backup"))
 			delete(f.Registries, "backup")
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery").terminating(time.Second)
 		}, []string{"remove discovery a", "patch a: registered=False(RegistryUnavailable)",
@@ -175,14 +175,14 @@ func TestTrouble(t *testing.T) {
 		}, []string{"patch a: registered=False(ForeignEntry)", "wait a created discovery ForeignEntry"}},
 		{"a change that was refused says why", func(f *fixture) {
 			b := f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours)
-			f.Failed = map[Place]map[string]error{place("discovery"): {
+			f.Failed = map[Target]map[string]error{target("discovery"): {
 				EntryID(b.pod): registry.Permanent(cmpErr("the address is not allowed")),
 			}}
 		}, []string{"put discovery a",
 			"patch a: registered=False(RegistryRefuses)", "wait a created discovery RegistryRefuses"}},
 		{"a deregistration that was refused holds the hook", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
-			f.Failed = map[Place]map[string]error{place("discovery"): {"": registry.Permanent(cmpErr("read-only"))}}
+			f.Failed = map[Target]map[string]error{target("discovery"): {"": registry.Permanent(cmpErr("read-only"))}}
 		}, []string{"remove discovery a", "patch a: drain(inPlaceUpdate 0s: ) registered=True(RegistryRefuses)",
 			"wait a inPlaceUpdate discovery RegistryRefuses", "again in 1m0s"}},
 	})
@@ -417,7 +417,7 @@ func TestSeveralRegistrations(t *testing.T) {
 
 func TestNothingIsAssumedOfWhatWasNotListed(t *testing.T) {
 	f := newFixture()
-	f.Listings = map[Place]Listing{}
+	f.Listings = map[Target]Listing{}
 	f.add("a", appsv1alpha1.StateNormal).registered()
 	f.add("b", appsv1alpha1.StatePreparingUpdate).registered()
 	f.add("c", appsv1alpha1.StateNormal).registered().terminating(0)

@@ -27,8 +27,8 @@ func Ready(pod *corev1.Pod) (bool, string) {
 	return true, ""
 }
 
-// unready says why callers could not use the Pod even if its node answers; empty
-// if they could. Our own readiness gate does not count: it waits for us.
+// unready is why callers could not use the Pod even if its node answers; empty if they
+// could. Usher's own readiness gate does not count: it waits for Usher.
 func unready(pod *corev1.Pod) string {
 	switch {
 	case pod.DeletionTimestamp != nil:

@@ -25,6 +25,15 @@ const (
 	GateDeletion Gate = "deletion"
 )
 
+// leaves reports whether a Pod at the gate waits to leave a registry.
+func (g Gate) leaves() bool {
+	switch g {
+	case GateInPlaceUpdate, GatePreDelete, GateLeaving, GateDeletion:
+		return true
+	}
+	return false
+}
+
 // Reason is why a Pod waits, in status and events.
 type Reason string
 

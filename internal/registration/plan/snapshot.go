@@ -14,20 +14,13 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// Place is a service in a registry: what one List covers.
-type Place struct {
-	// Registry is the name of the Registry object.
-	Registry string
-	// Prefix is where the Registry keeps its services; empty for kinds without one.
-	Prefix string
-	// Service is the name that callers ask for.
-	Service string
-}
+// Target is a service in a registry: what one List covers.
+type Target = usherv1alpha1.Target
 
-// String is the place as drain records name it.
-func (p Place) String() string { return p.Registry + "/" + p.Prefix + "/" + p.Service }
+// nameOf is the target's name in drain records.
+func nameOf(t Target) string { return t.Registry + "/" + t.Prefix + "/" + t.Service }
 
-func comparePlaces(a, b Place) int {
+func compareTargets(a, b Target) int {
 	return cmp.Or(strings.Compare(a.Registry, b.Registry), strings.Compare(a.Prefix, b.Prefix),
 		strings.Compare(a.Service, b.Service))
 }
@@ -36,12 +29,12 @@ func comparePlaces(a, b Place) int {
 type RegistryState struct {
 	// Prefix is where new entries go.
 	Prefix string
-	// Denied says that spec.namespaces leaves this namespace out.
+	// Denied means that spec.namespaces leaves this namespace out.
 	Denied bool
-	// Leaving says that the object is being deleted: what is there may be kept
-	// up and removed, and no Registration may begin to use it.
+	// Leaving means that the object is being deleted: existing entries may be kept up and
+	// removed, and no Registration may begin to use it.
 	Leaving bool
-	// HoldsBack says that entries of weight 0 stay there and get no callers.
+	// HoldsBack means that entries of weight 0 stay there and get no callers.
 	HoldsBack bool
 	// Outage is when it last did not answer.
 	Outage Outage
@@ -49,21 +42,22 @@ type RegistryState struct {
 	Err error
 }
 
-// Listing is what a place had when it was listed in this pass.
+// Listing is what a target listed in this pass.
 type Listing struct {
 	// Entries are those of all owners.
 	Entries []registry.Entry
-	// Err says why Entries is not known.
+	// Err is why Entries is not known.
 	Err error
 }
 
-// Snapshot is all that a plan depends on.
+// Snapshot is everything that a plan is made from. Nothing in it may change while a plan
+// is made, and the plan shares its objects.
 type Snapshot struct {
 	// Now is the time of the pass.
 	Now time.Time
 	// Cluster is the UID of the kube-system namespace.
 	Cluster string
-	// Namespace that the pass looks after.
+	// Namespace is the one that the pass reconciles.
 	Namespace string
 	// Registrations of the namespace, sorted by name.
 	Registrations []*usherv1alpha1.Registration
@@ -75,15 +69,15 @@ type Snapshot struct {
 	Registries map[string]RegistryState
 	// Known has "namespace/name" of every Registration of the cluster.
 	Known map[string]bool
-	// Listings of this pass. A place that is missing was not listed.
-	Listings map[Place]Listing
-	// Failed has, for each place, why changes that this pass tried were not made:
-	// by entry ID, or under "" for all of them.
-	Failed map[Place]map[string]error
-	// Due are places to be compared although no Pod asks for it.
-	Due map[Place]bool
-	// Sweep are places whose orphans are looked for in this pass.
-	Sweep map[Place]bool
-	// Suspects are the orphans that the previous sweep of a place found and left.
-	Suspects map[Place]map[string]bool
+	// Listings of this pass. A target that is missing was not listed.
+	Listings map[Target]Listing
+	// Failed has, for each target, why changes that this pass tried were not made: by
+	// entry ID, or under "" for all of them.
+	Failed map[Target]map[string]error
+	// Due are targets to be compared although no Pod asks for it.
+	Due map[Target]bool
+	// Sweep are targets whose orphans are looked for in this pass.
+	Sweep map[Target]bool
+	// Suspects are the orphans that the previous sweep of a target found and left.
+	Suspects map[Target]map[string]bool
 }

@@ -111,7 +111,7 @@ func failsOver(f *fixture) {
 
 // hold takes the Pod's entry in discovery out of service.
 func (b *podBuilder) hold() *podBuilder {
-	entries := b.f.Listings[place("discovery")].Entries
+	entries := b.f.Listings[target("discovery")].Entries
 	for i := range entries {
 		if entries[i].ID == EntryID(b.pod) {
 			entries[i].Weight = 0
@@ -209,7 +209,7 @@ func TestStay(t *testing.T) {
 			f.registration("second", "mesh")
 			b := f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
 			e := b.entry("second")
-			f.Listings[place("mesh")] = Listing{Entries: append(f.Listings[place("mesh")].Entries, e)}
+			f.Listings[target("mesh")] = Listing{Entries: append(f.Listings[target("mesh")].Entries, e)}
 		}, []string{"remove mesh a", "patch a: drain(inPlaceUpdate 0s: )",
 			"wait a inPlaceUpdate mesh StillListed", "again in 1m0s"}},
 		{"and the record of its drain stays", func(f *fixture) {
@@ -219,7 +219,7 @@ func TestStay(t *testing.T) {
 			b := f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).in("discovery").
 				drained(GateInPlaceUpdate, 10*time.Second, nil).condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 			b.pod.Annotations[usherv1alpha1.AnnotationDrain] = `{"gate":"inPlaceUpdate","began":"` +
-				epoch.Add(-10*time.Second).Format(time.RFC3339) + `","gone":{"second@` + place("mesh").String() + `":"` +
+				epoch.Add(-10*time.Second).Format(time.RFC3339) + `","gone":{"second@` + nameOf(target("mesh")) + `":"` +
 				epoch.Add(-3*time.Second).Format(time.RFC3339) + `"}}`
 		}, []string{"patch a: registered=False(Propagation)",
 			"wait a inPlaceUpdate mesh Propagation", "again in 2s"}},

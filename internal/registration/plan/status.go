@@ -5,6 +5,8 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +19,10 @@ import (
 // maxNamed bounds how many waits or findings one condition's message names.
 const maxNamed = 3
 
-// Status computes the status of one Registration from a plan.
+// maxError bounds a registry's error in a status, in bytes.
+const maxError = 512
+
+// Status returns the status of one Registration after a plan.
 func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Time) usherv1alpha1.RegistrationStatus {
 	r := o.Registration
 	next := *r.Status.DeepCopy()
@@ -37,6 +42,46 @@ func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Tim
 	return next
 }
 
+// registryPods sums up the Pods of each of the Registration's registries.
+func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []usherv1alpha1.RegistryPods {
+	all := make([]usherv1alpha1.RegistryPods, 0, len(o.PerRegistry))
+	for _, name := range slices.Sorted(maps.Keys(o.PerRegistry)) {
+		one := usherv1alpha1.RegistryPods{Name: name, Registered: o.PerRegistry[name]}
+		if err := registries[name].Err; err != nil {
+			one.Error = err.Error()
+		}
+		for _, missing := range o.Missing {
+			if missing.Registry == name {
+				one.Error = missing.Message
+			}
+		}
+		countWaits(&one, o.Registration.Name, p.Waiting)
+		one.Error = Shorten(one.Error, maxError)
+		all = append(all, one)
+	}
+	return all
+}
+
+// countWaits adds the Pods of a Registration that wait for the registry.
+func countWaits(one *usherv1alpha1.RegistryPods, registration string, waits []Waiting) {
+	leaving := map[string]bool{}
+	for _, wait := range waits {
+		if wait.Registration != registration || wait.Registry != one.Name || wait.Pod == "" {
+			continue
+		}
+		leaving[wait.Pod] = leaving[wait.Pod] || wait.Gate.leaves()
+		if wait.Reason == ReasonRegistryRefuses || wait.Reason == ReasonRegistryUnavailable {
+			one.Error = cmp.Or(one.Error, wait.Message)
+		}
+	}
+	for _, leaves := range leaving {
+		one.Waiting++
+		if leaves {
+			one.Draining++
+		}
+	}
+}
+
 func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condition {
 	c := metav1.Condition{Type: usherv1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	switch {
@@ -52,7 +97,7 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 	var down []Waiting
 	for _, name := range o.Registration.Spec.Registries {
 		if err := registries[name].Err; err != nil {
-			down = append(down, Waiting{Registry: name}.unknown(err))
+			down = append(down, Waiting{Registry: name}.failed(err))
 		}
 	}
 	if len(down) > 0 {
@@ -64,8 +109,8 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 	return c
 }
 
-// waitingCondition names Pods that wait for a registry. A Pod that waits for
-// its own readiness, or for callers' caches, is on its way.
+// waitingCondition names Pods that wait for a registry. A Pod that waits until it is ready,
+// or for callers' caches, makes progress.
 func waitingCondition(o Outcome, p Plan) metav1.Condition {
 	var waits []Waiting
 	reason := ReasonWaiting
@@ -92,7 +137,7 @@ func waitingCondition(o Outcome, p Plan) metav1.Condition {
 	}
 }
 
-// onItsWay says whether the Pod needs nobody's attention.
+// onItsWay reports whether the Pod makes progress without anybody's attention.
 func (r Reason) onItsWay() bool {
 	switch r {
 	case ReasonPodNotReady, ReasonPropagation, ReasonReconnecting, ReasonNotListed, ReasonNotAsked, ReasonRateLimited:
@@ -140,19 +185,19 @@ func matchedCondition(o Outcome, p Plan) metav1.Condition {
 
 // validCondition names values of Pods that cannot be used.
 func validCondition(o Outcome, p Plan) metav1.Condition {
-	var found []Misfit
-	for _, f := range p.Misfits {
+	var found []InvalidValue
+	for _, f := range p.InvalidValues {
 		if f.Registration == o.Registration.Name {
 			found = append(found, f)
 		}
 	}
 	if len(found) == 0 {
 		return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionTrue,
-			Reason: ReasonValid, Message: "Whatever is taken from Pods can be used."}
+			Reason: ReasonValid, Message: "All values that are taken from Pods can be used."}
 	}
 	return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionFalse,
 		Reason:  ReasonInstanceInvalid,
-		Message: joinMessages(found, func(f Misfit) string { return "Pod " + f.Pod.Name + ": " + f.Message })}
+		Message: joinMessages(found, func(f InvalidValue) string { return "Pod " + f.Pod.Name + ": " + f.Message })}
 }
 
 func joinMessages[T any](all []T, message func(T) string) string {

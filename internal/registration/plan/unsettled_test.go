@@ -15,7 +15,7 @@ const inFlight = "it waits for 2 sessions on HAProxy 10.0.0.1:9999"
 
 // unsettle marks the Pod's entry in Registry discovery.
 func (b *podBuilder) unsettle(why string) *podBuilder {
-	listing := b.f.Listings[place("discovery")]
+	listing := b.f.Listings[target("discovery")]
 	for i := range listing.Entries {
 		if listing.Entries[i].ID == EntryID(b.pod) {
 			listing.Entries[i].Unsettled = why
@@ -85,7 +85,7 @@ func TestMetadataThatCannotBeKept(t *testing.T) {
 	if p := Make(f.Snapshot); len(p.Changes) != 1 {
 		t.Errorf("metadata that is missing is not written: %v", render(p))
 	}
-	f.Listings[place("discovery")].Entries[0].NoMetadata = true
+	f.Listings[target("discovery")].Entries[0].NoMetadata = true
 	if p := Make(f.Snapshot); len(p.Changes) != 0 {
 		t.Errorf("metadata is written again and again: %v", render(p))
 	}

@@ -28,16 +28,18 @@ const (
 	maxWeight = 65535
 )
 
-// values are what of an entry may come from the Pod itself.
+// values are the parts of an entry that may come from the Pod itself.
 type values struct {
 	weight   int32
 	metadata map[string]string
-	// bad says what of the Pod could not be used, and what stands in for it.
+	// bad are the values of the Pod that could not be used, and what replaces them.
 	bad []string
+	// digest differs if weight or metadata do.
+	digest string
 }
 
-// valuesOf reads the Pod as spec.instance says. Nothing that a Pod has can keep
-// it from being registered: what cannot be used is left out.
+// valuesOf reads the Pod as spec.instance says. No value of a Pod can prevent its
+// registration: unusable ones are left out.
 func valuesOf(i *usherv1alpha1.Instance, pod *corev1.Pod) values {
 	v := values{weight: max(i.Weight, 1)}
 	if i.WeightFrom != nil {
@@ -92,8 +94,8 @@ func (v *values) readTags(i *usherv1alpha1.Instance, pod *corev1.Pod) []string {
 	return slices.Compact(tags)
 }
 
-// read returns a field of the Pod; false if the Pod does not have it, or it
-// cannot be handed on.
+// read returns a field of the Pod; false if the Pod does not have it, or it cannot be
+// used.
 func (v *values) read(path string, pod *corev1.Pod) (string, bool) {
 	value, ok := podField(pod, path)
 	switch {
@@ -139,29 +141,31 @@ func podField(pod *corev1.Pod, path string) (value string, ok bool) {
 	return value, value != ""
 }
 
-// readsPods says whether entries depend on more of a Pod than its address.
+// readsPods reports whether entries depend on more of a Pod than its address.
 func readsPods(i *usherv1alpha1.Instance) bool {
 	return i.WeightFrom != nil || len(i.TagsFrom) > 0 || len(i.MetadataFrom) > 0
 }
 
-// Misfit is a value of a Pod that cannot be used.
-type Misfit struct {
+// InvalidValue is a value of a Pod that cannot be used.
+type InvalidValue struct {
 	// Registration that asks for it.
 	Registration string
 	// Pod that has it.
 	Pod *corev1.Pod
-	// Message says what is wrong and what stands in for it.
+	// Message says what is wrong, and what replaces the value.
 	Message string
 }
 
-// misfits are the values that the Pods of every Registration have and that
-// cannot be used.
-func (w *world) misfits() []Misfit {
-	var all []Misfit
-	for _, m := range w.members {
-		for _, s := range m.pods {
-			for _, message := range s.valuesFor(m).bad {
-				all = append(all, Misfit{Registration: m.name, Pod: s.pod, Message: message})
+// invalidValues are the values of the Registrations' Pods that cannot be used.
+func (ix *index) invalidValues() []InvalidValue {
+	var all []InvalidValue
+	for _, r := range ix.registrations {
+		if r.static != nil {
+			continue
+		}
+		for _, p := range r.pods {
+			for _, message := range p.valuesFor(r).bad {
+				all = append(all, InvalidValue{Registration: r.Name, Pod: p.Pod, Message: message})
 			}
 		}
 	}
@@ -174,23 +178,39 @@ type ValueKey struct {
 	Pod          types.UID
 }
 
-// Values returns digests of what entries take from Pods, and the places where a Pod's
+// Values returns digests of what entries take from Pods, and the targets where a Pod's
 // entry is outdated because its digest is another one than before.
-func Values(snapshot Snapshot, before map[ValueKey]string) (now map[ValueKey]string, outdated []Place) {
-	w := newWorld(snapshot)
+func Values(snapshot Snapshot, before map[ValueKey]string) (now map[ValueKey]string, outdated []Target) {
+	ix := newIndex(snapshot)
 	now = map[ValueKey]string{}
-	for _, m := range w.members {
-		if m.static != nil {
+	for _, r := range ix.registrations {
+		if r.static != nil {
 			continue
 		}
-		for _, s := range m.pods {
-			key, v := ValueKey{m.name, s.pod.UID}, s.valuesFor(m)
-			// Maps are printed in the order of their keys.
-			now[key] = fmt.Sprintf("%d %q", v.weight, v.metadata)
+		for _, p := range r.pods {
+			key := ValueKey{r.Name, p.UID}
+			now[key] = p.valuesFor(r).digest
 			if old, known := before[key]; known && old != now[key] {
-				outdated = append(outdated, m.current...)
+				outdated = append(outdated, r.current...)
 			}
 		}
 	}
 	return now, outdated
+}
+
+// valuesFor returns what the Registration's entries take from the Pod.
+func (p *pod) valuesFor(r *registration) *values {
+	if r.static != nil {
+		return r.static
+	}
+	if p.values[r] == nil {
+		if p.values == nil {
+			p.values = map[*registration]*values{}
+		}
+		v := valuesOf(&r.Spec.Instance, p.Pod)
+		// Maps are printed in the order of their keys.
+		v.digest = fmt.Sprintf("%d %q", v.weight, v.metadata)
+		p.values[r] = &v
+	}
+	return p.values[r]
 }

@@ -39,50 +39,50 @@ type gateKeys struct {
 	answered []string
 }
 
-func gatesOf(m *member, set *appsv1alpha1.CloneSet) []gateKeys {
+func gatesOf(r *registration, set *appsv1alpha1.CloneSet) []gateKeys {
 	lifecycle := appsv1alpha1.Lifecycle{}
 	if set.Spec.Lifecycle != nil {
 		lifecycle = *set.Spec.Lifecycle
 	}
-	hooks := m.registration.Spec.Hooks
+	hooks := r.Spec.Hooks
 	gates := []gateKeys{
 		{gate: GatePreNormal, hook: lifecycle.PreNormal, named: hooks.PreNormal},
 		{gate: GateInPlaceUpdate, hook: lifecycle.InPlaceUpdate, named: hooks.InPlaceUpdate},
 		{gate: GatePreDelete, hook: lifecycle.PreDelete, named: hooks.PreDelete},
 	}
 	for i, g := range gates {
-		gates[i].answered = m.answers(g.named, g.hook)
+		gates[i].answered = r.answeredKeys(g.named, g.hook)
 	}
 	return gates
 }
 
 // findings compares the hooks that Registrations name with those that the
 // CloneSets of their Pods use.
-func (w *world) findings() []Finding {
+func (ix *index) findings() []Finding {
 	var all []Finding
-	for _, m := range w.members {
-		if m.deleting {
+	for _, r := range ix.registrations {
+		if r.deleting {
 			continue
 		}
-		all = append(all, unused(m, m.sets)...)
-		for _, set := range m.sets {
-			all = append(all, w.unanswered(m, set)...)
+		all = append(all, unused(r, r.sets)...)
+		for _, set := range r.sets {
+			all = append(all, ix.unanswered(r, set)...)
 		}
 	}
 	return all
 }
 
-// cloneSetsOf finds the CloneSets of a member whose Pods are known.
-func (w *world) cloneSetsOf(m *member) []*appsv1alpha1.CloneSet {
+// cloneSetsOf finds the CloneSets that create Pods for the Registration, or own some.
+func (ix *index) cloneSetsOf(r *registration) []*appsv1alpha1.CloneSet {
 	owners := map[types.UID]bool{}
-	for _, s := range m.pods {
-		if owner := metav1.GetControllerOf(s.pod); owner != nil {
+	for _, p := range r.pods {
+		if owner := metav1.GetControllerOf(p.Pod); owner != nil {
 			owners[owner.UID] = true
 		}
 	}
 	var sets []*appsv1alpha1.CloneSet
-	for _, set := range w.CloneSets {
-		if owners[set.UID] || m.selector.Matches(templateLabels(set)) {
+	for _, set := range ix.CloneSets {
+		if owners[set.UID] || r.selector.Matches(templateLabels(set)) {
 			sets = append(sets, set)
 		}
 	}
@@ -97,8 +97,8 @@ func templateLabels(set *appsv1alpha1.CloneSet) labels.Set {
 	return out
 }
 
-// unused finds the keys that the member names and none of the CloneSets uses.
-func unused(m *member, sets []*appsv1alpha1.CloneSet) []Finding {
+// unused finds the keys that the Registration names and none of the CloneSets uses.
+func unused(r *registration, sets []*appsv1alpha1.CloneSet) []Finding {
 	if len(sets) == 0 {
 		return nil
 	}
@@ -108,43 +108,43 @@ func unused(m *member, sets []*appsv1alpha1.CloneSet) []Finding {
 	created := false
 	for _, set := range sets {
 		names = append(names, set.Name)
-		for _, g := range gatesOf(m, set) {
-			used[g.gate] = used[g.gate] || holdOf(g.hook, g.named).used()
+		for _, g := range gatesOf(r, set) {
+			used[g.gate] = used[g.gate] || keyIn(g.hook, g.named).used()
 		}
-		_, has := templateLabels(set)[m.registration.Spec.Hooks.Created]
+		_, has := templateLabels(set)[r.Spec.Hooks.Created]
 		created = created || has
 	}
 	add := func(gate Gate, key, remedy string) {
 		found = append(found, Finding{
-			Registration: m.name, CloneSet: sets[0], Reason: ReasonHookUnused, Key: key,
+			Registration: r.Name, CloneSet: sets[0], Reason: ReasonHookUnused, Key: key,
 			Message: fmt.Sprintf("hooks.%s names %s, which CloneSet %s does not use: %s, or take it out of hooks.%s",
 				gate, key, strings.Join(names, ", "), remedy, gate),
 		})
 	}
-	for _, g := range gatesOf(m, sets[0]) {
+	for _, g := range gatesOf(r, sets[0]) {
 		if g.named != "" && !used[g.gate] {
 			add(g.gate, g.named, fmt.Sprintf("add it to spec.lifecycle.%s of the CloneSet", g.gate))
 		}
 	}
-	if key := m.registration.Spec.Hooks.Created; key != "" && !created {
-		add(GateCreated, key, fmt.Sprintf("add the label %s: %q to its Pod template", key, createdHolds))
+	if key := r.Spec.Hooks.Created; key != "" && !created {
+		add(GateCreated, key, fmt.Sprintf("add the label %s: %q to its Pod template", key, createdPending))
 	}
 	return found
 }
 
 // unanswered finds the keys of the CloneSet that no Registration of its Pods names.
-func (w *world) unanswered(m *member, set *appsv1alpha1.CloneSet) []Finding {
+func (ix *index) unanswered(r *registration, set *appsv1alpha1.CloneSet) []Finding {
 	var found []Finding
-	for _, g := range gatesOf(m, set) {
+	for _, g := range gatesOf(r, set) {
 		for _, key := range keysOf(g.hook) {
-			if w.answeredBy(set, g.gate, key) {
+			if ix.answeredBy(set, g.gate, key) {
 				continue
 			}
 			found = append(found, Finding{
-				Registration: m.name, CloneSet: set, Reason: ReasonHookUnanswered, Key: key,
+				Registration: r.Name, CloneSet: set, Reason: ReasonHookUnanswered, Key: key,
 				Message: fmt.Sprintf("no Registration answers %s in spec.lifecycle.%s of CloneSet %s: its Pods wait "+
 					"there unless another operator answers; name it in hooks.%s, or call it %s%s%s",
-					key, g.gate, set.Name, g.gate, m.name, usherv1alpha1.HookDomain, g.gate),
+					key, g.gate, set.Name, g.gate, r.Name, usherv1alpha1.HookDomain, g.gate),
 			})
 		}
 	}
@@ -160,12 +160,12 @@ func keysOf(hook *appsv1alpha1.LifecycleHook) []string {
 	return slices.Compact(keys)
 }
 
-func (w *world) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {
-	for _, m := range w.members {
-		if m.deleting || !slices.Contains(m.sets, set) {
+func (ix *index) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {
+	for _, r := range ix.registrations {
+		if r.deleting || !slices.Contains(r.sets, set) {
 			continue
 		}
-		for _, g := range gatesOf(m, set) {
+		for _, g := range gatesOf(r, set) {
 			if g.gate == gate && slices.Contains(g.answered, key) {
 				return true
 			}

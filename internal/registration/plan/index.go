@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// index is a snapshot with its objects tied together: which Registration selects which
+// Pod, and what each target lists.
+type index struct {
+	Snapshot
+	// registrations and pods are those of the snapshot, in its order.
+	registrations []*registration
+	pods          []*pod
+	byUID         map[types.UID]*pod
+	listings      map[Target]*listing
+}
+
+// registration is a Registration with its targets and Pods.
+type registration struct {
+	*usherv1alpha1.Registration
+	selector    labels.Selector
+	selectorErr error
+	deleting    bool
+	// current are the targets where its Pods belong, former those where it may have left
+	// entries. Both are sorted.
+	current, former []Target
+	// missing are registries that it names and cannot use.
+	missing []missingRegistry
+	pods    []*pod
+	// sets are the CloneSets that create Pods for it, or own some, by name.
+	sets []*appsv1alpha1.CloneSet
+	// kept are Pods that stay listed although their nodes do not answer.
+	kept map[*pod]*kept
+	// static are the values of all Pods' entries, if they do not come from Pods.
+	static *values
+}
+
+type missingRegistry struct {
+	name   string
+	reason Reason
+	// leaving means that there is one, which is being deleted.
+	leaving bool
+}
+
+// targets are all where the Registration may have entries.
+func (r *registration) targets() []Target { return slices.Concat(r.current, r.former) }
+
+// pod is a Pod with its Registrations.
+type pod struct {
+	*corev1.Pod
+	// selectedBy are the Registrations that select it, by name; former are others that
+	// may have entries of it, or that select it and are being deleted.
+	selectedBy, former []*registration
+	// names are the Registrations that the Pod's annotation names; nil without one.
+	names     []string
+	lifecycle appsv1alpha1.Lifecycle
+	state     appsv1alpha1.LifecycleState
+	ready     bool
+	// unready is why it is not ready.
+	unready string
+	// silent means that only its node does not answer.
+	silent      bool
+	silentSince time.Time
+	// id is that of its entries; hooks are those that wait for Usher in its state.
+	id    string
+	hooks []hook
+	// values are what entries take from the Pod.
+	values map[*registration]*values
+}
+
+// listing is what a target lists, by entry ID and by Pod.
+type listing struct {
+	entries []registry.Entry
+	byID    map[string]*registry.Entry
+	byPod   map[types.UID][]*registry.Entry
+}
+
+func newIndex(snapshot Snapshot) *index {
+	ix := &index{Snapshot: snapshot, byUID: map[types.UID]*pod{}, listings: map[Target]*listing{}}
+	for _, r := range snapshot.Registrations {
+		ix.registrations = append(ix.registrations, ix.newRegistration(r))
+	}
+	cloneSets := map[types.UID]*appsv1alpha1.CloneSet{}
+	for _, set := range snapshot.CloneSets {
+		cloneSets[set.UID] = set
+	}
+	for _, object := range snapshot.Pods {
+		p := ix.newPod(object, cloneSets)
+		ix.pods = append(ix.pods, p)
+		ix.byUID[p.UID] = p
+		for _, r := range p.selectedBy {
+			r.pods = append(r.pods, p)
+		}
+	}
+	for _, r := range ix.registrations {
+		r.sets = ix.cloneSetsOf(r)
+		ix.keepSilent(r)
+	}
+	return ix
+}
+
+func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registration {
+	r := &registration{Registration: object, deleting: object.DeletionTimestamp != nil}
+	if r.selector, r.selectorErr = metav1.LabelSelectorAsSelector(&r.Spec.Selector); r.selectorErr != nil {
+		r.selector = labels.Nothing()
+	}
+	if !readsPods(&r.Spec.Instance) {
+		static := valuesOf(&r.Spec.Instance, nil)
+		r.static = &static
+	}
+	if !r.deleting {
+		ix.findCurrent(r)
+	}
+	ix.findFormer(r)
+	return r
+}
+
+// findCurrent sorts the registries that the spec names into usable and missing ones.
+func (ix *index) findCurrent(r *registration) {
+	for _, name := range slices.Sorted(slices.Values(r.Spec.Registries)) {
+		state, exists := ix.Registries[name]
+		target := Target{Registry: name, Prefix: state.Prefix, Service: r.Spec.Instance.Service}
+		recorded := slices.Contains(r.Status.Targets, target)
+		switch {
+		case !exists, state.Leaving && !recorded:
+			r.missing = append(r.missing, missingRegistry{name, ReasonRegistryNotFound, state.Leaving})
+		case state.Denied:
+			r.missing = append(r.missing, missingRegistry{name, ReasonRegistryNotAllowed, false})
+		default:
+			r.current = append(r.current, target)
+		}
+	}
+}
+
+// findFormer finds where the Registration may have left entries. If the Registry object
+// is gone, nobody can list the target: it holds no Pod, unless the spec still names it.
+func (ix *index) findFormer(r *registration) {
+	for _, t := range r.Status.Targets {
+		_, exists := ix.Registries[t.Registry]
+		named := !r.deleting && slices.Contains(r.Spec.Registries, t.Registry)
+		if (exists || named) && !slices.Contains(r.current, t) {
+			r.former = append(r.former, t)
+		}
+	}
+	slices.SortFunc(r.former, compareTargets)
+}
+
+func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *pod {
+	p := &pod{Pod: object, state: StateOf(object), id: EntryID(object)}
+	p.ready, p.unready = Ready(object)
+	p.silentSince, p.silent = Silent(object)
+	if owner := metav1.GetControllerOf(object); owner != nil {
+		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
+			p.lifecycle = *set.Spec.Lifecycle
+		}
+	}
+	if names, ok := object.Annotations[usherv1alpha1.AnnotationRegistrations]; ok {
+		p.names = strings.Split(names, ",")
+	}
+	for _, r := range ix.registrations {
+		switch selects := r.selector.Matches(labels.Set(object.Labels)); {
+		case selects && !r.deleting:
+			p.selectedBy = append(p.selectedBy, r)
+		case selects, p.mayBeListedBy(r):
+			p.former = append(p.former, r)
+		}
+	}
+	p.hooks = hooksAt(p)
+	return p
+}
+
+// StateOf is the Pod's lifecycle state. Pods of other controllers have none and are
+// Normal.
+func StateOf(pod *corev1.Pod) appsv1alpha1.LifecycleState {
+	return cmp.Or(appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]),
+		appsv1alpha1.StateNormal)
+}
+
+// hasFinalizer reports whether Usher's finalizer holds the Pod.
+func (p *pod) hasFinalizer() bool { return slices.Contains(p.Finalizers, usherv1alpha1.Finalizer) }
+
+// hasRecord reports whether the Pod carries a drain record.
+func (p *pod) hasRecord() bool {
+	_, ok := p.Annotations[usherv1alpha1.AnnotationDrain]
+	return ok
+}
+
+// mayBeListedBy reports whether the Registration may have entries of the Pod: Usher's
+// finalizer is there, and the annotation names the Registration, or there is none yet.
+func (p *pod) mayBeListedBy(r *registration) bool {
+	return p.hasFinalizer() && (p.names == nil || slices.Contains(p.names, r.Name))
+}
+
+// deselected are the Registrations that do not select the Pod any more, and may still have
+// entries of it.
+func (p *pod) deselected() []*registration {
+	return slices.DeleteFunc(slices.Clone(p.former), func(r *registration) bool { return !p.mayBeListedBy(r) })
+}
+
+// all are the Registrations that may have entries of the Pod.
+func (p *pod) all() []*registration { return slices.Concat(p.selectedBy, p.former) }
+
+// protected reports whether entries may be written for the Pod: they are found again,
+// whoever deletes it and whatever its labels become.
+func (p *pod) protected() bool {
+	return p.hasFinalizer() && !p.hasRecord() &&
+		!slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return !p.mayBeListedBy(r) })
+}
+
+// stateSince is when the Pod entered its lifecycle state, zero if it is not known.
+func (p *pod) stateSince() time.Time {
+	at, err := time.Parse(time.RFC3339, p.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+var errNotListed = errors.New("it was not listed in this pass")
+
+// look returns what a target lists, or why that is not known.
+func (ix *index) look(t Target) (*listing, error) {
+	listed, ok := ix.Listings[t]
+	state, exists := ix.Registries[t.Registry]
+	switch {
+	case !exists:
+		return nil, fmt.Errorf("there is no Registry %q: create it, or take it out of spec.registries", t.Registry)
+	case !ok && state.Err != nil:
+		return nil, state.Err
+	case !ok:
+		return nil, errNotListed
+	case listed.Err != nil:
+		return nil, listed.Err
+	}
+	if ix.listings[t] == nil {
+		ix.listings[t] = ix.newListing(listed.Entries)
+	}
+	return ix.listings[t], nil
+}
+
+func (ix *index) newListing(entries []registry.Entry) *listing {
+	l := &listing{
+		entries: entries, byID: make(map[string]*registry.Entry, len(entries)),
+		byPod: make(map[types.UID][]*registry.Entry, len(entries)),
+	}
+	for i := range entries {
+		e := &entries[i]
+		l.byID[e.ID] = e
+		if e.Owner.Cluster == ix.Cluster {
+			uid := types.UID(e.Owner.PodUID)
+			l.byPod[uid] = append(l.byPod[uid], e)
+		}
+	}
+	return l
+}
