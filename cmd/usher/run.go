@@ -82,14 +82,14 @@ func parse(args []string) (*settings, error) {
 	}
 	for _, half := range strings.Split(s.controllers, ",") {
 		if half != halfCloneSet && half != halfRegistration {
-			return nil, fmt.Errorf("--controllers: %q is none of %s, %s", half, halfCloneSet, halfRegistration)
+			return nil, fmt.Errorf("--controllers: %q is neither %s nor %s", half, halfCloneSet, halfRegistration)
 		}
 	}
 	if s.servesXDS() && !s.runs(halfRegistration) {
 		return nil, fmt.Errorf("--xds-bind-address needs %s among --controllers", halfRegistration)
 	}
 	if !s.servesXDS() && s.xds.TLS != (xds.TLSFiles{}) {
-		return nil, errors.New("--xds-tls-cert, --xds-tls-key and --xds-client-ca need --xds-bind-address: set it too")
+		return nil, errors.New("--xds-tls-cert, --xds-tls-key and --xds-client-ca need --xds-bind-address")
 	}
 	if s.parallel < 1 {
 		return nil, fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)

@@ -28,7 +28,7 @@ func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServe
 	config.Timeout = askFor
 	found, err := askServer(config)
 	if err != nil {
-		logger.Info("The API server does not say which version it has", "reason", err.Error())
+		logger.Info("Cannot read the version of the API server", "reason", err.Error())
 		return found
 	}
 	for _, warning := range found.warnings(s.runs(halfCloneSet)) {

@@ -60,7 +60,7 @@ func TestCheckServer(t *testing.T) {
 		"no version":                    {"", "cloneset", resize, []string{"cannot be read; Usher supports"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said, found := told(t, test.controllers, serverWith(t, test.version, test.resources...))
+			said, found := warnings(t, test.controllers, serverWith(t, test.version, test.resources...))
 			if found.noResize != (len(test.resources) < len(resize)) {
 				t.Errorf("no resize: %v", found.noResize)
 			}
@@ -77,7 +77,7 @@ func TestCheckServer(t *testing.T) {
 }
 
 // told returns the lines that the check logs, and what it found.
-func told(t *testing.T, controllers string, config *rest.Config) (lines []string, found apiServer) {
+func warnings(t *testing.T, controllers string, config *rest.Config) (lines []string, found apiServer) {
 	t.Helper()
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 	found = (&settings{controllers: controllers}).checkServer(config, logger)
@@ -88,8 +88,8 @@ func told(t *testing.T, controllers string, config *rest.Config) (lines []string
 func TestCheckServerWithoutAnAnswer(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	said, found := told(t, "cloneset", &rest.Config{Host: gone.URL})
-	if found.noResize || len(said) != 1 || !strings.Contains(said[0], "does not say which version it has") || !strings.Contains(said[0], "connection refused") {
+	said, found := warnings(t, "cloneset", &rest.Config{Host: gone.URL})
+	if found.noResize || len(said) != 1 || !strings.Contains(said[0], "Cannot read the version of the API server") || !strings.Contains(said[0], "connection refused") {
 		t.Errorf("said %q", said)
 	}
 }

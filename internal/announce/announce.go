@@ -32,7 +32,7 @@ const ending = time.Minute
 func Recorder(mgr ctrl.Manager, name string) (events.EventRecorder, error) {
 	api, err := typedeventsv1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return nil, fmt.Errorf("make a client for events: %w", err)
+		return nil, fmt.Errorf("create a client for events: %w", err)
 	}
 	sender := &sender{broadcaster: events.NewBroadcaster(newSink(&events.EventSinkImpl{Interface: api}, clock.RealClock{}))}
 	if err := mgr.Add(sender); err != nil {

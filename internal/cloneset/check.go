@@ -106,7 +106,7 @@ func refusalOf(err error, what string, now time.Time) (string, time.Time) {
 	default:
 		// A webhook is down, or the request timed out. Everything else in the set
 		// continues.
-		return fmt.Sprintf("the API server does not say whether it accepts %s: %v", what, err), now.Add(unknownFor)
+		return fmt.Sprintf("cannot find out whether the API server accepts %s: %v", what, err), now.Add(unknownFor)
 	}
 	return "", time.Time{}
 }

@@ -26,7 +26,7 @@ import (
 var errClaimTaken = errors.New("the claim cannot be used")
 
 // errClaimBusy means that a claim changes all the time.
-var errClaimBusy = errors.New("the claim is being written to")
+var errClaimBusy = errors.New("the claim keeps changing")
 
 // claimManifest builds a claim from its raw template, so that fields which this program's
 // libraries do not know reach the API server.
@@ -109,7 +109,7 @@ func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string,
 		template := &set.Spec.VolumeClaimTemplates[i]
 		claim, err := r.provideClaim(ctx, set, template, id, what)
 		if err != nil {
-			return made, fmt.Errorf("make the claim of volumeClaimTemplates %s: %w", template.Metadata.Name, err)
+			return made, fmt.Errorf("create the claim of volumeClaimTemplates %s: %w", template.Metadata.Name, err)
 		}
 		if claim != nil {
 			made = append(made, claim)
@@ -291,7 +291,7 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 		}
 		claim = live // bound or labelled meanwhile: deleted all the same
 	}
-	return fmt.Errorf("it has changed twice: %w", errClaimBusy)
+	return fmt.Errorf("two attempts: %w", errClaimBusy)
 }
 
 // matches reports whether a claim has the labels that the set gives its claims.

@@ -37,7 +37,7 @@ func (r *Reconciler) recordProgress(set *apps.CloneSet, next *apps.CloneSetStatu
 		return
 	}
 	r.warn(set, plan.ProgressDeadlineExceeded, "Progress",
-		"the rollout of revision %s has not moved for %d s, the time of progressDeadlineSeconds; it goes on: conditions Blocked and FailedUpdate say what it waits for",
+		"the rollout of revision %s has made no progress for %d s (progressDeadlineSeconds); it continues, and the conditions Blocked and FailedUpdate show what it waits for",
 		next.UpdateRevision, *set.Spec.ProgressDeadlineSeconds)
 }
 

@@ -268,10 +268,10 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 }
 
 // errGone means that a new Pod was deleted at once by someone else.
-var errGone = errors.New("the Pod is gone again")
+var errGone = errors.New("the Pod was deleted right after its creation")
 
 // errNotOurs means that an action on a Pod stops half way.
-var errNotOurs = errors.New("the Pod does not belong to the CloneSet any more")
+var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
 
 func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
 	data, err := podPatch(pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())

@@ -95,11 +95,11 @@ func (e *entry) begin(logger logr.Logger, was, is *apps.CloneSetStatus, now time
 	case is.UpdateRevision != e.revision: // this process has not seen it begin
 		*e = entry{revision: is.UpdateRevision, ended: rolledOut(is), waits: e.waits}
 		if !e.ended {
-			about.Info("Rollout goes on")
+			about.Info("Rollout continues")
 		}
 	case e.ended && is.UpdatedReplicas < is.ExpectedUpdatedReplicas: // the partition has moved
 		e.begun, e.ended = now, false
-		about.Info("Rollout goes on")
+		about.Info("Rollout continues")
 	}
 }
 

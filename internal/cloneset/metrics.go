@@ -30,20 +30,20 @@ func newMetrics(now func() time.Time) *metrics {
 		sets: newSetCollector(now),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_cloneset_writes_total",
-			Help: "Write requests to the API server, by result: ok, conflict (decided anew), error.",
+			Help: "Write requests to the API server, by result: ok, conflict (the next pass decides again), error.",
 		}, []string{"verb", "result"}),
 		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_cloneset_planned_actions_total",
-			Help: "Actions that passes decided on, each of them for one Pod.",
+			Help: "Planned actions by verb. Each one concerns one Pod.",
 		}, []string{"verb"}),
 		updates: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "usher_cloneset_inplace_update_duration_seconds",
-			Help:    "How long a Pod was out of service for an update in place, from its drain until it was put back.",
+			Help:    "How long an in-place update kept a Pod out of service, from its drain until its return.",
 			Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800},
 		}),
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "usher_cloneset_pass_duration_seconds",
-			Help:    "How long a pass over one CloneSet took, with its writes.",
+			Help:    "How long a pass over one CloneSet took, including its writes.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}

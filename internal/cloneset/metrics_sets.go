@@ -38,13 +38,13 @@ func newSetCollector(now func() time.Time) *setCollector {
 		now:  now,
 		sets: map[types.NamespacedName]setState{},
 		pods: prometheus.NewDesc("usher_cloneset_pods",
-			"Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.",
+			"Pods of a CloneSet by lifecycle state, without terminating Pods.",
 			[]string{"namespace", "cloneset", "state"}, nil),
 		blocked: prometheus.NewDesc("usher_cloneset_blocked_pods",
-			"Pods that wait at a gate, by the label or finalizer that they wait for, or for a container, by the kubelet's reason.",
+			"Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.",
 			[]string{"namespace", "cloneset", "gate", "key"}, nil),
 		wait: prometheus.NewDesc("usher_cloneset_blocked_seconds",
-			"How long the Pod has waited that waits longest at a gate.",
+			"How long the longest-waiting Pod has been at a gate.",
 			[]string{"namespace", "cloneset", "gate"}, nil),
 	}
 }

@@ -52,22 +52,22 @@ func TestSetMetrics(t *testing.T) {
 	}
 	m.passed(set, nil, blocked, nil, left)
 	at = now.Add(time.Second)
-	compare(t, m.sets, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for, or for a container, by the kubelet's reason.
+	compare(t, m.sets, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.
 # TYPE usher_cloneset_blocked_pods gauge
 usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="x",namespace="shop"} 2
 usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="y",namespace="shop"} 1
 usher_cloneset_blocked_pods{cloneset="web",gate="preNormal",key="x",namespace="shop"} 1
-# HELP usher_cloneset_blocked_seconds How long the Pod has waited that waits longest at a gate.
+# HELP usher_cloneset_blocked_seconds How long the longest-waiting Pod has been at a gate.
 # TYPE usher_cloneset_blocked_seconds gauge
 usher_cloneset_blocked_seconds{cloneset="web",gate="preDelete",namespace="shop"} 61
-# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.
+# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, without terminating Pods.
 # TYPE usher_cloneset_pods gauge
 usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 2
 usher_cloneset_pods{cloneset="web",namespace="shop",state="PreparingDelete"} 1
 usher_cloneset_pods{cloneset="web",namespace="shop",state="other"} 1
 `)
 	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, PodInfos: left.PodInfos[:1]})
-	compare(t, m.sets, `# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.
+	compare(t, m.sets, `# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, without terminating Pods.
 # TYPE usher_cloneset_pods gauge
 usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
 `)
@@ -100,12 +100,12 @@ func TestPassMetrics(t *testing.T) {
 		actions = append(actions, o.action)
 	}
 	m.passed(&apps.CloneSet{}, actions, nil, outcomes, &plan.Snapshot{Now: now})
-	compare(t, m.actions, `# HELP usher_cloneset_planned_actions_total Actions that passes decided on, each of them for one Pod.
+	compare(t, m.actions, `# HELP usher_cloneset_planned_actions_total Planned actions by verb. Each one concerns one Pod.
 # TYPE usher_cloneset_planned_actions_total counter
 usher_cloneset_planned_actions_total{verb="create"} 1
 usher_cloneset_planned_actions_total{verb="move"} 4
 `)
-	compare(t, m.updates, `# HELP usher_cloneset_inplace_update_duration_seconds How long a Pod was out of service for an update in place, from its drain until it was put back.
+	compare(t, m.updates, `# HELP usher_cloneset_inplace_update_duration_seconds How long an in-place update kept a Pod out of service, from its drain until its return.
 # TYPE usher_cloneset_inplace_update_duration_seconds histogram
 usher_cloneset_inplace_update_duration_seconds_bucket{le="1"} 0
 usher_cloneset_inplace_update_duration_seconds_bucket{le="2"} 0

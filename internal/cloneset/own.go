@@ -177,9 +177,9 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 		return nil // gone, as the pass knows by now
 	}
 	if err != nil {
-		return fmt.Errorf("release Pod %s, which spec.selector does not match any more: %w", pod.Name, err)
+		return fmt.Errorf("release Pod %s, which no longer matches spec.selector: %w", pod.Name, err)
 	}
-	r.normal(set, "PodReleased", "Release", "Pod %s does not match spec.selector any more: it is left running, and replaced", pod.Name)
+	r.normal(set, "PodReleased", "Release", "Pod %s no longer matches spec.selector: it keeps running and is replaced", pod.Name)
 	return nil
 }
 

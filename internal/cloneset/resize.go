@@ -86,7 +86,7 @@ type resizeRefusal struct {
 
 // Error names what was refused and what to do.
 func (r *resizeRefusal) Error() string {
-	return fmt.Sprintf("the API server does not resize containers %s of Pod %s (%v): change the resources in spec.template, or back, or delete the Pod to have it made anew",
+	return fmt.Sprintf("the API server does not resize containers %s of Pod %s (%v): change the resources in spec.template, restore the previous ones, or delete the Pod so that it is recreated",
 		strings.Join(r.containers, ", "), r.pod, r.err)
 }
 

@@ -144,7 +144,7 @@ func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *a
 }
 
 // errChanged means that the CloneSet is no longer what the pass began with.
-var errChanged = errors.New("the CloneSet has changed since the pass began; the next pass decides by what it is now")
+var errChanged = errors.New("the CloneSet has changed since the pass began; the next pass decides again")
 
 // findRevision asks the API server for a revision that is in use but not in the cache: a
 // Pod whose revision seems to be gone would be recreated instead of updated in place.
@@ -172,7 +172,7 @@ var errCollision = errors.New("revision name is taken")
 
 // errAltered means that a revision was created from the template but holds another one.
 // Creating one more would not help, and would repeat forever.
-var errAltered = errors.New("it does not hold the template that it was made from: " +
+var errAltered = errors.New("it does not hold the template that it was created from: " +
 	"look for a webhook that changes ControllerRevisions, and delete this one")
 
 func (r *Reconciler) createRevision(ctx context.Context, set *apps.CloneSet, known *revisions, template map[string]any, number int64) error {
@@ -268,7 +268,7 @@ func (r *Reconciler) takeRevision(
 	case same && orphan:
 		adopted, err := r.adoptRevision(ctx, set, existing)
 		if err == nil && adopted == nil {
-			err = fmt.Errorf("adopt revision %s: it has changed, or CloneSet %s is going", existing.Name, set.Name)
+			err = fmt.Errorf("adopt revision %s: it has changed, or CloneSet %s is being deleted", existing.Name, set.Name)
 		}
 		return adopted, err
 	case ours && !collides(existing, object, collisions):

@@ -67,13 +67,13 @@ func TestStuckMetrics(t *testing.T) {
 	c := newSetCollector(func() time.Time { return now })
 	c.put(keyOf(&apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}),
 		[]plan.Blocked{stuckPod("ImagePullBackOff", time.Minute)}, plan.ReadPods([]*corev1.Pod{inState("")}, nil))
-	compare(t, c, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for, or for a container, by the kubelet's reason.
+	compare(t, c, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.
 # TYPE usher_cloneset_blocked_pods gauge
 usher_cloneset_blocked_pods{cloneset="web",gate="container",key="ImagePullBackOff",namespace="shop"} 1
-# HELP usher_cloneset_blocked_seconds How long the Pod has waited that waits longest at a gate.
+# HELP usher_cloneset_blocked_seconds How long the longest-waiting Pod has been at a gate.
 # TYPE usher_cloneset_blocked_seconds gauge
 usher_cloneset_blocked_seconds{cloneset="web",gate="container",namespace="shop"} 60
-# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, those on their way out of the cluster left out.
+# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, without terminating Pods.
 # TYPE usher_cloneset_pods gauge
 usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
 `)

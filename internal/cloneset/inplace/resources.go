@@ -87,7 +87,7 @@ func resizes(from, to map[string]any) (map[string]corev1.ResourceRequirements, *
 			was, is := cpuMemory(before), cpuMemory(after)
 			path := element("spec.template.spec."+field, i, item) + ".resources"
 			if gone := removed(was, is); gone != "" {
-				return nil, &Refusal{Field: path + gone, Why: "it cannot be taken from a running container"}
+				return nil, &Refusal{Field: path + gone, Why: "it cannot be removed from a running container"}
 			}
 			if differs(was, is) {
 				out[nameOf(after)], first = is, cmp.Or(first, path)

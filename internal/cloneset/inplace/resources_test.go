@@ -98,9 +98,9 @@ func TestDiffResourcesRefused(t *testing.T) {
 		field    string
 		why      string
 	}{
-		{"a request removed", "cpu: 100m, ", "", main + ".requests.cpu", "cannot be taken"},
-		{"a limit removed", ", limits: {memory: 128Mi}", "", main + ".limits.memory", "cannot be taken"},
-		{"all removed", "{requests: {cpu: 50m}}", "{}", "spec.template.spec.initContainers[proxy].resources.requests.cpu", "cannot be taken"},
+		{"a request removed", "cpu: 100m, ", "", main + ".requests.cpu", "cannot be removed"},
+		{"a limit removed", ", limits: {memory: 128Mi}", "", main + ".limits.memory", "cannot be removed"},
+		{"all removed", "{requests: {cpu: 50m}}", "{}", "spec.template.spec.initContainers[proxy].resources.requests.cpu", "cannot be removed"},
 		{"an init container that ends", "cpu: 10m", "cpu: 20m", "spec.template.spec.initContainers[setup].resources.requests.cpu", ""},
 		{"another resource", "cpu: 100m", "cpu: 100m, ephemeral-storage: 1Gi", main + ".requests.ephemeral-storage", ""},
 		{"claims", "{requests: {cpu: 100m", "{claims: [{name: a}], requests: {cpu: 100m", main + ".claims", ""},

@@ -86,7 +86,7 @@ func (p *pass) noteResize(v *podState) {
 		return
 	}
 	p.problem(ProblemResize, func() string {
-		return fmt.Sprintf("the kubelet of Pod %s does not resize its containers %s (%s): change the resources in spec.template to what the node can give, or back, or delete the Pod to have it made anew on another node",
+		return fmt.Sprintf("the kubelet of Pod %s does not resize its containers %s (%s): request resources in spec.template that the node has, restore the previous ones, or delete the Pod so that it is recreated on another node",
 			v.pod.Name, strings.Join(v.record.Resized(), ", "), trouble)
 	})
 }

@@ -71,7 +71,7 @@ func (p *pass) updatable(v *podState) bool {
 		return true
 	case errors.Is(err, errUnreadable):
 		p.problem(ProblemRevision, func() string {
-			return fmt.Sprintf("ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod to have it made anew", v.revision, v.pod.Name)
+			return fmt.Sprintf("ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod so that it is recreated", v.revision, v.pod.Name)
 		})
 		return false
 	case p.Spec.Method == InPlaceIfPossible:
@@ -82,7 +82,7 @@ func (p *pass) updatable(v *podState) bool {
 		})
 	default:
 		p.problem(ProblemNotInPlace, func() string {
-			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but the ControllerRevision %q of Pod %s is gone: delete the Pod to have it made anew",
+			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but the ControllerRevision %q of Pod %s is gone: delete the Pod so that it is recreated",
 				v.revision, v.pod.Name)
 		})
 	}

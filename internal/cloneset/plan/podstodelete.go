@@ -32,7 +32,7 @@ func (p *pass) prunePodsToDelete() {
 	}
 	if len(unknown) > 0 {
 		p.problem(ProblemNoSuchPod, func() string {
-			return fmt.Sprintf("scaleStrategy.podsToDelete names %s, which is no Pod of this CloneSet: remove the name, or correct it", strings.Join(unknown, ", "))
+			return fmt.Sprintf("scaleStrategy.podsToDelete names %s, which is not a Pod of this CloneSet: remove or correct the name", strings.Join(unknown, ", "))
 		})
 	}
 }

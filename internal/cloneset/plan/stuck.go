@@ -146,11 +146,11 @@ func notReadySince(pod *corev1.Pod) time.Time {
 func (s *Stuck) text(pod string, since time.Time) string {
 	what := "cannot be started"
 	if s.Reason == reasonCrash {
-		what = "ends again and again"
+		what = "keeps exiting"
 	}
-	text := fmt.Sprintf("Pod %s does not get ready: its container %s with image %s %s (%s)", pod, s.Container, s.Image, what, s.Reason)
+	text := fmt.Sprintf("Pod %s is not ready: its container %s with image %s %s (%s)", pod, s.Container, s.Image, what, s.Reason)
 	if !since.IsZero() {
 		text += " since " + since.UTC().Format(time.RFC3339)
 	}
-	return text + "; correct the template, or go back to the one before"
+	return text + "; fix the template or roll it back"
 }

@@ -123,8 +123,8 @@ func TestStuckIsReported(t *testing.T) {
 	s := snap(2, with(pod("b", 1, waits("CrashLoopBackOff")), pod("a", 1, waits("CrashLoopBackOff"), sidecar)))
 	blocked := waiting(s)
 	want := []string{
-		"Pod a does not get ready: its container side with image side:1 cannot be started (ImagePullBackOff) since 2026-01-02T02:54:05Z; correct the template, or go back to the one before",
-		"Pod b does not get ready: its container main with image app:1 ends again and again (CrashLoopBackOff) since 2026-01-02T02:54:05Z; correct the template, or go back to the one before",
+		"Pod a is not ready: its container side with image side:1 cannot be started (ImagePullBackOff) since 2026-01-02T02:54:05Z; fix the template or roll it back",
+		"Pod b is not ready: its container main with image app:1 keeps exiting (CrashLoopBackOff) since 2026-01-02T02:54:05Z; fix the template or roll it back",
 	}
 	var got []string
 	for _, b := range blocked {

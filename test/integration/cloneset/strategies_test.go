@@ -53,7 +53,7 @@ func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
 	s.patch(`spec: {scaleStrategy: {podsToDelete: [another]}}`)
 	s.until("the condition to say that there is no such Pod", func() bool {
 		c := s.condition(apps.ConditionFailedScale)
-		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "another, which is no Pod of this CloneSet")
+		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "another, which is not a Pod of this CloneSet")
 	})
 	s.event("PodsToDeleteUnknown")
 }
