@@ -77,7 +77,7 @@ func TestAdoption(t *testing.T) {
 			if test.live != nil {
 				test.live(c.live)
 			}
-			r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
+			r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), pods: newOverlay[*corev1.Pod](), sets: newSetOverlay()}
 			if err := r.adoptOrphans(t.Context(), set); err != nil {
 				t.Fatal(err)
 			}
@@ -97,12 +97,12 @@ func TestAdoptedAndGone(t *testing.T) {
 	orphan.Labels = map[string]string{"app": "web"}
 	for _, gone := range []bool{false, true} {
 		c := &adopter{orphans: []corev1.Pod{*orphan}, live: set.DeepCopy(), gone: gone}
-		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), writes: newOverlay[*corev1.Pod](), answers: newAnswers()}
-		r.writes.note(set.UID, written{object: versioned("web-a", "6"), created: true, at: now})
+		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), pods: newOverlay[*corev1.Pod](), sets: newSetOverlay()}
+		r.pods.note(set.UID, podEntry{object: versioned("web-a", "6"), created: true, at: now})
 		if err := r.adoptOrphans(t.Context(), set); err != nil {
 			t.Fatal(err)
 		}
-		if pods, _ := r.writes.merge(set.UID, nil, now); slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == "web-a" }) == gone {
+		if pods, _ := r.pods.merge(set.UID, nil, now); slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == "web-a" }) == gone {
 			t.Errorf("gone %v: the pass sees %d Pods", gone, len(pods))
 		}
 	}
@@ -116,9 +116,9 @@ func TestAdoptedClaimAndGone(t *testing.T) {
 	orphan.OwnerReferences, orphan.ResourceVersion, adopted.ResourceVersion = nil, "5", "6"
 	for _, gone := range []bool{false, true} {
 		c := &adopter{live: set.DeepCopy(), gone: gone}
-		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), claims: newOverlay[*corev1.PersistentVolumeClaim](), answers: newAnswers()}
-		r.claims.note(set.UID, claimWritten{object: adopted, created: true, at: now})
-		if err := r.adoptClaim(t.Context(), set, orphan); err != nil {
+		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), claims: newOverlay[*corev1.PersistentVolumeClaim](), sets: newSetOverlay()}
+		r.claims.noteCreated(set, adopted, now)
+		if err := adopt(t.Context(), r, r.claims, set, orphan); err != nil {
 			t.Fatal(err)
 		}
 		claims, _ := r.claims.merge(set.UID, nil, now)

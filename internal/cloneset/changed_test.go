@@ -57,7 +57,7 @@ func TestAdoptionOfAChangedPod(t *testing.T) {
 				c.meddle = append(c.meddle, func() { edit(t, c.Client, pod, change) })
 			}
 			r := New(c, c, events.NewFakeRecorder(1), Options{})
-			err := r.adopt(t.Context(), read(t, c, set), labels.SelectorFromSet(labels.Set{"app": "web"}), cached)
+			err := r.adoptPod(t.Context(), read(t, c, set), labels.SelectorFromSet(labels.Set{"app": "web"}), cached)
 			if (err != nil) != test.fail {
 				t.Fatal(err)
 			}
@@ -126,7 +126,7 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 			if got := read(t, c, object).Revision; got != test.want {
 				t.Errorf("revision %d, want %d", got, test.want)
 			}
-			if got := r.answers.newest(cached).Generation; got != test.generation {
+			if got := r.sets.newest(cached).Generation; got != test.generation {
 				t.Errorf("the next pass takes generation %d, want %d", got, test.generation)
 			}
 		})
@@ -136,18 +136,18 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 // TestVerificationIsDue: an answer that the cache has not confirmed triggers a pass, since no
 // event may.
 func TestVerificationIsDue(t *testing.T) {
-	entry := func(name string, age time.Duration, created, deleted bool) written {
+	entry := func(name string, age time.Duration, created, deleted bool) podEntry {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "5"}}
-		return written{object: pod, created: created, deleted: deleted, at: now.Add(-age)}
+		return podEntry{object: pod, created: created, deleted: deleted, at: now.Add(-age)}
 	}
 	for name, test := range map[string]struct {
-		entries []written
+		entries []podEntry
 		want    time.Time
 	}{
 		"nothing":              {},
-		"the oldest one":       {[]written{entry("a", time.Second, true, false), entry("b", 3*time.Second, true, false)}, now.Add(verifyAfter - 3*time.Second)},
-		"one that goes":        {[]written{entry("a", 0, false, true)}, now.Add(verifyAfter)},
-		"made, and gone again": {[]written{entry("a", 0, true, true)}, time.Time{}},
+		"the oldest one":       {[]podEntry{entry("a", time.Second, true, false), entry("b", 3*time.Second, true, false)}, now.Add(verifyAfter - 3*time.Second)},
+		"one that goes":        {[]podEntry{entry("a", 0, false, true)}, now.Add(verifyAfter)},
+		"made, and gone again": {[]podEntry{entry("a", 0, true, true)}, time.Time{}},
 	} {
 		w := newOverlay[*corev1.Pod]()
 		for _, e := range test.entries {

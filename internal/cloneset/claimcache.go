@@ -8,10 +8,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -40,7 +38,7 @@ func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()
 
 // ClaimEvents returns the handler that maps claim events to their sets.
 func (r *Reconciler) ClaimEvents() handler.EventHandler {
-	sets := &podHandler{reader: r.Client, writes: r.writes}
+	sets := &podHandler{reader: r.Client, pods: r.pods}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { sets.enqueue(ctx, e.Object, q.Add) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
@@ -69,91 +67,10 @@ func claimChanged(before, after client.Object) bool {
 		before.GetLabels()[apps.LabelInstanceID] != after.GetLabels()[apps.LabelInstanceID]
 }
 
-// ownClaims returns the set's claims as the cache shows them, overlaid with this
-// controller's last writes.
-func (r *Reconciler) ownClaims(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.PersistentVolumeClaim, error) {
-	cached, err := r.cachedClaims(ctx, set, string(set.UID))
-	if err != nil {
-		return nil, err
-	}
-	claims, unverified := r.claims.merge(set.UID, cached, now)
-	for _, entry := range unverified {
-		if err := r.verifyClaim(ctx, set, entry, now); err != nil {
-			return nil, err
-		}
-	}
-	if len(unverified) > 0 { // overlaid and listed again, as in ownPods
-		if cached, err = r.cachedClaims(ctx, set, string(set.UID)); err != nil {
-			return nil, err
-		}
-		claims, _ = r.claims.merge(set.UID, cached, now)
-	}
-	return claims, nil
-}
-
-func (r *Reconciler) cachedClaims(ctx context.Context, set *apps.CloneSet, owner string) ([]*corev1.PersistentVolumeClaim, error) {
+// listClaims lists claims by the UID of their controller, as r.ListPods lists Pods.
+func (r *Reconciler) listClaims(ctx context.Context, namespace, owner string) ([]*corev1.PersistentVolumeClaim, error) {
 	var list corev1.PersistentVolumeClaimList
-	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace), client.MatchingFields{indexOwner: owner}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("list claims: %w", err)
-	}
-	return claimsIn(&list), nil
-}
-
-func claimsIn(list *corev1.PersistentVolumeClaimList) []*corev1.PersistentVolumeClaim {
-	out := make([]*corev1.PersistentVolumeClaim, 0, len(list.Items))
-	for i := range list.Items {
-		out = append(out, &list.Items[i])
-	}
-	return out
-}
-
-// verifyClaim asks the API server about a claim that the cache has contradicted for too
-// long, as verifyPod does for a Pod.
-func (r *Reconciler) verifyClaim(ctx context.Context, set *apps.CloneSet, entry claimWritten, now time.Time) error {
-	live := &corev1.PersistentVolumeClaim{}
-	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(entry.object), live)
-	switch {
-	case apierrors.IsNotFound(err) || (err == nil && live.UID != entry.object.UID):
-		r.claims.forget(entry.object.UID)
-		if entry.deleted {
-			r.claims.note(set.UID, claimWritten{object: entry.object, deleted: true, at: now})
-		}
-	case err != nil:
-		return fmt.Errorf("look up claim %s: %w", entry.object.Name, err)
-	default:
-		r.claims.forget(entry.object.UID)
-		r.claims.note(set.UID, claimWritten{object: live, created: entry.created, deleted: !metav1.IsControlledBy(live, set), at: now})
-	}
-	return nil
-}
-
-// relistClaims asks the API server for the set's claims after an answer was lost.
-func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
-	cached, err := r.cachedClaims(ctx, set, string(set.UID))
-	if err != nil {
-		return err
-	}
-	if len(cached) == 0 && len(set.Spec.VolumeClaimTemplates) == 0 {
-		return nil
-	}
-	var live corev1.PersistentVolumeClaimList
-	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: instanceClaims()}); err != nil {
-		return fmt.Errorf("list claims after a lost answer: %w", err)
-	}
-	there := map[types.UID]bool{}
-	for _, claim := range claimsIn(&live) {
-		if metav1.IsControlledBy(claim, set) {
-			there[claim.UID] = true
-			r.claims.note(set.UID, claimWritten{object: claim, created: true, at: now})
-		}
-	}
-	for _, claim := range cached {
-		if !there[claim.UID] {
-			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: now})
-		}
-	}
-	return nil
+	return listByOwner(ctx, r.Client, &list, &list.Items, namespace, owner)
 }
 
 // releasedInstances returns the instances whose Pod exists but no longer belongs to the set.
@@ -181,7 +98,7 @@ func (r *Reconciler) releasedInstances(
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("look for Pod %s of claim %s: %w", name, claim.Name, err)
 		}
-		if err != nil || metav1.IsControlledBy(r.writes.newest(set.UID, cached), set) {
+		if err != nil || metav1.IsControlledBy(r.pods.newest(set.UID, cached), set) {
 			continue // gone, or the cache does not show the deletion yet
 		}
 		if out == nil {

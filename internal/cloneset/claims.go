@@ -140,7 +140,7 @@ func (r *Reconciler) provideClaim(
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, claim); err != nil {
 		return nil, fmt.Errorf("read the created claim %s: %w", manifest.GetName(), err)
 	}
-	r.claims.note(set.UID, claimWritten{object: claim, created: true, at: r.Clock.Now()})
+	r.claims.noteCreated(set, claim, r.Clock.Now())
 	return claim, nil
 }
 
@@ -197,7 +197,7 @@ func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name str
 	case live.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("%w: %s is being deleted", errClaimTaken, name)
 	}
-	r.claims.note(set.UID, claimWritten{object: live, created: true, at: r.Clock.Now()})
+	r.claims.noteCreated(set, live, r.Clock.Now())
 	return live, nil
 }
 
@@ -235,7 +235,7 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 	if err == nil && live.DeletionTimestamp == nil {
 		r.deletions.forget(idOf(set), a.Instance)
 		if metav1.IsControlledBy(live, set) {
-			r.writes.note(set.UID, written{object: live, created: true, at: r.Clock.Now()})
+			r.pods.noteCreated(set, live, r.Clock.Now())
 		}
 		return nil
 	}
@@ -262,28 +262,22 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 // over belongs to the next Pod.
 func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
 	for range 2 {
-		err := r.Client.Delete(ctx, &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name},
-		}, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
-		if err == nil || apierrors.IsNotFound(err) {
-			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()})
-			return nil
-		}
-		if !apierrors.IsConflict(err) {
+		err := r.Client.Delete(ctx, named(claim), client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
 		}
-		live := &corev1.PersistentVolumeClaim{}
-		getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(claim), live)
-		if client.IgnoreNotFound(getErr) != nil {
-			return getErr
+		live, exists := claim, false
+		if apierrors.IsConflict(err) {
+			if live, exists, err = getLive(ctx, r.Reader, claim); err != nil {
+				return err
+			}
 		}
-		if getErr != nil || live.UID != claim.UID {
-			r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()})
+		if !exists {
+			r.claims.noteDeleted(set, claim, r.Clock.Now())
 			return nil
 		}
-		ours := metav1.IsControlledBy(live, set)
-		r.claims.note(set.UID, claimWritten{object: live, deleted: !ours, at: r.Clock.Now()})
-		if !ours || live.DeletionTimestamp != nil {
+		r.claims.noteLive(set, live, r.Clock.Now())
+		if !metav1.IsControlledBy(live, set) || live.DeletionTimestamp != nil {
 			return nil
 		}
 		if !sameUse(live, claim) {

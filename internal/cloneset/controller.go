@@ -106,10 +106,10 @@ type Reconciler struct {
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
-	writes    *writes
-	claims    *claimWrites
+	pods      *overlay[*corev1.Pod]
+	claims    *overlay[*corev1.PersistentVolumeClaim]
 	deletions *instanceDeletions
-	answers   *answers
+	sets      *setOverlay
 	refusals  *refusals
 	// claimRefusals are the refusals of claim templates.
 	claimRefusals *refusals
@@ -129,8 +129,8 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
-		writes: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), deletions: newInstanceDeletions(),
-		answers: newAnswers(), refusals: newRefusals(), claimRefusals: newRefusals(),
+		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), deletions: newInstanceDeletions(),
+		sets: newSetOverlay(), refusals: newRefusals(), claimRefusals: newRefusals(),
 		metrics: m, reported: newReportedWaits(), journal: newJournal(), drains: newDrains(), podInfos: newPodInfos(),
 	}
 }

@@ -151,7 +151,7 @@ func (r *Reconciler) createNamed(ctx context.Context, set *apps.CloneSet, a plan
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, pod); err != nil {
 		return nil, fmt.Errorf("read the created Pod %s: %w", manifest.GetName(), err)
 	}
-	r.writes.note(set.UID, written{object: pod, created: true, at: r.Clock.Now()})
+	r.pods.noteCreated(set, pod, r.Clock.Now())
 	return pod, nil
 }
 
@@ -168,7 +168,7 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 	if apierrors.IsNotFound(err) {
 		// Decide again at once: if the cache never holds the Pod, no event reports its
 		// deletion.
-		r.noteGone(set, pod)
+		r.pods.noteDeleted(set, pod, r.Clock.Now())
 		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errGone)
 	}
 	if err != nil {
@@ -181,11 +181,10 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	// The version is a precondition: a Pod must not be deleted if its hook has taken hold
 	// again since it was observed.
 	return r.retryUnchanged(ctx, set, a.Pod, func(pod *corev1.Pod) error {
-		err := r.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}},
-			client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+		err := r.Client.Delete(ctx, named(pod), client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 		// A Pod that someone other than the controller deleted leaves its claims behind.
 		if err == nil || (apierrors.IsNotFound(err) && len(a.Claims) == 0) {
-			r.writes.note(set.UID, written{object: pod, deleted: true, at: r.Clock.Now()})
+			r.pods.noteDeleted(set, pod, r.Clock.Now())
 			return nil
 		}
 		return err
@@ -224,21 +223,20 @@ func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.A
 func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, write func(*corev1.Pod) error) error {
 	err := write(pod)
 	if apierrors.IsNotFound(err) {
-		r.noteGone(set, pod)
+		r.pods.noteDeleted(set, pod, r.Clock.Now())
 	}
 	if !isConflict(err) {
 		return err
 	}
-	live := &corev1.Pod{}
-	getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
-	if apierrors.IsNotFound(getErr) || (getErr == nil && live.UID != pod.UID) {
-		r.noteGone(set, pod)
-		return err
-	}
+	live, exists, getErr := getLive(ctx, r.Reader, pod)
 	if getErr != nil {
 		return getErr
 	}
-	r.noteLive(set, live)
+	if !exists {
+		r.pods.noteDeleted(set, pod, r.Clock.Now())
+		return err
+	}
+	r.pods.noteLive(set, live, r.Clock.Now())
 	if plan.Digest(live) != plan.Digest(pod) {
 		return err
 	}
@@ -253,12 +251,12 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 	if err != nil {
 		return nil, err
 	}
-	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	if err := r.Client.Status().Patch(ctx, patched, client.RawPatch(kind, data)); err != nil {
+	patched, err := sendPatch(ctx, r.Client, "status", pod, kind, data)
+	if err != nil {
 		return nil, err
 	}
 	r.drains.note(patched, r.Clock.Now())
-	r.noteLive(set, patched)
+	r.pods.noteLive(set, patched, r.Clock.Now())
 	if !metav1.IsControlledBy(patched, set) {
 		// A merge cannot test who owns the Pod. Someone has taken it from the set since
 		// it was observed: do nothing more to it.
@@ -278,10 +276,10 @@ func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *core
 	if err != nil || data == nil {
 		return pod, err
 	}
-	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	if err := r.Client.Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data)); err != nil {
+	patched, err := sendPatch(ctx, r.Client, "", pod, types.JSONPatchType, data)
+	if err != nil {
 		return nil, err
 	}
-	r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
+	r.pods.noteLive(set, patched, r.Clock.Now())
 	return patched, nil
 }

@@ -53,7 +53,7 @@ func TestStaleCacheIsVerified(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := New(indexed(t, pod("2", "Pending", true)), indexed(t, test.live...), events.NewFakeRecorder(10),
 				Options{Clock: testclock.NewFakePassiveClock(now)})
-			r.writes.note(set.UID, written{object: pod("3", "Pending", true), at: now.Add(-verifyAfter - time.Second)})
+			r.pods.note(set.UID, podEntry{object: pod("3", "Pending", true), at: now.Add(-verifyAfter - time.Second)})
 			pods, err := r.ownPods(t.Context(), set, now)
 			if err != nil {
 				t.Fatal(err)
@@ -141,7 +141,7 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 	if state := live.Labels[apps.LabelLifecycleState]; state != "" {
 		t.Errorf("it moved to %s", state)
 	}
-	if pods, _ := r.writes.merge(set.UID, []*corev1.Pod{seen}, now); len(pods) > 0 {
+	if pods, _ := r.pods.merge(set.UID, []*corev1.Pod{seen}, now); len(pods) > 0 {
 		t.Error("the next pass, with a cache that lags, takes it for the set's")
 	}
 }

@@ -9,11 +9,12 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // overlay remembers the API server's answers to this controller's own writes until the
@@ -24,11 +25,11 @@ import (
 // one.
 type overlay[T client.Object] struct {
 	mu   sync.Mutex
-	sets map[types.UID]map[types.UID]answer[T]
+	sets map[types.UID]map[types.UID]overlayEntry[T]
 }
 
-// answer is the answer to a write.
-type answer[T client.Object] struct {
+// overlayEntry is the answer to a write.
+type overlayEntry[T client.Object] struct {
 	object T
 	// created means that the cache has not shown the object yet.
 	created bool
@@ -36,14 +37,6 @@ type answer[T client.Object] struct {
 	deleted bool
 	at      time.Time
 }
-
-// The overlays of Pods and of claims, and their entries.
-type (
-	writes       = overlay[*corev1.Pod]
-	written      = answer[*corev1.Pod]
-	claimWrites  = overlay[*corev1.PersistentVolumeClaim]
-	claimWritten = answer[*corev1.PersistentVolumeClaim]
-)
 
 // verifyAfter is how long the cache may lag before an entry is looked up.
 const verifyAfter = 10 * time.Second
@@ -53,7 +46,7 @@ const verifyAfter = 10 * time.Second
 const forgetAfter = 5 * time.Minute
 
 func newOverlay[T client.Object]() *overlay[T] {
-	return &overlay[T]{sets: map[types.UID]map[types.UID]answer[T]{}}
+	return &overlay[T]{sets: map[types.UID]map[types.UID]overlayEntry[T]{}}
 }
 
 // all returns the objects of all answers, by name.
@@ -69,12 +62,12 @@ func (w *overlay[T]) all(set types.UID) []T {
 }
 
 // note keeps the answer to a write.
-func (w *overlay[T]) note(set types.UID, entry answer[T]) {
+func (w *overlay[T]) note(set types.UID, entry overlayEntry[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	objects := w.sets[set]
 	if objects == nil {
-		objects = map[types.UID]answer[T]{}
+		objects = map[types.UID]overlayEntry[T]{}
 		w.sets[set] = objects
 	}
 	uid := entry.object.GetUID()
@@ -87,6 +80,22 @@ func (w *overlay[T]) note(set types.UID, entry answer[T]) {
 		}
 	}
 	objects[uid] = entry
+}
+
+// noteCreated keeps an object that the cache may not show yet.
+func (w *overlay[T]) noteCreated(set *apps.CloneSet, object T, at time.Time) {
+	w.note(set.UID, overlayEntry[T]{object: object, created: true, at: at})
+}
+
+// noteDeleted keeps that an object is gone, or no longer the set's.
+func (w *overlay[T]) noteDeleted(set *apps.CloneSet, object T, at time.Time) {
+	w.note(set.UID, overlayEntry[T]{object: object, deleted: true, at: at})
+}
+
+// noteLive keeps an object as the API server has it, so that the next pass does not
+// decide on a stale cache.
+func (w *overlay[T]) noteLive(set *apps.CloneSet, live T, at time.Time) {
+	w.note(set.UID, overlayEntry[T]{object: live, deleted: !metav1.IsControlledBy(live, set), at: at})
 }
 
 // newest returns the later of the cached object and the version in the answers.
@@ -120,7 +129,7 @@ func (w *overlay[T]) drop(set types.UID) {
 
 // merge overlays the cache with the answers. Unverified entries must be looked up: the
 // cache has contradicted them for too long.
-func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, unverified []answer[T]) {
+func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, unverified []overlayEntry[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	entries := w.sets[set]
@@ -191,7 +200,7 @@ func beyond[T client.Object](cached []T, version client.Object) bool {
 
 // over lays an entry over the cached object. It returns what a pass sees of it, nothing
 // if it is gone, and whether the cache has caught up.
-func (e answer[T]) over(cached T) (shown []T, caughtUp bool) {
+func (e overlayEntry[T]) over(cached T) (shown []T, caughtUp bool) {
 	switch {
 	case e.deleted && cached.GetDeletionTimestamp() == nil && !e.cameBack(cached):
 		return nil, false
@@ -203,7 +212,7 @@ func (e answer[T]) over(cached T) (shown []T, caughtUp bool) {
 
 // cameBack reports whether the object was seen without an owner or with another one, and
 // now belongs to the set again.
-func (e answer[T]) cameBack(cached T) bool {
+func (e overlayEntry[T]) cameBack(cached T) bool {
 	was, is := metav1.GetControllerOfNoCopy(e.object), metav1.GetControllerOfNoCopy(cached)
 	return is != nil && (was == nil || was.UID != is.UID) && newer(cached, e.object)
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
+// podEntry is an entry of the overlay of Pods.
+type podEntry = overlayEntry[*corev1.Pod]
+
 func versioned(name, version string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}
 }
@@ -34,7 +37,7 @@ func TestMadeAndGoneWhileTheWatchHung(t *testing.T) {
 		"the version is no number":   {[]*corev1.Pod{versioned("old", "x")}, false},
 	} {
 		w := newOverlay[*corev1.Pod]()
-		w.note("set", written{object: versioned("new", "5"), created: true, at: now})
+		w.note("set", podEntry{object: versioned("new", "5"), created: true, at: now})
 		pods, unverified := w.merge("set", test.cached, now.Add(time.Second))
 		if pods[0].Name != "new" || pods[0].ResourceVersion != "5" || (len(unverified) > 0) != test.verify {
 			t.Errorf("%s: the pass sees %s %s, to be verified: %v", name, pods[0].Name, pods[0].ResourceVersion, len(unverified) > 0)
@@ -47,8 +50,8 @@ func TestMadeAndGoneWhileTheWatchHung(t *testing.T) {
 // it back.
 func TestFoundGoneByAnOlderVersion(t *testing.T) {
 	w := newOverlay[*corev1.Pod]()
-	w.note("set", written{object: versioned("new", "7"), created: true, at: now})
-	w.note("set", written{object: versioned("new", "3"), deleted: true, at: now})
+	w.note("set", podEntry{object: versioned("new", "7"), created: true, at: now})
+	w.note("set", podEntry{object: versioned("new", "3"), deleted: true, at: now})
 	for _, cached := range [][]*corev1.Pod{nil, {versioned("old", "6")}, {versioned("new", "7"), versioned("old", "7")}} {
 		pods, _ := w.merge("set", cached, now.Add(time.Second))
 		if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == "new" }) {
@@ -63,12 +66,12 @@ func TestNewPodGoneAtOnce(t *testing.T) {
 	set, r := web(), reconcilerOf()
 	pod := versioned("web-a", "5")
 	pod.Namespace, pod.Spec.ReadinessGates = set.Namespace, []corev1.PodReadinessGate{{ConditionType: apps.ConditionInPlaceUpdateReady}}
-	r.writes.note(set.UID, written{object: pod, created: true, at: now})
+	r.pods.note(set.UID, podEntry{object: pod, created: true, at: now})
 	made, err := r.openGates(t.Context(), set, pod)
 	if made != nil || !(outcome{action: plan.Action{Verb: plan.Create}, err: err}).conflicted() {
 		t.Errorf("made %v: %v", made, err)
 	}
-	if pods, _ := r.writes.merge(set.UID, nil, now); len(pods) > 0 {
+	if pods, _ := r.pods.merge(set.UID, nil, now); len(pods) > 0 {
 		t.Errorf("the next pass sees %d Pods", len(pods))
 	}
 }

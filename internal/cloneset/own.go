@@ -46,7 +46,7 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 	if err := r.adoptClaims(ctx, set, pods); err != nil {
 		return owned{}, err
 	}
-	claims, err := r.ownClaims(ctx, set, now)
+	claims, err := listOwned(ctx, r.Reader, r.claims, r.listClaims, set, now)
 	return owned{pods, claims}, err
 }
 
@@ -56,9 +56,9 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	if set.DeletionTimestamp != nil {
 		return nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	selector, err := selectorOf(set)
 	if err != nil {
-		return invalid(fmt.Errorf("spec.selector: %w", err))
+		return err
 	}
 	orphans, err := r.ListPods(ctx, set.Namespace, orphanKey)
 	if err != nil {
@@ -68,51 +68,37 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 		if !adoptable(pod, selector) {
 			continue
 		}
-		if err := r.adopt(ctx, set, selector, pod); err != nil {
-			return fmt.Errorf("adopt Pod %s: %w", pod.Name, err)
+		if err := r.adoptPod(ctx, set, selector, pod); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func selectorOf(set *apps.CloneSet) (labels.Selector, error) {
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	if err != nil {
+		return nil, invalid(fmt.Errorf("spec.selector: %w", err))
+	}
+	return selector, nil
 }
 
 func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
 	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
-// adopt adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
+// adoptPod adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
 // the time, and such a change does not trigger another pass.
-func (r *Reconciler) adopt(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
-	err := r.tryAdopt(ctx, set, pod)
+func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
+	err := adopt(ctx, r, r.pods, set, pod)
 	if !apierrors.IsConflict(err) {
 		return err
 	}
-	live := &corev1.Pod{}
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
-		return client.IgnoreNotFound(err)
+	live, exists, err := getLive(ctx, r.Reader, pod)
+	if err != nil || !exists || !adoptable(live, selector) {
+		return err // otherwise the watch reports the change, and triggers another pass
 	}
-	if live.UID != pod.UID || !adoptable(live, selector) {
-		return nil // the watch reports it, and triggers another pass
-	}
-	return r.tryAdopt(ctx, set, live)
-}
-
-func (r *Reconciler) tryAdopt(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
-	patch, err := r.adoption(ctx, set, pod)
-	if patch == nil || err != nil {
-		return err
-	}
-	adopted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
-	if apierrors.IsNotFound(err) {
-		// It may have been adopted before, and the cache may lag behind that too.
-		r.noteGone(set, pod)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	r.writes.note(set.UID, written{object: adopted, created: true, at: r.Clock.Now()})
-	return nil
+	return adopt(ctx, r, r.pods, set, live)
 }
 
 // adoption returns the patch that makes the set an object's owner; nil if the set must
@@ -124,7 +110,7 @@ func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object cl
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
 		return nil, fmt.Errorf("get CloneSet before an adoption: %w", err)
 	}
-	r.answers.note(live)
+	r.sets.note(live)
 	if live.UID != set.UID || live.DeletionTimestamp != nil {
 		return nil, nil
 	}
@@ -141,9 +127,9 @@ func (r *Reconciler) releaseUnmatched(ctx context.Context, set *apps.CloneSet, p
 	if set.DeletionTimestamp != nil {
 		return pods, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	selector, err := selectorOf(set)
 	if err != nil {
-		return nil, invalid(fmt.Errorf("spec.selector: %w", err))
+		return nil, err
 	}
 	kept := make([]*corev1.Pod, 0, len(pods))
 	for _, pod := range pods {
@@ -166,12 +152,11 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 		if err != nil {
 			return err
 		}
-		released := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-		if err := r.Client.Patch(ctx, released, client.RawPatch(types.JSONPatchType, data)); err != nil {
-			return err
+		released, err := sendPatch(ctx, r.Client, "", pod, types.JSONPatchType, data)
+		if err == nil {
+			r.pods.noteDeleted(set, released, r.Clock.Now())
 		}
-		r.writes.note(set.UID, written{object: released, deleted: true, at: r.Clock.Now()})
-		return nil
+		return err
 	})
 	if apierrors.IsNotFound(err) {
 		return nil // gone, as the pass knows by now
@@ -204,20 +189,18 @@ func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) err
 	if set.DeletionTimestamp != nil {
 		return nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	selector, err := selectorOf(set)
 	if err != nil {
-		return invalid(fmt.Errorf("spec.selector: %w", err))
+		return err
 	}
-	var orphans appsv1.ControllerRevisionList
-	err = r.Client.List(ctx, &orphans, client.InNamespace(set.Namespace),
-		client.MatchingFields{indexOwner: orphanKey}, client.UnsafeDisableDeepCopy)
+	var list appsv1.ControllerRevisionList
+	orphans, err := listByOwner(ctx, r.Client, &list, &list.Items, set.Namespace, orphanKey)
 	if err != nil {
-		return fmt.Errorf("list orphaned revisions: %w", err)
+		return err
 	}
-	for i := range orphans.Items {
-		object := &orphans.Items[i]
-		hash, named := strings.CutPrefix(object.Name, set.Name+"-")
-		if !named || strings.Contains(hash, "-") || object.DeletionTimestamp != nil || !selector.Matches(labels.Set(object.Labels)) {
+	for _, object := range orphans {
+		hash, ours := strings.CutPrefix(object.Name, set.Name+"-")
+		if !ours || strings.Contains(hash, "-") || object.DeletionTimestamp != nil || !selector.Matches(labels.Set(object.Labels)) {
 			continue
 		}
 		if _, err := r.adoptRevision(ctx, set, object); err != nil {
@@ -234,15 +217,14 @@ func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, obje
 	if err != nil || patch == nil {
 		return nil, err
 	}
-	adopted := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
-	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
+	adopted, err := sendPatch(ctx, r.Client, "", object, types.StrategicMergePatchType, patch)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil, nil // findRevision and the next pass look for it again
 	}
 	if err != nil {
 		return nil, fmt.Errorf("adopt revision %s: %w", object.Name, err)
 	}
-	r.answers.noteRevision(set, adopted)
+	r.sets.noteRevision(set, adopted)
 	return adopted, nil
 }
 
@@ -254,7 +236,7 @@ func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods [
 	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
 		return nil
 	}
-	orphans, err := r.cachedClaims(ctx, set, orphanKey)
+	orphans, err := r.listClaims(ctx, set.Namespace, orphanKey)
 	if err != nil {
 		return err
 	}
@@ -266,27 +248,9 @@ func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods [
 		if id == "" || claim.DeletionTimestamp != nil || !used || !matches(set, claim) {
 			continue
 		}
-		if err := r.adoptClaim(ctx, set, claim); err != nil {
+		if err := adopt(ctx, r, r.claims, set, claim); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-func (r *Reconciler) adoptClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
-	patch, err := r.adoption(ctx, set, claim)
-	if patch == nil || err != nil {
-		return err
-	}
-	adopted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
-	err = r.Client.Patch(ctx, adopted, client.RawPatch(types.StrategicMergePatchType, patch))
-	if apierrors.IsNotFound(err) {
-		r.claims.note(set.UID, claimWritten{object: claim, deleted: true, at: r.Clock.Now()}) // as in tryAdopt
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("adopt claim %s: %w", claim.Name, err)
-	}
-	r.claims.note(set.UID, claimWritten{object: adopted, created: true, at: r.Clock.Now()})
 	return nil
 }

@@ -52,7 +52,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	result, err := r.pass(ctx, set)
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
 	if unanswered(err) {
-		r.answers.markStale(req.NamespacedName)
+		r.sets.markStale(req.NamespacedName)
 	}
 	if terminating(err) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
@@ -62,8 +62,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // forget frees what is kept about a set that is gone.
 func (r *Reconciler) forget(set types.NamespacedName) {
-	uid := r.answers.forget(set)
-	r.writes.drop(uid)
+	uid := r.sets.forget(set)
+	r.pods.drop(uid)
 	r.claims.drop(uid)
 	r.metrics.sets.forget(set)
 	r.reported.forget(set)
@@ -93,7 +93,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
 	if anyUnanswered(outcomes) {
-		r.answers.markStale(client.ObjectKeyFromObject(set))
+		r.sets.markStale(client.ObjectKeyFromObject(set))
 	}
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
@@ -106,7 +106,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		written = r.writeStatus(ctx, set, next)
 	}
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
-	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.writes.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
+	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
 		if !at.IsZero() {
 			decided.RequeueAt = earlier(decided.RequeueAt, at)
 		}

@@ -126,11 +126,11 @@ func TestForget(t *testing.T) {
 	r.refusals.put(idOf(set), refusal{})
 	r.claimRefusals.put(idOf(set), refusal{})
 	r.deletions.note(idOf(set), "x", nil)
-	r.answers.markStale(keyOf(set))
-	r.answers.named(set)
-	r.noteGone(set, podWithSecret("web-a"))
+	r.sets.markStale(keyOf(set))
+	r.sets.noteUID(set)
+	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
 	r.forget(keyOf(set))
-	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.deletions.sets)+len(r.answers.stale)+len(r.answers.uids)+len(r.writes.sets) > 0 {
+	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.deletions.sets)+len(r.sets.sets)+len(r.pods.sets) > 0 {
 		t.Errorf("left: %+v", r)
 	}
 }

@@ -20,15 +20,7 @@ type PodLister func(ctx context.Context, namespace, owner string) ([]*corev1.Pod
 func byClient(c client.Reader) PodLister {
 	return func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 		var list corev1.PodList
-		err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			return nil, fmt.Errorf("list Pods: %w", err)
-		}
-		pods := make([]*corev1.Pod, 0, len(list.Items))
-		for i := range list.Items {
-			pods = append(pods, &list.Items[i])
-		}
-		return pods, nil
+		return listByOwner(ctx, c, &list, &list.Items, namespace, owner)
 	}
 }
 

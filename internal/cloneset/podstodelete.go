@@ -26,7 +26,7 @@ func (r *Reconciler) prunePodsToDelete(ctx context.Context, set *apps.CloneSet, 
 	if err != nil || len(done) == 0 {
 		return err
 	}
-	set = r.answers.newest(set)
+	set = r.sets.newest(set)
 	left := slices.DeleteFunc(slices.Clone(set.Spec.ScaleStrategy.PodsToDelete), func(name string) bool { return slices.Contains(done, name) })
 	data, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": set.UID, "resourceVersion": set.ResourceVersion},
@@ -35,11 +35,11 @@ func (r *Reconciler) prunePodsToDelete(ctx context.Context, set *apps.CloneSet, 
 	if err != nil {
 		return fmt.Errorf("encode podsToDelete: %w", err)
 	}
-	pruned := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
-	if err := r.Client.Patch(ctx, pruned, client.RawPatch(types.MergePatchType, data)); err != nil {
+	pruned, err := sendPatch(ctx, r.Client, "", set, types.MergePatchType, data)
+	if err != nil {
 		return fmt.Errorf("prune podsToDelete: %w", err)
 	}
-	r.answers.note(pruned)
+	r.sets.note(pruned)
 	r.normal(set, "PodsToDeleteTrimmed", "Trim", "removed the names of Pods that are gone from scaleStrategy.podsToDelete: %s", strings.Join(done, ", "))
 	return nil
 }

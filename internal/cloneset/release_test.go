@@ -103,7 +103,7 @@ func TestLetGoAndBack(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newOverlay[*corev1.Pod]()
-			w.note("set", written{object: at("7"), deleted: true, at: now})
+			w.note("set", podEntry{object: at("7"), deleted: true, at: now})
 			pods, unverified := w.merge("set", []*corev1.Pod{test.cached}, now)
 			if got := len(pods) == 1; got != test.shown || len(unverified) > 0 {
 				t.Errorf("shown: %t, want %t; to be verified: %v", got, test.shown, unverified)
@@ -112,7 +112,7 @@ func TestLetGoAndBack(t *testing.T) {
 	}
 	t.Run("one that was deleted never comes back", func(t *testing.T) {
 		w := newOverlay[*corev1.Pod]()
-		w.note("set", written{object: at("7", owner("set", true)), deleted: true, at: now})
+		w.note("set", podEntry{object: at("7", owner("set", true)), deleted: true, at: now})
 		if pods, _ := w.merge("set", []*corev1.Pod{at("8", owner("set", true))}, now); len(pods) != 0 {
 			t.Errorf("shown: %v", pods)
 		}

@@ -43,9 +43,9 @@ func TestReleasedInstances(t *testing.T) {
 			if c.cached != nil {
 				builder = builder.WithObjects(c.cached)
 			}
-			r := &Reconciler{Client: builder.Build(), writes: newOverlay[*corev1.Pod]()}
+			r := &Reconciler{Client: builder.Build(), pods: newOverlay[*corev1.Pod]()}
 			if c.written != nil {
-				r.writes.note(set.UID, written{object: c.written, deleted: true, at: now})
+				r.pods.note(set.UID, podEntry{object: c.written, deleted: true, at: now})
 			}
 			var own []*corev1.Pod
 			if c.own != nil {

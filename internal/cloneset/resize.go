@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,9 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -103,10 +102,9 @@ func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *c
 	if err != nil || data == nil {
 		return pod, err
 	}
-	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.Client.SubResource("resize").Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data))
+	patched, err := sendPatch(ctx, r.Client, "resize", pod, types.JSONPatchType, data)
 	if err == nil {
-		r.writes.note(set.UID, written{object: patched, at: r.Clock.Now()})
+		r.pods.noteLive(set, patched, r.Clock.Now())
 		return patched, nil
 	}
 	if err = r.unresizable(ctx, pod, err); isConflict(err) || !refusedForGood(err) {
@@ -121,13 +119,8 @@ func refusedForGood(err error) bool { return apierrors.IsInvalid(err) || apierro
 // answer that something was not found.
 func (r *Reconciler) unresizable(ctx context.Context, pod *corev1.Pod, err error) error {
 	if apierrors.IsNotFound(err) {
-		live := &corev1.Pod{}
-		getErr := r.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
-		switch {
-		case getErr != nil:
-			return getErr
-		case live.UID != pod.UID:
-			return err
+		if _, exists, getErr := getLive(ctx, r.Reader, pod); getErr != nil || !exists {
+			return cmp.Or(getErr, err)
 		}
 	} else if !apierrors.IsMethodNotSupported(err) {
 		return err

@@ -161,7 +161,7 @@ func TestResizeAnswers(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			r := &Reconciler{Client: answeringClient{err: test.err}, Reader: podReader{live: test.live}, Clock: clock.RealClock{}, writes: newOverlay[*corev1.Pod]()}
+			r := &Reconciler{Client: answeringClient{err: test.err}, Reader: podReader{live: test.live}, Clock: clock.RealClock{}, pods: newOverlay[*corev1.Pod]()}
 			pod := resizing()
 			_, err := r.patchResize(t.Context(), &apps.CloneSet{}, pod, plan.Action{Verb: plan.Continue, Pod: pod})
 			var refusal *resizeRefusal

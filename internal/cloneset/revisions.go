@@ -40,20 +40,15 @@ const labelRevisionHash = "controller.kubernetes.io/hash"
 // template.
 func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
 	var list appsv1.ControllerRevisionList
-	err := r.Client.List(ctx, &list, client.InNamespace(set.Namespace),
-		client.MatchingFields{indexOwner: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	cached, err := listByOwner(ctx, r.Client, &list, &list.Items, set.Namespace, string(set.UID))
 	if err != nil {
-		return nil, fmt.Errorf("list revisions: %w", err)
+		return nil, err
 	}
 	out := &revisions{byHash: map[string]*revision.Revision{}, gone: map[string]bool{}}
 	if set.Status.CollisionCount != nil {
 		out.collisions = *set.Status.CollisionCount
 	}
-	cached := make([]*appsv1.ControllerRevision, 0, len(list.Items))
-	for i := range list.Items {
-		cached = append(cached, &list.Items[i])
-	}
-	for _, object := range r.answers.revisions(set, cached) {
+	for _, object := range r.sets.revisions(set, cached) {
 		out.add(object)
 	}
 	template, err := rawTemplate(set)
@@ -130,16 +125,15 @@ func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *a
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
 		return fmt.Errorf("get CloneSet: %w", err)
 	}
-	r.answers.note(live)
+	r.sets.note(live)
 	if live.UID != set.UID || live.Generation != set.Generation {
 		return apierrors.NewConflict(apps.GroupVersion.WithResource("clonesets").GroupResource(), set.Name, errChanged)
 	}
-	patch := fmt.Appendf(nil, `{"revision":%d}`, number)
-	renumbered := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
-	if err := r.Client.Patch(ctx, renumbered, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	renumbered, err := sendPatch(ctx, r.Client, "", object, types.MergePatchType, fmt.Appendf(nil, `{"revision":%d}`, number))
+	if err != nil {
 		return err
 	}
-	r.answers.noteRevision(set, renumbered)
+	r.sets.noteRevision(set, renumbered)
 	return nil
 }
 
@@ -159,7 +153,7 @@ func (r *Reconciler) findRevision(ctx context.Context, set *apps.CloneSet, known
 		return fmt.Errorf("get revision %s: %w", name, err)
 	}
 	if err == nil && metav1.IsControlledBy(object, set) {
-		r.answers.noteRevision(set, object)
+		r.sets.noteRevision(set, object)
 		known.add(object)
 		return nil
 	}
@@ -185,7 +179,7 @@ func (r *Reconciler) createRevision(ctx context.Context, set *apps.CloneSet, kno
 		if err != nil {
 			return err
 		}
-		r.answers.noteRevision(set, object)
+		r.sets.noteRevision(set, object)
 		known.update = known.add(object)
 		return nil
 	}
@@ -310,9 +304,7 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, kno
 		return used[revision.Short(o.Name)]
 	})
 	for _, object := range unused[:max(len(unused)-limit, 0)] {
-		err := r.Client.Delete(ctx, &appsv1.ControllerRevision{
-			ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name},
-		}, client.Preconditions{UID: &object.UID})
+		err := r.Client.Delete(ctx, named(object), client.Preconditions{UID: &object.UID})
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete revision %s: %w", object.Name, err)
 		}

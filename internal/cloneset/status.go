@@ -215,17 +215,16 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	target := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}}
-	err = r.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, data))
+	written, err := sendPatch(ctx, r.Client, "status", set, types.MergePatchType, data)
 	if apierrors.IsConflict(err) {
 		// The set has changed, and its own events trigger another pass; until then, do
 		// not trust the cache.
-		r.answers.markStale(client.ObjectKeyFromObject(set))
+		r.sets.markStale(client.ObjectKeyFromObject(set))
 	}
 	if err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}
-	r.answers.note(target)
+	r.sets.note(written)
 	return nil
 }
 

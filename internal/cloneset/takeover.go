@@ -10,9 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -65,10 +63,10 @@ func (r *Reconciler) markTakenOver(ctx context.Context, set *apps.CloneSet, clai
 	if err != nil {
 		return err
 	}
-	taken := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
-	if err := r.Client.Patch(ctx, taken, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	taken, err := sendPatch(ctx, r.Client, "", claim, types.MergePatchType, patch)
+	if err != nil {
 		return fmt.Errorf("take over claim %s: %w", claim.Name, err)
 	}
-	r.claims.note(set.UID, claimWritten{object: taken, created: true, at: now})
+	r.claims.noteCreated(set, taken, now)
 	return nil
 }

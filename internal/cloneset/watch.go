@@ -34,7 +34,7 @@ func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	if !okBefore || !okAfter || was.ResourceVersion == is.ResourceVersion {
 		return true
 	}
-	answered := r.answers.newest(is) != is
+	answered := r.sets.newest(is) != is
 	return !answered || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
 }
 
@@ -61,13 +61,13 @@ func readingOf(set *apps.CloneSet) setReading {
 // podHandler maps Pod events to the sets that they concern.
 type podHandler struct {
 	reader client.Reader
-	writes *writes
+	pods   *overlay[*corev1.Pod]
 	drains *drains
 }
 
 // PodEvents returns the handler that maps Pod events to the sets that they concern.
 func (r *Reconciler) PodEvents() handler.EventHandler {
-	pods := &podHandler{reader: r.Client, writes: r.writes, drains: r.drains}
+	pods := &podHandler{reader: r.Client, pods: r.pods, drains: r.drains}
 	return pods.handler()
 }
 
@@ -88,7 +88,7 @@ const goneDelay = 100 * time.Millisecond
 
 // gone wakes the set of a deleted Pod.
 func (h *podHandler) gone(ctx context.Context, e event.DeleteEvent, q queue) {
-	h.writes.forget(e.Object.GetUID())
+	h.pods.forget(e.Object.GetUID())
 	h.drains.forget(e.Object.GetUID())
 	pod, ok := e.Object.(*corev1.Pod)
 	if !ok {

@@ -52,11 +52,11 @@ func TestSetChanged(t *testing.T) {
 			before := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Generation: 1, ResourceVersion: "1"}}
 			after := before.DeepCopy()
 			after.ResourceVersion = "2"
-			r := &Reconciler{answers: newAnswers()}
+			r := &Reconciler{sets: newSetOverlay()}
 			if test.answered != "" {
 				own := before.DeepCopy()
 				own.ResourceVersion = test.answered
-				r.answers.note(own)
+				r.sets.note(own)
 			}
 			test.change(after)
 			if got := r.SetChanged(before, after); got != test.want {

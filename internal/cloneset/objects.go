@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// This file is what Pods, claims and revisions have in common: how they are read, patched
+// and adopted.
+
+// named returns an empty object with the name of another one of its kind.
+func named[T client.Object](object T) T {
+	out := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
+	out.SetNamespace(object.GetNamespace())
+	out.SetName(object.GetName())
+	return out
+}
+
+func kindOf[T client.Object](T) string { return reflect.TypeFor[T]().Elem().Name() }
+
+// sendPatch patches an object, or a subresource of it, and returns the API server's
+// answer.
+func sendPatch[T client.Object](ctx context.Context, c client.Client, subresource string, object T, kind types.PatchType, data []byte) (T, error) {
+	answer := named(object)
+	if subresource == "" {
+		return answer, c.Patch(ctx, answer, client.RawPatch(kind, data))
+	}
+	return answer, c.SubResource(subresource).Patch(ctx, answer, client.RawPatch(kind, data))
+}
+
+// getLive reads an object from the API server. It returns false if the object is gone,
+// whether or not another one has its name.
+func getLive[T client.Object](ctx context.Context, reader client.Reader, object T) (T, bool, error) {
+	live := named(object)
+	err := reader.Get(ctx, client.ObjectKeyFromObject(object), live)
+	if apierrors.IsNotFound(err) {
+		return live, false, nil
+	}
+	if err != nil {
+		return live, false, fmt.Errorf("look up %s %s: %w", kindOf(object), object.GetName(), err)
+	}
+	return live, live.GetUID() == object.GetUID(), nil
+}
+
+// listByOwner lists the objects with that controller, or those without one, from the
+// cache. They are the cache's own: do not change them.
+func listByOwner[T any](ctx context.Context, c client.Reader, list client.ObjectList, items *[]T, namespace, owner string) ([]*T, error) {
+	err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list %ss: %w", reflect.TypeFor[T]().Name(), err)
+	}
+	return pointersTo(*items), nil
+}
+
+func pointersTo[T any](items []T) []*T {
+	out := make([]*T, 0, len(items))
+	for i := range items {
+		out = append(out, &items[i])
+	}
+	return out
+}
+
+// listOwned returns a set's objects as the cache shows them, overlaid with this
+// controller's last writes. It verifies the entries that the cache has contradicted for
+// too long.
+func listOwned[T client.Object](
+	ctx context.Context, reader client.Reader, o *overlay[T], list func(ctx context.Context, namespace, owner string) ([]T, error),
+	set *apps.CloneSet, now time.Time,
+) ([]T, error) {
+	for verified := false; ; verified = true {
+		cached, err := list(ctx, set.Namespace, string(set.UID))
+		if err != nil {
+			return nil, err
+		}
+		objects, unverified := o.merge(set.UID, cached, now)
+		if len(unverified) == 0 || verified {
+			return objects, nil
+		}
+		for _, entry := range unverified {
+			if err := verify(ctx, reader, o, set, entry, now); err != nil {
+				return nil, err
+			}
+		}
+		// Overlay again: a Pod that turned out to be gone, or to belong to someone else,
+		// must not count in the budgets of the very pass that found out. List again too:
+		// the watch may have dropped an answer meanwhile that an older list needs.
+	}
+}
+
+// verify asks the API server about an object that the cache has contradicted for too
+// long: a lost watch event must not freeze the set.
+func verify[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], set *apps.CloneSet, entry overlayEntry[T], now time.Time) error {
+	live, exists, err := getLive(ctx, reader, entry.object)
+	if err != nil {
+		return err
+	}
+	o.forget(entry.object.GetUID())
+	entry.at = now
+	if exists {
+		entry.object, entry.deleted = live, !metav1.IsControlledBy(live, set)
+	} else {
+		entry.deleted = true // hidden until the cache shows the deletion
+	}
+	o.note(set.UID, entry)
+	return nil
+}
+
+// relist notes what the API server has of a set's objects after an answer was lost. An
+// object that was seen but is not in the list is gone, or its labels have changed and it
+// may still belong to the set.
+func relist[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], set *apps.CloneSet, seen, listed []T, now time.Time) error {
+	found := make(map[types.UID]T, len(listed))
+	for _, object := range listed {
+		found[object.GetUID()] = object
+	}
+	seen = append(o.all(set.UID), seen...) // created objects too: the cache may never show them
+	for _, object := range seen {
+		if _, ok := found[object.GetUID()]; ok {
+			continue
+		}
+		live, exists, err := getLive(ctx, reader, object)
+		if err != nil {
+			return fmt.Errorf("after a lost answer: %w", err)
+		}
+		if exists {
+			found[live.GetUID()] = live
+		}
+	}
+	// Note them all at once: if the watch reports the removal of an object meanwhile, it
+	// would be forgotten, while the list from the cache still shows it.
+	for _, object := range found {
+		if metav1.IsControlledBy(object, set) {
+			o.noteCreated(set, object, now)
+		}
+	}
+	for _, object := range seen {
+		if live, ok := found[object.GetUID()]; !ok {
+			o.noteDeleted(set, object, now)
+		} else if !metav1.IsControlledBy(live, set) {
+			o.noteLive(set, live, now)
+		}
+	}
+	return nil
+}
+
+// adopt makes the set the controller of an object that has none.
+func adopt[T client.Object](ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, object T) error {
+	patch, err := r.adoption(ctx, set, object)
+	if patch == nil || err != nil {
+		return err
+	}
+	adopted, err := sendPatch(ctx, r.Client, "", object, types.StrategicMergePatchType, patch)
+	if apierrors.IsNotFound(err) {
+		// It may have been adopted before, and the cache may lag behind that too.
+		o.noteDeleted(set, object, r.Clock.Now())
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("adopt %s %s: %w", kindOf(object), object.GetName(), err)
+	}
+	o.noteCreated(set, adopted, r.Clock.Now())
+	return nil
+}
