@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 func (d *deed) uid() types.UID {
@@ -22,15 +23,15 @@ func (d *deed) serves(pod *corev1.Pod) bool { return available(pod, d.set, d.now
 
 // counted reports whether a Pod counts as a replica.
 func (d *deed) counted(pod *corev1.Pod) bool {
-	excluded := d.set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" && state(pod) == apps.StatePreparingDelete
-	return active(pod) && !excluded
+	excluded := d.set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" && model.State(pod) == apps.StatePreparingDelete
+	return model.Active(pod) && !excluded
 }
 
 // rivals reports whether another process has written something this one cannot know
 // yet: two leaders cannot share one budget.
 func (d *deed) rivals() bool {
 	p := d.process
-	for _, c := range p.server.log[Pods][p.pass.upTo:] {
+	for _, c := range p.server.Log[model.Pods][p.pass.upTo:] {
 		if c.Actor != p.name && isProcess(c.Actor) {
 			return true
 		}
@@ -76,15 +77,15 @@ func tooManyTouched(d *deed) string {
 // touchesIdle reports whether the deed starts the update or the deletion of a Pod that
 // does not serve.
 func (d *deed) touchesIdle() bool {
-	if d.old == nil || !active(d.old) || d.serves(d.old) || d.underWay(d.old) {
+	if d.old == nil || !model.Active(d.old) || d.serves(d.old) || d.underWay(d.old) {
 		return false
 	}
-	return d.new == nil || !active(d.new) || d.underWay(d.new)
+	return d.new == nil || !model.Active(d.new) || d.underWay(d.new)
 }
 
 // leaves reports whether the Pod is deleted, or is taken to the gate before deletion.
 func (d *deed) leaves() bool {
-	return d.new == nil || !active(d.new) || state(d.new) == apps.StatePreparingDelete
+	return d.new == nil || !model.Active(d.new) || model.State(d.new) == apps.StatePreparingDelete
 }
 
 // staying counts the Pods that are not on their way out. That includes a Pod whose
@@ -93,12 +94,12 @@ func (d *deed) leaves() bool {
 func (d *deed) staying() int {
 	const gate = apps.StatePreparingDelete
 	instead := map[types.UID]bool{}
-	for _, c := range d.process.server.log[Pods][d.process.pass.upTo:] {
-		if old, ok := c.Old.(*corev1.Pod); ok && c.Actor == d.process.name && state(old) != gate && begun(old) {
+	for _, c := range d.process.server.Log[model.Pods][d.process.pass.upTo:] {
+		if old, ok := c.Old.(*corev1.Pod); ok && c.Actor == d.process.name && model.State(old) != gate && begun(old) {
 			instead[old.UID] = true
 		}
 	}
-	return d.after.count(func(pod *corev1.Pod) bool { return active(pod) && (state(pod) != gate || instead[pod.UID]) })
+	return d.after.count(func(pod *corev1.Pod) bool { return model.Active(pod) && (model.State(pod) != gate || instead[pod.UID]) })
 }
 
 // tooManyNamed limits how many Pods that are named for deletion and do not serve are
@@ -107,7 +108,7 @@ func (d *deed) staying() int {
 func (d *deed) tooManyNamed(was *corev1.Pod) string {
 	made := d.after.count(func(pod *corev1.Pod) bool {
 		return d.counted(pod) && !d.serves(pod) &&
-			(state(pod) == apps.StatePreparingDelete || (of(pod, d.update) && !doomed(pod, d.set) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
+			(model.State(pod) == apps.StatePreparingDelete || (of(pod, d.update) && !doomed(pod, d.set) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
 	})
 	room := max(unavailableOf(d.set), 1) + d.after.count(d.counted) - replicas(d.set)
 	if made > room {
@@ -118,7 +119,7 @@ func (d *deed) tooManyNamed(was *corev1.Pod) string {
 
 // underWay reports whether the update or the deletion of a Pod has begun.
 func (d *deed) underWay(pod *corev1.Pod) bool {
-	return begun(pod) || state(pod) == apps.StatePreparingDelete
+	return begun(pod) || model.State(pod) == apps.StatePreparingDelete
 }
 
 // tooManyPods allows a Pod to be created only for a free place, and surge only while
@@ -129,7 +130,7 @@ func tooManyPods(d *deed) string {
 	}
 	surge := surgeOf(d.set)
 	need := d.after.count(func(pod *corev1.Pod) bool {
-		return active(pod) && (!of(pod, d.update) || doomed(pod, d.set))
+		return model.Active(pod) && (!of(pod, d.update) || doomed(pod, d.set))
 	})
 	most := replicas(d.set) + min(surge, need)
 	if n := d.after.count(d.counted); n > most {

@@ -8,6 +8,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // claimMutants handle claims wrongly.
@@ -48,7 +49,7 @@ func claimsFirst(p *Process, s *plan.Snapshot) plan.Plan {
 	for i := range decided.Actions {
 		if a := &decided.Actions[i]; a.Verb == plan.Delete {
 			for _, claim := range a.Claims {
-				_ = p.server.remove(p.name, Claims, client.ObjectKeyFromObject(claim), removal{})
+				_ = p.server.Delete(p.name, model.Claims, client.ObjectKeyFromObject(claim), model.Deletion{})
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // claimRules must hold whenever the controller writes to a claim.
@@ -32,8 +33,8 @@ type claimDeed struct {
 	id       string
 }
 
-func (s *Simulation) judgeClaim(p *Process, c *Commit) {
-	d := &claimDeed{set: p.pass.set, id: c.object().GetLabels()[apps.LabelInstanceID]}
+func (s *Simulation) judgeClaim(p *Process, c *model.Commit) {
+	d := &claimDeed{set: p.pass.set, id: c.Object().GetLabels()[apps.LabelInstanceID]}
 	d.old, _ = c.Old.(*corev1.PersistentVolumeClaim)
 	d.new, _ = c.New.(*corev1.PersistentVolumeClaim)
 	for _, r := range claimRules {
@@ -49,14 +50,14 @@ func (d *claimDeed) deletes() bool {
 }
 
 func foreignClaim(_ *Simulation, p *Process, d *claimDeed) string {
-	if d.old == nil || ownerOf(d.old) == string(d.set.UID) {
+	if d.old == nil || model.OwnerOf(d.old) == string(d.set.UID) {
 		return ""
 	}
 	used := p.known(d.set, nil).count(func(pod *corev1.Pod) bool { return pod.Name == d.set.Name+"-"+d.id }) > 0
-	if ownerOf(d.old) == orphan && d.new != nil && ownerOf(d.new) == string(d.set.UID) && used {
+	if model.OwnerOf(d.old) == model.Orphan && d.new != nil && model.OwnerOf(d.new) == string(d.set.UID) && used {
 		return "" // it is adopted together with its Pod
 	}
-	return fmt.Sprintf("claim %s belongs to %s", d.old.Name, ownerOf(d.old))
+	return fmt.Sprintf("claim %s belongs to %s", d.old.Name, model.OwnerOf(d.old))
 }
 
 // claimFirst also applies if another process has created the Pod in the meantime. A
@@ -66,7 +67,7 @@ func claimFirst(s *Simulation, _ *Process, d *claimDeed) string {
 	if !d.deletes() {
 		return ""
 	}
-	if pod := usedBy(s.Server, d.old.Name, active); pod != nil {
+	if pod := usedBy(s.Server, d.old.Name, model.Active); pod != nil {
 		return fmt.Sprintf("claim %s is deleted, and Pod %s stays", d.old.Name, pod.Name)
 	}
 	return ""
@@ -86,7 +87,7 @@ func claimLost(s *Simulation, p *Process, d *claimDeed) string {
 	asked := slices.ContainsFunc(s.processes, func(p *Process) bool { return p.deleted[pod.UID] })
 	wanted := s.namedAtEnd(end) || slices.Contains(s.listed, pod.Name)
 	if ended := pod.Status.Phase == corev1.PodFailed; !ended {
-		wanted = wanted || asked || state(pod) == apps.StatePreparingDelete
+		wanted = wanted || asked || model.State(pod) == apps.StatePreparingDelete
 	}
 	if !wanted {
 		return fmt.Sprintf("claim %s is deleted, and Pod %s was deleted by %s in phase %s", d.old.Name, pod.Name, end.Actor, pod.Status.Phase)
@@ -95,11 +96,11 @@ func claimLost(s *Simulation, p *Process, d *claimDeed) string {
 }
 
 // endOf finds the commit that deleted the latest Pod of a name.
-func (s *Simulation) endOf(name string) *Commit {
-	log := s.Server.log[Pods]
+func (s *Simulation) endOf(name string) *model.Commit {
+	log := s.Server.Log[model.Pods]
 	for i := len(log) - 1; i >= 0; i-- {
 		c := log[i]
-		if c.object().GetName() == name && c.ends() {
+		if c.Object().GetName() == name && c.Deletes() {
 			return c
 		}
 	}
@@ -109,18 +110,18 @@ func (s *Simulation) endOf(name string) *Commit {
 // namedAtEnd reports whether a Pod was named for deletion when it was deleted, or at
 // some time while it terminated: the controller may have acted before it learned that
 // the user took the name back.
-func (s *Simulation) namedAtEnd(end *Commit) bool {
-	log := s.Server.log[Pods]
-	return slices.ContainsFunc(log[slices.Index(log, end):], func(c *Commit) bool {
-		return c.object().GetUID() == end.Old.GetUID() && c.object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
+func (s *Simulation) namedAtEnd(end *model.Commit) bool {
+	log := s.Server.Log[model.Pods]
+	return slices.ContainsFunc(log[slices.Index(log, end):], func(c *model.Commit) bool {
+		return c.Object().GetUID() == end.Old.GetUID() && c.Object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
 	})
 }
 
 // latest is the last version of a Pod before it was removed.
 func (s *Simulation) latest(uid types.UID) *corev1.Pod {
 	var last *corev1.Pod
-	for _, c := range s.Server.log[Pods] {
-		if pod, ok := c.object().(*corev1.Pod); ok && pod.UID == uid {
+	for _, c := range s.Server.Log[model.Pods] {
+		if pod, ok := c.Object().(*corev1.Pod); ok && pod.UID == uid {
 			last = pod
 		}
 	}
@@ -138,17 +139,17 @@ func withoutClaims(d *deed) string {
 		if !slices.Contains(claimsOf(d.new), name) {
 			return fmt.Sprintf("Pod %s does not mount %s", d.new.Name, name)
 		}
-		object, err := d.process.server.get(Claims, key(d.new.Namespace, name))
-		if (err != nil || ownerOf(object) != string(d.set.UID)) && !d.process.server.wrote("user", Claims, name) {
+		object, err := d.process.server.Get(model.Claims, key(d.new.Namespace, name))
+		if (err != nil || model.OwnerOf(object) != string(d.set.UID)) && !wroteClaim(d.process.server, name) {
 			return fmt.Sprintf("Pod %s is created without its claim %s", d.new.Name, name)
 		}
 	}
 	return ""
 }
 
-// wrote reports whether an actor has changed an object of that name.
-func (s *Server) wrote(actor string, kind Kind, name string) bool {
-	return slices.ContainsFunc(s.log[kind], func(c *Commit) bool { return c.Actor == actor && c.object().GetName() == name })
+// wroteClaim reports whether the user has changed a claim of that name.
+func wroteClaim(s *model.Server, name string) bool {
+	return slices.ContainsFunc(s.Log[model.Claims], func(c *model.Commit) bool { return c.Actor == "user" && c.Object().GetName() == name })
 }
 
 // claimsLeft: new claims are created only if none wait for a Pod.
@@ -182,17 +183,17 @@ func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) boo
 // rivals reports whether another process has written something this one cannot know
 // yet.
 func (p *Process) rivals() bool {
-	others := func(c *Commit) bool { return c.Actor != p.name && isProcess(c.Actor) }
-	return slices.ContainsFunc(p.server.log[Pods][p.pass.upTo:], others) ||
-		slices.ContainsFunc(p.server.log[Claims][p.pass.claimsUpTo:], others)
+	others := func(c *model.Commit) bool { return c.Actor != p.name && isProcess(c.Actor) }
+	return slices.ContainsFunc(p.server.Log[model.Pods][p.pass.upTo:], others) ||
+		slices.ContainsFunc(p.server.Log[model.Claims][p.pass.claimsUpTo:], others)
 }
 
 // missingClaims describes what is wrong with the claims at rest.
 func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	for _, pod := range s.Pods() {
 		for _, name := range claimsOf(pod) {
-			claim, err := s.Server.get(Claims, key(pod.Namespace, name))
-			if err != nil || claim.GetDeletionTimestamp() != nil || ownerOf(claim) != string(set.UID) {
+			claim, err := s.Server.Get(model.Claims, key(pod.Namespace, name))
+			if err != nil || claim.GetDeletionTimestamp() != nil || model.OwnerOf(claim) != string(set.UID) {
 				return fmt.Sprintf("Pod %s lacks its claim %s", pod.Name, name)
 			}
 		}
@@ -200,7 +201,7 @@ func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	for _, claim := range s.Claims() {
 		id := claim.Labels[apps.LabelInstanceID]
 		// A Pod that was released keeps its claims until it is gone.
-		_, err := s.Server.get(Pods, key(set.Namespace, set.Name+"-"+id))
+		_, err := s.Server.Get(model.Pods, key(set.Namespace, set.Name+"-"+id))
 		switch {
 		case claim.DeletionTimestamp != nil:
 			return fmt.Sprintf("claim %s is still going", claim.Name)
@@ -219,14 +220,14 @@ func (s *Simulation) remember(object client.Object) {
 	}
 }
 
-// sent notes that a process asked to delete a Pod, even if the Pod is already gone: if
+// asked notes that a process asked to delete a Pod, even if the Pod is already gone: if
 // the answer is lost, nobody can tell who deleted it.
-func (p *Process) sent(kind Kind, at types.NamespacedName) {
-	if kind != Pods {
+func (p *Process) asked(r *model.Request) {
+	if r.Kind != model.Pods {
 		return
 	}
-	for _, c := range slices.Backward(p.server.log[Pods]) {
-		if object := c.object(); client.ObjectKeyFromObject(object) == at {
+	for _, c := range slices.Backward(p.server.Log[model.Pods]) {
+		if object := c.Object(); client.ObjectKeyFromObject(object) == r.At {
 			p.deleted[object.GetUID()] = true
 			return
 		}

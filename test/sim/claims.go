@@ -15,25 +15,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
-
-// protection is the finalizer that keeps a claim while a Pod uses it.
-const protection = "kubernetes.io/pvc-protection"
 
 // protector lets a deleted claim go once no scheduled Pod uses it, as
 // kube-controller-manager does.
 type protector struct {
 	world  *World
-	server *Server
+	server *model.Server
 }
 
-func newProtector(w *World, s *Server) {
+func newProtector(w *World, s *model.Server) {
 	p := &protector{world: w, server: s}
-	s.committed = append(s.committed, p.hear)
+	s.Observers = append(s.Observers, p.hear)
 }
 
-func (p *protector) hear(c *Commit) {
-	switch object := c.object().(type) {
+func (p *protector) hear(c *model.Commit) {
+	switch object := c.Object().(type) {
 	case *corev1.PersistentVolumeClaim:
 		if c.New != nil && object.DeletionTimestamp != nil {
 			p.look(client.ObjectKeyFromObject(object))
@@ -52,7 +50,7 @@ func (p *protector) look(at types.NamespacedName) {
 		if usedBy(p.server, at.Name, scheduled) != nil {
 			return
 		}
-		_, _ = p.server.update("protection", Claims, at, "", func(object client.Object) error {
+		_, _ = p.server.Update("protection", model.Claims, at, "", func(object client.Object) error {
 			if object.GetDeletionTimestamp() != nil {
 				object.SetFinalizers(nil)
 			}
@@ -64,9 +62,9 @@ func (p *protector) look(at types.NamespacedName) {
 func scheduled(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" }
 
 // usedBy finds a Pod that mounts a claim and satisfies has; nil if there is none.
-func usedBy(s *Server, claim string, has func(*corev1.Pod) bool) *corev1.Pod {
-	for _, object := range s.list(Pods) {
-		if pod, ok := object.(*corev1.Pod); ok && has(pod) && slices.Contains(claimsOf(pod), claim) {
+func usedBy(s *model.Server, claim string, has func(*corev1.Pod) bool) *corev1.Pod {
+	for _, pod := range model.List[*corev1.Pod](s.Objects) {
+		if has(pod) && slices.Contains(claimsOf(pod), claim) {
 			return pod
 		}
 	}
@@ -86,9 +84,9 @@ func claimsOf(pod *corev1.Pod) []string {
 
 // mountable reports whether all claims of a Pod exist and are not being deleted: the
 // scheduler assigns no node before that.
-func mountable(s *Server, pod *corev1.Pod) bool {
+func mountable(s *model.Server, pod *corev1.Pod) bool {
 	for _, name := range claimsOf(pod) {
-		claim, err := s.get(Claims, key(pod.Namespace, name))
+		claim, err := s.Get(model.Claims, key(pod.Namespace, name))
 		if err != nil || claim.GetDeletionTimestamp() != nil {
 			return false
 		}
@@ -98,14 +96,7 @@ func mountable(s *Server, pod *corev1.Pod) bool {
 
 // Claims lists the set's claims on the server, by name.
 func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
-	set := s.Set()
-	var out []*corev1.PersistentVolumeClaim
-	for _, object := range s.Server.list(Claims) {
-		if claim, ok := object.(*corev1.PersistentVolumeClaim); ok && set != nil && ownerOf(claim) == string(set.UID) {
-			out = append(out, claim)
-		}
-	}
-	return out
+	return owned[*corev1.PersistentVolumeClaim](s)
 }
 
 // Claims gives the set a claim template for each name.
@@ -157,7 +148,7 @@ func (s *Simulation) strangers() {
 			Namespace: s.key.Namespace, Name: "data-" + s.key.Name + "-" + id, OwnerReferences: owners,
 			Labels: map[string]string{"app": "demo", apps.LabelInstanceID: id},
 		}}
-		if _, err := s.Server.create("user", Claims, claim, false); err != nil {
+		if _, err := s.Server.Create("user", claim, false); err != nil {
 			s.World.fail("setup", "create a claim: %v", err)
 		}
 	}
@@ -185,7 +176,7 @@ var claimDeeds = []func(*Simulation){
 func (s *Simulation) loseClaim() {
 	for _, claim := range s.Claims() {
 		if usedBy(s.Server, claim.Name, scheduled) == nil {
-			_ = s.Server.remove("user", Claims, client.ObjectKeyFromObject(claim), removal{})
+			_ = s.Server.Delete("user", model.Claims, client.ObjectKeyFromObject(claim), model.Deletion{})
 			return
 		}
 	}
@@ -198,7 +189,7 @@ func (s *Simulation) freeClaim() {
 		return
 	}
 	at := client.ObjectKeyFromObject(claims[s.World.chance.IntN(len(claims))])
-	_, _ = s.Server.update("user", Claims, at, "", func(object client.Object) error {
+	_, _ = s.Server.Update("user", model.Claims, at, "", func(object client.Object) error {
 		object.SetOwnerReferences(nil)
 		return nil
 	})
@@ -219,19 +210,18 @@ func randomClaims(seed uint64, set *apps.CloneSet) {
 // removed its template, or the Pod has been released.
 func (s *Simulation) settleClaims() {
 	set := s.Set()
-	for _, object := range s.Server.list(Pods) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok || scheduled(pod) {
+	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
+		if scheduled(pod) {
 			continue
 		}
 		waits := slices.ContainsFunc(claimsOf(pod), func(name string) bool {
-			_, err := s.Server.get(Claims, key(pod.Namespace, name))
+			_, err := s.Server.Get(model.Claims, key(pod.Namespace, name))
 			template := strings.TrimSuffix(name, "-"+pod.Name)
 			return err != nil && (stray(pod, set) || !slices.Contains(templateNames(set), template))
 		})
 		if waits {
 			s.World.say("user", "gives Pod %s up", pod.Name)
-			_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+			_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
 		}
 	}
 }

@@ -3,8 +3,10 @@
 package sim
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // Ordered gives the set a second container, which is updated before the first
@@ -79,8 +82,27 @@ func (s *Simulation) rollAll() {
 // forbidResizes makes the API server refuse resizes for some time.
 func (s *Simulation) forbidResizes() {
 	s.World.say("story", "the API server refuses resizes")
-	s.Server.noResize = true
-	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.noResize = false })
+	s.Server.RefuseResizes = true
+	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.RefuseResizes = false })
+}
+
+// wantedResources are the resources of a container in a raw template.
+func wantedResources(container map[string]any) corev1.ResourceRequirements {
+	var out corev1.ResourceRequirements
+	data, err := json.Marshal(container["resources"])
+	if err != nil || json.Unmarshal(data, &out) != nil {
+		return corev1.ResourceRequirements{}
+	}
+	return out
+}
+
+// resourcesOf describes the resources of all containers.
+func resourcesOf(pod *corev1.Pod) string {
+	all := make([]string, 0, len(pod.Spec.Containers))
+	for i := range pod.Spec.Containers {
+		all = append(all, model.ResourcesText(pod.Spec.Containers[i].Resources))
+	}
+	return strings.Trim(strings.Join(all, "+"), "+")
 }
 
 // priorityOf is the launch priority of a container.
@@ -105,7 +127,7 @@ func orderBroken(d *deed) string {
 	}
 	for i := range d.new.Spec.Containers {
 		changed := &d.new.Spec.Containers[i]
-		if same := &d.old.Spec.Containers[i]; same.Image == changed.Image && sameResources(same.Resources, changed.Resources) {
+		if same := &d.old.Spec.Containers[i]; same.Image == changed.Image && model.SameResources(same.Resources, changed.Resources) {
 			continue
 		}
 		for j := range d.old.Spec.Containers {
@@ -124,13 +146,13 @@ func orderBroken(d *deed) string {
 // notYet describes what a container that precedes another one still lacks; "" if
 // nothing.
 func (d *deed) notYet(c *corev1.Container, index int, other string) string {
-	if image, resources, ok := d.target(index); ok && (c.Image != image || !sameResources(c.Resources, resources)) {
+	if image, resources, ok := d.target(index); ok && (c.Image != image || !model.SameResources(c.Resources, resources)) {
 		return "is not of the revision yet"
 	}
-	if what := d.process.nodes.truthOf(d.old, c); what != "" {
-		return what
+	if r := d.process.nodes.pods[d.old.UID]; r != nil && r.Lacks(index, c) != "" {
+		return r.Lacks(index, c)
 	}
-	if d.goesOn() && d.begun(c.Name) && !d.begun(other) && !containerStatus(d.old, c.Name).Ready {
+	if d.goesOn() && d.begun(c.Name) && !d.begun(other) && !model.ContainerStatus(d.old, c.Name).Ready {
 		return "is not ready"
 	}
 	return ""
@@ -150,7 +172,7 @@ func (d *deed) begun(name string) bool {
 // target is what the Pod's present revision specifies for a container.
 func (d *deed) target(index int) (string, corev1.ResourceRequirements, bool) {
 	at := types.NamespacedName{Namespace: d.new.Namespace, Name: d.new.Labels[apps.LabelRevision]}
-	object, err := d.process.server.get(Revisions, at)
+	object, err := d.process.server.Get(model.Revisions, at)
 	if err != nil {
 		return "", corev1.ResourceRequirements{}, false
 	}

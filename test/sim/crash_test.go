@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // TestCrashAnywhere ends the process after each single write of each classic rollout:
@@ -75,7 +76,7 @@ func (s *Simulation) end() string {
 	for _, pod := range s.Pods() {
 		var gates []string
 		for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady, corev1.PodReady} {
-			gates = append(gates, fmt.Sprintf("%s=%s", kind, condition(pod, kind).Status))
+			gates = append(gates, fmt.Sprintf("%s=%s", kind, model.Condition(pod, kind).Status))
 		}
 		var labels []string
 		for _, key := range sortedKeys(pod.Labels, nil) {

@@ -14,6 +14,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // Model is a small world; an exploration visits all its states.
@@ -92,12 +93,12 @@ type explorer struct {
 	model  Model
 	config Config
 	sim    *Simulation
-	server *Server
+	server *model.Server
 	acting *Process
 
 	// The fields below belong to the state in progress.
-	commits []*Commit
-	running map[types.UID]runs
+	commits []*model.Commit
+	running map[types.UID]*model.Run
 	wishes  uint8
 	faults  uint16
 	flight  *flight
@@ -117,31 +118,31 @@ type explorer struct {
 	revisions map[string]string
 }
 
-func newExplorer(model Model) *explorer {
-	set := model.Set()
+func newExplorer(m Model) *explorer {
+	set := m.Set()
 	w := newWorld(0)
 	x := &explorer{
-		library: newLibrary(), model: model, config: Calm(), server: newServer(w.now), index: map[string]int32{},
-		revisions: map[string]string{}, running: map[types.UID]runs{},
+		library: newLibrary(), model: m, config: Calm(), server: model.NewServer(w.now), index: map[string]int32{},
+		revisions: map[string]string{}, running: map[types.UID]*model.Run{},
 	}
 	x.config.Process.Planner = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
-	if model.Change != nil {
-		model.Change(&x.config)
+	if m.Change != nil {
+		m.Change(&x.config)
 	}
-	if model.NamesFirst {
+	if m.NamesFirst {
 		x.offset = downFrom
 	}
 	x.sim = &Simulation{
-		World: w, Server: x.server, config: x.config, key: client.ObjectKeyFromObject(set), unprotected: model.Lossy,
+		World: w, Server: x.server, config: x.config, key: client.ObjectKeyFromObject(set), unprotected: m.Lossy,
 		nodes:    &nodes{world: w, server: x.server},
 		operator: &operator{world: w, server: x.server, set: client.ObjectKeyFromObject(set)},
 	}
-	x.server.committed = []func(*Commit){x.committed}
+	x.server.Observers = []func(*model.Commit){x.committed}
 	return x
 }
 
 // committed receives every commit.
-func (x *explorer) committed(c *Commit) {
+func (x *explorer) committed(c *model.Commit) {
 	x.commits = append(x.commits, c)
 	if x.acting != nil && c.Actor == x.acting.name {
 		x.sim.judge(x.acting, c)
@@ -150,16 +151,16 @@ func (x *explorer) committed(c *Commit) {
 
 // load makes a state current.
 func (x *explorer) load(c *cluster) {
-	x.server.objects = c.objects.clone()
-	x.server.version = 100
-	x.server.log = map[Kind][]*Commit{}
+	x.server.Objects = c.objects.Clone()
+	x.server.Version = 100
+	x.server.Log = map[model.Kind][]*model.Commit{}
 	x.running, x.wishes, x.faults, x.flight = maps.Clone(c.running), c.wishes, c.faults, c.flight
 	x.commits, x.note, x.acting = nil, "", nil
 	x.sim.wished = 1 + int64(c.wishes)
 	x.sim.World.story.lines, x.sim.World.failure, x.sim.templates = nil, nil, nil
 	x.sim.nodes.pods = map[types.UID]*running{}
 	for uid, run := range c.running {
-		x.sim.nodes.pods[uid] = &running{containers: map[string]*container{mainContainer: {image: run.image, id: run.id, up: run.up}}}
+		x.sim.nodes.pods[uid] = &running{Run: *run}
 	}
 	x.sim.revisionNames = map[int64]string{}
 	x.nameRevision(c.objects)
@@ -172,25 +173,22 @@ func (x *explorer) load(c *cluster) {
 	}
 }
 
-// mainContainer is the only container of the Pods.
-const mainContainer = "main"
-
 // remember adds a write of the current pass to the server's log.
 func (x *explorer) remember(r *result) {
 	pod, ok := r.written.(*corev1.Pod)
 	if !ok {
 		return
 	}
-	c := &Commit{At: epoch, Actor: actorUsher, Kind: Pods, Old: pod, New: pod}
+	c := &model.Commit{At: epoch, Actor: actorUsher, Kind: model.Pods, Old: pod, New: pod}
 	if r.gone {
 		c.New = nil
 	}
-	x.server.log[Pods] = append(x.server.log[Pods], c)
+	x.server.Log[model.Pods] = append(x.server.Log[model.Pods], c)
 }
 
 // nameRevision notes which revision holds the template of the CloneSet.
-func (x *explorer) nameRevision(o objects) {
-	set := o.set()
+func (x *explorer) nameRevision(o model.Objects) {
+	set := setOf(o)
 	if set == nil {
 		return
 	}
@@ -206,20 +204,20 @@ func (x *explorer) nameRevision(o objects) {
 }
 
 // number makes the next object get the UID that belongs to its name.
-func (x *explorer) number(kind Kind, name string) {
+func (x *explorer) number(kind model.Kind, name string) {
 	switch kind {
-	case Pods:
-		x.server.uids = numberOf(name) - 1
-	case Claims:
-		x.server.uids = 6000 + numberOf(name)
+	case model.Pods:
+		x.server.UIDs = numberOf(name) - 1
+	case model.Claims:
+		x.server.UIDs = 6000 + numberOf(name)
 	default:
-		x.server.uids = 5000
+		x.server.UIDs = 5000
 	}
 }
 
 // Explore visits every state of a model, up to a limit.
-func Explore(model Model, most int) Exploration {
-	x := newExplorer(model)
+func Explore(m Model, most int) Exploration {
+	x := newExplorer(m)
 	start, v := x.start()
 	if v != nil {
 		return Exploration{Violation: v, Path: []string{"(while the set was brought up)"}}
@@ -249,13 +247,13 @@ func count(yes bool) int {
 
 // start is the first state of the exploration.
 func (x *explorer) start() (*cluster, *Violation) {
-	x.server.uids = 9000
-	made, err := x.server.create("user", Sets, x.model.Set(), false)
+	x.server.UIDs = 9000
+	made, err := x.server.Create("user", x.model.Set(), false)
 	if err != nil {
 		return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
 	}
-	c := &cluster{objects: objects(x.server.objects).clone(), running: map[types.UID]runs{}}
-	c.objects[Sets][x.sim.key] = made
+	c := &cluster{objects: x.server.Objects.Clone(), running: map[types.UID]*model.Run{}}
+	c.objects[model.CloneSets][x.sim.key] = made
 	c = x.decode(x.encode(c))
 	for range 1000 {
 		if x.model.Fresh {

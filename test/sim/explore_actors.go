@@ -11,11 +11,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // Wish is something that the user does. Exactly one of its functions is set.
@@ -91,7 +91,7 @@ func (x *explorer) happenings(c *cluster) []happening {
 		x.load(c)
 		e.do()
 		h := happening{actor: e.actor, woken: x.woken(), next: &cluster{
-			objects: objects(x.server.objects).clone(), running: maps.Clone(x.running), wishes: x.wishes, faults: x.faults, flight: c.flight,
+			objects: x.server.Objects.Clone(), running: maps.Clone(x.running), wishes: x.wishes, faults: x.faults, flight: c.flight,
 		}}
 		if c.flight != nil && x.model.Interfere >= 0 {
 			f := *c.flight
@@ -122,7 +122,7 @@ func (x *explorer) tellEvent() []string {
 
 // woken reports whether one of the latest commits triggers a pass.
 func (x *explorer) woken() bool {
-	return slices.ContainsFunc(x.commits, func(c *Commit) bool {
+	return slices.ContainsFunc(x.commits, func(c *model.Commit) bool {
 		old, okOld := c.Old.(*corev1.Pod)
 		pod, okNew := c.New.(*corev1.Pod)
 		if !okOld || !okNew { // the CloneSet, or a Pod that is created or removed
@@ -134,8 +134,7 @@ func (x *explorer) woken() bool {
 
 func (x *explorer) events(c *cluster) []doing {
 	var out []doing
-	for _, object := range x.server.list(Pods) {
-		pod, _ := object.(*corev1.Pod)
+	for _, pod := range model.List[*corev1.Pod](x.server.Objects) {
 		out = append(out, x.kubeletEvents(pod)...)
 		if change := x.sim.operator.answer(pod); change != nil {
 			out = append(out, doing{byOperator, func() { x.sim.operator.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
@@ -151,20 +150,17 @@ func (x *explorer) events(c *cluster) []doing {
 // kubeletEvents are the next steps of a Pod's kubelet and of the scheduler.
 func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 	step := func(do func(*corev1.Pod)) []doing { return []doing{{byKubelet, func() { do(pod) }}} }
-	switch {
-	case pod.DeletionTimestamp != nil:
-		if pod.Spec.NodeName == "" || *pod.DeletionGracePeriodSeconds == 0 {
-			return nil // it waits for its finalizers
-		}
-		return step(x.ends)
-	case pod.Spec.NodeName == "":
-		return step(x.scheduled)
-	case pod.Status.Phase == corev1.PodFailed:
+	switch next := model.Next(pod); {
+	case next == model.Wait:
 		return nil
+	case next == model.Stop:
+		return step(x.ends)
+	case next == model.Bind:
+		return step(x.scheduled)
 	case x.model.Slow:
 		return x.slowEvents(pod, step)
 	}
-	if run := x.running[pod.UID]; run.generation == pod.Generation && run.up && x.reported(pod) {
+	if run := runOf(x.running, pod); run.Generation == pod.Generation && run.Containers[0].Up && x.reported(pod) {
 		return nil
 	}
 	return step(func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
@@ -173,14 +169,14 @@ func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 // slowEvents are the events of a kubelet that does one thing at a time.
 func (x *explorer) slowEvents(pod *corev1.Pod, step func(func(*corev1.Pod)) []doing) []doing {
 	var out []doing
-	run := x.running[pod.UID]
-	if run.generation != pod.Generation {
+	run := runOf(x.running, pod)
+	if run.Generation != pod.Generation {
 		out = append(out, step(x.syncs)...)
 	}
-	if run.generation == 0 {
+	if run.Generation == 0 {
 		return out
 	}
-	if !run.up {
+	if !run.Containers[0].Up {
 		out = append(out, step(x.starts)...)
 	}
 	if !x.reported(pod) {
@@ -193,35 +189,37 @@ func (x *explorer) scheduled(pod *corev1.Pod) {
 	x.sim.nodes.write("scheduler", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Spec.NodeName = "node-0" })
 }
 
+// running returns what runs of a Pod, to change it.
+func (x *explorer) run(pod *corev1.Pod) *model.Run {
+	run := runOf(x.running, pod).Clone()
+	x.running[pod.UID] = run
+	return run
+}
+
 // syncs makes the kubelet read the spec; it stops a container with another image.
 func (x *explorer) syncs(pod *corev1.Pod) {
-	run := x.running[pod.UID]
-	run.generation = pod.Generation
-	if image := pod.Spec.Containers[0].Image; !run.up || run.image != image {
-		run.up, run.starting = false, image
-	}
-	x.running[pod.UID] = run
+	x.run(pod).Sync(pod, model.Node{})
 	x.note = fmt.Sprintf("the kubelet reads the spec of Pod %s", pod.Name)
 }
 
 // starts completes the start of the container.
 func (x *explorer) starts(pod *corev1.Pod) {
-	run := x.running[pod.UID]
-	if run.up {
+	run := x.run(pod)
+	c := &run.Containers[0]
+	if c.Up {
 		return
 	}
-	run.up, run.image, run.starting = true, run.starting, ""
-	run.id = x.freshID(pod)
-	x.running[pod.UID] = run
-	x.note = fmt.Sprintf("the kubelet starts %s in Pod %s", run.image, pod.Name)
+	run.Start(0, x.freshID(pod), epoch)
+	c.Restarts = 0 // their number makes no difference
+	x.note = fmt.Sprintf("the kubelet starts %s in Pod %s", c.Image, pod.Name)
 }
 
 // freshID returns a container ID that nobody knows yet.
 func (x *explorer) freshID(pod *corev1.Pod) string {
-	known := fmt.Sprint(x.running[pod.UID].id, pod.Status.ContainerStatuses, pod.Annotations)
+	known := fmt.Sprint(runOf(x.running, pod).Containers, pod.Status.ContainerStatuses, pod.Annotations)
 	if x.flight != nil {
-		for _, object := range x.flight.base[Pods] {
-			known += fmt.Sprint(object.(*corev1.Pod).Status.ContainerStatuses)
+		for _, pod := range model.List[*corev1.Pod](x.flight.base) {
+			known += fmt.Sprint(pod.Status.ContainerStatuses)
 		}
 		for i := range x.flight.results {
 			for _, object := range x.flight.results[i].all() {
@@ -240,53 +238,19 @@ func (x *explorer) freshID(pod *corev1.Pod) string {
 
 func (x *explorer) reported(pod *corev1.Pod) bool {
 	after := pod.DeepCopy()
-	x.status(after)
+	runOf(x.running, pod).Report(pod, model.Node{})(after, epoch)
 	return equality.Semantic.DeepEqual(pod.Status, after.Status)
 }
 
 func (x *explorer) reports(pod *corev1.Pod) {
-	x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", x.status)
-}
-
-// status writes what the kubelet knows now into a Pod.
-func (x *explorer) status(pod *corev1.Pod) {
-	run := x.running[pod.UID]
-	if run.up {
-		pod.Status.Phase = corev1.PodRunning
-	}
-	started := run.up
-	status := corev1.ContainerStatus{
-		Name: pod.Spec.Containers[0].Name, Ready: run.up, Started: &started, ContainerID: run.id, Image: run.image,
-	}
-	if run.id != "" {
-		status.ImageID = imageID(run.image)
-	}
-	if run.up {
-		status.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(startedAt(pod, run.id))}
-	} else {
-		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
-	}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{status}
-	pod.Status.ObservedGeneration = run.generation
-	setPodCondition(pod, corev1.ContainersReady, run.up, epoch)
-	setPodCondition(pod, corev1.PodReady, run.up && gatesOpen(pod) && pod.DeletionTimestamp == nil, epoch)
-}
-
-// startedAt keeps the start time of a container that was reported before.
-func startedAt(pod *corev1.Pod, id string) time.Time {
-	for i := range pod.Status.ContainerStatuses {
-		if c := &pod.Status.ContainerStatuses[i]; c.ContainerID == id && c.State.Running != nil {
-			return c.State.Running.StartedAt.Time
-		}
-	}
-	return epoch
+	x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+		runOf(x.running, pod).Report(pod, model.Node{})(pod, epoch)
+	})
 }
 
 func (x *explorer) ends(pod *corev1.Pod) {
-	run := x.running[pod.UID]
-	run.up = false
-	x.running[pod.UID] = run
-	_ = x.server.remove("kubelet", Pods, client.ObjectKeyFromObject(pod), removal{uid: pod.UID, now: true})
+	x.run(pod).End()
+	_ = x.server.Delete("kubelet", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{UID: pod.UID, Now: true})
 }
 
 // past is the time before the run: whatever was young becomes old enough for every
@@ -299,10 +263,14 @@ func (x *explorer) tick() {
 	older := func(text string) string {
 		return strings.ReplaceAll(text, epoch.Format(time.RFC3339), past.Format(time.RFC3339))
 	}
-	for _, kind := range []Kind{Sets, Pods} {
-		for at, object := range x.server.objects[kind] {
-			aged := rewrite(object, older)
-			x.server.objects[kind][at] = aged
+	for _, kind := range []model.Kind{model.CloneSets, model.Pods} {
+		for at, object := range x.server.Objects[kind] {
+			x.server.Objects[kind][at] = rewrite(object, older)
+		}
+	}
+	for _, pod := range x.sim.Pods() {
+		for i := range x.run(pod).Containers {
+			x.running[pod.UID].Containers[i].Since = past
 		}
 	}
 }
@@ -352,29 +320,25 @@ func (x *explorer) faultEvents() []doing {
 }
 
 func (x *explorer) restarts(pod *corev1.Pod) {
-	run := x.running[pod.UID]
-	if !run.up || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed {
+	run := x.run(pod)
+	if model.Next(pod) != model.Sync || len(run.Containers) == 0 || !run.Containers[0].Up {
 		return
 	}
-	run.up, run.starting = false, run.image
-	x.running[pod.UID] = run
+	run.End()
+	run.Containers[0].Starting = run.Containers[0].Image
 	if !x.model.Slow {
 		x.reports(pod)
 	}
 }
 
 func (x *explorer) evicted(pod *corev1.Pod) {
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" {
-		return
+	if pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" {
+		x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, epoch) })
 	}
-	x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
-		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted"
-		setPodCondition(pod, corev1.PodReady, false, epoch)
-	})
 }
 
 func (x *explorer) deletedByHand(pod *corev1.Pod) {
-	_ = x.server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+	_ = x.server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
 }
 
 func (x *explorer) orphaned(pod *corev1.Pod) {

@@ -7,58 +7,31 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
-// objects are the objects of a server, or of a process's caches.
-type objects map[Kind]map[types.NamespacedName]client.Object
-
-func (o objects) clone() objects {
-	out := make(objects, len(kinds))
-	for _, kind := range kinds {
-		out[kind] = maps.Clone(o[kind])
-		if out[kind] == nil {
-			out[kind] = map[types.NamespacedName]client.Object{}
-		}
-	}
-	return out
-}
-
-// set is the one CloneSet; nil if there is none.
-func (o objects) set() *apps.CloneSet {
-	for _, object := range o[Sets] {
-		if set, ok := object.(*apps.CloneSet); ok {
-			return set
-		}
+// setOf is the one CloneSet; nil if there is none.
+func setOf(o model.Objects) *apps.CloneSet {
+	for _, set := range model.List[*apps.CloneSet](o) {
+		return set
 	}
 	return nil
-}
-
-// runs is what really runs in a Pod's only container.
-type runs struct {
-	image, id string
-	up        bool
-	// starting is the image that the kubelet will start.
-	starting string
-	// generation is the generation of the spec that the kubelet acts on.
-	generation int64
 }
 
 // cluster is one state of an exploration. It never changes, except for the maps of one
 // under construction.
 type cluster struct {
-	objects objects
-	running map[types.UID]runs
+	objects model.Objects
+	running map[types.UID]*model.Run
 	// wishes is how many of the user's wishes have been made.
 	wishes uint8
 	// faults are the faults that have happened, as bits.
@@ -71,7 +44,7 @@ type cluster struct {
 // pass follows from that.
 type flight struct {
 	// base is what its caches show.
-	base objects
+	base model.Objects
 	// results are the answers to its requests, in their order.
 	results []result
 	// events counts what others have done since it began, if that is limited.
@@ -84,7 +57,7 @@ type flight struct {
 // result is the answer to one request.
 type result struct {
 	// kind is what the request was about.
-	kind Kind
+	kind model.Kind
 	err  error
 	// seen are the objects in the answer.
 	seen []client.Object
@@ -96,7 +69,7 @@ type result struct {
 
 // content is what an object contains, regardless of its version.
 type content struct {
-	kind Kind
+	kind model.Kind
 	name string
 	// versions are copies of the object, by version.
 	versions []client.Object
@@ -121,8 +94,8 @@ type library struct {
 	fresh    map[client.Object]uint32
 	errors   []error
 	errorIDs map[string]uint16
-	runs     []runs
-	runIDs   map[runs]uint16
+	runs     []*model.Run
+	runIDs   map[string]uint16
 	// offset precedes the number of the first Pod of a state without a pass.
 	offset int
 }
@@ -133,28 +106,8 @@ const downFrom = 100
 func newLibrary() *library {
 	return &library{
 		ids: map[[16]byte]uint32{}, known: map[client.Object]uint32{}, fresh: map[client.Object]uint32{},
-		errors: []error{nil}, errorIDs: map[string]uint16{}, runs: []runs{{}}, runIDs: map[runs]uint16{{}: 0},
+		errors: []error{nil}, errorIDs: map[string]uint16{}, runIDs: map[string]uint16{},
 	}
-}
-
-// bare is a shallow copy of an object with another version.
-func bare(object client.Object, version string) client.Object {
-	var out client.Object
-	switch o := object.(type) {
-	case *corev1.Pod:
-		copied := *o
-		out = &copied
-	case *apps.CloneSet:
-		copied := *o
-		out = &copied
-	case *appsv1.ControllerRevision:
-		copied := *o
-		out = &copied
-	default:
-		out = clone(object)
-	}
-	out.SetResourceVersion(version)
-	return out
 }
 
 // intern numbers the content of an object.
@@ -165,8 +118,8 @@ func (l *library) intern(object client.Object) uint32 {
 	if id, ok := l.fresh[object]; ok {
 		return id
 	}
-	kind, _ := kindOf(object) // it comes from the server, which knows all kinds
-	versionless := bare(object, "")
+	kind := model.KindOf(object)
+	versionless := model.WithVersion(object, "")
 	data, err := json.Marshal(versionless)
 	if err != nil { // the server holds what it has read from JSON
 		panic(fmt.Sprintf("encode %s %s: %v", kind, object.GetName(), err))
@@ -189,7 +142,7 @@ func (l *library) intern(object client.Object) uint32 {
 func (l *library) at(id uint32, version int) client.Object {
 	c := l.contents[id]
 	for len(c.versions) <= version {
-		object := bare(c.versions[0], strconv.Itoa(len(c.versions)))
+		object := model.WithVersion(c.versions[0], strconv.Itoa(len(c.versions)))
 		c.versions = append(c.versions, object)
 		l.known[object] = id
 	}
@@ -219,11 +172,17 @@ func (l *library) errorID(err error) uint16 {
 	return id
 }
 
-func (l *library) runID(r runs) uint16 {
-	id, ok := l.runIDs[r]
+// runID numbers what runs of a Pod.
+func (l *library) runID(r *model.Run) uint16 {
+	text := fmt.Sprint(r.Generation)
+	for i := range r.Containers {
+		c := &r.Containers[i]
+		text = fmt.Sprint(text, c.Image, " ", c.ID, c.Up, c.Starting, c.Since.Unix())
+	}
+	id, ok := l.runIDs[text]
 	if !ok {
 		id = numbered[uint16](len(l.runs))
-		l.runs, l.runIDs[r] = append(l.runs, r), id
+		l.runs, l.runIDs[text] = append(l.runs, r), id
 	}
 	return id
 }
@@ -247,8 +206,8 @@ func (l *library) encode(c *cluster) string {
 	}
 	w.out = append(w.out, c.wishes, byte(c.faults), byte(c.faults>>8))
 	w.objects(c.objects)
-	for _, pod := range sorted(c.objects[Pods]) {
-		w.out = binary.LittleEndian.AppendUint16(w.out, l.runID(c.running[pod.GetUID()]))
+	for _, pod := range model.Sorted(c.objects[model.Pods]) {
+		w.out = binary.LittleEndian.AppendUint16(w.out, l.runID(runOf(c.running, pod)))
 	}
 	if c.flight != nil {
 		w.flight(c.flight)
@@ -272,7 +231,7 @@ func (w *writer) rank(c *cluster) {
 	}
 }
 
-func (w *writer) rankAll(o objects) {
+func (w *writer) rankAll(o model.Objects) {
 	for _, kind := range kinds {
 		for _, object := range o[kind] {
 			w.rankOne(object)
@@ -292,14 +251,14 @@ func (r *result) all() []client.Object {
 	return append(slices.Clone(r.seen), r.written)
 }
 
-func (w *writer) objects(o objects) {
+func (w *writer) objects(o model.Objects) {
 	count := 0
 	for _, kind := range kinds {
 		count += len(o[kind])
 	}
 	w.out = append(w.out, byte(count))
 	for _, kind := range kinds {
-		for _, object := range sorted(o[kind]) {
+		for _, object := range model.Sorted(o[kind]) {
 			w.object(object)
 		}
 	}
@@ -361,12 +320,11 @@ func (r *reader) object() client.Object {
 	return r.library.at(id, int(r.byte()))
 }
 
-func (r *reader) objects() objects {
-	out := objects{}.clone()
+func (r *reader) objects() model.Objects {
+	out := model.Objects{}
 	for range int(r.byte()) {
 		object := r.object()
-		kind, _ := kindOf(object) // the library holds no others
-		out[kind][client.ObjectKeyFromObject(object)] = object
+		out.Put(model.KindOf(object), object)
 	}
 	return out
 }
@@ -374,11 +332,11 @@ func (r *reader) objects() objects {
 // decode returns the state of a key.
 func (l *library) decode(state string) *cluster {
 	r := &reader{library: l, in: state}
-	c := &cluster{running: map[types.UID]runs{}}
+	c := &cluster{running: map[types.UID]*model.Run{}}
 	c.wishes = r.byte()
 	c.faults = uint16(r.byte()) | uint16(r.byte())<<8
 	c.objects = r.objects()
-	for _, pod := range sorted(c.objects[Pods]) {
+	for _, pod := range model.Sorted(c.objects[model.Pods]) {
 		c.running[pod.GetUID()] = l.runs[r.short()]
 	}
 	if len(r.in) > 0 {
@@ -407,23 +365,32 @@ func (r *reader) flight() *flight {
 	return f
 }
 
+// runOf is what runs of a Pod.
+func runOf(running map[types.UID]*model.Run, pod client.Object) *model.Run {
+	if run := running[pod.GetUID()]; run != nil {
+		return run
+	}
+	return &model.Run{}
+}
+
 // settle normalizes a state without a pass. As no process remembers anything to compare
 // with, versions do not matter; of generations and names only the order matters; and
 // any pass recomputes the status, except the current revision.
 func (l *library) settle(c *cluster) *cluster {
-	out := &cluster{objects: objects{}.clone(), running: map[types.UID]runs{}, wishes: c.wishes, faults: c.faults}
-	renaming, replacer := l.renaming(c.objects[Pods])
+	out := &cluster{objects: model.Objects{}, running: map[types.UID]*model.Run{}, wishes: c.wishes, faults: c.faults}
+	renaming, replacer := l.renaming(c.objects[model.Pods])
 	for _, kind := range kinds {
-		for _, object := range sorted(c.objects[kind]) {
-			run := c.running[object.GetUID()]
-			found := l.settleObject(l.intern(object), run.generation)
-			if replacer != nil && kind != Revisions {
+		for _, object := range model.Sorted(c.objects[kind]) {
+			run := runOf(c.running, object)
+			found := l.settleObject(l.intern(object), run.Generation)
+			if replacer != nil && kind != model.Revisions {
 				found.id = l.rename(found.id, renaming, replacer)
 			}
 			plain := l.at(found.id, 1)
-			out.objects[kind][client.ObjectKeyFromObject(plain)] = plain
-			if kind == Pods {
-				run.generation = found.generation
+			out.objects.Put(kind, plain)
+			if kind == model.Pods {
+				run = run.Clone()
+				run.Generation = found.generation
 				out.running[plain.GetUID()] = run
 			}
 		}
@@ -437,7 +404,7 @@ func (l *library) settleObject(id uint32, generation int64) settled {
 		return found
 	}
 	found := settled{id: id, generation: generation}
-	switch o := bare(c.versions[0], "").(type) {
+	switch o := model.WithVersion(c.versions[0], "").(type) {
 	case *apps.CloneSet:
 		o.Status = apps.CloneSetStatus{CurrentRevision: o.Status.CurrentRevision}
 		o.Generation = 1
@@ -465,7 +432,7 @@ func places(numbers ...int64) []int64 {
 // only compares names and looks them up, so only their order matters.
 func (l *library) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
 	var pairs []string
-	for i, pod := range sorted(pods) {
+	for i, pod := range model.Sorted(pods) {
 		is, shall := numberOf(pod.GetName()), l.offset+i+1
 		if is != shall {
 			pairs = append(pairs, podID(is), podID(shall), string(podUID(is)), string(podUID(shall)))
@@ -502,8 +469,8 @@ func rewrite(object client.Object, change func(string) string) client.Object {
 	if err != nil { // the server holds what it has read from JSON
 		panic(fmt.Sprintf("encode %s: %v", object.GetName(), err))
 	}
-	out := clone(object)
-	empty(out)
+	out := model.Clone(object)
+	model.Clear(out)
 	if err := json.Unmarshal([]byte(change(string(data))), out); err != nil {
 		panic(fmt.Sprintf("decode %s: %v", object.GetName(), err))
 	}

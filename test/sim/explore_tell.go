@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // decides starts the lines that describe the decisions of a pass.
@@ -104,14 +105,14 @@ func (a actor) String() string {
 // picture describes a state.
 func (x *explorer) picture(c *cluster) []string {
 	var out []string
-	if set := c.objects.set(); set != nil {
+	if set := setOf(c.objects); set != nil {
 		out = append(out, fmt.Sprintf("CloneSet %s: %s", set.Name, describeSpec(set)))
 	}
-	for _, object := range sorted(c.objects[Pods]) {
+	for _, object := range model.Sorted(c.objects[model.Pods]) {
 		pod, _ := object.(*corev1.Pod)
-		facts := []string{string(state(pod)), "of " + hash(pod.Labels[apps.LabelRevision]), imagesOf(pod)}
+		facts := []string{string(model.State(pod)), "of " + hash(pod.Labels[apps.LabelRevision]), imagesOf(pod)}
 		for _, kind := range []corev1.PodConditionType{corev1.PodReady, apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
-			if status := condition(pod, kind).Status; status != "" {
+			if status := model.Condition(pod, kind).Status; status != "" {
 				facts = append(facts, fmt.Sprintf("%s=%s", kind, status))
 			}
 		}
@@ -123,7 +124,7 @@ func (x *explorer) picture(c *cluster) []string {
 				facts = append(facts, key+"="+pod.Labels[key])
 			}
 		}
-		out = append(out, fmt.Sprintf("Pod %s: %s %v, runs %q", pod.Name, strings.Join(facts, ", "), pod.Finalizers, c.running[pod.UID].image))
+		out = append(out, fmt.Sprintf("Pod %s: %s %v, runs %v", pod.Name, strings.Join(facts, ", "), pod.Finalizers, runOf(c.running, pod).Containers))
 	}
 	return out
 }

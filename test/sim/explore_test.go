@@ -11,6 +11,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/test/model"
 )
 
 var (
@@ -79,7 +80,7 @@ func graphMutants() []mutant {
 	return []mutant{
 		{name: "goes to and fro", caught: []string{ruleEnds}, after: func(s *plan.Snapshot, p *plan.Plan) {
 			label(s, p, func(pod *corev1.Pod) bool {
-				return state(pod) == apps.StatePreparingUpdate && pod.Labels["hook/flag"] == ""
+				return model.State(pod) == apps.StatePreparingUpdate && pod.Labels["hook/flag"] == ""
 			})
 		}},
 		{name: "acts on its own status", caught: []string{ruleNothing}, before: func(p *Process, s *plan.Snapshot) {

@@ -16,6 +16,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // truth describes how a Pod's status differs from what really runs; "" if it does not.
@@ -28,34 +29,16 @@ func (n *nodes) truth(pod *corev1.Pod) string {
 	}
 	for i := range pod.Spec.Containers {
 		want := &pod.Spec.Containers[i]
-		if what := n.truthOf(pod, want); what != "" {
+		if what := r.Lacks(i, want); what != "" {
 			return fmt.Sprintf("container %s %s", want.Name, what)
 		}
 	}
 	return ""
 }
 
-// truthOf describes how a container's status differs from what really runs; "" if it
-// does not.
-func (n *nodes) truthOf(pod *corev1.Pod, want *corev1.Container) string {
-	r := n.pods[pod.UID]
-	if r == nil {
-		return ""
-	}
-	c := r.containers[want.Name]
-	switch {
-	case c == nil || c.id == "":
-	case c.image != want.Image:
-		return fmt.Sprintf("does not run %s yet", want.Image)
-	case !sameResources(c.has(), want.Resources):
-		return fmt.Sprintf("does not have %s yet", resourcesText(want.Resources))
-	}
-	return ""
-}
-
 // knows reports whether the process's cache has a revision.
 func (p *Process) knows(name string) bool {
-	for _, object := range p.caches[Revisions].objects {
+	for _, object := range p.caches[model.Revisions].Objects {
 		if object.GetName() == name {
 			return true
 		}
@@ -139,7 +122,7 @@ func (s *Simulation) missing() string {
 	update := s.updateRevision(set)
 	var live []*corev1.Pod
 	for _, pod := range s.Pods() {
-		if !active(pod) {
+		if !model.Active(pod) {
 			return fmt.Sprintf("Pod %s has ended and is not cleaned up", pod.Name)
 		}
 		if what := s.missingOf(pod, set); what != "" {
@@ -167,11 +150,11 @@ func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 	switch {
 	case stray(pod, set):
 		return "does not match the selector and is the set's all the same"
-	case state(pod) != apps.StateNormal:
-		return "is in " + string(state(pod))
-	case condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse:
+	case model.State(pod) != apps.StateNormal:
+		return "is in " + string(model.State(pod))
+	case model.Condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse:
 		return "is still drained"
-	case condition(pod, apps.ConditionPodReady).Status == corev1.ConditionFalse:
+	case model.Condition(pod, apps.ConditionPodReady).Status == corev1.ConditionFalse:
 		return "is still marked not ready"
 	case !available(pod, set, s.World.now()):
 		return "is not available"
@@ -205,7 +188,7 @@ func (s *Simulation) lossy() bool { return s.config.Operator.Careless || s.unpro
 
 // torn reports that a Pod carries the label of a revision but does not match it.
 func (s *Simulation) torn(pod *corev1.Pod) string {
-	object, err := s.Server.get(Revisions, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[apps.LabelRevision]})
+	object, err := s.Server.Get(model.Revisions, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[apps.LabelRevision]})
 	if err != nil {
 		return "is of a revision that does not exist"
 	}
@@ -220,8 +203,8 @@ func (s *Simulation) torn(pod *corev1.Pod) string {
 		if i >= len(pod.Spec.Containers) || pod.Spec.Containers[i].Image != want["image"] {
 			return fmt.Sprintf("is of revision %s and runs %s", object.GetName(), imagesOf(pod))
 		}
-		if have := pod.Spec.Containers[i].Resources; !sameResources(have, wantedResources(want)) {
-			return fmt.Sprintf("is of revision %s and has %s", object.GetName(), resourcesText(have))
+		if have := pod.Spec.Containers[i].Resources; !model.SameResources(have, wantedResources(want)) {
+			return fmt.Sprintf("is of revision %s and has %s", object.GetName(), model.ResourcesText(have))
 		}
 	}
 	metadata, _ := template["metadata"].(map[string]any)

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 var update = flag.Bool("update", false, "write the golden stories anew; read every line that changes before you commit it")
@@ -71,7 +72,7 @@ func TestLogOfARollout(t *testing.T) {
 
 // numberRevisions numbers revisions in the order of their creation.
 func (s *Simulation) numberRevisions(text string) string {
-	for i, c := range s.Server.log[Revisions] {
+	for i, c := range s.Server.Log[model.Revisions] {
 		if r, ok := c.New.(*appsv1.ControllerRevision); ok && c.Old == nil {
 			text = strings.ReplaceAll(text, revision.Short(r.Name), fmt.Sprintf("r%d", i+1))
 		}
@@ -105,7 +106,7 @@ func TestFrugal(t *testing.T) {
 				t.Fatalf("%v\n%s", v, s.World.Story())
 			}
 			from, writes := epoch.Add(c.steps[0].after), 0
-			for _, commit := range s.Server.log[Pods] {
+			for _, commit := range s.Server.Log[model.Pods] {
 				if isProcess(commit.Actor) && !commit.At.Before(from) {
 					writes++
 				}

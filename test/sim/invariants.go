@@ -8,11 +8,13 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // Violation is a broken invariant.
@@ -76,26 +78,25 @@ var rules = []rule{
 }
 
 // judge checks a commit of a controller process.
-func (s *Simulation) judge(p *Process, c *Commit) {
+func (s *Simulation) judge(p *Process, c *model.Commit) {
 	set := p.pass.set
 	if set == nil {
 		return
 	}
-	if c.Kind == Sets {
+	if c.Kind == model.CloneSets {
 		s.judgeStatus(p, c)
 		return
 	}
 	switch c.Kind {
-	case Claims:
+	case model.Claims:
 		s.judgeClaim(p, c)
 		return
-	case Revisions:
+	case model.Revisions:
 		s.judgeRevision(c)
 		return
 	}
 	d := &deed{process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
-	d.old, _ = c.Old.(*corev1.Pod)
-	d.new, _ = c.New.(*corev1.Pod)
+	d.old, d.new = c.Pods()
 	d.before, d.after = p.decided(set, c), p.decided(set, nil)
 	for _, r := range rules {
 		if what := r.find(d); what != "" {
@@ -121,18 +122,17 @@ func (s *Simulation) updateRevision(set *apps.CloneSet) string {
 	if err != nil {
 		return ""
 	}
-	for _, object := range s.Server.list(Revisions) {
-		found, err := revision.Template(revisionData(object))
-		if err == nil && ownerOf(object) == string(set.UID) && revision.Equal(found, template) {
-			s.revisionNames[set.Generation] = object.GetName()
-			return object.GetName()
+	for _, r := range owned[*appsv1.ControllerRevision](s) {
+		if found, err := revision.Template(r.Data.Raw); err == nil && revision.Equal(found, template) {
+			s.revisionNames[set.Generation] = r.Name
+			return r.Name
 		}
 	}
 	return ""
 }
 
 // judgeStatus checks a status that the controller wrote.
-func (s *Simulation) judgeStatus(p *Process, c *Commit) {
+func (s *Simulation) judgeStatus(p *Process, c *model.Commit) {
 	old, okOld := c.Old.(*apps.CloneSet)
 	set, okNew := c.New.(*apps.CloneSet)
 	if !okOld || !okNew || old.Status.CurrentRevision == set.Status.CurrentRevision || old.Status.CurrentRevision == "" {
@@ -142,7 +142,7 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 	// revision if all Pods had this one. A Pod that was already gone when it was to be
 	// deleted is known by now.
 	k := p.knownByNow(p.pass.set)
-	behind := k.count(func(pod *corev1.Pod) bool { return active(pod) && !of(pod, set.Status.CurrentRevision) })
+	behind := k.count(func(pod *corev1.Pod) bool { return model.Active(pod) && !of(pod, set.Status.CurrentRevision) })
 	if behind > 0 && !(&deed{process: p}).rivals() {
 		s.World.fail("the current revision does not advance early", "%s becomes current while %d Pods are not of it",
 			set.Status.CurrentRevision, behind)
@@ -151,7 +151,7 @@ func (s *Simulation) judgeStatus(p *Process, c *Commit) {
 
 // judgeRevision checks a new revision: no two hold the same template, and there are
 // never more revisions than generations of the spec.
-func (s *Simulation) judgeRevision(c *Commit) {
+func (s *Simulation) judgeRevision(c *model.Commit) {
 	set := s.Set()
 	if c.Old != nil || c.New == nil || set == nil {
 		return
@@ -162,13 +162,13 @@ func (s *Simulation) judgeRevision(c *Commit) {
 		return
 	}
 	count := int64(1)
-	for _, object := range s.Server.list(Revisions) {
-		if ownerOf(object) != string(set.UID) || object.GetName() == c.New.GetName() {
+	for _, r := range owned[*appsv1.ControllerRevision](s) {
+		if r.Name == c.New.GetName() {
 			continue
 		}
 		count++
-		if template, err := revision.Template(revisionData(object)); err == nil && revision.Equal(template, made) {
-			s.World.fail(ruleRevisions, "%s and %s hold one template", object.GetName(), c.New.GetName())
+		if template, err := revision.Template(r.Data.Raw); err == nil && revision.Equal(template, made) {
+			s.World.fail(ruleRevisions, "%s and %s hold one template", r.Name, c.New.GetName())
 		}
 	}
 	if generations := max(set.Generation, s.wished); count > generations {
@@ -194,7 +194,7 @@ func (d *deed) updates() bool {
 
 // goesOn reports whether the deed is a later part of an update that has begun.
 func (d *deed) goesOn() bool {
-	return d.updates() && state(d.old) == apps.StateUpdating && d.old.Labels[apps.LabelRevision] == d.new.Labels[apps.LabelRevision]
+	return d.updates() && model.State(d.old) == apps.StateUpdating && d.old.Labels[apps.LabelRevision] == d.new.Labels[apps.LabelRevision]
 }
 
 func (d *deed) deletes() bool {
@@ -207,11 +207,13 @@ func (d *deed) changesContainers() bool {
 }
 
 // moves reports whether the deed changes the state of a Pod.
-func (d *deed) moves() bool { return d.old != nil && d.new != nil && state(d.old) != state(d.new) }
+func (d *deed) moves() bool {
+	return d.old != nil && d.new != nil && model.State(d.old) != model.State(d.new)
+}
 
 // heldUpdate: a Pod in Updating has passed its gate, or there was no gate then.
 func heldUpdate(d *deed) string {
-	if d.updates() && state(d.old) != apps.StateUpdating && d.hooks.InPlaceUpdate.Holds(d.old.Labels, d.old.Finalizers) {
+	if d.updates() && model.State(d.old) != apps.StateUpdating && d.hooks.InPlaceUpdate.Holds(d.old.Labels, d.old.Finalizers) {
 		return fmt.Sprintf("Pod %s is updated, and the inPlaceUpdate hook holds it", d.name())
 	}
 	return ""
@@ -232,16 +234,16 @@ func drainSkipped(d *deed) string {
 	if !d.changesContainers() || d.old.Spec.NodeName == "" {
 		return "" // nothing runs yet that could restart
 	}
-	drained := condition(d.old, apps.ConditionInPlaceUpdateReady)
+	drained := model.Condition(d.old, apps.ConditionInPlaceUpdateReady)
 	if drained.Status != corev1.ConditionFalse {
 		return fmt.Sprintf("the containers of Pod %s change while InPlaceUpdateReady is %q", d.name(), drained.Status)
 	}
 	strategy := d.set.Spec.UpdateStrategy.InPlaceUpdateStrategy
-	if strategy == nil || state(d.old) == apps.StateUpdating || !anyRunning(d.old) {
+	if strategy == nil || model.State(d.old) == apps.StateUpdating || !anyRunning(d.old) {
 		return ""
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
-	at, ran := d.process.server.drainedAt(d.old)
+	at, ran := drainedAt(d.process.server, d.old)
 	if gone := d.process.world.now().Sub(at); ran && gone < grace {
 		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", d.name(), gone, grace)
 	}
@@ -250,15 +252,14 @@ func drainSkipped(d *deed) string {
 
 // drainedAt is exactly when a Pod last left its endpoints for an update (its condition
 // has whole seconds only), and whether one of its containers ran then.
-func (s *Server) drainedAt(pod *corev1.Pod) (at time.Time, ran bool) {
-	for _, c := range s.log[Pods] {
-		old, _ := c.Old.(*corev1.Pod)
-		next, _ := c.New.(*corev1.Pod)
+func drainedAt(s *model.Server, pod *corev1.Pod) (at time.Time, ran bool) {
+	for _, c := range s.Log[model.Pods] {
+		old, next := c.Pods()
 		if old == nil || next == nil || next.UID != pod.UID {
 			continue
 		}
 		out := func(pod *corev1.Pod) bool {
-			return condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+			return model.Condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
 		}
 		if out(next) && !out(old) {
 			at, ran = c.At, anyRunning(old)
@@ -273,16 +274,16 @@ func anyRunning(pod *corev1.Pod) bool {
 }
 
 func foreignTouched(d *deed) string {
-	if d.old == nil || ownerOf(d.old) == string(d.set.UID) {
+	if d.old == nil || model.OwnerOf(d.old) == string(d.set.UID) {
 		return ""
 	}
-	if ownerOf(d.old) == orphan && d.new != nil && ownerOf(d.new) == string(d.set.UID) {
+	if model.OwnerOf(d.old) == model.Orphan && d.new != nil && model.OwnerOf(d.new) == string(d.set.UID) {
 		return "" // an adoption
 	}
-	if ownerOf(d.old) == orphan && d.onlyOpens() {
+	if model.OwnerOf(d.old) == model.Orphan && d.onlyOpens() {
 		return "" // its own new Pod, just released
 	}
-	return fmt.Sprintf("Pod %s belongs to %s", d.name(), ownerOf(d.old))
+	return fmt.Sprintf("Pod %s belongs to %s", d.name(), model.OwnerOf(d.old))
 }
 
 // onlyOpens reports whether the deed only opens the Pod's readiness gates.
@@ -293,12 +294,12 @@ func (d *deed) onlyOpens() bool {
 	before := d.old.DeepCopy()
 	before.ResourceVersion = d.new.ResourceVersion
 	for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
-		if condition(d.new, kind).Status == corev1.ConditionFalse {
+		if model.Condition(d.new, kind).Status == corev1.ConditionFalse {
 			return false
 		}
 	}
 	before.Status.Conditions = d.new.Status.Conditions
-	return same(before, d.new)
+	return model.Same(before, d.new)
 }
 
 func leavingUpdated(d *deed) string {
@@ -306,7 +307,7 @@ func leavingUpdated(d *deed) string {
 	case !d.updates():
 	case d.old.DeletionTimestamp != nil:
 		return fmt.Sprintf("Pod %s is updated on its way out", d.name())
-	case state(d.old) == apps.StatePreparingDelete:
+	case model.State(d.old) == apps.StatePreparingDelete:
 		return fmt.Sprintf("Pod %s is updated in PreparingDelete", d.name())
 	}
 	return ""
@@ -319,7 +320,7 @@ func hooksLost(d *deed) string {
 		return ""
 	}
 	missing := func(h lifecycle.Hook) []string { return h.Missing(d.new.Labels, d.new.Finalizers) }
-	switch from, to := state(d.old), state(d.new); {
+	switch from, to := model.State(d.old), model.State(d.new); {
 	case from == apps.StatePreparingDelete && to == apps.StatePreparingNormal:
 		lost := append(missing(d.hooks.InPlaceUpdate), missing(d.hooks.PreDelete)...)
 		// What preNormal sets comes back with its confirmation.

@@ -17,6 +17,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // knowledge is what a process can know of its Pods at some point in a pass: what its
@@ -29,32 +30,32 @@ type knowledge struct {
 
 // known returns what the process based its decision on and has written since,
 // optionally without one commit.
-func (p *Process) known(set *apps.CloneSet, without *Commit) knowledge {
-	newest, gone := p.upTo(len(p.server.log[Pods]), without)
+func (p *Process) known(set *apps.CloneSet, without *model.Commit) knowledge {
+	newest, gone := p.upTo(len(p.server.Log[model.Pods]), without)
 	return p.own(set, newest, gone)
 }
 
 // knownByNow is what the process knows, including everything its writes revealed.
 func (p *Process) knownByNow(set *apps.CloneSet) knowledge {
-	newest, gone := p.knownBy(len(p.server.log[Pods]), nil, p.learned, p.absent)
+	newest, gone := p.knownBy(len(p.server.Log[model.Pods]), nil, p.learned, p.absent)
 	return p.own(set, newest, gone)
 }
 
 // decided returns what the process knew when it decided, and what it has done since,
 // optionally without one commit. The answers to its writes show what others did to a
 // Pod in the meantime; that came too late for the decision and is left out.
-func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
+func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
 	from := p.pass.decidedAt
 	if from == 0 {
 		return p.known(set, without)
 	}
 	newest, gone := p.upTo(from, without)
-	for _, c := range p.server.log[Pods][from:] {
-		pod, ok := c.object().(*corev1.Pod)
+	for _, c := range p.server.Log[model.Pods][from:] {
+		pod, ok := c.Object().(*corev1.Pod)
 		if !ok || c.Actor != p.name || c == without {
 			continue
 		}
-		if was := newest[pod.UID]; was != nil && c.New != nil && !same(was, c.Old) {
+		if was := newest[pod.UID]; was != nil && c.New != nil && !model.Same(was, c.Old) {
 			pod = redone(was, c)
 		}
 		newest[pod.UID], gone[pod.UID] = pod, c.New == nil
@@ -64,7 +65,7 @@ func (p *Process) decided(set *apps.CloneSet, without *Commit) knowledge {
 
 // upTo returns the Pods as the process knew them at a position in the server's log, and
 // those that it has removed.
-func (p *Process) upTo(end int, without *Commit) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
+func (p *Process) upTo(end int, without *model.Commit) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
 	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod is released
 		return p.knownBy(end, without, p.learned, p.absent)
 	}
@@ -72,7 +73,7 @@ func (p *Process) upTo(end int, without *Commit) (newest map[types.UID]*corev1.P
 }
 
 func (p *Process) knownBy(
-	end int, without *Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
+	end int, without *model.Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
 ) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
 	newest, gone = map[types.UID]*corev1.Pod{}, map[types.UID]bool{}
 	learn := func(pod *corev1.Pod) {
@@ -88,8 +89,8 @@ func (p *Process) knownBy(
 	for _, pod := range read {
 		learn(pod)
 	}
-	for _, c := range p.server.log[Pods][p.pass.upTo:max(end, p.pass.upTo)] {
-		if pod, ok := c.object().(*corev1.Pod); ok && c.Actor == p.name && c != without {
+	for _, c := range p.server.Log[model.Pods][p.pass.upTo:max(end, p.pass.upTo)] {
+		if pod, ok := c.Object().(*corev1.Pod); ok && c.Actor == p.name && c != without {
 			gone[pod.UID] = c.New == nil
 			learn(pod)
 		}
@@ -99,7 +100,7 @@ func (p *Process) knownBy(
 }
 
 // redone applies what a commit did to a Pod on top of what others had done.
-func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
+func redone(pod *corev1.Pod, c *model.Commit) *corev1.Pod {
 	texts := make([][]byte, 0, 3)
 	for _, object := range []any{pod, c.Old, c.New} {
 		text, err := json.Marshal(object)
@@ -126,7 +127,7 @@ func redone(pod *corev1.Pod, c *Commit) *corev1.Pod {
 func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
 	var k knowledge
 	for uid, pod := range newest {
-		if !gone[uid] && ownerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
+		if !gone[uid] && model.OwnerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
 			k.pods = append(k.pods, pod)
 		}
 	}
@@ -142,16 +143,16 @@ func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
 	}
-	removed, ours := p.server.removal(pod.UID, p.pass.upTo, p.name)
-	return removed && (ours || p.caches[Pods].shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
+	removed, ours := removal(p.server, pod.UID, p.pass.upTo, p.name)
+	return removed && (ours || p.caches[model.Pods].Shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
 }
 
 // removal reports whether a Pod was removed before a position in the log, and whether
 // that actor deleted it.
-func (s *Server) removal(uid types.UID, end int, by string) (removed, his bool) {
-	for _, c := range s.log[Pods][:end] {
+func removal(s *model.Server, uid types.UID, end int, by string) (removed, his bool) {
+	for _, c := range s.Log[model.Pods][:end] {
 		if c.Old != nil && c.Old.GetUID() == uid {
-			removed, his = removed || c.New == nil, his || (c.Actor == by && c.ends())
+			removed, his = removed || c.New == nil, his || (c.Actor == by && c.Deletes())
 		}
 	}
 	return removed, his
@@ -161,16 +162,11 @@ func (s *Server) removal(uid types.UID, end int, by string) (removed, his bool) 
 // version.
 func (p *pass) shows(set *apps.CloneSet, version int64) bool {
 	for _, pod := range p.base {
-		if ownerOf(pod) == string(set.UID) && versionOf(pod) > version {
+		if model.OwnerOf(pod) == string(set.UID) && versionOf(pod) > version {
 			return true
 		}
 	}
 	return false
-}
-
-// ends reports whether the commit deletes an object, at once or eventually.
-func (c *Commit) ends() bool {
-	return c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil)
 }
 
 func versionOf(object client.Object) int64 {
@@ -181,24 +177,19 @@ func versionOf(object client.Object) int64 {
 	return number
 }
 
-// active reports whether a Pod counts in its set.
-func active(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded
-}
-
 // available reports whether a Pod serves.
 func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
-	ready := condition(pod, corev1.PodReady)
-	return active(pod) && ready.Status == corev1.ConditionTrue && state(pod) == apps.StateNormal &&
-		condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
-		condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
+	ready := model.Condition(pod, corev1.PodReady)
+	return model.Active(pod) && ready.Status == corev1.ConditionTrue && model.State(pod) == apps.StateNormal &&
+		model.Condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
+		model.Condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
 		// What a pass reads may be newer than the time it decides at.
 		(set.Spec.MinReadySeconds == 0 || !ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now))
 }
 
 // doomed reports whether a Pod is to be deleted.
 func doomed(pod *corev1.Pod, set *apps.CloneSet) bool {
-	return state(pod) == apps.StatePreparingDelete || specified(pod, set)
+	return model.State(pod) == apps.StatePreparingDelete || specified(pod, set)
 }
 
 // specified reports whether the user has asked to delete this Pod.
@@ -208,8 +199,8 @@ func specified(pod *corev1.Pod, set *apps.CloneSet) bool {
 
 // begun reports whether the in-place update of a Pod has begun.
 func begun(pod *corev1.Pod) bool {
-	return state(pod) == apps.StatePreparingUpdate || state(pod) == apps.StateUpdating ||
-		condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+	return model.State(pod) == apps.StatePreparingUpdate || model.State(pod) == apps.StateUpdating ||
+		model.Condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
 }
 
 func of(pod *corev1.Pod, name string) bool {

@@ -11,6 +11,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // othersWiped: the controller changes only its own keys and those of the hooks and the
@@ -67,11 +68,11 @@ func illegalMove(d *deed) string {
 	switch {
 	case d.new == nil:
 	case d.old == nil:
-		if state(d.new) != apps.StatePreparingNormal {
-			return fmt.Sprintf("Pod %s is created in %s", d.name(), state(d.new))
+		if model.State(d.new) != apps.StatePreparingNormal {
+			return fmt.Sprintf("Pod %s is created in %s", d.name(), model.State(d.new))
 		}
-	case d.moves() && !slices.Contains(moves[state(d.old)], state(d.new)):
-		return fmt.Sprintf("Pod %s moves from %s to %s", d.name(), state(d.old), state(d.new))
+	case d.moves() && !slices.Contains(moves[model.State(d.old)], model.State(d.new)):
+		return fmt.Sprintf("Pod %s moves from %s to %s", d.name(), model.State(d.old), model.State(d.new))
 	}
 	return ""
 }
@@ -79,16 +80,16 @@ func illegalMove(d *deed) string {
 // gateForced: no Pod becomes Normal before preNormal confirms it, or leaves an update
 // before the inPlaceUpdate hook holds again.
 func gateForced(d *deed) string {
-	if !d.moves() || state(d.new) != apps.StateNormal {
+	if !d.moves() || model.State(d.new) != apps.StateNormal {
 		return ""
 	}
 	missing := d.hooks.PreNormal.Missing(d.old.Labels, d.old.Finalizers)
-	if state(d.old) != apps.StatePreparingNormal {
+	if model.State(d.old) != apps.StatePreparingNormal {
 		missing = append(missing, d.hooks.InPlaceUpdate.Missing(d.old.Labels, d.old.Finalizers)...)
 	}
 	if len(missing) > 0 {
 		return fmt.Sprintf("Pod %s moves from %s to Normal, and its hooks have not set %s",
-			d.name(), state(d.old), strings.Join(missing, ", "))
+			d.name(), model.State(d.old), strings.Join(missing, ", "))
 	}
 	return ""
 }
@@ -96,13 +97,13 @@ func gateForced(d *deed) string {
 // doneTooEarly: a Pod leaves Updating only when the kubelet runs what the spec says and
 // the Pod is back in service, so that whoever registers it sees it ready.
 func doneTooEarly(d *deed) string {
-	if !d.moves() || state(d.old) != apps.StateUpdating || state(d.new) == apps.StatePreparingDelete {
+	if !d.moves() || model.State(d.old) != apps.StateUpdating || model.State(d.new) == apps.StatePreparingDelete {
 		return ""
 	}
 	if what := d.process.truth(d.old); what != "" {
 		return fmt.Sprintf("Pod %s leaves Updating, but %s", d.name(), what)
 	}
-	if condition(d.new, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse {
+	if model.Condition(d.new, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse {
 		return fmt.Sprintf("Pod %s leaves Updating before it is back in service", d.name())
 	}
 	return ""
@@ -124,15 +125,15 @@ func wrongRevision(d *deed) string {
 
 // keepsOld reports whether a Pod has an old revision and is to stay.
 func (d *deed) keepsOld(pod *corev1.Pod) bool {
-	return active(pod) && !of(pod, d.update) && !doomed(pod, d.set)
+	return model.Active(pod) && !of(pod, d.update) && !doomed(pod, d.set)
 }
 
 // countsAsOld reports whether a Pod has an old revision when a new one is created. A
 // Pod chosen by a scale-in counts: a growing set takes those back first, and if that
 // write is refused, the next pass does it.
 func (d *deed) countsAsOld(pod *corev1.Pod) bool {
-	planned := state(pod) == apps.StatePreparingDelete && !specified(pod, d.set)
-	return active(pod) && !of(pod, d.update) && (planned || !doomed(pod, d.set))
+	planned := model.State(pod) == apps.StatePreparingDelete && !specified(pod, d.set)
+	return model.Active(pod) && !of(pod, d.update) && (planned || !doomed(pod, d.set))
 }
 
 // partitionOverrun: no Pod that the partition keeps is updated, or deleted for the
@@ -154,7 +155,7 @@ func partitionOverrun(d *deed) string {
 // OnDelete.
 func updatedAgainstWill(d *deed) string {
 	u := &d.set.Spec.UpdateStrategy
-	begins := (d.updates() && !d.goesOn()) || (d.moves() && state(d.new) == apps.StatePreparingUpdate)
+	begins := (d.updates() && !d.goesOn()) || (d.moves() && model.State(d.new) == apps.StatePreparingUpdate)
 	switch {
 	case !begins:
 	case u.Paused:

@@ -19,6 +19,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // mutant is a controller with one bug. A simulator that lets one of them pass proves
@@ -125,8 +126,8 @@ func oneMoreRevision(p *Process, s *plan.Snapshot) {
 
 func forgetWrites(p *Process, s *plan.Snapshot) {
 	s.Pods = nil
-	for _, object := range sorted(p.pass.base) {
-		if pod, ok := object.(*corev1.Pod); ok && ownerOf(pod) == string(p.pass.set.UID) {
+	for _, object := range model.Sorted(p.pass.base) {
+		if pod, ok := object.(*corev1.Pod); ok && model.OwnerOf(pod) == string(p.pass.set.UID) {
 			s.Pods = append(s.Pods, pod)
 		}
 	}
@@ -186,7 +187,7 @@ func planMutants() []mutant {
 				return true
 			})},
 		{name: "never leaves Updated", caught: []string{ruleConverges},
-			after: eachAction(func(a *plan.Action) bool { return a.Pod == nil || state(a.Pod) != apps.StateUpdated })},
+			after: eachAction(func(a *plan.Action) bool { return a.Pod == nil || model.State(a.Pod) != apps.StateUpdated })},
 		{name: "never cleans up", caught: []string{ruleConverges},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonCleanUp })},
 		{name: "never revives", caught: []string{ruleConverges, ruleRests, rulePods},
@@ -206,7 +207,7 @@ func planMutants() []mutant {
 func finishAll(s *plan.Snapshot, p *plan.Plan) {
 	for _, pod := range s.Pods {
 		taken := slices.ContainsFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
-		if !taken && state(pod) == apps.StateUpdating && pod.DeletionTimestamp == nil {
+		if !taken && model.State(pod) == apps.StateUpdating && pod.DeletionTimestamp == nil {
 			p.Actions = append(p.Actions, plan.Action{
 				Verb: plan.Move, Reason: lifecycle.ReasonUpdateDone, Pod: pod, To: apps.StateUpdated,
 				Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue}},
@@ -218,8 +219,8 @@ func finishAll(s *plan.Snapshot, p *plan.Plan) {
 // replaceUnready deletes every old Pod that is not ready.
 func replaceUnready(s *plan.Snapshot, p *plan.Plan) {
 	for _, pod := range s.Pods {
-		ready := condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
-		if !ready && active(pod) && !of(pod, s.Update.Name) {
+		ready := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+		if !ready && model.Active(pod) && !of(pod, s.Update.Name) {
 			p.Actions = slices.DeleteFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
 			p.Actions = append(p.Actions, plan.Action{Verb: plan.Delete, Reason: plan.ReasonRecreate, Pod: pod})
 		}

@@ -13,6 +13,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // OperatorConfig configures the hook operator. Durations are the longest that a draw
@@ -32,7 +33,7 @@ type OperatorConfig struct {
 // operator registers Pods: it answers the hooks of every gate.
 type operator struct {
 	world  *World
-	server *Server
+	server *model.Server
 	config OperatorConfig
 	set    types.NamespacedName
 	// closing makes it answer what it left unanswered.
@@ -42,26 +43,26 @@ type operator struct {
 // hookPrefix marks the operator's labels and finalizers.
 const hookPrefix = "hook/"
 
-func newOperator(w *World, s *Server, set types.NamespacedName, config OperatorConfig) *operator {
+func newOperator(w *World, s *model.Server, set types.NamespacedName, config OperatorConfig) *operator {
 	o := &operator{world: w, server: s, config: config, set: set}
-	s.committed = append(s.committed, o.hear)
+	s.Observers = append(s.Observers, o.hear)
 	return o
 }
 
 func (o *operator) span(most time.Duration) time.Duration { return o.world.between(most/10, most) }
 
 // hear receives every commit.
-func (o *operator) hear(c *Commit) {
+func (o *operator) hear(c *model.Commit) {
 	switch {
-	case c.Kind == Pods && c.New != nil:
+	case c.Kind == model.Pods && c.New != nil:
 		o.notice(client.ObjectKeyFromObject(c.New))
-	case c.Kind == Sets && c.New != nil && c.Old != nil && c.Old.GetGeneration() != c.New.GetGeneration():
+	case c.Kind == model.CloneSets && c.New != nil && c.Old != nil && c.Old.GetGeneration() != c.New.GetGeneration():
 		o.noticeAll()
 	}
 }
 
 func (o *operator) noticeAll() {
-	for _, object := range o.server.list(Pods) {
+	for _, object := range model.List[*corev1.Pod](o.server.Objects) {
 		o.notice(client.ObjectKeyFromObject(object))
 	}
 }
@@ -79,7 +80,7 @@ func (o *operator) finish() {
 
 // look reads a Pod and decides on an answer, which it gives later.
 func (o *operator) look(at types.NamespacedName) {
-	object, err := o.server.get(Pods, at)
+	object, err := o.server.Get(model.Pods, at)
 	if err != nil {
 		return
 	}
@@ -104,7 +105,7 @@ func (o *operator) look(at types.NamespacedName) {
 // give writes an answer. An answer that meets a newer version is decided again; the
 // commit of that version has already triggered it.
 func (o *operator) give(at types.NamespacedName, uid types.UID, version string, change func(*corev1.Pod)) {
-	_, _ = o.server.update("operator", Pods, at, "", func(object client.Object) error {
+	_, _ = o.server.Update("operator", model.Pods, at, "", func(object client.Object) error {
 		pod, ok := object.(*corev1.Pod)
 		if !ok || pod.UID != uid || (version != "" && pod.ResourceVersion != version) {
 			return errOutdated
@@ -119,14 +120,14 @@ func (o *operator) answer(pod *corev1.Pod) func(*corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
 		return dropFinalizers(pod)
 	}
-	object, err := o.server.get(Sets, o.set)
+	object, err := o.server.Get(model.CloneSets, o.set)
 	if err != nil {
 		return nil
 	}
 	set, _ := object.(*apps.CloneSet)
 	hooks := lifecycle.FromSpec(set.Spec.Lifecycle)
-	ready := condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
-	switch s := state(pod); {
+	ready := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+	switch s := model.State(pod); {
 	case s == apps.StatePreparingNormal && ready:
 		return confirm(hooks.PreNormal, pod)
 	case s == apps.StateUpdated && ready:

@@ -22,6 +22,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // Planner is plan.Make or a broken variant.
@@ -30,7 +31,7 @@ type Planner func(*plan.Snapshot) plan.Plan
 // ProcessConfig configures a controller process.
 type ProcessConfig struct {
 	// Lags are the delays of its watches; Lag applies to every kind not named.
-	Lags map[Kind]Lag
+	Lags map[model.Kind]Lag
 	Lag  Lag
 	// Speed is how long a request takes to reach the server, and its answer to return.
 	Speed time.Duration
@@ -55,11 +56,11 @@ type ProcessConfig struct {
 // Process is a controller process: the real Reconciler, its caches and its queue.
 type Process struct {
 	world    *World
-	server   *Server
+	server   *model.Server
 	name     string
-	caches   map[Kind]*cache
+	caches   map[model.Kind]*watch
 	queue    *queue
-	handlers map[Kind]handler.EventHandler
+	handlers map[model.Kind]handler.EventHandler
 
 	nodes      *nodes
 	reconciler *cloneset.Reconciler
@@ -88,8 +89,6 @@ type Process struct {
 	deleted map[types.UID]bool
 	// learnedSet is the CloneSet in the server's latest answer.
 	learnedSet *apps.CloneSet
-	// answered is the object of a write whose answer is in transit.
-	answered *apps.CloneSet
 }
 
 // pass is what a process knows in its current pass.
@@ -114,15 +113,14 @@ type pass struct {
 }
 
 // newProcess starts a process, which lists all objects and then watches them.
-func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process {
+func newProcess(w *World, s *model.Server, name string, config ProcessConfig) *Process {
 	p := &Process{
 		world: w, server: s, name: name, faults: config.Faults, speed: config.Speed, careless: config.Careless, logger: config.Logger,
 		crashAt: config.CrashAt, loseAt: config.LoseAt, loseBlind: config.LoseBlind,
-		caches: map[Kind]*cache{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
+		caches: map[model.Kind]*watch{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
 	}
-	c := &apiClient{process: p}
-	p.reconciler = cloneset.New(c, &liveReader{p}, recorder{p}, cloneset.Options{Parallel: 1, Clock: w.Clock})
-	p.reconciler.ListPods = p.listPods
+	cached, live := p.clients(p.send)
+	p.reconciler = cloneset.New(cached, live, recorder{p}, cloneset.Options{Parallel: 1, Clock: w.Clock})
 	ids := 0
 	p.reconciler.NewID = func() string { ids++; return fmt.Sprintf("%s%02d", short(name), ids) }
 	planner := config.Planner
@@ -132,12 +130,12 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
 		s.Starts = config.Starts
 		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
-		p.pass.decidedAt = len(p.server.log[Pods])
+		p.pass.decidedAt = len(p.server.Log[model.Pods])
 		p.pass.snapshot, p.pass.plan = s, planner(p, s)
 		w.decided(p, &p.pass.plan)
 		return p.pass.plan
 	}
-	p.handlers = map[Kind]handler.EventHandler{Pods: p.reconciler.PodEvents(), Claims: p.reconciler.ClaimEvents()}
+	p.handlers = map[model.Kind]handler.EventHandler{model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents()}
 	p.queue = &queue{
 		world: w, work: p.work, failures: map[reconcile.Request]int{}, due: map[reconcile.Request]time.Time{},
 		pause: func() time.Duration { return w.between(0, time.Millisecond) },
@@ -147,61 +145,27 @@ func newProcess(w *World, s *Server, name string, config ProcessConfig) *Process
 		if !ok {
 			lag = config.Lag
 		}
-		cache := newCache(w, s, kind, lag)
-		cache.changed = func(before, after client.Object) { p.later(cache, before, after) }
-		p.caches[kind] = cache
+		changed := func(before, after client.Object) { p.later(kind, before, after) }
+		p.caches[kind] = &watch{Cache: model.NewCache(s, kind, changed), world: w, lag: lag}
 	}
 	for _, kind := range kinds {
-		p.caches[kind].start()
+		p.caches[kind].Report()
 	}
 	return p
-}
-
-// listPods lists from the cache's index of Pods.
-func (p *Process) listPods(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
-	if p.dead {
-		return nil, errDead
-	}
-	p.looked()
-	var pods []*corev1.Pod
-	for _, object := range sorted(p.caches[Pods].objects) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			return nil, fmt.Errorf("the cache of Pods holds a %T", object)
-		}
-		if pod.Namespace == namespace && ownerOf(pod) == owner {
-			pods = append(pods, pod)
-		}
-	}
-	return pods, nil
 }
 
 // short is the first letter of the IDs of a process's Pods: "a" for the first process.
 func short(name string) string { return name[len(name)-1:] }
 
-// later passes an event from the cache to its handler, which runs on its own.
-func (p *Process) later(c *cache, before, after client.Object) {
-	at := p.world.now().Add(p.world.between(0, time.Millisecond))
-	if at.Before(c.heard) {
-		at = c.heard
-	}
-	c.heard = at
-	p.world.after(at.Sub(p.world.now()), func() {
-		if !p.dead {
-			p.handle(c.kind, before, after)
-		}
-	})
-}
-
 // handle does what the controller's event handlers do.
-func (p *Process) handle(kind Kind, before, after client.Object) {
+func (p *Process) handle(kind model.Kind, before, after client.Object) {
 	ctx := context.Background()
 	object := after
 	if object == nil {
 		object = before
 	}
 	switch handlers := p.handlers[kind]; {
-	case kind == Sets:
+	case kind == model.CloneSets:
 		p.handleSet(before, after)
 	case handlers != nil && before == nil:
 		handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
@@ -232,7 +196,7 @@ const mostVain = 300
 
 // work runs one pass.
 func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
-	if seen := len(p.server.log[Pods]) + len(p.server.log[Sets]) + len(p.server.log[Claims]); seen != p.lastSeen {
+	if seen := len(p.server.Log[model.Pods]) + len(p.server.Log[model.CloneSets]) + len(p.server.Log[model.Claims]); seen != p.lastSeen {
 		p.lastSeen, p.vain = seen, 0
 	}
 	if p.vain++; p.vain > mostVain {
@@ -247,11 +211,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 }
 
 // began notes the starting point of a pass.
-func (p *Process) began(object client.Object) {
-	set, ok := object.(*apps.CloneSet)
-	if !ok {
-		return
-	}
+func (p *Process) began(set *apps.CloneSet) {
 	if p.learnedSet != nil && p.learnedSet.UID == set.UID && versionOf(p.learnedSet) > versionOf(set) {
 		set = p.learnedSet
 	}
@@ -260,12 +220,9 @@ func (p *Process) began(object client.Object) {
 
 // looked notes what the cache shows of the Pods.
 func (p *Process) looked() {
-	cache := p.caches[Pods]
-	p.pass.upTo, p.pass.claimsUpTo = cache.applied, p.caches[Claims].applied
-	p.pass.base = make(map[types.NamespacedName]client.Object, len(cache.objects))
-	for key, object := range cache.objects {
-		p.pass.base[key] = object
-	}
+	cache := p.caches[model.Pods]
+	p.pass.upTo, p.pass.claimsUpTo = cache.Applied, p.caches[model.Claims].Applied
+	p.pass.base = maps.Clone(cache.Objects)
 }
 
 // crash ends the process: what it wrote stays, what it knew is lost.

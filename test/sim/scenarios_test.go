@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // scenario is a classic rollout: a set, what its user does, and when.
@@ -51,7 +52,7 @@ func crash(s *Simulation) { s.processes[0].crash() }
 func removeByHand(s *Simulation) {
 	pod := s.Pods()[0]
 	s.World.say("user", "deletes Pod %s", pod.Name)
-	_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+	_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
 }
 
 func evictOne(s *Simulation) { s.nodes.evict(s.Pods()[0]) }

@@ -3,11 +3,13 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // Random builds a run in which everything is drawn from the seed: the set, the cluster,
@@ -50,7 +52,7 @@ func randomConfig(w *World) Config {
 		Restart: pick(w, 100*time.Millisecond, 15*time.Second),
 	}
 	if w.roll(0.3) {
-		config.Process.Lags = map[Kind]Lag{pick(w, kinds...): {Least: 0, Most: 20 * time.Second}}
+		config.Process.Lags = map[model.Kind]Lag{pick(w, kinds...): {Least: 0, Most: 20 * time.Second}}
 	}
 	if w.roll(0.7) {
 		config.Process.Faults = Faults{
@@ -113,11 +115,10 @@ func (s *Simulation) settleUser() {
 		s.letGoOn()
 	}
 	s.settleClaims()
-	for _, object := range s.Server.list(Pods) {
-		pod, ok := object.(*corev1.Pod)
-		if ok && contains(pod.Finalizers, "other/finalizer") {
+	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
+		if slices.Contains(pod.Finalizers, "other/finalizer") {
 			s.changePod(pod, func(pod *corev1.Pod) {
-				pod.Finalizers = deleteString(pod.Finalizers, "other/finalizer")
+				pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(f string) bool { return f == "other/finalizer" })
 			})
 		}
 	}
@@ -131,14 +132,4 @@ func (s *Simulation) letGoOn() {
 			set.Spec.UpdateStrategy.Type = apps.UpdateInPlaceIfPossible
 		}
 	})
-}
-
-func deleteString(list []string, item string) []string {
-	var out []string
-	for _, other := range list {
-		if other != item {
-			out = append(out, other)
-		}
-	}
-	return out
 }

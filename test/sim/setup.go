@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +19,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // Config describes a run, except for what its user does.
@@ -50,7 +53,7 @@ func Calm() Config {
 // Simulation is one run.
 type Simulation struct {
 	World  *World
-	Server *Server
+	Server *model.Server
 	config Config
 
 	nodes     *nodes
@@ -76,6 +79,14 @@ type Simulation struct {
 	listed        []string
 }
 
+// kinds lists the kinds in the order in which a run processes them.
+var kinds = []model.Kind{model.CloneSets, model.Revisions, model.Claims, model.Pods}
+
+// key is short for the name of an object.
+func key(namespace, name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
 var errOutdated = errors.New("the object has changed")
 
 // New creates a cluster with one CloneSet and one controller process.
@@ -83,15 +94,15 @@ func New(config Config, set *apps.CloneSet) *Simulation {
 	w := newWorld(config.Seed)
 	w.steady = config.Steady
 	s := &Simulation{
-		World: w, Server: newServer(w.now), config: config, revisionNames: map[int64]string{},
+		World: w, Server: model.NewServer(w.now), config: config, revisionNames: map[int64]string{},
 		key: client.ObjectKeyFromObject(set),
 	}
-	s.Server.committed = append(s.Server.committed, s.observe)
+	s.Server.Observers = append(s.Server.Observers, s.observe)
 	newProtector(w, s.Server)
 	s.nodes = newNodes(w, s.Server, config.Nodes)
 	s.operator = newOperator(w, s.Server, s.key, config.Operator)
 	s.launch(config.Process)
-	if _, err := s.Server.create("user", Sets, set, false); err != nil {
+	if _, err := s.Server.Create("user", set, false); err != nil {
 		w.fail("setup", "create the CloneSet: %v", err)
 	}
 	return s
@@ -142,9 +153,9 @@ func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
 
 // observe receives every commit: it notes it, checks the rules, and passes it to the
 // caches.
-func (s *Simulation) observe(c *Commit) {
+func (s *Simulation) observe(c *model.Commit) {
 	s.World.tell(c)
-	s.remember(c.object())
+	s.remember(c.Object())
 	for _, p := range s.processes {
 		if p.name == c.Actor {
 			s.judge(p, c)
@@ -152,19 +163,14 @@ func (s *Simulation) observe(c *Commit) {
 	}
 	for _, p := range s.processes {
 		if !p.dead {
-			p.caches[c.Kind].hear()
+			p.caches[c.Kind].plan(len(s.Server.Log[c.Kind]))
 		}
 	}
 }
 
 // Set reads the CloneSet from the server.
 func (s *Simulation) Set() *apps.CloneSet {
-	object, err := s.Server.get(Sets, s.key)
-	if err != nil {
-		return nil
-	}
-	set, _ := object.(*apps.CloneSet)
-	return set
+	return model.Get[*apps.CloneSet](s.Server.Objects, s.key)
 }
 
 // Edit lets the user change the CloneSet.
@@ -173,7 +179,7 @@ func (s *Simulation) Edit(what string, change func(*apps.CloneSet)) {
 	if set := s.Set(); set != nil {
 		s.templates = append(s.templates, set.Spec.Template)
 	}
-	_, err := s.Server.update("user", Sets, s.key, "", func(object client.Object) error {
+	_, err := s.Server.Update("user", model.CloneSets, s.key, "", func(object client.Object) error {
 		if set, ok := object.(*apps.CloneSet); ok {
 			change(set)
 		}
@@ -185,15 +191,14 @@ func (s *Simulation) Edit(what string, change func(*apps.CloneSet)) {
 }
 
 // Pods lists the set's Pods on the server, by name.
-func (s *Simulation) Pods() []*corev1.Pod {
+func (s *Simulation) Pods() []*corev1.Pod { return owned[*corev1.Pod](s) }
+
+// owned lists the objects on the server that the set owns, by name.
+func owned[T client.Object](s *Simulation) []T {
 	set := s.Set()
-	var out []*corev1.Pod
-	for _, object := range s.Server.list(Pods) {
-		if pod, ok := object.(*corev1.Pod); ok && set != nil && ownerOf(pod) == string(set.UID) {
-			out = append(out, pod)
-		}
-	}
-	return out
+	return slices.DeleteFunc(model.List[T](s.Server.Objects), func(object T) bool {
+		return set == nil || model.OwnerOf(object) != string(set.UID)
+	})
 }
 
 // Builder builds a CloneSet.
@@ -270,7 +275,7 @@ func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
 			template.Labels[key] = value
 		}
 		for _, f := range h.FinalizersHandler {
-			if !contains(template.Finalizers, f) {
+			if !slices.Contains(template.Finalizers, f) {
 				template.Finalizers = append(template.Finalizers, f)
 			}
 		}
@@ -280,15 +285,6 @@ func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
 			template.Labels[key] = "false"
 		}
 	}
-}
-
-func contains(list []string, item string) bool {
-	for _, other := range list {
-		if other == item {
-			return true
-		}
-	}
-	return false
 }
 
 // Build returns the CloneSet.
@@ -341,7 +337,7 @@ func Undo(data []byte) func(*apps.CloneSet) {
 		if err != nil {
 			return
 		}
-		merged, err := mergePatch(was, data)
+		merged, err := jsonpatch.MergePatch(was, data)
 		if err != nil {
 			return
 		}

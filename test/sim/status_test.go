@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // TestStatusOncePerStep: without faults, each status reports something that has
@@ -51,12 +52,12 @@ func TestStatusOfALargeSet(t *testing.T) {
 	s := New(steady(), inPlace(pods).Unavailable(intstr.FromString("20%")).Build())
 	s.World.runUntil(epoch.Add(10 * time.Minute))
 	s.Edit("rolls out app:2", Image("app:2"))
-	edited := s.Server.version
+	edited := s.Server.Version
 	if v := s.Rest(); v != nil {
 		t.Fatalf("%v\n%s", v, s.World.Story())
 	}
 	writes := 0
-	for _, c := range s.Server.log[Sets] {
+	for _, c := range s.Server.Log[model.CloneSets] {
 		if c.Version > edited && isProcess(c.Actor) {
 			writes++
 		}
@@ -72,10 +73,10 @@ func TestStatusOfALargeSet(t *testing.T) {
 
 // statuses lists the status writes, and fails the test if nothing happened between two
 // of them.
-func (s *Simulation) statuses(t *testing.T) []*Commit {
+func (s *Simulation) statuses(t *testing.T) []*model.Commit {
 	t.Helper()
-	var out []*Commit
-	for _, c := range s.Server.log[Sets] {
+	var out []*model.Commit
+	for _, c := range s.Server.Log[model.CloneSets] {
 		if !isProcess(c.Actor) {
 			continue
 		}
@@ -90,8 +91,8 @@ func (s *Simulation) statuses(t *testing.T) []*Commit {
 
 // happened reports whether a Pod or the spec changed between two versions.
 func (s *Simulation) happened(from, to int64) bool {
-	for _, kind := range []Kind{Pods, Sets} {
-		for _, c := range s.Server.log[kind] {
+	for _, kind := range []model.Kind{model.Pods, model.CloneSets} {
+		for _, c := range s.Server.Log[kind] {
 			if c.Version > from && c.Version < to {
 				return true
 			}

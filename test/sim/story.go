@@ -9,9 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // story records what happened and is formatted only on request: successful runs are
@@ -23,7 +23,7 @@ type line struct {
 	actor  string
 	format string
 	args   []any
-	commit *Commit
+	commit *model.Commit
 }
 
 // say notes an event that is not a commit.
@@ -32,7 +32,7 @@ func (w *World) say(actor, format string, args ...any) {
 }
 
 // tell notes a commit.
-func (w *World) tell(c *Commit) {
+func (w *World) tell(c *model.Commit) {
 	w.story.lines = append(w.story.lines, line{at: c.At, actor: c.Actor, commit: c})
 }
 
@@ -54,12 +54,12 @@ func (w *World) Story() string {
 }
 
 // describe describes a commit; "" if nobody needs to know.
-func describe(c *Commit) string {
-	name := c.object().GetName()
+func describe(c *model.Commit) string {
+	name := c.Object().GetName()
 	switch c.Kind {
-	case Pods:
+	case model.Pods:
 		return describePod(c)
-	case Sets:
+	case model.CloneSets:
 		return describeSet(c)
 	}
 	switch {
@@ -78,8 +78,8 @@ func describe(c *Commit) string {
 	return fmt.Sprintf("changes %s %s", c.Kind, name)
 }
 
-func describePod(c *Commit) string {
-	pod, ok := c.object().(*corev1.Pod)
+func describePod(c *model.Commit) string {
+	pod, ok := c.Object().(*corev1.Pod)
 	if !ok {
 		return ""
 	}
@@ -183,7 +183,7 @@ func sortedKeys(a, b map[string]string) []string {
 func statusChanges(old, pod *corev1.Pod) []string {
 	var out []string
 	for _, c := range pod.Status.Conditions {
-		if before := condition(old, c.Type); before.Status != c.Status && c.Type != corev1.ContainersReady {
+		if before := model.Condition(old, c.Type); before.Status != c.Status && c.Type != corev1.ContainersReady {
 			out = append(out, fmt.Sprintf("%s=%s", c.Type, c.Status))
 		}
 	}
@@ -193,12 +193,12 @@ func statusChanges(old, pod *corev1.Pod) []string {
 func containerChanges(old, pod *corev1.Pod) []string {
 	var out []string
 	for _, c := range pod.Status.ContainerStatuses {
-		before := containerStatus(old, c.Name)
+		before := model.ContainerStatus(old, c.Name)
 		if before.ContainerID != c.ContainerID && c.ContainerID != "" {
 			out = append(out, fmt.Sprintf("container %s runs %s", c.Name, c.Image))
 		}
-		if before.Resources != nil && c.Resources != nil && !sameResources(*before.Resources, *c.Resources) {
-			out = append(out, fmt.Sprintf("container %s has %s", c.Name, resourcesText(*c.Resources)))
+		if before.Resources != nil && c.Resources != nil && !model.SameResources(*before.Resources, *c.Resources) {
+			out = append(out, fmt.Sprintf("container %s has %s", c.Name, model.ResourcesText(*c.Resources)))
 		}
 		if before.State.Waiting == nil && c.State.Waiting != nil {
 			out = append(out, fmt.Sprintf("container %s waits: %s", c.Name, c.State.Waiting.Reason))
@@ -207,8 +207,8 @@ func containerChanges(old, pod *corev1.Pod) []string {
 	return out
 }
 
-func describeSet(c *Commit) string {
-	set, ok := c.object().(*apps.CloneSet)
+func describeSet(c *model.Commit) string {
+	set, ok := c.Object().(*apps.CloneSet)
 	if !ok {
 		return ""
 	}
@@ -241,30 +241,4 @@ func imagesOf(pod *corev1.Pod) string {
 		images = append(images, pod.Spec.Containers[i].Image)
 	}
 	return strings.Join(images, "+")
-}
-
-func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return pod.Status.Conditions[i]
-		}
-	}
-	return corev1.PodCondition{}
-}
-
-func containerStatus(pod *corev1.Pod, name string) corev1.ContainerStatus {
-	for i := range pod.Status.ContainerStatuses {
-		if pod.Status.ContainerStatuses[i].Name == name {
-			return pod.Status.ContainerStatuses[i]
-		}
-	}
-	return corev1.ContainerStatus{}
-}
-
-func state(object client.Object) apps.LifecycleState {
-	s := apps.LifecycleState(object.GetLabels()[apps.LabelLifecycleState])
-	if s == "" {
-		return apps.StateNormal
-	}
-	return s
 }

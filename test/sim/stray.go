@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // takeOutByHand changes a Pod's labels so that its set no longer matches it, as a user
@@ -24,7 +25,9 @@ func (s *Simulation) takeOutByHand() {
 			if s.World.roll(0.5) {
 				return
 			}
-			then = func() { _ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{uid: pod.UID}) }
+			then = func() {
+				_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{UID: pod.UID})
+			}
 		}
 		s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute)), then)
 	})
@@ -39,24 +42,24 @@ func stray(pod *corev1.Pod, set *apps.CloneSet) bool {
 // frees reports whether the deed removes the set from the Pod's owners and does nothing
 // else.
 func (d *deed) frees() bool {
-	if d.old == nil || d.new == nil || ownerOf(d.old) != string(d.set.UID) || ownerOf(d.new) == string(d.set.UID) {
+	if d.old == nil || d.new == nil || model.OwnerOf(d.old) != string(d.set.UID) || model.OwnerOf(d.new) == string(d.set.UID) {
 		return false
 	}
 	before := d.old.DeepCopy()
 	before.ResourceVersion, before.OwnerReferences = d.new.ResourceVersion, d.new.OwnerReferences
-	return same(before, d.new)
+	return model.Same(before, d.new)
 }
 
 // strayTouched: a Pod that the set does not match is released unchanged, and only such
 // a Pod is released.
 func strayTouched(d *deed) string {
-	if d.old == nil || ownerOf(d.old) != string(d.set.UID) || d.old.DeletionTimestamp != nil {
+	if d.old == nil || model.OwnerOf(d.old) != string(d.set.UID) || d.old.DeletionTimestamp != nil {
 		return ""
 	}
 	switch out := stray(d.old, d.set); {
 	case out && !d.frees() && !d.onlyOpens():
 		return fmt.Sprintf("Pod %s does not match the selector, and is changed", d.name())
-	case !out && d.new != nil && ownerOf(d.new) != string(d.set.UID):
+	case !out && d.new != nil && model.OwnerOf(d.new) != string(d.set.UID):
 		return fmt.Sprintf("Pod %s matches the selector, and is let go", d.name())
 	}
 	return ""

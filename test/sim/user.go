@@ -7,11 +7,13 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // userDeeds are what a random schedule lets the user do, with the weight of each.
@@ -96,7 +98,7 @@ func (s *Simulation) scaleBack() {
 func (s *Simulation) breakImage() {
 	image := pick(s.World, "app:3", "app:4")
 	s.World.say("story", "%s does not start", image)
-	s.nodes.broken[image] = true
+	s.nodes.Broken[image] = true
 }
 
 // rollBack returns to an earlier template.
@@ -110,12 +112,12 @@ func (s *Simulation) rollBack() {
 
 // undo rolls back as a client does that merges the data of a revision into the set.
 func (s *Simulation) undo() {
-	list := s.Server.list(Revisions)
+	list := model.List[*appsv1.ControllerRevision](s.Server.Objects)
 	if len(list) == 0 {
 		return
 	}
 	object := list[s.World.chance.IntN(len(list))]
-	s.Edit("merges revision "+object.GetName()+" into the set", Undo(revisionData(object)))
+	s.Edit("merges revision "+object.GetName()+" into the set", Undo(object.Data.Raw))
 }
 
 func (s *Simulation) relabel() {
@@ -237,7 +239,7 @@ func (s *Simulation) listForDeletion() {
 
 func (s *Simulation) deleteByHand() {
 	s.eachOf(1, func(pod *corev1.Pod) {
-		_ = s.Server.remove("user", Pods, client.ObjectKeyFromObject(pod), removal{})
+		_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
 	})
 }
 

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Client is a controller's client. Verbs that no controller uses are nil.
+type Client struct {
+	client.Client
+	Server *Server
+	// Actor is who makes the commits.
+	Actor string
+	// Cache is what gets and lists read; if it is nil, they read from the server.
+	Cache func(Kind) map[types.NamespacedName]client.Object
+	// Index holds the fields by which a cache can select objects.
+	Index func(client.Object) fields.Set
+	// Send takes each request to the server, or to the cache, and the answer back: do
+	// carries out the request. Default: it only calls do.
+	Send func(r *Request, do func() error) error
+}
+
+// Verb is what a request does.
+type Verb string
+
+// The verbs.
+const (
+	VerbGet    Verb = "get"
+	VerbList   Verb = "list"
+	VerbCreate Verb = "create"
+	VerbPatch  Verb = "patch"
+	VerbDelete Verb = "delete"
+)
+
+// Request is one request of a client.
+type Request struct {
+	Verb        Verb
+	Kind        Kind
+	At          types.NamespacedName
+	Subresource string
+	// Cached requests do not reach the server.
+	Cached, DryRun bool
+	// Patch is the body of a patch, Deletion the options of a delete.
+	Patch    []byte
+	Deletion Deletion
+	// Out is the caller's object or list, which the answer is copied into.
+	Out any
+	// Answer holds the server's objects once the request has been carried out.
+	Answer []client.Object
+}
+
+// Writes reports whether the request can change an object.
+func (r *Request) Writes() bool { return r.Verb != VerbGet && r.Verb != VerbList && !r.DryRun }
+
+// Receive copies an answer into the caller's object or list. The items of a list share
+// memory with the answer, as those of a cache do if the caller asks for no copies.
+func (r *Request) Receive(answer []client.Object) error {
+	r.Answer = answer
+	switch out := r.Out.(type) {
+	case *unstructured.Unstructured: // which has the methods of a list too
+		raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(answer[0])
+		if err != nil {
+			return fmt.Errorf("encode: %w", err)
+		}
+		raw["apiVersion"], raw["kind"] = out.GetAPIVersion(), out.GetKind()
+		out.Object = raw
+	case client.ObjectList:
+		items := make([]runtime.Object, len(answer))
+		for i := range answer {
+			items[i] = answer[i]
+		}
+		return meta.SetList(out, items)
+	case client.Object:
+		reflect.ValueOf(out).Elem().Set(reflect.ValueOf(Clone(answer[0])).Elem())
+	}
+	return nil
+}
+
+// send takes a request to the server and back; do returns the objects of the answer.
+func (c *Client) send(r *Request, do func() ([]client.Object, error)) error {
+	carryOut := func() error {
+		answer, err := do()
+		if err != nil {
+			return err
+		}
+		return r.Receive(answer)
+	}
+	if c.Send == nil {
+		return carryOut()
+	}
+	return c.Send(r, carryOut)
+}
+
+// Get reads an object.
+func (c *Client) Get(_ context.Context, at client.ObjectKey, out client.Object, _ ...client.GetOption) error {
+	r := &Request{Verb: VerbGet, Kind: KindOf(out), At: at, Cached: c.Cache != nil, Out: out}
+	return c.send(r, func() ([]client.Object, error) {
+		if object, ok := c.objects(r.Kind)[at]; ok {
+			return []client.Object{object}, nil
+		}
+		return nil, apierrors.NewNotFound(r.Kind.Resource(), at.Name)
+	})
+}
+
+func (c *Client) objects(kind Kind) map[types.NamespacedName]client.Object {
+	if c.Cache != nil {
+		return c.Cache(kind)
+	}
+	return c.Server.Objects[kind]
+}
+
+// List reads objects. The server knows no index: only what it can select by.
+func (c *Client) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	o := client.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
+	o.ApplyOptions(options)
+	if c.Cache == nil && !o.FieldSelector.Empty() {
+		return apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s", o.FieldSelector))
+	}
+	r := &Request{Verb: VerbList, Kind: KindOf(list), Cached: c.Cache != nil, Out: list}
+	return c.send(r, func() ([]client.Object, error) {
+		var out []client.Object
+		for _, object := range Sorted(c.objects(r.Kind)) {
+			if (o.Namespace == "" || o.Namespace == object.GetNamespace()) && o.LabelSelector.Matches(labels.Set(object.GetLabels())) &&
+				(o.FieldSelector.Empty() || o.FieldSelector.Matches(c.Index(object))) {
+				out = append(out, object)
+			}
+		}
+		return out, nil
+	})
+}
+
+// Create creates an object; one in its raw form is decoded strictly if asked.
+func (c *Client) Create(_ context.Context, object client.Object, options ...client.CreateOption) error {
+	var o client.CreateOptions
+	o.ApplyOptions(options)
+	typed, err := decode(object, o.FieldValidation == metav1.FieldValidationStrict)
+	if err != nil {
+		return err
+	}
+	r := &Request{Verb: VerbCreate, Kind: KindOf(object), At: client.ObjectKeyFromObject(object), DryRun: len(o.DryRun) > 0, Out: object}
+	return c.send(r, func() ([]client.Object, error) { return one(c.Server.Create(c.Actor, typed, r.DryRun)) })
+}
+
+func one(object client.Object, err error) ([]client.Object, error) {
+	return []client.Object{object}, err
+}
+
+// decode reads an object from its raw form.
+func decode(object client.Object, strict bool) (client.Object, error) {
+	raw, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
+	}
+	made, err := scheme.New(raw.GroupVersionKind())
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(raw.Object, made, strict)
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	typed, _ := made.(client.Object) // the scheme holds lists too, and nobody creates one
+	return typed, nil
+}
+
+// Patch changes an object.
+func (c *Client) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.PatchOption) error {
+	return c.patch(object, "", patch)
+}
+
+func (c *Client) patch(object client.Object, subresource string, patch client.Patch) error {
+	data, err := patch.Data(object)
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	r := &Request{
+		Verb: VerbPatch, Kind: KindOf(object), At: client.ObjectKeyFromObject(object), Subresource: subresource, Patch: data, Out: object,
+	}
+	return c.send(r, func() ([]client.Object, error) {
+		return one(c.Server.Patch(c.Actor, r.Kind, r.At, subresource, patch.Type(), r.Patch))
+	})
+}
+
+// Delete deletes an object.
+func (c *Client) Delete(_ context.Context, object client.Object, options ...client.DeleteOption) error {
+	var o client.DeleteOptions
+	o.ApplyOptions(options)
+	r := &Request{Verb: VerbDelete, Kind: KindOf(object), At: client.ObjectKeyFromObject(object)}
+	if p := o.Preconditions; p != nil && p.UID != nil {
+		r.Deletion.UID = *p.UID
+	}
+	if p := o.Preconditions; p != nil && p.ResourceVersion != nil {
+		r.Deletion.Version = *p.ResourceVersion
+	}
+	return c.send(r, func() ([]client.Object, error) { return nil, c.Server.Delete(c.Actor, r.Kind, r.At, r.Deletion) })
+}
+
+// Status is the status subresource.
+func (c *Client) Status() client.SubResourceWriter { return c.SubResource("status") }
+
+// SubResource is a subresource by name.
+func (c *Client) SubResource(name string) client.SubResourceClient {
+	return &subresource{client: c, name: name}
+}
+
+type subresource struct {
+	client.SubResourceClient
+	client *Client
+	name   string
+}
+
+// Patch changes the subresource of an object.
+func (s *subresource) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	return s.client.patch(object, s.name, patch)
+}

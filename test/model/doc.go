@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package model holds the models that the simulators and the explorer share. None of
+// them does I/O, keeps time or draws chance; that is up to the simulators.
+//
+//   - server.go, patch.go: an API server, with versions, preconditions, subresources,
+//     finalizers and graceful deletion;
+//   - client.go, cache.go: a controller's client, and a cache that is behind the server;
+//   - kubelet.go, resize.go, pod.go: what a kubelet does with a Pod, given the Pod and
+//     what it runs of it.
+package model

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Node is what the node of a kubelet can do.
+type Node struct {
+	// Broken holds the images that never start.
+	Broken map[string]bool
+	// Roomy nodes have enough for every request.
+	Roomy bool
+}
+
+// Run is what a kubelet runs of a Pod.
+type Run struct {
+	// Generation is the generation of the spec that the kubelet acts on; 0 is none.
+	Generation int64
+	// Started reports whether all containers have run.
+	Started bool
+	// Containers are in the order of the spec.
+	Containers []Container
+}
+
+// Container is what a kubelet has of a container.
+type Container struct {
+	// Image and ID are those of the container that runs, or that ran last.
+	Image, ID string
+	Restarts  int32
+	Up        bool
+	Since     time.Time
+	// Starting is the image that the kubelet is going to start; "" if it starts none.
+	Starting string
+	// Stuck reports whether the kubelet has reported that the container waits for its
+	// image; the report carries the resources it will have, even if it is late.
+	Stuck bool
+	// Resources are its present resources, Wanted those of the spec that the kubelet
+	// acts on, and Allocated those that the kubelet has reserved.
+	Resources, Wanted corev1.ResourceRequirements
+	Allocated         corev1.ResourceList
+	Resizing          bool
+}
+
+// Clone copies what can change.
+func (r *Run) Clone() *Run {
+	out := *r
+	out.Containers = slices.Clone(r.Containers)
+	return &out
+}
+
+// Step is what the scheduler or a kubelet does next with a Pod.
+type Step string
+
+// The steps.
+const (
+	// Wait is nothing: the Pod has failed, or waits for somebody else.
+	Wait Step = "wait"
+	// Bind assigns a node.
+	Bind Step = "bind"
+	// Sync makes what runs follow the spec, and reports it.
+	Sync Step = "sync"
+	// Stop stops the containers of a Pod that is being deleted, and then removes it.
+	Stop Step = "stop"
+)
+
+// Next is the next step of a Pod.
+func Next(pod *corev1.Pod) Step {
+	switch {
+	case pod.DeletionTimestamp != nil && (pod.Spec.NodeName == "" || *pod.DeletionGracePeriodSeconds == 0):
+		return Wait // for its finalizers
+	case pod.DeletionTimestamp != nil:
+		return Stop
+	case pod.Spec.NodeName == "":
+		return Bind
+	case pod.Status.Phase == corev1.PodFailed:
+		return Wait
+	}
+	return Sync
+}
+
+// Task is something that takes a kubelet some time: it starts or resizes a container.
+type Task struct {
+	Container int
+	// Image is what it starts; "" for a resize.
+	Image string
+}
+
+// Sync makes the kubelet act on the present spec of its Pod. It stops containers that
+// have to change, and returns the tasks that begin.
+func (r *Run) Sync(pod *corev1.Pod, node Node) []Task {
+	r.Generation = pod.Generation
+	if len(r.Containers) == 0 {
+		r.Containers = make([]Container, len(pod.Spec.Containers))
+	}
+	var tasks []Task
+	for i := range r.Containers {
+		tasks = append(tasks, r.start(i, pod.Spec.Containers[i].Image)...)
+		tasks = append(tasks, r.resize(i, &pod.Spec.Containers[i], node)...)
+	}
+	return tasks
+}
+
+func (r *Run) start(i int, image string) []Task {
+	c := &r.Containers[i]
+	if (c.Up && c.Image == image) || c.Starting == image {
+		return nil
+	}
+	c.Up, c.Starting = false, image
+	return []Task{{Container: i, Image: image}}
+}
+
+// Start completes the start of a container, which gets the next ID.
+func (r *Run) Start(i int, id string, now time.Time) {
+	c := &r.Containers[i]
+	if c.ID != "" {
+		c.Restarts++
+	}
+	c.Image, c.ID, c.Up, c.Since, c.Starting, c.Stuck = c.Starting, id, true, now, "", false
+	c.Resources, c.Allocated = c.Wanted, c.Wanted.Requests
+	r.Started = r.Started || r.up()
+}
+
+func (r *Run) up() bool {
+	return !slices.ContainsFunc(r.Containers, func(c Container) bool { return !c.Up })
+}
+
+// End ends all containers.
+func (r *Run) End() {
+	for i := range r.Containers {
+		r.Containers[i].Up = false
+	}
+}
+
+// Report is what the kubelet writes into the status of a Pod: it describes the present,
+// even if it arrives later.
+func (r *Run) Report(pod *corev1.Pod, node Node) func(pod *corev1.Pod, now time.Time) {
+	statuses := make([]corev1.ContainerStatus, len(r.Containers))
+	for i := range r.Containers {
+		statuses[i] = r.Containers[i].status(&pod.Spec.Containers[i], node)
+	}
+	pending, resizing := r.resizeConditions(node)
+	up, ready, started, generation := r.up(), r.up() && gatesOpen(pod), r.Started, r.Generation
+	return func(pod *corev1.Pod, now time.Time) {
+		if started {
+			pod.Status.Phase = corev1.PodRunning
+		}
+		pod.Status.ContainerStatuses, pod.Status.ObservedGeneration = statuses, generation
+		setResizeConditions(pod, pending, resizing, now)
+		SetCondition(pod, corev1.ContainersReady, up, now)
+		SetCondition(pod, corev1.PodReady, ready && pod.DeletionTimestamp == nil, now)
+	}
+}
+
+func (c *Container) status(want *corev1.Container, node Node) corev1.ContainerStatus {
+	started := c.Up
+	status := corev1.ContainerStatus{
+		Name: want.Name, Ready: c.Up, Started: &started, RestartCount: c.Restarts, ContainerID: c.ID, Image: want.Image,
+	}
+	if c.ID != "" {
+		status.ImageID, status.Image = ImageID(c.Image), c.Image
+	}
+	status.Resources, status.AllocatedResources = c.reported()
+	switch {
+	case c.Up:
+		status.State.Running = &corev1.ContainerStateRunning{StartedAt: seconds(c.Since)}
+	case node.Broken[c.Starting]:
+		c.Stuck, status.Image = true, c.Starting
+		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}
+	default:
+		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	}
+	return status
+}
+
+// ImageID is equal for two names of one image: "app:2" and "app:2-alias".
+func ImageID(image string) string { return "sha256:" + strings.TrimSuffix(image, "-alias") }
+
+// Evict fails a Pod, as a kubelet does that runs out of memory or disk.
+func Evict(pod *corev1.Pod, now time.Time) {
+	pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted"
+	SetCondition(pod, corev1.PodReady, false, now)
+}
+
+// Lacks describes how a container that ran before differs from its spec; "" if it does
+// not.
+func (r *Run) Lacks(i int, want *corev1.Container) string {
+	if i >= len(r.Containers) {
+		return ""
+	}
+	switch c := &r.Containers[i]; {
+	case c.ID == "":
+	case c.Image != want.Image:
+		return fmt.Sprintf("does not run %s yet", want.Image)
+	case !SameResources(c.has(), want.Resources):
+		return fmt.Sprintf("does not have %s yet", ResourcesText(want.Resources))
+	}
+	return ""
+}

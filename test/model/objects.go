@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"bytes"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Kind names a kind of object, which is also the name of its Go type.
+type Kind string
+
+// The kinds that the models know more of than their metadata.
+const (
+	Pods      Kind = "Pod"
+	CloneSets Kind = "CloneSet"
+	Revisions Kind = "ControllerRevision"
+	Claims    Kind = "PersistentVolumeClaim"
+)
+
+// KindOf is the kind of an object, or of the items of a list.
+func KindOf(object any) Kind {
+	if raw, ok := object.(runtime.Unstructured); ok {
+		return Kind(raw.GetObjectKind().GroupVersionKind().Kind)
+	}
+	return Kind(strings.TrimSuffix(reflect.TypeOf(object).Elem().Name(), "List"))
+}
+
+// Resource is the kind's name in the API server's errors.
+func (k Kind) Resource() schema.GroupResource {
+	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: string(k)})
+	return plural.GroupResource()
+}
+
+// scheme makes objects of the kinds that are written in their raw form.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apps.AddToScheme, usher.AddToScheme} {
+		if err := add(s); err != nil {
+			panic(err) // no two packages have types of one name
+		}
+	}
+	return s
+}()
+
+// Objects are the objects of a server or a cache.
+type Objects map[Kind]map[types.NamespacedName]client.Object
+
+// Clone copies the maps, not the objects.
+func (o Objects) Clone() Objects {
+	out := make(Objects, len(o))
+	for kind, objects := range o {
+		out[kind] = maps.Clone(objects)
+	}
+	return out
+}
+
+// Put adds an object, or replaces it.
+func (o Objects) Put(kind Kind, object client.Object) {
+	if o[kind] == nil {
+		o[kind] = map[types.NamespacedName]client.Object{}
+	}
+	o[kind][client.ObjectKeyFromObject(object)] = object
+}
+
+// List lists the objects of a type by name.
+func List[T client.Object](o Objects) []T {
+	var none T
+	sorted := Sorted(o[KindOf(none)])
+	out := make([]T, len(sorted))
+	for i, object := range sorted {
+		out[i], _ = object.(T) // objects are kept by their kind
+	}
+	return out
+}
+
+// Get returns an object of a type; nil if there is none.
+func Get[T client.Object](o Objects, at types.NamespacedName) T {
+	var none T
+	found, _ := o[KindOf(none)][at].(T)
+	return found
+}
+
+// Sorted lists objects by name.
+func Sorted(objects map[types.NamespacedName]client.Object) []client.Object {
+	return slices.SortedFunc(maps.Values(objects), func(a, b client.Object) int {
+		return strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
+	})
+}
+
+// Clone is a deep copy of an object.
+func Clone[T client.Object](object T) T {
+	out, _ := object.DeepCopyObject().(T) // a copy has the type of its original
+	return out
+}
+
+// WithVersion is a shallow copy of an object with another version.
+func WithVersion(object client.Object, version string) client.Object {
+	out := reflect.New(reflect.TypeOf(object).Elem())
+	out.Elem().Set(reflect.ValueOf(object).Elem())
+	copied, _ := out.Interface().(client.Object)
+	copied.SetResourceVersion(version)
+	return copied
+}
+
+// Clear makes an object the zero value of its type: decoding merges into what is there.
+func Clear(object client.Object) { reflect.ValueOf(object).Elem().SetZero() }
+
+// semantic compares the raw templates of CloneSets too.
+var semantic = func() conversion.Equalities {
+	e := equality.Semantic.Copy()
+	if err := e.AddFuncs(
+		func(a, b apps.PodTemplate) bool { return bytes.Equal(a.Raw(), b.Raw()) },
+		func(a, b apps.ClaimTemplate) bool { return bytes.Equal(a.Raw(), b.Raw()) },
+	); err != nil {
+		panic(err) // the functions have the form that is asked for
+	}
+	return e
+}()
+
+// Same reports whether two versions of an object look the same to a reader.
+func Same(a, b client.Object) bool { return semantic.DeepEqual(a, b) }

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// ClaimProtection is the finalizer that keeps a claim while a Pod uses it.
+const ClaimProtection = "kubernetes.io/pvc-protection"
+
+// Patch applies a patch to an object.
+func (s *Server) Patch(
+	actor string, kind Kind, at types.NamespacedName, subresource string, patchType types.PatchType, data []byte,
+) (client.Object, error) {
+	return s.Update(actor, kind, at, subresource, func(object client.Object) error {
+		before, err := json.Marshal(object)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		after, err := applyPatch(kind, object, before, patchType, data)
+		if err == nil {
+			Clear(object)
+			err = json.Unmarshal(after, object)
+		}
+		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+			err = apierrors.NewBadRequest(err.Error())
+		}
+		return err
+	})
+}
+
+func applyPatch(kind Kind, object client.Object, before []byte, patchType types.PatchType, data []byte) ([]byte, error) {
+	switch {
+	case patchType == types.MergePatchType:
+		return jsonpatch.MergePatch(before, data)
+	case patchType == types.JSONPatchType:
+		return jsonPatch(before, data)
+	case patchType == types.StrategicMergePatchType && kind != CloneSets:
+		return strategicpatch.StrategicMergePatch(before, data, object)
+	}
+	return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", kind.Resource(), object.GetName(),
+		fmt.Sprintf("the body of the request was in an unknown format: %s", patchType), 0, true)
+}
+
+// jsonPatch is RFC 6902. Like the real server it answers 422 when a test does
+// not hold or a path does not exist.
+func jsonPatch(document, data []byte) ([]byte, error) {
+	operations, err := jsonpatch.DecodePatch(data)
+	if err != nil {
+		return nil, err
+	}
+	after, err := operations.Apply(document)
+	if err != nil {
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	}
+	return after, nil
+}
+
+// confine restores what the subresource cannot change, and refuses what nobody can
+// change.
+func confine(old, next client.Object, subresource string) error {
+	next.SetCreationTimestamp(old.GetCreationTimestamp())
+	next.SetDeletionTimestamp(old.GetDeletionTimestamp())
+	next.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
+	next.SetGeneration(old.GetGeneration())
+	next.SetResourceVersion(old.GetResourceVersion())
+	next.SetUID(old.GetUID())
+	if old.GetDeletionTimestamp() != nil {
+		for _, f := range next.GetFinalizers() {
+			if !slices.Contains(old.GetFinalizers(), f) {
+				return invalid(old, "metadata.finalizers", f, "no new finalizers can be added if the object is being deleted")
+			}
+		}
+	}
+	if subresource != "" || len(next.GetManagedFields()) == 0 {
+		next.SetManagedFields(old.GetManagedFields())
+	} else if reflect.DeepEqual(next.GetManagedFields(), []metav1.ManagedFieldsEntry{{}}) {
+		next.SetManagedFields(nil)
+	}
+	if pod, ok := next.(*corev1.Pod); ok {
+		return confinePod(old.(*corev1.Pod), pod, subresource)
+	}
+	confineOther(old, next, subresource)
+	return nil
+}
+
+// confineOther keeps the status apart from the rest of an object that has one.
+func confineOther(old, next client.Object, subresource string) {
+	kept, changed := reflect.ValueOf(Clone(old)).Elem(), reflect.ValueOf(next).Elem()
+	status, spec := changed.FieldByName("Status"), changed.FieldByName("Spec")
+	if !status.IsValid() || !spec.IsValid() {
+		return
+	}
+	if subresource == "status" {
+		kept.FieldByName("Status").Set(status)
+		changed.Set(kept)
+		return
+	}
+	status.Set(kept.FieldByName("Status"))
+	if !semantic.DeepEqual(spec.Interface(), kept.FieldByName("Spec").Interface()) {
+		next.SetGeneration(old.GetGeneration() + 1)
+	}
+}
+
+// confinePod restores what a subresource of a Pod cannot change. Labels and annotations
+// change with the status too.
+func confinePod(old, next *corev1.Pod, subresource string) error {
+	kept := Clone(old)
+	if subresource == "status" {
+		next.Spec, next.OwnerReferences = kept.Spec, kept.OwnerReferences
+		return nil
+	}
+	next.Status = kept.Status
+	if subresource == "resize" {
+		return confineResize(old, next)
+	}
+	if equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+		return nil
+	}
+	same := next.Spec.DeepCopy()
+	if len(same.Containers) == len(old.Spec.Containers) {
+		for i := range same.Containers {
+			same.Containers[i].Image = old.Spec.Containers[i].Image
+		}
+	}
+	if old.Spec.NodeName == "" {
+		same.NodeName = "" // a binding
+	}
+	if !equality.Semantic.DeepEqual(old.Spec, *same) {
+		return invalid(old, "spec", "", "Pod updates may not change fields other than the images of containers")
+	}
+	next.Generation = old.Generation + 1
+	return nil
+}
+
+// confineResize lets the resize subresource change only resources.
+func confineResize(old, next *corev1.Pod) error {
+	containers := next.Spec.Containers
+	next.Spec = *old.Spec.DeepCopy()
+	next.Labels, next.Annotations, next.Finalizers = old.Labels, old.Annotations, old.Finalizers
+	if len(containers) != len(old.Spec.Containers) {
+		return invalid(old, "spec.containers", "", "containers may not be added or removed")
+	}
+	for i := range containers {
+		have, want := old.Spec.Containers[i].Resources, containers[i].Resources
+		if len(want.Requests) < len(have.Requests) || len(want.Limits) < len(have.Limits) {
+			return invalid(old, "spec.containers", "", "resource requests and limits cannot be removed")
+		}
+		next.Spec.Containers[i].Resources = want
+	}
+	if !equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+		next.Generation = old.Generation + 1
+	}
+	return nil
+}
+
+// admit validates a new Pod and sets its defaults.
+func admit(pod *corev1.Pod) error {
+	if len(pod.Spec.Containers) == 0 {
+		return invalid(pod, "spec.containers", "", "required value")
+	}
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == "" || pod.Spec.Containers[i].Image == "" {
+			return invalid(pod, "spec.containers", "", "a container needs a name and an image")
+		}
+	}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	if pod.Spec.TerminationGracePeriodSeconds == nil {
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(corev1.DefaultTerminationGracePeriodSeconds))
+	}
+	return nil
+}
+
+func invalid(object client.Object, path, value, why string) error {
+	kind := object.GetObjectKind().GroupVersionKind().GroupKind()
+	return apierrors.NewInvalid(kind, object.GetName(), field.ErrorList{field.Invalid(field.NewPath(path), value, why)})
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Commit is one change of one object. The objects must not be changed.
+type Commit struct {
+	At    time.Time
+	Actor string
+	Kind  Kind
+	// Old is nil for a create, New for a removal.
+	Old, New client.Object
+	// Version orders the commits.
+	Version int64
+}
+
+// Object is the object of the commit, as it was last.
+func (c *Commit) Object() client.Object {
+	if c.New != nil {
+		return c.New
+	}
+	return c.Old
+}
+
+// Pods are the Pod before and after; nil if it did not exist, or is no Pod.
+func (c *Commit) Pods() (old, pod *corev1.Pod) {
+	old, _ = c.Old.(*corev1.Pod)
+	pod, _ = c.New.(*corev1.Pod)
+	return old, pod
+}
+
+// Deletes reports whether the commit deletes an object, at once or eventually.
+func (c *Commit) Deletes() bool {
+	return c.Old != nil && c.Old.GetDeletionTimestamp() == nil && (c.New == nil || c.New.GetDeletionTimestamp() != nil)
+}
+
+// Server is an API server in memory. Its objects are never changed, only replaced, so
+// that readers can keep what they have read.
+type Server struct {
+	Objects Objects
+	Log     map[Kind][]*Commit
+	// Observers see every commit before the writer gets its answer.
+	Observers []func(*Commit)
+	// Version is the latest version, UIDs counts the objects created.
+	Version int64
+	UIDs    int
+	// RefuseResizes refuses every resize of a Pod.
+	RefuseResizes bool
+
+	now func() time.Time
+}
+
+// NewServer is a server without objects.
+func NewServer(now func() time.Time) *Server {
+	return &Server{now: now, Version: 100, Objects: Objects{}, Log: map[Kind][]*Commit{}}
+}
+
+// Get reads an object.
+func (s *Server) Get(kind Kind, at types.NamespacedName) (client.Object, error) {
+	if object, ok := s.Objects[kind][at]; ok {
+		return object, nil
+	}
+	return nil, apierrors.NewNotFound(kind.Resource(), at.Name)
+}
+
+// Create adds an object.
+func (s *Server) Create(actor string, object client.Object, dryRun bool) (client.Object, error) {
+	kind := KindOf(object)
+	if _, ok := s.Objects[kind][client.ObjectKeyFromObject(object)]; ok {
+		return nil, apierrors.NewAlreadyExists(kind.Resource(), object.GetName())
+	}
+	fresh := Clone(object)
+	s.UIDs++
+	fresh.SetUID(types.UID(fmt.Sprintf("uid-%04d", s.UIDs)))
+	fresh.SetCreationTimestamp(metav1.NewTime(s.now().Truncate(time.Second)))
+	fresh.SetGeneration(1)
+	fresh.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: actor, Operation: metav1.ManagedFieldsOperationUpdate}})
+	switch o := fresh.(type) {
+	case *corev1.Pod:
+		if err := admit(o); err != nil {
+			return nil, err
+		}
+	case *corev1.PersistentVolumeClaim:
+		o.Finalizers = []string{ClaimProtection}
+	}
+	if dryRun {
+		return fresh, nil
+	}
+	return s.commit(actor, kind, nil, fresh), nil
+}
+
+// commit stores the next version of an object and notifies all observers.
+func (s *Server) commit(actor string, kind Kind, old, next client.Object) client.Object {
+	s.Version++
+	next.SetResourceVersion(strconv.FormatInt(s.Version, 10))
+	c := &Commit{At: s.now(), Actor: actor, Kind: kind, Old: old, New: next, Version: s.Version}
+	if released(next) {
+		delete(s.Objects[kind], client.ObjectKeyFromObject(next))
+		c.New = nil
+	} else {
+		s.Objects.Put(kind, next)
+	}
+	s.Log[kind] = append(s.Log[kind], c)
+	for _, observe := range s.Observers {
+		observe(c)
+	}
+	return next
+}
+
+// released reports whether nothing holds back a deleted object any longer.
+func released(object client.Object) bool {
+	grace := object.GetDeletionGracePeriodSeconds()
+	return object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && (grace == nil || *grace == 0)
+}
+
+// Update replaces an object with a copy that change has changed. The subresource
+// decides which part of it can change; "" is the object itself.
+func (s *Server) Update(actor string, kind Kind, at types.NamespacedName, subresource string, change func(client.Object) error) (client.Object, error) {
+	old, err := s.Get(kind, at)
+	if err != nil {
+		return nil, err
+	}
+	next := Clone(old)
+	if err := change(next); err != nil {
+		return nil, err
+	}
+	if err := preconditions(kind, old, next.GetUID(), next.GetResourceVersion()); err != nil {
+		return nil, err
+	}
+	if subresource == "resize" && s.RefuseResizes {
+		return nil, invalid(old, "spec", "", "Pod running on node without support for resize")
+	}
+	if err := confine(old, next, subresource); err != nil {
+		return nil, err
+	}
+	if Same(old, next) {
+		return old, nil // a write that changes nothing creates no new version
+	}
+	return s.commit(actor, kind, old, next), nil
+}
+
+// Change changes an object, or a subresource of it, as somebody who does not mind if the
+// object is gone.
+func Change[T client.Object](s *Server, actor string, at types.NamespacedName, subresource string, change func(T)) {
+	var none T
+	_, _ = s.Update(actor, KindOf(none), at, subresource, func(object client.Object) error {
+		if typed, ok := object.(T); ok {
+			change(typed)
+		}
+		return nil
+	})
+}
+
+// preconditions checks a writer's preconditions for an object; "" is none.
+func preconditions(kind Kind, live client.Object, uid types.UID, version string) error {
+	if uid != "" && uid != live.GetUID() {
+		return apierrors.NewConflict(kind.Resource(), live.GetName(),
+			fmt.Errorf("the UID in the precondition (%s) is not the UID of the object (%s)", uid, live.GetUID()))
+	}
+	if version != "" && version != live.GetResourceVersion() {
+		return apierrors.NewConflict(kind.Resource(), live.GetName(),
+			errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	}
+	return nil
+}
+
+// Deletion holds the options of a delete.
+type Deletion struct {
+	UID     types.UID
+	Version string
+	// Now deletes a Pod without grace, as its kubelet finally does.
+	Now bool
+}
+
+// Delete deletes an object at once, or a running Pod gracefully.
+func (s *Server) Delete(actor string, kind Kind, at types.NamespacedName, options Deletion) error {
+	old, err := s.Get(kind, at)
+	if err != nil {
+		return err
+	}
+	if err := preconditions(kind, old, options.UID, options.Version); err != nil {
+		return err
+	}
+	next := Clone(old)
+	grace := graceOf(old)
+	if options.Now {
+		grace = 0
+	}
+	known := old.GetDeletionGracePeriodSeconds()
+	if old.GetDeletionTimestamp() == nil {
+		at := metav1.NewTime(s.now().Add(time.Duration(grace) * time.Second).Truncate(time.Second))
+		next.SetDeletionTimestamp(&at)
+		next.SetGeneration(old.GetGeneration() + 1)
+	} else if known == nil || *known <= grace {
+		return nil // its deletion is already under way
+	}
+	next.SetDeletionGracePeriodSeconds(&grace)
+	s.commit(actor, kind, old, next)
+	return nil
+}
+
+// graceOf is a Pod's grace period in seconds: none if it does not run.
+func graceOf(object client.Object) int64 {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" || pod.Spec.TerminationGracePeriodSeconds == nil ||
+		pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return 0
+	}
+	return *pod.Spec.TerminationGracePeriodSeconds
+}
