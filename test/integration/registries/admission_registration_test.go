@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
@@ -32,31 +29,10 @@ func withInstance(fields object) object {
 
 func fieldRef(path string) object { return object{"fieldRef": object{"fieldPath": path}} }
 
-type admission struct {
-	spec object
-	says string // Empty: it is accepted.
-}
-
 // TestRegistrationAdmission creates valid and invalid Registrations.
 func TestRegistrationAdmission(t *testing.T) {
-	c, err := client.New(shared.RESTConfig(), client.Options{Scheme: scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, tests := range []map[string]admission{selectorAdmission(), instanceAdmission(), hookAdmission(), drainAdmission()} {
-		for name, test := range tests {
-			r := &unstructured.Unstructured{Object: object{"spec": test.spec}}
-			r.SetGroupVersionKind(usherv1alpha1.GroupVersion.WithKind("Registration"))
-			r.SetGenerateName("admission-")
-			r.SetNamespace("default")
-			err := c.Create(t.Context(), r, client.DryRunAll)
-			switch {
-			case test.says == "" && err != nil:
-				t.Errorf("%s: %v", name, err)
-			case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
-				t.Errorf("%s: %v, want an error about %q", name, err, test.says)
-			}
-		}
+		admit(t, "Registration", tests)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,16 +28,35 @@ func zookeeperSpec(servers ...any) object {
 	return object{"zookeeper": object{"servers": servers}}
 }
 
+type admission struct {
+	spec object
+	says string // Empty: it is accepted.
+}
+
+// admit creates an object of the kind for each of the tests.
+func admit(t *testing.T, kind string, tests map[string]admission) {
+	t.Helper()
+	api := newAPI(t, shared)
+	for name, test := range tests {
+		r := &unstructured.Unstructured{Object: object{"spec": test.spec}}
+		r.SetGroupVersionKind(usherv1alpha1.GroupVersion.WithKind(kind))
+		r.SetGenerateName("admission-")
+		if kind == "Registration" {
+			r.SetNamespace("default")
+		}
+		err := api.Create(t.Context(), r, client.DryRunAll)
+		switch {
+		case test.says == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
+			t.Errorf("%s: %v, want an error about %q", name, err, test.says)
+		}
+	}
+}
+
 // TestRegistryAdmission creates valid and invalid Registries of each kind.
 func TestRegistryAdmission(t *testing.T) {
-	c, err := client.New(shared.RESTConfig(), client.Options{Scheme: scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		spec object
-		says string // Empty: it is accepted.
-	}{
+	admit(t, "Registry", map[string]admission{
 		"eureka":                                 {object{"eureka": object{"address": "http://localhost:8761/eureka", "responseCache": "0s"}}, ""},
 		"nacos":                                  {object{"nacos": object{"address": "http://localhost:8848", "namespaceID": "mine"}}, ""},
 		"a short lease":                          {object{"eureka": object{"address": "http://localhost", "lease": "30s"}}, "90s or more"},
@@ -89,16 +109,21 @@ func TestRegistryAdmission(t *testing.T) {
 		"an unknown layout":        {object{"zookeeper": object{"servers": []any{"a:1"}, "layout": "curator"}}, "spec.zookeeper.layout"},
 		"a path with a slash":      {object{"zookeeper": object{"servers": []any{"a:1"}, "path": "/services"}}, "spec.zookeeper.path"},
 		"a path out of the tree":   {object{"zookeeper": object{"servers": []any{"a:1"}, "path": "a/../b"}}, "parts . and .."},
-	} {
-		r := &unstructured.Unstructured{Object: object{"spec": test.spec}}
-		r.SetGroupVersionKind(usherv1alpha1.GroupVersion.WithKind("Registry"))
-		r.SetGenerateName("admission-")
-		err := c.Create(t.Context(), r, client.DryRunAll)
-		switch {
-		case test.says == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
-		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
-			t.Errorf("%s: %v, want an error about %q", name, err, test.says)
-		}
+	})
+}
+
+// TestLayoutCannotChange pins the layout in which existing entries were written.
+func TestLayoutCannotChange(t *testing.T) {
+	api := newAPI(t, shared)
+	r := &usherv1alpha1.Registry{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "layout-"},
+		Spec:       usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{Servers: []string{"127.0.0.1:1"}}},
+	}
+	if err := api.Create(t.Context(), r); err != nil || r.Spec.ZooKeeper.Layout != usherv1alpha1.LayoutCurator {
+		t.Fatalf("the layout is %q by default, %v", r.Spec.ZooKeeper.Layout, err)
+	}
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"zookeeper":{"layout":"Dubbo"}}}`))
+	if err := api.Patch(t.Context(), r, patch); err == nil || !strings.Contains(err.Error(), "make another Registry") {
+		t.Errorf("another layout: %v", err)
 	}
 }

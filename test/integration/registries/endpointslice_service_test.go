@@ -12,48 +12,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-// newServices registers the Pods with app=nginx in a Service of the story's
+// newServices registers the Pods with app=nginx in the Service web of the story's
 // namespace.
-func (e *env) newServices(service string) *kube {
+func (e *env) newServices() *kube {
 	e.Helper()
-	r := &usherv1alpha1.Registry{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "services-"},
-		Spec: usherv1alpha1.RegistrySpec{
-			EndpointSlice:  &usherv1alpha1.EndpointSliceRegistry{},
-			RepairInterval: &metav1.Duration{Duration: time.Second},
-		},
-	}
-	e.create(r)
-	e.create(e.registrationOf(r.Name, service, 80))
+	r := e.registryOf("services-", usherv1alpha1.RegistrySpec{EndpointSlice: &usherv1alpha1.EndpointSliceRegistry{}})
+	e.register(func(spec *usherv1alpha1.RegistrationSpec) {
+		spec.Registries, spec.Instance.Service, spec.Instance.Weight = []string{r.Name}, "web", 7
+	})
 	return &kube{api: e.Client, namespace: e.namespace}
-}
-
-// registrationOf registers the Pods with app=nginx in one Registry.
-func (e *env) registrationOf(registry, service string, port int32) *usherv1alpha1.Registration {
-	return &usherv1alpha1.Registration{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: registrationName},
-		Spec: usherv1alpha1.RegistrationSpec{
-			Selector:   metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
-			Registries: []string{registry},
-			Instance:   usherv1alpha1.Instance{Service: service, Port: intstr.FromInt32(port), Weight: 7},
-			Hooks:      seedHooks(),
-			Drain:      usherv1alpha1.Drain{Propagation: &metav1.Duration{Duration: time.Second}},
-		},
-	}
 }
 
 // TestStoryEndpointSlice takes a Pod into and out of a Service of its namespace.
 func TestStoryEndpointSlice(t *testing.T) {
 	e := newEnv(t)
 	set := e.cloneSet(lifecycleDemo)
-	k := e.newServices("web")
+	k := e.newServices()
 	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
 	e.kubelet(name, "10.0.0.1", true)
 	e.hasLabel(name, keyCreated, "false")
@@ -63,19 +44,21 @@ func TestStoryEndpointSlice(t *testing.T) {
 		t.Errorf("the Service has the slices %+v", list)
 	}
 	e.condition(usherv1alpha1.ConditionReady, "True", "")
-	e.never("an entry that is as it should be", 2*time.Second, func() string {
-		if now := k.slices(t, "web"); len(now) != 1 || now[0].ResourceVersion != list[0].ResourceVersion {
-			return "was written again"
-		}
-		return ""
-	})
-	e.state(name, appsv1alpha1.StatePreparingDelete)
-	e.hasLabel(name, keyDelete, "false")
+	k.unchanged(e, list[0].ResourceVersion)
+	e.gate(name, appsv1alpha1.StatePreparingDelete, keyDelete, "false")
 	if left := k.slices(t, "web"); len(left) != 0 {
 		t.Errorf("a drained Pod is in %+v", left)
 	}
-	e.remove(e.pod(name))
-	e.vanishes(name)
+	e.delete(name)
+}
+
+// unchanged checks for two seconds that the Service web has one slice of this version.
+func (k *kube) unchanged(e *env, version string) {
+	e.Helper()
+	e.stays("the only slice", 2*time.Second, func() string {
+		now := k.slices(e.T, "web")
+		return registrytest.Unless(len(now) == 1 && now[0].ResourceVersion == version, fmt.Sprintf("has changed: %+v", now))
+	})
 }
 
 // managers waits until the Service web has slices of exactly these managers.
@@ -89,10 +72,7 @@ func (k *kube) managers(e *env, want ...string) {
 			}
 		}
 		slices.Sort(have)
-		if !slices.Equal(have, want) {
-			return fmt.Sprintf("are those of %v", have)
-		}
-		return ""
+		return registrytest.Unless(slices.Equal(have, want), fmt.Sprintf("are those of %v", have))
 	})
 }
 
@@ -103,9 +83,7 @@ func (e *env) bind(name string) {
 	e.create(node)
 	e.Cleanup(func() { _ = e.Delete(context.Background(), node) })
 	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node.Name}}
-	if err := e.SubResource("binding").Create(e.Context(), e.pod(name), binding); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.SubResource("binding").Create(e.Context(), e.pod(name), binding))
 }
 
 // TestStoryServiceMoves takes over a Service from Kubernetes' own controllers, which
@@ -125,27 +103,17 @@ func TestStoryServiceMoves(t *testing.T) {
 	e.kubelet(name, "10.0.0.1", true)
 	k := &kube{api: e.Client, namespace: e.namespace}
 	k.managers(e, theirs)
-	e.newServices("web")
+	e.newServices()
 	e.hasLabel(name, keyCreated, "false")
 	k.managers(e, theirs, "usher.dev")
 
 	e.patch(service, map[string]any{"spec": map[string]any{"selector": nil}})
 	k.managers(e, theirs, mirror, "usher.dev")
-	err := e.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(e.namespace),
-		client.MatchingLabels{discoveryv1.LabelManagedBy: theirs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e.must(e.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(e.namespace),
+		client.MatchingLabels{discoveryv1.LabelManagedBy: theirs}))
 	e.remove(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "web"}}) //nolint:staticcheck // Kubernetes still makes them.
 	k.managers(e, "usher.dev")
-	mine := k.slices(t, "web")[0].ResourceVersion
-	e.never("Usher's slice", 2*time.Second, func() string {
-		if now := k.slices(t, "web"); len(now) != 1 || now[0].ResourceVersion != mine {
-			return fmt.Sprintf("is not left alone: %+v", now)
-		}
-		return ""
-	})
-	e.state(name, appsv1alpha1.StatePreparingDelete)
-	e.hasLabel(name, keyDelete, "false")
+	k.unchanged(e, k.slices(t, "web")[0].ResourceVersion)
+	e.gate(name, appsv1alpha1.StatePreparingDelete, keyDelete, "false")
 	k.managers(e)
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -33,22 +32,14 @@ type kube struct {
 
 func newKube(t *testing.T, on *cluster.Cluster) *kube {
 	t.Helper()
-	c, err := client.New(on.RESTConfig(), client.Options{Scheme: scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "slices-"}}
-	if err := c.Create(bounded(t), namespace); err != nil {
-		t.Fatal(err)
-	}
-	k := &kube{api: c, namespace: namespace.Name}
-	k.Registry = k.connect(t, namespace.Name)
-	return k
+	api := newAPI(t, on)
+	namespace := newNamespace(t, api)
+	return &kube{api: api, namespace: namespace, Registry: connectSlices(t, api, namespace)}
 }
 
-func (k *kube) connect(t *testing.T, namespace string) *endpointslice.Registry {
+func connectSlices(t *testing.T, api client.Client, namespace string) *endpointslice.Registry {
 	t.Helper()
-	r, err := endpointslice.New(endpointslice.Options{Reader: k.api, Writer: k.api, Namespace: namespace})
+	r, err := endpointslice.New(endpointslice.Options{Reader: api, Writer: api, Namespace: namespace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +50,7 @@ func (k *kube) connect(t *testing.T, namespace string) *endpointslice.Registry {
 func (k *kube) slices(t *testing.T, service string) []discoveryv1.EndpointSlice {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
-	err := k.api.List(bounded(t), &list, client.InNamespace(k.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	err := k.api.List(registrytest.Bounded(t), &list, client.InNamespace(k.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +61,7 @@ func (k *kube) slices(t *testing.T, service string) []discoveryv1.EndpointSlice 
 // seed writes a slice with one endpoint, as the manager.
 func (k *kube) seed(t *testing.T, name, service, manager, entries string) {
 	t.Helper()
-	err := k.api.Create(bounded(t), &discoveryv1.EndpointSlice{
+	err := k.api.Create(registrytest.Bounded(t), &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: name,
 			Labels:      map[string]string{discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: manager},
 			Annotations: map[string]string{endpointslice.AnnotationEntries: entries}},
@@ -93,28 +84,25 @@ func TestEndpointSliceConformance(t *testing.T) {
 			Seed: func(t *testing.T, service, id string) {
 				k.seed(t, "seed", service, endpointslice.Manager, `[{"id":"`+id+`","owner":{"uid":"uid-theirs"}}]`)
 			},
-			Break: func(t *testing.T) {
-				if err := server.KillAPIServer(); err != nil {
-					t.Fatal(err)
-				}
-			},
-			Mend: func(t *testing.T) {
-				if err := server.StartAPIServer(bounded(t)); err != nil {
-					t.Fatal(err)
-				}
-			},
+			Break: server.KillAPIServer, Mend: server.StartAPIServer,
 		}
 	})
 }
 
 // member is the entry of a Pod.
 func member(n int) registry.Entry {
-	pod := fmt.Sprintf("web-%03d", n)
-	return registry.Entry{
-		ID: pod, Address: fmt.Sprintf("10.1.%d.%d", n/250, n%250+1), Port: 8080, Weight: 3,
-		Metadata: map[string]string{"zone": "a", endpointslice.MetaPortName: "http"},
-		Owner:    registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: pod, PodUID: "uid-" + pod},
+	e := registrytest.Entry(fmt.Sprintf("web-%03d", n))
+	e.Address = fmt.Sprintf("10.1.%d.%d", n/250, n%250+1)
+	e.Metadata[endpointslice.MetaPortName] = "http"
+	return e
+}
+
+// members are the entries of n Pods.
+func members(n int) (all []registry.Entry) {
+	for i := range n {
+		all = append(all, member(i))
 	}
+	return all
 }
 
 // TestEndpointSliceShape checks what callers read.
@@ -123,10 +111,10 @@ func TestEndpointSliceShape(t *testing.T) {
 	four, six, other := member(1), member(2), member(3)
 	six.Address = "fd00::2"
 	other.Port, other.Metadata = 9090, map[string]string{endpointslice.MetaPortName: "http", endpointslice.MetaAppProtocol: "kubernetes.io/h2c"}
-	put(t, k, registry.Put, four, six, other)
+	registrytest.Put(t, k, four, six, other)
 	seen := map[string]string{}
-	for _, s := range k.slices(t, "greeter") {
-		if s.Labels[discoveryv1.LabelManagedBy] != "usher.dev" || !strings.HasPrefix(s.Name, "greeter-usher-") || len(s.Endpoints) != 1 {
+	for _, s := range k.slices(t, "web") {
+		if s.Labels[discoveryv1.LabelManagedBy] != "usher.dev" || !strings.HasPrefix(s.Name, "web-usher-") || len(s.Endpoints) != 1 {
 			t.Errorf("slice %s has the labels %v and %d endpoints", s.Name, s.Labels, len(s.Endpoints))
 		}
 		e, p := s.Endpoints[0], s.Ports[0]
@@ -151,13 +139,10 @@ func TestEndpointSliceShape(t *testing.T) {
 // TestEndpointSliceSizes fills slices and empties them again.
 func TestEndpointSliceSizes(t *testing.T) {
 	k := newKube(t, shared)
-	var all []registry.Entry
-	for n := range 250 {
-		all = append(all, member(n))
-	}
-	put(t, k, registry.Put, all...)
+	all := members(250)
+	registrytest.Put(t, k, all...)
 	sizes := func() (list []int) {
-		for _, s := range k.slices(t, "greeter") {
+		for _, s := range k.slices(t, "web") {
 			list = append(list, len(s.Endpoints))
 		}
 		slices.Sort(list)
@@ -166,12 +151,12 @@ func TestEndpointSliceSizes(t *testing.T) {
 	if have := sizes(); !slices.Equal(have, []int{50, 100, 100}) {
 		t.Errorf("250 endpoints are in slices of %v", have)
 	}
-	put(t, k, registry.Remove, all[:100]...)
-	put(t, k, registry.Put, all[:40]...)
+	registrytest.Remove(t, k, all[:100]...)
+	registrytest.Put(t, k, all[:40]...)
 	if have := sizes(); len(have) > 3 {
 		t.Errorf("190 endpoints are in slices of %v: there was room", have)
 	}
-	put(t, k, registry.Remove, all...)
+	registrytest.Remove(t, k, all...)
 	if have := sizes(); len(have) != 0 {
 		t.Errorf("slices of %v endpoints are left", have)
 	}
@@ -180,16 +165,14 @@ func TestEndpointSliceSizes(t *testing.T) {
 // TestEndpointSliceOthers does not touch others' slices, but reports them.
 func TestEndpointSliceOthers(t *testing.T) {
 	k := newKube(t, shared)
-	k.seed(t, "theirs", "greeter", "somebody.example.com", `[{"id":"web-001","owner":{"cluster":"here","uid":"uid-theirs"}}]`)
-	before := k.slices(t, "greeter")[0].ResourceVersion
-	put(t, k, registry.Put, member(1))
-	entries, err := k.List(bounded(t), "greeter")
-	if err != nil || len(entries) != 2 || entries[0].ID != "theirs.0" || entries[0].Owner != (registry.Owner{}) ||
-		!entries[1].Same(member(1)) {
-		t.Fatalf("listed: %+v, %v", entries, err)
+	k.seed(t, "theirs", "web", "somebody.example.com", `[{"id":"web-001","owner":{"cluster":"here","uid":"uid-theirs"}}]`)
+	before := k.slices(t, "web")[0].ResourceVersion
+	entries := registrytest.Put(t, k, member(1))
+	if len(entries) != 2 || entries[0].ID != "theirs.0" || entries[0].Owner != (registry.Owner{}) || !entries[1].Same(member(1)) {
+		t.Fatalf("listed: %+v", entries)
 	}
-	put(t, k, registry.Remove, member(1))
-	if left := k.slices(t, "greeter"); len(left) != 1 || left[0].ResourceVersion != before {
+	registrytest.Remove(t, k, member(1))
+	if left := k.slices(t, "web"); len(left) != 1 || left[0].ResourceVersion != before {
 		t.Errorf("left: %+v", left)
 	}
 }
@@ -206,20 +189,17 @@ func TestEndpointSliceRepair(t *testing.T) {
 		"no endpoint": func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[:0] },
 	} {
 		k := newKube(t, shared)
-		put(t, k, registry.Put, member(1))
-		harmed := k.slices(t, "greeter")[0]
+		registrytest.Put(t, k, member(1))
+		harmed := k.slices(t, "web")[0]
 		harm(&harmed)
-		if err := k.api.Update(bounded(t), &harmed); err != nil {
+		if err := k.api.Update(registrytest.Bounded(t), &harmed); err != nil {
 			t.Fatal(err)
 		}
-		entries, err := k.List(bounded(t), "greeter")
-		if err != nil || len(entries) == 1 && entries[0].Same(member(1)) {
-			t.Errorf("%s: listed as if nothing had happened: %+v, %v", name, entries, err)
+		if entries := registrytest.List(t, k); len(entries) == 1 && entries[0].Same(member(1)) {
+			t.Errorf("%s: listed as if nothing had happened: %+v", name, entries)
 		}
-		put(t, k, registry.Put, member(1))
-		entries, err = k.List(bounded(t), "greeter")
-		if err != nil || len(entries) != 1 || !entries[0].Same(member(1)) {
-			t.Errorf("%s: after the repair: %+v, %v", name, entries, err)
+		if entries := registrytest.Put(t, k, member(1)); len(entries) != 1 || !entries[0].Same(member(1)) {
+			t.Errorf("%s: after the repair: %+v", name, entries)
 		}
 	}
 }
@@ -228,26 +208,27 @@ func TestEndpointSliceRepair(t *testing.T) {
 // of a move.
 func TestEndpointSliceTwice(t *testing.T) {
 	k := newKube(t, shared)
-	put(t, k, registry.Put, member(1))
-	twin := k.slices(t, "greeter")[0]
-	twin.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: "twin", Labels: twin.Labels, Annotations: twin.Annotations}
-	if err := k.api.Create(bounded(t), &twin); err != nil {
-		t.Fatal(err)
+	registrytest.Put(t, k, member(1))
+	slice := k.slices(t, "web")[0]
+	duplicate := func(name string) {
+		t.Helper()
+		twin := slice
+		twin.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: name, Labels: slice.Labels, Annotations: slice.Annotations}
+		if err := k.api.Create(registrytest.Bounded(t), &twin); err != nil {
+			t.Fatal(err)
+		}
 	}
-	entries, err := k.List(bounded(t), "greeter")
-	if err != nil || len(entries) != 1 || entries[0].Weight != 0 {
-		t.Fatalf("listed: %+v, %v", entries, err)
+	duplicate("twin")
+	if have := registrytest.Only(t, k); have.Weight != 0 {
+		t.Fatalf("listed: %+v", have)
 	}
-	put(t, k, registry.Put, member(1))
-	if left := k.slices(t, "greeter"); len(left) != 1 {
+	registrytest.Put(t, k, member(1))
+	if left := k.slices(t, "web"); len(left) != 1 {
 		t.Errorf("%d slices are left", len(left))
 	}
-	twin.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: "third", Labels: twin.Labels, Annotations: twin.Annotations}
-	if err := k.api.Create(bounded(t), &twin); err != nil {
-		t.Fatal(err)
-	}
-	put(t, k, registry.Remove, member(1))
-	if left := k.slices(t, "greeter"); len(left) != 0 {
+	duplicate("third")
+	registrytest.Remove(t, k, member(1))
+	if left := k.slices(t, "web"); len(left) != 0 {
 		t.Errorf("%d slices are left", len(left))
 	}
 }
@@ -255,27 +236,20 @@ func TestEndpointSliceTwice(t *testing.T) {
 // TestEndpointSliceTogether makes ten passes write to the same slice at once.
 func TestEndpointSliceTogether(t *testing.T) {
 	k := newKube(t, shared)
-	put(t, k, registry.Put, member(0))
+	registrytest.Put(t, k, member(0))
 	var all sync.WaitGroup
 	for n := 1; n <= 10; n++ {
 		all.Go(func() {
-			change := registry.Change{Op: registry.Put, Entry: member(n)}
-			for ctx := bounded(t); ; {
-				err := k.Apply(ctx, "greeter", []registry.Change{change})
-				if err == nil {
-					return
-				}
-				if !errors.Is(err, registry.ErrConflict) {
-					t.Errorf("%d: %v", n, err)
-					return
-				}
+			err := registry.ErrConflict
+			for errors.Is(err, registry.ErrConflict) {
+				err = registrytest.TryPut(t, k, member(n))
 			}
+			registrytest.Check(t, fmt.Sprint("the pass ", n), err, nil)
 		})
 	}
 	all.Wait()
-	entries, err := k.List(bounded(t), "greeter")
-	if err != nil || len(entries) != 11 {
-		t.Errorf("%d entries are listed, want 11: %v", len(entries), err)
+	if entries := registrytest.List(t, k); len(entries) != 11 {
+		t.Errorf("%d entries are listed, want 11", len(entries))
 	}
 }
 
@@ -292,42 +266,16 @@ func TestEndpointSliceRefusals(t *testing.T) {
 	} {
 		bad := member(1)
 		spoil(&bad)
-		err := k.Apply(bounded(t), "greeter", []registry.Change{{Op: registry.Put, Entry: bad}})
-		byID, rest := registry.ChangeErrors(err)
-		if rest != nil || !errors.Is(byID[bad.ID], registry.ErrPermanent) {
-			t.Errorf("%s: %v", name, err)
-		}
-		t.Logf("%s: %v", name, err)
+		registrytest.CheckRefused(t, name, registrytest.TryPut(t, k, bad), bad.ID, registry.ErrPermanent)
 	}
-	for name, call := range map[string]error{
-		"no such namespace": k.connect(t, "nowhere").Apply(bounded(t), "greeter", []registry.Change{{Op: registry.Put, Entry: member(1)}}),
-		"no Service's name": k.Apply(bounded(t), "Greeter.v1", []registry.Change{{Op: registry.Put, Entry: member(1)}}),
-	} {
-		if !errors.Is(call, registry.ErrPermanent) {
-			t.Errorf("%s: %v", name, call)
-		}
-		t.Logf("%s: %v", name, call)
-	}
-	if err := k.connect(t, "").Ping(bounded(t)); err != nil {
-		t.Errorf("a ping without a namespace: %v", err)
-	}
+	registrytest.Check(t, "no such namespace", registrytest.TryPut(t, connectSlices(t, k.api, "nowhere"), member(1)), registry.ErrPermanent)
+	err := k.Apply(registrytest.Bounded(t), "Greeter.v1", []registry.Change{{Op: registry.Put, Entry: member(1)}})
+	registrytest.Check(t, "a name that no Service can have", err, registry.ErrPermanent)
 }
 
-// TestEndpointSliceThousands logs how long many entries take.
+// TestEndpointSliceThousands writes and lists many entries at once.
 func TestEndpointSliceThousands(t *testing.T) {
-	k := newKube(t, shared)
-	var changes []registry.Change
-	for n := range 3000 {
-		changes = append(changes, registry.Change{Op: registry.Put, Entry: member(n)})
+	if entries := registrytest.Put(t, newKube(t, shared), members(3000)...); len(entries) != 3000 {
+		t.Errorf("%d entries are listed", len(entries))
 	}
-	began := time.Now()
-	if err := k.Apply(bounded(t), "greeter", changes); err != nil {
-		t.Fatal(err)
-	}
-	wrote := time.Since(began)
-	entries, err := k.List(bounded(t), "greeter")
-	if err != nil || len(entries) != 3000 {
-		t.Fatalf("%d entries, %v", len(entries), err)
-	}
-	t.Logf("3000 entries: written in %s, read in %s", wrote, time.Since(began)-wrote)
 }

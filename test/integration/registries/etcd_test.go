@@ -3,8 +3,8 @@
 package registries_test
 
 import (
-	"context"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -28,7 +28,7 @@ func connect(t *testing.T, server *cluster.Etcd) *etcd.Registry {
 
 func raw(t *testing.T, server *cluster.Etcd) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: patience})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,38 +36,22 @@ func raw(t *testing.T, server *cluster.Etcd) *clientv3.Client {
 	return c
 }
 
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func TestEtcdConformance(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	client := raw(t, server)
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
 		// All tests share one server: each begins with an empty one.
-		if _, err := client.Delete(bounded(t), "", clientv3.WithPrefix()); err != nil {
+		if _, err := client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
 		return registrytest.Subject{
 			Connector: connect(t, server),
 			Seed: func(t *testing.T, service, id string) {
-				if _, err := client.Put(bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`); err != nil {
+				if _, err := client.Put(registrytest.Bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`); err != nil {
 					t.Fatal(err)
 				}
 			},
-			Break: func(t *testing.T) {
-				if err := server.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			},
-			Mend: func(t *testing.T) {
-				if err := server.Restart(bounded(t)); err != nil {
-					t.Fatal(err)
-				}
-			},
+			Break: server.Kill, Mend: server.Restart,
 		}
 	})
 }

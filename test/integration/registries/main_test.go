@@ -9,6 +9,8 @@ import (
 	"os"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
@@ -16,16 +18,18 @@ import (
 // shared is the control plane of all stories of this package.
 var shared *cluster.Cluster
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) { os.Exit(runAll(m)) }
 
-func run(m *testing.M) int {
+func runAll(m *testing.M) int {
 	c, stop, err := clustertest.StartForMain()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer stop()
-	if err := applyCRDs(c.RESTConfig()); err != nil {
+	if _, err := envtest.InstallCRDs(c.RESTConfig(), envtest.CRDInstallOptions{
+		Paths: []string{"../../../config/crd"}, ErrorIfPathMissing: true,
+	}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

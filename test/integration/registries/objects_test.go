@@ -3,20 +3,23 @@
 package registries_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
 // Keys of the hooks that the stories use.
@@ -62,33 +65,92 @@ spec:
     type: InPlaceIfPossible
 `
 
+// story is an env with an etcd as the registry, and a CloneSet with its Registration.
+type story struct {
+	*env
+	*store
+	etcd         *cluster.Etcd
+	set          *appsv1alpha1.CloneSet
+	registry     *usherv1alpha1.Registry
+	registration *usherv1alpha1.Registration
+}
+
+// newStory begins a story with lifecycleDemo. change is applied to its Registration.
+func newStory(t *testing.T, change ...func(*usherv1alpha1.RegistrationSpec)) *story {
+	t.Helper()
+	return newStoryOf(t, lifecycleDemo, change...)
+}
+
+// newStoryOf is newStory for another CloneSet.
+func newStoryOf(t *testing.T, manifest string, change ...func(*usherv1alpha1.RegistrationSpec)) *story {
+	t.Helper()
+	e := newEnv(t)
+	etcd := clustertest.StartEtcd(t)
+	s := &story{env: e, etcd: etcd, store: e.newStore(etcd), set: e.cloneSet(manifest), registry: e.newRegistry(etcd.Endpoint())}
+	s.registration = e.register(append([]func(*usherv1alpha1.RegistrationSpec){
+		func(r *usherv1alpha1.RegistrationSpec) { r.Registries = []string{s.registry.Name} },
+	}, change...)...)
+	return s
+}
+
+// hooks replaces the hooks of lifecycleDemo.
+func hooks(h usherv1alpha1.Hooks) func(*usherv1alpha1.RegistrationSpec) {
+	return func(r *usherv1alpha1.RegistrationSpec) { r.Hooks = h }
+}
+
+// ready creates a Pod of the story's CloneSet and reports it as ready.
+func (s *story) ready(id, ip string) (name string) {
+	s.Helper()
+	name = s.podOf(s.set, id, appsv1alpha1.StateNormal).Name
+	s.kubelet(name, ip, true)
+	return name
+}
+
+// serving is ready for a Pod that is registered when it returns.
+func (s *story) serving(id, ip string) (name string) {
+	s.Helper()
+	name = s.ready(id, ip)
+	s.hasLabel(name, keyCreated, "false")
+	return name
+}
+
+// seedHooks are the hooks of the CloneSet lifecycleDemo.
+func seedHooks() usherv1alpha1.Hooks {
+	return usherv1alpha1.Hooks{Created: keyCreated, InPlaceUpdate: keyInPlace, PreDelete: keyDelete}
+}
+
 // newRegistry creates a Registry for an etcd; its name is unique in the cluster.
 func (e *env) newRegistry(endpoint string) *usherv1alpha1.Registry {
 	e.Helper()
-	r := &usherv1alpha1.Registry{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "discovery-"},
-		Spec: usherv1alpha1.RegistrySpec{
-			Etcd:           &usherv1alpha1.EtcdRegistry{Endpoints: []string{endpoint}},
-			Timeout:        &metav1.Duration{Duration: time.Second},
-			RepairInterval: &metav1.Duration{Duration: time.Second},
-		},
-	}
+	return e.registryOf("discovery-", usherv1alpha1.RegistrySpec{
+		Etcd:    &usherv1alpha1.EtcdRegistry{Endpoints: []string{endpoint}},
+		Timeout: &metav1.Duration{Duration: time.Second},
+	})
+}
+
+// registryOf creates a Registry that repairs every second.
+func (e *env) registryOf(name string, spec usherv1alpha1.RegistrySpec) *usherv1alpha1.Registry {
+	e.Helper()
+	spec.RepairInterval = &metav1.Duration{Duration: time.Second}
+	r := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{GenerateName: name}, Spec: spec}
 	e.create(r)
 	return r
 }
 
-// newRegistration creates a Registration of the Pods with app=nginx.
-func (e *env) newRegistration(propagation time.Duration, hooks usherv1alpha1.Hooks, registries ...string) *usherv1alpha1.Registration {
+// register creates a Registration of the Pods with app=nginx.
+func (e *env) register(change ...func(*usherv1alpha1.RegistrationSpec)) *usherv1alpha1.Registration {
 	e.Helper()
 	r := &usherv1alpha1.Registration{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: registrationName},
 		Spec: usherv1alpha1.RegistrationSpec{
-			Selector:   metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
-			Registries: registries,
-			Instance:   usherv1alpha1.Instance{Service: e.namespace, Port: intstr.FromInt32(80)},
-			Hooks:      hooks,
-			Drain:      usherv1alpha1.Drain{Propagation: &metav1.Duration{Duration: propagation}},
+			Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
+			Instance: usherv1alpha1.Instance{Service: e.namespace, Port: intstr.FromInt32(80)},
+			Hooks:    seedHooks(),
+			Drain:    usherv1alpha1.Drain{Propagation: &metav1.Duration{Duration: time.Second}},
 		},
+	}
+	for _, do := range change {
+		do(&r.Spec)
 	}
 	e.create(r)
 	return r
@@ -96,34 +158,33 @@ func (e *env) newRegistration(propagation time.Duration, hooks usherv1alpha1.Hoo
 
 // store reads the actual content of an etcd.
 type store struct {
-	*env
+	env    *env
 	client *clientv3.Client
-	// prefix and service are what addresses reads.
+	// prefix and service are what values reads.
 	prefix, service string
 }
 
-func (e *env) store(endpoint string) *store {
+func (e *env) newStore(etcd *cluster.Etcd) *store {
 	e.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: patience})
-	if err != nil {
-		e.Fatal(err)
+	return &store{env: e, client: raw(e.T, etcd), prefix: prefix, service: e.namespace}
+}
+
+// values lists the service's entries.
+func (s *store) values() (values []string) {
+	s.env.Helper()
+	answer, err := s.client.Get(registrytest.Bounded(s.env.T), s.prefix+"/"+s.service+"/", clientv3.WithPrefix())
+	s.env.must(err)
+	for _, kv := range answer.Kvs {
+		values = append(values, string(kv.Value))
 	}
-	e.Cleanup(func() { _ = c.Close() })
-	return &store{env: e, client: c, prefix: "services", service: e.namespace}
+	return values
 }
 
 // addresses lists the service's addresses, sorted.
-func (s *store) addresses() []string {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	answer, err := s.client.Get(ctx, s.prefix+"/"+s.service+"/", clientv3.WithPrefix())
-	if err != nil {
-		s.Fatal(err)
-	}
-	var found []string
-	for _, kv := range answer.Kvs {
-		_, rest, _ := strings.Cut(string(kv.Value), `"Addr":"`)
+func (s *store) addresses() (found []string) {
+	s.env.Helper()
+	for _, value := range s.values() {
+		_, rest, _ := strings.Cut(value, `"Addr":"`)
 		address, _, _ := strings.Cut(rest, `"`)
 		found = append(found, address)
 	}
@@ -131,13 +192,21 @@ func (s *store) addresses() []string {
 	return found
 }
 
+// lists waits until the service has exactly these addresses.
 func (s *store) lists(addresses ...string) {
-	s.Helper()
-	s.eventually("entries in etcd", func() string {
-		if have := s.addresses(); !slices.Equal(have, addresses) {
-			return fmt.Sprintf("are %v, want %v", have, addresses)
-		}
-		return ""
+	s.env.Helper()
+	s.env.eventually("entries in etcd", func() string {
+		have := s.addresses()
+		return registrytest.Unless(slices.Equal(have, addresses), fmt.Sprintf("are %v, want %v", have, addresses))
+	})
+}
+
+// value waits until the service's only entry has all the parts.
+func (s *store) value(parts ...string) {
+	s.env.Helper()
+	s.env.eventually("the entry in etcd", func() string {
+		have := s.values()
+		return registrytest.Unless(len(have) == 1 && containsAll(have[0], parts), fmt.Sprintf("is %v, want one with %v", have, parts))
 	})
 }
 
@@ -145,10 +214,38 @@ func (s *store) lists(addresses ...string) {
 func (e *env) hasLabel(name, key, value string) {
 	e.Helper()
 	e.eventually("label "+key+" of "+name, func() string {
-		if have, ok := e.pod(name).Labels[key]; have != value || !ok {
-			return fmt.Sprintf("is %q, want %q", have, value)
+		have, ok := e.pod(name).Labels[key]
+		return registrytest.Unless(ok && have == value, fmt.Sprintf("is %q, want %q", have, value))
+	})
+}
+
+// keepsLabel checks for some time that a hook is not released.
+func (e *env) keepsLabel(name, key, value string, during time.Duration) {
+	e.Helper()
+	e.stays("label "+key+" of "+name, during, func() string {
+		have := e.pod(name).Labels[key]
+		return registrytest.Unless(have == value, fmt.Sprintf("is %q, want it to stay %q", have, value))
+	})
+}
+
+// gate puts a Pod into a state and waits until its hook is released.
+func (e *env) gate(name string, state appsv1alpha1.LifecycleState, key, value string) {
+	e.Helper()
+	e.state(name, state)
+	e.hasLabel(name, key, value)
+}
+
+// registered waits for a Pod's condition; an empty status matches any.
+func (e *env) registered(name string, status corev1.ConditionStatus, says string) {
+	e.Helper()
+	e.eventually("the condition of "+name, func() string {
+		for _, c := range e.pod(name).Status.Conditions {
+			if c.Type == usherv1alpha1.ConditionRegistered {
+				fits := (status == "" || c.Status == status) && strings.Contains(c.Message, says)
+				return registrytest.Unless(fits, fmt.Sprintf("is %s: %s", c.Status, c.Message))
+			}
 		}
-		return ""
+		return "does not exist"
 	})
 }
 
@@ -156,32 +253,25 @@ func (e *env) hasLabel(name, key, value string) {
 func (e *env) finalizer(name, finalizer string, has bool) {
 	e.Helper()
 	e.eventually("finalizer "+finalizer+" of "+name, func() string {
-		if have := e.pod(name).Finalizers; slices.Contains(have, finalizer) != has {
-			return fmt.Sprintf("finalizers are %v", have)
-		}
-		return ""
+		have := e.pod(name).Finalizers
+		return registrytest.Unless(slices.Contains(have, finalizer) == has, fmt.Sprintf("the finalizers are %v", have))
 	})
 }
 
-// vanishes waits until the Pod is gone.
-func (e *env) vanishes(name string) {
+// vanishes waits until the object does not exist.
+func (e *env) vanishes(object client.Object) {
 	e.Helper()
-	e.eventually("the end of "+name, func() string {
-		var pod corev1.Pod
-		err := e.Get(e.Context(), client.ObjectKey{Namespace: e.namespace, Name: name}, &pod)
-		switch {
-		case apierrors.IsNotFound(err):
-			return ""
-		case err != nil:
-			return err.Error()
-		}
-		return fmt.Sprintf("it is held by %v", pod.Finalizers)
+	e.eventually("the end of "+object.GetName(), func() string {
+		err := e.Get(e.Context(), client.ObjectKeyFromObject(object), object)
+		e.must(client.IgnoreNotFound(err))
+		return registrytest.Unless(err != nil, fmt.Sprintf("it is held by %v", object.GetFinalizers()))
 	})
 }
 
-func (e *env) remove(object client.Object) {
+// delete deletes a Pod and waits until it does not exist.
+func (e *env) delete(name string) {
 	e.Helper()
-	if err := e.Delete(e.Context(), object); err != nil {
-		e.Fatal(err)
-	}
+	pod := e.pod(name)
+	e.remove(pod)
+	e.vanishes(pod)
 }

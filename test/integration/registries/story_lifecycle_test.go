@@ -3,55 +3,197 @@
 package registries_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
-
-// seedHooks are the hooks of the CloneSet lifecycleDemo.
-func seedHooks() usherv1alpha1.Hooks {
-	return usherv1alpha1.Hooks{Created: keyCreated, InPlaceUpdate: keyInPlace, PreDelete: keyDelete}
-}
 
 // TestStoryLabelHooks takes one Pod through its whole life with label hooks.
 func TestStoryLabelHooks(t *testing.T) {
-	const propagation = time.Second
-	e := newEnv(t)
-	etcd := clustertest.StartEtcd(t)
-	store := e.store(etcd.Endpoint())
-	set := e.cloneSet(lifecycleDemo)
-	registry := e.newRegistry(etcd.Endpoint())
-	e.newRegistration(propagation, seedHooks(), registry.Name)
-
-	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
-	e.kubelet(name, "10.0.0.1", true)
-	e.hasLabel(name, keyCreated, "false")
-	store.lists("10.0.0.1:80")
-	e.condition(usherv1alpha1.ConditionReady, "True", "")
-	e.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
+	s := newStory(t)
+	name := s.serving("aaaaa", "10.0.0.1")
+	s.lists("10.0.0.1:80")
+	s.condition(usherv1alpha1.ConditionReady, "True", "")
+	s.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
 
 	began := time.Now()
-	e.state(name, appsv1alpha1.StatePreparingUpdate)
-	e.hasLabel(name, keyInPlace, "false")
-	if took := time.Since(began); took < propagation {
-		t.Errorf("the hook was released after %s, before propagation of %s", took, propagation)
+	s.gate(name, appsv1alpha1.StatePreparingUpdate, keyInPlace, "false")
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("the hook was released after %s, before the propagation of 1s", took)
 	}
-	store.lists()
+	s.lists()
 
-	e.state(name, appsv1alpha1.StateUpdating)
-	e.kubelet(name, "10.0.0.1", false)
-	e.state(name, appsv1alpha1.StateUpdated)
-	e.kubelet(name, "10.0.0.1", true)
-	e.hasLabel(name, keyInPlace, "true")
-	store.lists("10.0.0.1:80")
+	s.state(name, appsv1alpha1.StateUpdating)
+	s.kubelet(name, "10.0.0.1", false)
+	s.state(name, appsv1alpha1.StateUpdated)
+	s.kubelet(name, "10.0.0.1", true)
+	s.hasLabel(name, keyInPlace, "true")
+	s.lists("10.0.0.1:80")
 
-	e.state(name, appsv1alpha1.StateNormal)
-	e.state(name, appsv1alpha1.StatePreparingDelete)
-	e.hasLabel(name, keyDelete, "false")
-	store.lists()
-	e.remove(e.pod(name))
-	e.vanishes(name)
+	s.state(name, appsv1alpha1.StateNormal)
+	s.gate(name, appsv1alpha1.StatePreparingDelete, keyDelete, "false")
+	s.lists()
+	s.delete(name)
+}
+
+const preNormalDemo = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: CloneSet
+metadata:
+  name: online
+spec:
+  replicas: 3
+  lifecycle:
+    preNormal:
+      labelsHandler:
+        example.com/traffic-online: "true"
+  selector:
+    matchLabels:
+      app: nginx
+  template:
+    metadata:
+      labels:
+        app: nginx
+        example.com/traffic-online: "false"
+    spec:
+      containers:
+      - name: main
+        image: nginx:latest
+  updateStrategy:
+    type: ReCreate
+    maxSurge: 1
+    maxUnavailable: 0
+`
+
+// TestStoryPreNormal holds back a new Pod until callers find it.
+func TestStoryPreNormal(t *testing.T) {
+	s := newStoryOf(t, preNormalDemo, hooks(usherv1alpha1.Hooks{PreNormal: keyPreNormal}))
+	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StatePreparingNormal).Name
+	s.kubelet(name, "10.0.0.1", false)
+	s.keepsLabel(name, keyPreNormal, "false", time.Second)
+	s.lists()
+	s.kubelet(name, "10.0.0.1", true)
+	s.hasLabel(name, keyPreNormal, "true")
+	s.lists("10.0.0.1:80")
+}
+
+// TestStoryFinalizerHooks does with finalizers what the seeds do with labels.
+func TestStoryFinalizerHooks(t *testing.T) {
+	const hook = "example.com/drained"
+	s := newStoryOf(t, strings.NewReplacer(
+		"labelsHandler:\n        example.com/unready-blocker-inplace: \"true\"", "finalizersHandler: ["+hook+"]",
+		"labelsHandler:\n        example.com/unready-blocker-delete: \"true\"", "finalizersHandler: ["+hook+"]",
+	).Replace(lifecycleDemo), hooks(usherv1alpha1.Hooks{InPlaceUpdate: hook, PreDelete: hook}))
+	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal).Name
+	s.patch(s.pod(name), map[string]any{"metadata": map[string]any{"finalizers": []string{hook}}})
+	s.kubelet(name, "10.0.0.1", true)
+	s.lists("10.0.0.1:80")
+	s.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
+
+	s.state(name, appsv1alpha1.StatePreparingUpdate)
+	s.finalizer(name, hook, false)
+	s.lists()
+	s.state(name, appsv1alpha1.StateUpdated)
+	s.finalizer(name, hook, true)
+	s.lists("10.0.0.1:80")
+
+	// Somebody other than the CloneSet deletes it: the hook must not hold it forever.
+	s.delete(name)
+	s.lists()
+}
+
+// TestStoryNamesakes answers hooks named after the Registration, which names none, and
+// stays registered during an in-place update.
+func TestStoryNamesakes(t *testing.T) {
+	s := newStoryOf(t, strings.NewReplacer("example.com/newly-create", "nginx.usher.dev/created",
+		"example.com/unready-blocker", "nginx.usher.dev/blocker").Replace(lifecycleDemo),
+		hooks(usherv1alpha1.Hooks{}), func(r *usherv1alpha1.RegistrationSpec) { r.OnInPlaceUpdate = "Stay" })
+	name := s.ready("aaaaa", "10.0.0.1")
+	s.hasLabel(name, "nginx.usher.dev/created", "false")
+	s.lists("10.0.0.1:80")
+	s.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
+
+	s.gate(name, appsv1alpha1.StatePreparingUpdate, "nginx.usher.dev/blocker-inplace", "false")
+	s.state(name, appsv1alpha1.StateUpdating)
+	s.kubelet(name, "10.0.0.1", false)
+	s.staysListed(1)
+	s.state(name, appsv1alpha1.StateUpdated)
+	s.kubelet(name, "10.0.0.1", true)
+	s.hasLabel(name, "nginx.usher.dev/blocker-inplace", "true")
+
+	s.gate(name, appsv1alpha1.StatePreparingDelete, "nginx.usher.dev/blocker-delete", "false")
+	s.lists()
+}
+
+// TestStoryReadiness lets a Pod leave and come back with its readiness.
+func TestStoryReadiness(t *testing.T) {
+	s := newStory(t)
+	name := s.ready("aaaaa", "10.0.0.1")
+	s.registered(name, "True", "")
+	s.lists("10.0.0.1:80")
+	s.kubelet(name, "10.0.0.1", false)
+	s.registered(name, "False", "")
+	s.lists()
+	s.kubelet(name, "10.0.0.1", true)
+	s.registered(name, "True", "")
+	s.lists("10.0.0.1:80")
+}
+
+// TestStoryTearDown deletes everything at once; nothing is left behind.
+func TestStoryTearDown(t *testing.T) {
+	s := newStory(t)
+	name := s.serving("aaaa0", "10.0.0.1")
+	s.serving("aaaa1", "10.0.0.2")
+	s.serving("aaaa2", "10.0.0.3")
+	s.lists("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")
+	s.remove(s.registry)
+	s.remove(s.registration)
+	for _, object := range []client.Object{s.registry, s.registration} {
+		s.vanishes(object)
+	}
+	s.lists()
+	if finalizers := s.pod(name).Finalizers; len(finalizers) > 0 {
+		t.Errorf("a Pod that nobody registers is held by %v", finalizers)
+	}
+}
+
+// TestStoryMove changes the service: the Pod leaves the old one and joins the new one.
+func TestStoryMove(t *testing.T) {
+	s := newStory(t)
+	s.serving("aaaaa", "10.0.0.1")
+	s.lists("10.0.0.1:80")
+	s.patch(s.registration, map[string]any{"spec": map[string]any{"instance": map[string]any{"service": "moved"}}})
+	s.lists()
+	s.service = "moved"
+	s.lists("10.0.0.1:80")
+}
+
+// TestStoryNewPrefix moves the entries of an etcd Registry.
+func TestStoryNewPrefix(t *testing.T) {
+	s := newStory(t)
+	s.serving("aaaaa", "10.0.0.1")
+	s.lists("10.0.0.1:80")
+	s.patch(s.registry, map[string]any{"spec": map[string]any{"etcd": map[string]any{"prefix": "moved/here"}}})
+	s.lists()
+	s.prefix = "moved/here"
+	s.lists("10.0.0.1:80")
+	s.eventually("the recorded targets", func() string {
+		targets := s.current().Status.Targets
+		return registrytest.Unless(len(targets) == 1 && targets[0].Prefix == "moved/here", "are wrong")
+	})
+}
+
+// TestStoryHooksThatDoNotMatch reports a hook that only one side names to both sides.
+func TestStoryHooksThatDoNotMatch(t *testing.T) {
+	s := newStory(t, func(r *usherv1alpha1.RegistrationSpec) { r.Hooks.PreDelete = "example.com/misspelt" })
+	s.condition(usherv1alpha1.ConditionHooksMatched, metav1.ConditionFalse, "", "example.com/misspelt", s.set.Name, keyDelete)
+	s.event(s.set, "HookUnanswered", keyDelete)
+	s.event(s.set, "HookUnused", "example.com/misspelt")
 }

@@ -4,22 +4,14 @@ package consul_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
-	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/registries/internal/certs"
-	"github.com/usher-dev/usher/test/registries/internal/hung"
-	"github.com/usher-dev/usher/test/registries/internal/traffic"
-	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
 func TestConformance(t *testing.T) {
@@ -32,8 +24,7 @@ func TestConformance(t *testing.T) {
 			Seed: func(t *testing.T, service, id string) {
 				s.put(t, "/v1/catalog/register", catalog(consul.NodeName(service, id), service, id, "passing"))
 			},
-			Break: s.Break,
-			Mend:  s.Mend,
+			Break: s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
 		}
 	})
 }
@@ -42,29 +33,13 @@ func TestConformance(t *testing.T) {
 // blocking queries, as Consul's clients do.
 func TestTraffic(t *testing.T) {
 	s := start(t, nil)
-	service := traffic.Service{Connector: s.connect(t, consul.Options{}), Name: "web", Propagation: time.Second}
-	traffic.Roll(t, service, func(t *testing.T) func() []string {
-		var known atomic.Pointer[[]string]
-		known.Store(&[]string{})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			index := ""
-			for ctx.Err() == nil {
-				addresses, next, err := s.passing(ctx, "web", index)
-				if err != nil {
-					if ctx.Err() == nil {
-						t.Errorf("the caller: %v", err)
-					}
-					return
-				}
-				known.Store(&addresses)
-				index = next
-			}
-		}()
-		t.Cleanup(func() { cancel(); <-ended })
-		return func() []string { return *known.Load() }
+	rollout := registrytest.Rollout{Connector: s.connect(t, consul.Options{}), Propagation: time.Second}
+	rollout.Run(t, func(t *testing.T) func() []string {
+		index := ""
+		return registrytest.Follow(t, 0, func(ctx context.Context) (addresses []string, err error) {
+			addresses, index, err = s.passing(ctx, "web", index)
+			return addresses, err
+		})
 	})
 }
 
@@ -73,15 +48,14 @@ func TestNothingStays(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
 	s.put(t, "/v1/catalog/register", catalog("agent-1", "web", "web", "passing"))
-	try.Apply(t, r, registry.Put, try.Instance("a"))
-	entries := try.List(t, r)
+	entries := registrytest.Put(t, r, registrytest.Entry("a"))
 	if len(entries) != 2 || entries[0].ID != "a" || entries[1].ID != "web@agent-1" || entries[1].Owner != (registry.Owner{}) {
 		t.Fatalf("listed: %+v", entries)
 	}
 	if names := s.nodes(t); !slices.Contains(names, consul.NodeName("web", "a")) {
 		t.Errorf("the catalog has the nodes %v", names)
 	}
-	try.Apply(t, r, registry.Remove, entries[0])
+	registrytest.Remove(t, r, entries[0])
 	if names := s.nodes(t); !slices.Equal(names, []string{"agent-1"}) {
 		t.Errorf("the nodes %v are left, want agent-1 alone", names)
 	}
@@ -92,66 +66,57 @@ func TestNothingStays(t *testing.T) {
 func TestCriticalIsSeenAndRepaired(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
-	want := try.Instance("a")
+	want := registrytest.Entry("a")
 	node := consul.NodeName("web", "a")
 	for name, check := range map[string]map[string]any{
 		"our check": {"Node": node, "CheckID": "usher", "Name": "Usher", "Status": "critical",
 			"ServiceID": "a", "ServiceName": "web"},
 		"a check of the node": {"Node": node, "CheckID": "maintenance", "Name": "maintenance", "Status": "critical"},
 	} {
-		entries := try.List(t, r)
-		if len(entries) == 1 {
-			want.Version = entries[0].Version
-		}
-		try.Apply(t, r, registry.Put, want)
-		before := try.List(t, r)[0]
+		before := registrytest.Put(t, r, want)[0]
 		s.put(t, "/v1/catalog/register", map[string]any{"Node": node, "Address": "10.0.0.1", "SkipNodeUpdate": true, "Check": check})
-		off := try.List(t, r)[0]
-		if off.Weight != 0 || off.Version == before.Version {
+		if off := registrytest.Only(t, r); off.Weight != 0 || off.Version == before.Version {
 			t.Errorf("%s: the entry is %+v, before %+v", name, off, before)
 		}
-		want.Version = off.Version
-		try.Apply(t, r, registry.Put, want)
-		if addresses, _, err := s.passing(try.Bounded(t), "web", ""); err != nil || len(addresses) != 1 {
-			t.Errorf("%s: callers get %v, %v after the repair", name, addresses, err)
-		}
-		if have := try.List(t, r)[0]; !have.Same(want) {
+		if have := registrytest.Put(t, r, want)[0]; !have.Same(want) {
 			t.Errorf("%s: the entry is %+v after the repair", name, have)
+		}
+		if addresses, _, err := s.passing(registrytest.Bounded(t), "web", ""); err != nil || len(addresses) != 1 {
+			t.Errorf("%s: callers get %v, %v after the repair", name, addresses, err)
 		}
 	}
 }
 
 func TestDatacenter(t *testing.T) {
 	s := start(t, nil)
-	if err := s.connect(t, consul.Options{Datacenter: datacenter}).Ping(try.Bounded(t)); err != nil {
-		t.Error(err)
+	ping := func(name string) error {
+		return s.connect(t, consul.Options{Datacenter: name}).Ping(registrytest.Bounded(t))
 	}
-	err := s.connect(t, consul.Options{Datacenter: "nowhere"}).Ping(try.Bounded(t))
-	if err == nil || !strings.Contains(err.Error(), "datacenter") {
-		t.Errorf("another datacenter: %v", err)
-	}
+	registrytest.Check(t, "our datacenter", ping(datacenter), nil)
+	registrytest.Check(t, "another datacenter", ping("nowhere"), registry.ErrTransient, "datacenter")
 }
 
 const management = "0a3ac8ad-5bb5-4a21-9e3c-3b8a5d4fbd5c"
 
+// acls are the settings of a server that lets nobody do anything without a token.
+func acls() map[string]any {
+	return map[string]any{"acl": map[string]any{
+		"enabled": true, "default_policy": "deny", "tokens": map[string]any{"initial_management": management},
+	}}
+}
+
 // TestACL reports what is wrong with a token, and never lists less than there is.
 func TestACL(t *testing.T) {
-	s := start(t, map[string]any{"acl": map[string]any{
-		"enabled": true, "default_policy": "deny", "tokens": map[string]any{"initial_management": management},
-	}})
-	rules := map[string]string{
+	s := start(t, acls())
+	tokens := map[string]string{"unknown": "7e0ff1f4-0000-4a21-9e3c-" + registrytest.Secret, "none": ""}
+	for name, rules := range map[string]string{
 		"full":    `service "web" { policy = "write" } node_prefix "usher-" { policy = "write" } node_prefix "" { policy = "read" }`,
 		"reader":  `service "web" { policy = "read" } node_prefix "" { policy = "read" }`,
 		"partial": `service "web" { policy = "write" } node_prefix "usher-" { policy = "write" }`,
-	}
-	tokens := map[string]string{"unknown": "7e0ff1f4-0000-4a21-9e3c-3b8a5d4fbd5c", "none": ""}
-	for name, text := range rules {
-		s.put(t, "/v1/acl/policy", map[string]any{"Name": name, "Rules": text})
+	} {
+		s.put(t, "/v1/acl/policy", map[string]any{"Name": name, "Rules": rules})
 		var made struct{ SecretID string }
-		if err := s.do(try.Bounded(t), http.MethodPut, "/v1/acl/token",
-			map[string]any{"Policies": []any{map[string]any{"Name": name}}}, &made); err != nil {
-			t.Fatal(err)
-		}
+		s.Must(t, http.MethodPut, "/v1/acl/token", map[string]any{"Policies": []any{map[string]any{"Name": name}}}, &made)
 		tokens[name] = made.SecretID
 	}
 	s.put(t, "/v1/catalog/register", catalog("agent-1", "web", "web", "passing"))
@@ -159,18 +124,10 @@ func TestACL(t *testing.T) {
 		"full": {nil, nil}, "reader": {nil, registry.ErrPermanent}, "partial": {registry.ErrPermanent, registry.ErrPermanent},
 		"unknown": {registry.ErrPermanent, registry.ErrPermanent}, "none": {registry.ErrPermanent, registry.ErrPermanent},
 	} {
-		r := s.connect(t, consul.Options{Secret: token(tokens[name])})
-		_, listErr := r.List(try.Bounded(t), "web")
-		applyErr := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance(name)}})
-		for call, got := range map[string][2]error{"list": {listErr, test.list}, "apply": {applyErr, test.apply}} {
-			if !errors.Is(got[0], got[1]) {
-				t.Errorf("%s: %s: %v, want %v", name, call, got[0], got[1])
-			}
-			if got[0] != nil && tokens[name] != "" && strings.Contains(got[0].Error(), tokens[name]) {
-				t.Errorf("%s: the error tells the token: %v", name, got[0])
-			}
-		}
-		t.Logf("%s: list: %v; apply: %v", name, listErr, applyErr)
+		r := s.connect(t, consul.Options{Secret: map[string][]byte{consul.KeyToken: []byte(tokens[name])}})
+		_, err := r.List(registrytest.Bounded(t), "web")
+		registrytest.Check(t, name+": list", err, test.list)
+		registrytest.Check(t, name+": apply", registrytest.TryPut(t, r, registrytest.Entry(name)), test.apply)
 	}
 }
 
@@ -179,53 +136,23 @@ func TestACL(t *testing.T) {
 func TestACLsAreTurnedOn(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
-	if err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance("one")}}); err != nil {
+	registrytest.Put(t, r, registrytest.Entry("one"))
+	s.set(t, acls())
+	if err := s.Restart(registrytest.Bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	if listed, err := r.List(try.Bounded(t), "web"); err != nil || len(listed) != 1 {
-		t.Fatalf("listed: %v, %v", listed, err)
-	}
-	s.Break(t)
-	s.set(t, map[string]any{"acl": map[string]any{
-		"enabled": true, "default_policy": "deny", "tokens": map[string]any{"initial_management": management},
-	}})
-	s.Mend(t)
 	for range 2 {
-		if listed, err := r.List(try.Bounded(t), "web"); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("listed without a token: %v, %v; want a permanent error", listed, err)
-		}
+		_, err := r.List(registrytest.Bounded(t), "web")
+		registrytest.Check(t, "a list without a token", err, registry.ErrPermanent)
 	}
 }
 
 // TestTLS verifies the server's certificate, and presents our own.
 func TestTLS(t *testing.T) {
-	ours, theirs := certs.New(t), certs.New(t)
-	certificate, key := ours.Pair()
-	mine, mineKey := ours.Pair()
-	s := start(t, map[string]any{
-		"verify_incoming": true, "ca_file": certs.File(t, "ca.crt", ours.PEM),
-		"cert_file": certs.File(t, "tls.crt", certificate), "key_file": certs.File(t, "tls.key", key),
+	authority := registrytest.NewAuthority(t)
+	ca, certificate, key := authority.Files()
+	s := start(t, map[string]any{"verify_incoming": true, "ca_file": ca, "cert_file": certificate, "key_file": key})
+	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) *consul.Registry {
+		return s.connect(t, consul.Options{Address: s.secure, Secret: secret})
 	})
-	for name, test := range map[string]struct {
-		secret map[string][]byte
-		want   error
-		says   string
-	}{
-		"our certificate": {map[string][]byte{credentials.KeyCA: ours.PEM, credentials.KeyCertificate: mine,
-			credentials.KeyPrivateKey: mineKey}, nil, ""},
-		"no certificate": {map[string][]byte{credentials.KeyCA: ours.PEM}, registry.ErrTransient, ""},
-		"another authority": {map[string][]byte{credentials.KeyCA: theirs.PEM, credentials.KeyCertificate: mine,
-			credentials.KeyPrivateKey: mineKey}, registry.ErrTransient, "unknown authority"},
-	} {
-		err := s.connect(t, consul.Options{Address: s.secure, Secret: test.secret}).Ping(try.Bounded(t))
-		if !errors.Is(err, test.want) || test.says != "" && !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: ping: %v, want %v", name, err, test.want)
-		}
-	}
-}
-
-// TestHung suspends the server's process for a while.
-func TestHung(t *testing.T) {
-	s := start(t, nil)
-	hung.Test(t, s.Process, s.connect(t, consul.Options{}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }

@@ -21,8 +21,7 @@ func TestConformance(t *testing.T) {
 				b.insert(t, z, "_"+service+"._tcp."+z+". 1 IN SRV 0 1 1 "+id+"."+service+"."+z+".",
 					id+"."+service+"."+z+". 1 IN A 192.0.2.1")
 			},
-			Break: b.process.Break,
-			Mend:  b.process.Mend,
+			Break: b.Kill, Mend: b.Restart, Hang: b.Hang, Resume: b.Resume,
 		}
 	})
 }

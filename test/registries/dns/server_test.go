@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,33 +15,23 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/dns"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
-	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
 const (
-	// fetchTime bounds a first download.
-	fetchTime = 15 * time.Minute
 	// secret belongs to a publicly known key.
 	secret = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I="
 	ttl    = 1
 	web    = "web"
 )
 
-// fetched returns the directory of the programs. It runs once, because apt takes
-// seconds to resolve a package's dependencies.
-var fetched = sync.OnceValues(func() (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
-	defer cancel()
-	return fetch.DebianProgram(ctx, "bind9")
-})
-
 // bind is a real named.
 type bind struct {
-	folder  string
-	port    int
-	process *servers.Process
+	*servers.Process
+	folder string
+	port   int
 }
 
 // config lets the key "usher" do what the connector needs, and the key "reader" only
@@ -83,10 +71,7 @@ const zoneFile = `$TTL 1
 // no more than three records of a type and name.
 func startBind(t *testing.T, zones int) *bind {
 	t.Helper()
-	root, err := fetched()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := servers.DebianProgram(t, "bind9")
 	b := &bind{folder: t.TempDir(), port: servers.FreePorts(t, 1)[0]}
 	list := fmt.Sprintf(zoneConfig, "small.test", b.folder, policy, "max-records-per-type 3;")
 	names := []string{"small.test"}
@@ -98,7 +83,7 @@ func startBind(t *testing.T, zones int) *bind {
 		b.write(t, name, zoneFile)
 	}
 	b.write(t, "named.conf", fmt.Sprintf(config, secret, b.folder, b.port, list))
-	b.process = servers.Start(t, servers.Spec{
+	b.Process = servers.Start(t, servers.Spec{
 		Name: "named", Path: filepath.Join(root, "usr/sbin/named"), Ready: b.ready,
 		Args: []string{"-g", "-n", "1", "-c", filepath.Join(b.folder, "named.conf")},
 		Env:  []string{fetch.LibraryPath(root)},
@@ -142,6 +127,17 @@ func (b *bind) query(ctx context.Context, name string, kind uint16) (*mdns.Msg, 
 // insert adds records as a client other than Usher, with Usher's key.
 func (b *bind) insert(t *testing.T, zone string, records ...string) {
 	t.Helper()
+	b.update(t, zone, (*mdns.Msg).Insert, records)
+}
+
+// remove deletes records in the same way.
+func (b *bind) remove(t *testing.T, zone string, records ...string) {
+	t.Helper()
+	b.update(t, zone, (*mdns.Msg).Remove, records)
+}
+
+func (b *bind) update(t *testing.T, zone string, do func(*mdns.Msg, []mdns.RR), records []string) {
+	t.Helper()
 	request := new(mdns.Msg)
 	request.SetUpdate(zone + ".")
 	for _, text := range records {
@@ -149,16 +145,11 @@ func (b *bind) insert(t *testing.T, zone string, records ...string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.Insert([]mdns.RR{rr})
+		do(request, []mdns.RR{rr})
 	}
-	b.update(t, request)
-}
-
-func (b *bind) update(t *testing.T, request *mdns.Msg) {
-	t.Helper()
 	request.SetTsig("usher.", mdns.HmacSHA256, 300, time.Now().Unix())
 	client := &mdns.Client{Net: "tcp", TsigSecret: map[string]string{"usher.": secret}}
-	answer, _, err := client.ExchangeContext(try.Bounded(t), request, b.address())
+	answer, _, err := client.ExchangeContext(registrytest.Bounded(t), request, b.address())
 	if err != nil || answer.Rcode != mdns.RcodeSuccess {
 		t.Fatalf("update: %v, %v", answer, err)
 	}
@@ -175,8 +166,4 @@ func (b *bind) connect(t *testing.T, zone string) registry.Connector {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func contains(err error, words string) bool {
-	return err != nil && strings.Contains(err.Error(), words)
 }

@@ -15,9 +15,7 @@ import (
 
 	mdns "github.com/miekg/dns"
 
-	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/test/registries/internal/traffic"
-	"github.com/usher-dev/usher/test/registries/internal/try"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // caller resolves a service like a good client: it caches answers for the TTL, and no
@@ -64,7 +62,7 @@ func (c *caller) resolve(ctx context.Context) error {
 		}
 		for _, rr := range addresses.Answer {
 			if a, ok := rr.(*mdns.A); ok {
-				c.targets = append(c.targets, fmt.Sprintf("http://%s:%d/", a.A, srv.Port))
+				c.targets = append(c.targets, fmt.Sprintf("%s:%d", a.A, srv.Port))
 			}
 		}
 		c.until = asked.Add(time.Duration(srv.Hdr.Ttl) * time.Second)
@@ -81,73 +79,68 @@ func newCaller(b *bind, zone string) *caller {
 func TestTraffic(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
-	old := traffic.Start(t, "first")
-	traffic.Change(t, c, web, registry.Put, old.Entry)
+	old := registrytest.Start(t, "first")
+	registrytest.Put(t, c, old.Entry)
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
-	callers := traffic.Call(t, traffic.Load{Callers: 8, Client: client, Where: newCaller(b, zone(0)).where})
+	callers := registrytest.Call(t, 8, 0, registrytest.Get(client, newCaller(b, zone(0)).where))
 	for round := range 4 {
-		next := traffic.Start(t, fmt.Sprintf("round-%d", round))
-		traffic.Change(t, c, web, registry.Put, next.Entry)
-		traffic.AwaitCount(t, "requests at the new instance", 20, next.Served)
-		if left := traffic.Change(t, c, web, registry.Remove, old.Entry); traffic.Find(left, old.Entry.ID) != nil {
+		next := registrytest.Start(t, fmt.Sprintf("round-%d", round))
+		registrytest.Put(t, c, next.Entry)
+		next.AwaitMore(t, 20)
+		if left := registrytest.Remove(t, c, old.Entry); registrytest.Find(left, old.Entry.ID) != nil {
 			t.Fatalf("%s is still listed", old.Entry.ID)
 		}
 		// The propagation: the TTL, and a little for a resolution in progress.
-		time.Sleep(ttl*time.Second + 300*time.Millisecond)
+		<-time.After(ttl*time.Second + 300*time.Millisecond)
 		old.Kill()
 		old = next
 	}
-	if losses := callers.Stop(); len(losses) > 0 || callers.Answers() < 400 {
-		t.Errorf("%d answers, %d lost: %.5s", callers.Answers(), len(losses), losses)
+	callers.Stop()
+	callers.CheckNoneLost(t)
+	if callers.Answers() < 400 {
+		t.Errorf("only %d requests were answered", callers.Answers())
 	}
-	t.Logf("%d answers, none lost", callers.Answers())
 }
 
 // TestTrafficWithoutTheWait shows that the previous test can fail.
 func TestTrafficWithoutTheWait(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
-	one, two := traffic.Start(t, "one"), traffic.Start(t, "two")
-	traffic.Change(t, c, web, registry.Put, one.Entry, two.Entry)
+	one, two := registrytest.Start(t, "one"), registrytest.Start(t, "two")
+	registrytest.Put(t, c, one.Entry, two.Entry)
 	caller := newCaller(b, zone(0))
 	if _, err := caller.where(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	traffic.Change(t, c, web, registry.Remove, one.Entry)
+	registrytest.Remove(t, c, one.Entry)
 	one.Kill()
-	callers := traffic.Call(t, traffic.Load{Callers: 8, Client: http.DefaultClient, Where: caller.where})
-	traffic.AwaitCount(t, "answers", 100, callers.Answers)
-	if losses := callers.Stop(); len(losses) == 0 {
-		t.Error("nothing was lost although callers still had the address")
-	}
+	registrytest.Call(t, 8, 0, registrytest.Get(http.DefaultClient, caller.where)).AwaitLoss(t)
 }
 
 // TestGoResolver: Go's own resolver finds the instances.
 func TestGoResolver(t *testing.T) {
 	b := startBind(t, 1)
 	c := b.connect(t, zone(0))
-	one, two := traffic.Start(t, "one"), traffic.Start(t, "two")
-	two.Entry.Address = "fd00::2"
-	traffic.Change(t, c, web, registry.Put, one.Entry, two.Entry)
+	one, two := registrytest.Entry("one"), registrytest.Entry("two")
+	two.Address = "fd00::2"
+	registrytest.Put(t, c, one, two)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, b.address())
 	}}
-	_, srvs, err := resolver.LookupSRV(try.Bounded(t), web, "tcp", zone(0))
+	_, srvs, err := resolver.LookupSRV(registrytest.Bounded(t), web, "tcp", zone(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var found []string
 	for _, srv := range srvs {
-		addresses, err := resolver.LookupHost(try.Bounded(t), srv.Target)
+		addresses, err := resolver.LookupHost(registrytest.Bounded(t), srv.Target)
 		if err != nil {
 			t.Fatal(err)
 		}
 		found = append(found, fmt.Sprintf("%v %d weight %d", addresses, srv.Port, srv.Weight))
 	}
 	slices.Sort(found)
-	want := []string{
-		fmt.Sprintf("[127.0.0.1] %d weight 10", one.Entry.Port), fmt.Sprintf("[fd00::2] %d weight 10", two.Entry.Port),
-	}
+	want := []string{"[10.0.0.1] 8080 weight 10", "[fd00::2] 8080 weight 10"}
 	if !slices.Equal(found, want) {
 		t.Errorf("the resolver finds %q, want %q", found, want)
 	}

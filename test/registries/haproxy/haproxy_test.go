@@ -3,25 +3,39 @@
 package haproxy_test
 
 import (
+	"context"
 	"testing"
 
-	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-func conform(t *testing.T, address func(*proxy) string) {
+// conform runs the suite with one connector to several processes.
+func conform(t *testing.T, addresses ...func(*proxy) string) {
 	t.Helper()
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
-		p := startProxy(t)
+		var all []*proxy
+		var where []string
+		for _, address := range addresses {
+			p := startProxy(t)
+			all, where = append(all, p), append(where, address(p))
+		}
+		last := all[len(all)-1]
 		return registrytest.Subject{
-			Connector: connect(t, haproxy.Options{Addresses: []string{address(p)}}),
+			Connector: connect(t, where...),
 			Seed: func(t *testing.T, service, id string) {
-				if answer, err := p.ask("add server " + service + "/" + id + " 192.0.2.1:1"); err != nil {
-					t.Fatal(answer, err)
-				}
+				// A server on one of them is enough to interfere.
+				last.ask(t, "add server "+service+"/"+id+" 192.0.2.1:1")
 			},
-			Break:      p.process.Break,
-			Mend:       p.process.Mend,
+			Break: last.Kill,
+			Mend: func(ctx context.Context) error {
+				// The suite expects nothing to be left on any of them.
+				for _, p := range all {
+					if err := p.Restart(ctx); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
 			NoMetadata: true,
 			HoldsBack:  true,
 			Forgets:    true,
@@ -34,26 +48,4 @@ func TestConformanceOverTCP(t *testing.T) { conform(t, (*proxy).tcp) }
 func TestConformanceOverUnixSocket(t *testing.T) { conform(t, (*proxy).unix) }
 
 // TestConformanceOfTwo uses two processes behind one Registry.
-func TestConformanceOfTwo(t *testing.T) {
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
-		a, b := startProxy(t), startProxy(t)
-		return registrytest.Subject{
-			Connector: connect(t, haproxy.Options{Addresses: []string{a.unix(), b.tcp()}}),
-			Seed: func(t *testing.T, service, id string) {
-				// A server on one of them is enough to interfere.
-				if answer, err := b.ask("add server " + service + "/" + id + " 192.0.2.1:1"); err != nil {
-					t.Fatal(answer, err)
-				}
-			},
-			Break: b.process.Break,
-			Mend: func(t *testing.T) {
-				b.process.Mend(t)
-				// The suite expects nothing to be left.
-				a.process.Mend(t)
-			},
-			NoMetadata: true,
-			HoldsBack:  true,
-			Forgets:    true,
-		}
-	})
-}
+func TestConformanceOfTwo(t *testing.T) { conform(t, (*proxy).unix, (*proxy).tcp) }

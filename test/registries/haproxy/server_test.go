@@ -7,39 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
-	"github.com/usher-dev/usher/test/registries/internal/traffic"
 )
-
-const (
-	// patience bounds one call and one wait.
-	patience = 20 * time.Second
-	// fetchTime bounds a first download.
-	fetchTime = 15 * time.Minute
-)
-
-// fetched returns the directory of the programs. It runs once, because apt takes
-// seconds to resolve a package's dependencies.
-var fetched = sync.OnceValues(func() (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
-	defer cancel()
-	return fetch.DebianProgram(ctx, "haproxy")
-})
 
 // proxy is a real HAProxy, master and worker.
 type proxy struct {
+	*servers.Process
 	root, folder string
 	// front is the port of the frontend for service web, api that of the runtime API;
 	// socket is the same API as a file, and observer another API without the level
@@ -47,8 +31,7 @@ type proxy struct {
 	front, api, observer int
 	socket               string
 	// more is added to the configuration.
-	more    string
-	process *servers.Process
+	more string
 }
 
 const config = `
@@ -76,10 +59,7 @@ backend sticky
 // newProxy prepares one without starting it.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	root, err := fetched()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := servers.DebianProgram(t, "haproxy")
 	// HAProxy ends a socket's name at a comma, and t.TempDir includes commas from the
 	// test's name.
 	folder, err := os.MkdirTemp("", "usher-haproxy-")
@@ -108,11 +88,11 @@ func (p *proxy) start(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.process = servers.Start(t, servers.Spec{
+	p.Process = servers.Start(t, servers.Spec{
 		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
 		Env: []string{fetch.LibraryPath(p.root)},
-		Ready: func(context.Context) error {
-			_, err := p.ask("show info")
+		Ready: func(ctx context.Context) error {
+			_, err := servers.Ask(ctx, "unix", p.socket, "show info\n")
 			return err
 		},
 	})
@@ -121,30 +101,19 @@ func (p *proxy) start(t *testing.T) {
 // reload makes a new worker take over, as systemctl reload does.
 func (p *proxy) reload(t *testing.T) {
 	t.Helper()
-	before := p.pid(t)
+	before := pidOf(p.ask(t, "show info"))
 	var sent time.Time
-	traffic.Await(t, "the new worker", func() string {
+	registrytest.Eventually(t, "the new worker", func() string {
 		// A master that has only just started its worker may miss the signal.
-		if time.Since(sent) > patience/4 {
-			if err := p.process.Signal(syscall.SIGUSR2); err != nil {
+		if time.Since(sent) > 5*time.Second {
+			if err := p.Signal(syscall.SIGUSR2); err != nil {
 				t.Fatal(err)
 			}
 			sent = time.Now()
 		}
-		if now, err := p.ask("show info"); err != nil || pidOf(now) == before {
-			return "the old one still answers " + message(err)
-		}
-		return ""
+		now, err := servers.Ask(t.Context(), "unix", p.socket, "show info\n")
+		return registrytest.Unless(err == nil && pidOf(now) != before, fmt.Sprintf("the old one still answers, %v", err))
 	})
-}
-
-func (p *proxy) pid(t *testing.T) string {
-	t.Helper()
-	info, err := p.ask("show info")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pidOf(info)
 }
 
 func pidOf(info string) string {
@@ -157,40 +126,29 @@ func pidOf(info string) string {
 }
 
 // ask sends a command, bypassing the connector.
-func (p *proxy) ask(command string) (string, error) {
-	conn, err := (&net.Dialer{Timeout: patience}).Dial("unix", p.socket)
-	if err != nil {
-		return "", err
+func (p *proxy) ask(t *testing.T, command string) string {
+	t.Helper()
+	answer, err := servers.Ask(t.Context(), "unix", p.socket, command+"\n")
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	if _, err := fmt.Fprintln(conn, command); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(conn)
-	if err == nil && len(answer) == 0 {
-		err = errors.New("the connection was closed without an answer")
-	}
-	return strings.TrimSpace(string(answer)), err
+	return answer
 }
 
 func (p *proxy) tcp() string  { return fmt.Sprintf("tcp://127.0.0.1:%d", p.api) }
 func (p *proxy) unix() string { return "unix://" + p.socket }
 
-func connect(t *testing.T, options haproxy.Options) registry.Connector {
+// connect returns a connector to these addresses.
+func connect(t *testing.T, addresses ...string) registry.Connector {
+	t.Helper()
+	return connectWith(t, haproxy.Options{Addresses: addresses})
+}
+
+func connectWith(t *testing.T, options haproxy.Options) registry.Connector {
 	t.Helper()
 	c, err := haproxy.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func message(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

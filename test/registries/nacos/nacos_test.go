@@ -4,18 +4,15 @@ package nacos_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/registries/internal/hung"
-	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
 // TestServer uses one server for all tests that need no other, since Nacos starts
@@ -27,13 +24,12 @@ func TestServer(t *testing.T) {
 		run  func(*testing.T, *server)
 	}{
 		{"conformance", testConformance},
-		{"what the console said is undone", testConsole},
-		{"the address of another", testAddressOfAnother},
+		{"changes of the console are undone", testConsole},
+		{"an address that another entry has", testAddressOfAnother},
 		{"a service of ephemeral instances", testEphemeralService},
 		{"3000 entries", testMany},
 		{"traffic", testTraffic},
 		{"health checks", testHealthCheck},
-		{"hung", testHung},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, s) })
 	}
@@ -41,172 +37,160 @@ func TestServer(t *testing.T) {
 
 func testConformance(t *testing.T, s *server) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
-		root := s.root()
-		r := s.connect(t, nacos.Options{Root: root})
+		root, r := s.connect(t)
 		return registrytest.Subject{
 			Connector: r, AddressIsIdentity: true, HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
-				s.must(t, http.MethodPost, instancePath, foreign(root, service, id, 1))
-				try.Eventually(t, "the foreign entry", func() bool { return len(try.List(t, r)) == 1 })
+				s.write(t, http.MethodPost, foreign(root, service, id, 1))
+				registrytest.Eventually(t, "the foreign entry", func() string {
+					return registrytest.Unless(len(registrytest.List(t, r)) == 1, "it is not listed")
+				})
 			},
-			Break: func(t *testing.T) {
-				if err := s.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			},
-			Mend: func(t *testing.T) {
-				if err := s.Restart(try.Bounded(t)); err != nil {
-					t.Fatal(err)
-				}
-			},
+			Break: s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
 		}
+	})
+}
+
+// awaitHeld waits until the only entry gets no callers.
+func awaitHeld(t *testing.T, what string, r registry.Connector) {
+	t.Helper()
+	registrytest.Eventually(t, what, func() string {
+		return registrytest.Unless(registrytest.Only(t, r).Weight == 0, "the entry still gets callers")
 	})
 }
 
 // testConsole changes an entry as Nacos's console does. The console stores its settings
 // separately from the instance, and they override what is registered later.
 func testConsole(t *testing.T, s *server) {
-	root := s.root()
-	r := s.connect(t, nacos.Options{Root: root})
-	want := try.Instance("a")
-	try.Apply(t, r, registry.Put, want)
-	s.must(t, http.MethodPut, instancePath, url.Values{
+	root, r := s.connect(t)
+	want := registrytest.Entry("a")
+	registrytest.Put(t, r, want)
+	s.write(t, http.MethodPut, url.Values{
 		"namespaceId": {root.Namespace}, "serviceName": {"web"}, "ip": {"10.0.0.1"}, "port": {"8080"}, "ephemeral": {"false"}, "weight": {"3"},
 		"enabled": {"false"}, "metadata": {`{"zone":"z","more":"x"}`},
 	})
-	try.Eventually(t, "the console's change", func() bool { return try.List(t, r)[0].Weight == 0 })
-	want.Version = try.List(t, r)[0].Version
-	try.Apply(t, r, registry.Put, want)
-	if have := try.List(t, r); len(have) != 1 || !have[0].Same(want) {
+	awaitHeld(t, "the console's change", r)
+	if have := registrytest.Put(t, r, want); len(have) != 1 || !have[0].Same(want) {
 		t.Errorf("after the repair: %+v", have)
 	}
 	// The next Pod of that address starts without this one's settings.
-	want.Version = try.List(t, r)[0].Version
-	try.Apply(t, r, registry.Remove, want)
-	next := try.Instance("b")
+	registrytest.Remove(t, r, want)
+	next := registrytest.Entry("b")
 	next.Metadata = nil
-	try.Apply(t, r, registry.Put, next)
-	if have := try.List(t, r); len(have) != 1 || !have[0].Same(next) {
+	if have := registrytest.Put(t, r, next); len(have) != 1 || !have[0].Same(next) {
 		t.Errorf("the next instance: %+v", have)
 	}
 }
 
 // testAddressOfAnother refuses to overwrite an existing entry of Nacos at that address.
 func testAddressOfAnother(t *testing.T, s *server) {
-	root := s.root()
-	r := s.connect(t, nacos.Options{Root: root})
-	s.must(t, http.MethodPost, instancePath, foreign(root, "web", "theirs", 1))
-	ours := try.Instance("a")
-	try.Apply(t, r, registry.Put, ours)
-	try.Eventually(t, "both entries", func() bool { return len(try.List(t, r)) == 2 })
-	for port, mark := range map[int32]error{1: registry.ErrForeign, 8080: registry.ErrConflict} {
-		e := try.Instance("b")
-		if e.Port = port; port == 1 {
-			e.Address = "192.0.2.1"
-		}
-		err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}})
-		if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["b"], mark) {
-			t.Errorf("port %d: %v, want %v", port, err, mark)
-		}
-	}
+	root, r := s.connect(t)
+	s.write(t, http.MethodPost, foreign(root, "web", "theirs", 1))
+	ours := registrytest.Entry("a")
+	registrytest.Put(t, r, ours)
+	registrytest.Eventually(t, "both entries", func() string {
+		return registrytest.Unless(len(registrytest.List(t, r)) == 2, "they are not listed")
+	})
+	atTheirs := registrytest.Entry("b")
+	atTheirs.Address, atTheirs.Port = "192.0.2.1", 1
+	registrytest.CheckRefused(t, "their address", registrytest.TryPut(t, r, atTheirs), "b", registry.ErrForeign)
+	registrytest.CheckRefused(t, "our own address", registrytest.TryPut(t, r, registrytest.Entry("b")), "b", registry.ErrConflict)
 	// In one batch, the address passes on.
-	ours.Version = try.List(t, r)[0].Version
-	err := r.Apply(try.Bounded(t), "web", []registry.Change{
-		{Op: registry.Put, Entry: try.Instance("b")}, {Op: registry.Remove, Entry: ours}})
-	if err != nil || try.List(t, r)[0].ID != "b" {
-		t.Errorf("%v; listed: %+v", err, try.List(t, r))
+	ours.Version = registrytest.List(t, r)[0].Version
+	err := r.Apply(registrytest.Bounded(t), "web", []registry.Change{
+		{Op: registry.Put, Entry: registrytest.Entry("b")}, {Op: registry.Remove, Entry: ours}})
+	if have := registrytest.List(t, r); err != nil || have[0].ID != "b" {
+		t.Errorf("%v; listed: %+v", err, have)
 	}
 }
 
 // testEphemeralService reports that applications register themselves.
 func testEphemeralService(t *testing.T, s *server) {
-	root := s.root()
+	root, r := s.connect(t)
 	theirs := foreign(root, "web", "theirs", 1)
 	theirs.Set("ephemeral", "true")
-	s.must(t, http.MethodPost, instancePath, theirs)
-	err := s.connect(t, nacos.Options{Root: root}).Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance("a")}})
-	if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["a"], registry.ErrPermanent) ||
-		!strings.Contains(err.Error(), "ephemeral") {
-		t.Errorf("%v, want a permanent error about ephemeral instances", err)
-	}
+	s.write(t, http.MethodPost, theirs)
+	err := registrytest.TryPut(t, r, registrytest.Entry("a"))
+	registrytest.CheckRefused(t, "a persistent instance", err, "a", registry.ErrPermanent, "ephemeral")
 }
 
 // testHealthCheck makes Nacos check a port where nobody listens.
 func testHealthCheck(t *testing.T, s *server) {
-	root := s.root()
 	check := func(checks bool) {
 		s.checks = checks
-		if err := s.ready(try.Bounded(t)); err != nil {
+		if err := s.ready(registrytest.Bounded(t)); err != nil {
 			t.Error(err)
 		}
 	}
 	check(true)
 	defer check(false)
-	r := s.connect(t, nacos.Options{Root: root})
-	e := try.Instance("a")
+	_, r := s.connect(t)
+	e := registrytest.Entry("a")
 	e.Address, e.Port = "127.0.0.1", 1
-	try.Apply(t, r, registry.Put, e)
-	try.Eventually(t, "Nacos to hold the entry back", func() bool { return try.List(t, r)[0].Weight == 0 })
-	e.Version = try.List(t, r)[0].Version
-	err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}})
-	if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["a"], registry.ErrTransient) {
-		t.Errorf("%v, want a transient error of the entry", err)
-	}
-	t.Log(err)
+	registrytest.Put(t, r, e)
+	awaitHeld(t, "a failed health check", r)
+	e.Version = registrytest.Only(t, r).Version
+	registrytest.CheckRefused(t, "an unhealthy instance", registrytest.TryPut(t, r, e), "a", registry.ErrTransient)
 }
 
 // TestUsers logs in, and reports what is wrong if that fails. This server answers a
 // wrong password with an internal error.
 func TestUsers(t *testing.T) {
 	s := start(t, map[string]string{"nacos.core.auth.enabled": "true", "nacos.core.auth.admin.enabled": "true"})
-	s.must(t, http.MethodPost, "/nacos/v3/auth/user/admin", url.Values{"password": {"right-one"}})
+	s.Must(t, http.MethodPost, "/nacos/v3/auth/user/admin?password=right-one", nil, nil)
 	secret := func(user, password string) map[string][]byte {
 		return map[string][]byte{nacos.KeyUsername: []byte(user), nacos.KeyPassword: []byte(password + "\n")}
 	}
-	first := s.connect(t, nacos.Options{Secret: secret("nacos", "right-one")})
-	try.Eventually(t, "Nacos to know the new user", func() bool { return first.Ping(try.Bounded(t)) == nil })
+	first := s.connectWith(t, nacos.Options{Secret: secret("nacos", "right-one")})
+	registrytest.Eventually(t, "Nacos to know the new user", func() string {
+		return registrytest.Unless(first.Ping(registrytest.Bounded(t)) == nil, "the login fails")
+	})
 	for name, test := range map[string]struct {
 		secret map[string][]byte
 		want   error
 	}{
-		"right": {secret("nacos", "right-one"), nil}, "wrong": {secret("nacos", "wr0ng-one"), registry.ErrTransient},
-		"unknown": {secret("nobody", "wr0ng-one"), registry.ErrPermanent}, "none": {nil, registry.ErrPermanent},
+		"right": {secret("nacos", "right-one"), nil}, "wrong": {secret("nacos", registrytest.Secret), registry.ErrTransient},
+		"unknown": {secret("nobody", registrytest.Secret), registry.ErrPermanent}, "none": {nil, registry.ErrPermanent},
 	} {
-		r := s.connect(t, nacos.Options{Secret: test.secret})
-		e := try.Instance(name)
-		for call, err := range map[string]error{
-			"ping": r.Ping(try.Bounded(t)), "apply": r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: e}}),
-		} {
-			if !errors.Is(err, test.want) || err != nil && strings.Contains(err.Error(), "wr0ng-one") {
-				t.Errorf("%s: %s: %v, want %v", name, call, err, test.want)
-			}
-			t.Logf("%s: %s: %v", name, call, err)
-		}
+		r := s.connectWith(t, nacos.Options{Secret: test.secret})
+		registrytest.Check(t, name+": ping", r.Ping(registrytest.Bounded(t)), test.want)
+		registrytest.Check(t, name+": apply", registrytest.TryPut(t, r, registrytest.Entry(name)), test.want)
 	}
-}
-
-// testHung suspends the server's process for a while.
-func testHung(t *testing.T, s *server) {
-	root := s.root()
-	hung.Test(t, s.Process, s.connect(t, nacos.Options{Root: root}), registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }
 
 // testMany writes 3000 entries.
 func testMany(t *testing.T, s *server) {
-	root := s.root()
-	r := s.connect(t, nacos.Options{Root: root})
-	var changes []registry.Change
+	_, r := s.connect(t)
+	var all []registry.Entry
 	for n := range 3000 {
-		e := try.Instance(fmt.Sprintf("web-%04d", n))
+		e := registrytest.Entry(fmt.Sprintf("web-%04d", n))
 		e.Address = fmt.Sprintf("10.1.%d.%d", n/250, n%250+1)
-		changes = append(changes, registry.Change{Op: registry.Put, Entry: e})
+		all = append(all, e)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := r.Apply(ctx, "web", changes); err != nil {
-		t.Fatal(err)
-	}
-	if have := try.List(t, r); len(have) != len(changes) {
+	if have := registrytest.Put(t, r, all...); len(have) != len(all) {
 		t.Errorf("%d entries are listed", len(have))
 	}
+}
+
+// testTraffic rolls instances under a caller that polls Nacos's client API, as clients
+// without a subscription do.
+func testTraffic(t *testing.T, s *server) {
+	const period = 500 * time.Millisecond
+	root, r := s.connect(t)
+	registrytest.Rollout{Connector: r, Propagation: 2 * period}.Run(t, func(t *testing.T) func() []string {
+		return registrytest.Follow(t, period, func(ctx context.Context) (addresses []string, err error) {
+			var said struct {
+				Data []struct {
+					IP   string
+					Port int
+				}
+			}
+			_, err = s.Do(ctx, http.MethodGet, "/nacos/v3/client/ns/instance/list?"+url.Values{
+				"namespaceId": {root.Namespace}, "serviceName": {"web"}, "healthyOnly": {"true"}}.Encode(), nil, &said)
+			for _, i := range said.Data {
+				addresses = append(addresses, fmt.Sprintf("%s:%d", i.IP, i.Port))
+			}
+			return addresses, err
+		})
+	})
 }

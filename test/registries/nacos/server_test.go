@@ -6,68 +6,35 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
-	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
-	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
-const (
-	// patience bounds every wait for something that must happen.
-	patience = 2 * time.Minute
-	poll     = 50 * time.Millisecond
-	// fetchTime bounds a first download.
-	fetchTime = 15 * time.Minute
-
-	instancePath = "/nacos/v3/admin/ns/instance"
-)
+const instancePath = "/nacos/v3/admin/ns/instance"
 
 // server is a single-member Nacos.
 type server struct {
 	*servers.Process
-	address string
-	checks  bool // Whether it checks instances' ports itself.
-	roots   int
-}
-
-// root is a namespace that nobody has used.
-func (s *server) root() nacos.Root {
-	s.roots++
-	return nacos.Root{Namespace: fmt.Sprintf("test-%d", s.roots)}
+	servers.HTTP
+	checks bool // Whether it checks instances' ports itself.
+	roots  int
 }
 
 // start starts a server with these settings added to its own.
 func start(t *testing.T, settings map[string]string) *server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
-	defer cancel()
-	jars, err := fetch.Maven(ctx, "nacos", "server")
-	if err != nil {
-		t.Fatal(err)
-	}
-	main, err := filepath.Abs("server/Server.java")
-	if err != nil {
-		t.Fatal(err)
-	}
-	java, err := fetch.Program("java")
-	if err != nil {
-		t.Fatal(err)
-	}
 	port := freePort(t)
-	s := &server{address: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	s := &server{HTTP: servers.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d", port)}}
 	home := t.TempDir()
 	all := map[string]string{
 		"nacos.server.main.port": strconv.Itoa(port), "nacos.core.auth.system.type": "nacos",
@@ -78,10 +45,10 @@ func start(t *testing.T, settings map[string]string) *server {
 	}
 	maps.Copy(all, settings)
 	s.Process = servers.Start(t, servers.Spec{
-		Name: "nacos", Path: java, Dir: home, Ready: s.ready,
-		Args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dnacos.home=" + home, "-Dnacos.standalone=true",
+		Name: "nacos", Path: "java", Dir: home, Ready: s.ready,
+		Args: append([]string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dnacos.home=" + home, "-Dnacos.standalone=true",
 			"-Dnacos.server.ip=127.0.0.1", "-Dserver.address=127.0.0.1",
-			"-Dspring.config.additional-location=file:" + configure(t, all), "-cp", jars + "/*", main},
+			"-Dspring.config.additional-location=file:" + configure(t, all)}, servers.Java(t, "nacos", "server")...),
 	})
 	return s
 }
@@ -122,48 +89,21 @@ func free(t *testing.T, port int) bool {
 // ready waits for the server, and disables its own health checks where a test does not
 // want them: most addresses have no listener.
 func (s *server) ready(ctx context.Context) error {
-	if _, err := s.do(ctx, http.MethodGet, "/nacos/v3/admin/core/state/readiness", nil); err != nil {
+	if _, err := s.Do(ctx, http.MethodGet, "/nacos/v3/admin/core/state/readiness", nil, nil); err != nil {
 		return err
 	}
-	_, err := s.do(ctx, http.MethodPut, "/nacos/v3/admin/ns/ops/switches",
-		url.Values{"entry": {"healthCheckEnabled"}, "value": {strconv.FormatBool(s.checks)}})
+	_, err := s.Do(ctx, http.MethodPut, "/nacos/v3/admin/ns/ops/switches?"+
+		url.Values{"entry": {"healthCheckEnabled"}, "value": {strconv.FormatBool(s.checks)}}.Encode(), nil, nil)
 	if err != nil && strings.Contains(err.Error(), "403") {
 		return nil // It has users; such tests check no health.
 	}
 	return err
 }
 
-// do sends a test's own request, bypassing the connector. It returns the answer's data.
-func (s *server) do(ctx context.Context, method, path string, form url.Values) (json.RawMessage, error) {
-	target := s.address + path
-	if len(form) > 0 {
-		target += "?" + form.Encode()
-	}
-	request, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	data, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s: %s", path, response.Status, data)
-	}
-	var said struct{ Data json.RawMessage }
-	return said.Data, json.Unmarshal(data, &said)
-}
-
-func (s *server) must(t *testing.T, method, path string, form url.Values) {
+// write sends a change of an instance, bypassing the connector.
+func (s *server) write(t *testing.T, method string, form url.Values) {
 	t.Helper()
-	if _, err := s.do(try.Bounded(t), method, path, form); err != nil {
-		t.Fatal(err)
-	}
+	s.Must(t, method, instancePath+"?"+form.Encode(), nil, nil)
 }
 
 // foreign is an instance as other clients register it.
@@ -175,9 +115,17 @@ func foreign(root nacos.Root, service, id string, port int) url.Values {
 	}
 }
 
-func (s *server) connect(t *testing.T, options nacos.Options) *nacos.Registry {
+// connect returns a connector to a namespace that nobody has used.
+func (s *server) connect(t *testing.T) (nacos.Root, *nacos.Registry) {
 	t.Helper()
-	options.Address = s.address
+	s.roots++
+	root := nacos.Root{Namespace: fmt.Sprintf("test-%d", s.roots)}
+	return root, s.connectWith(t, nacos.Options{Root: root})
+}
+
+func (s *server) connectWith(t *testing.T, options nacos.Options) *nacos.Registry {
+	t.Helper()
+	options.Address = s.Address
 	r, err := nacos.New(options)
 	if err != nil {
 		t.Fatal(err)

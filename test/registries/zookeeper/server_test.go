@@ -5,7 +5,6 @@ package zookeeper_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,13 +16,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
-)
-
-const (
-	// patience bounds every wait for something that must happen.
-	patience = 30 * time.Second
-	// fetchTime bounds a first download.
-	fetchTime = 15 * time.Minute
 )
 
 // packages are the Debian packages with the server's classes.
@@ -46,12 +38,7 @@ type server struct {
 
 func start(t *testing.T) *server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
-	defer cancel()
-	root, err := fetch.Debian(ctx, "zookeeper", packages...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := servers.Fetch(t, func(ctx context.Context) (string, error) { return fetch.Debian(ctx, "zookeeper", packages...) })
 	var path []string
 	for _, jar := range jars {
 		path = append(path, filepath.Join(root, "usr/share/java", jar+".jar"))
@@ -67,44 +54,20 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s.Process = servers.Start(t, servers.Spec{
-		Name: "zookeeper", Path: java(t), Ready: s.ready,
+		Name: "zookeeper", Path: "java", Ready: s.ready,
 		Args: []string{"-Xmx128m", "-cp", strings.Join(path, ":"),
 			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config},
 	})
 	return s
 }
 
-func java(t *testing.T) string {
-	t.Helper()
-	path, err := fetch.Program("java")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // ready returns nil once the server serves requests.
 func (s *server) ready(ctx context.Context) error {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.address)
-	if err != nil {
-		return err
+	answer, err := servers.Ask(ctx, "tcp", s.address, "srvr")
+	if err == nil && !strings.Contains(answer, "Mode:") {
+		err = fmt.Errorf("it answered %q", answer)
 	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("srvr")); err != nil {
-		return err
-	}
-	answer := make([]byte, 4096)
-	n, err := conn.Read(answer)
-	if err != nil {
-		return err
-	}
-	if !strings.Contains(string(answer[:n]), "Mode:") {
-		return fmt.Errorf("it answered %q", answer[:n])
-	}
-	return nil
+	return err
 }
 
 // raw is a client that bypasses the connector.
@@ -156,6 +119,16 @@ func create(t *testing.T, conn *zk.Conn, path string, data string, acl []zk.ACL)
 }
 
 func open() []zk.ACL { return zk.WorldACL(zk.PermAll) }
+
+// curator returns a connector with Curator's layout and these credentials, if any.
+func (s *server) curator(t *testing.T, login ...string) *zookeeper.Registry {
+	t.Helper()
+	secret := map[string][]byte{}
+	if len(login) > 0 {
+		secret[zookeeper.KeyUsername], secret[zookeeper.KeyPassword] = []byte(login[0]), []byte(login[1])
+	}
+	return s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: secret})
+}
 
 func (s *server) connect(t *testing.T, options zookeeper.Options) *zookeeper.Registry {
 	t.Helper()

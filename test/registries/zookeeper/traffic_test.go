@@ -5,40 +5,36 @@ package zookeeper_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
-	"github.com/usher-dev/usher/test/registries/fetch"
-	"github.com/usher-dev/usher/test/registries/internal/traffic"
-	"github.com/usher-dev/usher/test/registries/internal/try"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
 )
 
-// dubboDelay is how long Dubbo's client may hold back news once several changes have
+// dubboDelay is how long Dubbo's client may delay changes once several changes have
 // arrived.
 const dubboDelay = 5 * time.Second
+
+// lifetime bounds the life of a caller.
+const lifetime = 15 * time.Minute
 
 // caller runs the directory's Consumer.java, which finds instances with the library in
 // the directory's pom.xml, and returns what it knows: the address of each instance, and
 // more after a bar.
 func caller(t *testing.T, folder string, args ...string) func() []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), fetchTime)
-	defer cancel()
-	jars, err := fetch.Maven(ctx, folder, folder)
-	if err != nil {
-		t.Fatal(err)
-	}
 	// It outlives the test's context, in order to end by itself.
-	running, kill := context.WithTimeout(context.WithoutCancel(t.Context()), fetchTime)
+	running, kill := context.WithTimeout(context.WithoutCancel(t.Context()), lifetime)
 	t.Cleanup(kill)
-	command := append([]string{"-Xmx128m", "-cp", jars + "/*", folder + "/Consumer.java"}, args...)
-	cmd := exec.CommandContext(running, java(t), command...)
+	cmd := exec.CommandContext(running, "java", slices.Concat([]string{"-Xmx128m"}, servers.Java(t, folder, folder), args)...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -85,27 +81,23 @@ func addresses(instances func() []string) func() []string {
 	}
 }
 
-// TestCuratorTraffic rolls instances under a caller that uses Curator's
-// ServiceCache.
+// TestCuratorTraffic rolls instances under a caller that uses Curator's ServiceCache.
 func TestCuratorTraffic(t *testing.T) {
 	s := start(t)
-	service := traffic.Service{
-		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Curator}), Name: "web", Propagation: time.Second,
-	}
-	traffic.Roll(t, service, func(t *testing.T) func() []string {
+	registrytest.Rollout{Connector: s.curator(t), Propagation: time.Second}.Run(t, func(t *testing.T) func() []string {
 		return addresses(caller(t, "curator", s.address, "/services", "web", "java.lang.Void"))
 	})
 }
 
 // TestDubboTraffic rolls instances under a caller that uses Dubbo's own ZooKeeper
-// client. Requests are HTTP: the test is about which instances are asked.
+// client. Requests are HTTP: the test is about which instances get them.
 func TestDubboTraffic(t *testing.T) {
 	s := start(t)
-	service := traffic.Service{
-		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo}), Name: "org.example.Web",
+	rollout := registrytest.Rollout{
+		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo}), Service: "org.example.Web",
 		Propagation: dubboDelay + time.Second, Metadata: map[string]string{"version": "1.0.0"},
 	}
-	traffic.Roll(t, service, func(t *testing.T) func() []string {
+	rollout.Run(t, func(t *testing.T) func() []string {
 		return addresses(caller(t, "dubbo", s.address, "org.example.Web", "1.0.0"))
 	})
 }
@@ -113,23 +105,20 @@ func TestDubboTraffic(t *testing.T) {
 // TestPayload reads metadata as Curator's payload.
 func TestPayload(t *testing.T) {
 	s := start(t)
-	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
+	r := s.curator(t)
 	for class, want := range map[string]struct {
 		metadata map[string]string
-		says     string
+		payload  string
 	}{
-		"java.lang.Void": {nil, "10.0.0.1:8080|null"},
-		"java.util.Map":  {map[string]string{"zone": "a"}, "10.0.0.1:8080|{zone=a}"},
+		"java.lang.Void": {nil, "null"},
+		"java.util.Map":  {map[string]string{"zone": "a"}, "{zone=a}"},
 		// The key @class chooses the class, as in Curator's own payloads.
-		"java.util.TreeMap": {map[string]string{"@class": "java.util.TreeMap", "zone": "a"}, "10.0.0.1:8080|{zone=a}"},
+		"java.util.TreeMap": {map[string]string{"@class": "java.util.TreeMap", "zone": "a"}, "{zone=a}"},
 	} {
-		e := try.Instance("a")
+		e := registrytest.Entry("a")
 		e.Metadata = want.metadata
-		if have := try.List(t, r); len(have) == 1 {
-			e.Version = have[0].Version
-		}
-		try.Apply(t, r, registry.Put, e)
-		knows(t, caller(t, "curator", s.address, "/services", "web", class), want.says)
+		registrytest.Put(t, r, e)
+		knows(t, caller(t, "curator", s.address, "/services", "web", class), "10.0.0.1:8080|"+want.payload)
 	}
 }
 
@@ -138,28 +127,21 @@ func TestPayload(t *testing.T) {
 func TestDubboWeight(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
-	e := try.Instance("a")
+	e := registrytest.Entry("a")
 	e.Metadata = map[string]string{"version": "1.0.0"}
-	try.Apply(t, r, registry.Put, e)
+	registrytest.Put(t, r, e)
 	instances := caller(t, "dubbo", s.address, "web", "1.0.0")
 	knows(t, instances, "10.0.0.1:8080|10")
-	e.Version, e.Weight = try.List(t, r)[0].Version, 20
-	try.Apply(t, r, registry.Put, e)
+	e.Weight = 20
+	registrytest.Put(t, r, e)
 	knows(t, instances, "10.0.0.1:8080|20")
 }
 
 // knows waits until the caller knows exactly that instance.
 func knows(t *testing.T, instances func() []string, want string) {
 	t.Helper()
-	for ctx := try.Bounded(t); ; {
+	registrytest.Eventually(t, "a caller's instances", func() string {
 		have := instances()
-		if len(have) == 1 && have[0] == want {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("a caller knows %v, want %s", have, want)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return registrytest.Unless(slices.Equal(have, []string{want}), fmt.Sprintf("they are %v, want %s", have, want))
+	})
 }

@@ -3,7 +3,7 @@
 package zookeeper_test
 
 import (
-	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,8 +14,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
-	"github.com/usher-dev/usher/test/registries/internal/hung"
-	"github.com/usher-dev/usher/test/registries/internal/try"
 )
 
 func TestConformance(t *testing.T) {
@@ -36,8 +34,7 @@ func TestConformance(t *testing.T) {
 				return registrytest.Subject{
 					Connector: s.connect(t, zookeeper.Options{Layout: layout}),
 					Seed:      seed,
-					Break:     s.Break,
-					Mend:      s.Mend,
+					Break:     s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
 				}
 			})
 		})
@@ -47,8 +44,8 @@ func TestConformance(t *testing.T) {
 // TestEntriesOutliveTheirWriter closes the session that wrote an entry.
 func TestEntriesOutliveTheirWriter(t *testing.T) {
 	s := start(t)
-	writer := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
-	try.Apply(t, writer, registry.Put, try.Instance("a"))
+	writer := s.curator(t)
+	registrytest.Put(t, writer, registrytest.Entry("a"))
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,17 +53,15 @@ func TestEntriesOutliveTheirWriter(t *testing.T) {
 	if err != nil || stat.EphemeralOwner != 0 {
 		t.Errorf("the node is %+v, %v; want a persistent one", stat, err)
 	}
-	if err := writer.Ping(try.Bounded(t)); !errors.Is(err, registry.ErrTransient) {
-		t.Errorf("a closed connector: %v", err)
-	}
+	registrytest.Check(t, "a closed connector", writer.Ping(registrytest.Bounded(t)), registry.ErrTransient)
 }
 
 // TestDisabledByCurator reports an instance that Curator's callers skip.
 func TestDisabledByCurator(t *testing.T) {
 	s := start(t)
-	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
-	want := try.Instance("a")
-	try.Apply(t, r, registry.Put, want)
+	r := s.curator(t)
+	want := registrytest.Entry("a")
+	registrytest.Put(t, r, want)
 	admin := s.raw(t)
 	data, stat, err := admin.Get("/services/web/a")
 	if err != nil {
@@ -76,13 +71,10 @@ func TestDisabledByCurator(t *testing.T) {
 	if _, err := admin.Set("/services/web/a", []byte(off), stat.Version); err != nil {
 		t.Fatal(err)
 	}
-	have := try.List(t, r)[0]
-	if have.Weight != 0 {
+	if have := registrytest.Only(t, r); have.Weight != 0 {
 		t.Errorf("a disabled instance is listed as %+v", have)
 	}
-	want.Version = have.Version
-	try.Apply(t, r, registry.Put, want)
-	if have := try.List(t, r)[0]; !have.Same(want) {
+	if have := registrytest.Put(t, r, want)[0]; !have.Same(want) {
 		t.Errorf("it was not repaired: %+v", have)
 	}
 }
@@ -92,43 +84,26 @@ func TestDisabledByCurator(t *testing.T) {
 func TestDubboNames(t *testing.T) {
 	s := start(t)
 	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
-	e := try.Instance("a")
+	e := registrytest.Entry("a")
 	e.Metadata = map[string]string{"version": "1.0.0", "protocol": "tri"}
-	names := func() []string {
-		t.Helper()
+	provider := "tri://10.0.0.1:8080/web?interface=web&protocol=tri&side=provider&usher=a&version=1.0.0&weight=%d"
+	for _, weight := range []int32{10, 20} {
+		e.Weight = weight
+		registrytest.Put(t, r, e)
 		escaped, _, err := s.raw(t).Children("/dubbo/web/providers")
 		if err != nil {
 			t.Fatal(err)
 		}
-		var names []string
-		for _, name := range escaped {
-			plain, err := url.QueryUnescape(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			names = append(names, plain)
+		if want := url.QueryEscape(fmt.Sprintf(provider, weight)); !slices.Equal(escaped, []string{want}) {
+			t.Errorf("the providers are %v, want %s", escaped, want)
 		}
-		return names
-	}
-	try.Apply(t, r, registry.Put, e)
-	want := "tri://10.0.0.1:8080/web?interface=web&protocol=tri&side=provider&usher=a&version=1.0.0&weight=10"
-	if have := names(); !slices.Equal(have, []string{want}) {
-		t.Errorf("the providers are %v, want %s", have, want)
-	}
-	e.Version, e.Weight = try.List(t, r)[0].Version, 20
-	try.Apply(t, r, registry.Put, e)
-	if have := names(); !slices.Equal(have, []string{strings.Replace(want, "=10", "=20", 1)}) {
-		t.Errorf("after the change of weight the providers are %v", have)
 	}
 	// A provider that registered itself under the same URL is not ours to take over.
-	self := try.Instance("b")
+	self := registrytest.Entry("b")
 	self.Address = "10.0.0.2"
 	create(t, s.raw(t), "/dubbo/web/providers/"+url.QueryEscape(
 		"dubbo://10.0.0.2:8080/web?interface=web&side=provider&usher=b&weight=10&zone=a"), "10.0.0.2", open())
-	err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: self}})
-	if byID, rest := registry.ChangeErrors(err); rest != nil || !errors.Is(byID["b"], registry.ErrForeign) {
-		t.Errorf("a node of others: %v, want a foreign entry", err)
-	}
+	registrytest.CheckRefused(t, "another's node", registrytest.TryPut(t, r, self), "b", registry.ErrForeign)
 }
 
 // TestDigest uses a root that only usher may write.
@@ -136,25 +111,17 @@ func TestDigest(t *testing.T) {
 	s := start(t)
 	acl := append(zk.DigestACL(zk.PermAll, "usher", "right"), zk.WorldACL(zk.PermRead)...)
 	create(t, s.raw(t), "/services", "", acl)
-	secret := func(user, password string) map[string][]byte {
-		return map[string][]byte{zookeeper.KeyUsername: []byte(user), zookeeper.KeyPassword: []byte(password)}
-	}
 	for name, test := range map[string]struct {
-		secret map[string][]byte
-		want   error
+		login []string
+		want  error
 	}{
-		"right": {secret("usher", "right"), nil}, "wrong": {secret("usher", "wr0ng"), registry.ErrPermanent},
-		"none": {nil, registry.ErrPermanent},
+		"right": {[]string{"usher", "right"}, nil},
+		"wrong": {[]string{"usher", registrytest.Secret}, registry.ErrPermanent},
+		"none":  {nil, registry.ErrPermanent},
 	} {
-		r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: test.secret})
-		err := r.Apply(try.Bounded(t), "web", []registry.Change{{Op: registry.Put, Entry: try.Instance(name)}})
-		if !errors.Is(err, test.want) || err != nil && strings.Contains(err.Error(), "wr0ng") {
-			t.Errorf("%s: apply: %v, want %v", name, err, test.want)
-		}
-		if _, err := r.List(try.Bounded(t), "web"); err != nil {
-			t.Errorf("%s: everybody may read: %v", name, err)
-		}
-		t.Logf("%s: %v", name, err)
+		r := s.curator(t, test.login...)
+		registrytest.Check(t, name+": apply", registrytest.TryPut(t, r, registrytest.Entry(name)), test.want)
+		registrytest.List(t, r) // Everybody may read.
 	}
 	admin := s.raw(t)
 	if err := admin.AddAuth("digest", []byte("usher:right")); err != nil {
@@ -173,15 +140,12 @@ func TestMaskedACL(t *testing.T) {
 	const permissions = zk.PermRead | zk.PermWrite | zk.PermCreate | zk.PermDelete
 	create(t, s.raw(t), "/services", "", slices.Concat(zk.DigestACL(zk.PermAll, "boss", "secret"),
 		zk.DigestACL(permissions, "usher", "right"), zk.WorldACL(zk.PermRead)))
-	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: map[string][]byte{
-		zookeeper.KeyUsername: []byte("usher"), zookeeper.KeyPassword: []byte("right")}})
-	want := try.Instance("a")
-	try.Apply(t, r, registry.Put, want)
-	want.Version, want.Weight = try.List(t, r)[0].Version, 20
-	try.Apply(t, r, registry.Put, want)
-	want.Version = try.List(t, r)[0].Version
-	try.Apply(t, r, registry.Remove, want)
-	if have := try.List(t, r); len(have) != 0 {
+	r := s.curator(t, "usher", "right")
+	e := registrytest.Entry("a")
+	registrytest.Put(t, r, e)
+	e.Weight = 20
+	registrytest.Put(t, r, e)
+	if have := registrytest.Remove(t, r, e); len(have) != 0 {
 		t.Errorf("listed: %+v", have)
 	}
 }
@@ -190,36 +154,27 @@ func TestMaskedACL(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	s := start(t)
 	create(t, s.raw(t), "/services", "", zk.DigestACL(zk.PermAll, "other", "secret"))
-	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
-	if err := r.Ping(try.Bounded(t)); !errors.Is(err, registry.ErrPermanent) {
-		t.Errorf("ping: %v, want a permanent error", err)
-	}
-	if _, err := r.List(try.Bounded(t), "web"); err != nil {
-		t.Errorf("a service that is not there: %v", err)
-	}
+	r := s.curator(t)
+	registrytest.Check(t, "ping", r.Ping(registrytest.Bounded(t)), registry.ErrPermanent)
+	registrytest.List(t, r) // There is no such service.
 }
 
 // TestFolderThatVanishes writes where Curator's container was deleted with its last
 // instance, before the write or between list and write.
 func TestFolderThatVanishes(t *testing.T) {
 	s := start(t)
-	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Curator})
+	r := s.curator(t)
 	admin := s.raw(t)
 	for _, id := range []string{"a", "b"} {
-		try.Apply(t, r, registry.Put, try.Instance(id))
-		if have := try.List(t, r); len(have) != 1 || have[0].ID != id {
+		if err := registrytest.TryPut(t, r, registrytest.Entry(id)); err != nil {
+			t.Fatal(err)
+		}
+		if have := registrytest.Only(t, r); have.ID != id {
 			t.Errorf("listed: %+v", have)
 		}
 		empty(t, admin, "/services")
 	}
-	if have := try.List(t, r); len(have) != 0 {
+	if have := registrytest.List(t, r); len(have) != 0 {
 		t.Errorf("listed without a folder: %+v", have)
 	}
-}
-
-// TestHung suspends the server's process for a while.
-func TestHung(t *testing.T) {
-	s := start(t)
-	hung.Test(t, s.Process, s.connect(t, zookeeper.Options{Layout: zookeeper.Curator}),
-		registry.Change{Op: registry.Put, Entry: try.Instance("a")})
 }

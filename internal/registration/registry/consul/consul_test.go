@@ -3,7 +3,6 @@
 package consul
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,13 +13,13 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func entry() registry.Entry {
-	return registry.Entry{
-		ID: "demo.web-1.0a", Address: "fd00::1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
-	}
+	e := registrytest.Entry("demo.web-1.0a")
+	e.Address, e.Port = "fd00::1", 80
+	return e
 }
 
 func TestEntryRoundTrip(t *testing.T) {
@@ -92,9 +91,8 @@ func TestWhatConsulCannotHoldIsRefused(t *testing.T) {
 	} {
 		e := entry()
 		spoil(&e)
-		if _, err := encode("web", e); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("%s: %v, want a permanent error", name, err)
-		}
+		_, err := encode("web", e)
+		registrytest.Check(t, name, err, registry.ErrPermanent)
 	}
 }
 
@@ -126,18 +124,13 @@ func TestTransactionsFit(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for name, options := range map[string]Options{
+	registrytest.CheckOptions(t, New, map[string]Options{
 		"no address":       {},
 		"no scheme":        {Address: "localhost:8500"},
 		"user in address":  {Address: "http://me:s3cret@localhost:8500"},
 		"token with break": {Address: "http://localhost", Secret: map[string][]byte{KeyToken: []byte("s3cret\nX: y")}},
 		"no certificate":   {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
-	} {
-		_, err := New(options)
-		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
-		}
-	}
+	})
 }
 
 // liar gives the same answer to every list.
@@ -180,12 +173,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 		"an empty list": {http.StatusOK, nil, "[]", nil},
 	} {
 		_, err := liar(t, test.code, test.header, test.body).List(t.Context(), "web")
-		if !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
-		}
-		if err != nil && strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: the error tells the token: %v", name, err)
-		}
+		registrytest.Check(t, name, err, test.want)
 	}
 }
 
@@ -198,8 +186,7 @@ func TestNoTokenIsNoReasonToListLess(t *testing.T) {
 	} {
 		r := liar(t, code, nil, "[]")
 		r.token = ""
-		if _, err := r.List(t.Context(), "web"); !errors.Is(err, want) {
-			t.Errorf("%d: %v, want %v", code, err, want)
-		}
+		_, err := r.List(t.Context(), "web")
+		registrytest.Check(t, fmt.Sprint("an answer with ", code), err, want)
 	}
 }

@@ -3,7 +3,6 @@
 package dns
 
 import (
-	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 const zone = "svc.example.com"
@@ -29,12 +29,7 @@ func testRegistry(t *testing.T, options Options) *Registry {
 	return r
 }
 
-func mine() registry.Entry {
-	return registry.Entry{
-		ID: "demo.web-x7k2p.0a1b2c3d", Address: "10.0.0.7", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-x7k2p", PodUID: "uid"},
-	}
-}
+func mine() registry.Entry { return registrytest.Entry("demo.web-x7k2p.0a1b2c3d") }
 
 func TestRecords(t *testing.T) {
 	r := testRegistry(t, Options{})
@@ -51,11 +46,11 @@ func TestRecords(t *testing.T) {
 		have = append(have, strings.ReplaceAll(rr.String(), "\t", " "))
 	}
 	want := []string{
-		"_web._tcp.svc.example.com. 5 IN SRV 0 10 80 demo.web-x7k2p.0a1b2c3d.web.svc.example.com.",
+		"_web._tcp.svc.example.com. 5 IN SRV 0 10 8080 demo.web-x7k2p.0a1b2c3d.web.svc.example.com.",
 		`demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN TXT "{\"id\":\"demo.web-x7k2p.0a1b2c3d\",` +
-			`\"usher\":{\"cluster\":\"here\",\"namespace\":\"demo\",\"registration\":\"web\",\"pod\":\"web-x7k2p\",\"uid\":\"uid\"},` +
+			`\"usher\":{\"cluster\":\"here\",\"namespace\":\"demo\",\"registration\":\"web\",\"pod\":\"demo.web-x7k2p.0a1b2c3d\",\"uid\":\"uid-demo.web-x7k2p.0a1b2c3d\"},` +
 			`\"metadata\":{\"zone\":\"a\"}}"`,
-		"demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN A 10.0.0.7",
+		"demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN A 10.0.0.1",
 	}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("the records differ (-want +have):\n%s", diff)
@@ -134,9 +129,8 @@ func TestEntriesThatCannotBeRecords(t *testing.T) {
 	} {
 		e := mine()
 		change(&e)
-		if _, _, err := r.wanted(n, e); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("%s: %v, want a permanent error", name, err)
-		}
+		_, _, err := r.wanted(n, e)
+		registrytest.Check(t, name, err, registry.ErrPermanent)
 	}
 }
 
@@ -147,7 +141,7 @@ func TestOptions(t *testing.T) {
 		changed[name] = []byte(value)
 		return changed
 	}
-	for name, options := range map[string]Options{
+	registrytest.CheckOptions(t, New, map[string]Options{
 		"no server": {Zone: zone}, "no port": {Server: "127.0.0.1", Zone: zone}, "no zone": {Server: "127.0.0.1:53"},
 		"no name":    {Server: "127.0.0.1:53", Zone: "a b"},
 		"no key":     {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyName, "")},
@@ -156,11 +150,7 @@ func TestOptions(t *testing.T) {
 		"no key id":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyName, "a..b")},
 		"algorithm":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyAlgorithm, "hmac-md5")},
 		"empty zone": {Server: "127.0.0.1:53", Zone: "."},
-	} {
-		if _, err := New(options); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("%s: %v, want a permanent error", name, err)
-		}
-	}
+	})
 	if _, err := New(Options{Server: "127.0.0.1:53", Zone: zone + ".", Secret: good}); err != nil {
 		t.Error(err)
 	}
@@ -186,10 +176,8 @@ func TestServersThatAnswerWrong(t *testing.T) {
 		{"well", nil, func(*dns.Msg) {}, nil},
 	} {
 		r := testRegistry(t, Options{Server: serve(t, test.answer), Secret: test.secret})
-		have, err := r.List(t.Context(), "web")
-		if (test.want == nil) != (err == nil) || !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, %v; want %v", test.name, have, err, test.want)
-		}
+		_, err := r.List(t.Context(), "web")
+		registrytest.Check(t, test.name, err, test.want)
 	}
 }
 
@@ -218,27 +206,11 @@ func TestNoMessage(t *testing.T) {
 		says string
 		want error
 	}{
-		"another protocol": {"\x00\x10" + strings.Repeat("\xff", 16), registry.ErrPermanent}, "breaks off": {"\x00\x20abc", registry.ErrTransient},
-		"says nothing": {"", registry.ErrTransient},
+		"another protocol": {"\x00\x10" + strings.Repeat("\xff", 16), registry.ErrPermanent},
+		"breaks off":       {"\x00\x20abc", registry.ErrTransient},
+		"says nothing":     {"", registry.ErrTransient},
 	} {
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Write([]byte(test.says))
-			if tcp, ok := conn.(*net.TCPConn); ok {
-				_ = tcp.CloseWrite()
-			}
-		}()
-		r := testRegistry(t, Options{Server: listener.Addr().String()})
-		if err := r.Ping(t.Context()); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
-		}
-		_ = listener.Close()
+		r := testRegistry(t, Options{Server: registrytest.Listen(t, registrytest.Say(test.says))})
+		registrytest.Check(t, name, r.Ping(t.Context()), test.want)
 	}
 }

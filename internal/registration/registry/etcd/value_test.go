@@ -3,21 +3,19 @@
 package etcd
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func TestValueRoundTrip(t *testing.T) {
 	for _, address := range []string{"10.0.0.1", "fd00::1"} {
-		want := registry.Entry{
-			ID: "a", Address: address, Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"}, Version: "7",
-			Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
-		}
+		want := registrytest.Entry("a")
+		want.Address, want.Version = address, "7"
 		text, err := encode(want)
 		if err != nil {
 			t.Fatal(err)
@@ -62,12 +60,9 @@ func TestListsDecodeWhatChanged(t *testing.T) {
 }
 
 func TestValueLayout(t *testing.T) {
-	text, err := encode(registry.Entry{
-		ID: "a", Address: "10.0.0.1", Port: 80, Weight: 10,
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
-	})
-	want := `{"Op":0,"Addr":"10.0.0.1:80","Metadata":{"usher":{"cluster":"here","namespace":"demo",` +
-		`"registration":"web","pod":"web-1","uid":"uid"},"weight":10}}`
+	text, err := encode(registrytest.Entry("a"))
+	want := `{"Op":0,"Addr":"10.0.0.1:8080","Metadata":{"usher":{"cluster":"here","namespace":"demo",` +
+		`"registration":"web","pod":"a","uid":"uid-a"},"weight":10,"zone":"a"}}`
 	if err != nil || text != want {
 		t.Errorf("the value is %s, %v; want %s", text, err, want)
 	}
@@ -89,14 +84,10 @@ func TestValuesOfOthersHaveNoOwner(t *testing.T) {
 func TestReservedMetadataIsRefused(t *testing.T) {
 	for _, key := range []string{metaWeight, metaOwner} {
 		_, err := encode(registry.Entry{Address: "10.0.0.1", Port: 80, Metadata: map[string]string{key: "x"}})
-		if !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("metadata %s: %v, want a permanent error", key, err)
-		}
+		registrytest.Check(t, "metadata "+key, err, registry.ErrPermanent)
 	}
 }
 
 func TestOptionsNeedEndpoints(t *testing.T) {
-	if _, err := New(Options{}); !errors.Is(err, registry.ErrPermanent) {
-		t.Errorf("%v, want a permanent error", err)
-	}
+	registrytest.CheckOptions(t, New, map[string]Options{"none": {}})
 }

@@ -5,7 +5,6 @@ package eureka
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,13 +17,13 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func entry() registry.Entry {
-	return registry.Entry{
-		ID: "demo.web-1.0a", Address: "fd00::1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
-	}
+	e := registrytest.Entry("demo.web-1.0a")
+	e.Address, e.Port = "fd00::1", 80
+	return e
 }
 
 func stored(t *testing.T) instance {
@@ -86,24 +85,18 @@ func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {
 	for _, key := range []string{"usher-uid", metaWeight, "@class", "a/b", ""} {
 		e := entry()
 		e.Metadata = map[string]string{key: "x"}
-		if _, err := encode("web", e, time.Hour, 7); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("the key %q: %v, want a permanent error", key, err)
-		}
+		_, err := encode("web", e, time.Hour, 7)
+		registrytest.Check(t, "the key "+key, err, registry.ErrPermanent)
 	}
 }
 
 func TestOptions(t *testing.T) {
-	for name, options := range map[string]Options{
+	registrytest.CheckOptions(t, New, map[string]Options{
 		"no address":      {},
 		"no scheme":       {Address: "localhost:8761"},
 		"user in address": {Address: "http://me:s3cret@localhost:8761"},
 		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
-	} {
-		_, err := New(options)
-		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
-		}
-	}
+	})
 }
 
 // connect serves the handler as Eureka.
@@ -157,12 +150,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 			_, _ = w.Write([]byte(`{"applications":{}}`))
 		})
 		_, err := r.List(t.Context(), "web")
-		if !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
-		}
-		if err != nil && strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: the error tells the password: %v", name, err)
-		}
+		registrytest.Check(t, name, err, test.want)
 	}
 }
 
@@ -173,9 +161,8 @@ func TestListsOfBefore(t *testing.T) {
 	r := connect(t, Options{Clock: clock, ResponseCache: 30 * time.Second}, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"application":{"instance":[]}}`))
 	})
-	if _, err := r.List(t.Context(), "web"); !errors.Is(err, registry.ErrTransient) {
-		t.Errorf("at once: %v, want a transient error", err)
-	}
+	_, err := r.List(t.Context(), "web")
+	registrytest.Check(t, "a list at once", err, registry.ErrTransient)
 	clock.Step(30 * time.Second)
 	if _, err := r.List(t.Context(), "web"); err != nil {
 		t.Errorf("after that time: %v", err)
@@ -222,28 +209,20 @@ func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
 	old := stored(t)
 	server := &frozen{there: map[string]instance{old.InstanceID: old}, list: []instance{old}}
 	r := connect(t, Options{}, server.ServeHTTP)
-	listed := func() []registry.Entry {
-		t.Helper()
-		entries, err := r.List(t.Context(), "web")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return entries
-	}
-	gone, next := listed()[0], entry()
+	gone, next := registrytest.Only(t, r), entry()
 	next.ID = "next"
 	err := r.Apply(t.Context(), "web", []registry.Change{{Op: registry.Remove, Entry: gone}, {Op: registry.Put, Entry: next}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have := listed(); len(have) != 1 || have[0].ID != "next" {
+	if have := registrytest.Only(t, r); have.ID != "next" {
 		t.Errorf("listed: %+v", have)
 	}
 	server.mu.Lock()
 	server.list = []instance{server.there["next"]}
 	server.mu.Unlock()
-	if listed(); len(r.writtenTo("WEB")) != 0 {
-		t.Errorf("%v are still asked for, though the list has them right", r.writtenTo("WEB"))
+	if registrytest.Only(t, r); len(r.writtenTo("WEB")) != 0 {
+		t.Errorf("%v are still requested one by one, though the list has them right", r.writtenTo("WEB"))
 	}
 }
 

@@ -3,8 +3,6 @@
 package haproxy
 
 import (
-	"errors"
-	"net"
 	"strings"
 	"testing"
 
@@ -12,6 +10,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 const uid = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -51,9 +50,8 @@ func TestNamesOfOthersHaveNoOwner(t *testing.T) {
 
 func TestNamesThatWouldBeCommands(t *testing.T) {
 	for _, id := range []string{"a;b", "a:b", "a#b", "a\\b"} {
-		if _, err := nameOf(owned(id)); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("id %q: %v, want a permanent error", id, err)
-		}
+		_, err := nameOf(owned(id))
+		registrytest.Check(t, "the id "+id, err, registry.ErrPermanent)
 	}
 }
 
@@ -80,14 +78,12 @@ func TestAnswersThatAreNotUnderstood(t *testing.T) {
 		"", "2\n" + columns, "Permission denied", "1\n# a b c\n1 2 3", "1\n" + columns + "3 web 1",
 		"1\n" + columns + "3 web 1 x 192.0.2.1 0 much 1 80",
 	} {
-		if have, err := parseServers(text); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("servers %q became %v, %v; want a permanent error", text, have, err)
-		}
+		_, err := parseServers(text)
+		registrytest.Check(t, "the servers "+text, err, registry.ErrPermanent)
 	}
 	for _, text := range []string{"", "nothing", "# pxname,svname,qcur,scur\nweb,a,0", "# pxname,svname,qcur,scur\nweb,a,0,many"} {
-		if have, err := parseSessions("web", text); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("sessions %q became %v, %v; want a permanent error", text, have, err)
-		}
+		_, err := parseSessions("web", text)
+		registrytest.Check(t, "the sessions "+text, err, registry.ErrPermanent)
 	}
 }
 
@@ -123,9 +119,7 @@ func TestAnswersOfCommands(t *testing.T) {
 		{moved, "", registry.ErrPermanent},
 	} {
 		err := command{id: "a", line: "set server web/a", accepts: test.accepts}.check(test.answer)
-		if (err == nil) != (test.want == nil) || !errors.Is(err, test.want) {
-			t.Errorf("%q became %v, want %v", test.answer, err, test.want)
-		}
+		registrytest.Check(t, "the answer "+test.answer, err, test.want)
 	}
 }
 
@@ -178,18 +172,17 @@ func TestSettle(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, options := range []Options{
-		{}, {Addresses: []string{"127.0.0.1:9999"}}, {Addresses: []string{"tcp://127.0.0.1"}},
-		{Addresses: []string{"tcp://user:secret@127.0.0.1:9999"}}, {Addresses: []string{"unix://relative"}},
-		{Addresses: []string{"http://127.0.0.1:9999"}}, {Addresses: []string{"tcp://127.0.0.1:9999"}, ServerOptions: "check; shutdown"},
-		{Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCA: []byte("nothing")}},
-		{Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCertificate: []byte("nothing")}},
-	} {
-		_, err := New(options)
-		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "secret@") {
-			t.Errorf("%+v: %v, want a permanent error without credentials", options, err)
-		}
-	}
+	registrytest.CheckOptions(t, New, map[string]Options{
+		"no address":      {},
+		"no scheme":       {Addresses: []string{"127.0.0.1:9999"}},
+		"no port":         {Addresses: []string{"tcp://127.0.0.1"}},
+		"user in address": {Addresses: []string{"tcp://user:s3cret@127.0.0.1:9999"}},
+		"a relative path": {Addresses: []string{"unix://relative"}},
+		"another scheme":  {Addresses: []string{"http://127.0.0.1:9999"}},
+		"two commands":    {Addresses: []string{"tcp://127.0.0.1:9999"}, ServerOptions: "check; shutdown"},
+		"no CA":           {Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCA: []byte("nothing")}},
+		"no certificate":  {Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCertificate: []byte("nothing")}},
+	})
 }
 
 // TestStrangers connects to servers that are not HAProxy, or that close the connection
@@ -205,35 +198,11 @@ func TestStrangers(t *testing.T) {
 		{"says nothing", "", registry.ErrTransient},
 		{"a text of its own", "\n> hello > world\n> ", registry.ErrPermanent},
 	} {
-		r, err := New(Options{Addresses: []string{"tcp://" + says(t, test.says)}})
+		r, err := New(Options{Addresses: []string{"tcp://" + registrytest.Listen(t, registrytest.Say(test.says))}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if have, err := r.List(t.Context(), "web"); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, %v; want %v", test.name, have, err, test.want)
-		}
+		_, err = r.List(t.Context(), "web")
+		registrytest.Check(t, test.name, err, test.want)
 	}
-}
-
-// says listens, sends every caller the same text, and closes the connection.
-func says(t *testing.T, text string) string {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Write([]byte(text))
-			if tcp, ok := conn.(*net.TCPConn); ok {
-				_ = tcp.CloseWrite()
-			}
-		}
-	}()
-	return listener.Addr().String()
 }

@@ -4,10 +4,7 @@ package memory_test
 
 import (
 	"context"
-	"errors"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
@@ -22,82 +19,47 @@ func TestConformance(t *testing.T) {
 			Seed: func(_ *testing.T, service, id string) {
 				r.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})
 			},
-			Break: func(*testing.T) { r.Break(memory.Down) },
-			Mend:  func(*testing.T) { r.Break(memory.None) },
+			Break:  func() error { r.Break(memory.Down); return nil },
+			Mend:   func(context.Context) error { r.Break(memory.None); return nil },
+			Hang:   func() error { r.Break(memory.Hang); return nil },
+			Resume: func() error { r.Break(memory.None); return nil },
 		}
 	})
 }
 
-func entry(id string) registry.Entry {
-	return registry.Entry{ID: id, Address: "10.0.0.1", Port: 80, Weight: 1,
-		Owner: registry.Owner{Cluster: "here", PodUID: "uid"}}
-}
-
-func put(id string) []registry.Change {
-	return []registry.Change{{Op: registry.Put, Entry: entry(id)}}
-}
-
 func TestFaults(t *testing.T) {
-	ctx := t.Context()
 	r := memory.New()
-	if err := r.Apply(ctx, "web", put("a")); err != nil {
-		t.Fatal(err)
-	}
-
-	r.Break(memory.ReadOnly)
-	if err := r.Apply(ctx, "web", put("b")); !errors.Is(err, registry.ErrPermanent) {
-		t.Errorf("read-only: %v, want a permanent error", err)
-	}
-
-	r.Break(memory.Stale)
-	if err := r.Apply(ctx, "web", put("c")); err != nil {
-		t.Errorf("stale: %v", err)
-	}
-	if have, err := r.List(ctx, "web"); err != nil || len(have) != 1 {
-		t.Errorf("stale: lists %v, %v; want what was there before", have, err)
-	}
-
-	r.Break(memory.Lossy)
-	if err := r.Apply(ctx, "web", put("d")); !errors.Is(err, registry.ErrTransient) {
-		t.Errorf("lossy: %v, want a transient error", err)
-	}
-	r.Break(memory.None)
-	if have, err := r.List(ctx, "web"); err != nil || len(have) != 3 {
-		t.Errorf("lists %v, %v; want a, c and d", have, err)
+	for _, step := range []struct {
+		fault memory.Fault
+		put   string
+		want  error
+		lists int // -1: the list fails as well.
+	}{
+		{memory.None, "a", nil, 1},
+		{memory.ReadOnly, "b", registry.ErrPermanent, 1},
+		{memory.Stale, "c", nil, 1},
+		{memory.Lossy, "d", registry.ErrTransient, -1},
+		{memory.None, "e", nil, 4}, // Without b.
+	} {
+		r.Break(step.fault)
+		registrytest.Check(t, "put "+step.put, registrytest.TryPut(t, r, registrytest.Entry(step.put)), step.want)
+		if have, err := r.List(t.Context(), "web"); step.lists >= 0 && (err != nil || len(have) != step.lists) {
+			t.Errorf("after %s: %v, %v are listed, want %d", step.put, have, err, step.lists)
+		}
 	}
 }
 
 func TestBusyKeepsWhatIsRemoved(t *testing.T) {
-	ctx := t.Context()
 	r := memory.New()
-	r.Seed("web", entry("a"))
-	remove := func() []registry.Entry {
-		t.Helper()
-		changes := []registry.Change{{Op: registry.Remove, Entry: r.Entries("web")[0]}}
-		if err := r.Apply(ctx, "web", changes); err != nil {
-			t.Fatal(err)
-		}
-		return r.Entries("web")
-	}
+	r.Seed("web", registrytest.Entry("a"))
 	r.Break(memory.Busy)
-	first, second := remove(), remove()
+	first := registrytest.Remove(t, r, registrytest.Entry("a"))
+	second := registrytest.Remove(t, r, registrytest.Entry("a"))
 	if len(first) != 1 || first[0].Unsettled == "" || len(second) != 1 || second[0].Version != first[0].Version {
-		t.Errorf("while it is busy %+v and then %+v is listed", first, second)
+		t.Errorf("while it is busy, it lists %+v and then %+v", first, second)
 	}
 	r.Break(memory.None)
-	if left := remove(); len(left) != 0 {
+	if left := registrytest.Remove(t, r, registrytest.Entry("a")); len(left) != 0 {
 		t.Errorf("%+v is left", left)
 	}
-}
-
-func TestHangEndsWithTheContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := memory.New()
-		r.Break(memory.Hang)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if _, err := r.List(ctx, "web"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, registry.ErrTransient) {
-			t.Errorf("list: %v, want it transient and past its deadline", err)
-		}
-	})
 }

@@ -16,13 +16,13 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func entry() registry.Entry {
-	return registry.Entry{
-		ID: "demo.web-1.0a", Address: "fd00::1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
-	}
+	e := registrytest.Entry("demo.web-1.0a")
+	e.Address, e.Port = "fd00::1", 80
+	return e
 }
 
 func stored(t *testing.T, e registry.Entry) instance {
@@ -79,9 +79,8 @@ func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
 	} {
 		e := entry()
 		spoil(&e)
-		if _, err := encode(e); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("%s: %v, want a permanent error", name, err)
-		}
+		_, err := encode(e)
+		registrytest.Check(t, name, err, registry.ErrPermanent)
 	}
 }
 
@@ -132,18 +131,13 @@ func TestRoots(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for name, options := range map[string]Options{
+	registrytest.CheckOptions(t, New, map[string]Options{
 		"no address":      {},
 		"no scheme":       {Address: "localhost:8848"},
 		"user in address": {Address: "http://me:s3cret@localhost:8848"},
 		"half a login":    {Address: "http://localhost", Secret: map[string][]byte{KeyPassword: []byte("s3cret")}},
 		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
-	} {
-		_, err := New(options)
-		if !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
-		}
-	}
+	})
 }
 
 // connect serves the handler as Nacos.
@@ -197,12 +191,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 			}
 		})
 		_, err := r.List(t.Context(), "web")
-		if !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
-		}
-		if err != nil && strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: the error tells the password: %v", name, err)
-		}
+		registrytest.Check(t, name, err, test.want)
 	}
 }
 

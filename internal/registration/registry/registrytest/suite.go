@@ -5,10 +5,10 @@ package registrytest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +23,7 @@ const (
 	// downTimeout limits a call to a registry that is down.
 	downTimeout = 2 * time.Second
 	// recovery limits the time until a restored registry answers.
-	recovery = 20 * time.Second
+	recovery = 30 * time.Second
 )
 
 // Subject is a connector with its server.
@@ -33,7 +33,11 @@ type Subject struct {
 	// Seed writes an entry as a writer other than Usher.
 	Seed func(t *testing.T, service, id string)
 	// Break stops the server. Mend restores it with its entries, unless it Forgets.
-	Break, Mend func(t *testing.T)
+	Break func() error
+	Mend  func(ctx context.Context) error
+	// Hang suspends the server, which keeps its connections open. Resume ends that. Both
+	// are nil if a test cannot do so.
+	Hang, Resume func() error
 	// NoMetadata means that the registry cannot store metadata, and that listed entries
 	// say so.
 	NoMetadata bool
@@ -68,6 +72,7 @@ func Run(t *testing.T, connect func(t *testing.T) Subject) {
 		{"a batch of 300", testBatch},
 		{"a batch that cannot be applied is refused whole", testBadBatch},
 		{"down is transient, and it recovers by itself", testDown},
+		{"a server that hangs holds up no call", testHung},
 		{"a cancelled context ends a call", testCancelled},
 		{"ping", testPing},
 	}
@@ -116,9 +121,8 @@ func changes(op registry.Op, entries []registry.Entry) []registry.Change {
 }
 
 func (h *harness) context(limit time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(h.Context(), limit)
-	h.Cleanup(cancel)
-	return ctx
+	h.Helper()
+	return within(h.T, limit)
 }
 
 func (h *harness) apply(changes []registry.Change) {
@@ -153,22 +157,16 @@ func (h *harness) list(service string) ([]registry.Entry, map[string]string) {
 func (h *harness) shows(want ...registry.Entry) map[string]string {
 	h.Helper()
 	have, versions := h.list(service)
-	want = h.held(want)
+	want = append([]registry.Entry{}, want...)
+	for i := range want {
+		if h.NoMetadata {
+			want[i].NoMetadata, want[i].Metadata = true, nil
+		}
+	}
 	if diff := cmp.Diff(want, have); diff != "" {
 		h.Errorf("the list differs (-want +have):\n%s", diff)
 	}
 	return versions
-}
-
-// held returns the entries as the registry can store them.
-func (h *harness) held(entries []registry.Entry) []registry.Entry {
-	held := append([]registry.Entry{}, entries...)
-	for i := range held {
-		if h.NoMetadata {
-			held[i].NoMetadata, held[i].Metadata = true, nil
-		}
-	}
-	return held
 }
 
 func ids(entries []registry.Entry) []string {
@@ -182,10 +180,7 @@ func ids(entries []registry.Entry) []string {
 // refused checks that exactly one change was refused, with the mark.
 func (h *harness) refused(err error, id string, mark error) {
 	h.Helper()
-	byID, rest := registry.ChangeErrors(err)
-	if rest != nil || len(byID) != 1 || !errors.Is(byID[id], mark) {
-		h.Errorf("apply returned %v; want a ChangeError of %s with %q", err, id, mark)
-	}
+	CheckRefused(h.T, "apply", err, id, mark)
 }
 
 func testEmpty(h *harness) { h.shows() }
@@ -206,7 +201,7 @@ func testIdempotent(h *harness) {
 	before := h.shows(a)
 	h.apply(put(a))
 	if after := h.shows(a); after[a.ID] != before[a.ID] {
-		h.Errorf("the same entry again changed version %s to %s: callers are told for nothing", before[a.ID], after[a.ID])
+		h.Errorf("the same entry again changed version %s to %s: callers hear of a change for nothing", before[a.ID], after[a.ID])
 	}
 }
 
@@ -240,9 +235,7 @@ func testHoldBack(h *harness) {
 	held := a
 	held.Weight, held.Version = 0, h.shows(a)[a.ID]
 	if !h.HoldsBack {
-		if err := h.Connector.Apply(h.context(callTimeout), service, put(held)); !errors.Is(err, registry.ErrPermanent) {
-			h.Errorf("weight 0: %v, want a permanent error", err)
-		}
+		Check(h.T, "weight 0", h.Connector.Apply(h.context(callTimeout), service, put(held)), registry.ErrPermanent)
 		h.shows(a)
 		return
 	}
@@ -379,10 +372,7 @@ func testBadBatch(h *harness) {
 		"twice": put(a, a), "no port": put(a, noPort), "no owner": put(a, noOwner),
 		"no address": put(a, noAddress), "slash": put(a, slash),
 	} {
-		err := h.Connector.Apply(h.context(callTimeout), service, batch)
-		if !errors.Is(err, registry.ErrPermanent) {
-			h.Errorf("%s: apply returned %v, want a permanent error", name, err)
-		}
+		Check(h.T, name, h.Connector.Apply(h.context(callTimeout), service, batch), registry.ErrPermanent)
 	}
 	h.shows()
 }
@@ -390,28 +380,64 @@ func testBadBatch(h *harness) {
 func testDown(h *harness) {
 	a := entry("here", 1)
 	h.apply(put(a))
-	h.Break(h.T)
+	h.must(h.Break())
 	began := time.Now()
 	for name, call := range h.calls(entry("here", 2)) {
-		if err := call(h.context(downTimeout)); !errors.Is(err, registry.ErrTransient) {
-			h.Errorf("%s while the registry is down: %v, want a transient error", name, err)
-		}
+		Check(h.T, name+" while the registry is down", call(h.context(downTimeout)), registry.ErrTransient)
 	}
 	if took := time.Since(began); took > 4*downTimeout {
 		h.Errorf("three calls that may take %s each took %s", downTimeout, took)
 	}
-	h.Mend(h.T)
-	end := h.context(recovery)
-	for h.Connector.Ping(h.context(downTimeout)) != nil {
-		if end.Err() != nil {
-			h.Fatalf("the connector did not recover within %s", recovery)
-		}
-	}
+	h.must(h.Mend(Bounded(h.T)))
+	h.recovers()
 	if h.Forgets {
 		h.shows()
 		h.apply(put(a))
 	}
 	h.shows(a)
+}
+
+// recovers waits until the connector works again.
+func (h *harness) recovers() {
+	h.Helper()
+	for end := h.context(recovery); h.Connector.Ping(h.context(downTimeout)) != nil; {
+		if end.Err() != nil {
+			h.Fatalf("the connector did not recover within %s", recovery)
+		}
+	}
+}
+
+// testHung makes several calls at once: each ends in time with a transient error, and the
+// next call works when the server runs again.
+func testHung(h *harness) {
+	if h.Hang == nil {
+		return
+	}
+	h.shows()
+	h.must(h.Hang())
+	began := time.Now()
+	var all sync.WaitGroup
+	for name, call := range h.calls(entry("here", 1)) {
+		ctx := h.context(downTimeout)
+		all.Go(func() { Check(h.T, name+" of a server that hangs", call(ctx), registry.ErrTransient) })
+	}
+	all.Wait()
+	if took := time.Since(began); took > 2*downTimeout {
+		h.Errorf("calls that may take %s took %s", downTimeout, took)
+	}
+	h.must(h.Resume())
+	h.recovers()
+	// The change may have reached the server.
+	if _, err := h.Connector.List(h.context(callTimeout), service); err != nil {
+		h.Error(err)
+	}
+}
+
+func (h *harness) must(err error) {
+	h.Helper()
+	if err != nil {
+		h.Fatal(err)
+	}
 }
 
 func (h *harness) calls(e registry.Entry) map[string]func(context.Context) error {
@@ -427,15 +453,12 @@ func testCancelled(h *harness) {
 	cancel()
 	for name, call := range h.calls(entry("here", 1)) {
 		err := call(ctx)
-		if !errors.Is(err, context.Canceled) || !errors.Is(err, registry.ErrTransient) {
-			h.Errorf("%s with a cancelled context: %v, want it canceled and transient", name, err)
-		}
+		Check(h.T, name+" with a cancelled context", err, registry.ErrTransient)
+		Check(h.T, name+" with a cancelled context", err, context.Canceled)
 	}
 	h.shows()
 }
 
 func testPing(h *harness) {
-	if err := h.Connector.Ping(h.context(callTimeout)); err != nil {
-		h.Errorf("ping: %v", err)
-	}
+	Check(h.T, "ping", h.Connector.Ping(h.context(callTimeout)), nil)
 }

@@ -9,10 +9,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,9 +33,13 @@ func now() time.Time { return time.Unix(1_800_000_000, 0) }
 type server struct {
 	store *memory.Registry
 	down  atomic.Bool
+	// hangs is locked while no request is answered.
+	hangs sync.RWMutex
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.hangs.RLock()
+	defer s.hangs.RUnlock()
 	body, err := io.ReadAll(r.Body)
 	switch {
 	case err != nil:
@@ -87,10 +93,13 @@ func refusals(err error) []webhook.Refusal {
 	return all
 }
 
-func connect(t *testing.T, url string) *webhook.Registry {
+// connect returns a connector to a server with this handler.
+func connect(t *testing.T, handler http.Handler) *webhook.Registry {
 	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
 	r, err := webhook.New(webhook.Options{
-		URL: url, Secret: map[string][]byte{webhook.KeyHMAC: []byte(key)}, Now: now,
+		URL: s.URL + "/base/", Secret: map[string][]byte{webhook.KeyHMAC: []byte(key)}, Now: now,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -101,15 +110,15 @@ func connect(t *testing.T, url string) *webhook.Registry {
 func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
 		s := &server{store: memory.New()}
-		http := httptest.NewServer(s)
-		t.Cleanup(http.Close)
 		return registrytest.Subject{
-			Connector: connect(t, http.URL+"/base/"),
+			Connector: connect(t, s),
 			Seed: func(_ *testing.T, service, id string) {
 				s.store.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})
 			},
-			Break: func(*testing.T) { s.down.Store(true) },
-			Mend:  func(*testing.T) { s.down.Store(false) },
+			Break:  func() error { s.down.Store(true); return nil },
+			Mend:   func(context.Context) error { s.down.Store(false); return nil },
+			Hang:   func() error { s.hangs.Lock(); return nil },
+			Resume: func() error { s.hangs.Unlock(); return nil },
 		}
 	})
 }
@@ -117,12 +126,10 @@ func TestConformance(t *testing.T) {
 // answering returns a connector to a server that always gives the same answer.
 func answering(t *testing.T, code int, body string) *webhook.Registry {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return connect(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, body)
 	}))
-	t.Cleanup(s.Close)
-	return connect(t, s.URL)
 }
 
 func TestStatusCodes(t *testing.T) {
@@ -146,9 +153,7 @@ func TestStatusCodes(t *testing.T) {
 		{http.StatusBadGateway, "no", registry.ErrTransient},
 	} {
 		_, err := answering(t, test.code, test.body).List(t.Context(), "web")
-		if !errors.Is(err, test.want) {
-			t.Errorf("%d %q: %v, want %v", test.code, test.body, err, test.want)
-		}
+		registrytest.Check(t, fmt.Sprintf("%d %q", test.code, test.body), err, test.want)
 	}
 }
 
@@ -156,19 +161,15 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	asked := atomic.Bool{}
 	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
 	t.Cleanup(thief.Close)
-	s := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect))
-	t.Cleanup(s.Close)
-	_, err := connect(t, s.URL).List(t.Context(), "web")
-	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), thief.URL) {
-		t.Errorf("%v, want a permanent error that names %s", err, thief.URL)
-	}
+	_, err := connect(t, http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect)).List(t.Context(), "web")
+	registrytest.Check(t, "a redirect", err, registry.ErrPermanent, thief.URL)
 	if asked.Load() {
 		t.Error("the signed request was sent on to another host")
 	}
 }
 
 func TestAnswersAreBounded(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	endless := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"entries":[`)
 		chunk := strings.Repeat(" ", 1<<20)
 		for range 64 {
@@ -177,14 +178,12 @@ func TestAnswersAreBounded(t *testing.T) {
 			}
 		}
 		_, _ = io.WriteString(w, `]}`)
-	}))
-	t.Cleanup(s.Close)
-	if _, err := connect(t, s.URL).List(t.Context(), "web"); !errors.Is(err, registry.ErrPermanent) {
-		t.Errorf("%v, want a permanent error", err)
-	}
+	})
+	_, err := connect(t, endless).List(t.Context(), "web")
+	registrytest.Check(t, "an answer that is too long", err, registry.ErrPermanent, "more than")
 }
 
-func TestUnsettledEntriesAreTold(t *testing.T) {
+func TestUnsettledEntriesAreListed(t *testing.T) {
 	body := `{"entries":[{"id":"a","version":"1","unsettled":"it waits for 2 requests"},` +
 		`{"id":"b","version":"1","unsettled":"` + strings.Repeat("long ", 1000) + `"}]}`
 	have, err := answering(t, http.StatusOK, body).List(t.Context(), "web")
@@ -196,25 +195,12 @@ func TestUnsettledEntriesAreTold(t *testing.T) {
 	}
 }
 
-func TestSilenceIsTransient(t *testing.T) {
-	release := make(chan struct{})
-	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	t.Cleanup(s.Close)
-	t.Cleanup(func() { close(release) })
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := connect(t, s.URL).Ping(ctx); !errors.Is(err, registry.ErrTransient) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, want it transient and past its deadline", err)
-	}
-}
-
 func TestOptionsAreChecked(t *testing.T) {
-	for _, options := range []webhook.Options{
-		{URL: "ftp://example.com"}, {URL: "://"}, {URL: ""}, {URL: "https://user:password@example.com"},
-		{URL: "https://example.com", Secret: map[string][]byte{webhook.KeyCA: []byte("no certificate")}},
-	} {
-		if _, err := webhook.New(options); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("%q: %v, want a permanent error", options.URL, err)
-		}
-	}
+	registrytest.CheckOptions(t, webhook.New, map[string]webhook.Options{
+		"another scheme":  {URL: "ftp://example.com"},
+		"no scheme":       {URL: "://"},
+		"no address":      {},
+		"user in address": {URL: "https://user:" + registrytest.Secret + "@example.com"},
+		"no certificate":  {URL: "https://example.com", Secret: map[string][]byte{webhook.KeyCA: []byte("no certificate")}},
+	})
 }

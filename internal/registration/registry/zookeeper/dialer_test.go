@@ -8,40 +8,17 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-// listen runs a server that calls serve with each connection.
-func listen(t *testing.T, serve func(net.Conn)) string {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go serve(conn)
-		}
-	}()
-	return listener.Addr().String()
-}
-
 func TestServersThatGiveNoSession(t *testing.T) {
-	nobody := listen(t, func(conn net.Conn) { _ = conn.Close() })
-	web := listen(t, func(conn net.Conn) {
-		_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
-		_ = conn.Close()
-	})
-	hanging := listen(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	nobody := registrytest.Listen(t, func(conn net.Conn) { _ = conn.Close() })
+	web := registrytest.Listen(t, registrytest.Say("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	hanging := registrytest.Listen(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	for name, test := range map[string]struct {
 		servers []string
 		limit   time.Duration
@@ -63,10 +40,7 @@ func TestServersThatGiveNoSession(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			began := time.Now()
-			err = r.Ping(ctx)
-			if !errors.Is(err, registry.ErrTransient) || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("ping: %v, want it transient with %q", err, test.says)
-			}
+			registrytest.Check(t, "ping", r.Ping(ctx), registry.ErrTransient, test.says)
 			if took := time.Since(began); took > test.limit+2*time.Second {
 				t.Errorf("a call that may take %s took %s", test.limit, took)
 			}
@@ -76,7 +50,7 @@ func TestServersThatGiveNoSession(t *testing.T) {
 
 // TestBrokenPackets sends a session, and then a packet shorter than the minimum.
 func TestBrokenPackets(t *testing.T) {
-	server := listen(t, func(conn net.Conn) {
+	server := registrytest.Listen(t, func(conn net.Conn) {
 		session := make([]byte, headerBytes+36)
 		binary.BigEndian.PutUint32(session, 36)
 		binary.BigEndian.PutUint32(session[8:], 10000) // The session's time-out,
@@ -102,16 +76,12 @@ func TestBrokenPackets(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	servers := []string{"localhost:2181"}
-	for name, options := range map[string]Options{
+	registrytest.CheckOptions(t, New, map[string]Options{
 		"no server":       {Layout: Curator},
 		"no layout":       {Servers: servers},
 		"no password":     {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{KeyUsername: []byte("s3cret")}},
 		"a colon in user": {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{KeyUsername: []byte("a:s3cret"), KeyPassword: []byte("x")}},
-	} {
-		if _, err := New(options); !errors.Is(err, registry.ErrPermanent) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v, want a permanent error that tells no secret", name, err)
-		}
-	}
+	})
 	for layout, want := range map[Layout]string{Curator: "/services", Dubbo: "/dubbo"} {
 		r, err := New(Options{Servers: servers, Layout: layout})
 		if err != nil || r.root != want {

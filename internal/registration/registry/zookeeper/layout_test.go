@@ -3,7 +3,6 @@
 package zookeeper
 
 import (
-	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,14 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-func entry() registry.Entry {
-	return registry.Entry{
-		ID: "demo.web-1.0a", Address: "10.0.0.1", Port: 80, Weight: 10, Metadata: map[string]string{"zone": "a"},
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: "web-1", PodUID: "uid"},
-	}
-}
+func entry() registry.Entry { return registrytest.Entry("demo.web-1.0a") }
 
 func TestRoundTrip(t *testing.T) {
 	plain, six, odd := entry(), entry(), entry()
@@ -45,9 +40,9 @@ func TestRoundTrip(t *testing.T) {
 
 func TestCuratorContent(t *testing.T) {
 	name, data, err := curator{}.encode("web", entry())
-	want := `{"name":"web","id":"demo.web-1.0a","address":"10.0.0.1","port":80,"sslPort":null,"payload":{"zone":"a"},` +
+	want := `{"name":"web","id":"demo.web-1.0a","address":"10.0.0.1","port":8080,"sslPort":null,"payload":{"zone":"a"},` +
 		`"registrationTimeUTC":0,"serviceType":"PERMANENT","uriSpec":null,"enabled":true,"usher":{"weight":10,` +
-		`"owner":{"cluster":"here","namespace":"demo","registration":"web","pod":"web-1","uid":"uid"}}}`
+		`"owner":{"cluster":"here","namespace":"demo","registration":"web","pod":"demo.web-1.0a","uid":"uid-demo.web-1.0a"}}}`
 	if err != nil || name != "demo.web-1.0a" || string(data) != want {
 		t.Errorf("%s: %s, %v; want %s", name, data, err, want)
 	}
@@ -87,9 +82,8 @@ func TestWhatDubboCannotHoldIsRefused(t *testing.T) {
 	} {
 		e := entry()
 		e.Metadata = metadata
-		if _, _, err := (dubbo{}).encode("web", e); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("%s: %v, want a permanent error", name, err)
-		}
+		_, _, err := (dubbo{}).encode("web", e)
+		registrytest.Check(t, name, err, registry.ErrPermanent)
 	}
 }
 

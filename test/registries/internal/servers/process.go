@@ -20,12 +20,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/usher-dev/usher/test/registries/fetch"
 )
 
 const (
 	// startTimeout bounds the time until a server is ready: a Java server takes seconds
 	// when many tests share a processor.
 	startTimeout = 2 * time.Minute
+	// fetchTimeout bounds a first download or build.
+	fetchTimeout = 30 * time.Minute
 	// readyPoll is how often to check whether a server is ready.
 	readyPoll = 50 * time.Millisecond
 	// shownLines is how much of its output a failed test shows.
@@ -165,10 +169,10 @@ func (p *Process) Signal(signal syscall.Signal) error {
 	return p.cmd.Process.Signal(signal)
 }
 
-// Hold suspends the process until it is sent SIGCONT, and returns when all its threads
-// have stopped: the signal itself is only a request, and a server might still answer a
-// call made right after it.
-func (p *Process) Hold() error {
+// Hang suspends the process until Resume, and returns when all its threads have stopped:
+// the signal itself is only a request, and a server might still answer a call made right
+// after it.
+func (p *Process) Hang() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -179,6 +183,9 @@ func (p *Process) Hold() error {
 		}
 	}
 }
+
+// Resume continues a process that hangs.
+func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
 // Kill ends the process, and what it started, with SIGKILL, and returns when it is
 // gone. It is not an error if the process has ended or never started.
@@ -210,21 +217,47 @@ func (p *Process) Output() string {
 	return lastLines(string(data), shownLines)
 }
 
-// Break kills the process, for registrytest.Subject.
-func (p *Process) Break(t *testing.T) {
+// Fetch returns the path of something that get downloads or builds the first time.
+func Fetch(t *testing.T, get func(ctx context.Context) (string, error)) string {
 	t.Helper()
-	if err := p.Kill(); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), fetchTimeout)
+	defer cancel()
+	path, err := get(ctx)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return path
 }
 
-// Mend restarts the process, for registrytest.Subject. The process lives as long as the
-// test that it was first started for.
-func (p *Process) Mend(t *testing.T) {
+// debianPrograms are the directories of DebianProgram by package: apt takes seconds to
+// resolve a package's dependencies.
+var debianPrograms sync.Map
+
+// DebianProgram returns the directory with the programs of a Debian package.
+func DebianProgram(t *testing.T, name string) string {
 	t.Helper()
-	if err := p.Restart(t.Context()); err != nil {
+	folder, ok := debianPrograms.Load(name)
+	if !ok {
+		folder = Fetch(t, func(ctx context.Context) (string, error) { return fetch.DebianProgram(ctx, name) })
+		debianPrograms.Store(name, folder)
+	}
+	return folder.(string)
+}
+
+// Java returns the arguments with which Java runs the only source file in the directory,
+// with the libraries of its pom.xml.
+func Java(t *testing.T, name, project string) []string {
+	t.Helper()
+	jars := Fetch(t, func(ctx context.Context) (string, error) { return fetch.Maven(ctx, name, project) })
+	sources, err := filepath.Glob(filepath.Join(project, "*.java"))
+	if err != nil || len(sources) != 1 {
+		t.Fatalf("%s has the sources %v, %v; want one", project, sources, err)
+	}
+	source, err := filepath.Abs(sources[0])
+	if err != nil {
 		t.Fatal(err)
 	}
+	return []string{"-cp", jars + "/*", source}
 }
 
 // FreePorts returns n ports of 127.0.0.1 that are free for both TCP and UDP. They are

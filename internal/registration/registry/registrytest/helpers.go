@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registrytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+const (
+	// Secret is the password or token of tests. No error may contain it.
+	Secret = "s3cret"
+	// patience bounds every wait: Java servers react slowly when many tests share a
+	// processor.
+	patience = 2 * time.Minute
+	// poll is how often to check a condition.
+	poll = 20 * time.Millisecond
+)
+
+// Bounded returns a context that ends with the test, or when a server takes too long.
+func Bounded(t *testing.T) context.Context {
+	t.Helper()
+	return within(t, patience)
+}
+
+func within(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Eventually waits until check returns "". If it never does, the test fails with its
+// last answer.
+func Eventually(t *testing.T, what string, check func() string) {
+	t.Helper()
+	for ctx := Bounded(t); ; {
+		wrong := check()
+		if wrong == "" {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waited %s for %s: %s", patience, what, wrong)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// Unless returns "" if the condition holds, and otherwise what is wrong: an answer for
+// Eventually.
+func Unless(holds bool, wrong string) string {
+	if holds {
+		return ""
+	}
+	return wrong
+}
+
+// Entry returns the entry of a Pod.
+func Entry(id string) registry.Entry {
+	return registry.Entry{
+		ID: id, Address: "10.0.0.1", Port: 8080, Weight: 10, Metadata: map[string]string{"zone": "a"},
+		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: id, PodUID: "uid-" + id},
+	}
+}
+
+// List lists the service "web".
+func List(t *testing.T, c registry.Connector) []registry.Entry {
+	t.Helper()
+	return list(t, c, service)
+}
+
+func list(t *testing.T, c registry.Connector, service string) []registry.Entry {
+	t.Helper()
+	entries, err := c.List(Bounded(t), service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// Only returns the only entry of the service "web".
+func Only(t *testing.T, c registry.Connector) registry.Entry {
+	t.Helper()
+	entries := List(t, c)
+	if len(entries) != 1 {
+		t.Fatalf("%d entries are listed, want one: %+v", len(entries), entries)
+	}
+	return entries[0]
+}
+
+// Find returns the entry with the ID, nil if it is not listed.
+func Find(entries []registry.Entry, id string) *registry.Entry {
+	for i := range entries {
+		if entries[i].ID == id {
+			return &entries[i]
+		}
+	}
+	return nil
+}
+
+// Put registers entries in the service "web", as a pass does: it starts from a list. It
+// returns the list afterwards.
+func Put(t *testing.T, c registry.Connector, entries ...registry.Entry) []registry.Entry {
+	t.Helper()
+	return change(t, c, service, put(entries...))
+}
+
+// Remove is Put for entries that leave.
+func Remove(t *testing.T, c registry.Connector, entries ...registry.Entry) []registry.Entry {
+	t.Helper()
+	return change(t, c, service, remove(entries...))
+}
+
+func change(t *testing.T, c registry.Connector, service string, changes []registry.Change) []registry.Entry {
+	t.Helper()
+	versions := map[string]string{}
+	for _, e := range list(t, c, service) {
+		versions[e.ID] = e.Version
+	}
+	for i := range changes {
+		changes[i].Entry.Version = versions[changes[i].Entry.ID]
+	}
+	if err := c.Apply(Bounded(t), service, changes); err != nil {
+		t.Fatal(err)
+	}
+	return list(t, c, service)
+}
+
+// TryPut registers new entries in the service "web" and returns the connector's error.
+func TryPut(t *testing.T, c registry.Connector, entries ...registry.Entry) error {
+	t.Helper()
+	return c.Apply(Bounded(t), service, put(entries...))
+}
+
+// Check checks that an error has the mark, nil for no error, and mentions all the words,
+// but not Secret.
+func Check(t *testing.T, what string, err, mark error, words ...string) {
+	t.Helper()
+	if (err == nil) != (mark == nil) || !errors.Is(err, mark) {
+		t.Errorf("%s: the error is %v, want %v", what, err, mark)
+		return
+	}
+	message := fmt.Sprint(err)
+	for _, word := range words {
+		if !strings.Contains(message, word) {
+			t.Errorf("%s: the error is %q, want it to mention %q", what, message, word)
+		}
+	}
+	if strings.Contains(message, Secret) {
+		t.Errorf("%s: the error reveals a secret: %s", what, message)
+	}
+}
+
+// CheckRefused is Check for the error of Apply that refuses exactly one change.
+func CheckRefused(t *testing.T, what string, err error, id string, mark error, words ...string) {
+	t.Helper()
+	byID, rest := registry.ChangeErrors(err)
+	if rest != nil || len(byID) != 1 {
+		t.Errorf("%s: the error is %v, want a ChangeError of %s alone", what, err, id)
+		return
+	}
+	Check(t, what, byID[id], mark, words...)
+}
+
+// CheckOptions checks that each of these options is refused permanently.
+func CheckOptions[O any, C registry.Connector](t *testing.T, connect func(O) (C, error), refused map[string]O) {
+	t.Helper()
+	for name, options := range refused {
+		_, err := connect(options)
+		Check(t, name, err, registry.ErrPermanent)
+	}
+}
+
+// Listen runs a server on loopback that calls serve with each connection, and returns its
+// address.
+func Listen(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// Say sends every client of Listen the same text and closes the connection.
+func Say(text string) func(net.Conn) {
+	return func(conn net.Conn) {
+		_, _ = conn.Write([]byte(text))
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.CloseWrite() // The client may still be sending.
+		}
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+)
+
+// HTTP is a server with an HTTP API, for a test's own requests, which bypass the
+// connector.
+type HTTP struct {
+	// Address is the URL that paths are appended to.
+	Address string
+	// Header is sent with each request.
+	Header http.Header
+}
+
+// Do sends a request, with JSON in its body unless question is nil, and decodes the answer
+// into into, unless that is nil.
+func (h HTTP) Do(ctx context.Context, method, path string, question, into any) (http.Header, error) {
+	body := io.Reader(http.NoBody)
+	if question != nil {
+		data, err := json.Marshal(question)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, h.Address+path, body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
+	for key, values := range h.Header {
+		request.Header[key] = values
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }() // It has been read.
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode >= http.StatusMultipleChoices {
+		return nil, fmt.Errorf("%s answered %s: %s", path, response.Status, data)
+	}
+	if into == nil {
+		return response.Header, nil
+	}
+	return response.Header, json.Unmarshal(data, into)
+}
+
+// Must is Do for requests that must succeed.
+func (h HTTP) Must(t *testing.T, method, path string, question, into any) {
+	t.Helper()
+	if _, err := h.Do(registrytest.Bounded(t), method, path, question, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// askTimeout bounds one Ask.
+const askTimeout = 20 * time.Second
+
+// Ask sends a server a command and returns what it answers before it closes the
+// connection.
+func Ask(ctx context.Context, network, address, command string) (string, error) {
+	conn, err := (&net.Dialer{Timeout: askTimeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(askTimeout)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(conn, command); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	if err == nil && len(answer) == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return strings.TrimSpace(string(answer)), err
+}
