@@ -5,7 +5,8 @@ package traffic
 import (
 	"context"
 	"errors"
-	"sort"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -17,7 +18,6 @@ const readyPoll = 10 * time.Millisecond
 // Client sends the stream and counts the outcomes.
 type Client struct {
 	options Options
-	plan    plan
 	lags    []time.Duration
 
 	mu        sync.Mutex
@@ -43,24 +43,15 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := make([]int, o.Callers)
-	for i := range next {
-		next[i] = i // otherwise all callers would rotate in step, on one instance at a time
+	c := &Client{
+		options: o, lags: lags(o.CacheDelay), directory: &directory{keep: o.CacheDelay},
+		next: make([]int, callers), gone: make([]bool, callers),
+		instances: map[string]*instance{}, sections: []*Section{{}}, reasons: map[string]int{},
 	}
-	return &Client{
-		options: o,
-		plan: plan{
-			seed: o.Seed, every: time.Second / time.Duration(o.Rate), callers: o.Callers,
-			slowShare: o.SlowShare, slowMin: o.SlowMin, slowMax: o.SlowMax,
-		},
-		lags:      lags(o.Callers, o.CacheDelay),
-		directory: newDirectory(o.CacheDelay),
-		next:      next,
-		gone:      make([]bool, o.Callers),
-		instances: map[string]*instance{},
-		sections:  []*Section{{}},
-		reasons:   map[string]int{},
-	}, nil
+	for i := range c.next {
+		c.next[i] = i // otherwise all callers would rotate in step, on one instance at a time
+	}
+	return c, nil
 }
 
 // Run follows the registry and, once every caller knows an instance, sends the stream
@@ -84,7 +75,7 @@ func (c *Client) Run(ctx context.Context) error {
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	for n := 0; !c.over(); n++ {
-		r := c.plan.at(n)
+		r := c.options.request(n)
 		if !sleepUntil(ctx, c.started.Add(r.due)) {
 			break
 		}
@@ -158,12 +149,7 @@ func (c *Client) EndWhenGone() {
 func (c *Client) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, gone := range c.gone {
-		if !gone {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(c.gone, false)
 }
 
 // Settled reports whether the last registry change can no longer cause losses: every
@@ -255,7 +241,7 @@ func (c *Client) Stats(now time.Time) Stats {
 			PerSecond: i.meter.perSecond(now), Sent: i.sent, Lost: i.lost, InFlight: i.inFlight,
 		})
 	}
-	sort.Slice(stats.Instances, func(a, b int) bool { return stats.Instances[a].Addr < stats.Instances[b].Addr })
+	slices.SortFunc(stats.Instances, func(a, b InstanceStats) int { return strings.Compare(a.Addr, b.Addr) })
 	return stats
 }
 
@@ -284,16 +270,10 @@ func (s *sink) change(apply func(time.Time) []Change) {
 
 // sleepUntil returns false when ctx ends first.
 func sleepUntil(ctx context.Context, at time.Time) bool {
-	wait := time.Until(at)
-	if wait <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
-		return true
+	case <-time.After(time.Until(at)):
+		return ctx.Err() == nil
 	}
 }

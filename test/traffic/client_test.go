@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,18 +67,25 @@ func (r *registry) fail() {
 // running is a client in mid-stream.
 type running struct {
 	*Client
+	*registry
 	stop context.CancelFunc
 	done chan error
 }
 
-func start(t *testing.T, options Options) *running {
+// start begins a stream without lag and slow requests, unless change sets them.
+func start(t *testing.T, change ...func(*Options)) *running {
 	t.Helper()
+	source := newRegistry()
+	options := Options{Source: source, Rate: 1000, CacheDelay: -1, slowShare: -1, Timeout: 5 * time.Second}
+	for _, do := range change {
+		do(&options)
+	}
 	client, err := New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{Client: client, stop: stop, done: make(chan error, 1)}
+	r := &running{Client: client, registry: source, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- client.Run(ctx) }()
 	t.Cleanup(stop)
 	return r
@@ -114,10 +119,18 @@ func (r *running) sendMore(t *testing.T, n int) {
 	eventually(t, "more requests", func() bool { return r.sent() >= target })
 }
 
-// server answers everything, slow requests after the requested time.
-func server(t *testing.T, version string) *httptest.Server {
+// serve starts a server and returns its address.
+func serve(t *testing.T, handler http.HandlerFunc) (addr string) {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// healthy answers everything, slow requests after the requested time.
+func healthy(t *testing.T, version string) (addr string) {
+	t.Helper()
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if d, err := time.ParseDuration(r.URL.Query().Get("d")); err == nil {
 			select {
 			case <-time.After(d):
@@ -125,24 +138,39 @@ func server(t *testing.T, version string) *httptest.Server {
 			}
 		}
 		_, _ = fmt.Fprintf(w, `{"version":%q}`, version)
-	}))
-	t.Cleanup(s.Close)
-	return s
+	})
 }
 
-func addr(s *httptest.Server) string { return s.Listener.Addr().String() }
+// stalled answers nothing before release.
+func stalled(t *testing.T) (addr string, release func()) {
+	t.Helper()
+	released := make(chan struct{})
+	release = sync.OnceFunc(func() { close(released) })
+	addr = serve(t, func(http.ResponseWriter, *http.Request) { <-released })
+	t.Cleanup(release)
+	return addr, release
+}
 
-// quick is a stream for tests: no lag, no slow requests unless asked for.
-func quick(source Source) Options {
-	return Options{Source: source, Rate: 1000, CacheDelay: -1, SlowShare: -1, Timeout: 5 * time.Second}
+// cut closes the connection without an answer.
+func cut(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // otherwise the connection is reset, not closed
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}
+
+func expectNoneLost(t *testing.T, total Section) {
+	t.Helper()
+	if total.Lost != 0 {
+		t.Errorf("lost %d of %d", total.Lost, total.Sent)
+	}
 }
 
 func TestAHealthyServiceLosesNothing(t *testing.T) {
-	one, two := newPair(t)
-	reg := newRegistry()
-	r := start(t, quick(reg))
+	one, two := healthy(t, "v1"), healthy(t, "v2")
+	r := start(t)
 	r.Section("steady")
-	reg.list(addr(one), addr(two))
+	r.list(one, two)
 	r.sendMore(t, 400)
 	stats := r.Stats(time.Now())
 	total := r.finish(t)
@@ -159,56 +187,39 @@ func TestAHealthyServiceLosesNothing(t *testing.T) {
 	}
 }
 
-func newPair(t *testing.T) (one, two *httptest.Server) {
-	t.Helper()
-	one = server(t, "v1")
-	two = server(t, "v2")
-	return one, two
-}
-
 // Before the service was ever seen, nothing can be lost.
 func TestTheStreamBeginsWithTheFirstInstance(t *testing.T) {
-	s := server(t, "v1")
-	reg := newRegistry()
-	r := start(t, quick(reg))
-	reg.list()
-	reg.fail()
-	eventually(t, "the trouble to be heard of", func() bool { return r.Trouble() != nil })
+	s := healthy(t, "v1")
+	r := start(t)
+	r.list()
+	r.fail()
+	eventually(t, "the trouble to be reported", func() bool { return r.Trouble() != nil })
 	if stats := r.Stats(time.Now()); stats.Sent != 0 || !stats.Started.IsZero() {
 		t.Errorf("without an instance: sent %d, started %s", stats.Sent, stats.Started)
 	}
-	reg.list(addr(s))
+	r.list(s)
 	r.sendMore(t, 50)
 	if r.Trouble() != nil {
 		t.Errorf("the registry is back, but the trouble stayed: %v", r.Trouble())
 	}
-	if total := r.finish(t); total.Lost != 0 {
-		t.Errorf("lost %d", total.Lost)
-	}
+	expectNoneLost(t, r.finish(t))
 }
 
 // Nothing is retried: not on another instance, and not on another connection when a
 // kept-alive one turns out to be dead.
 func TestALostRequestIsLost(t *testing.T) {
 	var asked atomic.Int64
-	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1)%2 == 0 { // the second request on a kept-alive connection
-			conn, _, err := http.NewResponseController(w).Hijack()
-			if err == nil {
-				_ = conn.Close()
-			}
+			cut(w, r)
 		}
-	}))
-	defer cut.Close()
-	reg := newRegistry()
-	options := quick(reg)
-	options.Rate = 200
-	r := start(t, options)
-	reg.list(addr(cut))
+	})
+	r := start(t, func(o *Options) { o.Rate = 200 })
+	r.list(addr)
 	r.sendMore(t, 100)
 	total := r.finish(t)
 	if int64(total.Sent) != asked.Load() {
-		t.Errorf("%d requests were sent, but the server was asked %d times", total.Sent, asked.Load())
+		t.Errorf("%d requests were sent, but the server received %d", total.Sent, asked.Load())
 	}
 	if half := total.Sent / 2; total.Lost != half {
 		t.Errorf("lost %d of %d, want %d", total.Lost, total.Sent, half)
@@ -216,38 +227,26 @@ func TestALostRequestIsLost(t *testing.T) {
 }
 
 func TestReasonsOfLosses(t *testing.T) {
-	refused := closedPort(t)
-	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}))
-	defer busy.Close()
-	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // otherwise the connection is reset, not closed
-		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-			_ = conn.Close()
-		}
-	}))
-	defer cut.Close()
-	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	busy := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	hung := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the connection noticed
 		<-r.Context().Done()
-	}))
-	defer hung.Close()
+	})
 	for _, c := range []struct{ name, addr, want string }{
-		{"refused", refused, "connection refused"},
-		{"503", addr(busy), "answered with 503 Service Unavailable"},
-		{"cut", addr(cut), "connection closed before the answer"},
-		{"hung", addr(hung), "no answer within 300ms"},
+		{"refused", gone.Listener.Addr().String(), "connection refused"},
+		{"503", busy, "answered with 503 Service Unavailable"},
+		{"cut", serve(t, cut), "connection closed before the answer"},
+		{"hung", hung, "no answer within 300ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			reg := newRegistry()
-			options := quick(reg)
-			options.Rate, options.Timeout = 100, 300*time.Millisecond
-			options.SlowMin, options.SlowMax = time.Millisecond, time.Millisecond
-			options.KeepLosses = 2
-			r := start(t, options)
+			r := start(t, func(o *Options) {
+				o.Rate, o.Timeout, o.SlowMin, o.SlowMax = 100, 300*time.Millisecond, time.Millisecond, time.Millisecond
+				o.KeepLosses = 2
+			})
 			r.Section("only")
-			reg.list(c.addr)
+			r.list(c.addr)
 			eventually(t, "a few losses", func() bool { return r.lost() >= 3 })
 			total := r.finish(t)
 			report := r.Report()
@@ -261,82 +260,40 @@ func TestReasonsOfLosses(t *testing.T) {
 	}
 }
 
-func closedPort(t *testing.T) string {
-	t.Helper()
-	var config net.ListenConfig
-	l, err := config.Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
-
 // Slow answers do not slow the stream: that would hide a stalled server.
 func TestTheStreamIsAnOpenLoop(t *testing.T) {
-	release := make(chan struct{})
-	stalled := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	defer stalled.Close()
-	reg := newRegistry()
-	r := start(t, quick(reg))
-	reg.list(addr(stalled))
+	addr, release := stalled(t)
+	r := start(t)
+	r.list(addr)
 	eventually(t, "100 requests under way although none was answered", func() bool {
 		return r.Stats(time.Now()).InFlight >= 100
 	})
-	close(release)
+	release()
 	total := r.finish(t)
-	if total.Lost != 0 {
-		t.Errorf("lost %d", total.Lost)
-	}
+	expectNoneLost(t, total)
 	if worst := total.Fast.Percentile(100); worst < 50*time.Millisecond {
 		t.Errorf("the worst latency is %s, but the server stalled for the time that 100 requests take to arrive", worst)
 	}
 }
 
-func TestTooManyInFlightAreLost(t *testing.T) {
-	release := make(chan struct{})
-	var once sync.Once
-	stalled := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	defer stalled.Close()
-	defer once.Do(func() { close(release) })
-	reg := newRegistry()
-	options := quick(reg)
-	options.MaxInFlight = 10
-	r := start(t, options)
-	reg.list(addr(stalled))
-	eventually(t, "an overload", func() bool { return r.lost() > 5 })
-	if in := r.Stats(time.Now()).InFlight; in > 10 {
-		t.Errorf("%d are in flight, want at most 10", in)
-	}
-	once.Do(func() { close(release) })
-	total := r.finish(t)
-	if want := []ReasonCount{{reasonOverload, total.Lost}}; len(r.Report().Reasons) != 1 || r.Report().Reasons[0] != want[0] {
-		t.Errorf("reasons %v, want %v", r.Report().Reasons, want)
-	}
-}
-
 // A registry that cannot be reached leaves callers with the last list.
 func TestAnOutageKeepsTheLastList(t *testing.T) {
-	s := server(t, "v1")
-	reg := newRegistry()
-	r := start(t, quick(reg))
-	reg.list(addr(s))
-	reg.fail()
-	eventually(t, "the outage to be heard of", func() bool { return r.Trouble() != nil })
+	s := healthy(t, "v1")
+	r := start(t)
+	r.list(s)
+	r.fail()
+	eventually(t, "the outage to be reported", func() bool { return r.Trouble() != nil })
 	r.sendMore(t, 200)
-	if total := r.finish(t); total.Lost != 0 {
-		t.Errorf("lost %d in the outage", total.Lost)
-	}
+	expectNoneLost(t, r.finish(t))
 }
 
 // An empty list is a service that is down, unless its end was announced.
 func TestWithoutAnInstanceRequestsAreLost(t *testing.T) {
-	s := server(t, "v1")
-	reg := newRegistry()
-	r := start(t, quick(reg))
-	reg.list(addr(s))
+	s := healthy(t, "v1")
+	r := start(t)
+	r.list(s)
 	r.sendMore(t, 50)
-	reg.list()
+	r.list()
 	eventually(t, "losses", func() bool { return r.lost() > 10 })
 	if got := r.Report().Reasons; len(got) != 1 || got[0].Reason != reasonNoInstance {
 		t.Errorf("reasons %v, want %q", got, reasonNoInstance)
@@ -344,16 +301,13 @@ func TestWithoutAnInstanceRequestsAreLost(t *testing.T) {
 }
 
 func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
-	s := server(t, "v1")
-	reg := newRegistry()
-	options := quick(reg)
-	options.CacheDelay = 200 * time.Millisecond
-	r := start(t, options)
-	reg.list(addr(s))
+	s := healthy(t, "v1")
+	r := start(t, func(o *Options) { o.CacheDelay = 200 * time.Millisecond })
+	r.list(s)
 	r.sendMore(t, 50)
 	r.EndWhenGone()
 	r.sendMore(t, 50) // announced, but not gone yet
-	reg.list()
+	r.list()
 	total := r.await(t)
 	if total.Lost != 0 || total.Drained == 0 {
 		t.Errorf("lost %d, answered after the end of the registration %d; want none lost, some answered", total.Lost, total.Drained)
@@ -363,35 +317,29 @@ func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
 // Requests that were in flight when an instance left the registry, and those that
 // callers with a cache still sent to it, are answered.
 func TestDrainedRequestsAreCounted(t *testing.T) {
-	leaving := server(t, "v1")
-	staying := server(t, "v1")
-	reg := newRegistry()
-	options := quick(reg)
-	options.SlowShare, options.SlowMin, options.SlowMax = 0.5, 100*time.Millisecond, 200*time.Millisecond
-	options.CacheDelay = 100 * time.Millisecond
-	var mu sync.Mutex
-	heard := []string{}
-	options.OnChange = func(c Change) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !c.Joined {
-			heard = append(heard, c.Addr)
+	leaving := healthy(t, "v1")
+	staying := healthy(t, "v1")
+	left := make(chan string, 1)
+	r := start(t, func(o *Options) {
+		o.slowShare, o.SlowMin, o.SlowMax = 0.5, 100*time.Millisecond, 200*time.Millisecond
+		o.CacheDelay = 100 * time.Millisecond
+		o.OnChange = func(c Change) {
+			if !c.Joined {
+				left <- c.Addr
+			}
 		}
-	}
-	r := start(t, options)
-	reg.list(addr(leaving), addr(staying))
+	})
+	r.list(leaving, staying)
 	r.sendMore(t, 300)
-	reg.list(addr(staying))
+	r.list(staying)
 	r.sendMore(t, 300)
 	total := r.finish(t)
-	if total.Lost != 0 {
-		t.Fatalf("lost %d", total.Lost)
-	}
+	expectNoneLost(t, total)
 	if total.DrainedSlow == 0 || total.DrainedSlow >= total.Drained {
 		t.Errorf("answered after the instance had left: %d, %d of them slow; want some of each kind", total.Drained, total.DrainedSlow)
 	}
-	if got := strings.Join(heard, " "); got != addr(leaving) {
-		t.Errorf("heard that %q left, want %q", got, addr(leaving))
+	if got := <-left; got != leaving {
+		t.Errorf("%q left, want %q", got, leaving)
 	}
 	if p50 := total.Slow.Percentile(50); p50 < 100*time.Millisecond {
 		t.Errorf("slow requests took %s, want at least 100ms", p50)
@@ -400,108 +348,22 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 
 // Requests that a departed instance has yet to answer can still be lost.
 func TestRequestsInFlightAreNotSettled(t *testing.T) {
-	release := make(chan struct{})
-	stalled := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	defer stalled.Close()
-	reg := newRegistry()
-	r := start(t, quick(reg))
-	reg.list(addr(stalled))
+	addr, release := stalled(t)
+	r := start(t)
+	r.list(addr)
 	r.sendMore(t, 10)
 	if !r.Settled(time.Now()) {
 		t.Error("nothing has left, and yet it is not settled")
 	}
 	r.EndWhenGone()
-	reg.list()
-	eventually(t, "the end of the registration to be heard of", func() bool {
+	r.list()
+	eventually(t, "the end of the registration", func() bool {
 		return !r.Stats(time.Now()).Instances[0].Registered
 	})
 	if r.Settled(time.Now()) {
 		t.Error("settled, although requests are left at the instance that is gone")
 	}
-	close(release)
+	release()
 	eventually(t, "the answers", func() bool { return r.Settled(time.Now()) })
-	if total := r.await(t); total.Lost != 0 {
-		t.Errorf("lost %d", total.Lost)
-	}
-}
-
-func TestSectionsSplitTheStream(t *testing.T) {
-	s := server(t, "v1")
-	reg := newRegistry()
-	r := start(t, quick(reg))
-	r.Section("never begun")
-	r.Section("one")
-	reg.list(addr(s))
-	r.sendMore(t, 50)
-	r.Section("two")
-	r.sendMore(t, 50)
-	total := r.finish(t)
-	sections := r.Report().Sections
-	if len(sections) != 2 || sections[0].Name != "one" || sections[1].Name != "two" {
-		t.Fatalf("sections %+v, want one and two", sections)
-	}
-	if sections[0].To != sections[1].From || sections[1].To <= sections[1].From || sections[0].From != 0 {
-		t.Errorf("bounds %s–%s and %s–%s", sections[0].From, sections[0].To, sections[1].From, sections[1].To)
-	}
-	if sections[0].Sent+sections[1].Sent != total.Sent || sections[0].Sent < 50 {
-		t.Errorf("sent %d and %d, in sum %d", sections[0].Sent, sections[1].Sent, total.Sent)
-	}
-}
-
-// A loss belongs to the section in which it happened.
-func TestALossCountsWhereItWasFound(t *testing.T) {
-	cut := make(chan struct{})
-	stalled := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		<-cut
-		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-			_ = conn.Close()
-		}
-	}))
-	defer stalled.Close()
-	reg := newRegistry()
-	options := quick(reg)
-	options.Rate = 20
-	r := start(t, options)
-	r.Section("before")
-	reg.list(addr(stalled))
-	r.sendMore(t, 3)
-	r.Section("deed")
-	close(cut)
-	eventually(t, "three losses", func() bool { return r.lost() >= 3 })
-	r.finish(t)
-	for _, section := range r.Report().Sections {
-		if want := 0; section.Name == "before" && (section.Lost != want || section.Sent < 3) {
-			t.Errorf("before the deed %d of %d were lost, want %d", section.Lost, section.Sent, want)
-		}
-	}
-	for _, loss := range r.Report().Losses {
-		if loss.Section != "deed" {
-			t.Errorf("a loss in section %q, want all in the deed's", loss.Section)
-		}
-	}
-}
-
-func TestRunEndsBeforeAnyInstanceWasSeen(t *testing.T) {
-	reg := newRegistry()
-	r := start(t, quick(reg))
-	reg.fail()
-	eventually(t, "the trouble", func() bool { return r.Trouble() != nil })
-	r.stop()
-	select {
-	case err := <-r.done:
-		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "etcd is away") {
-			t.Errorf("Run: %v, want the interruption and the trouble", err)
-		}
-	case <-time.After(bound):
-		t.Fatal("Run did not end")
-	}
-}
-
-// A dial timeout is not reported as a late answer.
-func TestReasonOfADialThatTimesOut(t *testing.T) {
-	_, err := (&net.Dialer{Timeout: time.Nanosecond}).DialContext(t.Context(), "tcp", closedPort(t))
-	if got, want := reason(err, time.Minute), "no connection within 2s"; got != want {
-		t.Errorf("reason(%v) = %q, want %q", err, got, want)
-	}
+	expectNoneLost(t, r.await(t))
 }

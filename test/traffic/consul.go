@@ -67,3 +67,14 @@ func (c Consul) list(ctx context.Context, index string) (entries []Entry, next s
 	}
 	return entries, response.Header.Get("X-Consul-Index"), nil
 }
+
+// Fixed is one constant address: that of a load balancer, which finds the instances
+// itself.
+type Fixed string
+
+// Follow implements Source.
+func (f Fixed) Follow(ctx context.Context, sink Sink) error {
+	sink.Replace([]Entry{{Key: string(f), Addr: string(f)}})
+	<-ctx.Done()
+	return ctx.Err()
+}

@@ -3,7 +3,6 @@
 package traffic
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -39,14 +38,5 @@ func TestConsul(t *testing.T) {
 	}
 	if want := `{"a":"10.0.0.1:80","b":"10.0.0.2:80"}`; !heard.has(want) || len(heard.sizes) != 2 {
 		t.Errorf("heard %v in %v steps, want %s in two", heard.entries, heard.sizes, want)
-	}
-}
-
-func TestFixed(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	heard := &recorder{}
-	if err := Fixed("10.0.0.1:80").Follow(ctx, heard); err == nil || !heard.has(`{"10.0.0.1:80":"10.0.0.1:80"}`) {
-		t.Errorf("heard %v, %v", heard.entries, err)
 	}
 }

@@ -3,7 +3,8 @@
 package traffic
 
 import (
-	"sort"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -29,17 +30,14 @@ type Change struct {
 // serves callers with any lag, and an unreachable registry leaves everyone with the
 // last list.
 type directory struct {
-	keep     time.Duration
-	versions []version // oldest first; never empty after the first news
+	keep     time.Duration // how far the slowest caller lags behind
+	versions []version     // oldest first; never empty after the first list
 }
 
 type version struct {
 	at      time.Time
 	entries []Entry // ordered by key; never changed once stored
 }
-
-// newDirectory creates a directory whose callers lag behind by at most keep.
-func newDirectory(keep time.Duration) *directory { return &directory{keep: keep} }
 
 // update puts and removes entries at once. Putting the same entry again, or removing an
 // absent key, changes nothing.
@@ -57,7 +55,7 @@ func (d *directory) update(now time.Time, put []Entry, removed []string) []Chang
 // replace makes entries the whole list and returns the changes, those that left first.
 func (d *directory) replace(now time.Time, entries []Entry) []Change {
 	next := append([]Entry(nil), entries...)
-	sort.Slice(next, func(i, j int) bool { return next[i].Key < next[j].Key })
+	slices.SortFunc(next, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
 	before := d.current()
 	changes := append(missing(before, next, now, false), missing(next, before, now, true)...)
 	if len(changes) == 0 && len(d.versions) > 0 {
@@ -88,13 +86,10 @@ func (d *directory) view(now time.Time, lag time.Duration) []Entry {
 }
 
 // lists reports whether the registry lists an address now.
-func (d *directory) lists(addr string) bool {
-	for _, entry := range d.current() {
-		if entry.Addr == addr {
-			return true
-		}
-	}
-	return false
+func (d *directory) lists(addr string) bool { return version{entries: d.current()}.has(addr) }
+
+func (v version) has(addr string) bool {
+	return slices.ContainsFunc(v.entries, func(e Entry) bool { return e.Addr == addr })
 }
 
 // caughtUp reports whether every caller knows what the registry knows.
@@ -106,14 +101,7 @@ func (d *directory) caughtUp(now time.Time) bool {
 // usable reports whether any caller may still know an address.
 func (d *directory) usable(now time.Time, addr string) bool {
 	d.forget(now)
-	for _, v := range d.versions {
-		for _, entry := range v.entries {
-			if entry.Addr == addr {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.versions, func(v version) bool { return v.has(addr) })
 }
 
 // forget drops the versions that no caller can see any more.
@@ -127,24 +115,14 @@ func (d *directory) forget(now time.Time) {
 }
 
 func without(entries []Entry, key string) []Entry {
-	kept := make([]Entry, 0, len(entries)+1)
-	for _, entry := range entries {
-		if entry.Key != key {
-			kept = append(kept, entry)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return e.Key == key })
 }
 
 // missing lists the entries of have that other lacks.
 func missing(have, other []Entry, at time.Time, joined bool) []Change {
-	known := make(map[Entry]bool, len(other))
-	for _, entry := range other {
-		known[entry] = true
-	}
 	var changes []Change
 	for _, entry := range have {
-		if !known[entry] {
+		if !slices.Contains(other, entry) {
 			changes = append(changes, Change{Entry: entry, At: at, Joined: joined})
 		}
 	}

@@ -22,7 +22,7 @@ func keys(entries []Entry) []string {
 
 // A caller knows what the registry knew, as long ago as the caller lags.
 func TestViewLagsBehindTheRegistry(t *testing.T) {
-	d := newDirectory(2 * time.Second)
+	d := &directory{keep: 2 * time.Second}
 	d.replace(at(0), []Entry{{"a", "a:1"}})
 	d.update(at(1), []Entry{{"b", "b:1"}}, nil)
 	d.update(at(2), nil, []string{"a"})
@@ -46,7 +46,7 @@ func TestViewLagsBehindTheRegistry(t *testing.T) {
 }
 
 func TestBeforeTheFirstListNobodyKnowsAnything(t *testing.T) {
-	d := newDirectory(time.Second)
+	d := &directory{keep: time.Second}
 	if got := d.view(at(0), 0); got != nil {
 		t.Errorf("an empty directory gave %v", got)
 	}
@@ -57,7 +57,7 @@ func TestBeforeTheFirstListNobodyKnowsAnything(t *testing.T) {
 }
 
 func TestChangesSayWhatCameAndWhatLeft(t *testing.T) {
-	d := newDirectory(time.Second)
+	d := &directory{keep: time.Second}
 	d.replace(at(0), []Entry{{"a", "a:1"}, {"b", "b:1"}})
 	got := d.replace(at(1), []Entry{{"b", "b:2"}, {"c", "c:1"}})
 	want := []Change{
@@ -78,7 +78,7 @@ func TestChangesSayWhatCameAndWhatLeft(t *testing.T) {
 }
 
 func TestUsableUntilTheSlowestCallerHasHeard(t *testing.T) {
-	d := newDirectory(time.Second)
+	d := &directory{keep: time.Second}
 	d.update(at(0), []Entry{{"a", "a:1"}}, nil)
 	d.update(at(10), nil, []string{"a"})
 	if d.lists("a:1") {
@@ -102,7 +102,7 @@ func TestUsableUntilTheSlowestCallerHasHeard(t *testing.T) {
 }
 
 func TestReplaceKeepsItsOwnCopy(t *testing.T) {
-	d := newDirectory(time.Second)
+	d := &directory{keep: time.Second}
 	given := []Entry{{"b", "b:1"}, {"a", "a:1"}}
 	d.replace(at(0), given)
 	given[0] = Entry{"z", "z:1"}
@@ -114,7 +114,7 @@ func TestReplaceKeepsItsOwnCopy(t *testing.T) {
 // One instance leaves and another joins in one transaction: at no moment does a caller
 // know no instance.
 func TestAnUpdateIsSeenWhole(t *testing.T) {
-	d := newDirectory(time.Second)
+	d := &directory{keep: time.Second}
 	d.replace(at(0), []Entry{{"old", "a:1"}})
 	changes := d.update(at(1), []Entry{{"new", "b:1"}}, []string{"old"})
 	if len(changes) != 2 || len(d.versions) != 2 {
@@ -124,5 +124,12 @@ func TestAnUpdateIsSeenWhole(t *testing.T) {
 		if got := d.view(at(now), 0); len(got) != 1 {
 			t.Errorf("at %gs callers know %v, want exactly one", now, got)
 		}
+	}
+}
+
+// The slowest caller lags behind by the whole delay.
+func TestLagsReachTheWholeDelay(t *testing.T) {
+	if got := lags(time.Second); got[0] != time.Second/callers || got[callers-1] != time.Second {
+		t.Errorf("lags %v", got)
 	}
 }

@@ -7,15 +7,6 @@ import (
 	"time"
 )
 
-// plan decides the whole stream before it starts: no server behaviour can change it.
-type plan struct {
-	seed             uint64
-	every            time.Duration
-	callers          int
-	slowShare        float64
-	slowMin, slowMax time.Duration
-}
-
 // request is one planned request.
 type request struct {
 	// due is when to send it, counted from the start of the stream.
@@ -26,12 +17,13 @@ type request struct {
 	slow time.Duration
 }
 
-// at is the n-th request, from 0.
-func (p plan) at(n int) request {
-	r := request{due: time.Duration(n) * p.every, caller: n % p.callers}
-	random := rand.New(rand.NewPCG(p.seed, uint64(n)))
-	if random.Float64() < p.slowShare {
-		r.slow = p.slowMin + time.Duration(random.Float64()*float64(p.slowMax-p.slowMin))
+// request returns the n-th request, from 0. The whole stream is decided before it starts:
+// no server behaviour can change it.
+func (o Options) request(n int) request {
+	r := request{due: time.Duration(n) * (time.Second / time.Duration(o.Rate)), caller: n % callers}
+	random := rand.New(rand.NewPCG(o.Seed, uint64(n)))
+	if random.Float64() < o.slowShare {
+		r.slow = o.SlowMin + time.Duration(random.Float64()*float64(o.SlowMax-o.SlowMin))
 		r.slow = r.slow.Round(time.Millisecond)
 	}
 	return r
@@ -40,10 +32,10 @@ func (p plan) at(n int) request {
 // lags returns how far each caller lags behind the registry, spread evenly up to
 // longest, like callers that refresh their lists at different times. The last one
 // always has the full lag.
-func lags(callers int, longest time.Duration) []time.Duration {
+func lags(longest time.Duration) []time.Duration {
 	out := make([]time.Duration, callers)
 	for i := range out {
-		out[i] = longest * time.Duration(i+1) / time.Duration(callers)
+		out[i] = longest * time.Duration(i+1) / callers
 	}
 	return out
 }

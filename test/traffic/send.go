@@ -16,11 +16,8 @@ import (
 	"time"
 )
 
-// Reasons for losses not caused by a server.
-const (
-	reasonNoInstance = "the caller knew no instance"
-	reasonOverload   = "the client had too many requests in flight"
-)
+// reasonNoInstance is the reason for a loss that no server caused.
+const reasonNoInstance = "the caller knew no instance"
 
 const (
 	// dialTimeout allows for one SYN dropped by a busy machine: it is resent after 1 s.
@@ -99,10 +96,6 @@ func (c *Client) launch(r request, now time.Time) (*flight, bool) {
 	c.meter.add(now)
 	if len(known) == 0 {
 		c.lose(f, reasonNoInstance, now)
-		return nil, false
-	}
-	if c.inFlight >= c.options.MaxInFlight {
-		c.lose(f, reasonOverload, now)
 		return nil, false
 	}
 	f.instance = c.instance(known[c.next[r.caller]%len(known)].Addr)

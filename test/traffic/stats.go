@@ -3,9 +3,10 @@
 package traffic
 
 import (
+	"cmp"
 	"math"
 	"slices"
-	"sort"
+	"strings"
 	"time"
 )
 
@@ -89,10 +90,7 @@ type Report struct {
 // Total sums up all sections.
 func (r Report) Total() Section {
 	total := Section{Name: "total"}
-	for i, section := range r.Sections {
-		if i == 0 {
-			total.From = section.From
-		}
+	for _, section := range r.Sections {
 		total = total.add(section)
 	}
 	return total
@@ -103,11 +101,8 @@ func countReasons(counts map[string]int) []ReasonCount {
 	for reason, count := range counts {
 		list = append(list, ReasonCount{Reason: reason, Count: count})
 	}
-	sort.Slice(list, func(i, j int) bool {
-		if list[i].Count != list[j].Count {
-			return list[i].Count > list[j].Count
-		}
-		return list[i].Reason < list[j].Reason
+	slices.SortFunc(list, func(a, b ReasonCount) int {
+		return cmp.Or(b.Count-a.Count, strings.Compare(a.Reason, b.Reason))
 	})
 	return list
 }
