@@ -4,7 +4,6 @@ package plan
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,14 +12,12 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // withCPU edits a revision: its container asks for cpu.
 func withCPU(cpu string) func(map[string]any) {
 	return func(template map[string]any) {
-		container := template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
-		container["resources"] = map[string]any{"requests": map[string]any{"cpu": cpu}}
+		mainOf(template)["resources"] = map[string]any{"requests": map[string]any{"cpu": cpu}}
 	}
 }
 
@@ -78,9 +75,7 @@ func withRanked(s *Snapshot) { each(hasBase, withBase(1))(s) }
 // sizedSet is one Pod of r1 with cpu 100m in a set that rolls out r2 with 200m.
 func sizedSet(p *corev1.Pod, options ...option) *Snapshot {
 	first := rev(1, withCPU("100m"))
-	second := rev(2, withCPU("200m"), func(template map[string]any) { // the image stays
-		template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["image"] = "app:1"
-	})
+	second := rev(2, withCPU("200m"), withImage("app:1"))
 	all := []option{toRevision(first), toRevision(second), method(InPlaceIfPossible), with(p)}
 	return snap(1, append(all, options...)...)
 }
@@ -88,12 +83,7 @@ func sizedSet(p *corev1.Pod, options ...option) *Snapshot {
 // resizing is on its way to cpu 200m: its record is written, and its spec if asked.
 func resizing(written bool) podOption {
 	return func(p *corev1.Pod) {
-		change := &inplace.Change{Resources: map[string]corev1.ResourceRequirements{"main": cpuOf("200m")}}
-		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, "web-r2", now.Add(-time.Minute)).State.String()
-		label(apps.LabelRevision, "web-r2")(p)
-		label(apps.LabelTemplateHash, revision.Short("web-r2"))(p)
-		state(apps.StateUpdating)(p)
-		out(2, time.Minute)(p)
+		begun(2, &inplace.Change{Resources: map[string]corev1.ResourceRequirements{"main": cpuOf("200m")}})(p)
 		if written {
 			p.Spec.Containers[0].Resources = cpuOf("200m")
 			p.Generation++
@@ -118,11 +108,7 @@ const resizesA = "continue a (ResizeContainers)"
 // TestResizeSteps leads one Pod through a change of cpu.
 func TestResizeSteps(t *testing.T) {
 	small := hasCPU("100m")
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"drains", sizedSet(pod("a", 1, small)), []string{updatesA(2)}},
 		{"grace begins", sizedSet(pod("a", 1, small), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
 		{"in grace", sizedSet(pod("a", 1, small, out(2, 59*time.Second)), grace(time.Minute)), nil},
@@ -144,12 +130,7 @@ func TestResizeSteps(t *testing.T) {
 		{"done", sizedSet(pod("a", 1, small, resizing(true), resized)), []string{"move a (UpdateDone) to Normal InPlaceUpdateReady=True"}},
 		{"the same amount by another name", sizedSet(pod("a", 1, small), toRevision(rev(2, withCPU("0.1"), onlyLabel))),
 			[]string{"update a (InPlaceUpdate) revision web-r2"}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			expect(t, test.s, test.want...)
-		})
-	}
+	})
 }
 
 // TestResizeIsInTheChange: what the executor has to write.
@@ -169,14 +150,7 @@ func TestResizeRefusedByTheKubelet(t *testing.T) {
 		s := sizedSet(stuck, with(pod("b", 1, hasCPU("100m"))), maxUnavailable(1))
 		s.Spec.Replicas = 2
 		p := expect(t, s)
-		if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemResize {
-			t.Fatalf("problems = %v", p.Problems)
-		}
-		for _, part := range []string{"Pod a ", "containers main", kind + ": not enough cpu", "spec.template"} {
-			if !strings.Contains(p.Problems[0].Message, part) {
-				t.Errorf("message %q lacks %q", p.Problems[0].Message, part)
-			}
-		}
+		expectProblem(t, p, ProblemResize, "Pod a ", "containers main", kind+": not enough cpu", "spec.template")
 		toRevision(s.Revisions["r1"])(s)
 		if p := expect(t, s, "update a (InPlaceUpdate) to Updating revision web-r1"); len(p.Problems) > 0 {
 			t.Errorf("problems = %v", p.Problems)
@@ -191,15 +165,12 @@ func TestResizeRefusedByTheKubelet(t *testing.T) {
 // TestResizeNotPossible: another QoS class needs a new Pod.
 func TestResizeNotPossible(t *testing.T) {
 	guaranteed := toRevision(rev(2, func(template map[string]any) {
-		container := template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
-		container["resources"] = map[string]any{"limits": map[string]any{"cpu": "1", "memory": "1Gi"}}
+		mainOf(template)["resources"] = map[string]any{"limits": map[string]any{"cpu": "1", "memory": "1Gi"}}
 	}))
 	small := func() *corev1.Pod { return pod("a", 1, hasCPU("100m")) }
 	expect(t, sizedSet(small(), guaranteed), recreates("a"))
-	p := expect(t, sizedSet(small(), guaranteed, method(InPlaceOnly)))
-	if len(p.Problems) != 1 || !strings.Contains(p.Problems[0].Message, "containers[main].resources cannot change in place: the QoS class would change") {
-		t.Errorf("problems = %v", p.Problems)
-	}
+	expectProblem(t, expect(t, sizedSet(small(), guaranteed, method(InPlaceOnly))), ProblemNotInPlace,
+		"containers[main].resources cannot change in place: the QoS class would change")
 }
 
 // TestResizeWithoutTheSubresource: with an API server that resizes no Pods, Pods are
@@ -208,10 +179,8 @@ func TestResizeWithoutTheSubresource(t *testing.T) {
 	noResize := func(s *Snapshot) { s.NoResize = true }
 	small := func() *corev1.Pod { return pod("a", 1, hasCPU("100m")) }
 	expect(t, sizedSet(small(), noResize), recreates("a"))
-	p := expect(t, sizedSet(small(), noResize, method(InPlaceOnly)))
-	if len(p.Problems) != 1 || !strings.Contains(p.Problems[0].Message, "cpu or memory of container main cannot change in place: the API server has no subresource pods/resize") {
-		t.Errorf("problems = %v", p.Problems)
-	}
+	expectProblem(t, expect(t, sizedSet(small(), noResize, method(InPlaceOnly))), ProblemNotInPlace,
+		"cpu or memory of container main cannot change in place: the API server has no subresource pods/resize")
 	expect(t, five(method(InPlaceOnly), noResize), updatesA(2))
 }
 
@@ -223,12 +192,7 @@ func rankedSet(p *corev1.Pod, options ...option) *Snapshot {
 
 // inBatch is on its way to r2: base is updated, main waits.
 func inBatch(p *corev1.Pod) {
-	change := &inplace.Change{Images: map[string]string{"main": "app:2", "base": "base:2"}}
-	p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, "web-r2", now.Add(-time.Minute)).State.String()
-	label(apps.LabelRevision, "web-r2")(p)
-	label(apps.LabelTemplateHash, revision.Short("web-r2"))(p)
-	state(apps.StateUpdating)(p)
-	out(2, time.Minute)(p)
+	begun(2, &inplace.Change{Images: map[string]string{"main": "app:2", "base": "base:2"}})(p)
 	p.Spec.Containers[1].Image = "base:2"
 	p.Generation++
 }
@@ -245,11 +209,7 @@ const nextA = "continue a (NextContainers)"
 // TestPrioritySteps leads one Pod from the first containers to the next.
 func TestPrioritySteps(t *testing.T) {
 	two := hasBase
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"begins like any other", rankedSet(pod("a", 1, two)), []string{updatesA(2)}},
 		{"the first restarts", rankedSet(pod("a", 1, two, inBatch)), nil},
 		{"the first is not ready", rankedSet(pod("a", 1, two, inBatch, baseRuns(false))), nil},
@@ -264,14 +224,9 @@ func TestPrioritySteps(t *testing.T) {
 			[]string{"update a (InPlaceUpdate) to Updating revision web-r1"}},
 		{"newer: the next do not begin", rankedSet(pod("a", 1, two, inBatch, baseRuns(true)), toRevision(rev(3, withBase(3)))),
 			[]string{"update a (InPlaceUpdate) to Updating revision web-r3"}},
-		{"newer, metadata only: the rest is still to come, out of service", rankedSet(pod("a", 1, two, inBatch), toRevision(rev(3, withBase(2), func(template map[string]any) {
-			template["metadata"].(map[string]any)["labels"].(map[string]any)["tier"] = "x"
-			template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["image"] = "app:2"
-		}))), []string{"update a (InPlaceUpdate) to Updating revision web-r3"}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
+		{"newer, metadata only: the rest is still to come, out of service", rankedSet(pod("a", 1, two, inBatch), toRevision(rev(3, withBase(2), onlyLabel, withImage("app:2")))),
+			[]string{"update a (InPlaceUpdate) to Updating revision web-r3"}},
+	})
 }
 
 // TestPriorityWaitIsTold: which Pod, which container, what waits for it, since when.
@@ -300,9 +255,7 @@ func TestPriorityUnreadable(t *testing.T) {
 		}))
 	}
 	p := expect(t, snap(1, odd(1), odd(2), method(InPlaceIfPossible), with(pod("a", 1, hasBase))), updatesA(2))
-	if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemPriority || !strings.Contains(p.Problems[0].Message, "of container base in spec.template is not a whole number") {
-		t.Errorf("problems = %v", p.Problems)
-	}
+	expectProblem(t, p, ProblemPriority, "of container base in spec.template is not a whole number")
 }
 
 // TestDigestOfAResize: what a resize waits for changes the digest.

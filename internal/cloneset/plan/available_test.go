@@ -24,7 +24,7 @@ func TestAvailable(t *testing.T) {
 		{"ready and Normal", pod("a", 1), true, 0},
 		{"no state label", pod("a", 1, state("")), true, 0},
 		{"no condition of ours", pod("a", 1, noGate), true, 0},
-		{"not ready", pod("a", 1, notReady0), false, 0},
+		{"not ready", pod("a", 1, unready), false, 0},
 		{"out of its endpoints", pod("a", 1, out(1, time.Hour)), false, 0},
 		{"ready for too short a time", pod("a", 1, readyFor(59*time.Second)), false, time.Second},
 		{"ready for long enough", pod("a", 1, readyFor(time.Minute)), true, 0},

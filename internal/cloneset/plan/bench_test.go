@@ -22,7 +22,7 @@ func busySet(n int, options ...option) *Snapshot {
 		revision := 1 + i%2
 		switch i % 20 {
 		case 1:
-			options = append(options, state(apps.StatePreparingNormal), notReady0)
+			options = append(options, state(apps.StatePreparingNormal), unready)
 		case 2:
 			options = append(options, state(apps.StatePreparingUpdate))
 			revision = 1

@@ -34,16 +34,28 @@ func rev(n int, edits ...func(template map[string]any)) *revision.Revision {
 	return &revision.Revision{Name: fmt.Sprintf("web-r%d", n), Number: int64(n), Template: template}
 }
 
+// mainOf is the first container of a template.
+func mainOf(template map[string]any) map[string]any {
+	return template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
+}
+
+func labelsOf(template map[string]any) map[string]any {
+	return template["metadata"].(map[string]any)["labels"].(map[string]any)
+}
+
+func withImage(image string) func(template map[string]any) {
+	return func(template map[string]any) { mainOf(template)["image"] = image }
+}
+
 // newEnv is a change that only a new Pod can have.
 func newEnv(template map[string]any) {
-	container := template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
-	container["env"] = []any{map[string]any{"name": "A", "value": "1"}}
+	mainOf(template)["env"] = []any{map[string]any{"name": "A", "value": "1"}}
 }
 
 // onlyLabel keeps the image of the first revision and adds a label.
 func onlyLabel(template map[string]any) {
-	template["metadata"].(map[string]any)["labels"].(map[string]any)["tier"] = "front"
-	template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["image"] = "app:1"
+	labelsOf(template)["tier"] = "front"
+	withImage("app:1")(template)
 }
 
 type option func(*Snapshot)
@@ -158,7 +170,7 @@ func conditionSince(kind corev1.PodConditionType, status corev1.ConditionStatus,
 	}
 }
 
-func notReady0(p *corev1.Pod) { condition(corev1.PodReady, corev1.ConditionFalse, "")(p) }
+func unready(p *corev1.Pod) { condition(corev1.PodReady, corev1.ConditionFalse, "")(p) }
 
 func readyFor(d time.Duration) podOption {
 	return conditionSince(corev1.PodReady, corev1.ConditionTrue, "", now.Add(-d))
@@ -199,7 +211,7 @@ func restarts(n int32) podOption {
 
 // pending has neither a node nor a container.
 func pending(p *corev1.Pod) {
-	notReady0(p)
+	unready(p)
 	p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses = "", corev1.PodPending, nil
 }
 
@@ -215,16 +227,20 @@ func out(n int, ago time.Duration) podOption {
 	return conditionSince(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse, rev(n).Name, now.Add(-ago))
 }
 
+// begun is in an update to rN, whose record is written.
+func begun(n int, change *inplace.Change) podOption {
+	return func(p *corev1.Pod) {
+		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, rev(n).Name, now.Add(-time.Minute)).State.String()
+		p.Labels[apps.LabelRevision], p.Labels[apps.LabelTemplateHash] = rev(n).Name, revision.Short(rev(n).Name)
+		state(apps.StateUpdating)(p)
+		out(n, time.Minute)(p)
+	}
+}
+
 // updating is on its way to rN in place, and the kubelet has done nothing yet.
 func updating(n int) podOption {
 	return func(p *corev1.Pod) {
-		change := &inplace.Change{Images: map[string]string{"main": fmt.Sprintf("app:%d", n)}}
-		record := inplace.Begin(p, change, rev(n).Name, now.Add(-time.Minute)).State
-		p.Annotations[apps.AnnotationInPlaceUpdateState] = record.String()
-		label(apps.LabelRevision, rev(n).Name)(p)
-		label(apps.LabelTemplateHash, revision.Short(rev(n).Name))(p)
-		state(apps.StateUpdating)(p)
-		out(n, time.Minute)(p)
+		begun(n, &inplace.Change{Images: map[string]string{"main": fmt.Sprintf("app:%d", n)}})(p)
 		p.Spec.Containers[0].Image = fmt.Sprintf("app:%d", n)
 		p.Generation++
 	}
@@ -274,6 +290,11 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 	return p
 }
 
+// count counts the actions that match.
+func count(p Plan, match func(Action) bool) int {
+	return len(slices.DeleteFunc(slices.Clone(p.Actions), func(a Action) bool { return !match(a) }))
+}
+
 // planCase is a snapshot, and the actions of its plan.
 type planCase struct {
 	name string
@@ -285,6 +306,27 @@ func expectEach(t *testing.T, cases []planCase) {
 	t.Helper()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { expect(t, c.s, c.want...) })
+	}
+}
+
+// expectProblem: a plan has this one problem, and its message names the parts.
+func expectProblem(t *testing.T, p Plan, reason string, parts ...string) {
+	t.Helper()
+	if len(p.Problems) != 1 || p.Problems[0].Reason != reason {
+		t.Fatalf("problems = %v, want %s", p.Problems, reason)
+	}
+	for _, part := range parts {
+		if !strings.Contains(p.Problems[0].Message, part) {
+			t.Errorf("message %q lacks %q", p.Problems[0].Message, part)
+		}
+	}
+}
+
+// expectRequeue: the next pass is due then; with 0 nothing is due.
+func expectRequeue(t *testing.T, p Plan, in time.Duration) {
+	t.Helper()
+	if (in == 0) != p.RequeueAt.IsZero() || (in != 0 && !p.RequeueAt.Equal(now.Add(in))) {
+		t.Errorf("RequeueAt = %v, want in %v", p.RequeueAt, in)
 	}
 }
 
@@ -311,15 +353,15 @@ func soundness(s *Snapshot, p Plan) error {
 		if a.Pod.DeletionTimestamp != nil {
 			return fmt.Errorf("%v: the Pod is terminating", a)
 		}
-		if err := held(s, a); err != nil {
+		if err := bypassed(s, a); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// blocked returns an error if an action takes a Pod past a hook that holds it.
-func held(s *Snapshot, a Action) error {
+// bypassed returns an error if an action takes a Pod past a hook that holds it.
+func bypassed(s *Snapshot, a Action) error {
 	at := apps.LifecycleState(a.Pod.Labels[apps.LabelLifecycleState])
 	hooked := func(hook lifecycle.Hook) bool { return hook.Holds(a.Pod.Labels, a.Pod.Finalizers) }
 	changes := a.Verb == Update || a.Verb == Continue

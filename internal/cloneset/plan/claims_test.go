@@ -105,11 +105,7 @@ func sparing(s *Snapshot, a Action) error {
 
 // TestClaimsAreReused: the next Pod takes over claims whose Pod is gone.
 func TestClaimsAreReused(t *testing.T) {
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"none there", snap(1, templates("data")), []string{create1}},
 		{"in the order of their names, before new ones", snap(3, claims("y", "x")), []string{createFor("x"), createFor("y"), create1}},
 		{"no more than are missing", snap(1, claims("y", "x")), []string{createFor("x")}},
@@ -123,10 +119,7 @@ func TestClaimsAreReused(t *testing.T) {
 		{"not one whose Pod was released and runs on", snap(1, claims("x"), releasedInstance("x")), []string{create1}},
 		{"not one whose name does not bear its label out", snap(1, templates("data"), withClaims(claim("data", "x",
 			func(c *corev1.PersistentVolumeClaim) { c.Labels[apps.LabelInstanceID] = "y" }))), []string{create1}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
+	})
 	p := Make(snap(2, claims("x")))
 	if !p.Actions[1].Taken["x"] {
 		t.Error("a new id may be one that has claims")
@@ -136,11 +129,7 @@ func TestClaimsAreReused(t *testing.T) {
 // TestReplacementWaitsForClaims: while the previous Pod ends, a new Pod would leave the
 // data behind; but the replacement does not wait forever.
 func TestReplacementWaitsForClaims(t *testing.T) {
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"deleted by somebody", snap(1, claims("x"), with(owner("x", gone(time.Minute)))), nil},
 		{"in its last patience", snap(1, claims("x"), with(owner("x", gone(time.Second-endPatience)))), nil},
 		{"for too long", snap(1, claims("x"), with(owner("x", gone(-endPatience)))), []string{create1}},
@@ -153,25 +142,15 @@ func TestReplacementWaitsForClaims(t *testing.T) {
 			state(apps.StatePreparingDelete), annotation(apps.AnnotationLifecycleTimestamp, now.Format(time.RFC3339))))), nil},
 		{"failed, and its hook holds it for long", snap(1, claims("x"), hooks(preDelete()), with(owner("x", failed, finalizers(keyDelete),
 			state(apps.StatePreparingDelete)))), []string{create1}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
-	p := Make(snap(1, claims("x"), with(owner("x", gone(time.Minute)))))
-	if want := now.Add(time.Minute + endPatience); !p.RequeueAt.Equal(want) {
-		t.Errorf("RequeueAt = %v, want %v, when the patience is over", p.RequeueAt, want)
-	}
+	})
+	expectRequeue(t, Make(snap(1, claims("x"), with(owner("x", gone(time.Minute))))), time.Minute+endPatience)
 }
 
 // TestClaimsGoWithTheirPod: whenever the controller itself wants the Pod deleted.
 func TestClaimsGoWithTheirPod(t *testing.T) {
 	del := func(reason string) string { return "delete web-x (" + reason + ") claim data-web-x" }
 	released := owner("x", state(apps.StatePreparingDelete))
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"scale in", snap(0, claims("x"), with(owner("x"))), []string{del("ScaleIn")}},
 		{"all of them", snap(0, templates("data", "log"), withClaims(claim("data", "x"), claim("log", "x")), with(owner("x"))),
 			[]string{del("ScaleIn") + " claim log-web-x"}},
@@ -187,20 +166,13 @@ func TestClaimsGoWithTheirPod(t *testing.T) {
 			[]string{"delete web-x (ScaleIn) claim data-web-x", discard("y")}},
 		{"failed and wanted gone", snap(0, claims("x"), with(owner("x", failed, label(apps.LabelSpecifiedDelete, "true")))), []string{del("PodEnded")}},
 		{"the set is going", snap(0, claims("x"), noReuse, with(owner("x")), func(s *Snapshot) { s.Deleting = true }), nil},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
+	})
 }
 
 // TestDeletionIsFinished: a terminating Pod shows the next leader whether the controller
 // wanted it deleted; without a sign the claims stay.
 func TestDeletionIsFinished(t *testing.T) {
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"no sign", snap(0, claims("x"), with(owner("x", terminating))), nil},
 		{"specified", snap(0, claims("x"), with(owner("x", terminating, label(apps.LabelSpecifiedDelete, "true")))), []string{discard("x")}},
 		{"named in podsToDelete", snap(0, claims("x"), named("web-x"), with(owner("x", terminating))), []string{discard("x")}},
@@ -212,10 +184,7 @@ func TestDeletionIsFinished(t *testing.T) {
 		{"the Pod lives", snap(1, claims("x"), deletedInstance("x"), with(owner("x"))), nil},
 		{"deleted by this process, or released", snap(0, claims("x"), deletedInstance("x"), releasedInstance("x")), []string{discard("x")}},
 		{"nobody has it: it waits", snap(0, claims("x")), nil},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
+	})
 }
 
 // TestDisableClaimReuse: the claims of a dead Pod are deleted, whoever deleted it.
@@ -244,9 +213,8 @@ func TestMissingClaims(t *testing.T) {
 // update, and everything else continues.
 func TestRefusedClaimsCostNoPod(t *testing.T) {
 	p := expect(t, snap(2, templates("data"), claimsRefused, toRevision(rev(2)), maxUnavailable(1), with(owner("x"))))
-	if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemClaims || !p.RequeueAt.Equal(now.Add(time.Minute)) {
-		t.Errorf("problems %v, due %v", p.Problems, p.RequeueAt)
-	}
+	expectProblem(t, p, ProblemClaims)
+	expectRequeue(t, p, time.Minute)
 	expect(t, snap(1, claims("x"), claimsRefused), createFor("x"))
 	expect(t, snap(1, templates("data", "log"), withClaims(claim("data", "x")), claimsRefused))
 	expect(t, snap(0, claims("x"), claimsRefused, with(owner("x"))), "delete web-x (ScaleIn) claim data-web-x")

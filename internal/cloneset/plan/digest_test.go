@@ -29,7 +29,7 @@ func TestDigest(t *testing.T) {
 		"phase":                 phase(corev1.PodFailed),
 		"node":                  on("n2"),
 		"terminating":           terminating,
-		"not ready":             notReady0,
+		"not ready":             unready,
 		"ready for less":        readyFor(time.Second),
 		"restarts":              restarts(1),
 		"in-place condition":    condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse, ""),

@@ -11,9 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // The tests in this file are failures that users of CloneSets have met, as far as a
@@ -25,14 +23,11 @@ var everyState = []apps.LifecycleState{
 
 // lifted reports whether a plan removes the mark of markPodNotReady.
 func lifted(p Plan) bool {
-	for _, a := range p.Actions {
-		if slices.ContainsFunc(a.Conditions, func(c Condition) bool {
+	return slices.ContainsFunc(p.Actions, func(a Action) bool {
+		return slices.ContainsFunc(a.Conditions, func(c Condition) bool {
 			return c.Type == apps.ConditionPodReady && c.Status == corev1.ConditionTrue
-		}) {
-			return true
-		}
-	}
-	return false
+		})
+	})
 }
 
 // TestField_MarkPodNotReadyIsLiftedOnEveryPath: whichever way a Pod left a gate, its
@@ -63,7 +58,7 @@ func TestField_MarkPodNotReadyIsLiftedOnEveryPath(t *testing.T) {
 // is protected again, and is not Normal before preNormal allows it.
 func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
 	template := rev(1, func(template map[string]any) {
-		template["metadata"].(map[string]any)["labels"].(map[string]any)["ready.example.com"] = "no"
+		labelsOf(template)["ready.example.com"] = "no"
 	})
 	h := lifecycle.Hooks{
 		PreNormal:     lifecycle.Hook{Labels: map[string]string{"ready.example.com": "yes", "extra.example.com": "yes"}, Finalizers: []string{"shared/f", keyNormal}},
@@ -160,12 +155,6 @@ func changesUndrained(a Action, wait time.Duration) bool {
 	return !drains || wait > 0
 }
 
-// TestField_EndedPodsAreReplacedAndCleanedUp: see also TestEndedPods.
-func TestField_EndedPodsAreReplacedAndCleanedUp(t *testing.T) {
-	expect(t, snap(1, with(pod("a", 1, phase(corev1.PodFailed)))), create1, "delete a (PodEnded)")
-	expect(t, snap(1, paused, with(pod("a", 1, phase(corev1.PodFailed)))), create1, "delete a (PodEnded)")
-}
-
 // TestField_KubeletRestartDoesNotCostAllPods: all Pods are unready for a moment;
 // deletions and updates stay within maxUnavailable all the same.
 func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
@@ -173,7 +162,7 @@ func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 		t.Run("update "+string(m), func(t *testing.T) {
 			s := snap(20, method(m), toRevision(rev(2)), maxUnavailable(3))
 			for i := range 20 {
-				with(pod(fmt.Sprintf("p%02d", i), 1, notReady0))(s)
+				with(pod(fmt.Sprintf("p%02d", i), 1, unready))(s)
 			}
 			if p := decide(t, s); len(p.Actions) != 3 {
 				t.Errorf("%d Pods are touched, want 3: %v", len(p.Actions), describe(p))
@@ -184,7 +173,7 @@ func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 		s := snap(20, maxUnavailable(3))
 		for i := range 20 {
 			name := fmt.Sprintf("p%02d", i)
-			with(pod(name, 1, notReady0))(s)
+			with(pod(name, 1, unready))(s)
 			s.Spec.PodsToDelete = append(s.Spec.PodsToDelete, name)
 		}
 		if p := decide(t, s); len(p.Actions) != 3 {
@@ -192,12 +181,12 @@ func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 		}
 		// Their replacements are not there yet: no other Pod leaves.
 		for i := range 3 {
-			s.Pods[i] = pod(fmt.Sprintf("q%02d", i), 1, notReady0, created(0))
+			s.Pods[i] = pod(fmt.Sprintf("q%02d", i), 1, unready, created(0))
 		}
 		expect(t, s)
 	})
 	t.Run("a broken Pod can always be replaced, whoever else is broken", func(t *testing.T) {
-		s := snap(3, maxUnavailable(1), named("b"), with(pod("a", 1, notReady0), pod("b", 1, notReady0), pod("c", 1, notReady0)))
+		s := snap(3, maxUnavailable(1), named("b"), with(pod("a", 1, unready), pod("b", 1, unready), pod("c", 1, unready)))
 		expect(t, s, "delete b (SpecifiedDelete)")
 	})
 }
@@ -218,7 +207,7 @@ func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
 		want bool
 	}{
 		{"all", snap(2, to, with(pods(2, "a", "b")...)), true},
-		{"all, though not ready", snap(2, to, with(pod("a", 2, notReady0), pod("b", 2))), true},
+		{"all, though not ready", snap(2, to, with(pod("a", 2, unready), pod("b", 2))), true},
 		{"one old", snap(2, to, with(pod("a", 2), pod("b", 1))), false},
 		{"one missing", snap(2, to, with(pod("a", 2))), false},
 		{"surge", snap(2, to, with(pods(2, "a", "b", "c")...)), false},
@@ -232,35 +221,12 @@ func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
 	}
 }
 
-// TestField_IllegalPartitionIsAnError: see TestParsePercent.
-func TestField_IllegalPartitionIsAnError(t *testing.T) {
-	for _, text := range []string{"", "abc", "%", "5", "-5%"} {
-		if _, err := ParsePercent(text); err == nil {
-			t.Errorf("%q passes for a percentage", text)
-		}
-	}
-}
-
-// TestField_RevisionThatCannotBeReadNeverRecreates: see TestUnreadableRevision.
-func TestField_RevisionThatCannotBeReadNeverRecreates(t *testing.T) {
-	s := five(method(InPlaceIfPossible))
-	s.Revisions["r1"] = &revision.Revision{Name: "web-r1"}
-	expect(t, s)
-}
-
 // TestField_RecordThatCannotBeRead counts as done only if the Pod's status says so, and
 // does not hold the Pod forever.
 func TestField_RecordThatCannotBeRead(t *testing.T) {
 	broken := annotation(apps.AnnotationInPlaceUpdateState, "{")
 	expect(t, snap(1, with(pod("a", 1, updating(1), broken))))
 	expect(t, snap(1, with(pod("a", 1, updating(1), broken, restarted))), "move a (UpdateDone) to Normal InPlaceUpdateReady=True")
-}
-
-// TestField_RegistryPortIsNoTag.
-func TestField_RegistryPortIsNoTag(t *testing.T) {
-	if !inplace.SameImage("registry:5000/name", "registry:5000/name:latest") || inplace.SameImage("registry:5000/name", "registry:5000/other") {
-		t.Error("the port of a registry passes for a tag")
-	}
 }
 
 // TestField_SpecifiedDeleteFalse: only "true" requests a deletion.

@@ -117,7 +117,7 @@ func anyPod(d *dice, name string) *corev1.Pod {
 		restarted(p)
 	}
 	for _, o := range []podOption{
-		pick(d, none, notReady0, readyFor(time.Second), pending, fresh),
+		pick(d, none, unready, readyFor(time.Second), pending, fresh),
 		pick(d, none, state(pick(d, append(everyState, "Nonsense")...))),
 		pick(d, none, registered, finalizers(keyDelete), finalizers(keyUpdate), finalizers(keyNormal, "other/f")),
 		pick(d, none, none, label(apps.LabelSpecifiedDelete, pick(d, "true", "false"))),
@@ -147,12 +147,8 @@ func FuzzMake(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, again := anySnapshot(&dice{data}), anySnapshot(&dice{data})
-		p := Make(s)
-		if err := soundness(s, p); err != nil {
-			t.Error(err)
-		}
-		guard := &watch{s: s}
-		if err := guard.check(p); err != nil {
+		p := decide(t, s)
+		if err := check(s, p); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff(again.Pods, s.Pods); diff != "" {

@@ -49,7 +49,7 @@ func TestReadPods(t *testing.T) {
 // TestPodInfosOfOthers: a snapshot's PodInfos count for its own Pods only.
 func TestPodInfosOfOthers(t *testing.T) {
 	s := snap(2, with(pod("a", 1), pod("b", 1)))
-	s.PodInfos = ReadPods([]*corev1.Pod{pod("a", 1, notReady0), s.Pods[1]}, nil)
+	s.PodInfos = ReadPods([]*corev1.Pod{pod("a", 1, unready), s.Pods[1]}, nil)
 	if got := tally(s); got.Ready != 2 {
 		t.Errorf("%d Pods are ready, want 2", got.Ready)
 	}

@@ -43,8 +43,8 @@ func TestScaleOut(t *testing.T) {
 		{"maxUnavailable nil is no bound", snap(100), 100, 0},
 		{"maxUnavailable", snap(10, limit(Count{Value: 2})), 2, 8},
 		{"maxUnavailable rounds up", snap(9, limit(percent(12))), 2, 7},
-		{"maxUnavailable less those unavailable", snap(10, limit(Count{Value: 3}), with(pod("a", 1), pod("b", 1, fresh), pod("c", 1, notReady0))), 1, 6},
-		{"maxUnavailable used up", snap(10, limit(Count{Value: 1}), with(pod("a", 1, notReady0))), 0, 9},
+		{"maxUnavailable less those unavailable", snap(10, limit(Count{Value: 3}), with(pod("a", 1), pod("b", 1, fresh), pod("c", 1, unready))), 1, 6},
+		{"maxUnavailable used up", snap(10, limit(Count{Value: 1}), with(pod("a", 1, unready))), 0, 9},
 		{"minReadySeconds counts", snap(10, limit(Count{Value: 1}), minReady, with(pod("a", 1, readyFor(59*time.Second)))), 0, 9},
 		{"minReadySeconds over", snap(10, limit(Count{Value: 1}), minReady, with(pod("a", 1, readyFor(time.Minute)))), 1, 8},
 		{"PreparingDelete holds a place", snap(2, with(pod("a", 1), pod("b", 1, state(apps.StatePreparingDelete), label(apps.LabelSpecifiedDelete, "true"), finalizers(keyDelete))), hooks(preDelete())), 0, 0},
@@ -55,13 +55,7 @@ func TestScaleOut(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			p := decide(t, test.s)
-			got := 0
-			for _, a := range p.Actions {
-				if a.Verb == Create {
-					got++
-				}
-			}
-			if got != test.creates || p.ScaleUpLimited != test.limited {
+			if got := count(p, func(a Action) bool { return a.Verb == Create }); got != test.creates || p.ScaleUpLimited != test.limited {
 				t.Errorf("creates %d, limited %d; want %d, %d", got, p.ScaleUpLimited, test.creates, test.limited)
 			}
 		})
@@ -69,10 +63,7 @@ func TestScaleOut(t *testing.T) {
 	if p := Make(snap(9, starts(4))); !p.More {
 		t.Error("a pass that stopped for its starts asks for no other one")
 	}
-	wait := Make(snap(10, limit(Count{Value: 1}), minReady, with(pod("a", 1, readyFor(50*time.Second)))))
-	if !wait.RequeueAt.Equal(now.Add(10 * time.Second)) {
-		t.Errorf("RequeueAt = %v, want when the Pod will be available", wait.RequeueAt)
-	}
+	expectRequeue(t, Make(snap(10, limit(Count{Value: 1}), minReady, with(pod("a", 1, readyFor(50*time.Second))))), 10*time.Second)
 }
 
 // TestRevisionOfNewPods: those that the partition keeps at the old revision come first.
@@ -89,11 +80,7 @@ func TestRevisionOfNewPods(t *testing.T) {
 
 func TestScaleIn(t *testing.T) {
 	del := func(name string) string { return "delete " + name + " (ScaleIn)" }
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"surplus", snap(1, with(pods(1, "a", "b", "c")...)), []string{del("a"), del("b")}},
 		{"to nothing", snap(0, with(pods(1, "a", "b")...)), []string{del("a"), del("b")}},
 		{"a hook holds", snap(1, hooks(preDelete()), with(pod("a", 1, finalizers(keyDelete)), pod("b", 1))),
@@ -104,15 +91,12 @@ func TestScaleIn(t *testing.T) {
 			[]string{"move a (Conditions) KruisePodReady=False"}},
 		{"ready Pods only as the budget allows", snap(4, maxUnavailable(1), with(pod("a", 1), pod("b", 1), pod("c", 1), pod("d", 1, fresh), pod("e", 1, fresh))),
 			[]string{"move e (Conditions) InPlaceUpdateReady=True KruisePodReady=True", del("d")}},
-		{"not while a named Pod waits", snap(3, maxUnavailable(0), maxSurge(1), named("d"), with(pods(1, "a", "b", "c")...), with(pod("d", 1, notReady0), pod("e", 1, notReady0))),
+		{"not while a named Pod waits", snap(3, maxUnavailable(0), maxSurge(1), named("d"), with(pods(1, "a", "b", "c")...), with(pod("d", 1, unready), pod("e", 1, unready))),
 			[]string{"delete d (SpecifiedDelete)", del("e")}},
-		{"not while a named Pod waits for its budget", snap(3, maxUnavailable(0), named("d"), with(pods(1, "a", "b", "d")...), with(pod("e", 1, notReady0))), nil},
-		{"a Pod that has another action now is not spared", snap(1, with(pod("a", 1), pod("b", 1, state(apps.StateUpdated), notReady0))),
+		{"not while a named Pod waits for its budget", snap(3, maxUnavailable(0), named("d"), with(pods(1, "a", "b", "d")...), with(pod("e", 1, unready))), nil},
+		{"a Pod that has another action now is not spared", snap(1, with(pod("a", 1), pod("b", 1, state(apps.StateUpdated), unready))),
 			[]string{"delete b (ScaleIn)"}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
+	})
 }
 
 // TestDeleteBudget: ready Pods are removed only as far as maxUnavailable and the surplus
@@ -137,15 +121,9 @@ func TestDeleteBudget(t *testing.T) {
 				with(pod(fmt.Sprintf("r%d", i), 1, label(apps.LabelSpecifiedDelete, "true")))(s)
 			}
 			for i := range test.broken {
-				with(pod(fmt.Sprintf("x%d", i), 1, notReady0))(s)
+				with(pod(fmt.Sprintf("x%d", i), 1, unready))(s)
 			}
-			got := 0
-			for _, a := range decide(t, s).Actions {
-				if a.Reason == ReasonSpecified {
-					got++
-				}
-			}
-			if got != test.want {
+			if got := count(decide(t, s), func(a Action) bool { return a.Reason == ReasonSpecified }); got != test.want {
 				t.Errorf("%d named Pods go, want %d", got, test.want)
 			}
 		})
@@ -158,12 +136,12 @@ func TestVictimOrder(t *testing.T) {
 		name         string
 		first, later *corev1.Pod
 	}{
-		{"unassigned before assigned", pod("b", 1, pending), pod("a", 1, phase(corev1.PodPending), notReady0)},
-		{"Pending before Unknown", pod("b", 1, phase(corev1.PodPending), notReady0), pod("a", 1, phase(corev1.PodUnknown), notReady0)},
-		{"Unknown before Running", pod("b", 1, phase(corev1.PodUnknown), notReady0), pod("a", 1, notReady0)},
+		{"unassigned before assigned", pod("b", 1, pending), pod("a", 1, phase(corev1.PodPending), unready)},
+		{"Pending before Unknown", pod("b", 1, phase(corev1.PodPending), unready), pod("a", 1, phase(corev1.PodUnknown), unready)},
+		{"Unknown before Running", pod("b", 1, phase(corev1.PodUnknown), unready), pod("a", 1, unready)},
 		{"not available before available", pod("b", 1, readyFor(0)), pod("a", 1, readyFor(time.Hour))},
 		{"not available though ready", pod("b", 1, state(apps.StatePreparingNormal)), pod("a", 1)},
-		{"not ready before ready", pod("b", 1, notReady0), pod("a", 1, readyFor(0))},
+		{"not ready before ready", pod("b", 1, unready), pod("a", 1, readyFor(0))},
 		{"lower cost first", pod("b", 1, annotation(corev1.PodDeletionCost, "-5")), pod("a", 1)},
 		{"cost defaults to 0", pod("b", 1), pod("a", 1, annotation(corev1.PodDeletionCost, "1"))},
 		{"an unreadable cost is 0", pod("b", 1, annotation(corev1.PodDeletionCost, "dear")), pod("a", 1, annotation(corev1.PodDeletionCost, "1"))},
@@ -222,20 +200,14 @@ func TestOldSurplusGoesFirst(t *testing.T) {
 func TestNamedPods(t *testing.T) {
 	marked := label(apps.LabelSpecifiedDelete, "true")
 	goes := "delete b (SpecifiedDelete)"
-	for name, s := range map[string]*Snapshot{
-		"podsToDelete": snap(3, named("b", "gone", "b"), with(pods(1, "a", "b", "c")...)),
-		"label":        snap(3, with(pod("a", 1), pod("b", 1, marked), pod("c", 1))),
-	} {
-		t.Run(name, func(t *testing.T) { expect(t, s, goes) })
-	}
-	t.Run("the replacement comes", func(t *testing.T) {
-		expect(t, snap(3, named("b"), with(pod("a", 1), pod("b", 1, terminating), pod("c", 1))), create1)
-	})
-	t.Run("with fewer replicas it is the victim", func(t *testing.T) {
-		expect(t, snap(2, named("b"), with(pods(1, "a", "b", "c")...)), goes)
-	})
-	t.Run("within maxUnavailable", func(t *testing.T) {
-		expect(t, snap(3, maxUnavailable(1), named("a", "b"), with(pods(1, "a", "b", "c")...)), "delete a (SpecifiedDelete)")
+	expectEach(t, []planCase{
+		{"the replacement comes", snap(3, named("b"), with(pod("a", 1), pod("b", 1, terminating), pod("c", 1))), []string{create1}},
+		{"with fewer replicas it is the victim", snap(2, named("b"), with(pods(1, "a", "b", "c")...)), []string{goes}},
+		{"within maxUnavailable", snap(3, maxUnavailable(1), named("a", "b"), with(pods(1, "a", "b", "c")...)), []string{"delete a (SpecifiedDelete)"}},
+		{"surge only for what maxUnavailable does not cover", snap(3, maxUnavailable(1), maxSurge(1), named("a", "b"), with(pods(1, "a", "b", "c")...)),
+			[]string{create1, "delete a (SpecifiedDelete)"}},
+		{"podsToDelete", snap(3, named("b", "gone", "b"), with(pods(1, "a", "b", "c")...)), []string{goes}},
+		{"label", snap(3, with(pod("a", 1), pod("b", 1, marked), pod("c", 1))), []string{goes}},
 	})
 	t.Run("with surge the replacement comes first", func(t *testing.T) {
 		s := snap(2, maxUnavailable(0), maxSurge(1), named("b"), with(pods(1, "a", "b")...))
@@ -244,10 +216,6 @@ func TestNamedPods(t *testing.T) {
 		expect(t, s, "move c (Conditions) InPlaceUpdateReady=True KruisePodReady=True")
 		s.Pods[2] = pod("c", 1)
 		expect(t, s, goes)
-	})
-	t.Run("surge only for what maxUnavailable does not cover", func(t *testing.T) {
-		expect(t, snap(3, maxUnavailable(1), maxSurge(1), named("a", "b"), with(pods(1, "a", "b", "c")...)),
-			create1, "delete a (SpecifiedDelete)")
 	})
 	t.Run("through the hook", func(t *testing.T) {
 		s := snap(3, named("b"), hooks(preDelete()), with(pod("a", 1), pod("b", 1, finalizers(keyDelete)), pod("c", 1)))
@@ -273,11 +241,7 @@ func TestPreparingDeleteCounts(t *testing.T) {
 	hooked := hooks(preDelete())
 	specified := label(apps.LabelSpecifiedDelete, "true")
 	restored := "move b (ScaleInCancelled) to PreparingNormal"
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"counted, not needed", snap(1, hooked, with(pod("a", 1), leaving())), nil},
 		{"counted, needed again", snap(2, hooked, with(pod("a", 1), leaving())), []string{restored}},
 		{"counted, specified: not replaced yet", snap(2, hooked, with(pod("a", 1), leaving(specified))), nil},
@@ -287,10 +251,7 @@ func TestPreparingDeleteCounts(t *testing.T) {
 		{"excluded, specified: replaced at once", snap(2, hooked, excludePreparing, with(pod("a", 1), leaving(specified))), []string{create1}},
 		{"excluded, its surplus costs nobody else", snap(1, hooked, excludePreparing, with(pod("a", 1), leaving())), nil},
 		{"named after the fact: not restored", snap(2, hooked, named("b"), with(pod("a", 1), leaving())), nil},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
+	})
 }
 
 // TestOrderOfAPass: Pods whose removal was cancelled return before anything is created,
@@ -300,7 +261,7 @@ func TestOrderOfAPass(t *testing.T) {
 		pod("a", 1),
 		pod("b", 1, state(apps.StatePreparingDelete), finalizers(keyDelete)),
 		pod("c", 1, state(apps.StatePreparingDelete), label(apps.LabelSpecifiedDelete, "true")),
-		pod("d", 1, notReady0),
+		pod("d", 1, unready),
 	))
 	// b returns, c holds a place until it is gone, so nothing is created yet.
 	expect(t, s, "move b (ScaleInCancelled) to PreparingNormal", "delete c (PreDeleteReleased)")
@@ -317,6 +278,7 @@ func TestEndedPods(t *testing.T) {
 	if b := waiting(s); len(b) != 1 || b[0].Pod != "c" {
 		t.Errorf("blocked = %v", b)
 	}
+	expect(t, snap(1, paused, with(pod("a", 1, phase(corev1.PodFailed)))), create1, "delete a (PodEnded)")
 }
 
 // TestRestoredCountsAsUnderWay: a restored Pod may have changed, and be deleted all the
@@ -324,7 +286,7 @@ func TestEndedPods(t *testing.T) {
 func TestRestoredCountsAsUnderWay(t *testing.T) {
 	two := func(first podOption) *Snapshot {
 		return snap(2, method(InPlaceIfPossible), maxUnavailable(1), toRevision(rev(2)), hooks(preDelete()),
-			with(pod("a", 1, first, finalizers(keyDelete)), pod("b", 1, notReady0, finalizers(keyDelete))))
+			with(pod("a", 1, first, finalizers(keyDelete)), pod("b", 1, unready, finalizers(keyDelete))))
 	}
 	expect(t, two(state(apps.StatePreparingDelete)), "move a (ScaleInCancelled) to PreparingNormal")
 	expect(t, two(state(apps.StatePreparingNormal)), "move a (Scheduled) to Normal",

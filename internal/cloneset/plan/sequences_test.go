@@ -65,7 +65,7 @@ func rollouts() []rollout {
 		{"in place where it cannot be", 6, []option{inPlace, hooked, toRevision(rev(2, newEnv))}, nil, allNew},
 		{"on delete", 6, []option{method(OnDelete)}, nil, map[string]int{"web-r1": 6}},
 		{"paused", 6, []option{paused, maxSurge(2)}, nil, map[string]int{"web-r1": 6}},
-		{"one broken Pod", 6, []option{inPlace, func(s *Snapshot) { notReady0(s.Pods[3]) }}, nil, allNew},
+		{"one broken Pod", 6, []option{inPlace, func(s *Snapshot) { unready(s.Pods[3]) }}, nil, allNew},
 		{"rolled back on the way", 6, []option{inPlace, hooked, maxUnavailable(2)}, func(s *Snapshot) { toRevision(rev(1))(s) }, map[string]int{"web-r1": 6}},
 		{"recreate, rolled back on the way", 6, []option{preDeleteOnly, maxUnavailable(2)}, func(s *Snapshot) { toRevision(rev(1))(s) }, map[string]int{"web-r1": 6}},
 		{"a third revision on the way", 6, []option{inPlace, hooked, maxUnavailable(2)}, func(s *Snapshot) { toRevision(rev(3))(s) }, map[string]int{"web-r3": 6}},
@@ -88,17 +88,8 @@ func (r rollout) snapshot() *Snapshot {
 	return snap(r.replicas, append([]option{toRevision(rev(2)), with(list...), maxUnavailable(1)}, r.options...)...)
 }
 
-// watch checks each step against what users are promised.
-type watch struct {
-	s *Snapshot
-}
-
-// serving counts available Pods as the planner does.
-func (w *watch) serving() int { return tally(w.s).Available }
-
-// check returns what a plan breaks before it is executed.
-func (w *watch) check(p Plan) error {
-	s := w.s
+// check returns what a plan breaks, before it is executed, of what users are promised.
+func check(s *Snapshot, p Plan) error {
 	taken, made := 0, 0
 	for _, a := range p.Actions {
 		made += one(a.Verb == Create)
@@ -108,7 +99,7 @@ func (w *watch) check(p Plan) error {
 			taken += one(v.available && v.active())
 		}
 	}
-	if left := w.serving() - taken; taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
+	if left := tally(s).Available - taken; taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
 		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
 	}
 	if c := tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
@@ -131,7 +122,7 @@ func takesDown(a Action) bool {
 func run(t *testing.T, r rollout, random *rand.Rand) {
 	t.Helper()
 	s := r.snapshot()
-	w, guard := &world{s: s}, &watch{s: s}
+	w := &cluster{s: s}
 	editAt := 3
 	if random != nil {
 		editAt = random.Intn(12)
@@ -141,7 +132,7 @@ func run(t *testing.T, r rollout, random *rand.Rand) {
 			r.edit(s)
 		}
 		p := decide(t, s)
-		if err := guard.check(p); err != nil {
+		if err := check(s, p); err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}
 		w.carryOut(p)

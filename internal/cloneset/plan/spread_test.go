@@ -72,7 +72,7 @@ func TestSpreadConstraints(t *testing.T) {
 			[]option{spread(zoneKey), byTier}, "q2"},
 		{"a node without the label is in no domain", 1, placed("x1 x1 x1 a1"), []option{spread(zoneKey)}, "p03"},
 		{"cost comes first", 1, append(placed("a1 a1"), pod("q", 1, on("b1"), annotation(corev1.PodDeletionCost, "-1"))), []option{spread(zoneKey)}, "q"},
-		{"what goes first counts as gone", 2, append(placed("a1 a1 b1"), pod("q", 1, on("a1"), notReady0)), []option{spread(zoneKey)}, "q p00"},
+		{"what goes first counts as gone", 2, append(placed("a1 a1 b1"), pod("q", 1, on("a1"), unready)), []option{spread(zoneKey)}, "q p00"},
 		{"what leaves already does not count", 1, append(placed("a1 b1 b1"), pod("q1", 1, on("a1"), state(apps.StatePreparingDelete)),
 			pod("q2", 1, on("a1"), state(apps.StatePreparingDelete))), []option{spread(zoneKey)}, "p01"},
 		{"by node without constraints", 2, placed("n1 n2 n2 n2 n3"), nil, "p01 p02"},
@@ -101,7 +101,7 @@ func TestScaleInStaysEven(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snap(3, append(options, spread(zoneKey), zones, with(placed("a1 a1 a1 b1 b2 b3 c1 c2 c2", finalizers(keyDelete))...))...)
-			w := &world{s: s}
+			w := &cluster{s: s}
 			for range 20 {
 				w.carryOut(decide(t, s))
 				if counts := perZone(s); slices.Max(counts)-slices.Min(counts) > 1 {

@@ -43,10 +43,7 @@ func TestMethods(t *testing.T) {
 	expect(t, five(method(InPlaceOnly)), updatesA(2))
 	expect(t, five(method(OnDelete)))
 	expect(t, five(method(OnDelete), with(pod("e2", 1)), func(s *Snapshot) { s.Pods = s.Pods[1:4] }), create2, create2)
-	p := expect(t, five(method(InPlaceOnly), unlike))
-	if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemNotInPlace || !strings.Contains(p.Problems[0].Message, "containers[main].env") {
-		t.Errorf("problems = %v, want one that names the field", p.Problems)
-	}
+	expectProblem(t, expect(t, five(method(InPlaceOnly), unlike)), ProblemNotInPlace, "containers[main].env")
 }
 
 func TestPartitionHolds(t *testing.T) {
@@ -80,23 +77,19 @@ func TestPaused(t *testing.T) {
 // TestUpdateBudget: available Pods leave while enough others serve; unavailable ones are
 // free, as long as not too many of the new revision are unavailable.
 func TestUpdateBudget(t *testing.T) {
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"two at a time", five(maxUnavailable(2)), []string{recreates("a"), recreates("b")}},
-		{"one is unavailable already", five(with(pod("f", 1, notReady0)), func(s *Snapshot) { s.Pods = append(s.Pods[1:5:5], s.Pods[5]) }),
+		{"one is unavailable already", five(with(pod("f", 1, unready)), func(s *Snapshot) { s.Pods = append(s.Pods[1:5:5], s.Pods[5]) }),
 			[]string{recreates("f")}},
-		{"one new Pod is not available yet", five(func(s *Snapshot) { s.Pods[0] = pod("a", 2, notReady0) }), nil},
+		{"one new Pod is not available yet", five(func(s *Snapshot) { s.Pods[0] = pod("a", 2, unready) }), nil},
 		{"unavailable ones are bounded too", five(maxUnavailable(2), func(s *Snapshot) {
 			for i := range s.Pods {
-				notReady0(s.Pods[i])
+				unready(s.Pods[i])
 			}
 		}), []string{recreates("a"), recreates("b")}},
 		{"unavailable, and the new revision is no better", five(maxUnavailable(2), func(s *Snapshot) {
-			s.Pods[0], s.Pods[1] = pod("a", 2, notReady0), pod("b", 2, notReady0)
-			notReady0(s.Pods[2])
+			s.Pods[0], s.Pods[1] = pod("a", 2, unready), pod("b", 2, unready)
+			unready(s.Pods[2])
 		}), nil},
 		{"missing Pods use the budget", five(func(s *Snapshot) { s.Pods = s.Pods[:4] }), []string{create2}},
 		{"minReadySeconds", five(func(s *Snapshot) { s.Spec.MinReady = time.Minute; s.Pods[0] = pod("a", 2, readyFor(time.Second)) }), nil},
@@ -107,10 +100,7 @@ func TestUpdateBudget(t *testing.T) {
 		{"the last old Pod over replicas is scaled in", snap(3, toRevision(rev(2)), maxUnavailable(0), maxSurge(1), method(InPlaceIfPossible),
 			with(pods(2, "a", "b", "c")...), with(pod("o", 1))), []string{"delete o (ScaleIn)"}},
 		{"in place with surge", five(maxUnavailable(0), maxSurge(1), method(InPlaceIfPossible), with(pod("f", 2))), []string{updatesA(2)}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
+	})
 }
 
 func TestUpdateOrder(t *testing.T) {
@@ -145,11 +135,11 @@ func TestUpdateOrder(t *testing.T) {
 		s    *Snapshot
 		want string
 	}{
-		{"least useful first", snap(5, with(pod("a", 1), pod("b", 1, notReady0), pod("c", 1, phase(corev1.PodUnknown), notReady0),
-			pod("d", 1, phase(corev1.PodPending), notReady0), pod("e", 1, pending))), "e d c b a"},
+		{"least useful first", snap(5, with(pod("a", 1), pod("b", 1, unready), pod("c", 1, phase(corev1.PodUnknown), unready),
+			pod("d", 1, phase(corev1.PodPending), unready), pod("e", 1, pending))), "e d c b a"},
 		{"ties by name", snap(3, with(pods(1, "c", "a", "b")...)), "a b c"},
 		{"weights add up", snap(4, weights, with(pod("a", 1), pod("b", 1, class("silver")), pod("c", 1, class("gold")), pod("d", 1, class("silver"), label("zone", "z")))), "d c b a"},
-		{"readiness before weights", snap(2, weights, with(pod("a", 1, class("gold")), pod("b", 1, notReady0))), "b a"},
+		{"readiness before weights", snap(2, weights, with(pod("a", 1, class("gold")), pod("b", 1, unready))), "b a"},
 		{"trailing number, larger first", snap(4, keys, with(pod("a", 1, label("order", "x-9")), pod("b", 1, label("order", "x-10")), pod("c", 1), pod("d", 1, label("order", "none")))), "b a d c"},
 		{"first listed key wins", snap(3, keys, with(pod("a", 1, label("second", "99")), pod("b", 1, label("order", "1")), pod("c", 1, label("second", "100")))), "b c a"},
 		{"scatter: 3 of 10", snap(10, ten, scattered), "p0 p3 p4 p5 p6 p1 p7 p8 p9 p2"},
@@ -161,7 +151,7 @@ func TestUpdateOrder(t *testing.T) {
 		{"scatter nothing", snap(2, scattered, with(pods(1, "a", "b")...)), "a b"},
 		{"scatter all", snap(2, scattered, with(pod("a", 1, label("app", "db")), pod("b", 1, label("app", "db")))), "a b"},
 		{"scatter one", snap(3, scattered, with(pod("a", 1), pod("b", 1, label("app", "db")), pod("c", 1))), "b a c"},
-		{"begun ones stay first", snap(3, weights, with(pod("a", 1, class("gold")), pod("b", 1, notReady0), pod("c", 1, state(apps.StatePreparingUpdate)))), "c b a"},
+		{"begun ones stay first", snap(3, weights, with(pod("a", 1, class("gold")), pod("b", 1, unready), pod("c", 1, state(apps.StatePreparingUpdate)))), "c b a"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -183,11 +173,7 @@ func TestInPlaceSteps(t *testing.T) {
 	}
 	hooked := hooks(lifecycle.Hooks{InPlaceUpdate: gates(true).InPlaceUpdate})
 	marked := condition(apps.ConditionPodReady, corev1.ConditionFalse, `[{"userAgent":"Lifecycle","key":"preUpdateHook"}]`)
-	tests := []struct {
-		name string
-		s    *Snapshot
-		want []string
-	}{
+	expectEach(t, []planCase{
 		{"no hook", one(pod("a", 1)), []string{updatesA(2)}},
 		{"no state label counts as Normal", one(pod("a", 1, state(""))), []string{updatesA(2)}},
 		{"hook set, but not on the Pod", one(pod("a", 1), hooked), []string{updatesA(2)}},
@@ -221,17 +207,11 @@ func TestInPlaceSteps(t *testing.T) {
 			[]string{"update a (InPlaceUpdate) to Updated KruisePodReady=True revision web-r2"}},
 		{"somebody took the state away, and the kubelet still works", one(pod("a", 1, updating(2), state(""))), nil},
 		{"held, and named for deletion: not led back first", snap(2, inPlace, toRevision(rev(2)), hooked, named("a"), maxUnavailable(1),
-			with(pod("a", 1, state(apps.StatePreparingUpdate), marked), pod("b", 2, created(time.Hour), notReady0))), nil},
+			with(pod("a", 1, state(apps.StatePreparingUpdate), marked), pod("b", 2, created(time.Hour), unready))), nil},
 		{"PreparingDelete is never updated", one(pod("a", 1, state(apps.StatePreparingDelete), label(apps.LabelSpecifiedDelete, "true"), finalizers(keyDelete)),
 			hooks(preDelete())), nil},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, test.s, test.want...) })
-	}
-	p := Make(one(pod("a", 1, out(2, 40*time.Second)), grace(time.Minute)))
-	if !p.RequeueAt.Equal(now.Add(21 * time.Second)) {
-		t.Errorf("RequeueAt = %v, want the end of the grace period", p.RequeueAt)
-	}
+	})
+	expectRequeue(t, Make(one(pod("a", 1, out(2, 40*time.Second)), grace(time.Minute))), 21*time.Second)
 }
 
 // TestRemovedCondition: without its condition, a Pod stays out of service until its update
@@ -284,18 +264,10 @@ func TestNotTooManyAtOnce(t *testing.T) {
 				with(pod(fmt.Sprintf("v%d", i), 1))(s)
 			}
 			p := Make(s)
-			started := 0
-			for _, a := range p.Actions {
-				if a.Verb == Update {
-					started++
-				}
-			}
-			if started != test.want {
+			if started := count(p, func(a Action) bool { return a.Verb == Update }); started != test.want {
 				t.Errorf("%d Pods leave, want %d: %v", started, test.want, p.Actions)
 			}
-			if test.wake > 0 && !p.RequeueAt.Equal(now.Add(test.wake)) {
-				t.Errorf("the next look is at %v, want %v", p.RequeueAt.Sub(now), test.wake)
-			}
+			expectRequeue(t, p, test.wake)
 		})
 	}
 }
@@ -372,9 +344,7 @@ func TestNewerRevisionAtEachStep(t *testing.T) {
 	}
 	t.Run("metadata only, the kubelet still works", func(t *testing.T) {
 		s := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), with(pod("a", 1, updating(2))))
-		toRevision(rev(3, onlyLabel, func(template map[string]any) {
-			template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["image"] = "app:2"
-		}))(s)
+		toRevision(rev(3, onlyLabel, withImage("app:2")))(s)
 		expect(t, s, "update a (InPlaceUpdate) revision web-r3") // stays Updating, out of service
 	})
 }
@@ -412,26 +382,18 @@ func TestUnreadableRevision(t *testing.T) {
 		s.Revisions["r1"] = &revision.Revision{Name: "web-r1", Number: 1}
 	}
 	for _, m := range []Method{InPlaceIfPossible, InPlaceOnly} {
-		p := expect(t, five(method(m), broken))
-		if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemRevision || !strings.Contains(p.Problems[0].Message, "web-r1") {
-			t.Errorf("%s: problems = %v", m, p.Problems)
-		}
+		expectProblem(t, expect(t, five(method(m), broken)), ProblemRevision, "web-r1")
 	}
 	expect(t, five(broken), recreates("a"))
 	gone := func(s *Snapshot) { delete(s.Revisions, "r1") }
 	expect(t, five(method(InPlaceIfPossible), gone), recreates("a"))
-	if p := expect(t, five(method(InPlaceOnly), gone)); len(p.Problems) != 1 || p.Problems[0].Reason != ProblemNotInPlace {
-		t.Errorf("problems = %v", p.Problems)
-	}
+	expectProblem(t, expect(t, five(method(InPlaceOnly), gone)), ProblemNotInPlace)
 }
 
 // TestRefusedTemplate: it costs no Pod, and is reported.
 func TestRefusedTemplate(t *testing.T) {
 	for _, m := range []Method{Recreate, InPlaceIfPossible} {
-		p := expect(t, five(method(m), refused))
-		if len(p.Problems) != 1 || p.Problems[0].Reason != ProblemTemplate {
-			t.Errorf("problems = %v", p.Problems)
-		}
+		expectProblem(t, expect(t, five(method(m), refused)), ProblemTemplate)
 	}
 }
 
@@ -478,11 +440,11 @@ func TestWorkedExample(t *testing.T) {
 	for i := range 10 {
 		all = append(all, pod(fmt.Sprintf("web-%d", i), 1))
 	}
-	all[3] = pod("web-3", 1, notReady0)
+	all[3] = pod("web-3", 1, unready)
 	s := snap(10, maxUnavailable(2), method(InPlaceIfPossible), toRevision(rev(2)), with(all...))
 	expect(t, s, inPlace("web-3"), inPlace("web-0"))
-	s.Pods[0], s.Pods[3] = pod("web-0", 2), pod("web-3", 2, notReady0)
+	s.Pods[0], s.Pods[3] = pod("web-0", 2), pod("web-3", 2, unready)
 	expect(t, s, inPlace("web-1"))
-	s.Pods[1] = pod("web-1", 2, notReady0)
+	s.Pods[1] = pod("web-1", 2, unready)
 	expect(t, s)
 }

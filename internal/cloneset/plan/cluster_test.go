@@ -76,15 +76,15 @@ func setLabels(p *corev1.Pod, labels map[string]*string) {
 	}
 }
 
-// world simulates the cluster: it executes what a plan asks for, and makes the next step
+// cluster simulates the rest of the cluster: it executes what a plan asks for, and makes the next step
 // of each Pod's kubelet and hook operator.
-type world struct {
+type cluster struct {
 	s    *Snapshot
 	made int
 }
 
 // carryOut executes a plan.
-func (w *world) carryOut(p Plan) {
+func (w *cluster) carryOut(p Plan) {
 	for _, a := range p.Actions {
 		switch a.Verb {
 		case Create:
@@ -101,9 +101,9 @@ func (w *world) carryOut(p Plan) {
 }
 
 // step lets one Pod's kubelet or hook operator act; false if neither has anything to do.
-func (w *world) step(p *corev1.Pod) bool { return w.kubelet(p) || w.operator(p) }
+func (w *cluster) step(p *corev1.Pod) bool { return w.kubelet(p) || w.operator(p) }
 
-func (w *world) kubelet(p *corev1.Pod) bool {
+func (w *cluster) kubelet(p *corev1.Pod) bool {
 	defer w.readiness(p)
 	if p.Spec.NodeName == "" || len(p.Status.ContainerStatuses) == 0 {
 		p.Spec.NodeName, p.Status.Phase, p.Status.ObservedGeneration = "n1", corev1.PodRunning, p.Generation
@@ -126,14 +126,14 @@ func (w *world) kubelet(p *corev1.Pod) bool {
 }
 
 // readinessLater is readiness for a Pod whose containers run.
-func (w *world) readinessLater(p *corev1.Pod) {
+func (w *cluster) readinessLater(p *corev1.Pod) {
 	if len(p.Status.ContainerStatuses) > 0 {
 		w.readiness(p)
 	}
 }
 
 // readiness is what the kubelet derives from the readiness gates.
-func (w *world) readiness(p *corev1.Pod) {
+func (w *cluster) readiness(p *corev1.Pod) {
 	ready := corev1.ConditionTrue
 	for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
 		if !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue }) {
@@ -147,7 +147,7 @@ func (w *world) readiness(p *corev1.Pod) {
 }
 
 // operator answers the hook that the Pod waits for.
-func (w *world) operator(p *corev1.Pod) bool {
+func (w *cluster) operator(p *corev1.Pod) bool {
 	f := readPod(p)
 	at := lifecycle.Pod{State: f.state, Labels: p.Labels, Finalizers: p.Finalizers}
 	waiting := lifecycle.Waiting(at, w.s.Spec.Hooks)
@@ -176,7 +176,7 @@ func readPod(p *corev1.Pod) PodInfo {
 // runToEnd runs plans, kubelets and operators until nothing more happens.
 func runToEnd(t testing.TB, s *Snapshot) {
 	t.Helper()
-	w := &world{s: s}
+	w := &cluster{s: s}
 	for range 200 {
 		p := decide(t, s)
 		w.carryOut(p)
@@ -195,7 +195,7 @@ func runToEnd(t testing.TB, s *Snapshot) {
 
 // turn lets each kubelet and operator act: all of them in name order, or two of three in
 // a random order. It reports whether anything moved or is still to come.
-func (w *world) turn(random *rand.Rand) bool {
+func (w *cluster) turn(random *rand.Rand) bool {
 	moved := false
 	order := make([]int, len(w.s.Pods))
 	for i := range order {
