@@ -67,7 +67,6 @@ explore: ## Visit every state of all the explorer's models, at most STATES per m
 FUZZTIME ?= 30s
 fuzz: ## Run each fuzz target for FUZZTIME.
 	$(GO) test ./internal/cloneset/plan -run '^$$' -fuzz '^FuzzMake$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzDiff$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzChange$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzChangeRaw$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzCloneSet$$' -fuzztime $(FUZZTIME)

@@ -53,8 +53,8 @@ func do(pod *corev1.Pod, step Step) string {
 	return strings.Join(slices.Sorted(maps.Keys(step.Images)), " ")
 }
 
-// goOn is the next step, if it is due.
-func goOn(pod *corev1.Pod, now time.Time) string {
+// nextStep is the next step, if it is due.
+func nextStep(pod *corev1.Pod, now time.Time) string {
 	step, ok := Next(pod, now)
 	if !ok {
 		return "-"
@@ -92,23 +92,23 @@ func TestBatches(t *testing.T) {
 	pod := rankedPod()
 	expectText(t, "first", do(pod, Begin(pod, imagesTo("a b c d", 2), "r2", t0)), "a")
 	expectText(t, "waits for", waits(t, pod), "a")
-	expectText(t, "not restarted", goOn(pod, t0), "-")
+	expectText(t, "not restarted", nextStep(pod, t0), "-")
 	ready(pod, "a")
 	unready := running("a", "a:2", 2, t0)
 	unready.Ready = false
 	setStatus(pod, unready)
-	expectText(t, "restarted, not ready", goOn(pod, t0), "-")
+	expectText(t, "restarted, not ready", nextStep(pod, t0), "-")
 	if done, _ := isDone(t, pod, t0.Add(time.Hour)); done {
 		t.Error("done with three containers to go")
 	}
 	ready(pod, "a")
-	expectText(t, "second", goOn(pod, t0.Add(time.Minute)), "b c")
+	expectText(t, "second", nextStep(pod, t0.Add(time.Minute)), "b c")
 	ready(pod, "b")
-	expectText(t, "one of two ready", goOn(pod, t0.Add(time.Minute)), "-")
+	expectText(t, "one of two ready", nextStep(pod, t0.Add(time.Minute)), "-")
 	expectText(t, "waits for", waits(t, pod), "c")
 	ready(pod, "c")
-	expectText(t, "third", goOn(pod, t0.Add(2*time.Minute)), "d")
-	expectText(t, "nothing left", waits(t, pod)+goOn(pod, t0), "-")
+	expectText(t, "third", nextStep(pod, t0.Add(2*time.Minute)), "d")
+	expectText(t, "nothing left", waits(t, pod)+nextStep(pod, t0), "-")
 	if done, _ := isDone(t, pod, t0.Add(time.Hour)); done {
 		t.Error("done before the last container restarted")
 	}
@@ -158,7 +158,7 @@ func TestBatchesOfResources(t *testing.T) {
 	if _, ok := Next(pod, t0); !ok {
 		t.Fatal("the turn of d does not come")
 	}
-	goOn(pod, t0)
+	nextStep(pod, t0)
 	expectText(t, "d has", amounts(containerOf(pod, "d").Resources), "requests.cpu=1")
 }
 
@@ -167,8 +167,8 @@ func TestBatchesRollback(t *testing.T) {
 	for name, steps := range map[string]func(*corev1.Pod){
 		"before the first restarted": func(*corev1.Pod) {},
 		"the first is ready":         func(pod *corev1.Pod) { ready(pod, "a") },
-		"the second has begun":       func(pod *corev1.Pod) { ready(pod, "a"); goOn(pod, t0) },
-		"the second is ready":        func(pod *corev1.Pod) { ready(pod, "a"); goOn(pod, t0); ready(pod, "d") },
+		"the second has begun":       func(pod *corev1.Pod) { ready(pod, "a"); nextStep(pod, t0) },
+		"the second is ready":        func(pod *corev1.Pod) { ready(pod, "a"); nextStep(pod, t0); ready(pod, "d") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := rankedPod()
@@ -177,7 +177,7 @@ func TestBatchesRollback(t *testing.T) {
 			expectText(t, "back", do(pod, Begin(pod, imagesTo("a d", 1), "r1", t0.Add(time.Minute))), "a")
 			ready(pod, "a")
 			if imageOf(pod, "d") != "d:1" {
-				expectText(t, "then", goOn(pod, t0.Add(time.Minute)), "d")
+				expectText(t, "then", nextStep(pod, t0.Add(time.Minute)), "d")
 				ready(pod, "d")
 			}
 			if done, _ := isDone(t, pod, t0.Add(time.Hour)); !done || imageOf(pod, "a")+imageOf(pod, "d") != "a:1d:1" {
@@ -213,27 +213,14 @@ func TestBatchesNewerRevision(t *testing.T) {
 			expectText(t, "first", do(pod, Begin(pod, test.change, "r3", t0.Add(time.Minute))), test.first)
 			expectText(t, "waits for", waits(t, pod), test.waits)
 			ready(pod, "a b")
-			expectText(t, "then", goOn(pod, t0.Add(time.Minute)), test.then)
-			for goOn(pod, t0.Add(time.Minute)) != "-" || waits(t, pod) != "" {
+			expectText(t, "then", nextStep(pod, t0.Add(time.Minute)), test.then)
+			for nextStep(pod, t0.Add(time.Minute)) != "-" || waits(t, pod) != "" {
 				ready(pod, "a b c d")
 			}
 			if imageOf(pod, "d") == "d:1" || imageOf(pod, "a") == "a:1" {
 				t.Errorf("forgotten: %s, %s", imageOf(pod, "a"), imageOf(pod, "d"))
 			}
 		})
-	}
-}
-
-// TestOldNameOutlivesANewerRevision: a container with the old name of its image is
-// measured by its own update, not by a later one of others.
-func TestOldNameOutlivesANewerRevision(t *testing.T) {
-	pod := runningPod()
-	begin(pod, to, "r2", t0)
-	setStatus(pod, running("main", "app:1", 2, t0.Add(time.Second)))
-	begin(pod, &Change{}, "r3", t0.Add(10*time.Second))
-	see(pod)
-	if got, _ := isDone(t, pod, t0.Add(time.Hour)); !got {
-		t.Error("not done although the container was restarted for its update")
 	}
 }
 
@@ -250,7 +237,7 @@ func TestRecordOfOpenKruiseWithBatches(t *testing.T) {
 	if done, _ := isDone(t, pod, t0.Add(time.Hour)); done {
 		t.Error("done with d to go")
 	}
-	expectText(t, "not ready", goOn(pod, t0), "-")
+	expectText(t, "not ready", nextStep(pod, t0), "-")
 	ready(pod, "a")
 	step, ok := Next(pod, t0.Add(time.Minute))
 	if !ok || step.Labels["tier"] != "b" || step.Annotations["note"] != "n" || len(step.Labels) != 1 {

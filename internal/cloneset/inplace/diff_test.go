@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -181,44 +180,4 @@ func TestSameImage(t *testing.T) {
 			t.Errorf("SameImage(%q, %q) = %v, and the other way round", test.b, test.a, got)
 		}
 	}
-}
-
-// FuzzDiff: any two JSON objects are compared without a panic; a template never differs
-// from itself; a possible change leads from one to the other.
-func FuzzDiff(f *testing.F) {
-	seed := func(text string) []byte {
-		data, err := yaml.YAMLToJSON([]byte(text))
-		if err != nil {
-			f.Fatal(err)
-		}
-		return data
-	}
-	f.Add(seed(base), seed(strings.ReplaceAll(base, "app:1", "app:2")))
-	f.Add(seed(base), seed(`spec: {containers: [{name: main}, 1, null, {image: x}]}`))
-	f.Add(seed(sized), seed(strings.ReplaceAll(sized, "100m", "200m")))
-	f.Add(seed(sized), seed(strings.ReplaceAll(sized, "{cpu: 50m}", "[1]")))
-	f.Add([]byte(`{"spec":{"containers":{"name":"x"}}}`), []byte(`{"metadata":{"labels":[1],"annotations":{"a":1}}}`))
-	f.Add([]byte(`{"metadata":3,"spec":null}`), []byte(`{}`))
-	f.Fuzz(func(t *testing.T, a, b []byte) {
-		var from, to map[string]any
-		if err := errors.Join(json.Unmarshal(a, &from), json.Unmarshal(b, &to)); err != nil {
-			return
-		}
-		if change, err := Diff(from, from); err != nil || change.Drains() || len(change.Labels)+len(change.Annotations) > 0 {
-			t.Errorf("a template differs from itself: %+v, %v", change, err)
-		}
-		change, err := Diff(from, to)
-		var refusal *Refusal
-		if err != nil {
-			if !errors.As(err, &refusal) {
-				t.Errorf("an error that is no refusal: %v", err)
-			}
-			return
-		}
-		for _, name := range slices.Sorted(maps.Keys(change.Images)) {
-			if image := images(to)[name]; image != change.Images[name] {
-				t.Errorf("image of %q = %q, want %q", name, change.Images[name], image)
-			}
-		}
-	})
 }

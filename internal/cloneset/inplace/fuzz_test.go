@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
@@ -183,6 +185,10 @@ func checkDiff(from, to map[string]any) error {
 	if none, err := Diff(from, from); err != nil || none.Drains() || len(none.Labels)+len(none.Annotations) > 0 {
 		return errors.Join(fmt.Errorf("a template differs from itself: %v", none), err)
 	}
+	var refusal *Refusal
+	if err != nil && !errors.As(err, &refusal) {
+		return fmt.Errorf("an error that is no refusal: %w", err)
+	}
 	if err != nil || wellFormed(from) != nil || wellFormed(to) != nil {
 		return nil
 	}
@@ -244,6 +250,19 @@ func FuzzChangeRaw(f *testing.F) {
 	f.Add(`{"spec":{"containers":[{"name":"main","image":"app:1"}]}}`, `{"spec":{"containers":[{"name":"main","image":"app:2"},null,[],1]}}`)
 	f.Add(`{"spec":{"containers":[{"image":"app:1"},{"image":"app:1"}]}}`, `{"spec":{"containers":[{"image":"app:2"},{"name":"","image":""}]}}`)
 	f.Add(`{"spec":{"initContainers":[{"name":"p","image":"a","restartPolicy":"Always"}]}}`, `{"spec":{"initContainers":[{"name":"p","image":"b"}]}}`)
+	f.Add(`{"spec":{"containers":{"name":"x"}}}`, `{"metadata":{"labels":[1],"annotations":{"a":1}}}`)
+	f.Add(`{"metadata":3,"spec":null}`, `{}`)
+	for _, edited := range [][2]string{
+		{base, strings.ReplaceAll(base, "app:1", "app:2")}, {base, `spec: {containers: [{name: main}, 1, null, {image: x}]}`},
+		{sized, strings.ReplaceAll(sized, "100m", "200m")}, {sized, strings.ReplaceAll(sized, "{cpu: 50m}", "[1]")},
+	} {
+		a, errA := yaml.YAMLToJSON([]byte(edited[0]))
+		b, errB := yaml.YAMLToJSON([]byte(edited[1]))
+		if err := errors.Join(errA, errB); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(a), string(b))
+	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		from, errA := revision.Decode([]byte(a))
 		to, errB := revision.Decode([]byte(b))
