@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package demo takes CloneSets through their whole life on a real control plane while
+// requests flow, and counts the lost requests: with lifecycle hooks, and without.
+//
+// run.go drives the phases, disturb.go disturbs them; story.go defines what happens to
+// which CloneSet; board.go is what is known of the cluster, and where conditions are
+// awaited; pod.go, panel.go and screen.go are what a person sees of it; report.go is the
+// outcome. The numbers come from package traffic.
 package demo
 
 import (
@@ -7,111 +14,209 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/progress"
-	"github.com/usher-dev/usher/test/demo/view"
+	"github.com/usher-dev/usher/test/cluster/realnode"
+	"github.com/usher-dev/usher/test/cluster/sandbox"
+	"github.com/usher-dev/usher/test/stage"
 )
 
-// Run takes the CloneSets through their life, with hooks, without, or both one after
-// the other, shows it, and ends with a table. When it returns, no process is left, and
-// no file except the logs of a failed run.
-//
-// Errors: *WaitError if something did not happen in time; the cause of ctx if that
-// ended first; otherwise what prevented the demonstration. Lost requests are not an
-// error: see Result.Failed.
-func Run(ctx context.Context, options Options) (Result, error) {
-	o, err := options.withDefaults()
-	if err != nil {
-		return Result{}, err
-	}
-	// The libraries' own logs are not for the audience.
-	log.SetLogger(logr.Discard())
-	s, err := open(ctx, o)
-	if err != nil {
-		return Result{}, err
-	}
-	screen := view.NewScreen(o.Out, o.Getenv, time.Now)
-	d := &demonstration{options: o, stage: s, screen: screen}
-	result, err := d.play(ctx)
-	screen.Hide()
-	if ctx.Err() != nil {
-		screen.Log("", "Interrupted: everything is being stopped.")
-	}
-	if o.Keep && ctx.Err() == nil {
-		err = errors.Join(err, d.keep(ctx))
-	}
-	if closeErr := s.close(ctx); closeErr != nil {
-		err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
-	}
-	if err != nil && ctx.Err() == nil {
-		return result, fmt.Errorf("%w\n\nAll logs are kept in %s", err, s.dir)
-	}
-	return result, errors.Join(err, s.cleanUp())
+// Options configures a demonstration.
+type Options struct {
+	// Out receives all output.
+	Out *os.File
+	// Getenv reads the environment.
+	Getenv func(string) string
+	// KillUsher kills Usher in the middle of every phase and restarts it.
+	KillUsher bool
+	// StopRegistry stops the registry for a while in mid-rollout.
+	StopRegistry bool
+	// Keep leaves the cluster running at the end, until ctx ends.
+	Keep bool
+	// Place is the sandbox that the demo runs in; the demo then starts a real node
+	// there. nil means the development cluster, whose nodes run processes.
+	Place *sandbox.Place
+
+	hooksOnly bool // without the run that has no hooks
+	pace      pace
 }
 
-// open builds and starts everything and shows the progress.
-func open(ctx context.Context, o Options) (*stage, error) {
-	display := progress.Show(o.Out)
-	defer display.Close()
-	// The cluster would also report its end, when the display is gone and the outcome
-	// must come last.
-	opening := &atomic.Bool{}
-	opening.Store(true)
-	defer opening.Store(false)
-	tell := display.Sink()
-	return openStage(ctx, o, func(event progress.Event) {
-		if opening.Load() {
-			tell(event)
-		}
-	})
+// pace is how fast everything is.
+type pace struct {
+	// rate is the number of requests per second to each CloneSet.
+	rate int
+	// cacheDelay is how far callers' caches lag behind the registry; slowMin and slowMax
+	// bound how long slow requests take. The Registrations' propagation must cover both.
+	cacheDelay, slowMin, slowMax, propagation time.Duration
+	// outage is how long the registry is stopped, bound how long a phase may take.
+	outage, bound time.Duration
 }
+
+var usualPace = pace{
+	rate: 500, cacheDelay: time.Second, slowMin: time.Second, slowMax: 2 * time.Second,
+	propagation: 4 * time.Second, outage: 20 * time.Second, bound: 90 * time.Second,
+}
+
+const (
+	nodes         = 2
+	usherLogLines = 15
+	assetsFile    = "assets.json"
+)
 
 // demonstration is a demo on its stage.
 type demonstration struct {
 	options Options
-	stage   *stage
-	screen  *view.Screen
+	*stage.Stage
+	registry *stage.Etcd
+	screen   *screen
+}
+
+// Run takes the CloneSets through their life, with hooks and then without, shows it, and
+// ends with a table. When it returns, no process is left, and no file except the logs of
+// a failed run. Lost requests are not an error: see Result.Failed.
+func Run(ctx context.Context, o Options) (result Result, err error) {
+	if o.pace == (pace{}) {
+		o.pace = usualPace
+	}
+	d := &demonstration{options: o, screen: newScreen(o.Out, o.Getenv)}
+	control := []stage.Step{startCluster, startNodes}
+	if o.Place != nil {
+		control = []stage.Step{d.startRealNode}
+	}
+	return result, stage.Run{
+		Name: "usher-demo", Out: o.Out, Getenv: o.Getenv, Setup: append(control, d.install),
+		Play: func(ctx context.Context, s *stage.Stage) (err error) {
+			d.Stage = s
+			defer d.screen.hide()
+			result, err = d.play(ctx)
+			if err == nil && o.Keep {
+				err = d.keep(ctx)
+			}
+			return err
+		},
+	}.Run(ctx)
+}
+
+func startCluster(ctx context.Context, s *stage.Stage) error {
+	web := checkout.Program{Name: "build web", Module: filepath.Join(s.Root, "test"), Pkg: "./cmd/web", Out: s.Path("images", "web")}
+	return s.StartCluster(ctx, "", s.Usher(), web)
+}
+
+func startNodes(ctx context.Context, s *stage.Stage) error {
+	runtime, err := node.NewProcessRuntime(node.ProcessOptions{
+		Images: node.ProgramDir(s.Path("images"), "v1", "v2"), LogDir: s.Path("containers"),
+	})
+	if err != nil {
+		return err
+	}
+	return s.StartNodes(ctx, runtime, nodes, 0)
+}
+
+// RunReal reruns the demo inside a sandbox, where it starts a real node for its
+// containers. args are the arguments of this program. Its error is sandbox.ErrFailed if
+// the demo inside has already reported what is wrong.
+func RunReal(ctx context.Context, o Options, args []string) error {
+	return sandbox.Session{
+		Prefix: "usher-real-demo-", Args: args, Out: o.Out, Logs: []string{"node/logs"},
+		Prepare: func(ctx context.Context, dir string) error {
+			tell, end := stage.Display(o.Out)
+			defer end()
+			assets, err := realnode.GetAssets(ctx, tell)
+			if err != nil {
+				return err
+			}
+			return stage.Save(assets, dir, assetsFile)
+		},
+	}.Run(ctx)
+}
+
+func (d *demonstration) startRealNode(ctx context.Context, s *stage.Stage) error {
+	var assets realnode.Assets
+	if err := stage.Load(&assets, d.options.Place.Dir, assetsFile); err != nil {
+		return err
+	}
+	if err := s.Usher().Compile(ctx, s.Tell); err != nil {
+		return err
+	}
+	archive, err := images.Pack(ctx, s.Root, s.Dir, s.Tell)
+	if err != nil {
+		return err
+	}
+	_, err = s.StartRealNode(ctx, d.options.Place, realnode.Options{Assets: assets, Images: []string{archive}})
+	return err
+}
+
+// install starts the registry and Usher.
+func (d *demonstration) install(ctx context.Context, s *stage.Stage) (err error) {
+	const task = "etcd (registry)"
+	s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
+	if d.registry, err = s.StartEtcd(ctx, "registry", cluster.EtcdOptions{}); err != nil {
+		return err
+	}
+	s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + d.registry.Endpoint()})
+	if err := s.Install(ctx, namespace); err != nil {
+		return err
+	}
+	registry, err := registryObject(d.registry.Endpoint())
+	if err != nil {
+		return err
+	}
+	if _, err := stage.Apply(ctx, s.Kube, registry); err != nil {
+		return err
+	}
+	if err := s.StartUsher(); err != nil {
+		return err
+	}
+	s.Tell.Tell(progress.Event{Task: "usher", State: progress.Done, Detail: "running with its own rights"})
+	return nil
 }
 
 func (d *demonstration) play(ctx context.Context) (Result, error) {
 	var result Result
-	if d.options.Hooks != HooksOff {
-		on, err := d.run(ctx, true)
+	for _, hooks := range []bool{true, false} {
+		if !hooks && d.options.hooksOnly {
+			break
+		}
+		r, err := newRun(d, hooks)
 		if err != nil {
 			return result, err
 		}
-		result.On = on
-	}
-	if d.options.Hooks != HooksOn {
-		off, err := d.run(ctx, false)
+		played, err := r.play(ctx)
+		if errors.Is(err, errLate) {
+			err = fmt.Errorf("%w%s", err, d.diagnosis(r))
+		}
 		if err != nil {
 			return result, err
 		}
-		result.Off = off
+		result.Runs = append(result.Runs, played)
 	}
-	d.screen.Hide()
-	d.screen.Log(result.write(d.screen.Style())...)
-	return result, d.screen.Err()
+	d.screen.hide()
+	d.screen.log(result.write(d.screen.style())...)
+	return result, d.screen.err()
 }
 
-func (d *demonstration) run(ctx context.Context, hooks bool) (*RunResult, error) {
-	r, err := newRun(d.options, d.stage, d.screen, hooks)
-	if err != nil {
-		return nil, err
+// diagnosis is what is known when something did not happen in time.
+func (d *demonstration) diagnosis(r *run) string {
+	text := ""
+	for _, section := range []struct {
+		title string
+		lines []string
+	}{
+		{"The last state:", r.panel(time.Now()).render(stage.Style{})},
+		{"What the objects say:", r.board.waitingFor()},
+		{"The end of Usher's log (" + d.UsherLog() + "):", process.TailFile(d.UsherLog(), usherLogLines)},
+	} {
+		text += "\n\n" + section.title + "\n    " + strings.Join(section.lines, "\n    ")
 	}
-	result, err := r.play(ctx)
-	var late *WaitError
-	if errors.As(err, &late) {
-		late.State, late.Waiting = r.lastState(), r.board.waitingFor()
-		late.Log, late.LogFile = d.stage.usher.logTail(), d.stage.usher.spec.Log
-	}
-	return result, err
+	return text
 }
 
 // keep brings the first CloneSet back and leaves everything running until ctx ends.
@@ -121,13 +226,14 @@ func (d *demonstration) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.stage.kube.apply(ctx, registration); err != nil {
+	_, err = stage.Apply(ctx, d.Kube, registration)
+	if err == nil {
+		_, err = stage.Apply(ctx, d.Kube, set)
+	}
+	if err != nil {
 		return err
 	}
-	if _, err := d.stage.kube.apply(ctx, set); err != nil {
-		return err
-	}
-	d.screen.Log(strings.Split(fmt.Sprintf(`
+	d.screen.log(fmt.Sprintf(`
 The cluster stays up, with CloneSet %[1]s/%[2]s and its Registration:
 
     export KUBECONFIG=%[3]s
@@ -136,14 +242,7 @@ The cluster stays up, with CloneSet %[1]s/%[2]s and its Registration:
 
 Usher's log:  %[6]s
 Stop it:      Ctrl-C here, or kill %[7]d`,
-		namespace, web.name, d.stage.cluster.Kubeconfig(), d.stage.registry.Endpoint(), prefix,
-		d.stage.usher.spec.Log, os.Getpid()), "\n")...)
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-d.stage.usher.failed:
-		return err
-	case <-d.stage.cluster.Done():
-		return d.stage.cluster.Err()
-	}
+		namespace, web.name, d.Cluster.Kubeconfig(), d.registry.Endpoint(), prefix, d.UsherLog(), os.Getpid()))
+	<-ctx.Done()
+	return context.Cause(ctx)
 }

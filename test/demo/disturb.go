@@ -20,48 +20,47 @@ const (
 )
 
 // stops reports whether the registry is stopped in a phase.
-func (r *run) stops(phase string) bool {
-	return r.options.StopRegistry && r.hooks && phase == phaseInPlace
+func (r *run) stops(name phase) bool {
+	return r.options.StopRegistry && r.hooks && name == phaseInPlace
 }
 
 // disturb does what the options ask for during a phase.
-func (r *run) disturb(ctx context.Context, phase string, acting []*actor) error {
-	if r.stops(phase) {
+func (r *run) disturb(ctx context.Context, name phase, acting []*actor) error {
+	if r.stops(name) {
 		if err := r.stopRegistry(ctx, acting[0].name); err != nil {
 			return err
 		}
 	}
 	if r.options.KillUsher && r.hooks {
-		return r.killUsher(ctx, phase, acting)
+		return r.killUsher(ctx, acting)
 	}
 	return nil
 }
 
 // killUsher kills Usher once an operation is in progress, and restarts it.
-func (r *run) killUsher(ctx context.Context, phase string, acting []*actor) error {
+func (r *run) killUsher(ctx context.Context, acting []*actor) error {
 	names := []string{}
 	for _, a := range acting {
 		names = append(names, a.name)
 	}
-	begun := func() bool { return r.board.underWay(names) }
-	if err := r.board.await(ctx, r.options.Bound, "a Pod to be under way", begun); err != nil {
+	err := r.board.await(ctx, r.options.pace.bound, "a Pod to be under way", func() bool { return r.board.underWay(names...) })
+	if err != nil {
 		return err
 	}
-	random := rand.New(rand.NewPCG(r.options.Seed, uint64(slices.Index(phaseNames(), phase))))
-	if err := pause(ctx, time.Duration(random.Int64N(int64(longestAim)))); err != nil {
+	if err := pause(ctx, rand.N(longestAim)); err != nil {
 		return err
 	}
-	if err := r.stage.usher.kill(); err != nil {
+	if err := r.KillUsher(); err != nil {
 		return err
 	}
-	r.board.say("", "✗  Usher is killed (SIGKILL)")
+	r.board.say("✗  Usher is killed (SIGKILL)")
 	if err := pause(ctx, deadTime); err != nil {
 		return err
 	}
-	if err := r.stage.usher.start(); err != nil {
+	if err := r.StartUsher(); err != nil {
 		return err
 	}
-	r.board.say("", "✓  Usher is started again")
+	r.board.say("✓  Usher is started again")
 	return nil
 }
 
@@ -69,20 +68,20 @@ func (r *run) killUsher(ctx context.Context, phase string, acting []*actor) erro
 // is updated or deleted while nobody can know its registration.
 func (r *run) stopRegistry(ctx context.Context, set string) error {
 	draining := func() bool { return r.board.draining(set) }
-	if err := r.board.await(ctx, r.options.Bound, "a Pod of "+set+" to drain", draining); err != nil {
+	if err := r.board.await(ctx, r.options.pace.bound, "a Pod of "+set+" to drain", draining); err != nil {
 		return err
 	}
 	// A graceful stop would take as long as the whole drain, because its clients watch.
-	if err := r.stage.registry.Kill(); err != nil {
+	if err := r.registry.Kill(); err != nil {
 		return fmt.Errorf("stop the registry: %w", err)
 	}
 	before := r.board.fingerprint()
-	r.announce(fmt.Sprintf("the registry is stopped for %s: no Pod may be updated or deleted now", seconds(r.options.Outage)))
+	r.announce(fmt.Sprintf("the registry is stopped for %s: no Pod may be updated or deleted now", seconds(r.options.pace.outage)))
 	if err := r.watchOutage(ctx); err != nil {
 		return err
 	}
 	after := r.board.fingerprint()
-	if err := r.stage.registry.Restart(ctx); err != nil {
+	if err := r.registry.Restart(ctx); err != nil {
 		return fmt.Errorf("start the registry again: %w", err)
 	}
 	r.announce("")
@@ -90,13 +89,13 @@ func (r *run) stopRegistry(ctx context.Context, set string) error {
 		return fmt.Errorf("pods have changed while the registry was stopped:\n  before: %s\n  after:  %s",
 			strings.Join(before, "\n          "), strings.Join(after, "\n          "))
 	}
-	r.board.say("", "✓  the registry is back; meanwhile no Pod was updated or deleted")
+	r.board.say("✓  the registry is back; meanwhile no Pod was updated or deleted")
 	return nil
 }
 
 // watchOutage waits out the outage and reports what is waited for.
 func (r *run) watchOutage(ctx context.Context) error {
-	end := time.Now().Add(r.options.Outage)
+	end := time.Now().Add(r.options.pace.outage)
 	for time.Now().Before(end) {
 		if err := pause(ctx, min(time.Second, time.Until(end))); err != nil {
 			return err
@@ -104,7 +103,7 @@ func (r *run) watchOutage(ctx context.Context) error {
 		for _, line := range r.board.waitingFor() {
 			if !slices.Contains(r.waited, line) {
 				r.waited = append(r.waited, line)
-				r.board.say("", "   %s", line)
+				r.board.say("   %s", line)
 			}
 		}
 	}
@@ -117,17 +116,15 @@ func (r *run) announce(note string) {
 	r.note = note
 	r.mu.Unlock()
 	if note != "" {
-		r.board.say("", "✗  %s", note)
+		r.board.say("✗  %s", note)
 	}
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	}
 }

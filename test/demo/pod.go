@@ -4,6 +4,7 @@ package demo
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -14,32 +15,43 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/test/demo/view"
 )
 
 // listing is the registry's state of an address.
 type listing struct {
 	listed bool
-	since  time.Time
+	since  time.Time // when that last changed; zero if it never was listed
+}
+
+// row is what a person sees of a Pod.
+type row struct {
+	name, set string
+	state     string // of its lifecycle; empty while it has none
+	version   string // that it runs; empty if none yet
+	address   string // empty if none yet
+	restarts  int
+	// leaving reports whether the Pod is being deleted.
+	ready, leaving bool
+	listing
+	// waits is what the Pod waits for, empty if nothing; waitsSince is zero if unknown.
+	waits      string
+	waitsSince time.Time
 }
 
 // describe is the row of a Pod.
-func describe(pod *corev1.Pod, entry listing) view.Pod {
-	row := view.Pod{
-		Name:            pod.Name,
-		State:           pod.Labels[appsv1alpha1.LabelLifecycleState],
-		Ready:           isReady(pod),
-		Leaving:         pod.DeletionTimestamp != nil,
-		Version:         version(pod),
-		Address:         address(pod),
-		Registered:      entry.listed,
-		RegisteredSince: entry.since,
+func describe(pod *corev1.Pod, entry listing) row {
+	r := row{
+		name: pod.Name, state: pod.Labels[appsv1alpha1.LabelLifecycleState], version: version(pod), address: address(pod),
+		ready: isReady(pod), leaving: pod.DeletionTimestamp != nil, listing: entry,
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		r.set = owner.Name
 	}
 	for _, container := range pod.Status.ContainerStatuses {
-		row.Restarts += int(container.RestartCount)
+		r.restarts += int(container.RestartCount)
 	}
-	row.Waits, row.WaitsSince = waits(pod, entry)
-	return row
+	r.waits, r.waitsSince = waits(pod, r)
+	return r
 }
 
 // address is the Pod's address; empty until it has one.
@@ -54,10 +66,8 @@ func address(pod *corev1.Pod) string {
 // in-place update.
 func version(pod *corev1.Pod) string {
 	for _, container := range pod.Status.ContainerStatuses {
-		if container.State.Running == nil {
-			continue
-		}
-		if _, tag, ok := strings.Cut(container.Image[strings.LastIndexByte(container.Image, '/')+1:], ":"); ok {
+		_, tag, ok := strings.Cut(container.Image[strings.LastIndexByte(container.Image, '/')+1:], ":")
+		if ok && container.State.Running != nil {
 			return tag
 		}
 	}
@@ -65,92 +75,54 @@ func version(pod *corev1.Pod) string {
 }
 
 func isReady(pod *corev1.Pod) bool {
-	return hasCondition(pod, corev1.PodReady)
-}
-
-func hasCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == kind && c.Status == corev1.ConditionTrue
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// owner is the name of the Pod's CloneSet.
-func owner(pod *corev1.Pod) string {
-	if ref := metav1.GetControllerOf(pod); ref != nil {
-		return ref.Name
-	}
-	return ""
-}
-
 // settled reports whether no operation is in progress on the Pod.
-func settled(pod *corev1.Pod, entry listing) bool {
-	return pod.DeletionTimestamp == nil && isReady(pod) && entry.listed &&
-		pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateNormal)
+func (r row) settled() bool {
+	return !r.leaving && r.ready && r.listed && r.state == string(appsv1alpha1.StateNormal)
 }
 
-// What Pods wait for, as the panel and the log show it.
-const (
-	waitNode       = "a node"
-	waitContainer  = "its container"
-	waitListed     = "its etcd entry"
-	waitUnlisted   = "its etcd entry to go"
-	waitConfirm    = "Usher's read-back"
-	waitCallers    = "callers' caches"
-	waitHook       = "its hook"
-	waitNewVersion = "its new container"
-)
+// waitCallers is the one wait that belongs to every drain.
+const waitCallers = "callers' caches"
 
 // waits returns what a Pod waits for, and since when if that is known.
-func waits(pod *corev1.Pod, entry listing) (what string, since time.Time) {
-	if pod.DeletionTimestamp != nil {
-		return waitsToEnd(pod, entry), time.Time{}
-	}
-	switch appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]) {
-	case appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StatePreparingDelete:
-		return waitsForDrain(pod, entry)
-	case appsv1alpha1.StateUpdating:
-		return waitNewVersion, time.Time{}
-	case appsv1alpha1.StatePreparingNormal, appsv1alpha1.StateUpdated:
-		if what := waitsToServe(pod, entry); what != "" {
-			return what, time.Time{}
-		}
-		return waitHook, time.Time{}
-	}
-	return waitsToServe(pod, entry), time.Time{}
-}
-
-func waitsToServe(pod *corev1.Pod, entry listing) string {
+func waits(pod *corev1.Pod, r row) (what string, since time.Time) {
+	state := appsv1alpha1.LifecycleState(r.state)
 	switch {
+	case r.leaving:
+		if r.listed && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+			what = "its etcd entry to go"
+		}
+	case state == appsv1alpha1.StatePreparingUpdate || state == appsv1alpha1.StatePreparingDelete:
+		return waitsForDrain(pod, r)
+	case state == appsv1alpha1.StateUpdating:
+		what = "its new container"
 	case pod.Spec.NodeName == "":
-		return waitNode
-	case !isReady(pod):
-		return waitContainer
-	case !entry.listed:
-		return waitListed
-	default:
-		return ""
+		what = "a node"
+	case !r.ready:
+		what = "its container"
+	case !r.listed:
+		what = "its etcd entry"
+	case state == appsv1alpha1.StatePreparingNormal || state == appsv1alpha1.StateUpdated:
+		what = "its hook"
 	}
-}
-
-func waitsToEnd(pod *corev1.Pod, entry listing) string {
-	if entry.listed && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
-		return waitUnlisted
-	}
-	return ""
+	return what, time.Time{}
 }
 
 // waitsForDrain reads the progress of the drain from the record that Usher keeps on the
 // Pod.
-func waitsForDrain(pod *corev1.Pod, entry listing) (what string, since time.Time) {
+func waitsForDrain(pod *corev1.Pod, r row) (what string, since time.Time) {
 	var record struct {
 		Gone map[string]time.Time `json:"gone"`
 	}
-	text := pod.Annotations[usherv1alpha1.AnnotationDrain]
-	if entry.listed {
-		return waitUnlisted, time.Time{}
+	if r.listed {
+		return "its etcd entry to go", time.Time{}
 	}
-	if json.Unmarshal([]byte(text), &record) != nil || len(record.Gone) == 0 {
-		return waitConfirm, time.Time{}
+	if json.Unmarshal([]byte(pod.Annotations[usherv1alpha1.AnnotationDrain]), &record) != nil || len(record.Gone) == 0 {
+		return "Usher's read-back", time.Time{}
 	}
 	for _, at := range record.Gone {
 		if at.After(since) {
@@ -159,3 +131,61 @@ func waitsForDrain(pod *corev1.Pod, entry listing) (what string, since time.Time
 	}
 	return waitCallers, since
 }
+
+// recent is how recent a registry change must be to be mentioned with another change.
+const recent = time.Minute
+
+// registryNote says when the Pod last joined or left the registry.
+func (r row) registryNote(now time.Time) string {
+	ago := now.Sub(r.since)
+	switch {
+	case r.since.IsZero() || ago > recent:
+		return ""
+	case r.listed:
+		return fmt.Sprintf("  (in etcd for %s)", seconds(ago))
+	}
+	return fmt.Sprintf("  (left etcd %s ago)", seconds(ago))
+}
+
+// changes describes what happened to a Pod between two observations; nil for before
+// means that the Pod is new, nil for after that it is gone.
+func changes(before, after *row, now time.Time) string {
+	switch {
+	case after == nil && (before == nil || before.listed):
+		return "is gone"
+	case after == nil:
+		return "is gone" + before.registryNote(now)
+	}
+	sentences := []string{}
+	say := func(holds bool, format string, args ...any) {
+		if holds {
+			sentences = append(sentences, fmt.Sprintf(format, args...))
+		}
+	}
+	if before == nil {
+		say(after.state == "", "is created")
+		say(after.state != "", "is created in %s", after.state)
+		before = &row{state: after.state}
+	}
+	if before.state != after.state && after.state != "" {
+		say(before.state == "", "→ %s", after.state)
+		say(before.state != "", "%s → %s%s", before.state, after.state, after.registryNote(now))
+	}
+	say(before.address != after.address && after.address != "", "has the address %s", after.address)
+	say(!before.ready && after.ready, "is ready")
+	say(before.ready && !after.ready, "is not ready")
+	say(before.version != after.version && after.version != "", "runs %s", after.version)
+	say(before.restarts != after.restarts && after.restarts > 0, "has restarted its container (restarts: %d)", after.restarts)
+	say(!before.listed && after.listed, "joined etcd")
+	say(before.listed && !after.listed, "left etcd")
+	if !before.leaving && after.leaving {
+		say(after.listed, "is deleted  (still in etcd)")
+		say(!after.listed, "is deleted%s", after.registryNote(now))
+	}
+	// Every step involves short waits, which need no mention.
+	say(before.waits != after.waits && after.waits == waitCallers, "waits for %s", after.waits)
+	return strings.Join(sentences, "; ")
+}
+
+// seconds formats a duration like a stopwatch.
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", max(d, 0).Seconds()) }

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/usher-dev/usher/test/demo/view"
+	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
 // Outcome is the result of one CloneSet's requests.
 type Outcome struct {
-	// Name of the CloneSet, and what it demonstrates.
-	Name, About string
+	// Name of the CloneSet.
+	Name string
 	// JoinsOnly reports whether its YAML has no hook before deletion.
 	JoinsOnly bool
 	// Report are the counters.
@@ -27,49 +27,32 @@ type Outcome struct {
 	Leaving int
 }
 
-// Held returns the lost requests that count: those that the set's hooks, or the lack of
-// them, are responsible for.
-func (o Outcome) Held() int { return o.Report.Total().Lost - o.Leaving }
-
-// PhaseTime is how long a phase took.
-type PhaseTime struct {
-	Name string
-	Took time.Duration
-}
+// Charged returns the lost requests that the set's hooks, or the lack of them, are
+// responsible for.
+func (o Outcome) Charged() int { return o.Report.Total().Lost - o.Leaving }
 
 // RunResult is the outcome of one run.
 type RunResult struct {
 	// Hooks reports whether it was run with hooks.
 	Hooks bool
-	// Outcomes has an entry per CloneSet, Phases one per phase.
+	// Outcomes has an entry per CloneSet, Took one per phase.
 	Outcomes []Outcome
-	Phases   []PhaseTime
+	Took     map[phase]time.Duration
 	// Waited is what the objects reported that they waited for while the registry was
-	// stopped; empty if it was not.
+	// stopped.
 	Waited []string
 }
 
-// Sent counts the requests to the CloneSets with every hook, or with none. A CloneSet
-// without a hook before deletion is reported separately.
-func (r RunResult) Sent() int {
-	return r.sum(func(o Outcome) int {
-		if o.JoinsOnly {
-			return 0
-		}
-		return o.Report.Total().Sent
-	})
-}
-
-// Lost counts the lost requests that count, see Outcome.Held.
-func (r RunResult) Lost() int { return r.sum(Outcome.Held) }
+// Lost counts the lost requests that the hooks, or the lack of them, are responsible for.
+func (r *RunResult) Lost() int { return r.sum(Outcome.Charged) }
 
 // DrainedSlow counts slow requests that an instance answered in full although it had
 // left the registry in the meantime.
-func (r RunResult) DrainedSlow() int {
+func (r *RunResult) DrainedSlow() int {
 	return r.sum(func(o Outcome) int { return o.Report.Total().DrainedSlow })
 }
 
-func (r RunResult) sum(of func(Outcome) int) int {
+func (r *RunResult) sum(of func(Outcome) int) int {
 	sum := 0
 	for _, outcome := range r.Outcomes {
 		sum += of(outcome)
@@ -77,15 +60,24 @@ func (r RunResult) sum(of func(Outcome) int) int {
 	return sum
 }
 
-// lostIn counts the lost requests of a phase that count.
-func (r RunResult) lostIn(phase string) int {
+// sumHooked sums up the CloneSets with every hook, or with none. One without a hook
+// before deletion is reported separately: per phase and reason, it is unknown whether a
+// request was lost because a Pod joined or because it left.
+func (r *RunResult) sumHooked(of func(traffic.Report) int) int {
 	return r.sum(func(o Outcome) int {
 		if o.JoinsOnly {
-			return 0 // per phase, it is unknown which side lost a request
+			return 0
 		}
+		return of(o.Report)
+	})
+}
+
+// lostIn counts the lost requests of a phase.
+func (r *RunResult) lostIn(name phase) int {
+	return r.sumHooked(func(report traffic.Report) int {
 		lost := 0
-		for _, section := range o.Report.Sections {
-			if section.Name == phase {
+		for _, section := range report.Sections {
+			if section.Name == string(name) {
 				lost += section.Lost
 			}
 		}
@@ -93,96 +85,68 @@ func (r RunResult) lostIn(phase string) int {
 	})
 }
 
-// Result is the outcome of a demonstration.
-type Result struct {
-	// On and Off are the runs with and without hooks; nil if not run.
-	On, Off *RunResult
+// Result is the outcome of a demonstration: the run with hooks, and then the one without.
+type Result struct{ Runs []*RunResult }
+
+// Lost counts the requests that were lost with hooks.
+func (r Result) Lost() int {
+	lost := 0
+	for _, run := range r.Runs {
+		if run.Hooks {
+			lost += run.Lost()
+		}
+	}
+	return lost
 }
 
-// Failed reports whether the run with hooks lost a request.
-func (r Result) Failed() bool { return r.On != nil && r.On.Lost() > 0 }
-
 // write is the final report.
-func (r Result) write(style view.Style) []string {
-	lines := []string{""}
-	lines = append(lines, r.requests(style)...)
-	lines = append(lines, "")
-	lines = append(lines, r.times(style)...)
+func (r Result) write(style stage.Style) []string {
+	lines := slices.Concat([]string{""}, r.requests().Lines(style), []string{""}, r.times().Lines(style))
 	for _, note := range r.notes() {
 		lines = append(lines, "", note)
 	}
 	return append(lines, "", r.verdict(style))
 }
 
-func (r Result) runs() []*RunResult {
-	runs := []*RunResult{}
-	for _, run := range []*RunResult{r.On, r.Off} {
-		if run != nil {
-			runs = append(runs, run)
-		}
+// lostCell paints a number of lost requests.
+func lostCell(lost, charged int) stage.Cell {
+	cell := stage.Cell{Text: stage.Thousands(lost), Paint: stage.Green}
+	switch {
+	case charged > 0:
+		cell.Paint = stage.Red
+	case lost > 0:
+		cell.Paint = stage.Yellow
 	}
-	return runs
-}
-
-func title(run *RunResult) string {
-	if run.Hooks {
-		return "hooks on"
-	}
-	return "hooks off"
+	return cell
 }
 
 // requests is the table of requests by CloneSet.
-func (r Result) requests(style view.Style) []string {
-	columns := []view.Column{
-		{Title: "CLONESET"},
-		{Title: "REQUESTS", Right: true},
-		{Title: "LOST", Right: true},
-		{Title: "P50", Right: true, Expendable: 2},
-		{Title: "P99", Right: true},
-		{Title: "SLOW P50", Right: true, Expendable: 3},
-		{Title: "SLOW P99", Right: true, Expendable: 1},
-		{Title: "DRAINED", Right: true, Expendable: 4},
-	}
-	rows := [][]view.Cell{}
-	for _, run := range r.runs() {
+func (r Result) requests() stage.Table {
+	table := stage.Table{Columns: []stage.Column{
+		{Title: "CLONESET"}, {Title: "REQUESTS", Right: true}, {Title: "LOST", Right: true},
+		{Title: "P50", Right: true, Expendable: 2}, {Title: "P99", Right: true}, {Title: "SLOW P50", Right: true, Expendable: 3},
+		{Title: "SLOW P99", Right: true, Expendable: 1}, {Title: "DRAINED", Right: true, Expendable: 4},
+	}}
+	for _, run := range r.Runs {
 		last := ""
-		for _, outcome := range run.Outcomes {
-			if group := groupOf(run, outcome); group != last {
-				rows = append(rows, []view.Cell{{Text: group, Paint: view.Bold}})
+		for _, o := range run.Outcomes {
+			group := title(run.Hooks)
+			if o.JoinsOnly {
+				group = "preNormal hook alone"
+			}
+			if group != last {
+				table.Rows = append(table.Rows, []stage.Cell{{Text: group, Paint: stage.Bold}})
 				last = group
 			}
-			rows = append(rows, outcomeRow(outcome))
+			total := o.Report.Total()
+			row := stage.Cells("  "+o.Name, stage.Thousands(total.Sent), "",
+				milliseconds(total.Fast.Percentile(50)), milliseconds(total.Fast.Percentile(99)),
+				milliseconds(total.Slow.Percentile(50)), milliseconds(total.Slow.Percentile(99)), stage.Thousands(total.Drained))
+			row[2] = lostCell(total.Lost, o.Charged())
+			table.Rows = append(table.Rows, row)
 		}
 	}
-	return view.Table(columns, rows, style)
-}
-
-func groupOf(run *RunResult, o Outcome) string {
-	if o.JoinsOnly {
-		return "preNormal hook alone"
-	}
-	return title(run)
-}
-
-func outcomeRow(o Outcome) []view.Cell {
-	total := o.Report.Total()
-	lost := view.Cell{Text: view.Thousands(total.Lost), Paint: view.Green}
-	switch {
-	case o.Held() > 0:
-		lost.Paint = view.Red
-	case total.Lost > 0:
-		lost.Paint = view.Yellow
-	}
-	return []view.Cell{
-		{Text: "  " + o.Name},
-		{Text: view.Thousands(total.Sent)},
-		lost,
-		{Text: milliseconds(total.Fast.Percentile(50))},
-		{Text: milliseconds(total.Fast.Percentile(99))},
-		{Text: milliseconds(total.Slow.Percentile(50))},
-		{Text: milliseconds(total.Slow.Percentile(99))},
-		{Text: view.Thousands(total.Drained)},
-	}
+	return table
 }
 
 func milliseconds(d time.Duration) string {
@@ -193,101 +157,73 @@ func milliseconds(d time.Duration) string {
 		return fmt.Sprintf("%.1fms", float64(d)/float64(time.Millisecond))
 	case d < time.Second:
 		return fmt.Sprintf("%dms", d.Milliseconds())
-	default:
-		return fmt.Sprintf("%.2fs", d.Seconds())
 	}
+	return fmt.Sprintf("%.2fs", d.Seconds())
 }
 
 // times is the table of the phases.
-func (r Result) times(style view.Style) []string {
-	columns := []view.Column{{Title: "PHASE"}}
-	for _, run := range r.runs() {
-		columns = append(columns, view.Column{Title: strings.ToUpper(title(run)), Right: true}, view.Column{Title: "LOST", Right: true})
+func (r Result) times() stage.Table {
+	table := stage.Table{Columns: []stage.Column{{Title: "PHASE"}}}
+	for _, run := range r.Runs {
+		table.Columns = append(table.Columns, stage.Column{Title: strings.ToUpper(title(run.Hooks)), Right: true}, stage.Column{Title: "LOST", Right: true})
 	}
-	rows := [][]view.Cell{}
-	for _, name := range phaseNames() {
-		row := []view.Cell{{Text: phaseTitle(name)}}
-		ran := false
-		for _, run := range r.runs() {
-			took := run.took(name)
-			ran = ran || took > 0
-			lost := view.Cell{Text: view.Thousands(run.lostIn(name)), Paint: view.Green}
-			if run.lostIn(name) > 0 {
-				lost.Paint = view.Red
-			}
-			row = append(row, view.Cell{Text: seconds(took)}, lost)
+	for _, name := range phases() {
+		row := stage.Cells(string(name))
+		for _, run := range r.Runs {
+			row = append(row, stage.Cell{Text: seconds(run.Took[name])}, lostCell(run.lostIn(name), run.lostIn(name)))
 		}
-		if ran {
-			rows = append(rows, row)
-		}
+		table.Rows = append(table.Rows, row)
 	}
-	return view.Table(columns, rows, style)
+	return table
 }
-
-func (r RunResult) took(phase string) time.Duration {
-	for _, p := range r.Phases {
-		if p.Name == phase {
-			return p.Took
-		}
-	}
-	return 0
-}
-
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
 
 // notes explain the numbers.
 func (r Result) notes() []string {
 	notes := []string{}
-	for _, run := range r.runs() {
+	for _, run := range r.Runs {
 		for _, o := range run.Outcomes {
 			if o.JoinsOnly {
 				notes = append(notes, fmt.Sprintf(
 					"%s is the proposal's YAML unchanged: its preNormal hook covers how Pods join, where %s requests were lost, and nothing\n"+
 						"covers how they leave, where %s were. %s-drain has a preDelete hook for that.",
-					o.Name, view.Thousands(o.Held()), view.Thousands(o.Leaving), o.Name))
+					o.Name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.Name))
 			}
 		}
 		if reasons := run.reasons(); reasons != "" {
-			notes = append(notes, fmt.Sprintf("Lost with %s: %s.", title(run), reasons))
+			notes = append(notes, fmt.Sprintf("Lost with %s: %s.", title(run.Hooks), reasons))
 		}
 	}
 	return notes
 }
 
-// reasons lists why the requests that count were lost, the most common reason first.
-func (r RunResult) reasons() string {
+// reasons lists why requests were lost, the most common reason first.
+func (r *RunResult) reasons() string {
 	counts := map[string]int{}
-	for _, o := range r.Outcomes {
-		if o.JoinsOnly {
-			continue
-		}
-		for _, reason := range o.Report.Reasons {
+	r.sumHooked(func(report traffic.Report) int {
+		for _, reason := range report.Reasons {
 			counts[reason.Reason] += reason.Count
 		}
-	}
-	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		return cmp.Or(counts[b]-counts[a], strings.Compare(a, b))
+		return 0
 	})
 	parts := []string{}
-	for _, name := range names {
-		parts = append(parts, view.Thousands(counts[name])+" × "+name)
+	for _, name := range slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(counts[b]-counts[a], strings.Compare(a, b))
+	}) {
+		parts = append(parts, stage.Thousands(counts[name])+" × "+name)
 	}
 	return strings.Join(parts, ", ")
 }
 
 // verdict is the last line.
-func (r Result) verdict(style view.Style) string {
+func (r Result) verdict(style stage.Style) string {
 	parts := []string{}
-	for _, run := range r.runs() {
-		paint := view.Green
-		if run.Lost() > 0 {
-			paint = view.Red
-		}
-		text := fmt.Sprintf("%s: %s requests, %s lost", title(run), view.Thousands(run.Sent()), view.Thousands(run.Lost()))
+	for _, run := range r.Runs {
+		sent := run.sumHooked(func(report traffic.Report) int { return report.Total().Sent })
+		text := fmt.Sprintf("%s: %s requests, %s lost", title(run.Hooks), stage.Thousands(sent), stage.Thousands(run.Lost()))
 		if run.Hooks && run.DrainedSlow() > 0 {
-			text += fmt.Sprintf(", %s slow ones drained", view.Thousands(run.DrainedSlow()))
+			text += fmt.Sprintf(", %s slow ones drained", stage.Thousands(run.DrainedSlow()))
 		}
-		parts = append(parts, style.Paint(paint, text))
+		parts = append(parts, style.Paint(lostCell(run.Lost(), run.Lost()).Paint, text))
 	}
 	return strings.Join(parts, "   ")
 }

@@ -10,56 +10,58 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/usher-dev/usher/test/demo/view"
+	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// drawEvery is how often the panel is refreshed.
-const drawEvery = 200 * time.Millisecond
-
-// tellEvery is how often the log reports a CloneSet's lost requests.
-const tellEvery = time.Second
+const (
+	// drawEvery is how often the panel is refreshed.
+	drawEvery = 200 * time.Millisecond
+	// lossesEvery is how often the log reports a CloneSet's lost requests.
+	lossesEvery = time.Second
+	// catchUp bounds the wait for callers after a phase.
+	catchUp = 30 * time.Second
+)
 
 // run is one run through all phases.
 type run struct {
-	options Options
-	stage   *stage
-	screen  *view.Screen
-	hooks   bool
-	board   *board
-	actors  []*actor
-	waited  []string // what was waited for during the registry's outage
+	*demonstration
+	hooks  bool
+	board  *board
+	actors []*actor
+	waited []string // what was waited for during the registry's outage
 
 	mu    sync.Mutex // guards the fields below, and what has been logged about the actors
 	phase string
 	note  string
 }
 
-// actor is a story on the stage.
+// actor is a story that is played.
 type actor struct {
 	story
 	set, registration *unstructured.Unstructured
 	client            *traffic.Client
 	ended             chan error // receives the result of client.Run
 	generation        int64
-	told              int       // lost requests that the log has reported
-	toldAt            time.Time // when it last did
+	logged            int       // lost requests that the log has reported
+	loggedAt          time.Time // when it last did
 }
 
-func newRun(o Options, s *stage, screen *view.Screen, hooks bool) (*run, error) {
-	r := &run{options: o, stage: s, screen: screen, hooks: hooks, board: newBoard(time.Now, screen.Log)}
+func newRun(d *demonstration, hooks bool) (*run, error) {
+	r := &run{demonstration: d, hooks: hooks, board: newBoard(time.Now, d.screen.log)}
+	pace := d.options.pace
 	for _, story := range stories(hooks) {
 		a := &actor{story: story, ended: make(chan error, 1)}
 		var err error
-		if a.set, a.registration, err = story.objects(hooks, o); err != nil {
+		if a.set, a.registration, err = story.objects(hooks, d.options); err != nil {
 			return nil, err
 		}
 		a.client, err = traffic.New(traffic.Options{
-			Source: traffic.Etcd{Client: s.etcd, Prefix: prefix, Service: story.name},
-			Rate:   o.Rate, CacheDelay: o.CacheDelay, SlowMin: o.SlowMin, SlowMax: o.SlowMax, Seed: o.Seed,
+			Source: traffic.Etcd{Client: d.registry.Client, Prefix: prefix, Service: story.name},
+			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
 			KeepLosses: 100_000, OnChange: r.board.registryChanged,
 		})
 		if err != nil {
@@ -70,29 +72,41 @@ func newRun(o Options, s *stage, screen *view.Screen, hooks bool) (*run, error) 
 	return r, nil
 }
 
+// title names a run.
+func title(hooks bool) string {
+	if hooks {
+		return "hooks on"
+	}
+	return "hooks off"
+}
+
 // play runs all phases. Everything it has started has ended when it returns.
 func (r *run) play(ctx context.Context) (*RunResult, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	defer background.Wait()
-	defer cancel(nil)
-	if err := watch(ctx, r.stage.cluster.RESTConfig(), r.board); err != nil {
+	defer cancel()
+	if _, err := stage.Watch(ctx, r.Cluster.RESTConfig(), r.Kube, namespace, r.board.watched()...); err != nil {
 		return nil, err
 	}
-	background.Go(func() { r.guard(ctx, cancel) })
 	background.Go(func() { r.draw(ctx) })
-	result := &RunResult{Hooks: r.hooks}
-	names := r.phaseNames()
-	r.banner(names)
-	for i, name := range names {
+	titles, about := []string{}, ""
+	for _, name := range phases() {
+		titles = append(titles, string(name))
+	}
+	for _, a := range r.actors {
+		about += fmt.Sprintf("   %-16s %s\n", a.name, a.about)
+	}
+	r.screen.log("\n━━ " + title(r.hooks) + ": " + strings.Join(titles, " → ") + "\n" + about)
+	result := &RunResult{Hooks: r.hooks, Took: map[phase]time.Duration{}}
+	for i, name := range phases() {
 		began := time.Now()
-		if err := r.play1(ctx, &background, name, i, len(names)); err != nil {
-			return nil, fmt.Errorf("%s, phase %q: %w", title(result), phaseTitle(name), err)
+		if err := r.playPhase(ctx, &background, name, i); err != nil {
+			return nil, fmt.Errorf("%s, phase %q: %w", title(r.hooks), name, err)
 		}
-		took := time.Since(began)
-		r.tellLosses(time.Now(), 0)
-		r.board.say("", "%s done in %s", phaseTitle(name), seconds(took))
-		result.Phases = append(result.Phases, PhaseTime{Name: name, Took: took})
+		result.Took[name] = time.Since(began)
+		r.logLosses(time.Now(), 0)
+		r.board.say("%s done in %s", name, seconds(result.Took[name]))
 	}
 	result.Waited = r.waited
 	for _, a := range r.actors {
@@ -101,134 +115,61 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 	return result, nil
 }
 
-func (r *run) phaseNames() []string {
-	names := []string{}
-	for _, name := range phaseNames() {
-		if r.options.runs(name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-func (r *run) banner(names []string) {
-	titles := []string{}
-	for _, name := range names {
-		titles = append(titles, phaseTitle(name))
-	}
-	lines := []string{"", "━━ " + title(&RunResult{Hooks: r.hooks}) + ": " + strings.Join(titles, " → ")}
+// playPhase changes the CloneSets, disturbs them if asked to, and waits until all is
+// done.
+func (r *run) playPhase(ctx context.Context, background *sync.WaitGroup, name phase, n int) error {
+	r.mu.Lock()
+	r.phase = fmt.Sprintf("%d/%d %s", n+1, len(phases()), name)
+	r.mu.Unlock()
+	r.board.say("━━ %s", r.phase)
+	var acting []*actor
 	for _, a := range r.actors {
-		lines = append(lines, fmt.Sprintf("   %-16s %s", a.name, a.about))
-	}
-	r.screen.Log(append(lines, "")...)
-}
-
-// guard ends the run when a process ends unexpectedly.
-func (r *run) guard(ctx context.Context, cancel context.CancelCauseFunc) {
-	select {
-	case <-ctx.Done():
-	case err := <-r.stage.usher.failed:
-		cancel(err)
-	case <-r.stage.cluster.Done():
-		cancel(r.stage.cluster.Err())
-	}
-}
-
-// play1 runs one phase.
-func (r *run) play1(ctx context.Context, background *sync.WaitGroup, name string, n, of int) error {
-	r.begin(name, n, of)
-	// 1. Change the CloneSets.
-	acting := r.acting(name)
-	for _, a := range acting {
-		r.board.say("", "   %s: %s", a.name, a.steps[name].Text)
+		a.client.Section(string(name))
+		step, ok := a.steps[name]
+		if !ok {
+			continue
+		}
+		acting = append(acting, a)
+		r.board.say("   %s: %s", a.name, step.about)
 		if err := r.act(ctx, background, a, name); err != nil {
 			return err
 		}
 	}
-	// 2. Disturb, if asked to.
-	disturbing := make(chan error, 1)
-	phaseCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		err := r.disturb(phaseCtx, name, acting)
-		if err != nil {
-			cancel(err)
-		}
-		disturbing <- err
-	}()
-	// 3. Wait.
-	err := r.settle(phaseCtx, name, acting)
-	if err != nil {
-		cancel(err)
-	}
-	return errors.Join(err, unless(err, <-disturbing))
-}
-
-// unless drops an error that is already reported.
-func unless(told, err error) error {
-	if told != nil {
-		return nil
-	}
-	return err
-}
-
-func (r *run) begin(name string, n, of int) {
-	r.mu.Lock()
-	r.phase = fmt.Sprintf("%d/%d %s", n+1, of, phaseTitle(name))
-	r.mu.Unlock()
-	r.board.say("", "━━ %d/%d %s", n+1, of, phaseTitle(name))
-	for _, a := range r.actors {
-		a.client.Section(name)
-	}
-}
-
-func (r *run) acting(name string) []*actor {
-	acting := []*actor{}
-	for _, a := range r.actors {
-		if _, ok := a.steps[name]; ok {
-			acting = append(acting, a)
-		}
-	}
-	return acting
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return r.disturb(ctx, name, acting) })
+	both.Go(func() error { return r.settle(ctx, name, acting) })
+	return both.Wait()
 }
 
 // act applies a phase's step to one CloneSet.
-func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, name string) error {
-	var err error
+func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, name phase) (err error) {
 	switch name {
 	case phaseCreate:
-		if _, err = r.stage.kube.apply(ctx, a.registration); err != nil {
+		if _, err = stage.Apply(ctx, r.Kube, a.registration); err != nil {
 			return err
 		}
-		if a.generation, err = r.stage.kube.apply(ctx, a.set); err != nil {
-			return err
-		}
+		a.generation, err = stage.Apply(ctx, r.Kube, a.set)
 		background.Go(func() { a.ended <- a.client.Run(ctx) })
-		return nil
+		return err
 	case phaseDelete:
-		// Tell the callers that the service ends, so that a caller without instances is
-		// not surprised.
+		// Callers are to expect that they will know no instance.
 		a.client.EndWhenGone()
-		a.generation, err = r.stage.kube.change(ctx, a.name, step{Scale: true})
-		return err
-	default:
-		a.generation, err = r.stage.kube.change(ctx, a.name, a.steps[name])
-		return err
 	}
+	a.generation, err = a.steps[name].apply(ctx, r.Kube, a.name)
+	return err
 }
 
-// settle waits until the phase's changes are done.
-func (r *run) settle(ctx context.Context, name string, acting []*actor) error {
-	limit := r.options.Bound
+// settle waits until the phase's changes are done, for the Pods and for their callers.
+func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
+	limit := r.options.pace.bound
 	if r.stops(name) {
-		limit += r.options.Outage
+		limit += r.options.pace.outage
 	}
-	deadline := time.Now().Add(limit)
-	left := func() time.Duration { return max(time.Until(deadline), time.Second) }
+	end := time.Now().Add(limit)
 	for _, a := range acting {
-		pods := a.steps[name].Pods
+		pods := a.steps[name].pods
 		what := fmt.Sprintf("CloneSet %s to have %d Pods, all updated, available and registered", a.name, pods)
-		err := r.board.await(ctx, left(), what, func() bool { return r.board.settledAt(a.name, pods, a.generation) })
+		err := r.board.await(ctx, time.Until(end), what, func() bool { return r.board.settledAt(a.name, pods, a.generation) })
 		if err != nil {
 			return err
 		}
@@ -237,12 +178,14 @@ func (r *run) settle(ctx context.Context, name string, acting []*actor) error {
 		var err error
 		switch name {
 		case phaseCreate:
-			err = poll(ctx, "requests to "+a.name, func() (bool, error) { return r.flows(a) })
+			err = stage.Poll(ctx, catchUp, "requests to "+a.name, func(context.Context) (bool, error) {
+				return a.client.Stats(time.Now()).Sent > 0, nil
+			})
 		case phaseDelete:
-			err = r.finish(ctx, a, left())
+			err = r.finish(ctx, a, max(time.Until(end), time.Second))
 		default:
 			// Otherwise the next phase would count this one's losses.
-			err = poll(ctx, "the callers of "+a.name+" to catch up", func() (bool, error) {
+			err = stage.Poll(ctx, catchUp, "the callers of "+a.name+" to catch up", func(context.Context) (bool, error) {
 				return a.client.Settled(time.Now()), nil
 			})
 		}
@@ -253,15 +196,8 @@ func (r *run) settle(ctx context.Context, name string, acting []*actor) error {
 	return nil
 }
 
-// flows reports whether callers have started sending requests.
-func (r *run) flows(a *actor) (bool, error) {
-	return a.client.Stats(time.Now()).Sent > 0, nil
-}
-
 // finish waits for the last answers and deletes the objects.
 func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
-	limit := time.NewTimer(bound)
-	defer limit.Stop()
 	select {
 	case err := <-a.ended:
 		if err != nil {
@@ -269,13 +205,11 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 		}
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-limit.C:
-		return &WaitError{What: "the callers of " + a.name + " to notice that it is gone", Bound: bound}
+	case <-time.After(bound):
+		return fmt.Errorf("wait for the callers of %s to notice that it is gone: %w within %s", a.name, errLate, bound)
 	}
-	for _, object := range []*unstructured.Unstructured{a.set, a.registration} {
-		if err := r.stage.kube.remove(ctx, object); err != nil {
-			return err
-		}
+	if err := errors.Join(r.Kube.Delete(ctx, a.set.DeepCopy()), r.Kube.Delete(ctx, a.registration.DeepCopy())); err != nil {
+		return fmt.Errorf("delete %s: %w", a.name, err)
 	}
 	return r.board.await(ctx, bound, "CloneSet and Registration "+a.name+" to be gone", func() bool {
 		return r.board.sets[a.name] == nil && r.board.registrations[a.name] == nil
@@ -284,12 +218,9 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 
 // outcome summarizes one CloneSet's requests.
 func (r *run) outcome(a *actor) Outcome {
-	o := Outcome{Name: a.name, About: a.about, JoinsOnly: a.joinsOnly, Report: a.client.Report()}
-	if !a.joinsOnly {
-		return o
-	}
+	o := Outcome{Name: a.name, JoinsOnly: a.joinsOnly, Report: a.client.Report()}
 	for _, loss := range o.Report.Losses {
-		if leaving(loss, r.board.leftAt) {
+		if a.joinsOnly && leaving(loss, r.board.leftAt(loss.Addr)) {
 			o.Leaving++
 		}
 	}
@@ -301,9 +232,8 @@ func (r *run) outcome(a *actor) Outcome {
 const leaveSlack = 500 * time.Millisecond
 
 // leaving reports whether a request was lost because its instance's Pod left.
-func leaving(loss traffic.Loss, leftAt func(addr string) (time.Time, bool)) bool {
-	at, left := leftAt(loss.Addr)
-	return left && loss.At.After(at.Add(-leaveSlack))
+func leaving(loss traffic.Loss, left time.Time) bool {
+	return !left.IsZero() && loss.At.After(left.Add(-leaveSlack))
 }
 
 // draw shows the state until ctx ends.
@@ -313,84 +243,54 @@ func (r *run) draw(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			r.tellLosses(time.Now(), 0)
+			r.logLosses(time.Now(), 0)
 			return
 		case <-tick.C:
-			r.tellLosses(time.Now(), tellEvery)
-			r.board.tellLongWaits()
-			r.screen.Show(r.state(time.Now()))
+			r.logLosses(time.Now(), lossesEvery)
+			r.board.logLongWaits()
+			r.screen.show(r.panel(time.Now()))
 		}
 	}
 }
 
-// tellLosses logs requests lost since the log last reported them, which is at least
-// some time ago.
-func (r *run) tellLosses(now time.Time, ago time.Duration) {
+// logLosses logs requests lost since the log last reported them, which is at least some
+// time ago.
+func (r *run) logLosses(now time.Time, ago time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range r.actors {
 		stats := a.client.Stats(now)
-		if stats.Lost == a.told || now.Sub(a.toldAt) < ago {
+		if stats.Lost == a.logged || now.Sub(a.loggedAt) < ago {
 			continue
 		}
-		lost := fmt.Sprintf("LOST %d requests, %d in all", stats.Lost-a.told, stats.Lost)
+		format := "LOST %d requests, %d in all"
 		if a.joinsOnly {
-			lost = fmt.Sprintf("its YAML has no preDelete hook: %d requests cut as Pods left, %d in all", stats.Lost-a.told, stats.Lost)
+			format = "its YAML has no preDelete hook: %d requests cut as Pods left, %d in all"
 		}
+		lost := fmt.Sprintf(format, stats.Lost-a.logged, stats.Lost)
 		if len(stats.Reasons) > 0 {
 			lost += " (" + stats.Reasons[0].Reason + ")"
 		}
-		r.board.say(namespace+"/"+a.name, "%s", lost)
-		a.told, a.toldAt = stats.Lost, now
+		r.board.sayOf(a.name, lost)
+		a.logged, a.loggedAt = stats.Lost, now
 	}
 }
 
-// state is what the panel shows.
-func (r *run) state(now time.Time) view.State {
-	stats := map[string]traffic.Stats{}
-	for _, a := range r.actors {
-		stats[a.name] = a.client.Stats(now)
-	}
+// panel is what the screen shows now.
+func (r *run) panel(now time.Time) panel {
 	r.mu.Lock()
-	state := view.State{Now: now, Started: r.board.started, Title: title(&RunResult{Hooks: r.hooks}), Phase: r.phase, Note: r.note}
+	p := panel{now: now, started: r.board.started, title: title(r.hooks) + "  ·  " + r.phase, note: r.note}
 	r.mu.Unlock()
-	r.board.mu.Lock()
-	defer r.board.mu.Unlock()
 	for _, a := range r.actors {
-		state.Sets = append(state.Sets, r.board.setState(a.name, stats[a.name]))
+		shown := progressOf{name: a.name, stats: a.client.Stats(now)}
+		r.board.Read(func() {
+			if set := r.board.sets[a.name]; set != nil {
+				shown.desired = int(*set.Spec.Replicas)
+				shown.updated, shown.available = int(set.Status.UpdatedReplicas), int(set.Status.AvailableReplicas)
+			}
+			shown.pods = r.board.rowsOf(a.name)
+		})
+		p.sets = append(p.sets, shown)
 	}
-	return state
-}
-
-// setState is the part of the state of one set. The caller holds mu.
-func (b *board) setState(name string, stats traffic.Stats) view.Set {
-	shown := view.Set{Name: name, Traffic: view.Traffic{
-		Running: !stats.Started.IsZero(), PerSecond: stats.PerSecond,
-		Sent: stats.Sent, InFlight: stats.InFlight, Lost: stats.Lost,
-	}}
-	if set := b.sets[name]; set != nil {
-		if set.Spec.Replicas != nil {
-			shown.Desired = int(*set.Spec.Replicas)
-		}
-		shown.Updated, shown.Available = int(set.Status.UpdatedReplicas), int(set.Status.AvailableReplicas)
-	}
-	rates := map[string]int{}
-	for _, instance := range stats.Instances {
-		rates[instance.Addr] = instance.PerSecond
-	}
-	for _, pod := range b.podsOf(name) {
-		shown.Pods = append(shown.Pods, b.podRow(pod, rates))
-	}
-	return shown
-}
-
-func (b *board) podRow(pod *corev1.Pod, rates map[string]int) view.Pod {
-	row := describe(pod, b.entries[address(pod)])
-	row.PerSecond = rates[row.Address]
-	return row
-}
-
-// lastState is the panel for an error.
-func (r *run) lastState() []string {
-	return view.Render(r.state(time.Now()), view.Style{})
+	return p
 }

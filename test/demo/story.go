@@ -3,24 +3,57 @@
 package demo
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/demo/manifests"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 const (
 	namespace = "demo"
 	prefix    = "services"
-	imageV1   = "example.com/web:v1"
-	imageV2   = "example.com/web:v2"
-	// port is where the web program listens if its container names no port.
+	// port is where the web program listens.
 	port = "8080"
 )
+
+// phase is a phase of a CloneSet's life.
+type phase string
+
+const (
+	phaseCreate   phase = "create"
+	phaseInPlace  phase = "in-place update"
+	phaseRecreate phase = "recreate update"
+	phaseOut      phase = "scale out"
+	phaseIn       phase = "scale in"
+	phaseDelete   phase = "delete"
+)
+
+// phases are all of them, in their order.
+func phases() []phase {
+	return []phase{phaseCreate, phaseInPlace, phaseRecreate, phaseOut, phaseIn, phaseDelete}
+}
+
+// step is what a phase does to one CloneSet.
+type step struct {
+	// about describes it to people.
+	about string
+	// path and value change the CloneSet's first container; empty to change the replicas
+	// through the scale subresource instead.
+	path  string
+	value any
+	// pods is the number of Pods at the end.
+	pods int
+}
 
 // story is one CloneSet's life.
 type story struct {
@@ -34,28 +67,30 @@ type story struct {
 	// file is its manifest, without the extension.
 	file string
 	// steps are what the phases do to it; a phase without one leaves it alone.
-	steps map[string]step
+	steps map[phase]step
 }
 
 // stories are the CloneSets of a run.
 func stories(hooks bool) []story {
+	const v2 = "example.com/web:v2"
 	web := story{
 		name: "web", file: "seed1", about: "in-place update and deletion behind hooks",
-		steps: map[string]step{
-			phaseCreate:   {Text: "2 Pods", Pods: 2},
-			phaseInPlace:  {Text: "image web:v1 → web:v2", Patch: setImage(imageV2), Pods: 2},
-			phaseRecreate: {Text: "a new variable in the template", Patch: setEnv("RELEASE", "2"), Pods: 2},
-			phaseOut:      {Text: "2 → 5 Pods", Scale: true, Pods: 5},
-			phaseIn:       {Text: "5 → 2 Pods", Scale: true, Pods: 2},
-			phaseDelete:   {Text: "2 → 0 Pods, then the CloneSet"},
+		steps: map[phase]step{
+			phaseCreate:  {about: "2 Pods", pods: 2},
+			phaseInPlace: {about: "image web:v1 → web:v2", path: "image", value: v2, pods: 2},
+			// No in-place update can change a variable: the Pods have to be recreated.
+			phaseRecreate: {about: "a new variable in the template", path: "env", value: []map[string]string{{"name": "RELEASE", "value": "2"}}, pods: 2},
+			phaseOut:      {about: "2 → 5 Pods", pods: 5},
+			phaseIn:       {about: "5 → 2 Pods", pods: 2},
+			phaseDelete:   {about: "2 → 0 Pods, then the CloneSet"},
 		},
 	}
-	surging := map[string]step{
-		phaseCreate:   {Text: "3 Pods", Pods: 3},
-		phaseRecreate: {Text: "image web:v1 → web:v2, one Pod more at a time", Patch: setImage(imageV2), Pods: 3},
-		phaseOut:      {Text: "3 → 5 Pods", Scale: true, Pods: 5},
-		phaseIn:       {Text: "5 → 3 Pods", Scale: true, Pods: 3},
-		phaseDelete:   {Text: "3 → 0 Pods, then the CloneSet"},
+	surging := map[phase]step{
+		phaseCreate:   {about: "3 Pods", pods: 3},
+		phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", path: "image", value: v2, pods: 3},
+		phaseOut:      {about: "3 → 5 Pods", pods: 5},
+		phaseIn:       {about: "5 → 3 Pods", pods: 3},
+		phaseDelete:   {about: "3 → 0 Pods, then the CloneSet"},
 	}
 	joins := story{
 		name: "prenormal", file: "seed3", joinsOnly: hooks, steps: surging,
@@ -82,7 +117,13 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 		return nil, nil, err
 	}
 	if o.Place != nil {
-		if err := withProbe(set); err != nil {
+		// On a real node, a Pod without a probe is ready as soon as its container has
+		// started, even if it does not listen yet.
+		containers, _, _ := unstructured.NestedSlice(set.Object, "spec", "template", "spec", "containers")
+		containers[0].(map[string]any)["readinessProbe"] = map[string]any{
+			"httpGet": map[string]any{"path": "/readyz", "port": int64(8080)}, "periodSeconds": int64(1),
+		}
+		if err := unstructured.SetNestedSlice(set.Object, containers, "spec", "template", "spec", "containers"); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -90,8 +131,7 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 		unstructured.RemoveNestedField(set.Object, "spec", "lifecycle")
 		unstructured.RemoveNestedField(registration.Object, "spec", "hooks")
 	}
-	wait := metav1.Duration{Duration: o.Propagation}
-	err = unstructured.SetNestedField(registration.Object, wait.Duration.String(), "spec", "drain", "propagation")
+	err = unstructured.SetNestedField(registration.Object, o.pace.propagation.String(), "spec", "drain", "propagation")
 	return set, registration, err
 }
 
@@ -113,8 +153,21 @@ func readManifest(name string) (*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w", name, err)
 	}
-	if len(objects) != 1 {
-		return nil, fmt.Errorf("manifest %s: it has %d objects, want one", name, len(objects))
-	}
 	return objects[0], nil
+}
+
+// apply applies the step to a CloneSet and returns the resulting generation.
+func (s step) apply(ctx context.Context, kube client.Client, name string) (int64, error) {
+	if s.path == "" {
+		return stage.Scale(ctx, kube, namespace, name, s.pods)
+	}
+	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/spec/template/spec/containers/0/" + s.path, "value": s.value}})
+	if err != nil {
+		return 0, err
+	}
+	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := kube.Patch(ctx, set, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+		return 0, fmt.Errorf("patch CloneSet %s: %w", name, err)
+	}
+	return set.Generation, nil
 }

@@ -22,7 +22,7 @@ const fieldManager = "usher-e2e"
 // returns its generation.
 func (s *Scene) apply(object *unstructured.Unstructured) int64 {
 	applied := object.DeepCopy()
-	err := s.stage.kube.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(applied),
+	err := s.session.kube.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(applied),
 		client.FieldOwner(fieldManager), client.ForceOwnership)
 	if err != nil {
 		s.Check(fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err))
@@ -52,8 +52,8 @@ func (s *Scene) Scale(pods int32) {
 	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: SetName}}
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: pods}}
 	scale.Namespace, scale.Name = set.Namespace, set.Name
-	s.Check(s.stage.kube.SubResource("scale").Update(s.ctx, set, client.WithSubResourceBody(scale)))
-	s.Check(s.stage.kube.Get(s.ctx, client.ObjectKeyFromObject(set), set))
+	s.Check(s.session.kube.SubResource("scale").Update(s.ctx, set, client.WithSubResourceBody(scale)))
+	s.Check(s.session.kube.Get(s.ctx, client.ObjectKeyFromObject(set), set))
 	s.generation = set.Generation
 	// A later Change must not revert it.
 	s.Check(unstructured.SetNestedField(s.set.Object, int64(pods), "spec", "replicas"))
@@ -62,19 +62,19 @@ func (s *Scene) Scale(pods int32) {
 // DeletePod deletes a Pod as "kubectl delete pod" does.
 func (s *Scene) DeletePod(name string) {
 	s.Step("delete %s", name)
-	s.Check(s.stage.kube.Delete(s.ctx, s.pod(name)))
+	s.Check(s.session.kube.Delete(s.ctx, s.pod(name)))
 }
 
 // ForceDeletePod deletes a Pod as "kubectl delete pod --grace-period=0 --force" does.
 func (s *Scene) ForceDeletePod(name string) {
 	s.Step("delete %s by force", name)
-	s.Check(s.stage.kube.Delete(s.ctx, s.pod(name), client.GracePeriodSeconds(0)))
+	s.Check(s.session.kube.Delete(s.ctx, s.pod(name), client.GracePeriodSeconds(0)))
 }
 
 // Evict evicts a Pod as "kubectl drain" does.
 func (s *Scene) Evict(name string) {
 	s.Step("evict %s", name)
-	s.Check(s.stage.kube.SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{}))
+	s.Check(s.session.kube.SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{}))
 }
 
 func (s *Scene) pod(name string) *corev1.Pod {

@@ -38,7 +38,7 @@ func (e *etcd) close() error {
 	return errors.Join(append(errs, e.server.Kill())...)
 }
 
-func (s *stage) startEtcd(kind Registry) func(context.Context) error {
+func (s *session) startEtcd(kind Registry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		port := portOf(kind)
 		server, err := cluster.StartEtcd(ctx, s.path(string(kind)), cluster.EtcdOptions{
@@ -61,11 +61,11 @@ func (s *stage) startEtcd(kind Registry) func(context.Context) error {
 // KillEtcd kills the story's own etcd; StartEtcd restarts it with its data.
 func (s *Scene) KillEtcd() {
 	s.Step("kill etcd")
-	s.Check(s.stage.etcds[OwnEtcd].server.Kill())
+	s.Check(s.session.etcds[OwnEtcd].server.Kill())
 }
 
 // StartEtcd undoes KillEtcd.
 func (s *Scene) StartEtcd() {
 	s.Step("etcd is back")
-	s.Check(s.stage.etcds[OwnEtcd].server.Restart(s.ctx))
+	s.Check(s.session.etcds[OwnEtcd].server.Restart(s.ctx))
 }

@@ -127,7 +127,7 @@ func (m *meter) usage() (Usage, error) {
 }
 
 // measureIdle measures Usher while there is nothing to do.
-func (s *stage) measureIdle(ctx context.Context) error {
+func (s *session) measureIdle(ctx context.Context) error {
 	m, err := newMeter()
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (s *stage) measureIdle(ctx context.Context) error {
 }
 
 // measureImage reads the sizes of what was installed.
-func (s *stage) measureImage() error {
+func (s *session) measureImage() error {
 	archive, err := os.Stat(s.kit.Usher)
 	if err != nil {
 		return err

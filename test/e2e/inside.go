@@ -18,7 +18,7 @@ import (
 
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
-	"github.com/usher-dev/usher/test/demo/view"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // inside is the program in the sandbox: it starts the node and plays the stories.
@@ -43,7 +43,7 @@ func inside(ctx context.Context, place *sandbox.Place, o Options) (err error) {
 	return s.run(ctx, o)
 }
 
-func open(ctx context.Context, place *sandbox.Place, k kit, o Options) (*stage, error) {
+func open(ctx context.Context, place *sandbox.Place, k kit, o Options) (*session, error) {
 	tell, end := display(o.Out)
 	defer end()
 	return openStage(ctx, place, k, o, tell)
@@ -67,7 +67,7 @@ func display(out *os.File) (tell progress.Sink, end func()) {
 }
 
 // run plays the stories and shows their outcomes.
-func (s *stage) run(ctx context.Context, o Options) error {
+func (s *session) run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
@@ -85,7 +85,7 @@ func (s *stage) run(ctx context.Context, o Options) error {
 	if err := writeResult(s.place.Dir, result{Outcomes: outcomes, Footprint: s.footprint}); err != nil {
 		return err
 	}
-	style := view.NewScreen(o.Out, o.Getenv, time.Now).Style()
+	style := stage.StyleOf(o.Out, o.Getenv)
 	_, _ = fmt.Fprintf(o.Out, "\n%s\n\n%s\n\n", strings.Join(table(outcomes, style), "\n"), strings.Join(footprintTable(s.footprint, style), "\n"))
 	if n := failed(outcomes); n > 0 {
 		return fmt.Errorf("%d of %d stories failed", n, len(outcomes))
@@ -95,7 +95,7 @@ func (s *stage) run(ctx context.Context, o Options) error {
 
 // playMeasured plays the stories and measures Usher meanwhile and, if all stories are
 // played, before.
-func (s *stage) playMeasured(ctx context.Context, stories []Story, o Options) ([]Outcome, error) {
+func (s *session) playMeasured(ctx context.Context, stories []Story, o Options) ([]Outcome, error) {
 	if err := s.measureImage(); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (s *stage) playMeasured(ctx context.Context, stories []Story, o Options) ([
 }
 
 // shell lets a person explore.
-func (s *stage) shell(ctx context.Context, o Options) error {
+func (s *session) shell(ctx context.Context, o Options) error {
 	program := o.Getenv("SHELL")
 	if program == "" {
 		program = "/bin/sh"

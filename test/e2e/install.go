@@ -72,7 +72,7 @@ func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
 // installUsher installs Usher as users do, with the commands of docs/install.md: first
 // with Helm, to see that it comes up and can be removed, and then without Helm for the
 // stories.
-func (s *stage) installUsher(ctx context.Context, tell progress.Sink) error {
+func (s *session) installUsher(ctx context.Context, tell progress.Sink) error {
 	for _, step := range []func() error{
 		func() error { return s.install(ctx, "helm install", tell) },
 		func() error { return s.uninstall(ctx, "helm uninstall") },
@@ -86,7 +86,7 @@ func (s *stage) installUsher(ctx context.Context, tell progress.Sink) error {
 }
 
 // install follows a step of the document and waits until Usher is ready.
-func (s *stage) install(ctx context.Context, way string, tell progress.Sink) error {
+func (s *session) install(ctx context.Context, way string, tell progress.Sink) error {
 	task := "Usher, " + way
 	tell.Tell(progress.Event{Task: task, State: progress.Starting})
 	began := time.Now()
@@ -110,7 +110,7 @@ func (s *stage) install(ctx context.Context, way string, tell progress.Sink) err
 }
 
 // startTimes records how long ago the replicas, which are ready now, were started.
-func (s *stage) startTimes(ctx context.Context, to *Installation) error {
+func (s *session) startTimes(ctx context.Context, to *Installation) error {
 	now := time.Now()
 	pids, err := usherProcesses()
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *stage) startTimes(ctx context.Context, to *Installation) error {
 // roles are deleted before it ends, so it cannot release its lease, and the next
 // installation would have to wait until the lease expires. The lease is therefore
 // deleted too, as on a cluster that has never had Usher.
-func (s *stage) uninstall(ctx context.Context, way string) error {
+func (s *session) uninstall(ctx context.Context, way string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("after %s", patience))
 	defer cancel()
 	if err := s.follow(ctx, way); err != nil {
@@ -166,7 +166,7 @@ func (s *stage) uninstall(ctx context.Context, way string) error {
 }
 
 // follow runs the commands of a step of docs/install.md.
-func (s *stage) follow(ctx context.Context, step string) error {
+func (s *session) follow(ctx context.Context, step string) error {
 	script, err := checkout.DocumentedStep(s.kit.Root, "install.md", step)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (s *Scene) DeposeUsher() {
 	s.Step("Usher has no leader")
 	before := s.usherRestarts()
 	seconds, holder, now := strangerSeconds, stranger, metav1.NowMicro()
-	s.Check(s.stage.writeLease(s.ctx, coordinationv1.LeaseSpec{
+	s.Check(s.session.writeLease(s.ctx, coordinationv1.LeaseSpec{
 		HolderIdentity: &holder, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now,
 	}))
 	s.Await("the leader to begin anew", func(State) string {
@@ -39,12 +39,12 @@ func (s *Scene) DeposeUsher() {
 // ElectUsher frees the lease and waits until Usher has a leader.
 func (s *Scene) ElectUsher() {
 	began := time.Now()
-	s.Check(s.stage.freeLease(s.ctx, stranger))
+	s.Check(s.session.freeLease(s.ctx, stranger))
 	s.AwaitUsher(began)
 }
 
 // freeLease removes a holder from the lease, if it is the holder.
-func (s *stage) freeLease(ctx context.Context, holder string) error {
+func (s *session) freeLease(ctx context.Context, holder string) error {
 	lease := &coordinationv1.Lease{}
 	if err := s.kube.Get(ctx, leaseKey(), lease); err != nil {
 		return err
@@ -62,7 +62,7 @@ func leaseKey() client.ObjectKey {
 
 // writeLease writes the lease regardless of concurrent writes: a leader renews it every
 // two seconds.
-func (s *stage) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec) error {
+func (s *session) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec) error {
 	lease := &coordinationv1.Lease{}
 	if err := s.kube.Get(ctx, leaseKey(), lease); err != nil {
 		return err

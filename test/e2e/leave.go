@@ -19,7 +19,7 @@ import (
 // leave deletes a namespace while the next stories play: first its set, and the rest
 // once no Pods are left. A namespace that is deleted with Pods in it is checked again
 // only after half of their grace period. Whatever remains at the end fails the run.
-func (s *stage) leave(ctx context.Context, name string) {
+func (s *session) leave(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	at := metav1.ObjectMeta{Namespace: name, Name: SetName}
@@ -47,7 +47,7 @@ func (w *world) until(ctx context.Context, namespace string, so func(State) bool
 
 // awaitEmpty waits until all namespaces of stories are gone: nothing may be stuck on a
 // finalizer.
-func (s *stage) awaitEmpty(ctx context.Context, stories []Story) error {
+func (s *session) awaitEmpty(ctx context.Context, stories []Story) error {
 	s.leaving.Wait()
 	deadline := time.After(patience)
 	for {
@@ -65,7 +65,7 @@ func (s *stage) awaitEmpty(ctx context.Context, stories []Story) error {
 	}
 }
 
-func (s *stage) left(ctx context.Context, stories []Story) ([]string, error) {
+func (s *session) left(ctx context.Context, stories []Story) ([]string, error) {
 	var left []string
 	for _, story := range stories {
 		err := s.kube.Get(ctx, client.ObjectKey{Name: story.Name}, &corev1.Namespace{})

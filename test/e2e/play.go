@@ -20,7 +20,7 @@ const playing progress.State = "playing"
 
 // playAll plays stories: first the concurrent ones, some at a time, then each of the
 // others alone. The outcomes are in the order of the stories.
-func (s *stage) playAll(ctx context.Context, stories []Story, parallel int, tell progress.Sink) []Outcome {
+func (s *session) playAll(ctx context.Context, stories []Story, parallel int, tell progress.Sink) []Outcome {
 	outcomes := make([]Outcome, len(stories))
 	for _, story := range stories {
 		tell.Tell(progress.Event{Task: story.Name, State: progress.Waiting})
@@ -46,9 +46,9 @@ func (s *stage) playAll(ctx context.Context, stories []Story, parallel int, tell
 	return outcomes
 }
 
-func (s *stage) play(ctx context.Context, story Story, in entrance, tell progress.Sink) Outcome {
+func (s *session) play(ctx context.Context, story Story, in entrance, tell progress.Sink) Outcome {
 	began := time.Now()
-	scene := &Scene{ctx: ctx, stage: s, story: story, in: in, tell: func(step string) {
+	scene := &Scene{ctx: ctx, session: s, story: story, in: in, tell: func(step string) {
 		tell.Tell(progress.Event{Task: story.Name, State: playing, Detail: step})
 	}}
 	if cause := context.Cause(ctx); cause != nil {
@@ -79,7 +79,7 @@ func (s *stage) play(ctx context.Context, story Story, in entrance, tell progres
 
 // describe shows the state when a story failed.
 func (s *Scene) describe(ctx context.Context) string {
-	now, err := s.stage.world.state(context.WithoutCancel(ctx), s.Namespace())
+	now, err := s.session.world.state(context.WithoutCancel(ctx), s.Namespace())
 	if err != nil {
 		return err.Error()
 	}

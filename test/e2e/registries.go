@@ -76,7 +76,7 @@ func portOf(kind Registry) int {
 }
 
 // source is where a story's callers find its Pods.
-func (s *stage) source(story Story) traffic.Source {
+func (s *session) source(story Story) traffic.Source {
 	switch story.Registry {
 	case Consul:
 		return traffic.Consul{Address: address(Consul), Service: story.Name}
@@ -88,13 +88,13 @@ func (s *stage) source(story Story) traffic.Source {
 }
 
 // front is the port of a story's frontend.
-func (s *stage) front(story Story) int {
+func (s *session) front(story Story) int {
 	return frontPort + slices.IndexFunc(s.stories, func(other Story) bool { return other.Name == story.Name })
 }
 
 // startRegistries starts those that the stories need. They listen on the node's
 // address, where Pods and callers reach them.
-func (s *stage) startRegistries(ctx context.Context, tell progress.Sink) error {
+func (s *session) startRegistries(ctx context.Context, tell progress.Sink) error {
 	for _, r := range []struct {
 		kind  Registry
 		start func(context.Context) error
@@ -113,7 +113,7 @@ func (s *stage) startRegistries(ctx context.Context, tell progress.Sink) error {
 	return nil
 }
 
-func (s *stage) startConsul(ctx context.Context) error {
+func (s *session) startConsul(ctx context.Context) error {
 	config, err := json.Marshal(map[string]any{
 		"disable_update_check": true,
 		"performance":          map[string]any{"raft_multiplier": 1},
@@ -163,7 +163,7 @@ defaults
   timeout queue 2s
 `
 
-func (s *stage) startHAProxy(ctx context.Context) error {
+func (s *session) startHAProxy(ctx context.Context) error {
 	config := fmt.Sprintf(haproxyConfig, proxyPort)
 	for _, story := range s.stories {
 		if story.Registry == HAProxy {
@@ -188,7 +188,7 @@ func (s *stage) startHAProxy(ctx context.Context) error {
 }
 
 // spawn starts a server that lives as long as the stage.
-func (s *stage) spawn(ctx context.Context, spec process.Spec, ready func(context.Context) error) error {
+func (s *session) spawn(ctx context.Context, spec process.Spec, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
 	spec.Log = s.path("logs", spec.Name+".log")

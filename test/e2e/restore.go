@@ -14,7 +14,7 @@ const restoreTime = time.Minute
 
 // restore brings back what a failed story left stopped, so that the next stories do not
 // fail because of it.
-func (s *stage) restore(ctx context.Context, story Story) error {
+func (s *session) restore(ctx context.Context, story Story) error {
 	if !story.Alone {
 		return nil // It stopped nothing.
 	}

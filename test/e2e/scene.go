@@ -35,10 +35,10 @@ const (
 // callers. Its methods end the story when they fail, like those of testing.T; only the
 // story's own goroutine may call them.
 type Scene struct {
-	ctx   context.Context
-	stage *stage
-	story Story
-	tell  func(step string)
+	ctx     context.Context
+	session *session
+	story   Story
+	tell    func(step string)
 	// in controls when the story starts; waited is how long a story that plays alone
 	// has waited for its turn.
 	in     entrance
@@ -96,17 +96,17 @@ func (s *Scene) Context() context.Context { return s.ctx }
 func (s *Scene) Namespace() string { return s.story.Name }
 
 // Kube is the administrator's client.
-func (s *Scene) Kube() client.Client { return s.stage.kube }
+func (s *Scene) Kube() client.Client { return s.session.kube }
 
 // Node is the node.
-func (s *Scene) Node() *realnode.Node { return s.stage.node }
+func (s *Scene) Node() *realnode.Node { return s.session.node }
 
 // Generation is the set's generation after the story's last change.
 func (s *Scene) Generation() int64 { return s.generation }
 
 // State returns the present state.
 func (s *Scene) State() State {
-	now, err := s.stage.world.state(s.ctx, s.Namespace())
+	now, err := s.session.world.state(s.ctx, s.Namespace())
 	s.Check(err)
 	return now
 }
@@ -121,7 +121,7 @@ func (s *Scene) Await(what string, look func(State) string) State {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
-		news := s.stage.world.next()
+		news := s.session.world.next()
 		now := s.State()
 		wrong := look(now)
 		if wrong == "" {
@@ -229,10 +229,10 @@ func (s *Scene) Pause(d time.Duration) {
 }
 
 func (s *Scene) makeNamespace() {
-	s.Check(s.stage.kube.Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace()}}))
+	s.Check(s.session.kube.Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace()}}))
 	account := client.ObjectKey{Namespace: s.Namespace(), Name: "default"}
 	s.Await("the namespace's service account", func(State) string {
-		err := s.stage.kube.Get(s.ctx, account, &corev1.ServiceAccount{})
+		err := s.session.kube.Get(s.ctx, account, &corev1.ServiceAccount{})
 		s.Check(client.IgnoreNotFound(err))
 		if err != nil {
 			return "it is not there"
@@ -250,7 +250,7 @@ func (s *Scene) call() {
 		part = defaultPropagation / 8
 	}
 	s.client, err = traffic.New(traffic.Options{
-		Source: s.stage.source(s.story), Rate: s.stage.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
+		Source: s.session.source(s.story), Rate: s.session.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
 		Timeout: late,
 	})
 	s.Check(err)

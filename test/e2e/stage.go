@@ -28,8 +28,8 @@ const closeTime = 30 * time.Second
 // away, and the API server starts slowly on a busy machine.
 const nodeGone = 20 * time.Second
 
-// stage is what all stories share.
-type stage struct {
+// session is what all stories share.
+type session struct {
 	place   *sandbox.Place
 	kit     kit
 	stories []Story
@@ -49,8 +49,8 @@ type stage struct {
 }
 
 // openStage starts everything. On an error, nothing is left running.
-func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*stage, error) {
-	s := &stage{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner(), etcds: map[Registry]*etcd{}}
+func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell progress.Sink) (*session, error) {
+	s := &session{place: place, kit: k, stories: o.chosen(), rate: o.Rate, spawner: process.NewSpawner(), etcds: map[Registry]*etcd{}}
 	for _, step := range []func(context.Context, progress.Sink) error{
 		s.startNode, s.serveImages, s.startRegistries, s.connect, s.installUsher, s.addRegistries,
 	} {
@@ -61,11 +61,11 @@ func openStage(ctx context.Context, place *sandbox.Place, k kit, o Options, tell
 	return s, nil
 }
 
-func (s *stage) path(parts ...string) string {
+func (s *session) path(parts ...string) string {
 	return filepath.Join(append([]string{s.place.Dir}, parts...)...)
 }
 
-func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
+func (s *session) startNode(ctx context.Context, tell progress.Sink) error {
 	node, err := realnode.Start(ctx, realnode.Options{
 		Dir: s.path("node"), Cgroup: s.place.Cgroup, Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher},
 		Mirrors: map[string]string{images.PulledHost: "http://" + imageRegistry}, NodeGone: nodeGone, Tell: tell,
@@ -77,13 +77,13 @@ func (s *stage) startNode(ctx context.Context, tell progress.Sink) error {
 // imageRegistry is where the node pulls images from.
 const imageRegistry = "127.0.0.1:5000"
 
-func (s *stage) serveImages(ctx context.Context, _ progress.Sink) (err error) {
+func (s *session) serveImages(ctx context.Context, _ progress.Sink) (err error) {
 	s.images, err = images.Serve(ctx, s.kit.Programs, imageRegistry)
 	return err
 }
 
 // connect creates the administrator's client.
-func (s *stage) connect(context.Context, progress.Sink) error {
+func (s *session) connect(context.Context, progress.Sink) error {
 	all, err := newScheme()
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (s *stage) connect(context.Context, progress.Sink) error {
 }
 
 // addRegistries creates the Registry objects and starts watching.
-func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
+func (s *session) addRegistries(ctx context.Context, _ progress.Sink) error {
 	for _, kind := range []Registry{Etcd, OwnEtcd, Consul, HAProxy} {
 		if kind != Etcd && !uses(s.stories, kind) {
 			continue
@@ -114,7 +114,7 @@ func (s *stage) addRegistries(ctx context.Context, _ progress.Sink) error {
 }
 
 // close ends everything. It takes the time it needs, even if ctx has ended.
-func (s *stage) close(ctx context.Context) error {
+func (s *session) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	var errs []error

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/usher-dev/usher/test/demo/view"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // line is the outcome on the display.
@@ -23,38 +23,38 @@ func (o Outcome) line() string {
 }
 
 // table is the final table of the run.
-func table(outcomes []Outcome, style view.Style) []string {
-	columns := []view.Column{
+func table(outcomes []Outcome, style stage.Style) []string {
+	columns := []stage.Column{
 		{Title: "story"}, {Title: "registry", Expendable: 1}, {Title: "requests", Right: true}, {Title: "lost", Right: true},
 		{Title: "p99", Right: true}, {Title: "time", Right: true}, {Title: "what happens", Expendable: 2},
 	}
-	var rows [][]view.Cell
+	var rows [][]stage.Cell
 	var notes []string
 	for _, o := range outcomes {
-		name, lost := view.Cell{Text: "✓ " + o.Name, Paint: view.Green}, view.Cell{Text: thousands(o.Lost)}
+		name, lost := stage.Cell{Text: "✓ " + o.Name, Paint: stage.Green}, stage.Cell{Text: thousands(o.Lost)}
 		if o.Failure != "" {
-			name = view.Cell{Text: "✗ " + o.Name, Paint: view.Red}
-			notes = append(notes, "", style.Paint(view.Red, "✗ "+o.Name), indent(o.Failure+o.reasons()))
+			name = stage.Cell{Text: "✗ " + o.Name, Paint: stage.Red}
+			notes = append(notes, "", style.Paint(stage.Red, "✗ "+o.Name), indent(o.Failure+o.reasons()))
 		}
 		if o.Lost > 0 {
-			lost.Paint = view.Yellow
+			lost.Paint = stage.Yellow
 		}
-		rows = append(rows, []view.Cell{
+		rows = append(rows, []stage.Cell{
 			name, {Text: string(o.Registry)}, {Text: thousands(o.Requests)}, lost,
-			{Text: milliseconds(o.P99)}, {Text: seconds(o.Took)}, {Text: o.About, Paint: view.Faint},
+			{Text: milliseconds(o.P99)}, {Text: seconds(o.Took)}, {Text: o.About, Paint: stage.Faint},
 		})
 	}
-	return append(view.Table(columns, rows, style), notes...)
+	return append(stage.Table{Columns: columns, Rows: rows}.Lines(style), notes...)
 }
 
 // footprintTable is what the run reports on Usher itself.
-func footprintTable(f Footprint, style view.Style) []string {
-	columns := []view.Column{{Title: "usher"}, {Title: "found", Right: true}, {Title: "how", Expendable: 1}}
-	var rows [][]view.Cell
+func footprintTable(f Footprint, style stage.Style) []string {
+	columns := []stage.Column{{Title: "usher"}, {Title: "found", Right: true}, {Title: "how", Expendable: 1}}
+	var rows [][]stage.Cell
 	for _, m := range f.lines() {
-		rows = append(rows, []view.Cell{{Text: m.what}, {Text: m.found}, {Text: m.from, Paint: view.Faint}})
+		rows = append(rows, []stage.Cell{{Text: m.what}, {Text: m.found}, {Text: m.from, Paint: stage.Faint}})
 	}
-	return view.Table(columns, rows, style)
+	return stage.Table{Columns: columns, Rows: rows}.Lines(style)
 }
 
 func (o Outcome) reasons() string {

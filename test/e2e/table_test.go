@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/usher-dev/usher/test/demo/view"
+	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -63,7 +63,7 @@ func outcomes() []Outcome {
 }
 
 func TestTable(t *testing.T) {
-	shown := strings.Join(table(outcomes(), view.Style{}), "\n")
+	shown := strings.Join(table(outcomes(), stage.Style{}), "\n")
 	for _, want := range []string{"✓ good", "1,234,567", "1.5 ms", "12.0 s", "✗ bad", "lost: 3 × connection refused"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the table has no %q:\n%s", want, shown)
@@ -99,7 +99,7 @@ func TestFootprint(t *testing.T) {
 	if strings.Contains(text, "idle") {
 		t.Errorf("what was not measured is told:\n%s", text)
 	}
-	if shown := strings.Join(footprintTable(f, view.Style{}), "\n"); !strings.Contains(shown, "20.0 MiB") {
+	if shown := strings.Join(footprintTable(f, stage.Style{}), "\n"); !strings.Contains(shown, "20.0 MiB") {
 		t.Errorf("the run shows\n%s", shown)
 	}
 }

@@ -62,7 +62,7 @@ func usherImage(root string) (string, error) {
 }
 
 // awaitUsher waits until all replicas are ready and one has become leader since a time.
-func (s *stage) awaitUsher(ctx context.Context, since time.Time) error {
+func (s *session) awaitUsher(ctx context.Context, since time.Time) error {
 	for {
 		wrong := s.usherWrong(ctx, since)
 		if wrong == nil {
@@ -76,7 +76,7 @@ func (s *stage) awaitUsher(ctx context.Context, since time.Time) error {
 	}
 }
 
-func (s *stage) usherWrong(ctx context.Context, since time.Time) error {
+func (s *session) usherWrong(ctx context.Context, since time.Time) error {
 	deployment, lease := &appsv1.Deployment{}, &coordinationv1.Lease{}
 	if err := s.kube.Get(ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherDeployment}, deployment); err != nil {
 		return err
@@ -146,13 +146,13 @@ func (s *Scene) KillUsher() {
 func (s *Scene) RestartUsher() {
 	s.Step("restart Usher")
 	deployment := &appsv1.Deployment{}
-	s.Check(s.stage.kube.Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherDeployment}, deployment))
+	s.Check(s.session.kube.Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherDeployment}, deployment))
 	before := deployment.DeepCopy()
 	if deployment.Spec.Template.Annotations == nil {
 		deployment.Spec.Template.Annotations = map[string]string{}
 	}
 	deployment.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"] = time.Now().Format(time.RFC3339Nano)
-	s.Check(s.stage.kube.Patch(s.ctx, deployment, client.MergeFrom(before)))
+	s.Check(s.session.kube.Patch(s.ctx, deployment, client.MergeFrom(before)))
 }
 
 // AwaitUsher waits until all replicas of Usher are ready again, and one has become
@@ -161,5 +161,5 @@ func (s *Scene) AwaitUsher(since time.Time) {
 	s.Step("await Usher")
 	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, fmt.Errorf("after %s", patience))
 	defer cancel()
-	s.Check(s.stage.awaitUsher(ctx, since))
+	s.Check(s.session.awaitUsher(ctx, since))
 }

@@ -19,14 +19,14 @@ func (s *Scene) LocalVolumes(n int) {
 	kind := corev1.HostPathDirectoryOrCreate
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", s.story.Name, i)
-		s.Check(s.stage.kube.Create(s.ctx, &corev1.PersistentVolume{
+		s.Check(s.session.kube.Create(s.ctx, &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeSpec{
 				Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
 				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 				StorageClassName: s.StorageClass(),
 				PersistentVolumeSource: corev1.PersistentVolumeSource{
-					HostPath: &corev1.HostPathVolumeSource{Path: s.stage.path("volumes", name), Type: &kind},
+					HostPath: &corev1.HostPathVolumeSource{Path: s.session.path("volumes", name), Type: &kind},
 				},
 			},
 		}))
