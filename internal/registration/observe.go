@@ -69,8 +69,8 @@ type notes struct {
 	confirmed map[types.UID]bool
 	// next is when the next pass may begin.
 	next time.Time
-	// values are digests of what entries took from Pods in the last pass.
-	values map[plan.ValueKey]string
+	// plans is what planning remembers.
+	plans *plan.Memory
 	// names are the Registrations that have metrics.
 	names map[string]bool
 }
@@ -79,7 +79,7 @@ func newNotes() *notes {
 	return &notes{
 		dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
 		left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{},
+		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{}, plans: &plan.Memory{},
 	}
 }
 
@@ -95,7 +95,7 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
-		Suspects: p.notes.suspects,
+		Suspects: p.notes.suspects, Memory: p.notes.plans,
 	}
 	if err := p.readObjects(ctx); err != nil {
 		return nil, err
@@ -108,7 +108,9 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	if err := p.takeOver(ctx); err != nil {
 		return nil, err
 	}
-	p.noteValues()
+	for _, target := range plan.Outdated(p.snapshot) {
+		p.notes.dirty[target] = true
+	}
 	return p, nil
 }
 
@@ -269,15 +271,4 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, targ
 		entries = noEntries
 	}
 	return plan.Listing{Entries: entries}
-}
-
-// noteValues makes the targets due whose entries a changed Pod outdates: the Pod
-// itself says that it is registered, and would have nothing listed. What changed
-// while nobody looked is found by the first sweep.
-func (p *pass) noteValues() {
-	next, outdated := plan.Values(p.snapshot, p.notes.values)
-	for _, target := range outdated {
-		p.notes.dirty[target] = true
-	}
-	p.notes.values = next
 }

@@ -57,14 +57,18 @@ func (ix *index) changes() []Changes {
 	return all
 }
 
-// joins adds what is missing or different, and returns the IDs that belong there.
+// joins adds what is missing or different, and returns the IDs that belong there, without
+// those of Pods at rest.
 func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
-	claimed := make(map[string]bool, len(listed.entries))
+	claimed := map[string]bool{}
 	for _, r := range ix.registrations {
 		if !slices.Contains(r.current, c.Target) {
 			continue
 		}
 		for _, p := range r.pods {
+			if p.atRest != nil {
+				continue
+			}
 			// The first Registration by name keeps an entry that two claim.
 			if want, hasPort := ix.entry(r, p); hasPort && !claimed[want.ID] {
 				claimed[want.ID] = ix.claim(r, p, want, listed.byID[want.ID], c)
@@ -134,7 +138,7 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 		ours++
 		remove := registry.Change{Op: registry.Remove, Entry: e}
 		switch {
-		case claimed[e.ID]:
+		case claimed[e.ID], ix.ofPodAtRest(c.Target, e):
 		case ix.deliberate(c.Target, e):
 			c.Leaves = append(c.Leaves, remove)
 			c.unsettled = c.unsettled || e.Unsettled != ""
@@ -155,6 +159,13 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 	c.unsettled = c.unsettled || slices.ContainsFunc(orphans, func(change registry.Change) bool {
 		return change.Entry.Unsettled != ""
 	})
+}
+
+// ofPodAtRest reports whether the entry is the one that a Pod at rest should have there.
+func (ix *index) ofPodAtRest(t Target, e registry.Entry) bool {
+	p := ix.byUID[types.UID(e.Owner.PodUID)]
+	return p != nil && p.atRest != nil && p.id == e.ID &&
+		slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return slices.Contains(r.current, t) })
 }
 
 // deliberate reports whether the cluster's objects themselves ask to remove an unclaimed

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -74,10 +73,10 @@ func (ix *index) findings() []Finding {
 
 // cloneSetsOf finds the CloneSets that create Pods for the Registration, or own some.
 func (ix *index) cloneSetsOf(r *registration) []*appsv1alpha1.CloneSet {
-	owners := map[types.UID]bool{}
+	owners, last := map[types.UID]bool{}, types.UID("")
 	for _, p := range r.pods {
-		if owner := metav1.GetControllerOf(p.Pod); owner != nil {
-			owners[owner.UID] = true
+		if p.owner != last {
+			owners[p.owner], last = true, p.owner
 		}
 	}
 	var sets []*appsv1alpha1.CloneSet

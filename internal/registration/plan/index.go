@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +50,10 @@ type registration struct {
 	kept map[*pod]*kept
 	// static are the values of all Pods' entries, if they do not come from Pods.
 	static *values
+	// listings are those of the current targets, nil if unknown; failing means that a change
+	// there failed in this pass.
+	listings []*listing
+	failing  bool
 }
 
 type missingRegistry struct {
@@ -82,6 +87,16 @@ type pod struct {
 	hooks []hook
 	// values are what entries take from the Pod.
 	values map[*registration]*values
+	// owner is the UID of its controller.
+	owner types.UID
+	// remembered means that Memory has the digests of its values.
+	remembered bool
+	// settled means that the Pod itself shows that nothing is left to do for it.
+	settled bool
+	// atRest is set if the last plan had nothing to do for it, and counts is what the Pod adds
+	// to its Registrations' counts then.
+	atRest atRest
+	counts []counts
 }
 
 // listing is what a target lists, by entry ID and by Pod.
@@ -91,28 +106,70 @@ type listing struct {
 	byPod   map[types.UID][]*registry.Entry
 }
 
+// newIndex ties the snapshot's objects together. It reuses what the snapshot's memory has.
 func newIndex(snapshot Snapshot) *index {
-	ix := &index{Snapshot: snapshot, byUID: map[types.UID]*pod{}, listings: map[Target]*listing{}}
-	for _, r := range snapshot.Registrations {
-		ix.registrations = append(ix.registrations, ix.newRegistration(r))
+	ix := snapshot.Memory.recall(&snapshot)
+	ix.Snapshot = snapshot
+	ix.indexRegistrations()
+	ix.indexPods()
+	ix.keepListings()
+	return ix
+}
+
+func (ix *index) indexRegistrations() {
+	if ix.registrations == nil {
+		for _, r := range ix.Registrations {
+			ix.registrations = append(ix.registrations, ix.newRegistration(r))
+		}
+		return
 	}
+	for i, r := range ix.registrations {
+		r.Registration = ix.Registrations[i]
+	}
+}
+
+// indexPods reads the Pods of other versions than before.
+func (ix *index) indexPods() {
+	changed := ix.byUID == nil || len(ix.pods) != len(ix.Pods)
 	cloneSets := map[types.UID]*appsv1alpha1.CloneSet{}
-	for _, set := range snapshot.CloneSets {
+	for _, set := range ix.CloneSets {
 		cloneSets[set.UID] = set
 	}
-	for _, object := range snapshot.Pods {
-		p := ix.newPod(object, cloneSets)
-		ix.pods = append(ix.pods, p)
-		ix.byUID[p.UID] = p
-		for _, r := range p.selectedBy {
-			r.pods = append(r.pods, p)
+	pods := make([]*pod, len(ix.Pods))
+	for i, object := range ix.Pods {
+		var p *pod
+		if i < len(ix.pods) && ix.pods[i].UID == object.UID { // as in most passes
+			p = ix.pods[i]
+		} else {
+			p, changed = ix.byUID[object.UID], true
+		}
+		if p == nil || p.ResourceVersion != object.ResourceVersion {
+			p, changed = ix.newPod(object, cloneSets), true
+		}
+		p.Pod = object
+		pods[i] = p
+	}
+	ix.pods = pods
+	if changed {
+		ix.byUID = make(map[types.UID]*pod, len(pods))
+		for _, r := range ix.registrations {
+			r.pods = nil
+		}
+		for _, p := range pods {
+			ix.byUID[p.UID] = p
+			for _, r := range p.selectedBy {
+				r.pods = append(r.pods, p)
+			}
 		}
 	}
-	for _, r := range ix.registrations {
-		r.sets = ix.cloneSetsOf(r)
-		ix.keepSilent(r)
+}
+
+// keepListings drops listings that the snapshot does not have any more.
+func (ix *index) keepListings() {
+	maps.DeleteFunc(ix.listings, func(t Target, l *listing) bool { return !l.of(ix.Listings[t]) })
+	if ix.listings == nil {
+		ix.listings = map[Target]*listing{}
 	}
-	return ix
 }
 
 func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registration {
@@ -165,7 +222,8 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	p := &pod{Pod: object, state: StateOf(object), id: EntryID(object)}
 	p.ready, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
-	if owner := metav1.GetControllerOf(object); owner != nil {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+		p.owner = owner.UID
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
 			p.lifecycle = *set.Spec.Lifecycle
 		}
@@ -182,6 +240,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 		}
 	}
 	p.hooks = hooksAt(p)
+	p.settled = p.isSettled()
 	return p
 }
 
@@ -254,17 +313,29 @@ func (ix *index) look(t Target) (*listing, error) {
 	return ix.listings[t], nil
 }
 
+// of reports whether l was made from that listing.
+func (l *listing) of(from Listing) bool {
+	return from.Err == nil && from.Entries != nil && len(l.entries) == len(from.Entries) &&
+		(len(l.entries) == 0 || &l.entries[0] == &from.Entries[0])
+}
+
 func (ix *index) newListing(entries []registry.Entry) *listing {
 	l := &listing{
 		entries: entries, byID: make(map[string]*registry.Entry, len(entries)),
 		byPod: make(map[types.UID][]*registry.Entry, len(entries)),
 	}
+	all := make([]*registry.Entry, len(entries)) // one allocation, not one per Pod
 	for i := range entries {
 		e := &entries[i]
-		l.byID[e.ID] = e
-		if e.Owner.Cluster == ix.Cluster {
-			uid := types.UID(e.Owner.PodUID)
-			l.byPod[uid] = append(l.byPod[uid], e)
+		l.byID[e.ID], all[i] = e, e
+		if e.Owner.Cluster != ix.Cluster {
+			continue
+		}
+		uid := types.UID(e.Owner.PodUID)
+		if others := l.byPod[uid]; others != nil {
+			l.byPod[uid] = append(others, e)
+		} else {
+			l.byPod[uid] = all[i : i+1 : i+1]
 		}
 	}
 	return l

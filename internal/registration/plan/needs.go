@@ -25,7 +25,7 @@ func Needs(snapshot Snapshot) []Target {
 		for _, r := range p.former {
 			all = append(all, r.targets()...)
 		}
-		if ix.settled(p) {
+		if p.settled {
 			continue
 		}
 		for _, r := range p.selectedBy {
@@ -55,9 +55,9 @@ func sorted(targets []Target) []Target {
 // SortedTargets returns a sorted copy without duplicates.
 func SortedTargets(targets []Target) []Target { return sorted(slices.Clone(targets)) }
 
-// settled reports whether the Pod itself shows that nothing is left to do for it. Targets
+// isSettled reports whether the Pod itself shows that nothing is left to do for it. Targets
 // of settled Pods are listed only when they are due.
-func (ix *index) settled(p *pod) bool {
+func (p *pod) isSettled() bool {
 	registered := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered)
 	for _, h := range p.hooks {
 		if h.leaving() || p.wanted() {

@@ -49,7 +49,7 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 	for _, p := range r.pods {
 		serves, _ := p.serves(r)
 		joining = joining || serves
-		ix.count(r, p, &o)
+		p.counts[slices.Index(p.selectedBy, r)].addTo(&o, r)
 	}
 	o.Targets = r.Status.Targets
 	if joining {
@@ -69,29 +69,49 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 	return o
 }
 
-// count adds one Pod to the counts of the status. For a target that this pass did not
+// counts is what one Pod adds to the counts of a Registration.
+type counts struct {
+	registered, notReady, draining int32
+	// serving is 1 for each current target by which callers find the Pod.
+	serving []int32
+}
+
+// countsOf counts a Pod for each of its Registrations. For a target that this pass did not
 // list, the Pod's own condition counts.
-func (ix *index) count(r *registration, p *pod, o *Outcome) {
+func (ix *index) countsOf(p *pod) []counts {
 	condition := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
-	registered := len(r.current) > 0 && len(r.missing) == 0
-	for _, t := range r.current {
-		found := ix.presence(r, t, p)
-		if found.err != nil {
-			found.current, found.serving = condition, condition
+	drains := p.DeletionTimestamp != nil && len(p.ownFinalizers()) > 0 || slices.ContainsFunc(p.hooks, hook.leaving)
+	all := make([]counts, len(p.selectedBy))
+	for i, r := range p.selectedBy {
+		c := counts{notReady: oneIf(!p.ready), draining: oneIf(drains)}
+		registered := len(r.current) > 0 && len(r.missing) == 0
+		for _, t := range r.current {
+			found := ix.presence(r, t, p)
+			if found.err != nil {
+				found.current, found.serving = condition, condition
+			}
+			registered = registered && found.current
+			c.serving = append(c.serving, oneIf(found.serving))
 		}
-		registered = registered && found.current
-		if found.serving {
-			o.PerRegistry[t.Registry]++
-		}
+		c.registered = oneIf(registered)
+		all[i] = c
 	}
-	if registered {
-		o.Registered++
+	return all
+}
+
+func oneIf(yes bool) int32 {
+	if yes {
+		return 1
 	}
-	if !p.ready {
-		o.NotReady++
-	}
-	if p.DeletionTimestamp != nil && len(p.ownFinalizers()) > 0 || slices.ContainsFunc(p.hooks, hook.leaving) {
-		o.Draining++
+	return 0
+}
+
+func (c counts) addTo(o *Outcome, r *registration) {
+	o.Registered += c.registered
+	o.NotReady += c.notReady
+	o.Draining += c.draining
+	for i, serving := range c.serving {
+		o.PerRegistry[r.current[i].Registry] += serving
 	}
 }
 

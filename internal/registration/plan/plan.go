@@ -39,15 +39,28 @@ const unsettledRetry = time.Second
 // Make decides what the namespace needs next. The plan depends on nothing but the snapshot.
 func Make(snapshot Snapshot) Plan {
 	ix := newIndex(snapshot)
+	ix.readListings()
+	for _, r := range ix.registrations {
+		r.sets = ix.cloneSetsOf(r)
+		ix.keepSilent(r)
+	}
+	for _, p := range ix.pods {
+		if !ix.rests(p) {
+			p.atRest = nil
+		}
+	}
 	plan := Plan{Changes: ix.changes(), Findings: ix.findings(), InvalidValues: ix.invalidValues()}
 	if slices.ContainsFunc(plan.Changes, func(c Changes) bool { return c.unsettled }) {
 		plan.RequeueAt = ix.Now.Add(unsettledRetry)
 	}
 	for _, p := range ix.pods {
-		if p.wanted() && !p.protected() {
-			plan.Protect = append(plan.Protect, protect(p))
+		if p.atRest != nil {
+			continue
 		}
-		ix.planPod(p, &plan)
+		if nothing := ix.planPod(p, &plan); nothing {
+			ix.rest(p)
+		}
+		p.counts = ix.countsOf(p)
 	}
 	slices.SortStableFunc(plan.Waiting, compareWaiting)
 	for _, r := range ix.registrations {
@@ -69,8 +82,13 @@ func protect(p *pod) PodPatch {
 	return patch
 }
 
-// planPod decides on one Pod.
-func (ix *index) planPod(p *pod, plan *Plan) {
+// planPod decides on one Pod, and reports whether nothing is to be done and nothing to be
+// waited for.
+func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
+	protects := p.wanted() && !p.protected()
+	if protects {
+		plan.Protect = append(plan.Protect, protect(p))
+	}
 	patch := PodPatch{Pod: p.Pod}
 	first := len(plan.Waiting)
 	var next time.Time
@@ -87,6 +105,7 @@ func (ix *index) planPod(p *pod, plan *Plan) {
 	if !patch.Empty() {
 		plan.Patches = append(plan.Patches, patch)
 	}
+	return !protects && patch.Empty() && len(plan.Waiting) == first && next.IsZero()
 }
 
 // planTerminating removes Usher's finalizers from a terminating Pod as soon as no registry
@@ -198,7 +217,7 @@ func (ix *index) planDrain(p *pod, record, stored *Record, drains bool, patch *P
 
 // unhooked are the waits for registries that no hook covers.
 func (ix *index) unhooked(p *pod) []Waiting {
-	if ix.settled(p) && !ix.refused(p) {
+	if p.settled && !ix.refused(p) {
 		return nil
 	}
 	var waiting []Waiting

@@ -80,4 +80,6 @@ type Snapshot struct {
 	Sweep map[Target]bool
 	// Suspects are the orphans that the previous sweep of a target found and left.
 	Suspects map[Target]map[string]bool
+	// Memory makes plans for the same namespace cheaper; nil plans from scratch.
+	Memory *Memory
 }

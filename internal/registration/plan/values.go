@@ -172,30 +172,56 @@ func (ix *index) invalidValues() []InvalidValue {
 	return all
 }
 
-// ValueKey is one Registration's entry of one Pod.
-type ValueKey struct {
-	Registration string
-	Pod          types.UID
-}
-
-// Values returns digests of what entries take from Pods, and the targets where a Pod's
-// entry is outdated because its digest is another one than before.
-func Values(snapshot Snapshot, before map[ValueKey]string) (now map[ValueKey]string, outdated []Target) {
-	ix := newIndex(snapshot)
-	now = map[ValueKey]string{}
+// Outdated returns the targets of entries that take other values from their Pods than the
+// snapshot's memory has. Such a Pod itself says that it is registered, so nothing else would
+// make a pass list them. Memory has no values yet of a Pod that it sees for the first time.
+func Outdated(snapshot Snapshot) []Target {
+	ix, m := newIndex(snapshot), snapshot.Memory
+	if m == nil {
+		return nil
+	}
+	if m.values == nil {
+		m.values = map[valueKey]string{}
+	}
+	var outdated []Target
+	entries := 0
 	for _, r := range ix.registrations {
 		if r.static != nil {
 			continue
 		}
+		entries += len(r.pods)
 		for _, p := range r.pods {
-			key := ValueKey{r.Name, p.UID}
-			now[key] = p.valuesFor(r).digest
-			if old, known := before[key]; known && old != now[key] {
+			if p.remembered {
+				continue
+			}
+			key, now := valueKey{r.Name, p.UID}, p.valuesFor(r).digest
+			if before, known := m.values[key]; known && before != now {
 				outdated = append(outdated, r.current...)
 			}
+			m.values[key] = now
 		}
 	}
-	return now, outdated
+	for _, p := range ix.pods {
+		p.remembered = true
+	}
+	if len(m.values) > entries {
+		maps.DeleteFunc(m.values, func(key valueKey, _ string) bool { return !ix.takesValues(key) })
+	}
+	return outdated
+}
+
+// valueKey is one Registration's entry of one Pod.
+type valueKey struct {
+	registration string
+	pod          types.UID
+}
+
+// takesValues reports whether there is such an entry, which takes values from its Pod.
+func (ix *index) takesValues(key valueKey) bool {
+	p := ix.byUID[key.pod]
+	return p != nil && slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
+		return r.Name == key.registration && r.static == nil
+	})
 }
 
 // valuesFor returns what the Registration's entries take from the Pod.

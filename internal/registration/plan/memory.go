@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// Memory keeps what planning for a namespace has found out, so that the next plan looks only
+// at what has changed since: at Pods of another version, and at Pods whose entries are listed
+// differently. It makes plans cheaper, never different. It must not be used concurrently.
+//
+// A Pod that is at rest (nothing to write, nothing to wait for, no time to look again) stays
+// so, whatever the time, until one of these changes:
+//   - its resource version;
+//   - a Registration, Registry or CloneSet of the namespace, as far as inputsOf has it;
+//   - what is listed for it, and whether that is known.
+type Memory struct {
+	inputs string
+	index  *index
+	// values are digests of what entries take from Pods.
+	values map[valueKey]string
+}
+
+// inputsOf is everything, apart from Pods and listings, that a Pod at rest depends on. A
+// Registration that has vanished has no generation: its selector and targets are all there is.
+func inputsOf(s *Snapshot) string {
+	var b strings.Builder
+	for _, r := range s.Registrations {
+		fmt.Fprintf(&b, "%s %s %d %t %v %q\n", r.Name, r.UID, r.Generation, r.DeletionTimestamp != nil, r.Status.Targets, r.Spec.Selector.String())
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
+		state := s.Registries[name]
+		fmt.Fprintf(&b, "%s %q %t %t %t\n", name, state.Prefix, state.Denied, state.Leaving, state.HoldsBack)
+	}
+	for _, set := range s.CloneSets {
+		fmt.Fprintf(&b, "%s %s %d\n", set.Name, set.UID, set.Generation)
+	}
+	return b.String()
+}
+
+// recall returns the index of the last plan, if it can be brought up to date.
+func (m *Memory) recall(s *Snapshot) *index {
+	if m == nil {
+		return &index{}
+	}
+	inputs := inputsOf(s)
+	if m.index == nil || m.inputs != inputs {
+		m.inputs, m.index = inputs, &index{}
+	}
+	return m.index
+}
+
+// atRest is what the plan of a Pod at rest depends on besides the Pod: what each current
+// target of its Registrations shows of it.
+type atRest []shown
+
+// shown is what a target shows of a Pod.
+type shown struct {
+	known bool
+	// byID is the entry with the Pod's ID, byPod are those that the Pod owns.
+	byID  *registry.Entry
+	byPod []*registry.Entry
+}
+
+func (l *listing) shows(p *pod) shown {
+	if l == nil {
+		return shown{}
+	}
+	return shown{known: true, byID: l.byID[p.id], byPod: l.byPod[p.UID]}
+}
+
+func (s shown) same(other shown) bool {
+	return s.known == other.known && sameEntry(s.byID, other.byID) && slices.EqualFunc(s.byPod, other.byPod, sameEntry)
+}
+
+func sameEntry(a, b *registry.Entry) bool {
+	return a == b || a != nil && b != nil && a.Version == b.Version && a.NoMetadata == b.NoMetadata && a.Same(*b)
+}
+
+// readListings sets what the Registrations' current targets list.
+func (ix *index) readListings() {
+	for _, r := range ix.registrations {
+		r.listings, r.failing = make([]*listing, len(r.current)), false
+		for i, t := range r.current {
+			if listed, err := ix.look(t); err == nil {
+				r.listings[i] = listed
+			}
+			r.failing = r.failing || len(ix.Failed[t]) > 0
+		}
+	}
+}
+
+// rests reports whether the Pod was at rest in the last plan, and still is.
+func (ix *index) rests(p *pod) bool {
+	if p.atRest == nil {
+		return false
+	}
+	i := 0
+	for _, r := range p.selectedBy {
+		if r.failing {
+			return false
+		}
+		for _, l := range r.listings {
+			now := l.shows(p)
+			if !now.same(p.atRest[i]) {
+				return false
+			}
+			p.atRest[i] = now // keeps no old listing alive
+			i++
+		}
+	}
+	return true
+}
+
+// rest notes that the Pod is at rest, unless something else than Memory's inputs decides how
+// long: a node that does not answer, targets or Registrations that the Pod is leaving, a
+// refused change, an entry that is not as it should be.
+func (ix *index) rest(p *pod) {
+	if p.silent || len(p.former) > 0 {
+		return
+	}
+	rest := atRest{}
+	for _, r := range p.selectedBy {
+		if r.failing || len(r.former) > 0 {
+			return
+		}
+		for _, l := range r.listings {
+			now := l.shows(p)
+			if now.known && !ix.asDesired(r, p, now) {
+				return
+			}
+			rest = append(rest, now)
+		}
+	}
+	p.atRest = rest
+}
+
+// asDesired reports whether a target shows just the Pod's entry, or rightly nothing of it. So
+// every entry with the ID of a Pod at rest belongs there.
+func (ix *index) asDesired(r *registration, p *pod, now shown) bool {
+	switch want, _ := ix.entry(r, p); ix.desiredOf(r, p) {
+	case present:
+		return now.byID != nil && want.Same(*now.byID)
+	case absent:
+		return now.byID == nil && len(now.byPod) == 0
+	}
+	return false
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// history is a namespace to which anything happens. Like the API server it never changes an
+// object in place: each write makes another version.
+type history struct {
+	*fixture
+	random  *rand.Rand
+	version int
+	// entries are what targets really have.
+	entries map[Target][]registry.Entry
+	happens []string
+}
+
+func newHistory(seed uint64) *history {
+	h := &history{fixture: newFixture(), random: rand.New(rand.NewPCG(seed, 3)), entries: map[Target][]registry.Entry{}}
+	h.mesh()
+	h.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
+	h.registry("backup")
+	h.Memory = &Memory{}
+	for n := range 6 {
+		h.add(fmt.Sprintf("p%d", n), appsv1alpha1.StateNormal)
+	}
+	return h
+}
+
+// one picks something.
+func one[T any](h *history, of ...T) T { return of[h.random.IntN(len(of))] }
+
+// pod changes a Pod.
+func (h *history) pod(change func(*podBuilder)) {
+	if len(h.Pods) == 0 {
+		return
+	}
+	n := h.random.IntN(len(h.Pods))
+	next := h.Pods[n].DeepCopy()
+	change(&podBuilder{h.fixture, next})
+	h.version++
+	next.ResourceVersion = fmt.Sprint("v", h.version)
+	h.Pods[n] = next
+}
+
+// object changes a Registration's spec or status.
+func (h *history) object(change func(*usherv1alpha1.Registration)) {
+	n := h.random.IntN(len(h.Registrations))
+	next := h.Registrations[n].DeepCopy()
+	next.Generation++
+	change(next)
+	h.Registrations[n] = next
+}
+
+func (h *history) anyTarget() Target {
+	return Target{Registry: one(h, "discovery", "backup", "mesh"), Prefix: "services", Service: service}
+}
+
+// events are what happens; the plan is carried out as often as all others together.
+var events = []struct {
+	name string
+	do   func(*history)
+}{
+	{"readiness", func(h *history) { h.pod(func(b *podBuilder) { b.ready(h.random.IntN(3) > 0) }) }},
+	{"a silent node", func(h *history) { h.pod(func(b *podBuilder) { b.ready(true).lost(0) }) }},
+	{"another state", func(h *history) {
+		h.pod(func(b *podBuilder) {
+			b.label(appsv1alpha1.LabelLifecycleState, string(one(h, appsv1alpha1.StateNormal, appsv1alpha1.StateNormal,
+				appsv1alpha1.StatePreparingNormal, appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdated, appsv1alpha1.StatePreparingDelete)))
+		})
+	}},
+	{"labels", func(h *history) {
+		h.pod(func(b *podBuilder) {
+			b.label("app", one(h, "nginx", "nginx", "other")).label("track", one(h, "edge", "stable")).label(keyCreated, one(h, "true", "false"))
+		})
+	}},
+	{"an annotation", func(h *history) { h.pod(func(b *podBuilder) { b.annotate(one(h, "5", "70", "heavy")) }) }},
+	{"a deletion", func(h *history) { h.pod(func(b *podBuilder) { b.terminating(0) }) }},
+	{"finalizers go", func(h *history) { h.pod(func(b *podBuilder) { b.pod.Finalizers = nil }) }},
+	{"a Pod goes", func(h *history) { h.Pods = slices.Delete(slices.Clone(h.Pods), 0, min(1, len(h.Pods))) }},
+	{"a Pod comes", func(h *history) {
+		h.version++
+		b := h.add(fmt.Sprintf("q%03d", h.version), appsv1alpha1.StateNormal)
+		b.pod.ResourceVersion = fmt.Sprint("v", h.version)
+	}},
+	{"an entry is lost", func(h *history) { h.entries[h.anyTarget()] = nil }},
+	{"an entry is changed", func(h *history) {
+		for i, e := range h.entries[h.anyTarget()] {
+			change := one(h, func() { e.Weight = 0 }, func() { e.Unsettled = "sessions" }, func() { e.Owner.Registration = "second" },
+				func() { e.Owner.Cluster = "another" }, func() { e.Metadata = map[string]string{"by": "hand"} })
+			change()
+			t := h.anyTarget()
+			h.entries[t] = append(slices.Clone(h.entries[t]), e)
+			if i == 1 {
+				break
+			}
+		}
+	}},
+	{"a policy", func(h *history) {
+		h.object(func(r *usherv1alpha1.Registration) {
+			r.Spec.OnInPlaceUpdate = one(h, usherv1alpha1.InPlaceUpdateStay, usherv1alpha1.InPlaceUpdateFailOver, usherv1alpha1.InPlaceUpdateDeregister)
+		})
+	}},
+	{"weights from Pods", func(h *history) {
+		h.object(func(r *usherv1alpha1.Registration) { r.Spec.Instance.WeightFrom = one(h, nil, weightFrom()) })
+	}},
+	{"other registries", func(h *history) {
+		h.object(func(r *usherv1alpha1.Registration) {
+			r.Spec.Registries = []string{one(h, "discovery", "backup", "mesh")}
+		})
+	}},
+	{"other targets", func(h *history) {
+		h.object(func(r *usherv1alpha1.Registration) { r.Status.Targets = []Target{h.anyTarget()} })
+	}},
+	{"a Registration is deleted, or is not", func(h *history) {
+		h.object(func(r *usherv1alpha1.Registration) { r.DeletionTimestamp = one(h, nil, nil, &metav1.Time{Time: h.Now}) })
+	}},
+	{"a Registry", func(h *history) {
+		h.Registries[one(h, "discovery", "backup", "mesh")] = one(h, RegistryState{Prefix: "services"}, RegistryState{Prefix: "services"},
+			RegistryState{Prefix: "services", HoldsBack: true}, RegistryState{Prefix: "services", Leaving: true},
+			RegistryState{Prefix: "services", Denied: true}, RegistryState{Prefix: "services", Err: errors.New("down")},
+			RegistryState{Prefix: "services", Outage: Outage{From: h.Now.Add(-time.Minute)}})
+	}},
+	{"a hook of the CloneSet", func(h *history) {
+		set := h.CloneSets[0].DeepCopy()
+		set.Generation++
+		set.Spec.Lifecycle.PreNormal = one(h, nil, &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{keyPreNormal: "true"}})
+		h.CloneSets = []*appsv1alpha1.CloneSet{set}
+	}},
+	{"time", func(h *history) { h.Now = h.Now.Add(time.Duration(h.random.IntN(20)) * time.Second) }},
+}
+
+// carryOut does what a plan says, or some of it.
+func (h *history) carryOut(p Plan) {
+	for _, c := range p.Changes {
+		entries := slices.Clone(h.entries[c.Target])
+		for _, change := range slices.Concat(c.Leaves, c.Orphans, c.Joins) {
+			entries = slices.DeleteFunc(entries, func(e registry.Entry) bool { return e.ID == change.Entry.ID })
+			if change.Op == registry.Put {
+				h.version++
+				change.Entry.Version = fmt.Sprint(h.version)
+				entries = append(entries, change.Entry)
+			}
+		}
+		h.entries[c.Target] = entries
+	}
+	for i, object := range h.Pods {
+		for _, patch := range slices.Concat(p.Protect, p.Patches) {
+			if patch.Pod.UID == object.UID {
+				h.Pods[i] = h.patched(h.Pods[i].DeepCopy(), patch)
+			}
+		}
+	}
+}
+
+func (h *history) patched(next *corev1.Pod, patch PodPatch) *corev1.Pod {
+	b := &podBuilder{h.fixture, next}
+	for key, value := range patch.Labels {
+		if delete(next.Labels, key); value != nil {
+			next.Labels[key] = *value
+		}
+	}
+	next.Finalizers = slices.DeleteFunc(append(next.Finalizers, patch.AddFinalizers...), func(name string) bool {
+		return slices.Contains(patch.RemoveFinalizers, name)
+	})
+	if patch.Registrations != nil {
+		b.named(*patch.Registrations)
+	}
+	if patch.Condition != nil {
+		b.condition(patch.Condition.Type, patch.Condition.Status)
+		next.Status.Conditions[len(next.Status.Conditions)-1] = *patch.Condition
+	}
+	h.version++
+	next.ResourceVersion = fmt.Sprint("v", h.version)
+	return next
+}
+
+// list lists some targets as they are, some not at all, and one perhaps with an error.
+func (h *history) list(needs []Target) {
+	h.Listings, h.Failed = map[Target]Listing{}, map[Target]map[string]error{}
+	for _, t := range needs {
+		switch h.random.IntN(8) {
+		case 0:
+		case 1:
+			h.Listings[t] = Listing{Err: errors.New("down")}
+		case 2:
+			h.Failed[t] = map[string]error{one(h, "", EntryID(h.Pods[0])): errors.New("refused")}
+			fallthrough
+		default:
+			h.Listings[t] = Listing{Entries: slices.Concat([]registry.Entry{}, h.entries[t])}
+		}
+	}
+}
+
+// TestMemoryChangesNoPlan lets anything happen to a namespace: what is planned with a memory
+// of the past is always what is planned from scratch.
+func TestMemoryChangesNoPlan(t *testing.T) {
+	rested, planned := 0, 0
+	for seed := range uint64(300) {
+		h := newHistory(seed)
+		for range 60 {
+			event := one(h, events...)
+			h.happens = append(h.happens, event.name)
+			event.do(h)
+			if len(h.Pods) == 0 {
+				break
+			}
+			h.Sweep = map[Target]bool{h.anyTarget(): h.random.IntN(3) == 0}
+			h.list(nil)
+			Outdated(h.Snapshot)
+			needs := Needs(h.Snapshot)
+			h.agree(t, "targets to list", needs, Needs(h.scratch()))
+			h.agree(t, "targets", Targets(h.Snapshot), Targets(h.scratch()))
+			h.list(needs)
+			plan := Make(h.Snapshot)
+			h.agree(t, "plan", plan, Make(h.scratch()))
+			for _, p := range h.Memory.index.pods {
+				planned++
+				if p.atRest != nil {
+					rested++
+				}
+			}
+			if h.random.IntN(3) > 0 {
+				h.carryOut(plan)
+			}
+		}
+	}
+	if rested*8 < planned {
+		t.Errorf("%d of %d Pods were at rest: the test proves too little", rested, planned)
+	}
+}
+
+// scratch is the snapshot without its memory.
+func (h *history) scratch() Snapshot {
+	s := h.Snapshot
+	s.Memory = nil
+	return s
+}
+
+func (h *history) agree(t *testing.T, what string, have, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(have, want) {
+		t.Fatalf("after %s the %s differ (-from scratch +from memory):\n%s", strings.Join(h.happens, ", "), what,
+			cmp.Diff(want, have, cmp.Exporter(func(reflect.Type) bool { return true }), cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })))
+	}
+}
