@@ -6,11 +6,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// Gate is a point in a Pod's life at which a hook is asked.
+// Gate is a point in a Pod's life at which a hook may hold it.
 type Gate string
 
 // The gates, in the order of a Pod's life.
@@ -78,7 +79,7 @@ func (o *Operator) pass(pod *corev1.Pod, h hook) {
 		h.key.put(pod, h.gate.joins())
 	}
 	if pod.DeletionTimestamp != nil && o.guard != "" {
-		setFinalizer(pod, o.guard, false)
+		controllerutil.RemoveFinalizer(pod, o.guard)
 	}
 }
 
@@ -95,7 +96,7 @@ func since(pod *corev1.Pod) time.Time {
 	if err != nil {
 		at = pod.CreationTimestamp.Time
 	}
-	// A hook that is only asked about Ready Pods has waited since the Pod became Ready.
+	// A gate that only Ready Pods reach has held the Pod since it became Ready.
 	if c := condition(pod, corev1.PodReady); gateOf(pod).joinsReady() && c != nil && c.LastTransitionTime.After(at) {
 		return c.LastTransitionTime.Time
 	}

@@ -27,7 +27,7 @@ const (
 	inPlace  = "example.com/unready-blocker-inplace"
 	blocked  = "example.com/unready-blocker-delete"
 	guard    = "example.com/traffic"
-	told     = corev1.PodConditionType("example.com/hooks")
+	reported = corev1.PodConditionType("example.com/hooks")
 	deadline = time.Minute
 )
 
@@ -93,27 +93,31 @@ func seed(j *journal, options ...Option) *Operator {
 
 type bench struct {
 	*testing.T
-	client  client.Client
-	events  *events.FakeRecorder
-	clock   *clocktesting.FakePassiveClock
-	subject *reconciler
+	client   client.Client
+	events   *events.FakeRecorder
+	clock    *clocktesting.FakePassiveClock
+	operator *reconciler
 }
 
-func newBench(t *testing.T, o *Operator, p *corev1.Pod, funcs interceptor.Funcs) *bench {
+func newBench(t *testing.T, o *Operator, p *corev1.Pod, funcs ...interceptor.Funcs) *bench {
 	t.Helper()
 	if err := o.check(); err != nil {
 		t.Fatal(err)
 	}
 	b := &bench{T: t, events: events.NewFakeRecorder(100), clock: clocktesting.NewFakePassiveClock(epoch)}
-	b.client = fake.NewClientBuilder().WithStatusSubresource(p).WithObjects(p).WithInterceptorFuncs(funcs).Build()
+	builder := fake.NewClientBuilder().WithStatusSubresource(p).WithObjects(p)
+	for _, f := range funcs {
+		builder = builder.WithInterceptorFuncs(f)
+	}
+	b.client = builder.Build()
 	o.Clock, o.Timeout = b.clock, time.Second
-	b.subject = &reconciler{Operator: o, client: b.client, events: b.events}
+	b.operator = &reconciler{Operator: o, client: b.client, events: b.events}
 	return b
 }
 
 func (b *bench) reconcile() (ctrl.Result, error) {
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "demo", Name: "nginx-aaaaa"}}
-	return b.subject.Reconcile(b.Context(), request)
+	return b.operator.Reconcile(b.Context(), request)
 }
 
 // live is the Pod as the API server has it; nil if it is gone.
@@ -157,7 +161,7 @@ func TestGates(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			j := &journal{}
-			b := newBench(t, seed(j), test.pod, interceptor.Funcs{})
+			b := newBench(t, seed(j), test.pod)
 			for range 2 { // The second pass finds nothing left to do.
 				if _, err := b.reconcile(); err != nil {
 					t.Fatal(err)
@@ -200,7 +204,7 @@ func TestFinalizersAndGuard(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			j := &journal{}
-			b := newBench(t, test.operator(j), test.pod, interceptor.Funcs{})
+			b := newBench(t, test.operator(j), test.pod)
 			if _, err := b.reconcile(); err != nil {
 				t.Fatal(err)
 			}
@@ -231,11 +235,11 @@ func TestNothingIsMadeForAPodThatCannotBeGuarded(t *testing.T) {
 	}
 }
 
-// TestAPodThatChangedIsLookedAtAgain: the release applies to the Pod that was seen.
-func TestAPodThatChangedIsLookedAtAgain(t *testing.T) {
+// TestAPodThatChangedIsReadAgain: the release applies to the Pod that was read.
+func TestAPodThatChangedIsReadAgain(t *testing.T) {
 	j := &journal{}
-	b := newBench(t, seed(j), pod(appsv1alpha1.StatePreparingDelete), interceptor.Funcs{})
-	b.subject.hooks[PreDelete] = hook{gate: PreDelete, key: Label(blocked), handle: func(ctx context.Context, seen *corev1.Pod) error {
+	b := newBench(t, seed(j), pod(appsv1alpha1.StatePreparingDelete))
+	b.operator.hooks[PreDelete] = hook{gate: PreDelete, key: Label(blocked), handle: func(ctx context.Context, seen *corev1.Pod) error {
 		live := seen.DeepCopy()
 		live.Labels[appsv1alpha1.LabelLifecycleState] = string(appsv1alpha1.StateNormal)
 		j.calls = append(j.calls, "deregister "+seen.Name)
@@ -243,7 +247,7 @@ func TestAPodThatChangedIsLookedAtAgain(t *testing.T) {
 	}}
 	result, err := b.reconcile()
 	if err != nil || result.RequeueAfter == 0 {
-		t.Errorf("result %v, error %v; want another look and no error", result, err)
+		t.Errorf("result %v, error %v; want another run and no error", result, err)
 	}
 	if have := b.live().Labels[blocked]; have != "true" {
 		t.Errorf("the hook of a Pod that is in service again was released: %s", have)
@@ -272,18 +276,18 @@ func TestFailures(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			j := &journal{err: test.err}
 			o := seed(j, test.options...)
-			o.Condition = told
-			b := newBench(t, o, pod(appsv1alpha1.StatePreparingDelete), interceptor.Funcs{})
+			o.Condition = reported
+			b := newBench(t, o, pod(appsv1alpha1.StatePreparingDelete))
 			b.clock.SetTime(epoch.Add(test.after))
 			result, err := b.reconcile()
 			if early := errors.As(test.err, new(*wait)); early != (result.RequeueAfter == 5*time.Second) {
-				t.Errorf("the next look is after %s", result.RequeueAfter)
+				t.Errorf("the next run is after %s", result.RequeueAfter)
 			}
 			if wantErr := !test.passes && test.reason != ReasonWaiting; wantErr != (err != nil) {
 				t.Errorf("error: %v", err)
 			}
 			b.shows(test.passes, test.reason, test.err)
-			b.told(test.event)
+			b.event(test.event)
 		})
 	}
 }
@@ -295,20 +299,20 @@ func (b *bench) shows(passes bool, reason string, failure error) {
 	if released := live.Labels[blocked] == "false"; released != passes {
 		b.Errorf("released: %t, want %t", released, passes)
 	}
-	c := condition(live, told)
+	c := condition(live, reported)
 	switch {
 	case passes && c != nil:
-		b.Errorf("a Pod that never waited says %+v", c)
+		b.Errorf("a Pod that never waited has %+v", c)
 	case passes:
 	case c == nil || c.Status != corev1.ConditionFalse || c.Reason != reason:
 		b.Errorf("the condition is %+v, want reason %s", c, reason)
 	case !strings.Contains(c.Message, failure.Error()) || !strings.Contains(c.Message, blocked) || !strings.Contains(c.Message, "2026-03-01T11:59:00Z"):
-		b.Errorf("the message does not say why, what and since when: %s", c.Message)
+		b.Errorf("the message lacks why, what or since when: %s", c.Message)
 	}
 }
 
-// told checks the one event, or that there is none.
-func (b *bench) told(reason string) {
+// event checks the one event, or that there is none.
+func (b *bench) event(reason string) {
 	b.Helper()
 	select {
 	case event := <-b.events.Events:
@@ -326,23 +330,23 @@ func (b *bench) told(reason string) {
 func TestTheConditionFollows(t *testing.T) {
 	j := &journal{err: errors.New("registry down")}
 	o := seed(j)
-	o.Condition = told
-	b := newBench(t, o, pod(appsv1alpha1.StatePreparingDelete), interceptor.Funcs{})
+	o.Condition = reported
+	b := newBench(t, o, pod(appsv1alpha1.StatePreparingDelete))
 	if _, err := b.reconcile(); err == nil {
 		t.Fatal("the failure was swallowed")
 	}
 	if !o.concerns(b.live()) {
-		t.Error("a Pod that waits is of no concern")
+		t.Error("a Pod that waits causes no run")
 	}
 	j.err = nil
 	if _, err := b.reconcile(); err != nil {
 		t.Fatal(err)
 	}
-	if c := condition(b.live(), told); c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonPassed {
+	if c := condition(b.live(), reported); c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonPassed {
 		t.Errorf("the condition is %+v", c)
 	}
 	if o.concerns(b.live()) {
-		t.Error("a Pod that has passed is still looked at")
+		t.Error("a Pod that has passed still causes runs")
 	}
 }
 

@@ -3,9 +3,9 @@
 package hook
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
 // Key is what holds a Pod at a gate: a label with a value, or a finalizer, as
@@ -35,7 +35,7 @@ func (k Key) String() string { return k.name }
 // on reports whether the key holds the Pod.
 func (k Key) on(pod *corev1.Pod) bool {
 	if k.finalizer {
-		return slices.Contains(pod.Finalizers, k.name)
+		return controllerutil.ContainsFinalizer(pod, k.name)
 	}
 	value, ok := pod.Labels[k.name]
 	return ok && value == k.holds
@@ -43,25 +43,14 @@ func (k Key) on(pod *corev1.Pod) bool {
 
 // put sets whether the key holds the Pod.
 func (k Key) put(pod *corev1.Pod, holds bool) {
-	if k.finalizer {
-		setFinalizer(pod, k.name, holds)
-		return
-	}
-	if pod.Labels == nil {
-		pod.Labels = map[string]string{}
-	}
-	pod.Labels[k.name] = k.released
-	if holds {
-		pod.Labels[k.name] = k.holds
-	}
-}
-
-func setFinalizer(pod *corev1.Pod, name string, on bool) {
-	has := slices.Contains(pod.Finalizers, name)
 	switch {
-	case on && !has:
-		pod.Finalizers = append(pod.Finalizers, name)
-	case !on && has:
-		pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(other string) bool { return other == name })
+	case k.finalizer && holds:
+		controllerutil.AddFinalizer(pod, k.name)
+	case k.finalizer:
+		controllerutil.RemoveFinalizer(pod, k.name)
+	case holds:
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, k.name, k.holds)
+	default:
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, k.name, k.released)
 	}
 }

@@ -33,10 +33,10 @@ const (
 	retryMax = 30 * time.Second
 )
 
-// Handler does what a gate asks for. The Pod continues when it returns nil. After an
+// Handler does what is needed at a gate. The Pod continues when it returns nil. After an
 // error it is called again with back-off, up to 30 s apart; after Wait, when Wait says.
 // The context ends after Operator.Timeout. The Pod is a copy from a cache: its address
-// and labels are those with which the gate was seen.
+// and labels are those that it had when it reached the gate.
 type Handler func(ctx context.Context, pod *corev1.Pod) error
 
 // Wait is returned by a Handler when nothing is wrong but it is too early: the reason is
@@ -231,7 +231,7 @@ func (o *Operator) concerns(object client.Object) bool {
 		return false
 	}
 	_, waits := o.pending(pod)
-	return waits || o.told(pod)
+	return waits || o.reported(pod)
 }
 
 // guards reports whether our finalizer is on the Pod.
@@ -239,8 +239,8 @@ func (o *Operator) guards(pod *corev1.Pod) bool {
 	return o.guard != "" && Finalizer(o.guard).on(pod)
 }
 
-// told reports whether the Pod's condition still says that it waits.
-func (o *Operator) told(pod *corev1.Pod) bool {
+// reported reports whether the Pod's condition still shows that it waits.
+func (o *Operator) reported(pod *corev1.Pod) bool {
 	if o.Condition == "" {
 		return false
 	}

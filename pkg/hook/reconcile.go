@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
 // Reasons of events and of the Pod condition.
@@ -36,29 +37,28 @@ type reconciler struct {
 	events events.EventRecorder
 }
 
-// Reconcile examines one Pod. A Pod that changed meanwhile is examined again; that is no
-// error.
+// Reconcile handles the gate where one Pod is. If the Pod changes meanwhile, it runs again;
+// that is no error.
 func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	result, err := r.look(ctx, request)
+	result, err := r.reconcile(ctx, request)
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: retryMin}, nil
 	}
 	return result, err
 }
 
-func (r *reconciler) look(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var pod corev1.Pod
 	if err := r.client.Get(ctx, request.NamespacedName, &pod); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	h, waits := r.pending(&pod)
 	if !waits {
-		return ctrl.Result{}, r.tell(ctx, &pod, nil, ReasonPassed)
+		return ctrl.Result{}, r.report(ctx, &pod, nil, ReasonPassed)
 	}
 	if r.needsGuard(&pod, h) {
-		err := r.change(ctx, &pod, func(pod *corev1.Pod) { setFinalizer(pod, r.guard, true) })
-		if err != nil {
-			return ctrl.Result{}, ignoreGone(err)
+		if err := r.change(ctx, &pod, func(pod *corev1.Pod) { controllerutil.AddFinalizer(pod, r.guard) }); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
 	}
 	failure := r.call(ctx, h, pod.DeepCopy())
@@ -86,17 +86,16 @@ func (r *reconciler) overdue(pod *corev1.Pod, h hook) bool {
 	return h.deadline > 0 && !r.Clock.Now().Before(since(pod).Add(h.deadline))
 }
 
-// release lets the Pod continue, unless it has changed since the gate was seen: then the
-// gate is examined again.
+// release lets the Pod continue, unless it has changed since it was read.
 func (r *reconciler) release(ctx context.Context, pod *corev1.Pod, h hook, failure error) error {
 	if failure != nil {
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, ReasonForced, string(h.gate),
 			"%s was let through gate %s after %s although its hook has not succeeded: %v", pod.Name, h.gate, h.deadline, failure)
 	}
 	if err := r.change(ctx, pod, func(pod *corev1.Pod) { r.pass(pod, h) }); err != nil {
-		return ignoreGone(err)
+		return client.IgnoreNotFound(err)
 	}
-	return r.tell(ctx, pod, nil, ReasonPassed)
+	return r.report(ctx, pod, nil, ReasonPassed)
 }
 
 // hold reports what the Pod waits for, and requeues it.
@@ -113,7 +112,7 @@ func (r *reconciler) hold(ctx context.Context, pod *corev1.Pod, h hook, failure 
 	if reason != ReasonWaiting {
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reason, string(h.gate), "%s", text)
 	}
-	if err := r.tell(ctx, pod, errors.New(text), reason); err != nil {
+	if err := r.report(ctx, pod, errors.New(text), reason); err != nil {
 		return ctrl.Result{}, err
 	}
 	if early != nil {
@@ -122,8 +121,8 @@ func (r *reconciler) hold(ctx context.Context, pod *corev1.Pod, h hook, failure 
 	return ctrl.Result{}, fmt.Errorf("gate %s of Pod %s: %w", h.gate, pod.Name, failure)
 }
 
-// tell writes the condition if it has changed; nil means that nothing waits.
-func (r *reconciler) tell(ctx context.Context, pod *corev1.Pod, waits error, reason string) error {
+// report writes the condition if it has changed; nil means that nothing waits.
+func (r *reconciler) report(ctx context.Context, pod *corev1.Pod, waits error, reason string) error {
 	if r.Condition == "" {
 		return nil
 	}
@@ -147,7 +146,7 @@ func (r *reconciler) tell(ctx context.Context, pod *corev1.Pod, waits error, rea
 	*now = next
 	// A strategic merge patch leaves the other conditions to their owners.
 	if err := r.client.Status().Patch(ctx, pod, client.StrategicMergeFrom(base)); err != nil {
-		return ignoreGone(fmt.Errorf("write condition %s of Pod %s: %w", r.Condition, pod.Name, err))
+		return client.IgnoreNotFound(fmt.Errorf("write condition %s of Pod %s: %w", r.Condition, pod.Name, err))
 	}
 	return nil
 }
@@ -156,7 +155,7 @@ func sameCondition(a, b corev1.PodCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// change patches the Pod, provided that it has not changed since it was seen.
+// change patches the Pod, provided that it has not changed since it was read.
 func (r *reconciler) change(ctx context.Context, pod *corev1.Pod, do func(*corev1.Pod)) error {
 	base := pod.DeepCopy()
 	do(pod)
@@ -165,12 +164,4 @@ func (r *reconciler) change(ctx context.Context, pod *corev1.Pod, do func(*corev
 		return fmt.Errorf("patch Pod %s: %w", pod.Name, err)
 	}
 	return nil
-}
-
-// ignoreGone ignores the error for a Pod that no longer exists.
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
