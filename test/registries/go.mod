@@ -2,13 +2,18 @@ module github.com/usher-dev/usher/test/registries
 
 go 1.26.0
 
-replace github.com/usher-dev/usher => ../..
+replace (
+	github.com/usher-dev/usher => ../..
+	github.com/usher-dev/usher/test => ..
+	github.com/usher-dev/usher/test/registries => .
+	github.com/usher-dev/usher/tools/image => ../../tools/image
+)
 
 require (
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/miekg/dns v1.1.72
 	github.com/usher-dev/usher v0.0.0-00010101000000-000000000000
-	golang.org/x/sys v0.40.0
+	github.com/usher-dev/usher/test v0.0.0-00010101000000-000000000000
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
 )
 
@@ -22,11 +27,12 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
-	golang.org/x/mod v0.32.0 // indirect
-	golang.org/x/net v0.49.0 // indirect
-	golang.org/x/sync v0.19.0 // indirect
-	golang.org/x/text v0.33.0 // indirect
-	golang.org/x/tools v0.41.0 // indirect
+	golang.org/x/mod v0.39.0 // indirect
+	golang.org/x/net v0.58.0 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
+	golang.org/x/tools v0.49.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/api v0.36.3 // indirect
 	k8s.io/apimachinery v0.36.3 // indirect

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 const (
@@ -32,7 +32,6 @@ const (
 type etcd struct {
 	*cluster.Etcd
 	client  *clientv3.Client
-	http    *http.Client
 	version string
 
 	mu     sync.Mutex
@@ -45,7 +44,7 @@ func startEtcd(ctx context.Context, where Where) (Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &etcd{Etcd: process, http: manyConns(), keys: map[string]string{}}
+	e := &etcd{Etcd: process, keys: map[string]string{}}
 	e.client, err = clientv3.New(clientv3.Config{
 		Endpoints: []string{process.Endpoint()}, DialTimeout: startTime, Logger: zap.NewNop(),
 	})
@@ -91,8 +90,8 @@ func (e *etcd) Evict(ctx context.Context, uid string) error {
 }
 
 func (e *etcd) Calls(ctx context.Context) (Calls, error) {
-	text, err := get(ctx, e.http, e.Endpoint()+"/metrics")
-	if err != nil {
+	var text string
+	if _, err := (run.HTTP{Address: e.Endpoint()}).Do(ctx, http.MethodGet, "/metrics", nil, &text); err != nil {
 		return nil, err
 	}
 	metrics, err := parseMetrics(text, "grpc_server_handled_total")
@@ -111,7 +110,7 @@ func (e *etcd) Calls(ctx context.Context) (Calls, error) {
 	return calls, nil
 }
 
-func (e *etcd) Watch(ctx context.Context, tell func(Sighting)) error {
+func (e *etcd) Watch(ctx context.Context, report func(Sighting)) error {
 	began := time.Now()
 	answer, err := e.client.Get(ctx, root, clientv3.WithPrefix())
 	if err != nil {
@@ -121,7 +120,7 @@ func (e *etcd) Watch(ctx context.Context, tell func(Sighting)) error {
 	e.ranges++
 	e.mu.Unlock()
 	for _, kv := range answer.Kvs {
-		e.compare(nil, kv, began, tell)
+		e.compare(nil, kv, began, report)
 	}
 	// With a leader required, a disconnected watch ends instead of waiting.
 	watched := e.client.Watch(clientv3.WithRequireLeader(ctx), root, clientv3.WithPrefix(),
@@ -135,7 +134,7 @@ func (e *etcd) Watch(ctx context.Context, tell func(Sighting)) error {
 			if event.Type == clientv3.EventTypeDelete {
 				now = nil
 			}
-			e.compare(event.PrevKv, now, time.Now(), tell)
+			e.compare(event.PrevKv, now, time.Now(), report)
 		}
 	}
 	if ctx.Err() == nil {
@@ -144,14 +143,14 @@ func (e *etcd) Watch(ctx context.Context, tell func(Sighting)) error {
 	return nil
 }
 
-func (e *etcd) compare(before, after *mvccpb.KeyValue, since time.Time, tell func(Sighting)) {
+func (e *etcd) compare(before, after *mvccpb.KeyValue, since time.Time, report func(Sighting)) {
 	was, is := choiceOf(before), choiceOf(after)
 	e.mu.Lock()
 	for key, one := range is {
 		e.keys[one.uid] = key
 	}
 	e.mu.Unlock()
-	was.changes(is, since, tell)
+	was.changes(is, since, report)
 }
 
 // choiceOf is what one key makes available to callers.
@@ -173,24 +172,3 @@ func choiceOf(kv *mvccpb.KeyValue) choice {
 }
 
 func (e *etcd) Close() error { return errors.Join(e.client.Close(), e.Kill()) }
-
-// get reads a page.
-func get(ctx context.Context, client *http.Client, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return "", err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = answer.Body.Close() }() // It has been read, or is not wanted.
-	data, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", url, err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s answered %s: %.200s", url, answer.Status, data)
-	}
-	return string(data), nil
-}

@@ -46,7 +46,7 @@ type Server interface {
 	Calls(ctx context.Context) (Calls, error)
 	// Watch first reports the present entries, then every change, until ctx ends. It
 	// returns an error if it may have missed a change.
-	Watch(ctx context.Context, tell func(Sighting)) error
+	Watch(ctx context.Context, report func(Sighting)) error
 	// Close ends it.
 	Close() error
 }
@@ -111,15 +111,15 @@ type chosen struct {
 }
 
 // changes reports the differences in a later choice, removals first.
-func (c choice) changes(later choice, since time.Time, tell func(Sighting)) {
+func (c choice) changes(later choice, since time.Time, report func(Sighting)) {
 	for key, was := range c {
 		if later[key] != was {
-			tell(Sighting{UID: was.uid, Since: since})
+			report(Sighting{UID: was.uid, Since: since})
 		}
 	}
 	for key, is := range later {
 		if c[key] != is {
-			tell(Sighting{UID: is.uid, In: true, Since: since})
+			report(Sighting{UID: is.uid, In: true, Since: since})
 		}
 	}
 }
@@ -160,7 +160,7 @@ func parseMetrics(text, prefix string) ([]metric, error) {
 }
 
 // errNotWatched means that Evict was asked for an entry that Watch has not reported.
-var errNotWatched = errors.New("the watch has told of no such entry")
+var errNotWatched = errors.New("the watch has reported no such entry")
 
 // startTime bounds a start, without the build.
 const startTime = time.Minute

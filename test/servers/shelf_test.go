@@ -14,6 +14,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 const wait = 30 * time.Second
@@ -22,26 +24,26 @@ const wait = 30 * time.Second
 func watched(t *testing.T, s Server) <-chan Sighting {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	told, done := make(chan Sighting, 100), make(chan error, 1)
-	go func() { done <- s.Watch(ctx, func(one Sighting) { told <- one }) }()
+	sightings, done := make(chan Sighting, 100), make(chan error, 1)
+	go func() { done <- s.Watch(ctx, func(one Sighting) { sightings <- one }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("the watch ended with %v", err)
 		}
 	})
-	return told
+	return sightings
 }
 
-func expect(t *testing.T, told <-chan Sighting, uid string, in bool) {
+func expect(t *testing.T, sightings <-chan Sighting, uid string, in bool) {
 	t.Helper()
 	select {
-	case got := <-told:
+	case got := <-sightings:
 		if got.UID != uid || got.In != in || got.Since.IsZero() || got.Since.After(time.Now()) {
-			t.Errorf("told of %+v, want %s, in: %t", got, uid, in)
+			t.Errorf("reported %+v, want %s, in: %t", got, uid, in)
 		}
 	case <-time.After(wait):
-		t.Fatalf("nothing is told of %s", uid)
+		t.Fatalf("nothing is reported about %s", uid)
 	}
 }
 
@@ -67,20 +69,20 @@ func TestEtcd(t *testing.T) {
 		}
 	}
 	put("a", endpoint("one", 1))
-	told := watched(t, server)
-	expect(t, told, "one", true)
-	put("a", endpoint("one", 7)) // No news: it is as available as before.
+	sightings := watched(t, server)
+	expect(t, sightings, "one", true)
+	put("a", endpoint("one", 7)) // No change: it is as available as before.
 	put("b", endpoint("two", 1))
-	expect(t, told, "two", true)
+	expect(t, sightings, "two", true)
 	put("b", endpoint("two", 0))
-	expect(t, told, "two", false)
+	expect(t, sightings, "two", false)
 	put("a", endpoint("three", 1))
-	expect(t, told, "one", false)
-	expect(t, told, "three", true)
+	expect(t, sightings, "one", false)
+	expect(t, sightings, "three", true)
 	if err := server.Evict(t.Context(), "three"); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, told, "three", false)
+	expect(t, sightings, "three", false)
 	if err := server.Evict(t.Context(), "nobody"); !errors.Is(err, errNotWatched) {
 		t.Errorf("evict nobody: %v", err)
 	}
@@ -141,7 +143,7 @@ func fakeConsul(t *testing.T, answers ...string) *consul {
 		answers = answers[1:]
 	}))
 	t.Cleanup(server.Close)
-	return &consul{address: server.URL, http: server.Client(), nodes: map[string]string{}}
+	return &consul{Consul: &run.Consul{HTTP: run.HTTP{Address: server.URL}}, nodes: map[string]string{}}
 }
 
 // consulInstance is Consul's answer for a service with one instance.
@@ -153,20 +155,20 @@ func consulInstance(weight, life int) string {
 func TestConsulWatch(t *testing.T) {
 	c := fakeConsul(t,
 		consulInstance(1, 5),
-		consulInstance(3, 5), // No news.
-		consulInstance(1, 9), // It left and came back between two looks.
+		consulInstance(3, 5), // No change.
+		consulInstance(1, 9), // It left and came back between two reads.
 		consulInstance(0, 9),
 	)
-	var told []string
-	err := c.Watch(t.Context(), func(s Sighting) { told = append(told, fmt.Sprint(s.UID, s.In)) })
+	var sightings []string
+	err := c.Watch(t.Context(), func(s Sighting) { sightings = append(sightings, fmt.Sprint(s.UID, s.In)) })
 	if err == nil || !strings.Contains(err.Error(), "no more") {
-		t.Errorf("a look that failed: %v", err)
+		t.Errorf("a read that failed: %v", err)
 	}
-	if got := strings.Join(told, " "); got != "onetrue onefalse onetrue onefalse" {
-		t.Errorf("told of %s", got)
+	if got := strings.Join(sightings, " "); got != "onetrue onefalse onetrue onefalse" {
+		t.Errorf("reported %s", got)
 	}
-	if c.looks != 4 {
-		t.Errorf("%d looks are counted, want 4", c.looks)
+	if c.reads != 4 {
+		t.Errorf("%d reads are counted, want 4", c.reads)
 	}
 	if err := errors.Join(c.Evict(t.Context(), "one"), c.Put(t.Context(), "x")); err != nil {
 		t.Error(err)
@@ -184,7 +186,7 @@ consul_api_http_count{method="GET",path="v1_agent_metrics"} 3
 consul_api_http_count{method="PUT",path="v1_txn"} 2
 `
 	calls, err := consulCalls(text, 5)
-	if err != nil || !maps.Equal(calls, Calls{lookCall: 7, "PUT v1_txn": 2}) || calls.Writes() != 2 {
+	if err != nil || !maps.Equal(calls, Calls{readCall: 7, "PUT v1_txn": 2}) || calls.Writes() != 2 {
 		t.Errorf("counted %v, %d of them writes, %v", calls, calls.Writes(), err)
 	}
 	if _, err := consulCalls("consul_api_http_count{} many\n", 0); err == nil || !strings.Contains(err.Error(), "many") {

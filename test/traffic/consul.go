@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// consulWait is how long Consul may delay an answer without news.
+// consulWait is how long Consul may delay an answer without a change.
 const consulWait = "30s"
 
 // Consul is a service in Consul, as callers without an agent query it: the instances

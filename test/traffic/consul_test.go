@@ -31,12 +31,12 @@ func TestConsul(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	heard := &recorder{}
-	err := Consul{Address: server.URL, Service: "web"}.Follow(t.Context(), heard)
+	received := &recorder{}
+	err := Consul{Address: server.URL, Service: "web"}.Follow(t.Context(), received)
 	if err == nil || !strings.Contains(err.Error(), "500") {
 		t.Errorf("the error is %v", err)
 	}
-	if want := `{"a":"10.0.0.1:80","b":"10.0.0.2:80"}`; !heard.has(want) || len(heard.sizes) != 2 {
-		t.Errorf("heard %v in %v steps, want %s in two", heard.entries, heard.sizes, want)
+	if want := `{"a":"10.0.0.1:80","b":"10.0.0.2:80"}`; !received.has(want) || len(received.sizes) != 2 {
+		t.Errorf("received %v in %v steps, want %s in two", received.entries, received.sizes, want)
 	}
 }

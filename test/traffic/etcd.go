@@ -120,13 +120,13 @@ func decode(prefix string, key, value []byte) (Entry, error) {
 
 // follow keeps a sink up to date until ctx ends. An error leaves the sink with its
 // latest list, as for callers during an outage.
-func follow(ctx context.Context, source Source, sink Sink, heard func(error)) {
+func follow(ctx context.Context, source Source, sink Sink, failed func(error)) {
 	for ctx.Err() == nil {
 		err := source.Follow(ctx, sink)
 		if ctx.Err() != nil || errors.Is(err, context.Canceled) {
 			return
 		}
-		heard(err)
+		failed(err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(listPause):

@@ -6,6 +6,7 @@ package hook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -23,7 +24,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,13 +33,13 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
 )
 
 const (
-	patience  = 60 * time.Second
 	namespace = "default"
 	guard     = "example.com/traffic"
 )
@@ -116,7 +116,7 @@ func TestExample(t *testing.T) {
 	s.patch(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/nginx:v2"}]}}}}`)
 	s.until("the update", func() string {
 		status := s.set().Status
-		return unless(status.UpdatedAvailableReplicas == 3 && status.ObservedGeneration == s.set().Generation, "%+v", status)
+		return registrytest.Unless(status.UpdatedAvailableReplicas == 3 && status.ObservedGeneration == s.set().Generation, fmt.Sprintf("%+v", status))
 	})
 	s.listed("after the update", 3)
 	if s.directory.least != 2 {
@@ -133,12 +133,10 @@ func TestExample(t *testing.T) {
 	// Somebody other than the controller deletes a Pod: it is deregistered all the
 	// same.
 	victim := s.pods()[0]
-	if err := s.Delete(t.Context(), &victim); err != nil {
-		t.Fatal(err)
-	}
+	s.must(s.Delete(t.Context(), &victim))
 	s.until("the Pod's end", func() string {
-		return unless(client.IgnoreNotFound(s.Get(t.Context(), client.ObjectKeyFromObject(&victim), &corev1.Pod{})) == nil &&
-			!slices.ContainsFunc(s.pods(), func(pod corev1.Pod) bool { return pod.UID == victim.UID }), "it is still there")
+		gone := !slices.ContainsFunc(s.pods(), func(pod corev1.Pod) bool { return pod.UID == victim.UID })
+		return registrytest.Unless(gone, "it still exists")
 	})
 	s.listed("after a Pod was deleted", 2)
 	for _, pod := range s.pods() {
@@ -152,57 +150,36 @@ func begin(t *testing.T) *story {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard())
 	c := clustertest.Start(t)
+	s := &story{T: t, directory: &directory{entries: map[string]bool{}}}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apps.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err := envtest.InstallCRDs(c.RESTConfig(), envtest.CRDInstallOptions{
-		Paths: []string{filepath.Join("..", "..", "..", "config", "crd")}, ErrorIfPathMissing: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	api, err := client.New(c.RESTConfig(), client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &story{T: t, Client: api, directory: &directory{entries: map[string]bool{}}}
+	s.must(errors.Join(clientgoscheme.AddToScheme(scheme), apps.AddToScheme(scheme)))
+	_, err := envtest.InstallCRDs(c.RESTConfig(), envtest.CRDInstallOptions{Paths: []string{"../../../config/crd"}, ErrorIfPathMissing: true})
+	s.must(err)
+	s.Client, err = client.New(c.RESTConfig(), client.Options{Scheme: scheme})
+	s.must(err)
 	s.startNodes(c)
 	s.startController(c, scheme)
 	s.startExample(c)
 	var object apps.CloneSet
-	if err := yaml.Unmarshal([]byte(set), &object); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Create(t.Context(), &object); err != nil {
-		t.Fatal(err)
-	}
+	s.must(yaml.Unmarshal([]byte(set), &object))
+	s.must(s.Create(t.Context(), &object))
 	return s
 }
 
 func (s *story) startNodes(c *cluster.Cluster) {
 	s.Helper()
 	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond})
-	if err != nil {
-		s.Fatal(err)
-	}
-	if _, err := node.Start(s.Context(), node.Options{RESTConfig: c.RESTConfig(), Nodes: 2, Runtime: simulated}); err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
+	_, err = node.Start(s.Context(), node.Options{RESTConfig: c.RESTConfig(), Nodes: 2, Runtime: simulated})
+	s.must(err)
 }
 
 func (s *story) startController(c *cluster.Cluster, scheme *runtime.Scheme) {
 	s.Helper()
 	mgr, err := ctrl.NewManager(c.RESTConfig(), ctrl.Options{Scheme: scheme, Metrics: server.Options{BindAddress: "0"}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := cloneset.Setup(ctx, mgr, cloneset.Options{}); err != nil {
-		s.Fatal(err)
-	}
+	s.must(cloneset.Setup(ctx, mgr, cloneset.Options{}))
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	s.Cleanup(func() {
@@ -230,40 +207,32 @@ func (s *story) startExample(c *cluster.Cluster) {
 	command.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "REGISTRY_URL="+registry.URL)
 	command.Stdout, command.Stderr = &output, &output
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	if err := command.Start(); err != nil {
-		s.Fatal(err)
-	}
+	s.must(command.Start())
 	s.Cleanup(func() {
 		cancel()
 		_ = command.Wait() // It was interrupted.
 		if s.Failed() {
-			s.Logf("the example said:\n%s", output.String())
+			s.Logf("the output of the example:\n%s", output.String())
 		}
 	})
 }
 
 func (s *story) patch(text string) {
 	s.Helper()
-	if err := s.Patch(s.Context(), s.set(), client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
-		s.Fatal(err)
-	}
+	s.must(s.Patch(s.Context(), s.set(), client.RawPatch(types.MergePatchType, []byte(text))))
 }
 
 func (s *story) set() *apps.CloneSet {
 	s.Helper()
 	var out apps.CloneSet
-	if err := s.Get(s.Context(), client.ObjectKey{Namespace: namespace, Name: "nginx"}, &out); err != nil {
-		s.Fatal(err)
-	}
+	s.must(s.Get(s.Context(), client.ObjectKey{Namespace: namespace, Name: "nginx"}, &out))
 	return &out
 }
 
 func (s *story) pods() []corev1.Pod {
 	s.Helper()
 	var list corev1.PodList
-	if err := s.List(s.Context(), &list, client.InNamespace(namespace)); err != nil {
-		s.Fatal(err)
-	}
+	s.must(s.List(s.Context(), &list, client.InNamespace(namespace)))
 	return list.Items
 }
 
@@ -278,38 +247,27 @@ func (s *story) listed(when string, count int) {
 		}
 		slices.Sort(want)
 		have := s.directory.list()
-		return unless(len(want) == count && slices.Equal(have, want), "it has %v, the Pods are %v", have, want)
+		return registrytest.Unless(len(want) == count && slices.Equal(have, want), fmt.Sprintf("it has %v, the Pods are %v", have, want))
 	})
 }
 
 func (s *story) event(reason, text string) string {
 	var list corev1.EventList
-	if err := s.List(s.Context(), &list, client.InNamespace(namespace)); err != nil {
-		return err.Error()
-	}
-	for _, event := range list.Items {
-		if event.Reason == reason && strings.Contains(event.Message, text) {
-			return ""
-		}
-	}
-	return fmt.Sprintf("no %s among %d events", reason, len(list.Items))
-}
-
-func unless(fine bool, format string, args ...any) string {
-	if fine {
-		return ""
-	}
-	return fmt.Sprintf(format, args...)
+	s.must(s.List(s.Context(), &list, client.InNamespace(namespace)))
+	seen := slices.ContainsFunc(list.Items, func(event corev1.Event) bool {
+		return event.Reason == reason && strings.Contains(event.Message, text)
+	})
+	return registrytest.Unless(seen, fmt.Sprintf("no %s among %d events", reason, len(list.Items)))
 }
 
 func (s *story) until(what string, check func() string) {
 	s.Helper()
-	last := ""
-	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		last = check()
-		return last == "", nil
-	})
+	registrytest.Eventually(s.T, what, check)
+}
+
+func (s *story) must(err error) {
+	s.Helper()
 	if err != nil {
-		s.Fatalf("%s: %s", what, last)
+		s.Fatal(err)
 	}
 }

@@ -76,10 +76,10 @@ func (k *kube) seed(t *testing.T, name, service, manager, entries string) {
 
 func TestEndpointSliceConformance(t *testing.T) {
 	server := clustertest.Start(t)
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		// Each test begins with an empty namespace.
 		k := newKube(t, server)
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: k.Registry,
 			Seed: func(t *testing.T, service, id string) {
 				k.seed(t, "seed", service, endpointslice.Manager, `[{"id":"`+id+`","owner":{"uid":"uid-theirs"}}]`)

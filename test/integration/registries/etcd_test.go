@@ -39,12 +39,12 @@ func raw(t *testing.T, server *cluster.Etcd) *clientv3.Client {
 func TestEtcdConformance(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	client := raw(t, server)
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		// All tests share one server: each begins with an empty one.
 		if _, err := client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: connect(t, server),
 			Seed: func(t *testing.T, service, id string) {
 				if _, err := client.Put(registrytest.Bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`); err != nil {

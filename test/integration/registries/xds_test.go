@@ -126,10 +126,10 @@ func TestXDSConformance(t *testing.T) {
 	server := clustertest.Start(t)
 	address := freePort(t)
 	r := startXDS(t, server.RESTConfig(), xds.ServerOptions{Address: address})
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		// Each test begins with an empty namespace.
 		m := meshOf(t, server, r, address)
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: m.Connector,
 			HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
@@ -176,7 +176,7 @@ func TestXDSBehind(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := m.List(ctx, "web")
-	registrytest.Check(t, "a list that is not served", err, registry.ErrTransient, "has not heard of the change of EndpointSlice web-usher-")
+	registrytest.Check(t, "a list that is not served", err, registry.ErrTransient, "does not serve the change of EndpointSlice web-usher-")
 }
 
 // TestXDSRights serves with the operator's rights, and not without.

@@ -4,6 +4,7 @@ package consul_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"testing"
@@ -12,13 +13,14 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
 )
 
 func TestConformance(t *testing.T) {
 	s := start(t, nil)
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		s.empty(t)
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: s.connect(t, consul.Options{Datacenter: datacenter}),
 			HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
@@ -116,7 +118,7 @@ func TestACL(t *testing.T) {
 	} {
 		s.put(t, "/v1/acl/policy", map[string]any{"Name": name, "Rules": rules})
 		var made struct{ SecretID string }
-		s.Must(t, http.MethodPut, "/v1/acl/token", map[string]any{"Policies": []any{map[string]any{"Name": name}}}, &made)
+		servers.Must(t, s.HTTP, http.MethodPut, "/v1/acl/token", map[string]any{"Policies": []any{map[string]any{"Name": name}}}, &made)
 		tokens[name] = made.SecretID
 	}
 	s.put(t, "/v1/catalog/register", catalog("agent-1", "web", "web", "passing"))
@@ -137,8 +139,7 @@ func TestACLsAreTurnedOn(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
 	registrytest.Put(t, r, registrytest.Entry("one"))
-	s.set(t, acls())
-	if err := s.Restart(registrytest.Bounded(t)); err != nil {
+	if err := errors.Join(s.Set(acls()), s.Restart(registrytest.Bounded(t))); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -153,6 +154,6 @@ func TestTLS(t *testing.T) {
 	ca, certificate, key := authority.Files()
 	s := start(t, map[string]any{"verify_incoming": true, "ca_file": ca, "cert_file": certificate, "key_file": key})
 	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) *consul.Registry {
-		return s.connect(t, consul.Options{Address: s.secure, Secret: secret})
+		return s.connect(t, consul.Options{Address: s.Secure, Secret: secret})
 	})
 }

@@ -4,104 +4,46 @@ package consul_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
-	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 const datacenter = "east"
 
 // server is a single-member Consul.
-type server struct {
-	*servers.Process
-	servers.HTTP
-	secure string // The TLS address, if the settings name a certificate.
-	// file is the configuration, read when the server starts.
-	file   string
-	config map[string]any
-}
+type server struct{ *run.Consul }
 
 // start starts a server with these settings added to its own.
 func start(t *testing.T, settings map[string]any) *server {
 	t.Helper()
-	program := servers.Fetch(t, func(ctx context.Context) (string, error) {
-		return fetch.GoProgram(ctx, "consul", "server", "github.com/hashicorp/consul", "about ten minutes on two cores")
+	all := map[string]any{"datacenter": datacenter}
+	maps.Copy(all, settings)
+	var s server
+	servers.Fetch(t, func(ctx context.Context) (_ string, err error) {
+		s.Consul, err = run.StartConsul(ctx, "server", t.TempDir(), all)
+		return "", err
 	})
-	ports := servers.FreePorts(t, 5)
-	https := -1
-	if settings["cert_file"] != nil {
-		https = ports[4]
-	}
-	s := &server{
-		HTTP:   servers.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])},
-		secure: fmt.Sprintf("https://127.0.0.1:%d", https), file: filepath.Join(t.TempDir(), "config.json"),
-	}
-	s.config = map[string]any{
-		"disable_update_check": true,
-		"disable_host_node_id": true,
-		"performance":          map[string]any{"raft_multiplier": 1},
-		"ports": map[string]any{
-			"http": ports[0], "https": https, "server": ports[1], "serf_lan": ports[2], "serf_wan": ports[3],
-			"dns": -1, "grpc": -1,
-		},
-	}
-	s.set(t, settings)
-	s.Process = servers.Start(t, servers.Spec{
-		Name: "consul", Path: program, Ready: s.ready,
-		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-datacenter=" + datacenter,
-			"-bind=127.0.0.1", "-client=127.0.0.1", "-data-dir=" + t.TempDir(), "-config-file=" + s.file},
-	})
-	return s
-}
-
-// set adds settings that apply at the server's next start.
-func (s *server) set(t *testing.T, settings map[string]any) {
-	t.Helper()
-	maps.Copy(s.config, settings)
-	data, err := json.Marshal(s.config)
-	if err == nil {
-		err = os.WriteFile(s.file, data, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if settings["acl"] != nil {
-		s.Header = http.Header{"X-Consul-Token": {management}}
-	}
-}
-
-// ready returns nil once the server is the leader and has registered itself.
-func (s *server) ready(ctx context.Context) error {
-	var nodes []any
-	if _, err := s.Do(ctx, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &nodes); err != nil {
-		return err
-	}
-	if len(nodes) == 0 {
-		return errors.New("it has no node yet")
-	}
-	return nil
+	servers.Close(t, s.Process)
+	return &s
 }
 
 func (s *server) put(t *testing.T, path string, question any) {
 	t.Helper()
-	s.Must(t, http.MethodPut, path, question, nil)
+	servers.Must(t, s.HTTP, http.MethodPut, path, question, nil)
 }
 
 // nodes are the names in the catalog, except the server's own.
 func (s *server) nodes(t *testing.T) []string {
 	t.Helper()
 	var listed []struct{ Node string }
-	s.Must(t, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &listed)
+	servers.Must(t, s.HTTP, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &listed)
 	var names []string
 	for _, n := range listed {
 		if n.Node != "server" {

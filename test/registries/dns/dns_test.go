@@ -12,10 +12,10 @@ func TestConformance(t *testing.T) {
 	// All tests share one server; each has its own zone.
 	b := startBind(t, 32)
 	next := 0
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		z := zone(next)
 		next++
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: b.connect(t, z),
 			Seed: func(t *testing.T, service, id string) {
 				b.insert(t, z, "_"+service+"._tcp."+z+". 1 IN SRV 0 1 1 "+id+"."+service+"."+z+".",

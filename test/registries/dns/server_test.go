@@ -18,6 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 
 // bind is a real named.
 type bind struct {
-	*servers.Process
+	*run.Process
 	folder string
 	port   int
 }
@@ -83,7 +84,7 @@ func startBind(t *testing.T, zones int) *bind {
 		b.write(t, name, zoneFile)
 	}
 	b.write(t, "named.conf", fmt.Sprintf(config, secret, b.folder, b.port, list))
-	b.Process = servers.Start(t, servers.Spec{
+	b.Process = servers.Start(t, run.Spec{
 		Name: "named", Path: filepath.Join(root, "usr/sbin/named"), Ready: b.ready,
 		Args: []string{"-g", "-n", "1", "-c", filepath.Join(b.folder, "named.conf")},
 		Env:  []string{fetch.LibraryPath(root)},

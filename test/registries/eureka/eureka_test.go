@@ -15,6 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/eureka"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
 )
 
 // TestServer uses one server for all tests, since it starts slowly.
@@ -42,13 +43,13 @@ func TestServer(t *testing.T) {
 // testConformance suspends the server's process instead of ending it: Eureka keeps
 // nothing on disk.
 func testConformance(t *testing.T, s *server) {
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		s.empty(t)
 		r := s.connect(t, eureka.Options{})
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: r, HoldsBack: true,
 			Seed: func(t *testing.T, _, id string) {
-				s.Must(t, http.MethodPost, "/apps/WEB", foreign("WEB", id), nil)
+				servers.Must(t, s.HTTP, http.MethodPost, "/apps/WEB", foreign("WEB", id), nil)
 				registrytest.Eventually(t, "the foreign entry", func() string {
 					return registrytest.Unless(len(registrytest.List(t, r)) == 1, "it is not listed")
 				})
@@ -68,7 +69,7 @@ func testOthers(t *testing.T, s *server) {
 	for what, path := range map[string]string{
 		"a status": "/apps/WEB/a/status?value=OUT_OF_SERVICE", "metadata": "/apps/WEB/a/metadata?zone=z",
 	} {
-		s.Must(t, http.MethodPut, path, nil, nil)
+		servers.Must(t, s.HTTP, http.MethodPut, path, nil, nil)
 		registrytest.Eventually(t, what+" of others", func() string {
 			return registrytest.Unless(!registrytest.Only(t, r).Same(want), "the entry is as Usher wrote it")
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/eureka"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // cache is the age of the server's lists; waits last twice as long.
@@ -20,16 +21,16 @@ const cache = 500 * time.Millisecond
 
 // server is a Eureka without peers.
 type server struct {
-	*servers.Process
-	servers.HTTP
+	*run.Process
+	run.HTTP
 }
 
 // start starts a server with shorter intervals than usual.
 func start(t *testing.T) *server {
 	t.Helper()
 	port := servers.FreePorts(t, 1)[0]
-	s := &server{HTTP: servers.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d/eureka", port)}}
-	s.Process = servers.Start(t, servers.Spec{
+	s := &server{HTTP: run.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d/eureka", port)}}
+	s.Process = servers.Start(t, run.Spec{
 		Name: "eureka", Path: "java", Dir: t.TempDir(), Ready: s.ready,
 		Args: slices.Concat([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1"}, servers.Java(t, "eureka", "server"), []string{
 			"--server.address=127.0.0.1", fmt.Sprintf("--server.port=%d", port),
@@ -70,7 +71,7 @@ func (s *server) empty(t *testing.T) {
 				}
 			}
 		}
-		s.Must(t, http.MethodGet, "/apps", nil, &said)
+		servers.Must(t, s.HTTP, http.MethodGet, "/apps", nil, &said)
 		for _, app := range said.Applications.Application {
 			for _, i := range app.Instance {
 				// For an instance that is only in the cache, the server answers that it

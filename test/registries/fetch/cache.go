@@ -64,17 +64,17 @@ func Once(ctx context.Context, folder, what string, fill func(ctx context.Contex
 		return fmt.Errorf("make a folder for %s: %w", what, err)
 	}
 	began := time.Now()
-	tell("%s: this is done once. It goes to %s.", what, folder)
+	announce("%s: this is done once. It goes to %s.", what, folder)
 	if err := fill(ctx, temp); err != nil {
 		return fmt.Errorf("%s: %w", what, errors.Join(err, os.RemoveAll(temp)))
 	}
-	tell("%s: done in %s.", what, time.Since(began).Round(time.Second))
+	announce("%s: done in %s.", what, time.Since(began).Round(time.Second))
 	return os.Rename(temp, folder)
 }
 
-// tell shows slow steps to whoever waits for the test: on the terminal if there is one,
+// announce shows slow steps to whoever waits for the test: on the terminal if there is one,
 // because go test holds back a test's output until its end.
-func tell(format string, args ...any) {
+func announce(format string, args ...any) {
 	out := os.Stderr
 	if terminal, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0); err == nil {
 		defer func() { _ = terminal.Close() }()

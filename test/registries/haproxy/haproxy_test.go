@@ -12,7 +12,7 @@ import (
 // conform runs the suite with one connector to several processes.
 func conform(t *testing.T, addresses ...func(*proxy) string) {
 	t.Helper()
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		var all []*proxy
 		var where []string
 		for _, address := range addresses {
@@ -20,7 +20,7 @@ func conform(t *testing.T, addresses ...func(*proxy) string) {
 			all, where = append(all, p), append(where, address(p))
 		}
 		last := all[len(all)-1]
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: connect(t, where...),
 			Seed: func(t *testing.T, service, id string) {
 				// A server on one of them is enough to interfere.

@@ -19,11 +19,12 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // proxy is a real HAProxy, master and worker.
 type proxy struct {
-	*servers.Process
+	*run.Process
 	root, folder string
 	// front is the port of the frontend for service web, api that of the runtime API;
 	// socket is the same API as a file, and observer another API without the level
@@ -88,11 +89,11 @@ func (p *proxy) start(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.Process = servers.Start(t, servers.Spec{
+	p.Process = servers.Start(t, run.Spec{
 		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
 		Env: []string{fetch.LibraryPath(p.root)},
 		Ready: func(ctx context.Context) error {
-			_, err := servers.Ask(ctx, "unix", p.socket, "show info\n")
+			_, err := run.Ask(ctx, "unix", p.socket, "show info\n")
 			return err
 		},
 	})
@@ -111,7 +112,7 @@ func (p *proxy) reload(t *testing.T) {
 			}
 			sent = time.Now()
 		}
-		now, err := servers.Ask(t.Context(), "unix", p.socket, "show info\n")
+		now, err := run.Ask(t.Context(), "unix", p.socket, "show info\n")
 		return registrytest.Unless(err == nil && pidOf(now) != before, fmt.Sprintf("the old one still answers, %v", err))
 	})
 }
@@ -128,7 +129,7 @@ func pidOf(info string) string {
 // ask sends a command, bypassing the connector.
 func (p *proxy) ask(t *testing.T, command string) string {
 	t.Helper()
-	answer, err := servers.Ask(t.Context(), "unix", p.socket, command+"\n")
+	answer, err := run.Ask(t.Context(), "unix", p.socket, command+"\n")
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
 )
 
 // TestServer uses one server for all tests that need no other, since Nacos starts
@@ -36,9 +37,9 @@ func TestServer(t *testing.T) {
 }
 
 func testConformance(t *testing.T, s *server) {
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		root, r := s.connect(t)
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: r, AddressIsIdentity: true, HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
 				s.write(t, http.MethodPost, foreign(root, service, id, 1))
@@ -137,7 +138,7 @@ func testHealthCheck(t *testing.T, s *server) {
 // wrong password with an internal error.
 func TestUsers(t *testing.T) {
 	s := start(t, map[string]string{"nacos.core.auth.enabled": "true", "nacos.core.auth.admin.enabled": "true"})
-	s.Must(t, http.MethodPost, "/nacos/v3/auth/user/admin?password=right-one", nil, nil)
+	servers.Must(t, s.HTTP, http.MethodPost, "/nacos/v3/auth/user/admin?password=right-one", nil, nil)
 	secret := func(user, password string) map[string][]byte {
 		return map[string][]byte{nacos.KeyUsername: []byte(user), nacos.KeyPassword: []byte(password + "\n")}
 	}

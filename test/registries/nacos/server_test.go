@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,14 +19,15 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 const instancePath = "/nacos/v3/admin/ns/instance"
 
 // server is a single-member Nacos.
 type server struct {
-	*servers.Process
-	servers.HTTP
+	*run.Process
+	run.HTTP
 	checks bool // Whether it checks instances' ports itself.
 	roots  int
 }
@@ -34,7 +36,7 @@ type server struct {
 func start(t *testing.T, settings map[string]string) *server {
 	t.Helper()
 	port := freePort(t)
-	s := &server{HTTP: servers.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d", port)}}
+	s := &server{HTTP: run.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d", port)}}
 	home := t.TempDir()
 	all := map[string]string{
 		"nacos.server.main.port": strconv.Itoa(port), "nacos.core.auth.system.type": "nacos",
@@ -44,7 +46,7 @@ func start(t *testing.T, settings map[string]string) *server {
 		"nacos.core.auth.plugin.nacos.token.secret.key": "dGhpcyBpcyBhIGtleSBvZiB0ZXN0cyB0aGF0IGlzIGxvbmcgZW5vdWdo",
 	}
 	maps.Copy(all, settings)
-	s.Process = servers.Start(t, servers.Spec{
+	s.Process = servers.Start(t, run.Spec{
 		Name: "nacos", Path: "java", Dir: home, Ready: s.ready,
 		Args: append([]string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dnacos.home=" + home, "-Dnacos.standalone=true",
 			"-Dnacos.server.ip=127.0.0.1", "-Dserver.address=127.0.0.1",
@@ -67,12 +69,13 @@ func configure(t *testing.T, settings map[string]string) string {
 	return folder
 }
 
-// freePort is a free port; the ports that Nacos derives from it are free too.
+// freePort is a free port; the ports that Nacos derives from it are free too. They are
+// below those that clients use, which come and go.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
-		port := servers.FreePorts(t, 1)[0]
-		if port > 3000 && port < 64000 && free(t, port+1000) && free(t, port+1001) && free(t, port-1000) {
+		port := 10_000 + rand.IntN(20_000)
+		if free(t, port) && free(t, port+1000) && free(t, port+1001) && free(t, port-1000) {
 			return port
 		}
 	}
@@ -103,7 +106,7 @@ func (s *server) ready(ctx context.Context) error {
 // write sends a change of an instance, bypassing the connector.
 func (s *server) write(t *testing.T, method string, form url.Values) {
 	t.Helper()
-	s.Must(t, method, instancePath+"?"+form.Encode(), nil, nil)
+	servers.Must(t, s.HTTP, method, instancePath+"?"+form.Encode(), nil, nil)
 }
 
 // foreign is an instance as other clients register it.

@@ -16,6 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // packages are the Debian packages with the server's classes.
@@ -24,7 +25,7 @@ var packages = []string{
 	"libjackson2-core-java", "libjackson2-databind-java", "libjackson2-annotations-java", "libcommons-cli-java",
 }
 
-// jars are the ones in them that the server needs. Others would log elsewhere.
+// jars are the ones in them that the server needs. Others would log to another place.
 var jars = []string{
 	"zookeeper", "zookeeper-jute", "netty-all", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java",
 	"jackson-core", "jackson-databind", "jackson-annotations", "commons-cli",
@@ -32,7 +33,7 @@ var jars = []string{
 
 // server is a single-member ZooKeeper.
 type server struct {
-	*servers.Process
+	*run.Process
 	address string
 }
 
@@ -53,7 +54,7 @@ func start(t *testing.T) *server {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.Process = servers.Start(t, servers.Spec{
+	s.Process = servers.Start(t, run.Spec{
 		Name: "zookeeper", Path: "java", Ready: s.ready,
 		Args: []string{"-Xmx128m", "-cp", strings.Join(path, ":"),
 			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config},
@@ -63,7 +64,7 @@ func start(t *testing.T) *server {
 
 // ready returns nil once the server serves requests.
 func (s *server) ready(ctx context.Context) error {
-	answer, err := servers.Ask(ctx, "tcp", s.address, "srvr")
+	answer, err := run.Ask(ctx, "tcp", s.address, "srvr")
 	if err == nil && !strings.Contains(answer, "Mode:") {
 		err = fmt.Errorf("it answered %q", answer)
 	}

@@ -29,9 +29,9 @@ func TestConformance(t *testing.T) {
 	}
 	for layout, seed := range seeds {
 		t.Run(string(layout), func(t *testing.T) {
-			registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+			registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 				empty(t, admin, "/"+zookeeper.DefaultPath(layout))
-				return registrytest.Subject{
+				return registrytest.Fixture{
 					Connector: s.connect(t, zookeeper.Options{Layout: layout}),
 					Seed:      seed,
 					Break:     s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package servers
+package run
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,10 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"testing"
 	"time"
-
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // HTTP is a server with an HTTP API, for a test's own requests, which bypass the
@@ -24,10 +22,12 @@ type HTTP struct {
 	Address string
 	// Header is sent with each request.
 	Header http.Header
+	// Client sends the requests; nil for http.DefaultClient.
+	Client *http.Client
 }
 
 // Do sends a request, with JSON in its body unless question is nil, and decodes the answer
-// into into, unless that is nil.
+// into into: nothing if nil, and its text if a string.
 func (h HTTP) Do(ctx context.Context, method, path string, question, into any) (http.Header, error) {
 	body := io.Reader(http.NoBody)
 	if question != nil {
@@ -45,7 +45,7 @@ func (h HTTP) Do(ctx context.Context, method, path string, question, into any) (
 	for key, values := range h.Header {
 		request.Header[key] = values
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := cmp.Or(h.Client, http.DefaultClient).Do(request)
 	if err != nil {
 		return nil, err
 	}
@@ -57,18 +57,14 @@ func (h HTTP) Do(ctx context.Context, method, path string, question, into any) (
 	if response.StatusCode >= http.StatusMultipleChoices {
 		return nil, fmt.Errorf("%s answered %s: %s", path, response.Status, data)
 	}
-	if into == nil {
+	switch into := into.(type) {
+	case nil:
+		return response.Header, nil
+	case *string:
+		*into = string(data)
 		return response.Header, nil
 	}
 	return response.Header, json.Unmarshal(data, into)
-}
-
-// Must is Do for requests that must succeed.
-func (h HTTP) Must(t *testing.T, method, path string, question, into any) {
-	t.Helper()
-	if _, err := h.Do(registrytest.Bounded(t), method, path, question, into); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // askTimeout bounds one Ask.

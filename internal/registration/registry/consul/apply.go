@@ -200,7 +200,7 @@ func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
 			What    string
 		}
 	}
-	if err := decode(a, &said); err != nil {
+	if err := a.Decode("Consul", &said); err != nil {
 		return nil, err
 	}
 	reasons := map[int]error{}

@@ -4,7 +4,6 @@ package consul
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // scripted has no instances, and answers transactions according to the script.
@@ -68,13 +68,11 @@ func (s *scripted) apply(n int) error {
 	if err != nil {
 		s.Fatal(err)
 	}
-	var changes []registry.Change
+	var entries []registry.Entry
 	for i := range n {
-		e := entry()
-		e.ID = fmt.Sprintf("entry-%d", i)
-		changes = append(changes, registry.Change{Op: registry.Put, Entry: e})
+		entries = append(entries, registrytest.Entry(fmt.Sprintf("entry-%d", i)))
 	}
-	return r.Apply(s.Context(), "web", changes)
+	return registrytest.TryPut(s.T, r, entries...)
 }
 
 // TestRefusedAloneOthersGoOn checks that a transaction is resent without the refused
@@ -88,10 +86,7 @@ func TestRefusedAloneOthersGoOn(t *testing.T) {
 		}
 		return nil
 	}}
-	byID, rest := registry.ChangeErrors(s.apply(3))
-	if rest != nil || len(byID) != 1 || !errors.Is(byID["entry-1"], registry.ErrPermanent) {
-		t.Errorf("refused: %v, and %v", byID, rest)
-	}
+	registrytest.CheckRefused(t, "three changes", s.apply(3), "entry-1", registry.ErrPermanent)
 	if strings.Join(last, " ") != "entry-0 entry-2" {
 		t.Errorf("the last transaction was of %v", last)
 	}
@@ -102,9 +97,9 @@ func TestStaleForEver(t *testing.T) {
 	s := &scripted{T: t, commit: func(int, []string) map[string]string {
 		return map[string]string{"entry-0": `failed to set service "entry-0" on node "n", index is stale`}
 	}}
-	byID, rest := registry.ChangeErrors(s.apply(1))
-	if rest != nil || !errors.Is(byID["entry-0"], registry.ErrConflict) || s.rounds != registry.MaxRounds {
-		t.Errorf("after %d transactions: %v, and %v", s.rounds, byID, rest)
+	registrytest.CheckRefused(t, "one change", s.apply(1), "entry-0", registry.ErrConflict)
+	if s.rounds != registry.MaxRounds {
+		t.Errorf("%d transactions were tried", s.rounds)
 	}
 }
 

@@ -10,7 +10,6 @@ package consul
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -130,7 +129,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 			`and node_prefix "" { policy = "read" }`, service, service))
 	}
 	var instances []instance
-	if err := decode(answer, &instances); err != nil {
+	if err := answer.Decode("Consul", &instances); err != nil {
 		return nil, err
 	}
 	if instances == nil {
@@ -144,7 +143,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 }
 
 func (r *Registry) call(ctx context.Context, method, path, flag string, question any) (*rest.Answer, error) {
-	q := rest.Question{Method: method, Path: path, Query: url.Values{}, Header: http.Header{}}
+	q := rest.Question{Method: method, Path: path, Query: url.Values{}, Header: http.Header{}, JSON: question}
 	if r.datacenter != "" {
 		q.Query.Set("dc", r.datacenter)
 	}
@@ -154,31 +153,10 @@ func (r *Registry) call(ctx context.Context, method, path, flag string, question
 	if r.token != "" {
 		q.Header.Set(headerToken, r.token)
 	}
-	if question != nil {
-		data, err := json.Marshal(question)
-		if err != nil {
-			return nil, registry.Permanent(fmt.Errorf("encode the request: %w", err))
-		}
-		q.Body = data
-	}
 	return r.client.Send(ctx, q)
-}
-
-func decode(a *rest.Answer, into any) error {
-	if err := json.Unmarshal(a.Body, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s answered with something else than Consul does: %w", a.Where, err))
-	}
-	return nil
 }
 
 // failure types an unusable answer.
 func (r *Registry) failure(a *rest.Answer) error {
-	err := a.Failure(r.token)
-	switch {
-	case a.Temporary():
-		return registry.Transient(err)
-	case a.Denied():
-		return registry.Permanent(fmt.Errorf("%w; check the key %s of the credentials Secret", err, KeyToken))
-	}
-	return registry.Permanent(err)
+	return a.Refusal("the key "+KeyToken+" of the credentials Secret", r.token)
 }

@@ -133,8 +133,8 @@ func TestOptions(t *testing.T) {
 	})
 }
 
-// liar gives the same answer to every list.
-func liar(t *testing.T, code int, header http.Header, body string) *Registry {
+// fake gives the same answer to every list.
+func fake(t *testing.T, code int, header http.Header, body string) *Registry {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("consistent") {
@@ -172,7 +172,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 		"too many":      {http.StatusTooManyRequests, nil, "", registry.ErrTransient},
 		"an empty list": {http.StatusOK, nil, "[]", nil},
 	} {
-		_, err := liar(t, test.code, test.header, test.body).List(t.Context(), "web")
+		_, err := fake(t, test.code, test.header, test.body).List(t.Context(), "web")
 		registrytest.Check(t, name, err, test.want)
 	}
 }
@@ -184,7 +184,7 @@ func TestNoTokenIsNoReasonToListLess(t *testing.T) {
 		http.StatusOK: registry.ErrPermanent, http.StatusForbidden: registry.ErrPermanent,
 		http.StatusNotFound: registry.ErrPermanent, http.StatusBadGateway: registry.ErrTransient,
 	} {
-		r := liar(t, code, nil, "[]")
+		r := fake(t, code, nil, "[]")
 		r.token = ""
 		_, err := r.List(t.Context(), "web")
 		registrytest.Check(t, fmt.Sprint("an answer with ", code), err, want)

@@ -3,7 +3,6 @@
 package consul
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // guarded is a minimal Consul whose ACLs hide entries.
@@ -101,21 +101,16 @@ func TestHiddenIsNotGone(t *testing.T) {
 	} {
 		g := startGuarded(t)
 		g.holds(c.before...)
-		if _, err := g.List(t.Context(), "web"); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		registrytest.List(t, g)
 		if c.writes != "" {
 			g.memory.wrote("web", []registry.Change{{Op: registry.Put, Entry: registry.Entry{ID: c.writes}}})
 		}
 		g.holds(c.after...)
 		g.acls = true
 		for range 2 {
-			if listed, err := g.List(t.Context(), "web"); !errors.Is(err, registry.ErrPermanent) {
-				t.Errorf("%s: %v, %v; want a permanent error", name, listed, err)
-			}
+			_, err := g.List(t.Context(), "web")
+			registrytest.Check(t, name+": list", err, registry.ErrPermanent)
 		}
-		if err := g.Ping(t.Context()); !errors.Is(err, registry.ErrPermanent) {
-			t.Errorf("%s: ping: %v, want a permanent error", name, err)
-		}
+		registrytest.Check(t, name+": ping", g.Ping(t.Context()), registry.ErrPermanent)
 	}
 }

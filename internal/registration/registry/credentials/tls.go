@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"strings"
 )
 
 // Keys of a credentials Secret.
@@ -18,6 +19,12 @@ const (
 	KeyCertificate = "tls.crt"
 	KeyPrivateKey  = "tls.key"
 )
+
+// Login returns the user and the password under these keys. Line breaks at the end of the
+// password are those of the file that it was read from.
+func Login(secret map[string][]byte, user, password string) (string, string) {
+	return strings.TrimSpace(string(secret[user])), strings.TrimRight(string(secret[password]), "\r\n")
+}
 
 // TLSKeys returns the keys that TLS reads.
 func TLSKeys() []string { return []string{KeyCA, KeyCertificate, KeyPrivateKey} }

@@ -121,7 +121,7 @@ func (op *operation) check(size *int) (needed bool, err error) {
 		return needed, err
 	}
 	lost := op.have.lost && op.have.entry.Owner.Cluster != op.change.Entry.Owner.Cluster
-	if current == nil && (op.have.strange || lost) {
+	if current == nil && (op.have.foreign || lost) {
 		return false, fmt.Errorf("%s has records of somebody else: %w", op.host, registry.ErrForeign)
 	}
 	if current == nil {

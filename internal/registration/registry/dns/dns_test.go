@@ -111,7 +111,7 @@ func TestForeignTexts(t *testing.T) {
 			txts: []*dns.TXT{{Hdr: dns.RR_Header{Name: "a.web.z."}, Txt: escape([]byte(text))}},
 		}
 		i.understand(n)
-		if i.entry.Owner != (registry.Owner{}) || i.entry.ID != "a" || !i.strange {
+		if i.entry.Owner != (registry.Owner{}) || i.entry.ID != "a" || !i.foreign {
 			t.Errorf("%q became %+v", text, i.entry)
 		}
 	}

@@ -37,8 +37,8 @@ type instance struct {
 	txts  []*dns.TXT
 	// lost means that the records are ours but no SRV record points to them.
 	lost bool
-	// strange means that another writer has records of that name.
-	strange bool
+	// foreign means that another writer has records of that name.
+	foreign bool
 }
 
 // listed reports whether callers find it.
@@ -66,9 +66,9 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 			hosts = append(hosts, target)
 			continue
 		}
-		elsewhere := registry.Entry{ID: target, Address: target, Port: int32(srv.Port), Weight: int32(srv.Weight)}
-		elsewhere.Version = version([]*dns.SRV{srv})
-		entries = append(entries, elsewhere)
+		outside := registry.Entry{ID: target, Address: target, Port: int32(srv.Port), Weight: int32(srv.Weight)}
+		outside.Version = version([]*dns.SRV{srv})
+		entries = append(entries, outside)
 	}
 	slices.Sort(hosts)
 	instances, err := r.read(ctx, n, slices.Compact(hosts), srvs)
@@ -130,7 +130,7 @@ func (i *instance) understand(n names) {
 	if ours {
 		i.entry.ID, i.entry.Owner, i.entry.Metadata = said.ID, said.Owner, said.Metadata
 	}
-	i.strange = !ours && len(i.txts)+len(i.a)+len(i.aaaa) > 0
+	i.foreign = !ours && len(i.txts)+len(i.a)+len(i.aaaa) > 0
 	i.lost = ours && !i.listed()
 	if !i.listed() {
 		return

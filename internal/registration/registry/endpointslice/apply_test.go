@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 var resource = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
@@ -76,21 +77,8 @@ func newFaulty(t *testing.T) *faulty {
 
 func (f *faulty) apply(op registry.Op, entries ...registry.Entry) error {
 	f.Helper()
-	listed, err := f.List(f.Context(), "web")
-	if err != nil {
-		f.Fatal(err)
-	}
-	var changes []registry.Change
-	for _, e := range entries {
-		for _, have := range listed {
-			if have.ID == e.ID {
-				e.Version = have.Version
-			}
-		}
-		changes = append(changes, registry.Change{Op: op, Entry: e})
-	}
 	f.writes = nil
-	return f.Apply(f.Context(), "web", changes)
+	return registrytest.TryChange(f.T, f.Registry, op, entries...)
 }
 
 func (f *faulty) put(entries ...registry.Entry) {
@@ -100,15 +88,29 @@ func (f *faulty) put(entries ...registry.Entry) {
 	}
 }
 
+// fails lets calls fail with an error, if it is not nil, until the next fails.
+func (f *faulty) fails(verb string, err error) {
+	f.fault = func(called, _ string) error {
+		if verb != "" && called != verb {
+			return nil
+		}
+		return err
+	}
+}
+
+// wrote checks the writes of the last change.
+func (f *faulty) wrote(want string) {
+	f.Helper()
+	if have := strings.Join(f.writes, ", "); have != want {
+		f.Errorf("written: %s, want %s", have, want)
+	}
+}
+
 // lists checks the listed IDs with their port names.
 func (f *faulty) lists(want string) {
 	f.Helper()
-	entries, err := f.List(f.Context(), "web")
-	if err != nil {
-		f.Fatal(err)
-	}
 	var have []string
-	for _, e := range entries {
+	for _, e := range registrytest.List(f.T, f.Registry) {
 		have = append(have, strings.TrimSpace(e.ID+" "+e.Metadata[MetaPortName]))
 	}
 	if strings.Join(have, ",") != want {
@@ -117,11 +119,8 @@ func (f *faulty) lists(want string) {
 }
 
 func entry(n int, portName string) registry.Entry {
-	id := fmt.Sprintf("web-%d", n)
-	e := registry.Entry{
-		ID: id, Address: fmt.Sprintf("10.0.0.%d", n), Port: 80, Weight: 1,
-		Owner: registry.Owner{Cluster: "here", Namespace: "demo", Registration: "web", Pod: id, PodUID: "uid-" + id},
-	}
+	e := registrytest.Entry(fmt.Sprintf("web-%d", n))
+	e.Address, e.Metadata = fmt.Sprintf("10.0.0.%d", n), nil
 	if portName != "" {
 		e.Metadata = map[string]string{MetaPortName: portName}
 	}
@@ -134,26 +133,15 @@ func conflict() error { return apierrors.NewConflict(resource, "web", errors.New
 func TestMoveIsNeverNowhere(t *testing.T) {
 	f := newFaulty(t)
 	f.put(entry(1, ""), entry(2, ""))
-	f.fault = func(verb, _ string) error {
-		if verb == "create" {
-			return apierrors.NewServiceUnavailable("down")
-		}
-		return nil
-	}
-	if err := f.apply(registry.Put, entry(1, "http")); !errors.Is(err, registry.ErrTransient) {
-		t.Errorf("a move that fails: %v", err)
-	}
+	f.fails("create", apierrors.NewServiceUnavailable("down"))
+	registrytest.Check(t, "a move that fails", f.apply(registry.Put, entry(1, "http")), registry.ErrTransient)
 	f.lists("web-1,web-2")
-	f.fault = func(string, string) error { return nil }
+	f.fails("", nil)
 	f.put(entry(1, "http"))
-	if have := strings.Join(f.writes, ", "); have != "create web-usher-, update web-usher-1" {
-		t.Errorf("a move is written as %s", have)
-	}
+	f.wrote("create web-usher-, update web-usher-1")
 	f.lists("web-1 http,web-2")
 	f.put(entry(2, "http"))
-	if have := strings.Join(f.writes, ", "); have != "update web-usher-2, delete web-usher-1" {
-		t.Errorf("the last one's move is written as %s", have)
-	}
+	f.wrote("update web-usher-2, delete web-usher-1")
 	f.lists("web-1 http,web-2 http")
 }
 
@@ -170,11 +158,8 @@ func TestSliceChangedMeanwhile(t *testing.T) {
 	}
 	f.put(entry(2, ""))
 	f.lists("web-1,web-2")
-	f.fault = func(string, string) error { return conflict() }
-	byID, rest := registry.ChangeErrors(f.apply(registry.Remove, entry(1, "")))
-	if rest != nil || !errors.Is(byID["web-1"], registry.ErrConflict) {
-		t.Errorf("for ever: %v, %v", byID, rest)
-	}
+	f.fails("", conflict())
+	registrytest.CheckRefused(t, "for ever", f.apply(registry.Remove, entry(1, "")), "web-1", registry.ErrConflict)
 	f.lists("web-1,web-2")
 }
 
@@ -188,10 +173,7 @@ func TestRefusedSliceKeepsNoOtherBack(t *testing.T) {
 		}
 		return nil
 	}
-	byID, rest := registry.ChangeErrors(f.apply(registry.Put, entry(3, "a"), entry(4, "b")))
-	if rest != nil || len(byID) != 1 || !errors.Is(byID["web-3"], registry.ErrPermanent) {
-		t.Errorf("refused: %v, %v", byID, rest)
-	}
+	registrytest.CheckRefused(t, "one slice", f.apply(registry.Put, entry(3, "a"), entry(4, "b")), "web-3", registry.ErrPermanent)
 	f.lists("web-1 a,web-2 b,web-4 b")
 }
 
@@ -203,11 +185,7 @@ func TestTyped(t *testing.T) {
 		"broken":       {apierrors.NewInternalError(errors.New("broken")), registry.ErrTransient},
 		"unreachable":  {errors.New("connection refused"), registry.ErrTransient},
 	} {
-		if err := typed(t.Context(), fmt.Errorf("list: %w", test.err)); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
-		}
+		registrytest.Check(t, name, typed(t.Context(), fmt.Errorf("list: %w", test.err)), test.want)
 	}
-	if _, err := New(Options{}); !errors.Is(err, registry.ErrPermanent) {
-		t.Errorf("no client: %v", err)
-	}
+	registrytest.CheckOptions(t, New, map[string]Options{"no client": {}})
 }

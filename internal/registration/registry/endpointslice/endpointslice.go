@@ -59,7 +59,7 @@ type Options struct {
 	// Heard returns when the slices that callers know are as new as the list, or an
 	// error that tells why they are not. It is nil if callers follow the API server
 	// themselves.
-	Heard func(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error
+	AwaitServed func(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error
 }
 
 // FromSpec returns the function that reads the kind's field from a Registry's spec. Its
@@ -81,12 +81,12 @@ func FromSpec(reader client.Reader, writer client.Writer) func(*usherv1alpha1.Re
 
 // Registry implements registry.Connector.
 type Registry struct {
-	reader    client.Reader
-	writer    client.Writer
-	namespace string
-	label     string
-	holds     bool
-	heard     func(context.Context, string, string, *discoveryv1.EndpointSliceList) error
+	reader      client.Reader
+	writer      client.Writer
+	namespace   string
+	label       string
+	holds       bool
+	awaitServed func(context.Context, string, string, *discoveryv1.EndpointSliceList) error
 }
 
 var _ registry.Connector = (*Registry)(nil)
@@ -99,7 +99,7 @@ func New(options Options) (*Registry, error) {
 	return &Registry{
 		reader: options.Reader, writer: options.Writer, namespace: options.Namespace,
 		label: cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName), holds: options.Holds,
-		heard: options.Heard,
+		awaitServed: options.AwaitServed,
 	}, nil
 }
 
@@ -119,8 +119,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	if r.heard != nil {
-		if err := r.heard(ctx, r.namespace, service, list); err != nil {
+	if r.awaitServed != nil {
+		if err := r.awaitServed(ctx, r.namespace, service, list); err != nil {
 			return nil, typed(ctx, err)
 		}
 	}

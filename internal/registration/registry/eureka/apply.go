@@ -9,6 +9,7 @@ import (
 	"net/http"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
 // Apply implements registry.Connector. It compares each change with the current
@@ -23,7 +24,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	for n, err := range errs {
 		switch {
 		case err == nil:
-		case errors.Is(err, errDenied), errors.Is(err, registry.ErrTransient):
+		case errors.Is(err, rest.ErrDenied), errors.Is(err, registry.ErrTransient):
 			other = cmp.Or(other, err)
 		default:
 			refused = append(refused, &registry.ChangeError{ID: changes[n].Entry.ID, Err: err})

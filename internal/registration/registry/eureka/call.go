@@ -4,19 +4,12 @@ package eureka
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
-	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
-
-// errDenied marks an answer about the credentials, which applies to every change.
-var errDenied = errors.New("access denied")
 
 // application returns the name under which Eureka keeps a service.
 func application(service string) string { return strings.ToUpper(service) }
@@ -42,10 +35,8 @@ func (r *Registry) get(ctx context.Context, path string, into any) (found bool, 
 	case answer.Code != http.StatusOK:
 		return false, r.failure(answer)
 	}
-	if err := json.Unmarshal(answer.Body, into); err != nil {
-		return false, registry.Permanent(fmt.Errorf("%s answered with something else than Eureka does: %w", answer.Where, err))
-	}
-	return true, nil
+	err = answer.Decode("Eureka", into)
+	return err == nil, err
 }
 
 // write changes something. It is no error if that no longer exists.
@@ -68,27 +59,10 @@ func (r *Registry) send(ctx context.Context, method, path string, question any) 
 	if r.username != "" || r.password != "" {
 		request.SetBasicAuth(r.username, r.password)
 	}
-	q := rest.Question{Method: method, Path: path, Header: request.Header}
-	if question != nil {
-		data, err := json.Marshal(question)
-		if err != nil {
-			return nil, registry.Permanent(fmt.Errorf("encode the request: %w", err))
-		}
-		q.Body = data
-		q.Header.Set("Content-Type", "application/json")
-	}
-	return r.client.Send(ctx, q)
+	return r.client.Send(ctx, rest.Question{Method: method, Path: path, Header: request.Header, JSON: question})
 }
 
 // failure types an unusable answer.
 func (r *Registry) failure(answer *rest.Answer) error {
-	err := answer.Failure(r.password)
-	switch {
-	case answer.Temporary():
-		return registry.Transient(err)
-	case answer.Denied():
-		return registry.Permanent(fmt.Errorf("%w; check the keys %s and %s of the credentials Secret: %w",
-			err, KeyUsername, KeyPassword, errDenied))
-	}
-	return registry.Permanent(err)
+	return answer.Refusal("the keys "+KeyUsername+" and "+KeyPassword+" of the credentials Secret", r.password)
 }

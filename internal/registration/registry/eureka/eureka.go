@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +29,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
@@ -118,14 +118,14 @@ func New(options Options) (*Registry, error) {
 		options.Clock = clock.RealClock{}
 	}
 	ctx, stop := context.WithCancel(context.Background())
+	username, password := credentials.Login(options.Secret, KeyUsername, KeyPassword)
 	r := &Registry{
 		client:   client,
-		username: strings.TrimSpace(string(options.Secret[KeyUsername])),
-		password: strings.TrimRight(string(options.Secret[KeyPassword]), "\r\n"),
-		lease:    cmp.Or(options.Lease, DefaultLease),
-		fresh:    options.Clock.Now().Add(options.ResponseCache),
-		clock:    options.Clock,
-		stop:     stop, stopped: make(chan struct{}),
+		username: username, password: password,
+		lease: cmp.Or(options.Lease, DefaultLease),
+		fresh: options.Clock.Now().Add(options.ResponseCache),
+		clock: options.Clock,
+		stop:  stop, stopped: make(chan struct{}),
 		written: map[string]map[string]bool{}, renewed: map[string]renewal{},
 	}
 	ticker := r.clock.NewTicker(RenewInterval)
@@ -260,7 +260,7 @@ func (r *Registry) isEureka(ctx context.Context) error {
 		if err == nil && found && said.Applications != nil {
 			return nil
 		}
-		if errors.Is(err, registry.ErrTransient) || errors.Is(err, errDenied) && path == "/apps" {
+		if errors.Is(err, registry.ErrTransient) || errors.Is(err, rest.ErrDenied) && path == "/apps" {
 			return err
 		}
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	registrytest.Run(t, func(*testing.T) registrytest.Subject {
+	registrytest.Run(t, func(*testing.T) registrytest.Fixture {
 		r := memory.New()
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: r, HoldsBack: true,
 			Seed: func(_ *testing.T, service, id string) {
 				r.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
 const (
@@ -70,7 +71,7 @@ func (r *Registry) each(ctx context.Context, service string, p *plan, write func
 		switch {
 		case err == nil:
 			kept = append(kept, p.steps[n])
-		case errors.Is(err, registry.ErrTransient), errors.Is(err, errDenied):
+		case errors.Is(err, registry.ErrTransient), errors.Is(err, rest.ErrDenied):
 			return err
 		default:
 			p.refuse(p.steps[n].id, err)

@@ -97,22 +97,14 @@ func (r *Registry) decode(answer *rest.Answer, into any) error {
 	return nil
 }
 
-// errDenied marks an answer about the credentials, which applies to every change.
-var errDenied = errors.New("access denied")
-
 // failure types an unusable answer.
 func (r *Registry) failure(answer *rest.Answer) error {
-	err := answer.Failure(r.secrets()...)
-	switch {
-	case answer.Temporary():
-		return registry.Transient(err)
-	case answer.Denied():
-		return registry.Permanent(fmt.Errorf("%w; check the keys %s and %s of the credentials Secret, and that the user is an admin: %w",
-			err, KeyUsername, KeyPassword, errDenied))
-	case answer.Code == http.StatusGone, answer.Code == http.StatusNotFound:
-		return registry.Permanent(fmt.Errorf("%w; Nacos 3.0 or newer is needed", err))
+	err := answer.Refusal("the keys "+KeyUsername+" and "+KeyPassword+" of the credentials Secret, and that the user is an admin",
+		r.secrets()...)
+	if answer.Code == http.StatusGone || answer.Code == http.StatusNotFound {
+		err = fmt.Errorf("%w; Nacos 3.0 or newer is needed", err)
 	}
-	return registry.Permanent(err)
+	return err
 }
 
 // token logs in unless a login is still valid. It is empty without credentials.
@@ -133,7 +125,7 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if answer.Code == http.StatusInternalServerError {
-		return "", registry.Transient(fmt.Errorf("%w; some servers say so of a wrong password: check the keys %s and %s of the "+
+		return "", registry.Transient(fmt.Errorf("%w; some servers answer a wrong password in this way: check the keys %s and %s of the "+
 			"credentials Secret", r.failure(answer), KeyUsername, KeyPassword))
 	}
 	if answer.Code != http.StatusOK {

@@ -21,6 +21,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
@@ -111,8 +112,7 @@ var _ registry.Connector = (*Registry)(nil)
 // New checks the options but does not connect. Errors are permanent and name the field
 // or the Secret's key.
 func New(options Options) (*Registry, error) {
-	username := strings.TrimSpace(string(options.Secret[KeyUsername]))
-	password := strings.TrimRight(string(options.Secret[KeyPassword]), "\r\n")
+	username, password := credentials.Login(options.Secret, KeyUsername, KeyPassword)
 	if (username == "") != (password == "") {
 		return nil, registry.Permanent(fmt.Errorf(
 			"the credentials Secret has one of %s and %s: put in both, or none", KeyUsername, KeyPassword))

@@ -121,6 +121,20 @@ func Remove(t *testing.T, c registry.Connector, entries ...registry.Entry) []reg
 
 func change(t *testing.T, c registry.Connector, service string, changes []registry.Change) []registry.Entry {
 	t.Helper()
+	if err := tryChange(t, c, service, changes); err != nil {
+		t.Fatal(err)
+	}
+	return list(t, c, service)
+}
+
+// TryChange is Put or Remove, but returns the connector's error.
+func TryChange(t *testing.T, c registry.Connector, op registry.Op, entries ...registry.Entry) error {
+	t.Helper()
+	return tryChange(t, c, service, changes(op, entries))
+}
+
+func tryChange(t *testing.T, c registry.Connector, service string, changes []registry.Change) error {
+	t.Helper()
 	versions := map[string]string{}
 	for _, e := range list(t, c, service) {
 		versions[e.ID] = e.Version
@@ -128,10 +142,7 @@ func change(t *testing.T, c registry.Connector, service string, changes []regist
 	for i := range changes {
 		changes[i].Entry.Version = versions[changes[i].Entry.ID]
 	}
-	if err := c.Apply(Bounded(t), service, changes); err != nil {
-		t.Fatal(err)
-	}
-	return list(t, c, service)
+	return c.Apply(Bounded(t), service, changes)
 }
 
 // TryPut registers new entries in the service "web" and returns the connector's error.

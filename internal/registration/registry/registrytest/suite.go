@@ -26,8 +26,8 @@ const (
 	recovery = 30 * time.Second
 )
 
-// Subject is a connector with its server.
-type Subject struct {
+// Fixture is a connector with its server.
+type Fixture struct {
 	// Connector talks to the server.
 	Connector registry.Connector
 	// Seed writes an entry as a writer other than Usher.
@@ -52,7 +52,7 @@ type Subject struct {
 
 // Run runs the suite. For each test, connect returns a connector to an empty server of
 // its own, and cleans up afterwards.
-func Run(t *testing.T, connect func(t *testing.T) Subject) {
+func Run(t *testing.T, connect func(t *testing.T) Fixture) {
 	tests := []struct {
 		name string
 		run  func(*harness)
@@ -84,7 +84,7 @@ func Run(t *testing.T, connect func(t *testing.T) Subject) {
 					t.Errorf("close: %v", err)
 				}
 			})
-			test.run(&harness{T: t, Subject: s})
+			test.run(&harness{T: t, Fixture: s})
 		})
 	}
 }
@@ -93,7 +93,7 @@ const service = "web"
 
 type harness struct {
 	*testing.T
-	Subject
+	Fixture
 }
 
 // entry returns the entry of Pod web-<n> in the cluster.

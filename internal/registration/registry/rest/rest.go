@@ -8,9 +8,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -99,6 +101,8 @@ type Question struct {
 	Header       http.Header
 	// Body is nil if there is none.
 	Body []byte
+	// JSON is sent as the body, unless nil.
+	JSON any
 }
 
 // Answer is the server's answer, whatever its status code.
@@ -119,6 +123,13 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		target += "?" + q.Query.Encode()
 	}
 	var body io.Reader // Some servers reject a GET with a body.
+	if q.JSON != nil {
+		data, err := json.Marshal(q.JSON)
+		if err != nil {
+			return nil, registry.Permanent(fmt.Errorf("encode the request: %w", err))
+		}
+		q.Body = data
+	}
 	if q.Body != nil {
 		body = bytes.NewReader(q.Body)
 	}
@@ -126,8 +137,9 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	if err != nil {
 		return nil, registry.Permanent(fmt.Errorf("%s: %w", c.field, err))
 	}
-	for key, values := range q.Header {
-		request.Header[key] = values
+	maps.Copy(request.Header, q.Header)
+	if q.JSON != nil {
+		request.Header.Set("Content-Type", "application/json")
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
@@ -157,6 +169,30 @@ func withoutQuery(err error, where string) error {
 // Failure describes an unusable answer, without the hidden texts.
 func (a *Answer) Failure(hidden ...string) error {
 	return fmt.Errorf("%s answered %d %s: %s", a.Where, a.Code, http.StatusText(a.Code), registry.Excerpt(string(a.Body), hidden...))
+}
+
+// ErrDenied marks an answer about the credentials, which applies to every change.
+var ErrDenied = errors.New("access denied")
+
+// Refusal is Failure as the error of a connector: transient, or permanent. hint says what
+// to check if the server wants other credentials.
+func (a *Answer) Refusal(hint string, hidden ...string) error {
+	err := a.Failure(hidden...)
+	switch {
+	case a.Temporary():
+		return registry.Transient(err)
+	case a.Denied():
+		return registry.Permanent(fmt.Errorf("%w; check %s: %w", err, hint, ErrDenied))
+	}
+	return registry.Permanent(err)
+}
+
+// Decode decodes the body. server is what should have answered.
+func (a *Answer) Decode(server string, into any) error {
+	if err := json.Unmarshal(a.Body, into); err != nil {
+		return registry.Permanent(fmt.Errorf("%s answered with something else than %s does: check the address: %w", a.Where, server, err))
+	}
+	return nil
 }
 
 // Temporary reports whether the same request may succeed later.

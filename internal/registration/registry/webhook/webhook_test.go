@@ -108,9 +108,9 @@ func connect(t *testing.T, handler http.Handler) *webhook.Registry {
 }
 
 func TestConformance(t *testing.T) {
-	registrytest.Run(t, func(t *testing.T) registrytest.Subject {
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		s := &server{store: memory.New()}
-		return registrytest.Subject{
+		return registrytest.Fixture{
 			Connector: connect(t, s),
 			Seed: func(_ *testing.T, service, id string) {
 				s.store.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})

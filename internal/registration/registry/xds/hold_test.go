@@ -31,7 +31,7 @@ func TestHeldBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range made.Items {
-		s.heardOf(&made.Items[n], false)
+		s.handle(&made.Items[n], false)
 	}
 	serves(t, s, "web.demo", "10.0.0.1:80! 10.0.0.2:80")
 	listed, err := c.List(t.Context(), "web")

@@ -53,14 +53,14 @@ func NewStore() *Store {
 // handler follows an informer of EndpointSlices.
 func (s *Store) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { s.heardOf(object, false) },
-		UpdateFunc: func(_, object any) { s.heardOf(object, false) },
-		DeleteFunc: func(object any) { s.heardOf(object, true) },
+		AddFunc:    func(object any) { s.handle(object, false) },
+		UpdateFunc: func(_, object any) { s.handle(object, false) },
+		DeleteFunc: func(object any) { s.handle(object, true) },
 	}
 }
 
-// heardOf processes an event.
-func (s *Store) heardOf(object any, gone bool) {
+// handle processes a watch event.
+func (s *Store) handle(object any, gone bool) {
 	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = unknown.Obj
 	}
@@ -174,8 +174,8 @@ func merged(parts map[types.NamespacedName]part) []endpoint {
 	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.Address == b.Address && a.Port == b.Port })
 }
 
-// heard returns when the served state is as new as a list of the service's slices.
-func (s *Store) heard(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error {
+// awaitServed returns when the served state is as new as a list of the service's slices.
+func (s *Store) awaitServed(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error {
 	changed, stop := s.watch()
 	defer stop()
 	for {
@@ -186,7 +186,7 @@ func (s *Store) heard(ctx context.Context, namespace, service string, list *disc
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("the xDS server of this replica has not heard of the change of EndpointSlice %s yet: %w",
+			return fmt.Errorf("the xDS server of this replica does not serve the change of EndpointSlice %s yet: %w",
 				missing, context.Cause(ctx))
 		}
 	}

@@ -112,16 +112,16 @@ func TestStoreConditions(t *testing.T) {
 	one.Endpoints[1].Conditions = conditions(false, true, true)
 	one.Endpoints[2].Conditions = conditions(false, false, true)
 	one.Endpoints[3].Conditions = conditions(false, true, false)
-	s.heardOf(one, false)
+	s.handle(one, false)
 	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80!")
 	// Another slice has the same address, in service.
-	s.heardOf(slice("two", "2", "10.0.0.2"), false)
+	s.handle(slice("two", "2", "10.0.0.2"), false)
 	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80")
 
 	noPort, name := slice("two", "3", "10.0.0.9"), slice("one", "4", "web.example.com")
 	noPort.Ports, name.AddressType = nil, discoveryv1.AddressTypeFQDN
-	s.heardOf(noPort, false)
-	s.heardOf(name, false)
+	s.handle(noPort, false)
+	s.handle(name, false)
 	serves(t, s, "web.demo", "")
 }
 
@@ -136,21 +136,21 @@ func TestStoreVersions(t *testing.T) {
 		}
 		return r.version
 	}
-	s.heardOf(slice("one", "1", "10.0.0.1", "10.0.0.2"), false)
-	other.heardOf(slice("b", "7", "10.0.0.2"), false)
-	other.heardOf(slice("a", "8", "10.0.0.1"), false)
+	s.handle(slice("one", "1", "10.0.0.1", "10.0.0.2"), false)
+	other.handle(slice("b", "7", "10.0.0.2"), false)
+	other.handle(slice("a", "8", "10.0.0.1"), false)
 	before := version(s)
 	if version(other) != before {
 		t.Error("two replicas say another version of the same")
 	}
-	s.heardOf(slice("one", "2", "10.0.0.1"), false)
+	s.handle(slice("one", "2", "10.0.0.1"), false)
 	if version(s) == before {
 		t.Error("an endpoint is gone, and the version is the same")
 	}
 }
 
-// TestHeard waits for what a list has and the store lacks.
-func TestHeard(t *testing.T) {
+// TestAwaitServed waits for what a list has and the store lacks.
+func TestAwaitServed(t *testing.T) {
 	one, two := slice("one", "10", "10.0.0.1"), slice("two", "20", "10.0.0.2")
 	for name, test := range map[string]struct {
 		list    *discoveryv1.EndpointSliceList
@@ -159,22 +159,22 @@ func TestHeard(t *testing.T) {
 	}{
 		"all is known":            {list("20", one, two), "", nil},
 		"a newer slice is known":  {list("15", one), "", nil},
-		"a new slice":             {list("30", one, two, slice("three", "30")), "three", func(s *Store) { s.heardOf(slice("three", "30"), false) }},
-		"a new slice, gone again": {list("30", one, two, slice("three", "30")), "three", func(s *Store) { s.heardOf(slice("three", "31"), true) }},
-		"a changed slice":         {list("30", one, slice("two", "30")), "two", func(s *Store) { s.heardOf(slice("two", "30"), false) }},
-		"the end of a slice":      {list("30", one), "two", func(s *Store) { s.heardOf(slice("two", "25"), true) }},
-		"no slice is left":        {list("31", two), "one", func(s *Store) { s.heardOf(slice("one", "31"), true) }},
+		"a new slice":             {list("30", one, two, slice("three", "30")), "three", func(s *Store) { s.handle(slice("three", "30"), false) }},
+		"a new slice, gone again": {list("30", one, two, slice("three", "30")), "three", func(s *Store) { s.handle(slice("three", "31"), true) }},
+		"a changed slice":         {list("30", one, slice("two", "30")), "two", func(s *Store) { s.handle(slice("two", "30"), false) }},
+		"the end of a slice":      {list("30", one), "two", func(s *Store) { s.handle(slice("two", "25"), true) }},
+		"no slice is left":        {list("31", two), "one", func(s *Store) { s.handle(slice("one", "31"), true) }},
 	} {
 		s := NewStore()
-		s.heardOf(one, false)
-		s.heardOf(two, false)
+		s.handle(one, false)
+		s.handle(two, false)
 		missing, err := s.missing("web.demo", test.list)
 		if err != nil || missing != test.missing {
 			t.Errorf("%s: %q is missing, want %q: %v", name, missing, test.missing, err)
 		}
 		done := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		go func() { done <- s.heard(ctx, "demo", "web", test.list) }()
+		go func() { done <- s.awaitServed(ctx, "demo", "web", test.list) }()
 		if test.events != nil {
 			test.events(s)
 		}
@@ -185,19 +185,19 @@ func TestHeard(t *testing.T) {
 	}
 }
 
-func TestHeardEnds(t *testing.T) {
+func TestAwaitServedEnds(t *testing.T) {
 	s := NewStore()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := s.heard(ctx, "demo", "web", list("10", slice("one", "10")))
+	err := s.awaitServed(ctx, "demo", "web", list("10", slice("one", "10")))
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "EndpointSlice one") {
-		t.Errorf("heard of nothing: %v", err)
+		t.Errorf("a change that nobody serves: %v", err)
 	}
 	if len(s.watchers) > 0 {
 		t.Error("a watcher is left")
 	}
-	s.heardOf(slice("one", "10"), false)
-	if err := s.heard(t.Context(), "demo", "web", list("x", slice("two", "x"))); err == nil {
+	s.handle(slice("one", "10"), false)
+	if err := s.awaitServed(t.Context(), "demo", "web", list("x", slice("two", "x"))); err == nil {
 		t.Error("a version that is no number is compared")
 	}
 }

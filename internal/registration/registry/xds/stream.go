@@ -159,18 +159,18 @@ func (s *stream) push(typeURL string) error {
 	}
 	response := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, ControlPlane: &corev3.ControlPlane{Identifier: "usher"}}
 	digest := sha256.New()
-	news := false
+	changed := false
 	for _, name := range w.names {
 		r, err := s.resource(typeURL, name)
 		if err != nil {
 			return status.Error(codes.Internal, err.Error())
 		}
-		news = news || w.sent[name] != r.version
+		changed = changed || w.sent[name] != r.version
 		w.sent[name] = r.version
 		digest.Write([]byte(name + "\x00" + r.version + "\x00"))
 		response.Resources = append(response.Resources, r.data)
 	}
-	if !news {
+	if !changed {
 		return nil
 	}
 	s.nonces++

@@ -58,8 +58,8 @@ func (c *caller) changed() {
 	}
 }
 
-// told checks that exactly one answer arrived, and returns its nonce.
-func (c *caller) told(typeURL string, resources int) string {
+// receives checks that exactly one answer arrived, and returns its nonce.
+func (c *caller) receives(typeURL string, resources int) string {
 	c.Helper()
 	if len(c.answers) != 1 {
 		c.Fatalf("%d answers came, want one", len(c.answers))
@@ -87,36 +87,36 @@ func (c *caller) silence(why string) {
 
 func TestStreamTalk(t *testing.T) {
 	store := NewStore()
-	store.heardOf(slice("one", "1", "10.0.0.1"), false)
+	store.handle(slice("one", "1", "10.0.0.1"), false)
 	c := newCaller(t, store)
 	for _, kind := range []string{typeListener, typeRoute, typeCluster} {
 		c.ask(kind, "", "web.demo")
-		nonce := c.told(kind, 1)
+		nonce := c.receives(kind, 1)
 		c.ask(kind, nonce, "web.demo")
 		c.silence("an acknowledgement")
 	}
 	c.ask(typeAssignment, "", "web.demo")
-	first := c.told(typeAssignment, 1)
+	first := c.receives(typeAssignment, 1)
 	c.ask(typeAssignment, first, "web.demo")
 	c.changed()
 	c.silence("a change of something else")
 
-	store.heardOf(slice("one", "2", "10.0.0.2"), false)
+	store.handle(slice("one", "2", "10.0.0.2"), false)
 	c.changed()
-	second := c.told(typeAssignment, 1)
+	second := c.receives(typeAssignment, 1)
 	c.ask(typeAssignment, first, "web.demo", "shop.demo")
 	c.silence("a request from before the last answer")
 	c.ask(typeAssignment, second, "web.demo", "shop.demo")
-	third := c.told(typeAssignment, 2)
+	third := c.receives(typeAssignment, 2)
 
 	// Dropped and requested again: the client has forgotten it.
 	c.ask(typeAssignment, third, "shop.demo")
 	c.silence("fewer names")
-	store.heardOf(slice("one", "3", "10.0.0.3"), false)
+	store.handle(slice("one", "3", "10.0.0.3"), false)
 	c.changed()
 	c.silence("a change of what nobody asks for")
 	c.ask(typeAssignment, third, "shop.demo", "web.demo")
-	c.told(typeAssignment, 2)
+	c.receives(typeAssignment, 2)
 	c.ask(typeAssignment, "", "x.y")
 	c.silence("an empty nonce after an answer")
 }
@@ -124,10 +124,10 @@ func TestStreamTalk(t *testing.T) {
 // TestStreamRefused checks that a refused answer is not repeated.
 func TestStreamRefused(t *testing.T) {
 	store := NewStore()
-	store.heardOf(slice("one", "1", "10.0.0.1"), false)
+	store.handle(slice("one", "1", "10.0.0.1"), false)
 	c := newCaller(t, store)
 	c.ask(typeAssignment, "", "web.demo")
-	nonce := c.told(typeAssignment, 1)
+	nonce := c.receives(typeAssignment, 1)
 	refusal := &discoveryv3.DiscoveryRequest{
 		TypeUrl: typeAssignment, ResponseNonce: nonce, ResourceNames: []string{"web.demo"},
 		ErrorDetail: &rpcstatus.Status{Message: "no\nsuch thing"},
@@ -140,9 +140,9 @@ func TestStreamRefused(t *testing.T) {
 		!strings.Contains(c.logs.String(), `"node"="me"`) {
 		t.Errorf("%v refusals are counted; the log says %s", n, c.logs.String())
 	}
-	store.heardOf(slice("one", "2", "10.0.0.2"), false)
+	store.handle(slice("one", "2", "10.0.0.2"), false)
 	c.changed()
-	c.told(typeAssignment, 1)
+	c.receives(typeAssignment, 1)
 }
 
 // TestStreamNames checks that every valid service name gets an answer, whether or not
@@ -155,7 +155,7 @@ func TestStreamNames(t *testing.T) {
 		t.Errorf("the log says %s", c.logs.String())
 	}
 	c.ask(typeListener, "", "web.demo", "nobody.demo", "web.demo")
-	c.told(typeListener, 2)
+	c.receives(typeListener, 2)
 	c.ask(typeCluster, "")
 	c.silence("no name")
 	c.ask("type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "", "web.demo")

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package run starts the real servers that connectors are tested and measured with.
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/registries/fetch"
+)
+
+const (
+	// startTimeout bounds the time until a server is ready: a Java server takes seconds
+	// when many tests share a processor.
+	startTimeout = 2 * time.Minute
+	// readyPoll is how often to check whether a server is ready.
+	readyPoll = 50 * time.Millisecond
+)
+
+// Spec describes how to run a server.
+type Spec struct {
+	// Name is for people.
+	Name string
+	// Path is the program, or its name in $PATH. Args are its arguments.
+	Path string
+	Args []string
+	// Dir is the working directory; the caller's if empty.
+	Dir string
+	// Env is added to the environment.
+	Env []string
+	// Log is the file that the server's output is appended to.
+	Log string
+	// Ready returns nil when the server is usable.
+	Ready func(ctx context.Context) error
+}
+
+// Process is a server that can be restarted. It is not safe for concurrent use.
+type Process struct {
+	*process.Process
+
+	spec    Spec
+	spawner *process.Spawner
+}
+
+// Start starts a server and waits until it is ready. Close it at the end.
+func Start(ctx context.Context, spec Spec) (*Process, error) {
+	p := &Process{spec: spec, spawner: process.NewSpawner()}
+	if err := p.Restart(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// Restart kills the server if it runs, starts it, and waits until it is ready.
+func (p *Process) Restart(ctx context.Context) error {
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	path, err := fetch.Program(p.spec.Path)
+	if err != nil {
+		return err
+	}
+	p.Process, err = p.spawner.Start(process.Spec{
+		Name: p.spec.Name, Path: path, Args: p.spec.Args, Dir: p.spec.Dir, Log: p.spec.Log,
+		Env: append(os.Environ(), p.spec.Env...),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		err := p.spec.Ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return p.ExitError()
+		case <-ctx.Done():
+			return fmt.Errorf("%s was not ready within %s: %w\n%s", p.spec.Name, startTimeout, err, strings.Join(p.Tail(20), "\n"))
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// Kill ends the process, and what it started, with SIGKILL, and returns when it is gone.
+// It is not an error if the process has ended or never started.
+func (p *Process) Kill() error {
+	if p.Process == nil {
+		return nil
+	}
+	if err := syscall.Kill(-p.PID(), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill %s (pid %d): %w", p.spec.Name, p.PID(), err)
+	}
+	<-p.Done()
+	return nil
+}
+
+// Close kills the process for good.
+func (p *Process) Close() error {
+	err := p.Kill()
+	p.spawner.Close()
+	return err
+}
+
+// Signal sends a signal only to the process itself.
+func (p *Process) Signal(signal syscall.Signal) error { return syscall.Kill(p.PID(), signal) }
+
+// Hang suspends the process until Resume, and returns when all its threads have stopped:
+// the signal itself is only a request, and a server might still answer a call made right
+// after it.
+func (p *Process) Hang() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// Resume continues a process that hangs.
+func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
+
+// FreePorts returns n ports of 127.0.0.1 that are free for both TCP and UDP. They are
+// held until all are known, so that no two are the same.
+func FreePorts(ctx context.Context, n int) ([]int, error) {
+	var ports []int
+	for range 100 {
+		if len(ports) == n {
+			return ports, nil
+		}
+		tcp, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = tcp.Close() }()
+		udp, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", tcp.Addr().String())
+		if err != nil {
+			continue // Taken for UDP: try another one.
+		}
+		defer func() { _ = udp.Close() }()
+		ports = append(ports, tcp.Addr().(*net.TCPAddr).Port)
+	}
+	return nil, fmt.Errorf("%d of %d ports are free for both TCP and UDP", len(ports), n)
+}
