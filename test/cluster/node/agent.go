@@ -10,49 +10,38 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 )
 
-// Options configures an agent. Client or RESTConfig, and Runtime, must be set.
+const (
+	userAgent = "usher-node"
+	// workers is the number of Pods synced concurrently.
+	workers = 16
+)
+
+// Options configures an agent. RESTConfig and Runtime must be set.
 type Options struct {
-	// Client talks to the API server. If it is nil, it is created from RESTConfig,
-	// without a client-side rate limit.
-	Client     kubernetes.Interface
+	// RESTConfig is how to reach the API server. The agent has no client-side rate limit.
 	RESTConfig *rest.Config
 	// Runtime runs the containers. The agent closes it when it stops.
 	Runtime Runtime
-
-	// Nodes is the number of nodes; 0 means 2.
+	// Nodes is the number of nodes, node-1 and so on; 0 means 2.
 	Nodes int
-	// A node's name is NamePrefix and a number from 1; empty means "node-".
-	NamePrefix string
 	// PodsPerNode is the Pod capacity of a node; 0 means 110.
 	PodsPerNode int
-
-	// BackoffBase is the first and BackoffMax the longest backoff of crash loops and
-	// image pulls; 0 means 10 s and 5 min, as in a kubelet.
-	BackoffBase, BackoffMax time.Duration
-	// ReadyUntilStopped leaves the readiness of a terminating Pod to its probes, as a
-	// kubelet does; otherwise such a Pod is reported not ready at once.
-	ReadyUntilStopped bool
-	// Workers is the number of Pods synced concurrently; 0 means 16.
-	Workers int
-	// Clock is the time; nil means the real one.
-	Clock clock.WithTicker
 	// Logger receives failures; the zero value discards them.
 	Logger logr.Logger
 }
@@ -62,51 +51,73 @@ type Agent struct {
 	kubelet
 	client      kubernetes.Interface
 	podsPerNode int
-	log         logr.Logger
 	queue       workqueue.TypedRateLimitingInterface[types.UID]
-	names       []string // of the nodes, by index
+	nodes       map[string]int // indexes, by name
 	cancel      context.CancelFunc
 	done        chan struct{} // closed once everything has ended
 	closeErr    error         // valid once done is closed
 
-	mu      sync.Mutex
-	nodes   map[string]*nodeState
-	entries map[types.UID]*entry
-}
-
-// entry is one of the agent's Pods, with its latest version from the API server.
-type entry struct {
-	pod    *pod
-	latest atomic.Pointer[corev1.Pod]
-	gone   atomic.Bool // the object is gone
+	mu   sync.Mutex
+	pods map[types.UID]*pod
 }
 
 // Start registers the nodes and serves their Pods until Stop is called or ctx ends.
 // Both end all containers and close the runtime; if Start fails, that is left to the
 // caller.
-func Start(ctx context.Context, options Options) (*Agent, error) {
-	a, err := newAgent(options)
+func Start(ctx context.Context, o Options) (*Agent, error) {
+	config := rest.CopyConfig(o.RESTConfig)
+	config.UserAgent = userAgent
+	config.QPS = -1 // no client-side limit
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("node agent: client from Options.RESTConfig: %w", err)
 	}
-	if err := a.registerNodes(ctx); err != nil {
+	a := newAgent(client, o)
+	if err := a.run(ctx); err != nil {
 		a.queue.ShutDown()
 		return nil, err
+	}
+	return a, nil
+}
+
+func newAgent(client kubernetes.Interface, o Options) *Agent {
+	a := &Agent{
+		kubelet: kubelet{
+			runtime: o.Runtime, traits: o.Runtime.Traits(), clock: clock.RealClock{}, log: o.Logger,
+			backoff: backoffLimits{base: 10 * time.Second, max: 5 * time.Minute},
+		},
+		client:      client,
+		podsPerNode: cmp.Or(o.PodsPerNode, 110),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](10*time.Millisecond, 5*time.Second)),
+		nodes: map[string]int{},
+		done:  make(chan struct{}),
+		pods:  map[types.UID]*pod{},
+	}
+	a.enqueue = a.queue.Add
+	for i := range cmp.Or(o.Nodes, 2) {
+		a.nodes["node-"+strconv.Itoa(i+1)] = i
+	}
+	return a
+}
+
+func (a *Agent) run(ctx context.Context) error {
+	for name, index := range a.nodes {
+		if err := a.registerNode(ctx, name, index); err != nil {
+			return err
+		}
 	}
 	ctx, a.cancel = context.WithCancel(ctx)
 	a.base = ctx
-	stopEvents := a.startEvents(ctx)
 	informer, err := a.watchPods(ctx)
 	if err != nil {
 		a.cancel()
-		stopEvents()
-		a.queue.ShutDown()
-		return nil, err
+		return err
 	}
 	var running sync.WaitGroup
-	ticker := a.clock.NewTicker(heartbeatPeriod)
-	running.Go(func() { a.runHeartbeats(ctx, ticker) })
-	workers := cmp.Or(options.Workers, 16)
+	running.Go(func() { a.runHeartbeats(ctx) })
 	for range workers {
 		running.Go(func() {
 			for a.serveNext(ctx) {
@@ -118,82 +129,87 @@ func Start(ctx context.Context, options Options) (*Agent, error) {
 		a.queue.ShutDown()
 		running.Wait()
 		informer.Shutdown()
-		stopEvents()
 		a.closeErr = a.runtime.Close(context.WithoutCancel(ctx))
 		close(a.done)
 	}()
-	return a, nil
+	return nil
 }
 
-func newAgent(options Options) (*Agent, error) {
-	if options.Runtime == nil {
-		return nil, errors.New("node agent: Options.Runtime is nil: set NewProcessRuntime's or NewSimulatedRuntime's result")
+// Stop ends all containers and the agent. It fails if a container did not end before
+// ctx did.
+func (a *Agent) Stop(ctx context.Context) error {
+	a.cancel()
+	select {
+	case <-a.done:
+		return a.closeErr
+	case <-ctx.Done():
+		return fmt.Errorf("stop the node agent: %w", context.Cause(ctx))
 	}
-	client, err := newClient(options)
-	if err != nil {
-		return nil, err
-	}
-	a := &Agent{
-		kubelet: kubelet{
-			runtime: options.Runtime,
-			clock:   options.Clock,
-			backoff: backoffLimits{
-				base: cmp.Or(options.BackoffBase, 10*time.Second), max: cmp.Or(options.BackoffMax, 5*time.Minute),
-			},
-			readyUntilStopped: options.ReadyUntilStopped,
+}
+
+// watchPods watches the Pods that are bound to a node.
+func (a *Agent) watchPods(ctx context.Context) (informers.SharedInformerFactory, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(a.client, 0,
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+		}),
+		informers.WithTransform(func(object any) (any, error) {
+			if pod, ok := object.(*corev1.Pod); ok {
+				pod.ManagedFields = nil
+			}
+			return object, nil
+		}))
+	registration, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: a.observe,
+		UpdateFunc: func(before, object any) {
+			// An interrupted watch may miss that another Pod of the same name replaced
+			// this one.
+			if before.(*corev1.Pod).UID != object.(*corev1.Pod).UID {
+				a.forget(before)
+			}
+			a.observe(object)
 		},
-		client:      client,
-		podsPerNode: cmp.Or(options.PodsPerNode, 110),
-		log:         options.Logger,
-		done:        make(chan struct{}),
-		nodes:       map[string]*nodeState{},
-		entries:     map[types.UID]*entry{},
-	}
-	if a.clock == nil {
-		a.clock = clock.RealClock{}
-	}
-	a.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](10*time.Millisecond, 5*time.Second),
-		workqueue.TypedRateLimitingQueueConfig[types.UID]{Clock: a.clock})
-	a.enqueue = a.queue.Add
-	a.silent = a.hasFailed
-	for i := range cmp.Or(options.Nodes, 2) {
-		name := cmp.Or(options.NamePrefix, "node-") + strconv.Itoa(i+1)
-		a.names = append(a.names, name)
-		a.nodes[name] = &nodeState{index: i}
-	}
-	return a, nil
-}
-
-func newClient(options Options) (kubernetes.Interface, error) {
-	if options.Client != nil {
-		return options.Client, nil
-	}
-	if options.RESTConfig == nil {
-		return nil, errors.New("node agent: neither Options.Client nor Options.RESTConfig is set: set one of them")
-	}
-	config := rest.CopyConfig(options.RESTConfig)
-	config.UserAgent = "usher-node"
-	config.QPS = -1 // no client-side limit
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	client, err := kubernetes.NewForConfig(config)
+		DeleteFunc: a.forget,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("node agent: client from Options.RESTConfig: %w", err)
+		return nil, fmt.Errorf("watch Pods: %w", err)
 	}
-	return client, nil
+	factory.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return nil, fmt.Errorf("watch Pods: %w", context.Cause(ctx))
+	}
+	return factory, nil
 }
 
-// startEvents sends events to the API server if there are real containers to report on.
-// It returns the function that stops it.
-func (a *Agent) startEvents(ctx context.Context) func() {
-	if !a.runtime.Traits().Real {
-		return func() {}
+// observe records the latest version of a Pod on one of the nodes.
+func (a *Agent) observe(object any) {
+	observed := object.(*corev1.Pod)
+	node, ours := a.nodes[observed.Spec.NodeName]
+	if !ours {
+		return
 	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
-	a.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "usher-node"})
-	return broadcaster.Shutdown
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pods[observed.UID]
+	if p == nil {
+		p = &pod{kubelet: &a.kubelet, uid: observed.UID, podState: podState{hostIP: hostIP(a.traits, node)}}
+		a.pods[observed.UID] = p
+	}
+	p.latest.Store(observed)
+	a.queue.Add(observed.UID)
+}
+
+// forget records that a Pod's object is gone.
+func (a *Agent) forget(object any) {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.pods[object.(*corev1.Pod).UID]; p != nil {
+		p.gone.Store(true)
+		a.queue.Add(p.uid)
+	}
 }
 
 // serveNext syncs the next Pod in the queue; false means that the queue has shut down.
@@ -204,12 +220,12 @@ func (a *Agent) serveNext(ctx context.Context) bool {
 	}
 	defer a.queue.Done(uid)
 	a.mu.Lock()
-	e := a.entries[uid]
+	p := a.pods[uid]
 	a.mu.Unlock()
-	if e == nil || a.hasFailed(e.pod.node) {
+	if p == nil {
 		return true
 	}
-	next, err := a.sync(ctx, e)
+	next, err := a.sync(ctx, p)
 	if !next.IsZero() {
 		a.queue.AddAfter(uid, next.Sub(a.clock.Now()))
 	}
@@ -217,9 +233,7 @@ func (a *Agent) serveNext(ctx context.Context) bool {
 	case err == nil:
 		a.queue.Forget(uid)
 	case ctx.Err() == nil:
-		a.log.Error(err, "Cannot serve the Pod", "pod", types.NamespacedName{
-			Namespace: e.latest.Load().Namespace, Name: e.latest.Load().Name,
-		})
+		a.log.Error(err, "Cannot serve the Pod", "pod", p.latest.Load().Namespace+"/"+p.latest.Load().Name)
 		a.queue.AddRateLimited(uid)
 	}
 	return true
@@ -227,9 +241,9 @@ func (a *Agent) serveNext(ctx context.Context) bool {
 
 // sync advances a Pod one step and reports the result. It returns when to call it
 // again, which is valid even with an error.
-func (a *Agent) sync(ctx context.Context, e *entry) (time.Time, error) {
+func (a *Agent) sync(ctx context.Context, p *pod) (time.Time, error) {
 	// The queue never hands one key to two workers, so p is ours now.
-	p, object, gone, now := e.pod, e.latest.Load(), e.gone.Load(), a.clock.Now()
+	object, gone, now := p.latest.Load(), p.gone.Load(), a.clock.Now()
 	if !gone && resourceVersion(object) < p.version {
 		return time.Time{}, nil // the cache lags behind our own write; its event is still to come
 	}
@@ -242,7 +256,10 @@ func (a *Agent) sync(ctx context.Context, e *entry) (time.Time, error) {
 	case err != nil:
 		return next, err
 	case gone && down:
-		a.drop(p)
+		a.runtime.Release(p.uid)
+		a.mu.Lock()
+		delete(a.pods, p.uid)
+		a.mu.Unlock()
 		return time.Time{}, nil
 	case gone || p.deleted:
 		return next, nil
@@ -252,26 +269,16 @@ func (a *Agent) sync(ctx context.Context, e *entry) (time.Time, error) {
 	return next, a.writeStatus(ctx, p, object, status)
 }
 
-// drop ends the record of a Pod that is gone.
-func (a *Agent) drop(p *pod) {
-	a.runtime.Release(p.uid)
-	a.mu.Lock()
-	delete(a.entries, p.uid)
-	a.mu.Unlock()
-}
-
 // finish reports the end of a terminated Pod and then deletes its object, which a
 // finalizer may keep.
 func (a *Agent) finish(ctx context.Context, p *pod, object *corev1.Pod, status *corev1.PodStatus) error {
-	if a.runtime.Traits().Real || len(object.Finalizers) > 0 {
+	if a.traits.Real || len(object.Finalizers) > 0 {
 		if err := a.writeStatus(ctx, p, object, status); err != nil {
 			return err
 		}
 	}
-	var grace int64
 	err := a.client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: &grace,
-		Preconditions:      metav1.NewUIDPreconditions(string(object.UID)),
+		GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(object.UID)),
 	})
 	// A conflict means that another Pod has the name by now.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -282,9 +289,6 @@ func (a *Agent) finish(ctx context.Context, p *pod, object *corev1.Pod, status *
 }
 
 func (a *Agent) writeStatus(ctx context.Context, p *pod, object *corev1.Pod, status *corev1.PodStatus) error {
-	if status == nil {
-		return nil
-	}
 	patch, err := statusPatch(object, status)
 	if err != nil || patch == nil {
 		return err
@@ -313,27 +317,9 @@ func isReplaced(err error) bool {
 	})
 }
 
-// Nodes are the names of the agent's nodes.
-func (a *Agent) Nodes() []string { return slices.Clone(a.names) }
-
-// Stop ends all containers and the agent. It fails if a container did not end before
-// ctx did.
-func (a *Agent) Stop(ctx context.Context) error {
-	a.cancel()
-	select {
-	case <-a.done:
-		return a.closeErr
-	case <-ctx.Done():
-		return fmt.Errorf("stop the node agent: %w", context.Cause(ctx))
-	}
-}
-
 // resourceVersion is the object's resource version; 0 if it has none that can be
 // compared.
 func resourceVersion(object *corev1.Pod) uint64 {
-	version, err := strconv.ParseUint(object.ResourceVersion, 10, 64)
-	if err != nil {
-		return 0
-	}
+	version, _ := strconv.ParseUint(object.ResourceVersion, 10, 64)
 	return version
 }

@@ -5,7 +5,8 @@ package node
 import "time"
 
 // backoffLimits limit a backoff: it doubles from base to max and restarts after 2*max
-// without a failure (kubelet: 10 s, 5 min, 10 min).
+// without a failure (kubelet: 10 s, 5 min, 10 min). client-go's flowcontrol.Backoff was
+// not taken: its first wait is not zero.
 type backoffLimits struct{ base, max time.Duration }
 
 // backoff is the backoff of one container's restarts or image pulls. The zero value is

@@ -3,294 +3,269 @@
 package node
 
 import (
+	"context"
 	"fmt"
-	"maps"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
-func TestPodServesOnItsOwnAddress(t *testing.T) {
-	b := newBench(t, func(o *Options) { o.Nodes = 2 })
-	one, two := b.create(b.webPod("one")), b.create(b.webPod("two", func(object *corev1.Pod) {
-		object.Spec.NodeName = b.agent.Nodes()[1]
-	}))
-	one, two = b.await(one, "Pod one is ready", isReady), b.await(two, "Pod two is ready", isReady)
-	if one.Status.PodIP == two.Status.PodIP || one.Status.HostIP != "127.0.0.1" {
-		t.Errorf("addresses %s and %s on %s", one.Status.PodIP, two.Status.PodIP, one.Status.HostIP)
-	}
-	if got := b.ask(one, "/"); !strings.Contains(got, one.Name) || !strings.Contains(got, `"v1"`) {
-		t.Errorf("Pod one answers %q", got)
-	}
-	if got := b.ask(two, "/"); !strings.Contains(got, two.Name) {
-		t.Errorf("Pod two answers %q", got)
-	}
+// bench is an agent on a control plane.
+type bench struct {
+	*testing.T
+	client kubernetes.Interface
+	writes atomic.Int64 // the agent's Pod status writes
 }
 
-func TestContainersAndEventsTellOfAPod(t *testing.T) {
-	b := newBench(t, nil)
-	one := b.await(b.create(b.webPod("one")), "the Pod is ready", isReady)
-	containers := b.agent.Containers()
-	if len(containers) != 1 || containers[0].Pod != one.Name || !containers[0].Ready || containers[0].PID == 0 || containers[0].IP != one.Status.PodIP {
-		t.Errorf("containers %+v", containers)
+func newBench(t *testing.T, runtime Runtime, err error) *bench {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
-	eventually(t, "events tell of the start", func() bool {
-		events, err := b.client.CoreV1().Events(one.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(one.UID)})
-		if err != nil {
-			t.Fatal(err)
+	b := &bench{T: t}
+	config := clustertest.Start(t).RESTConfig()
+	if b.client, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodPatch && strings.HasSuffix(request.URL.Path, "/status") {
+				b.writes.Add(1)
+			}
+			return next.RoundTrip(request)
+		})
+	})
+	agent, err := Start(t.Context(), Options{RESTConfig: config, Runtime: runtime, Logger: testr.New(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := agent.Stop(context.Background()); err != nil {
+			t.Error(err)
 		}
-		reasons := map[string]int{}
-		for _, event := range events.Items {
-			reasons[event.Reason]++
-		}
-		return reasons["Pulled"] == 1 && reasons["Started"] == 1
+	})
+	return b
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// create creates a Pod of the web service with a readiness probe.
+func (b *bench) create(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	b.Helper()
+	object := buildPod(build("main", func(c *corev1.Container) {
+		c.Image, c.Ports = "registry.example:5000/shop/web:v1", []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}
+		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: get("/readyz")}
+	}))
+	object.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}
+	for _, change := range changes {
+		change(object)
+	}
+	created, err := b.client.CoreV1().Pods(object.Namespace).Create(b.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return created
+}
+
+func get(path string) corev1.ProbeHandler {
+	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http")}}
+}
+
+// await waits until the Pod exists and satisfies the condition.
+func (b *bench) await(object *corev1.Pod, what string, condition func(*corev1.Pod) bool) (current *corev1.Pod) {
+	b.Helper()
+	eventually(b.T, object.Name+": "+what, func() bool {
+		var err error
+		current, err = b.client.CoreV1().Pods(object.Namespace).Get(b.Context(), object.Name, metav1.GetOptions{})
+		return err == nil && current.UID == object.UID && condition(current)
+	})
+	return current
+}
+
+func (b *bench) awaitGone(object *corev1.Pod) {
+	b.Helper()
+	eventually(b.T, object.Name+" is gone", func() bool {
+		_, err := b.client.CoreV1().Pods(object.Namespace).Get(b.Context(), object.Name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
 	})
 }
 
-func TestInPlaceUpdate(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one", func(object *corev1.Pod) {
-		other := *object.Spec.Containers[0].DeepCopy()
-		other.Name, other.Ports = "other", []corev1.ContainerPort{{Name: "other", ContainerPort: 9090}}
-		other.ReadinessProbe.HTTPGet.Port = intstr.FromString("other")
-		object.Spec.Containers = append(object.Spec.Containers, other)
-	}))
-	before := b.await(object, "the Pod is ready", isReady)
-	otherAnswer := func() string { return fetch(t.Context(), "http://"+before.Status.PodIP+":9090/") }
-	was := otherAnswer()
+func (b *bench) delete(object *corev1.Pod, options metav1.DeleteOptions) {
+	b.Helper()
+	if err := b.client.CoreV1().Pods(object.Namespace).Delete(b.Context(), object.Name, options); err != nil {
+		b.Fatal(err)
+	}
+}
 
-	b.setImage(object, "registry.example:5000/shop/web:v2")
-	after := b.await(object, "the Pod is ready with the new image", func(object *corev1.Pod) bool {
+// patch changes the Pod with a strategic merge patch.
+func (b *bench) patch(object *corev1.Pod, patch string, subresources ...string) {
+	b.Helper()
+	_, err := b.client.CoreV1().Pods(object.Namespace).Patch(b.Context(), object.Name,
+		"application/strategic-merge-patch+json", []byte(patch), metav1.PatchOptions{}, subresources...)
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// ask sends a GET to the Pod's own address; the answer is empty if there is none.
+func (b *bench) ask(object *corev1.Pod, path string) string {
+	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://"+object.Status.PodIP+":8080"+path, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, _ := io.ReadAll(response.Body) // a broken connection is no answer
+	return string(body)
+}
+
+func isReady(object *corev1.Pod) bool {
+	return conditionTrue(object.Status.Conditions, corev1.PodReady)
+}
+
+func main(object *corev1.Pod) corev1.ContainerStatus {
+	if len(object.Status.ContainerStatuses) == 0 {
+		return corev1.ContainerStatus{}
+	}
+	return object.Status.ContainerStatuses[0]
+}
+
+// TestProcesses plays the lives of Pods whose containers are processes.
+func TestProcesses(t *testing.T) {
+	root, err := checkout.Find(os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := t.TempDir()
+	web := checkout.Program{Module: filepath.Join(root, "test"), Pkg: "./cmd/web", Out: filepath.Join(programs, "web")}
+	if err := web.Compile(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	runtime, err := NewProcessRuntime(ProcessOptions{Images: ProgramDir(programs, "v1", "v2"), LogDir: t.TempDir()})
+	b := newBench(t, runtime, err)
+	for name, story := range map[string]func(*bench){
+		"in-place update": inPlaceUpdate, "preStop": preStopSavesRequests, "finalizer": finalizerKeepsThePod, "replaced": replacedPod,
+	} {
+		t.Run(name, func(t *testing.T) { story(&bench{T: t, client: b.client}) })
+	}
+}
+
+func inPlaceUpdate(b *bench) {
+	object := b.create("updated", func(object *corev1.Pod) {
+		object.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "usher.dev/test"}}
+	})
+	other := b.await(b.create("other"), "is ready", isReady)
+	b.await(object, "only the containers are ready", func(object *corev1.Pod) bool {
+		return conditionTrue(object.Status.Conditions, corev1.ContainersReady) && !isReady(object)
+	})
+	b.patch(object, `{"status":{"conditions":[{"type":"usher.dev/test","status":"True"}]}}`, "status")
+	before := b.await(object, "is ready", isReady)
+	b.patch(object, `{"spec":{"containers":[{"name":"main","image":"registry.example:5000/shop/web:v2"}]}}`)
+	after := b.await(object, "is ready with the new image", func(object *corev1.Pod) bool {
 		return isReady(object) && main(object).RestartCount == 1
 	})
-	if got := b.ask(after, "/"); !strings.Contains(got, `"v2"`) {
-		t.Errorf("the Pod answers %q, want version v2", got)
+	if got := b.ask(after, "/"); !strings.Contains(got, `"v2"`) || !strings.Contains(got, after.Name) {
+		b.Errorf("the Pod answers %q, want version v2", got)
 	}
-	if after.Status.PodIP != before.Status.PodIP || after.UID != before.UID || otherAnswer() != was {
-		t.Errorf("address, UID or the other container changed: %s %s, %s", after.Status.PodIP, after.UID, otherAnswer())
-	}
-	if main(after).ImageID == main(before).ImageID || main(after).ContainerID == main(before).ContainerID ||
-		main(after).LastTerminationState.Terminated == nil || after.Status.ObservedGeneration != after.Generation {
-		t.Errorf("container status %+v does not tell of the restart", main(after))
+	if after.Status.PodIP != before.Status.PodIP || after.Status.PodIP == other.Status.PodIP || after.Status.HostIP != "127.0.0.1" {
+		b.Errorf("address %s on %s after %s; another Pod has %s", after.Status.PodIP, after.Status.HostIP, before.Status.PodIP, other.Status.PodIP)
 	}
 }
 
-func TestInPlaceUpdateToAMissingImage(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one"))
-	before := b.await(object, "the Pod is ready", isReady)
-	b.setImage(object, "registry.example:5000/shop/web:v9")
-	missing := b.await(object, "the pull is given up for now", waitingFor(ReasonImagePullBackOff))
-	if main(missing).ContainerID != main(before).ContainerID || isReady(missing) || b.ask(missing, "/") != "" {
-		t.Errorf("container status %+v, want that of the killed container", main(missing))
-	}
-	b.setImage(object, "registry.example:5000/shop/web:v1")
-	b.await(object, "the Pod recovers", func(object *corev1.Pod) bool {
-		return isReady(object) && main(object).RestartCount == 1 && main(object).ImageID == main(before).ImageID
+// preStopSavesRequests deletes a Pod while it handles a request. The web service cuts
+// requests on SIGTERM, so an answer shows that SIGTERM came after the hook.
+func preStopSavesRequests(b *bench) {
+	object := b.create("hooked", func(object *corev1.Pod) {
+		hook := corev1.LifecycleHandler{HTTPGet: get("/slow?d=2s").HTTPGet}
+		object.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &hook}
 	})
-}
-
-func TestUnknownImage(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one", func(object *corev1.Pod) { object.Spec.Containers[0].Image = "shop/nothing:v1" }))
-	b.await(object, "the image cannot be pulled", waitingFor(ReasonErrImagePull, ReasonImagePullBackOff))
-	seen := b.await(object, "the pull is given up for now", waitingFor(ReasonImagePullBackOff))
-	if seen.Status.Phase != corev1.PodPending || main(seen).RestartCount != 0 {
-		t.Errorf("status %+v, want a Pod that is pending", seen.Status)
-	}
-	b.setImage(object, "shop/web:v1")
-	b.await(object, "the Pod is ready", isReady)
-}
-
-func TestCrashingProgram(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one", func(object *corev1.Pod) { object.Spec.Containers[0].Args = []string{"nonsense"} }))
-	seen := b.await(object, "the container is in a crash loop", func(object *corev1.Pod) bool {
-		return waitingFor("CrashLoopBackOff")(object) && main(object).RestartCount >= 2
-	})
-	if last := main(seen).LastTerminationState.Terminated; last == nil || last.ExitCode != 1 || last.Reason != "Error" {
-		t.Errorf("last state %+v, want exit code 1", last)
-	}
-	b.delete(object)
-	b.awaitGone(object)
-}
-
-// TestPreStopSavesRequests deletes a Pod while it handles a request. The web service
-// cuts requests on SIGTERM, so an answer shows that SIGTERM came after the hook.
-func TestPreStopSavesRequests(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one", func(object *corev1.Pod) {
-		object.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
-			HTTPGet: &corev1.HTTPGetAction{Path: "/slow?d=2s", Port: intstr.FromString("http")}}}
-	}))
-	ready := b.await(object, "the Pod is ready", isReady)
+	ready := b.await(object, "is ready", isReady)
 	answer := make(chan string, 1)
 	go func() { answer <- b.ask(ready, "/slow?d=1s") }()
-	b.delete(object)
-	b.await(object, "the Pod is not ready while its hook runs", func(object *corev1.Pod) bool { return !isReady(object) })
+	b.delete(object, metav1.DeleteOptions{})
+	b.await(object, "is not ready while its hook runs", func(object *corev1.Pod) bool { return !isReady(object) })
 	if got := <-answer; !strings.Contains(got, ready.Name) {
-		t.Errorf("the request in flight was answered %q", got)
+		b.Errorf("the request in flight was answered %q", got)
 	}
 	b.awaitGone(object)
 	if b.ask(ready, "/") != "" {
-		t.Error("the Pod is gone and still answers")
+		b.Error("the Pod is gone and still answers")
 	}
-	eventually(t, "the agent forgets the Pod", func() bool { return len(b.agent.Containers()) == 0 })
 }
 
-func TestFinalizerKeepsThePodOfAKilledContainer(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one", func(object *corev1.Pod) {
+func finalizerKeepsThePod(b *bench) {
+	object := b.create("kept", func(object *corev1.Pod) {
 		grace := int64(1)
 		object.Finalizers, object.Spec.TerminationGracePeriodSeconds = []string{"usher.dev/test"}, &grace
 		object.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "IGNORE_TERM", Value: "yes"}}
-	}))
-	ready := b.await(object, "the Pod is ready", isReady)
-	b.delete(object)
-	b.await(object, "SIGTERM is ignored", func(object *corev1.Pod) bool { return !isReady(object) && main(object).State.Running != nil })
-	ended := b.await(object, "the container is killed", func(object *corev1.Pod) bool { return main(object).State.Terminated != nil })
-	if end := main(ended).State.Terminated; end.ExitCode != 137 || ended.Status.Phase != corev1.PodFailed || isReady(ended) {
-		t.Errorf("end %+v in phase %s, want exit code 137 in a Pod that failed", end, ended.Status.Phase)
+	})
+	ready := b.await(object, "is ready", isReady)
+	b.delete(object, metav1.DeleteOptions{})
+	b.await(object, "ignores SIGTERM", func(object *corev1.Pod) bool { return !isReady(object) && main(object).State.Running != nil })
+	ended := b.await(object, "is let go by the agent", func(object *corev1.Pod) bool { return *object.DeletionGracePeriodSeconds == 0 })
+	if end := main(ended).State.Terminated; end == nil || end.ExitCode != 137 || ended.Status.Phase != corev1.PodFailed || b.ask(ready, "/") != "" {
+		b.Errorf("end %+v in phase %s, want exit code 137 in a Pod that failed", end, ended.Status.Phase)
 	}
-	if b.ask(ready, "/") != "" {
-		t.Error("the container still answers")
-	}
-	b.await(object, "the agent lets the object go", func(object *corev1.Pod) bool { return *object.DeletionGracePeriodSeconds == 0 })
 	b.patch(object, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["usher.dev/test"]}}`)
 	b.awaitGone(object)
 }
 
-func TestReadinessGateOfOthers(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one", func(object *corev1.Pod) {
-		object.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "usher.dev/registered"}}
-	}))
-	b.await(object, "the containers are ready, the Pod is not", func(object *corev1.Pod) bool {
-		return conditionTrue(object.Status.Conditions, corev1.ContainersReady) && !isReady(object)
-	})
-	b.patch(object, `{"status":{"conditions":[{"type":"usher.dev/registered","status":"True"}]}}`, "status")
-	b.await(object, "the Pod is ready", isReady)
-	b.patch(object, `{"status":{"conditions":[{"type":"usher.dev/registered","status":"False"}]}}`, "status")
-	b.await(object, "the Pod is not ready any more", func(object *corev1.Pod) bool { return !isReady(object) })
-}
-
-func TestFailedNodeIsSilent(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one"))
-	ready := b.await(object, "the Pod is ready", isReady)
-	node := b.agent.Nodes()[0]
-	if err := b.agent.FailNode(node); err != nil {
-		t.Fatal(err)
-	}
-	b.delete(object)
-	writes := b.writes.Load()
-	// A running Pod on a working node shows that the agent has had time to react.
-	other := newBench(t, func(o *Options) { o.NamePrefix += "other-" })
-	witness := other.create(other.webPod("witness"))
-	other.await(witness, "the witness is ready", isReady)
-	if current := b.get(object); current == nil || !isReady(current) || b.writes.Load() != writes {
-		t.Errorf("the node reacted: Pod %v, %d writes", current, b.writes.Load()-writes)
-	}
-	if b.ask(ready, "/") == "" {
-		t.Error("the container does not go on")
-	}
-	if err := b.agent.RecoverNode(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
-	b.awaitGone(object)
-}
-
-func TestRestartedAgentStartsContainersAnew(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one"))
-	before := b.await(object, "the Pod is ready", isReady)
-	if err := b.agent.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if b.ask(before, "/") != "" {
-		t.Fatal("the container outlives its agent")
-	}
-	b.startAgent()
-	after := b.await(object, "the container is started anew", func(object *corev1.Pod) bool {
-		return isReady(object) && main(object).RestartCount == 1
-	})
-	if after.Status.PodIP != before.Status.PodIP || b.ask(after, "/") == "" {
-		t.Errorf("address %s, was %s", after.Status.PodIP, before.Status.PodIP)
-	}
-	if last := main(after).LastTerminationState.Terminated; last == nil || last.Reason != "ContainerStatusUnknown" {
-		t.Errorf("last state %+v", last)
-	}
-}
-
-// TestReplacedPod force-deletes a Pod and creates another of the same name, which must
+// replacedPod force-deletes a Pod and creates another of the same name, which must
 // neither get the first one's container nor keep it alive.
-func TestReplacedPod(t *testing.T) {
-	b := newBench(t, nil)
-	first := b.await(b.create(b.webPod("one")), "the first Pod is ready", isReady)
-	none := int64(0)
-	if err := b.client.CoreV1().Pods(first.Namespace).Delete(t.Context(), first.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
-		t.Fatal(err)
-	}
-	second := b.await(b.create(b.webPod("one")), "the second Pod is ready", isReady)
+func replacedPod(b *bench) {
+	first := b.await(b.create("one"), "is ready", isReady)
+	b.delete(first, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+	second := b.await(b.create("one"), "is ready", isReady)
 	if second.Status.PodIP == first.Status.PodIP || main(second).ContainerID == main(first).ContainerID {
-		t.Errorf("the second Pod has something of the first: %+v", second.Status)
+		b.Errorf("the second Pod has something of the first: %+v", second.Status)
 	}
-	eventually(t, "the first Pod's container ends", func() bool { return b.ask(first, "/") == "" })
-}
-
-func TestSidecarAndInitProcesses(t *testing.T) {
-	b := newBench(t, nil)
-	object := b.create(b.webPod("one", func(object *corev1.Pod) {
-		object.Spec.InitContainers = []corev1.Container{
-			{Name: "first", Image: "shop/web:v1", Args: []string{"sleep", "0.1"}},
-			{Name: "proxy", Image: "shop/web:v1", Ports: []corev1.ContainerPort{{ContainerPort: 9091}},
-				StartupProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9091)}}}},
-			{Name: "check", Image: "shop/web:v1", Command: []string{"web", "get", "http://$(POD_IP):9091/"}},
-		}
-		asSidecar(&object.Spec.InitContainers[1])
-	}))
-	ready := b.await(object, "the Pod is ready", isReady)
-	states := map[string]bool{}
-	for _, status := range ready.Status.InitContainerStatuses {
-		states[status.Name] = status.Ready && status.RestartCount == 0
-	}
-	if want := map[string]bool{"first": true, "proxy": true, "check": true}; !maps.Equal(states, want) {
-		t.Errorf("init containers that are through: %v, want %v", states, want)
-	}
-	b.delete(object)
-	b.awaitGone(object)
+	eventually(b.T, "the first Pod's container ends", func() bool { return b.ask(first, "/") == "" })
 }
 
 func TestSimulatedPods(t *testing.T) {
-	const count = 100
-	runtime, err := NewSimulatedRuntime(SimulatedOptions{ReadyDelay: 100 * time.Millisecond, Jitter: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBench(t, func(o *Options) { o.Runtime, o.Nodes, o.PodsPerNode = runtime, 4, 100 })
+	const count = 40
+	runtime, err := NewSimulatedRuntime(SimulatedOptions{ReadyDelay: 100 * time.Millisecond})
+	b := newBench(t, runtime, err)
 	var objects []*corev1.Pod
 	for i := range count {
-		objects = append(objects, b.create(b.webPod(fmt.Sprint(i), func(object *corev1.Pod) {
-			object.Spec.NodeName = b.agent.Nodes()[i%4]
+		objects = append(objects, b.create(fmt.Sprint("web-", i), func(object *corev1.Pod) {
+			object.Spec.NodeName = fmt.Sprint("node-", i%2+1)
 			object.Spec.Containers[0].Resources = cpu("1")
-		})))
+		}))
 	}
 	for _, object := range objects {
-		b.await(object, "the Pod is ready", isReady)
+		b.await(object, "is ready", isReady)
 	}
 	if got := b.writes.Load(); got != count {
 		t.Errorf("%d status writes for %d Pods", got, count)
 	}
 	b.patch(objects[0], `{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"2"},"requests":{"cpu":"2"}}}]}}`, "resize")
-	b.await(objects[0], "the resize is shown", func(object *corev1.Pod) bool {
+	b.await(objects[0], "shows the resize", func(object *corev1.Pod) bool {
 		return main(object).Resources.Limits.Cpu().String() == "2" && main(object).RestartCount == 0
 	})
 	for _, object := range objects {
-		b.delete(object)
+		b.delete(object, metav1.DeleteOptions{})
 	}
 	for _, object := range objects {
 		b.awaitGone(object)

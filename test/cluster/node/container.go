@@ -3,7 +3,6 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,19 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// role is a container's role in its Pod.
-type role int
-
-const (
-	roleMain role = iota
-	roleInit
-	roleSidecar // an init container with restartPolicy Always
-)
-
 // container is the agent's record of one container of a Pod.
 type container struct {
-	name string
-	role role
+	spec       *corev1.Container // as of the current or the last step
+	affordable bool              // the node can give what the spec requests
 
 	// The instance that runs, or ran last.
 	id, image, imageID string
@@ -41,9 +31,8 @@ type container struct {
 	hooked                       bool  // the postStart hook is done
 	postStart                    *hook // nil if there is none
 	startup, readiness, liveness probeResult
-	readinessTurn                chan struct{} // requests an attempt out of turn
-	stopProbes                   func()        // nil if there are none
-	halt                         *halt         // nil unless it is being stopped
+	stopProbes                   func() // nil if there are none
+	halt                         *halt  // nil unless it is being stopped
 
 	startAt time.Time     // earliest next start
 	delay   time.Duration // the part of it due to a crash loop
@@ -52,71 +41,77 @@ type container struct {
 	pull    pull
 }
 
+// observe takes over the container's spec.
+func (c *container) observe(spec *corev1.Container, traits Traits) {
+	c.spec = spec
+	c.affordable = traits.MostCPU.IsZero() || spec.Resources.Requests.Cpu().Cmp(traits.MostCPU) <= 0
+}
+
 // started reports whether the running instance is up: the postStart hook and the
 // startup probe have succeeded.
 func (c *container) started() bool {
 	return c.instance != nil && c.hooked && c.startup == probeSuccess
 }
 
-func (c *container) ready() bool {
-	return c.started() && c.readiness == probeSuccess
+func (c *container) ready() bool { return c.started() && c.readiness == probeSuccess }
+
+// resized reports whether the container has the resources of its spec.
+func (c *container) resized() bool {
+	return equality.Semantic.DeepEqual(c.resources, c.spec.Resources)
 }
 
-// passed reports whether the containers after this init container may start.
-func (c *container) passed() bool {
-	if c.role == roleSidecar {
-		return c.started()
+// restartsOnResize reports whether the container has to restart for its new resources.
+func (c *container) restartsOnResize() bool {
+	for _, policy := range c.spec.ResizePolicy {
+		same := func(had, wants corev1.ResourceList) bool {
+			return equality.Semantic.DeepEqual(had[policy.ResourceName], wants[policy.ResourceName])
+		}
+		if policy.RestartPolicy == corev1.RestartContainer && c.affordable &&
+			!(same(c.resources.Requests, c.spec.Resources.Requests) && same(c.resources.Limits, c.spec.Resources.Limits)) {
+			return true
+		}
 	}
-	return c.exit != nil && c.exit.ExitCode == 0
+	return false
 }
 
-// turnsPerStep bounds how often a container may end and start within one step.
-const turnsPerStep = 8
-
-// drive advances a container as far as possible now.
-func (p *pod) drive(c *container, spec *corev1.Container, now time.Time) {
-	for range turnsPerStep {
-		if c.instance == nil && !p.launch(c, spec, now) {
-			return
-		}
-		if c.instance == nil {
-			continue // it could not be started
-		}
-		if p.supervise(c, spec, now); c.instance != nil {
+// drive advances a container as far as possible now. If it ends, it may be started again
+// at once.
+func (p *pod) drive(c *container, now time.Time) {
+	for c.instance != nil || p.launch(c, now) {
+		if c.instance != nil && !p.supervise(c, now) {
 			return
 		}
 	}
-	p.wake(now)
 }
 
 // supervise handles a running instance: whether it has ended, must be stopped, and how
-// far the stop is.
-func (p *pod) supervise(c *container, spec *corev1.Container, now time.Time) {
+// far the stop is. It returns true if the instance has ended.
+func (p *pod) supervise(c *container, now time.Time) bool {
 	if p.reap(c, now) {
-		return
+		return true
 	}
 	if c.halt == nil {
-		p.finishPostStart(c, now)
-		cause := p.stopCause(c, spec, now)
-		if cause == nil {
-			c.resources = p.resourcesAtStart(c, spec) // a resize needs nothing more
-			p.probeSoon(c, now)
-			return
+		if !c.hooked && c.postStart.finished(now) {
+			c.hooked = c.postStart.err == nil
 		}
-		p.stop(c, spec, now, *cause)
+		c.postStart.wake(p, now)
+		cause := p.stopCause(c, now)
+		if cause == nil {
+			if c.affordable {
+				c.resources = c.spec.Resources // a resize needs nothing more
+			}
+			return false
+		}
+		p.stop(c, now, *cause)
 	}
-	p.advance(c, now, true)
-	p.reap(c, now)
+	p.advance(c, now)
+	return p.reap(c, now)
 }
 
 // launch starts the container if that is due. It returns false if the container has to
-// wait or is not to run again.
-func (p *pod) launch(c *container, spec *corev1.Container, now time.Time) bool {
-	if c.exit != nil && !p.restarts(c) {
-		c.waiting = nil
-		return false
-	}
-	if c.exit != nil && !c.fresh && c.image != spec.Image {
+// wait.
+func (p *pod) launch(c *container, now time.Time) bool {
+	if c.exit != nil && !c.fresh && c.image != c.spec.Image {
 		c.changed(now, p.backoff) // while it was down: crashes of the other image do not count
 	}
 	if now.Before(c.startAt) {
@@ -124,105 +119,62 @@ func (p *pod) launch(c *container, spec *corev1.Container, now time.Time) bool {
 			c.waiting = &corev1.ContainerStateWaiting{
 				Reason: "CrashLoopBackOff",
 				Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
-					c.delay, c.name, p.object.Name, p.object.Namespace, p.uid),
+					c.delay, c.spec.Name, p.object.Name, p.object.Namespace, p.uid),
 			}
-			p.event(corev1.EventTypeWarning, "BackOff", c.name,
-				fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.name, p.object.Name))
 		}
 		p.wake(c.startAt)
 		return false
 	}
-	imageID, ok := p.pullImage(c, spec, now)
-	if !ok {
-		return false
+	imageID, ok := p.pullImage(c, now)
+	if ok {
+		p.start(c, imageID, now)
 	}
-	p.start(c, spec, imageID, now)
-	return true
+	return ok
 }
 
 // start gives the container a new instance.
-func (p *pod) start(c *container, spec *corev1.Container, imageID string, now time.Time) {
+func (p *pod) start(c *container, imageID string, now time.Time) {
 	if c.id != "" {
 		c.restarts++
 	}
-	c.image, c.imageID, c.resources = spec.Image, imageID, p.resourcesAtStart(c, spec)
+	if c.id == "" || c.affordable {
+		c.resources = c.spec.Resources
+	}
+	c.image, c.imageID, c.startedAt = c.spec.Image, imageID, now
 	c.last, c.exit, c.waiting, c.fresh = c.exit, nil, nil, false
-	c.startedAt = now
 	instance, err := p.runtime.Start(ContainerConfig{
-		Pod: p.object, Container: spec, IP: p.ip, HostIP: p.hostIP, Attempt: c.restarts,
-		Init:   c.role == roleInit,
-		Exited: func() { p.enqueue(p.uid) },
+		Pod: p.object, Container: c.spec, IP: p.ip, Attempt: c.restarts, Exited: func() { p.enqueue(p.uid) },
 	})
 	if err != nil {
 		// Counts as a crash, so that it is retried after a backoff.
 		c.id = newContainerID(p.runtime)
-		p.event(corev1.EventTypeWarning, "Failed", c.name, "Error: "+err.Error())
+		p.report(c, "Cannot start the container", err)
 		p.ended(c, Exit{Code: 128, At: now, Message: err.Error()}, "StartError")
 		return
 	}
 	c.instance, c.id = instance, instance.ID()
 	c.hooked, c.startup, c.readiness, c.liveness = true, probeSuccess, probeSuccess, probeSuccess
-	p.event(corev1.EventTypeNormal, "Started", c.name, "Container started")
-	if spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil {
+	if c.spec.Lifecycle != nil && c.spec.Lifecycle.PostStart != nil {
 		c.hooked = false
-		c.postStart = p.startHook(c, spec, spec.Lifecycle.PostStart, now)
+		c.postStart = p.startHook(c, c.spec.Lifecycle.PostStart, now)
 	}
-	if p.runtime.Traits().Real && c.role != roleInit {
-		p.startProbes(c, spec)
+	if p.traits.Real {
+		p.startProbes(c)
 	}
-}
-
-func (p *pod) finishPostStart(c *container, now time.Time) {
-	switch {
-	case c.hooked:
-	case c.postStart.finished(now):
-		c.hooked = c.postStart.err == nil
-	default:
-		c.postStart.wake(p, now)
-	}
-}
-
-// probeSoon runs the readiness probe of a container that is up but not ready out of
-// turn, as a kubelet does whenever it computes the status. With that and a check one
-// second after the start, a program that starts quickly need not wait for the second
-// period of its probe.
-func (p *pod) probeSoon(c *container, now time.Time) {
-	if c.readinessTurn == nil || !c.started() || c.readiness == probeSuccess {
-		return
-	}
-	if soon := c.startedAt.Add(time.Second); now.Before(soon) {
-		p.wake(soon)
-	}
-	select {
-	case c.readinessTurn <- struct{}{}:
-	default: // one is pending already
-	}
-}
-
-// restarts reports whether the container is to run again after its end.
-func (p *pod) restarts(c *container) bool {
-	policy := p.object.Spec.RestartPolicy
-	switch {
-	case c.fresh || c.role == roleSidecar:
-		return true
-	case c.role == roleInit || policy == corev1.RestartPolicyOnFailure:
-		return c.exit.ExitCode != 0 && policy != corev1.RestartPolicyNever
-	}
-	return policy == corev1.RestartPolicyAlways || policy == ""
 }
 
 // changed prepares the container for the restart that a new definition requires. As in
 // a kubelet, that restart counts as the first of a crash loop: if the new instance
 // crashes, it is not restarted at once.
-func (c *container) changed(now time.Time, limits backoffLimits) {
-	c.fresh, c.startAt = true, now
-	_, c.crash = backoff{}.crashed(now, limits)
+func (c *container) changed(at time.Time, limits backoffLimits) {
+	c.fresh, c.startAt = true, at
+	_, c.crash = backoff{}.crashed(at, limits)
 }
 
 // reap records the end of an instance; it returns true if the container no longer runs.
 func (p *pod) reap(c *container, now time.Time) bool {
-	exit, ended := c.instance.Exit()
-	if !ended {
+	exit := c.instance.Exit()
+	if exit == nil {
 		return false
 	}
 	reason := "Completed"
@@ -230,9 +182,9 @@ func (p *pod) reap(c *container, now time.Time) bool {
 		reason = "Error"
 	}
 	fresh := c.halt != nil && c.halt.fresh
-	p.ended(c, exit, reason)
+	p.ended(c, *exit, reason)
 	if fresh {
-		c.changed(now.Add(p.runtime.Delay(DelayUpdate, p.object)), p.backoff)
+		c.changed(now.Add(p.traits.UpdateDelay), p.backoff)
 	}
 	return true
 }
@@ -250,7 +202,7 @@ func (p *pod) ended(c *container, exit Exit, reason string) {
 	if c.halt != nil {
 		c.halt.hook.abort()
 	}
-	c.instance, c.halt, c.postStart, c.stopProbes, c.readinessTurn = nil, nil, nil, nil, nil
+	c.instance, c.halt, c.postStart, c.stopProbes = nil, nil, nil, nil
 	c.delay, c.crash = c.crash.crashed(exit.At, p.backoff)
 	c.startAt = exit.At.Add(c.delay)
 }
@@ -258,7 +210,7 @@ func (p *pod) ended(c *container, exit Exit, reason string) {
 // pull is the state of a container's image pulls.
 type pull struct {
 	image   string
-	err     *PullError // of the last attempt; nil if it went well
+	err     error // of the last attempt
 	backoff backoff
 	retryAt time.Time
 	flipAt  time.Time // when ErrImagePull becomes ImagePullBackOff
@@ -266,62 +218,27 @@ type pull struct {
 
 // pullImage returns the ID of the container's image, or false with the reason in
 // c.waiting.
-func (p *pod) pullImage(c *container, spec *corev1.Container, now time.Time) (string, bool) {
-	if c.pull.image != spec.Image {
-		c.pull = pull{image: spec.Image}
+func (p *pod) pullImage(c *container, now time.Time) (string, bool) {
+	if c.pull.image != c.spec.Image {
+		c.pull = pull{image: c.spec.Image}
 	}
-	if c.pull.err == nil || !now.Before(c.pull.retryAt) && c.pull.err.Reason == ReasonErrImagePull {
-		imageID, err := p.runtime.Resolve(spec.Image)
+	if !now.Before(c.pull.retryAt) {
+		imageID, err := p.runtime.Pull(c.spec.Image)
 		if err == nil {
-			c.pull = pull{image: spec.Image}
-			p.event(corev1.EventTypeNormal, "Pulled", c.name, fmt.Sprintf("Container image %q already present on machine", spec.Image))
+			c.pull = pull{}
 			return imageID, true
 		}
-		p.pullFailed(c, spec, err, now)
-	}
-	c.waiting = &corev1.ContainerStateWaiting{Reason: c.pull.err.Reason, Message: c.pull.err.Message}
-	if c.pull.err.Reason != ReasonErrImagePull {
-		return "", false // final, as long as the image has this name
+		c.pull.err, c.pull.backoff = err, c.pull.backoff.failed(now, p.backoff)
+		c.pull.retryAt, c.pull.flipAt = now.Add(c.pull.backoff.wait), now.Add(p.backoff.base/10)
 	}
 	p.wake(c.pull.retryAt)
 	if now.Before(c.pull.flipAt) {
 		p.wake(c.pull.flipAt)
-		return "", false
+		c.waiting = &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: c.pull.err.Error()}
+	} else {
+		c.waiting = &corev1.ContainerStateWaiting{
+			Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: %s", c.spec.Image, c.pull.err),
+		}
 	}
-	c.waiting.Reason = ReasonImagePullBackOff
-	c.waiting.Message = fmt.Sprintf("Back-off pulling image %q: %s", spec.Image, c.pull.err)
 	return "", false
-}
-
-func (p *pod) pullFailed(c *container, spec *corev1.Container, err error, now time.Time) {
-	failure := &PullError{Reason: ReasonErrImagePull, Message: err.Error()}
-	errors.As(err, &failure)
-	if failure.Reason == ReasonErrImagePull && spec.ImagePullPolicy == corev1.PullNever {
-		failure = &PullError{
-			Reason:  ReasonErrImageNeverPull,
-			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", spec.Image),
-		}
-	}
-	c.pull.err = failure
-	c.pull.backoff = c.pull.backoff.failed(now, p.backoff)
-	c.pull.retryAt = now.Add(c.pull.backoff.wait)
-	c.pull.flipAt = now.Add(p.backoff.base / 10)
-	p.event(corev1.EventTypeWarning, "Failed", c.name, fmt.Sprintf("Failed to pull image %q: %s", spec.Image, failure.Message))
-}
-
-// restartsOnResize reports whether the container has to restart for its new resources.
-func restartsOnResize(c *container, spec *corev1.Container) bool {
-	for _, policy := range spec.ResizePolicy {
-		if policy.RestartPolicy != corev1.RestartContainer {
-			continue
-		}
-		for _, lists := range [][2]corev1.ResourceList{
-			{c.resources.Requests, spec.Resources.Requests}, {c.resources.Limits, spec.Resources.Limits},
-		} {
-			if !equality.Semantic.DeepEqual(lists[0][policy.ResourceName], lists[1][policy.ResourceName]) {
-				return true
-			}
-		}
-	}
-	return false
 }

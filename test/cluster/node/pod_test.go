@@ -3,302 +3,249 @@
 package node
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
-func TestStartTakesOneWrite(t *testing.T) {
-	s := newStage(t, buildPod(withContainers(buildContainer("main"), buildContainer("log"))))
-	s.runtime.options.ReadyDelay = 3 * time.Second
-	s.step()
-	if s.writes != 0 || len(s.runtime.calls) != 0 {
-		t.Errorf("%d writes and calls %v before the delay is over", s.writes, s.runtime.calls)
-	}
-	s.pass(3 * time.Second)
-	s.expect("Running main=running! log=running!" + allReady)
-	s.expectCalls("start main web:v1", "start log web:v1")
-	s.step()
-	if s.writes != 1 || !s.next.IsZero() {
-		t.Errorf("%d writes, next step %v; want 1 write and no step", s.writes, s.next)
-	}
+// stage steps one Pod by hand, with a clock that stands still, and records the calls to
+// its runtime.
+type stage struct {
+	*testing.T
+	clock  *clocktesting.FakeClock
+	pod    *pod
+	object *corev1.Pod
+	next   time.Time
+	writes int      // of the status
+	calls  []string // since the last check
 }
 
-func TestStatusOfARunningPod(t *testing.T) {
-	s := newStage(t, buildPod())
-	s.step()
-	status := s.object.Status
-	if status.PodIP == "" || status.HostIP != "10.254.0.1" || status.ObservedGeneration != 1 || status.StartTime == nil {
-		t.Errorf("status lacks something: %+v", status)
-	}
-	if c := status.ContainerStatuses[0]; c.ImageID == "" || c.ContainerID == "" || c.Image != "web:v1" || !*c.Started {
-		t.Errorf("container status lacks something: %+v", c)
-	}
-}
-
-func TestImageChangeRestartsThatContainerAlone(t *testing.T) {
-	s := newStage(t, buildPod(withContainers(buildContainer("main", withPreStop(5)), buildContainer("log"))))
-	s.runtime.options.UpdateDelay = 2 * time.Second
-	s.step()
-	before := s.object.Status
-	s.runtime.calls = nil
-
-	s.setImage("main", "web:v2")
-	s.expect("Running main=running! log=running!" + allReady)
-	s.pass(4 * time.Second)
-	s.expectCalls()
-	s.pass(time.Second)
-	s.expectCalls("term main")
-	s.expect("Running main=Completed(0) log=running! +PodReadyToStartContainers +Initialized")
-	s.pass(2 * time.Second)
-	s.expectCalls("start main web:v2")
-	s.expect("Running main=running×1! log=running!" + allReady)
-
-	after := s.object.Status
-	if after.PodIP != before.PodIP || after.ContainerStatuses[1].ContainerID != before.ContainerStatuses[1].ContainerID {
-		t.Error("the address or the other container changed")
-	}
-	was, is := before.ContainerStatuses[0], after.ContainerStatuses[0]
-	if is.ContainerID == was.ContainerID || is.ImageID == was.ImageID || is.Image != "web:v2" {
-		t.Errorf("container status %+v still tells of the old image", is)
-	}
-	if last := is.LastTerminationState.Terminated; last == nil || last.ContainerID != was.ContainerID {
-		t.Errorf("last state %+v, want that of %s", last, was.ContainerID)
-	}
-	if after.ObservedGeneration != 2 {
-		t.Errorf("observed generation %d, want 2", after.ObservedGeneration)
-	}
-}
-
-func TestImageChangeWithoutDelayTakesOneWrite(t *testing.T) {
-	s := newStage(t, buildPod())
-	s.step()
-	s.setImage("main", "web:v2")
-	s.expect("Running main=running×1!" + allReady)
-	if s.writes != 2 {
-		t.Errorf("%d writes, want one for the start and one for the change", s.writes)
-	}
-}
-
-func TestCrashLoop(t *testing.T) {
-	s := newStage(t, buildPod())
-	s.step()
-	s.crash("main", 3)
-	s.expect("Running main=running×1!" + allReady) // at once
-	s.crash("main", 3)
-	s.expect("Running main=CrashLoopBackOff×1 +PodReadyToStartContainers +Initialized")
-	if c := s.object.Status.ContainerStatuses[0]; c.LastTerminationState.Terminated.ExitCode != 3 || c.ImageID == "" {
-		t.Errorf("waiting container %+v does not tell of its end", c)
-	}
-	s.pass(9 * time.Second)
-	s.expect("Running main=CrashLoopBackOff×1 +PodReadyToStartContainers +Initialized")
-	s.pass(time.Second)
-	s.expect("Running main=running×2!" + allReady)
-	s.crash("main", 3)
-	s.pass(19 * time.Second)
-	s.expect("Running main=CrashLoopBackOff×2 +PodReadyToStartContainers +Initialized")
-
-	// A good image resets the backoff; its own first crash does not restart at once.
-	s.setImage("main", "web:v2")
-	s.expect("Running main=running×3!" + allReady)
-	s.crash("main", 1)
-	s.expect("Running main=CrashLoopBackOff×3 +PodReadyToStartContainers +Initialized")
-}
-
-func TestStartErrorIsACrash(t *testing.T) {
-	s := newStage(t, buildPod(withContainers(buildContainer("main", func(c *corev1.Container) { c.Image = "broken:v1" }))))
-	s.step()
-	s.expect("Running main=CrashLoopBackOff×1 +PodReadyToStartContainers +Initialized")
-	last := s.object.Status.ContainerStatuses[0].LastTerminationState.Terminated
-	if last == nil || last.ExitCode != 128 || last.Reason != "StartError" || last.Message != "no such program" {
-		t.Errorf("last state %+v, want StartError 128", last)
-	}
-}
-
-func TestMissingImage(t *testing.T) {
-	s := newStage(t, buildPod(withContainers(buildContainer("main", func(c *corev1.Container) { c.Image = "missing:v1" }))))
-	s.step()
-	s.expect("Pending main=ErrImagePull +PodReadyToStartContainers +Initialized")
-	s.pass(time.Second)
-	s.expect("Pending main=ImagePullBackOff +PodReadyToStartContainers +Initialized")
-	s.pass(9 * time.Second)
-	s.expect("Pending main=ErrImagePull +PodReadyToStartContainers +Initialized")
-	s.pass(12 * time.Second)
-	s.expect("Pending main=ImagePullBackOff +PodReadyToStartContainers +Initialized")
-	s.setImage("main", "web:v1")
-	s.expect("Running main=running!" + allReady)
-}
-
-func TestChangeToMissingImageKillsFirst(t *testing.T) {
-	s := newStage(t, buildPod())
-	s.step()
-	was := s.object.Status.ContainerStatuses[0]
-	s.runtime.calls = nil
-	s.setImage("main", "missing:v1")
-	s.expectCalls("term main")
-	s.expect("Running main=ErrImagePull +PodReadyToStartContainers +Initialized")
-	c := s.object.Status.ContainerStatuses[0]
-	if c.Image != "web:v1" || c.ContainerID != was.ContainerID || c.LastTerminationState.Terminated == nil {
-		t.Errorf("container status %+v, want that of the old image", c)
-	}
-	s.pass(time.Minute)
-	s.setImage("main", "web:v2")
-	s.expect("Running main=running×1!" + allReady)
-}
-
-func TestImageErrorsForGood(t *testing.T) {
-	never := func(c *corev1.Container) { c.Image, c.ImagePullPolicy = "missing:v1", corev1.PullNever }
-	invalid := func(c *corev1.Container) { c.Image = "Not An Image" }
-	for want, change := range map[string]func(*corev1.Container){"ErrImageNeverPull": never, "InvalidImageName": invalid} {
-		s := newStage(t, buildPod(withContainers(buildContainer("main", change))))
-		s.step()
-		s.expect("Pending main=" + want + " +PodReadyToStartContainers +Initialized")
-		if !s.next.IsZero() {
-			t.Errorf("%s: another try at %v", want, s.next)
-		}
-	}
-}
-
-func TestRestartPolicies(t *testing.T) {
-	for _, test := range []struct {
-		policy corev1.RestartPolicy
-		code   int32
-		want   string
-	}{
-		{corev1.RestartPolicyAlways, 0, "Running main=running×1!" + allReady},
-		{corev1.RestartPolicyAlways, 1, "Running main=running×1!" + allReady},
-		{corev1.RestartPolicyOnFailure, 0, "Succeeded main=Completed(0) +PodReadyToStartContainers +Initialized"},
-		{corev1.RestartPolicyOnFailure, 1, "Running main=running×1!" + allReady},
-		{corev1.RestartPolicyNever, 0, "Succeeded main=Completed(0) +PodReadyToStartContainers +Initialized"},
-		{corev1.RestartPolicyNever, 1, "Failed main=Error(1) +PodReadyToStartContainers +Initialized"},
-	} {
-		s := newStage(t, buildPod(withPolicy(test.policy)))
-		s.step()
-		s.crash("main", test.code)
-		s.step()
-		s.expect(test.want)
-	}
-}
-
-func TestImageChangeRestartsWhateverThePolicy(t *testing.T) {
-	s := newStage(t, buildPod(withPolicy(corev1.RestartPolicyNever)))
-	s.runtime.options.UpdateDelay = time.Second
-	s.step()
-	s.setImage("main", "web:v2")
-	s.expect("Running main=Completed(0) +PodReadyToStartContainers +Initialized")
-	s.pass(time.Second)
-	s.expect("Running main=running×1!" + allReady)
-}
-
-func TestInitContainersRunInOrder(t *testing.T) {
-	s := newStage(t, buildPod(withInit(
-		buildContainer("first"), buildContainer("proxy", asSidecar, withPostStart(3)), buildContainer("second"))))
-	s.step()
-	s.expectCalls("start first web:v1")
-	s.expect("Pending first=running proxy=PodInitializing second=PodInitializing main=PodInitializing +PodReadyToStartContainers")
-	s.crash("first", 1) // is retried, immediately the first time
-	s.expectCalls("start first web:v1")
-	s.crash("first", 0)
-	s.expectCalls("start proxy web:v1")
-	s.expect("Pending first=Completed(0)×1! proxy=running second=PodInitializing main=PodInitializing +PodReadyToStartContainers")
-	s.pass(3 * time.Second)
-	s.expectCalls("start second web:v1")
-	s.crash("second", 0)
-	s.expectCalls("start main web:v1")
-	s.expect("Running first=Completed(0)×1! proxy=running! second=Completed(0)! main=running!" + allReady)
-
-	s.setImage("proxy", "web:v2")
-	s.expectCalls("term proxy", "start proxy web:v2")
-	s.pass(3 * time.Second)
-	s.expect("Running first=Completed(0)×1! proxy=running×1! second=Completed(0)! main=running!" + allReady)
-}
-
-func TestFailedInitFailsThePod(t *testing.T) {
-	s := newStage(t, buildPod(withPolicy(corev1.RestartPolicyNever),
-		withInit(buildContainer("proxy", asSidecar), buildContainer("first"))))
-	s.step()
-	s.crash("first", 2)
-	s.expect("Failed proxy=running! first=Error(2) main=PodInitializing +PodReadyToStartContainers")
-	s.step()
-	s.expect("Failed proxy=Completed(0) first=Error(2) main=PodInitializing +PodReadyToStartContainers")
-}
-
-func TestSidecarEndsWithTheMainContainers(t *testing.T) {
-	s := newStage(t, buildPod(withPolicy(corev1.RestartPolicyOnFailure), withInit(buildContainer("proxy", asSidecar))))
-	s.step()
-	s.runtime.calls = nil
-	s.crash("main", 0)
-	s.expectCalls("term proxy")
-	s.expect("Succeeded proxy=Completed(0) main=Completed(0) +PodReadyToStartContainers +Initialized")
-}
-
-func TestSidecarThatIsSlowToEndIsNotRestarted(t *testing.T) {
-	s := newStage(t, buildPod(withPolicy(corev1.RestartPolicyNever), withInit(buildContainer("proxy", asSidecar))))
-	s.runtime.deaf["proxy"] = true
-	s.step()
-	s.runtime.calls = nil
-	s.crash("main", 0)
-	s.expect("Running proxy=running! main=Completed(0) +PodReadyToStartContainers +Initialized")
-	s.pass(time.Minute)
-	s.expectCalls("term proxy", "kill proxy")
-	s.expect("Succeeded proxy=Error(137) main=Completed(0) +PodReadyToStartContainers +Initialized")
-}
-
-func TestRestartingSidecarDoesNotHoldUpTheOthers(t *testing.T) {
-	s := newStage(t, buildPod(withInit(buildContainer("proxy", asSidecar, withPostStart(60)))))
-	s.step()
-	s.pass(time.Minute)
-	s.setImage("proxy", "web:v2")
-	s.runtime.calls = nil
-	s.setImage("main", "web:v2")
-	s.expectCalls("term main", "start main web:v2")
-}
-
-func TestInitContainersAreNotRunAgain(t *testing.T) {
-	s := newStage(t, buildPod(withInit(buildContainer("first")), func(object *corev1.Pod) {
-		object.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}
-	}))
-	s.step()
-	s.expectCalls("start main web:v1")
-}
-
-func TestReadinessGates(t *testing.T) {
-	s := newStage(t, buildPod(func(object *corev1.Pod) {
-		object.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "InPlaceUpdateReady"}, {ConditionType: "usher.dev/registered"}}
-		object.Status.Conditions = []corev1.PodCondition{{Type: "InPlaceUpdateReady", Status: corev1.ConditionTrue}}
-	}))
-	s.step()
-	s.expect("Running main=running! +InPlaceUpdateReady +PodReadyToStartContainers +Initialized +ContainersReady")
-	closed := findCondition(t, s.object, corev1.PodReady)
-	if closed.Reason != "ReadinessGatesNotReady" || closed.Message != `readiness gate "usher.dev/registered" is not True` {
-		t.Errorf("Ready condition %+v does not name the closed gate", closed)
-	}
-	s.clock.SetTime(s.clock.Now().Add(time.Minute))
-	s.edit(func(object *corev1.Pod) {
-		object.Status.Conditions = append(object.Status.Conditions,
-			corev1.PodCondition{Type: "usher.dev/registered", Status: corev1.ConditionTrue})
-	})
-	ready := findCondition(t, s.object, corev1.PodReady)
-	if ready.Status != corev1.ConditionTrue || ready.ObservedGeneration != 2 || !ready.LastTransitionTime.After(closed.LastTransitionTime.Time) {
-		t.Errorf("Ready condition %+v, want one that is True since just now", ready)
-	}
-	if c := findCondition(t, s.object, corev1.ContainersReady); !c.LastTransitionTime.Equal(&closed.LastTransitionTime) || c.ObservedGeneration != 2 {
-		t.Errorf("ContainersReady %+v: its status has not changed since %v", c, closed.LastTransitionTime)
-	}
-}
-
-func findCondition(t *testing.T, object *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+func newStage(t *testing.T, object *corev1.Pod, o SimulatedOptions) *stage {
 	t.Helper()
-	for _, condition := range object.Status.Conditions {
-		if condition.Type == kind {
-			return condition
+	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
+	o.MissingImages = []string{"missing:v1"}
+	simulated, err := NewSimulatedRuntime(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	simulated.(*simulatedRuntime).clock = clock
+	s := &stage{T: t, clock: clock, object: object}
+	s.pod = &pod{uid: object.UID, podState: podState{hostIP: "10.254.0.1"}, kubelet: &kubelet{
+		runtime: &scriptedRuntime{simulated.(*simulatedRuntime), s}, traits: simulated.Traits(), clock: clock,
+		backoff: backoffLimits{base: 10 * time.Second, max: 5 * time.Minute},
+		enqueue: func(types.UID) {}, base: context.Background(),
+	}}
+	return s
+}
+
+// scriptedRuntime is a simulated runtime that records its calls. A container named deaf
+// ignores SIGTERM, and the image broken:v1 cannot be started.
+type scriptedRuntime struct {
+	*simulatedRuntime
+	stage *stage
+}
+
+func (r *scriptedRuntime) Start(cfg ContainerConfig) (Instance, error) {
+	r.stage.calls = append(r.stage.calls, "start "+cfg.Container.Name+" "+cfg.Container.Image)
+	if cfg.Container.Image == "broken:v1" {
+		return nil, fmt.Errorf("no such program")
+	}
+	return &scriptedInstance{simulatedInstance{id: newContainerID(r), clock: r.clock}, r.stage, cfg.Container.Name}, nil
+}
+
+type scriptedInstance struct {
+	simulatedInstance
+	stage *stage
+	name  string
+}
+
+func (i *scriptedInstance) Terminate() {
+	i.stage.calls = append(i.stage.calls, "term "+i.name)
+	if i.name != "deaf" {
+		i.end(0)
+	}
+}
+
+func (i *scriptedInstance) Kill() {
+	i.stage.calls = append(i.stage.calls, "kill "+i.name)
+	i.end(137)
+}
+
+// step steps the Pod once and writes its status as the agent would.
+func (s *stage) step() {
+	s.Helper()
+	var err error
+	if s.next, err = s.pod.step(s.object, s.pod.gone.Load(), s.clock.Now()); err != nil {
+		s.Fatalf("step: %v", err)
+	}
+	status := computeStatus(s.object, &s.pod.podState, s.clock.Now())
+	patch, err := statusPatch(s.object, status)
+	if err != nil {
+		s.Fatalf("patch: %v", err)
+	}
+	if patch != nil {
+		s.writes++
+		s.object = s.object.DeepCopy()
+		s.object.Status = *status
+	}
+}
+
+// move is something that happens to a Pod.
+type move func(*stage)
+
+// pass advances the time, stepping the Pod whenever it asked for that.
+func pass(duration time.Duration) move {
+	return func(s *stage) {
+		s.Helper()
+		end := s.clock.Now().Add(duration)
+		for turn := 0; !s.next.IsZero() && !s.next.After(end); turn++ {
+			if turn > 1000 {
+				s.Fatalf("the Pod asks for step after step at %v", s.next)
+			}
+			s.clock.SetTime(later(s.next, s.clock.Now()))
+			s.step()
+		}
+		s.clock.SetTime(end)
+	}
+}
+
+// edit changes the object as an API client would.
+func edit(change func(*corev1.Pod)) move {
+	return func(s *stage) {
+		s.Helper()
+		s.object = s.object.DeepCopy()
+		change(s.object)
+		s.object.Generation++
+		s.step()
+	}
+}
+
+// image sets the image of the Pod's first container.
+func image(name string) move {
+	return edit(func(object *corev1.Pod) { object.Spec.Containers[0].Image = name })
+}
+
+func cpus(amount string) move {
+	return edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu(amount) })
+}
+
+func condition(kind corev1.PodConditionType, status corev1.ConditionStatus) move {
+	return edit(func(object *corev1.Pod) {
+		setCondition(&object.Status, corev1.PodCondition{Type: kind, Status: status}, time.Time{})
+	})
+}
+
+// remove deletes the Pod with a grace period.
+func remove(seconds int64) move {
+	return edit(func(object *corev1.Pod) {
+		object.DeletionTimestamp, object.DeletionGracePeriodSeconds = &metav1.Time{}, &seconds
+	})
+}
+
+// crash ends the first container's instance.
+func crash(s *stage) {
+	s.Helper()
+	s.pod.containers[0].instance.(*scriptedInstance).end(3)
+	s.step()
+}
+
+// notLive makes the liveness probe of the first container fail.
+func notLive(s *stage) {
+	s.Helper()
+	s.pod.containers[0].liveness = probeFailure
+	s.step()
+}
+
+// lose makes the Pod's object disappear.
+func lose(s *stage) {
+	s.Helper()
+	s.pod.gone.Store(true)
+	s.step()
+}
+
+// summary is the Pod's status in one line: "up" for a Pod whose network is set up, and
+// the conditions that others do not imply.
+func (s *stage) summary() string {
+	status := &s.object.Status
+	parts := []string{string(status.Phase)}
+	for _, c := range status.ContainerStatuses {
+		parts = append(parts, c.Name+"="+describe(&c))
+	}
+	for _, c := range status.Conditions {
+		switch {
+		case c.Status != corev1.ConditionTrue || c.Type == corev1.PodScheduled || c.Type == corev1.PodInitialized:
+		case c.Type == corev1.PodReadyToStartContainers:
+			parts = append(parts, "up")
+		default:
+			parts = append(parts, string(c.Type))
 		}
 	}
-	t.Fatalf("no condition %s", kind)
-	return corev1.PodCondition{}
+	return strings.Join(parts, " ")
+}
+
+func describe(c *corev1.ContainerStatus) string {
+	var text string
+	switch state := c.State; {
+	case state.Running != nil:
+		text = "running"
+	case state.Terminated != nil:
+		text = fmt.Sprintf("%s(%d)", state.Terminated.Reason, state.Terminated.ExitCode)
+	case state.Waiting != nil:
+		text = state.Waiting.Reason
+	}
+	if c.RestartCount > 0 {
+		text += fmt.Sprintf("×%d", c.RestartCount)
+	}
+	if c.Ready {
+		text += "!"
+	}
+	if cpu := c.Resources.Limits.Cpu(); !cpu.IsZero() {
+		text += " " + cpu.String() + "cpu"
+	}
+	return text
+}
+
+// buildPod builds a Pod on node-1 with these containers, or with one named main.
+func buildPod(containers ...corev1.Container) *corev1.Pod {
+	if len(containers) == 0 {
+		containers = []corev1.Container{build("main")}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web-0", Namespace: "shop", UID: "uid-1", Generation: 1},
+		Spec:       corev1.PodSpec{NodeName: "node-1", Containers: containers},
+	}
+}
+
+func build(name string, changes ...func(*corev1.Container)) corev1.Container {
+	c := corev1.Container{Name: name, Image: "web:v1"}
+	for _, change := range changes {
+		change(&c)
+	}
+	return c
+}
+
+func preStop(handler corev1.LifecycleHandler) func(*corev1.Container) {
+	return func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PreStop: &handler} }
+}
+
+func postStart(handler corev1.LifecycleHandler) func(*corev1.Container) {
+	return func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: &handler} }
+}
+
+func sleep(seconds int64) corev1.LifecycleHandler {
+	return corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}
+}
+
+func execute(command ...string) corev1.LifecycleHandler {
+	return corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: command}}
 }
 
 func cpu(amount string) corev1.ResourceRequirements {
@@ -306,102 +253,240 @@ func cpu(amount string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: list, Limits: list}
 }
 
-func TestResize(t *testing.T) {
-	restart := func(c *corev1.Container) {
-		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+func oneCPU(c *corev1.Container) { c.Resources = cpu("1") }
+
+func restartForCPU(c *corev1.Container) {
+	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+}
+
+func liveWithin3Seconds(c *corev1.Container) {
+	grace := int64(3)
+	c.LivenessProbe = &corev1.Probe{TerminationGracePeriodSeconds: &grace}
+}
+
+func gated(object *corev1.Pod) *corev1.Pod {
+	object.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "a"}, {ConditionType: "b"}}
+	return object
+}
+
+const second = time.Second
+
+// events are what happens to a Pod, and what follows.
+type events []struct {
+	move   move
+	status string // as summary writes it
+	calls  string // to the runtime
+}
+
+// TestPods plays what happens to Pods. The first move is the Pod's first step.
+func TestPods(t *testing.T) {
+	first := func(s *stage) { s.step() }
+	const ready = " up Ready ContainersReady"
+	begun := func(then ...struct {
+		move          move
+		status, calls string
+	}) events {
+		return append(events{{first, "Running main=running!" + ready, "start main web:v1"}}, then...)
 	}
-	for _, test := range []struct {
-		name    string
-		changes []func(*corev1.Container)
-		want    string
+	for name, test := range map[string]struct {
+		object  *corev1.Pod
+		options SimulatedOptions
+		events  events
 	}{
-		{"in place", nil, "Running main=running!" + allReady},
-		{"with a restart", []func(*corev1.Container){restart}, "Running main=running×1!" + allReady},
+		"a start after a delay": {buildPod(build("main"), build("log")), SimulatedOptions{ReadyDelay: 3 * second}, events{
+			{first, "", ""},
+			{pass(3 * second), "Running main=running! log=running!" + ready, "start main web:v1, start log web:v1"},
+		}},
+		"an image change restarts that container alone, after its hook": {
+			buildPod(build("main", preStop(sleep(5))), build("log")), SimulatedOptions{UpdateDelay: 2 * second}, events{
+				{first, "Running main=running! log=running!" + ready, "start main web:v1, start log web:v1"},
+				{image("web:v2"), "Running main=running! log=running!" + ready, ""},
+				{pass(4 * second), "Running main=running! log=running!" + ready, ""},
+				{pass(second), "Running main=Completed(0) log=running! up", "term main"},
+				{pass(2 * second), "Running main=running×1! log=running!" + ready, "start main web:v2"},
+			}},
+		"a crash loop": {buildPod(), SimulatedOptions{}, begun(events{
+			{crash, "Running main=running×1!" + ready, "start main web:v1"},
+			{crash, "Running main=CrashLoopBackOff×1 up", ""},
+			{pass(9 * second), "Running main=CrashLoopBackOff×1 up", ""},
+			{pass(second), "Running main=running×2!" + ready, "start main web:v1"},
+			{crash, "Running main=CrashLoopBackOff×2 up", ""},
+			{pass(19 * second), "Running main=CrashLoopBackOff×2 up", ""},
+			// Another image resets the backoff; its own first crash does not restart at once.
+			{image("web:v2"), "Running main=running×3!" + ready, "start main web:v2"},
+			{crash, "Running main=CrashLoopBackOff×3 up", ""},
+			{pass(10 * second), "Running main=running×4!" + ready, "start main web:v2"},
+			{pass(11 * time.Minute), "Running main=running×4!" + ready, ""},
+			{crash, "Running main=running×5!" + ready, "start main web:v2"},
+		}...)},
+		"a program that cannot be started": {buildPod(build("main", func(c *corev1.Container) { c.Image = "broken:v1" })), SimulatedOptions{}, events{
+			{first, "Running main=CrashLoopBackOff×1 up", "start main broken:v1, start main broken:v1"},
+		}},
+		"a missing image": {buildPod(build("main", func(c *corev1.Container) { c.Image = "missing:v1" })), SimulatedOptions{}, events{
+			{first, "Pending main=ErrImagePull up", ""},
+			{pass(second), "Pending main=ImagePullBackOff up", ""},
+			{pass(9 * second), "Pending main=ErrImagePull up", ""},
+			{pass(12 * second), "Pending main=ImagePullBackOff up", ""},
+			{image("web:v1"), "Running main=running!" + ready, "start main web:v1"},
+		}},
+		"a change to a missing image": {buildPod(), SimulatedOptions{}, begun(events{
+			{image("missing:v1"), "Running main=ErrImagePull up", "term main"},
+			{pass(time.Minute), "Running main=ImagePullBackOff up", ""},
+			{image("web:v2"), "Running main=running×1!" + ready, "start main web:v2"},
+		}...)},
+		"postStart holds back readiness": {buildPod(build("main", postStart(sleep(5)))), SimulatedOptions{}, events{
+			{first, "Running main=running up", "start main web:v1"},
+			{pass(5 * second), "Running main=running!" + ready, ""},
+		}},
+		"simulated hooks": {buildPod(build("main", postStart(execute("sleep", "2.5")))), SimulatedOptions{}, events{
+			{first, "Running main=running up", "start main web:v1"},
+			{pass(2500 * time.Millisecond), "Running main=running!" + ready, ""},
+		}},
+		"a liveness probe that fails": {buildPod(build("deaf", liveWithin3Seconds)), SimulatedOptions{}, events{
+			{first, "Running deaf=running!" + ready, "start deaf web:v1"},
+			{notLive, "Running deaf=running!" + ready, "term deaf"},
+			{pass(3 * second), "Running deaf=running×1!" + ready, "kill deaf, start deaf web:v1"},
+		}},
+		"readiness gates": {gated(buildPod()), SimulatedOptions{}, events{
+			{first, "Running main=running! up ContainersReady", "start main web:v1"},
+			{condition("a", corev1.ConditionTrue), "Running main=running! up ContainersReady a", ""},
+			{condition("b", corev1.ConditionTrue), "Running main=running! up Ready ContainersReady a b", ""},
+			{condition("a", corev1.ConditionFalse), "Running main=running! up ContainersReady b", ""},
+		}},
+		"a resize": {buildPod(build("main", oneCPU)), SimulatedOptions{MostCPU: "4"}, events{
+			{first, "Running main=running! 1cpu" + ready, "start main web:v1"},
+			{cpus("2"), "Running main=running! 2cpu" + ready, ""},
+			{cpus("5"), "Running main=running! 2cpu" + ready + " PodResizePending", ""},
+			{image("web:v2"), "Running main=running×1! 2cpu" + ready + " PodResizePending", "term main, start main web:v2"},
+			{cpus("3"), "Running main=running×1! 3cpu" + ready, ""},
+		}},
+		"a resize with a restart": {buildPod(build("main", oneCPU, restartForCPU, preStop(sleep(2)))), SimulatedOptions{MostCPU: "4"}, events{
+			{first, "Running main=running! 1cpu" + ready, "start main web:v1"},
+			{cpus("2"), "Running main=running! 1cpu" + ready + " PodResizeInProgress", ""},
+			{pass(2 * second), "Running main=running×1! 2cpu" + ready, "term main, start main web:v1"},
+			{cpus("5"), "Running main=running×1! 2cpu" + ready + " PodResizePending", ""},
+		}},
+		"a deletion runs each container's hook, then signals": {buildPod(build("slow", preStop(sleep(5))), build("quick")), SimulatedOptions{}, events{
+			{first, "Running slow=running! quick=running!" + ready, "start slow web:v1, start quick web:v1"},
+			{remove(30), "Running slow=running quick=Completed(0) up", "term quick"},
+			{pass(4 * second), "Running slow=running quick=Completed(0) up", ""},
+			{pass(second), "Succeeded slow=Completed(0) quick=Completed(0)", "term slow"},
+		}},
+		"a kill after the grace period": {buildPod(build("deaf")), SimulatedOptions{}, events{
+			{first, "Running deaf=running!" + ready, "start deaf web:v1"},
+			{remove(7), "Running deaf=running up", "term deaf"},
+			{pass(6 * second), "Running deaf=running up", ""},
+			{pass(second), "Failed deaf=Error(137)", "kill deaf"},
+		}},
+		"a hook that uses up the grace period": {buildPod(build("deaf", preStop(sleep(60)))), SimulatedOptions{}, events{
+			{first, "Running deaf=running!" + ready, "start deaf web:v1"},
+			{remove(10), "Running deaf=running up", ""},
+			{pass(10 * second), "Running deaf=running up", "term deaf"},
+			{pass(minimumGrace), "Failed deaf=Error(137)", "kill deaf"},
+		}},
+		"a second deletion with a shorter grace period": {buildPod(build("deaf")), SimulatedOptions{}, events{
+			{first, "Running deaf=running!" + ready, "start deaf web:v1"},
+			{remove(300), "Running deaf=running up", "term deaf"},
+			{pass(5 * second), "Running deaf=running up", ""},
+			{remove(3), "Running deaf=running up", ""},
+			{pass(3 * second), "Failed deaf=Error(137)", "kill deaf"},
+		}},
+		"a deletion during an image change": {buildPod(build("main", preStop(sleep(20)))), SimulatedOptions{}, begun(events{
+			{image("web:v2"), "Running main=running!" + ready, ""},
+			{pass(second), "Running main=running!" + ready, ""},
+			{remove(5), "Running main=running up", ""},
+			{pass(5 * second), "Succeeded main=Completed(0)", "term main"}, // and no start of the new image
+		}...)},
+		"a deletion of what does not run": {buildPod(), SimulatedOptions{}, begun(events{
+			{crash, "Running main=running×1!" + ready, "start main web:v1"},
+			{crash, "Running main=CrashLoopBackOff×1 up", ""},
+			{remove(30), "Failed main=Error(3)×1", ""},
+		}...)},
+		"a deletion with a delay": {buildPod(), SimulatedOptions{DeleteDelay: 4 * second}, begun(events{
+			{remove(30), "Running main=running up", ""},
+			{pass(4*second - 1), "Running main=running up", ""},
+			{pass(1), "Succeeded main=Completed(0)", "term main"},
+		}...)},
+		"an object that is gone": {buildPod(build("main", preStop(sleep(60)))), SimulatedOptions{}, begun(events{
+			{lose, "Failed main=Error(137)", "kill main"},
+		}...)},
+		"an end that somebody else declares": {buildPod(), SimulatedOptions{}, begun(events{
+			{edit(func(object *corev1.Pod) { object.Status.Phase = corev1.PodFailed }), "Failed main=Completed(0) up", "term main"},
+		}...)},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := newStage(t, buildPod(withContainers(buildContainer("main", test.changes...))))
-			s.object.Spec.Containers[0].Resources = cpu("1")
-			s.step()
-			s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu("2") })
-			s.expect(test.want)
-			c := s.object.Status.ContainerStatuses[0]
-			if got := c.AllocatedResources.Cpu().String() + c.Resources.Limits.Cpu().String(); got != "22" {
-				t.Errorf("status shows %s, want 2 CPUs allocated and as limit", got)
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, test.object, test.options)
+			for i, e := range test.events {
+				e.move(s)
+				if got := s.summary(); got != e.status {
+					t.Errorf("move %d: status\n  %s, want\n  %s", i, got, e.status)
+				}
+				if got := strings.Join(s.calls, ", "); got != e.calls {
+					t.Errorf("move %d: calls %q, want %q", i, got, e.calls)
+				}
+				s.calls = nil
 			}
-			if s.object.Status.ObservedGeneration != 2 {
-				t.Error("the new generation is not shown as observed")
+			if down := s.object.DeletionTimestamp != nil || s.pod.gone.Load(); s.pod.down != down {
+				t.Errorf("the Pod is down: %t, want %t", s.pod.down, down)
 			}
 		})
 	}
 }
 
-// A node that has less than a container requests reports so, leaves the container as it
-// is, and drops the report when the request is gone.
-func TestInfeasibleResize(t *testing.T) {
-	s := newStage(t, buildPod(withContainers(buildContainer("main"))))
-	s.object.Spec.Containers[0].Resources = cpu("1")
+// TestStatusOfAnInPlaceUpdate checks what the product reads of an update, and that each
+// change takes one write.
+func TestStatusOfAnInPlaceUpdate(t *testing.T) {
+	s := newStage(t, buildPod(), SimulatedOptions{})
 	s.step()
-	s.pod.mostCPU = resource.MustParse("4")
-	s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu("5") })
-	s.expect("Running main=running!" + allReady + " +PodResizePending")
-	pending := findCondition(t, s.object, corev1.PodResizePending)
-	if pending.Reason != corev1.PodReasonInfeasible || !strings.Contains(pending.Message, "requested: 5, capacity: 4") {
-		t.Errorf("condition %+v", pending)
+	before := s.object.Status
+	if before.PodIP == "" || before.HostIP != "10.254.0.1" || before.ObservedGeneration != 1 || before.StartTime == nil {
+		t.Errorf("status lacks something: %+v", before)
 	}
-	if got := s.object.Status.ContainerStatuses[0].Resources.Limits.Cpu().String(); got != "1" {
-		t.Errorf("status shows %s", got)
+	s.clock.Step(time.Minute)
+	image("web:v2")(s)
+	s.step()
+	after := s.object.Status
+	was, is := before.ContainerStatuses[0], after.ContainerStatuses[0]
+	if is.ContainerID == was.ContainerID || is.ImageID == was.ImageID || is.ImageID == "" || is.Image != "web:v2" || !*is.Started {
+		t.Errorf("container status %+v after %+v", is, was)
 	}
-	s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu("3") })
-	if got := s.object.Status.ContainerStatuses[0].Resources.Limits.Cpu().String(); got != "3" {
-		t.Errorf("status shows %s", got)
+	if last := is.LastTerminationState.Terminated; last == nil || last.ContainerID != was.ContainerID {
+		t.Errorf("last state %+v, want that of %s", last, was.ContainerID)
 	}
-	for _, c := range s.object.Status.Conditions {
-		if c.Type == corev1.PodResizePending {
-			t.Error("the condition stays")
+	if after.PodIP != before.PodIP || after.ObservedGeneration != 2 || s.writes != 2 {
+		t.Errorf("address %s, generation %d, %d writes; want %s, 2 and 2", after.PodIP, after.ObservedGeneration, s.writes, before.PodIP)
+	}
+	for i, c := range after.Conditions {
+		if c.ObservedGeneration != 2 || !c.LastTransitionTime.Equal(&before.Conditions[i].LastTransitionTime) {
+			t.Errorf("condition %+v, want one of generation 2 without a transition", c)
 		}
 	}
 }
 
-func TestAdoption(t *testing.T) {
-	s := newStage(t, buildPod())
+// TestStatusPatch leaves out what others wrote.
+func TestStatusPatch(t *testing.T) {
+	object := buildPod()
+	object.Status.Conditions = []corev1.PodCondition{{Type: "KruisePodReady", Status: corev1.ConditionTrue}}
+	object.Status.QOSClass = corev1.PodQOSBestEffort
+	s := newStage(t, object, SimulatedOptions{})
 	s.step()
-	s.crash("main", 1)
-	writes := s.writes
-
-	s.restartAgent() // and the container keeps running
-	s.step()
-	s.expect("Running main=running×1!" + allReady)
-	if s.writes != writes {
-		t.Error("a status that is right was written again")
+	patch, err := statusPatch(object, &s.object.Status)
+	if err != nil {
+		t.Fatal(err)
 	}
-
-	s.restartAgent() // and the container ended with it
-	s.runtime.lost = true
-	s.step()
-	s.expect("Running main=running×2!" + allReady)
-	last := s.object.Status.ContainerStatuses[0].LastTerminationState.Terminated
-	if last == nil || last.ExitCode != 137 || last.Reason != "ContainerStatusUnknown" {
-		t.Errorf("last state %+v, want ContainerStatusUnknown", last)
+	for part, want := range map[string]bool{`"uid":"uid-1"`: true, `"podIP":"10.`: true, `"type":"Ready"`: true, "qosClass": false, `"status":"True","type":"KruisePodReady"`: false, `"name":"web-0"`: false} {
+		if strings.Contains(string(patch), part) != want {
+			t.Errorf("patch contains %s: %t, want %t:\n%s", part, !want, want, patch)
+		}
 	}
 }
 
-func TestAdoptionOfACrashLoop(t *testing.T) {
-	s := newStage(t, buildPod())
+func TestReadyCondition(t *testing.T) {
+	s := newStage(t, gated(buildPod()), SimulatedOptions{})
 	s.step()
-	s.crash("main", 1)
-	s.crash("main", 7)
-	s.restartAgent()
-	s.step()
-	s.expect("Running main=running×2!" + allReady)
-	if last := s.object.Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 7 {
-		t.Errorf("last state %+v, want exit code 7", last)
+	for _, c := range s.object.Status.Conditions {
+		if c.Type == corev1.PodReady && (c.Reason != "ReadinessGatesNotReady" || !strings.Contains(c.Message, `"a" is not True, readiness gate "b"`)) {
+			t.Errorf("condition %+v does not name the closed gates", c)
+		}
 	}
-}
-
-func TestPostStartHoldsBackReadiness(t *testing.T) {
-	s := newStage(t, buildPod(withContainers(buildContainer("main", withPostStart(5)))))
-	s.step()
-	s.expect("Running main=running +PodReadyToStartContainers +Initialized")
-	s.pass(5 * time.Second)
-	s.expect("Running main=running!" + allReady)
 }

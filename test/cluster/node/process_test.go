@@ -3,47 +3,40 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
-	"net/http"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/usher-dev/usher/test/cluster/process"
 )
 
+// patience limits how long a test waits.
 const patience = 20 * time.Second
 
 // eventually waits until the condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !condition() {
-		select {
-		case <-ticker.C:
-		case <-deadline.C:
-			t.Fatalf("not within %v: %s", patience, what)
-		}
+	poll := func(context.Context) (bool, error) { return condition(), nil }
+	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, patience, true, poll); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
 }
 
-func newTestRuntime(t *testing.T, options ProcessOptions) *processRuntime {
+// shell is an image that consists of the machine's shell.
+func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_VERSION=v7"}, nil }
+
+func newTestRuntime(t *testing.T) *processRuntime {
 	t.Helper()
-	if options.Images == nil {
-		options.Images = testImages
-	}
-	options.LogDir = t.TempDir()
-	r, err := NewProcessRuntime(options)
+	r, err := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,249 +48,137 @@ func newTestRuntime(t *testing.T, options ProcessOptions) *processRuntime {
 	return r.(*processRuntime)
 }
 
-// launched is an instance with a channel for its end.
-type launched struct {
-	Instance
-	ended chan struct{}
-}
-
-func startProcess(t *testing.T, r *processRuntime, changes ...func(*ContainerConfig)) launched {
+// startProcess starts a container that runs a script, and waits until it writes that it
+// is ready if the script says so.
+func startProcess(t *testing.T, r *processRuntime, script string) (i *processInstance, log string) {
 	t.Helper()
-	object := buildPod()
-	ip, err := r.Address(object)
+	instance, err := r.Start(ContainerConfig{
+		Pod: buildPod(), IP: "127.77.0.1", Exited: func() {},
+		Container: &corev1.Container{Name: "main", Image: "shop/sh:v7", Args: []string{"-c", script}, Env: []corev1.EnvVar{{Name: "SET", Value: "by spec"}}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
-	cfg := ContainerConfig{
-		Pod: object, IP: ip, HostIP: "127.0.0.1", Exited: func() { close(ended) },
-		Container: &corev1.Container{Name: "main", Image: "reg:5000/program:v7", Ports: []corev1.ContainerPort{{ContainerPort: 8080}}},
+	log = filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "0.log")
+	if strings.Contains(script, "ready") {
+		eventually(t, "the container is ready", func() bool { return len(process.TailFile(log, 1)) > 0 })
 	}
-	for _, change := range changes {
-		change(&cfg)
-	}
-	instance, err := r.Start(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return launched{instance, ended}
+	return instance.(*processInstance), log
 }
 
-func withArgs(args ...string) func(*ContainerConfig) {
-	return func(cfg *ContainerConfig) { cfg.Container.Args = args }
+// alive reports whether a process runs; a zombie does not.
+func alive(pid string) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-func (l launched) expectExit(t *testing.T, code int32) {
-	t.Helper()
-	select {
-	case <-l.ended:
-	case <-time.After(patience):
-		t.Fatal("the container has not ended")
-	}
-	if exit, ok := l.Exit(); !ok || exit.Code != code || exit.At.IsZero() {
-		t.Errorf("exit %+v, %v; want code %d", exit, ok, code)
-	}
-	if pid := l.Describe().PID; alive(pid) {
-		t.Errorf("process %d is still there", pid)
-	}
-}
-
-// alive reports whether the process runs; a zombie does not.
-func alive(pid int) bool {
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return false
-	}
-	_, state, _ := bytes.Cut(stat, []byte(") "))
-	return len(state) > 0 && state[0] != 'Z' && state[0] != 'X'
-}
-
-// fetch returns the answer to a GET; empty if there is none.
-func fetch(ctx context.Context, url string) string {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return ""
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	if err != nil {
-		return ""
-	}
-	body, err := io.ReadAll(response.Body)
-	if errors.Join(err, response.Body.Close()) != nil {
-		return ""
-	}
-	return string(body)
-}
-
-func TestProcessServesOnItsAddress(t *testing.T) {
-	r := newTestRuntime(t, ProcessOptions{})
-	l := startProcess(t, r)
-	ip := r.addresses.taken["uid-1"].address.String()
-	get := func(name string) string { return fetch(t.Context(), "http://"+ip+":8080/"+name) }
-	eventually(t, "the container answers", func() bool { return get("POD_NAME") == "web-0" })
-	for name, want := range map[string]string{"APP_VERSION": "v7", "POD_IP": ip, "NODE_NAME": "node-1", programEnv: "1"} {
-		if got := get(name); got != want {
-			t.Errorf("$%s = %q, want %q", name, got, want)
-		}
-	}
-	if !strings.HasPrefix(l.ID(), "process://") || !alive(l.Describe().PID) {
-		t.Errorf("ID %s, description %+v", l.ID(), l.Describe())
-	}
-	if output, err := os.ReadFile(l.Describe().LogFile); err != nil || string(output) != "serving as web-0\n" {
-		t.Errorf("log %q, %v", output, err)
-	}
-	l.Terminate()
-	l.expectExit(t, 143)
-	l.Terminate() // of no consequence
-	l.Kill()
-}
-
-func TestProcessThatIgnoresTerm(t *testing.T) {
-	r := newTestRuntime(t, ProcessOptions{})
-	l := startProcess(t, r, withArgs("deaf"))
-	ip := r.addresses.taken["uid-1"].address.String()
-	ready := func() bool { return fetch(t.Context(), "http://"+ip+":8080/POD_NAME") == "web-0" }
-	eventually(t, "the container answers", ready)
-	l.Terminate()
-	if !ready() {
-		t.Error("SIGTERM ended a container that ignores it")
-	}
-	l.Kill()
-	l.expectExit(t, 137)
-}
-
-func TestProcessExitCodeAndLogs(t *testing.T) {
-	r := newTestRuntime(t, ProcessOptions{})
-	var logs []string
-	for attempt := range int32(3) {
-		l := startProcess(t, r, withArgs("fail", "$(POD_NAME)", "$$(POD_NAME)"), func(cfg *ContainerConfig) { cfg.Attempt = attempt })
-		l.expectExit(t, 3)
-		logs = append(logs, l.Describe().LogFile)
-	}
-	if want := filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "2.log"); logs[2] != want {
-		t.Errorf("log %s, want %s", logs[2], want)
-	}
-	if output, err := os.ReadFile(logs[2]); err != nil || string(output) != "failed as told: [web-0 $(POD_NAME)]\n" {
-		t.Errorf("log %q, %v", output, err)
-	}
-	if _, err := os.Stat(logs[0]); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the log of the instance before the last one is still there: %v", err)
-	}
-	if _, err := os.Stat(logs[1]); err != nil {
-		t.Errorf("the log of the last instance but one is gone: %v", err)
-	}
-}
-
-func TestProcessCommand(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newTestRuntime(t, ProcessOptions{})
-	for name, command := range map[string][]string{
-		"the program without its arguments": {filepath.Base(self), "fail"},
-		"the program in an image's folder":  {"/app/" + filepath.Base(self), "fail"},
-		"a program of the machine":          {"sh", "-c", "exit 3"},
+// TestProcessEnds ends containers in each way.
+func TestProcessEnds(t *testing.T) {
+	r := newTestRuntime(t)
+	for name, test := range map[string]struct {
+		script string
+		end    func(Instance)
+		code   int32
+	}{
+		"on its own":       {"exit 3", func(Instance) {}, 3},
+		"SIGTERM":          {"echo ready; sleep 600 & wait", Instance.Terminate, 143},
+		"SIGTERM, handled": {"trap 'exit 0' TERM; echo ready; sleep 600 & wait", Instance.Terminate, 0},
+		"SIGKILL":          {"trap '' TERM; echo ready; while :; do sleep 1; done", func(i Instance) { i.Terminate(); i.Kill() }, 137},
 	} {
 		t.Run(name, func(t *testing.T) {
-			startProcess(t, r, func(cfg *ContainerConfig) { cfg.Container.Command = command }).expectExit(t, 3)
+			i, _ := startProcess(t, r, test.script)
+			test.end(i)
+			eventually(t, "the container ends", func() bool { return i.Exit() != nil })
+			if exit := i.Exit(); exit.Code != test.code || exit.At.IsZero() {
+				t.Errorf("exit %+v, want code %d", exit, test.code)
+			}
+			i.Terminate() // of no consequence
+			i.Kill()
 		})
 	}
-	_, err = r.Start(ContainerConfig{Pod: buildPod(), Container: &corev1.Container{
-		Name: "main", Image: "program", Command: []string{"no-such-program"},
-	}})
-	if err == nil || !strings.Contains(err.Error(), "no-such-program") {
-		t.Errorf("error %v, want one that names the program", err)
-	}
 }
 
-func TestProcessLeavesNoChildren(t *testing.T) {
-	l := startProcess(t, newTestRuntime(t, ProcessOptions{}), withArgs("litter"))
-	l.expectExit(t, 0)
-	output, err := os.ReadFile(l.Describe().LogFile)
-	if err != nil {
-		t.Fatal(err)
+func TestProcessEnvironment(t *testing.T) {
+	r := newTestRuntime(t)
+	i, log := startProcess(t, r, `echo $POD_NAME $POD_NAMESPACE $POD_IP $NODE_NAME $PORT $APP_VERSION $SET; echo ready; sleep 600`)
+	if got, want := process.TailFile(log, 2)[0], "web-0 shop 127.77.0.1 node-1 8080 v7 by spec"; got != want {
+		t.Errorf("the environment is %q, want %q", got, want)
 	}
-	child, err := strconv.Atoi(strings.TrimSpace(string(output)))
-	if err != nil {
-		t.Fatal(err)
+	if err := i.Exec(t.Context(), []string{"/app/sh", "-c", `test "$POD_NAME" = web-0`}); err != nil {
+		t.Errorf("a command of the image, in its environment: %v", err)
 	}
-	eventually(t, "the container's child ends", func() bool { return !alive(child) })
-}
-
-func TestExec(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	self = filepath.Base(self)
-	l := startProcess(t, newTestRuntime(t, ProcessOptions{}))
-	if err := l.Exec(t.Context(), []string{self, "sleep", "1ms"}); err != nil {
-		t.Errorf("a command that succeeds: %v", err)
-	}
-	if err := l.Exec(t.Context(), []string{"sh", "-c", `test "$POD_NAME" = web-0`}); err != nil {
-		t.Errorf("a command does not see the container's environment: %v", err)
-	}
-	for _, command := range [][]string{{self, "fail"}, {"no-such-program"}, nil} {
-		if err := l.Exec(t.Context(), command); err == nil {
+	for _, command := range [][]string{{"false"}, {"no-such-program"}, nil} {
+		if err := i.Exec(t.Context(), command); err == nil {
 			t.Errorf("command %q succeeds", command)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	begin := time.Now()
-	if err := l.Exec(ctx, []string{"sh", "-c", self + "; sleep 600"}); err == nil || time.Since(begin) > patience {
-		t.Errorf("error %v after %v, want one at the end of the context", err, time.Since(begin))
+	if err := i.Exec(ctx, []string{"sleep", "600"}); err == nil {
+		t.Error("a command outlives its context")
+	}
+	_, err := r.Start(ContainerConfig{Pod: buildPod(), Container: &corev1.Container{Command: []string{"no-such-program"}}})
+	if err == nil || !strings.Contains(err.Error(), "no-such-program") {
+		t.Errorf("error %v, want one that names the program", err)
 	}
 }
 
+func TestNothingOutlivesItsContainer(t *testing.T) {
+	_, log := startProcess(t, newTestRuntime(t), `sleep 600 & echo $! ready`)
+	child, _, _ := strings.Cut(process.TailFile(log, 1)[0], " ")
+	eventually(t, "the container's child ends", func() bool { return !alive(child) })
+}
+
 func TestCloseEndsEverything(t *testing.T) {
-	r := newTestRuntime(t, ProcessOptions{})
-	var all []launched
-	for range 3 {
-		all = append(all, startProcess(t, r, withArgs("sleep", "10m")))
-	}
-	ctx, cancel := context.WithCancel(t.Context())
+	r := newTestRuntime(t)
+	i, _ := startProcess(t, r, "sleep 600")
 	execEnded := make(chan error, 1)
-	go func() { execEnded <- all[0].Exec(ctx, []string{"sleep", "600"}) }()
-	cancel()
+	go func() { execEnded <- i.Exec(t.Context(), []string{"sleep", "600"}) }()
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range all {
-		l.expectExit(t, 137)
+	if exit := i.Exit(); exit == nil || exit.Code != 137 {
+		t.Errorf("exit %+v, want code 137", exit)
 	}
 	if err := <-execEnded; err == nil {
 		t.Error("a command went on to its end")
 	}
-	_, err := r.Start(ContainerConfig{Pod: buildPod(), Container: &corev1.Container{Name: "main", Image: "program"}})
-	if !errors.Is(err, errStopping) {
-		t.Errorf("start after the end: error %v, want %v", err, errStopping)
+	if _, err := r.Start(ContainerConfig{Pod: buildPod(), Container: &corev1.Container{}}); !errors.Is(err, process.ErrClosed) {
+		t.Errorf("start after the end: error %v, want %v", err, process.ErrClosed)
 	}
-	if err := all[0].Exec(t.Context(), []string{"true"}); !errors.Is(err, errStopping) {
-		t.Errorf("exec after the end: error %v, want %v", err, errStopping)
+}
+
+// agentEnv makes this test binary act as an agent that runs a container.
+const agentEnv = "NODE_TEST_AGENT"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(agentEnv); dir != "" {
+		r, err := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: dir})
+		if err == nil {
+			_, err = r.Start(ContainerConfig{Pod: buildPod(), Exited: func() {}, Container: &corev1.Container{Args: []string{"-c", "echo $$ ready; sleep 600"}}})
+		}
+		fmt.Println(err)
+		select {}
 	}
+	os.Exit(m.Run())
 }
 
 // TestNoContainerOutlivesTheAgent kills an agent so that it cannot clean up.
 func TestNoContainerOutlivesTheAgent(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	agent := exec.CommandContext(t.Context(), self, "agent", dir)
-	agent.Env = append(os.Environ(), programEnv+"=1")
-	agent.Stderr = os.Stderr
+	agent := exec.CommandContext(t.Context(), os.Args[0])
+	agent.Env = append(os.Environ(), agentEnv+"="+dir)
 	if err := agent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var pid int
-	eventually(t, "the agent starts a container", func() bool {
-		data, err := os.ReadFile(filepath.Join(dir, "pid"))
-		pid, _ = strconv.Atoi(string(data))
-		return err == nil && pid != 0 && alive(pid)
+	pid := ""
+	eventually(t, "the agent runs a container", func() bool {
+		logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+		if err != nil || len(logs) == 0 || len(process.TailFile(logs[0], 1)) == 0 {
+			return false
+		}
+		pid, _, _ = strings.Cut(process.TailFile(logs[0], 1)[0], " ")
+		return alive(pid)
 	})
 	if err := agent.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -306,69 +187,47 @@ func TestNoContainerOutlivesTheAgent(t *testing.T) {
 	eventually(t, "the container ends with the agent", func() bool { return !alive(pid) })
 }
 
-// programDir creates a directory with the program web and the file text.
-func programDir(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, mode := range map[string]os.FileMode{"web": 0o755, "text": 0o644} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 func TestProgramDir(t *testing.T) {
-	dir := programDir(t)
-	r := newTestRuntime(t, ProcessOptions{Images: ProgramDir(dir, "v1", "v2")})
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "web"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for image, want := range map[string]string{
-		"web:v1": "", "reg:5000/a/web:v2": "",
-		"web": ReasonErrImagePull, "web:v3": ReasonErrImagePull, "other:v1": ReasonErrImagePull, "text:v1": ReasonErrImagePull,
-		"web:": ReasonInvalidImageName, "../web:v1": ReasonInvalidImageName,
+		"web:v1": "v1", "reg:5000/a/web:v2": "v2", "web": "", "web:v3": "", "other:v1": "", "web:": "",
 	} {
-		got := ""
-		var failure *PullError
-		if _, err := r.Resolve(image); errors.As(err, &failure) {
-			got = failure.Reason
-		}
-		if got != want {
-			t.Errorf("image %q: reason %q, want %q", image, got, want)
+		program, env, err := ProgramDir(dir, "v1", "v2")(image)
+		if want == "" && err == nil || want != "" && (err != nil || program != filepath.Join(dir, "web") || env[0] != "APP_VERSION="+want) {
+			t.Errorf("image %q: %s with %q, %v; want version %q", image, program, env, err, want)
 		}
 	}
-	if _, _, _, ok := ProgramDir(dir)("web:anything"); !ok {
-		t.Error("a tag is refused though none were named")
+	if _, _, err := ProgramDir(dir)("web:anything"); err != nil {
+		t.Errorf("a tag is refused though none were named: %v", err)
 	}
 }
 
-func TestProgramDirByDigest(t *testing.T) {
-	r := newTestRuntime(t, ProcessOptions{
-		Images: ProgramDir(programDir(t), "v1", "v2"), Aliases: map[string]string{"reg:5000/web:v2": "reg:5000/web:v1"},
-	})
-	resolve := func(image string) string {
-		id, err := r.Resolve(image)
-		if err != nil {
-			t.Errorf("image %s: %v", image, err)
+func TestAddressesAreEachPodsOwn(t *testing.T) {
+	one, other := newAddressPool(77), newAddressPool(77) // two clusters that start at the same address
+	seen := map[string]bool{}
+	for _, pool := range []*addressPool{one, one, other} {
+		ip, err := pool.take("uid")
+		if err != nil || seen[ip] || !strings.HasPrefix(ip, "127.") {
+			t.Errorf("address %s, %v, beside %v", ip, err, seen)
 		}
-		return id
-	}
-	v1 := resolve("reg:5000/web:v1")
-	if alias := resolve("reg:5000/web:v2"); alias != v1 {
-		t.Errorf("ID of the alias is %s, want %s", alias, v1)
-	}
-	if pinned := resolve(v1); pinned != v1 {
-		t.Errorf("ID by digest is %s, want %s", pinned, v1)
-	}
-	if _, _, env, _ := r.options.Images(v1); len(env) != 1 || env[0] != "APP_VERSION=v1" {
-		t.Errorf("environment by digest is %q, want version v1", env)
+		seen[ip] = true
+		defer pool.release("uid")
 	}
 }
 
-func TestProcessOptionsAreChecked(t *testing.T) {
-	for want, options := range map[string]ProcessOptions{
-		"Images": {LogDir: "x"}, "LogDir": {Images: testImages}, "Aliases": {Images: testImages, LogDir: "x", Aliases: map[string]string{"": ""}},
-	} {
-		if _, err := NewProcessRuntime(options); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one about %s", err, want)
+func TestImageID(t *testing.T) {
+	ids := map[string]string{}
+	for _, image := range []string{"web", "web:v1", "web:v2", "reg:5000/web:v1"} {
+		id, err := imageID(image)
+		if other, found := ids[id]; found || err != nil || !strings.Contains(id, "web@sha256:") {
+			t.Errorf("image %s has the ID %s, %v, as %s", image, id, err, other)
 		}
+		ids[id] = image
+	}
+	if _, err := imageID("Not An Image"); err == nil {
+		t.Error("an invalid name has an ID")
 	}
 }

@@ -17,22 +17,14 @@ import (
 type Runtime interface {
 	// Traits describes the runtime.
 	Traits() Traits
-	// HostIP is the address of the node with the given index.
-	HostIP(node int) string
-	// Delay is how long the given operation takes for a Pod; 0 in a runtime with real
-	// durations.
-	Delay(kind Delay, pod *corev1.Pod) time.Duration
-	// Address assigns the Pod its IP address, the one in its status if that is still
-	// available.
-	Address(pod *corev1.Pod) (string, error)
+	// Address assigns the Pod its IP address.
+	Address(pod types.UID) (string, error)
 	// Release frees the Pod's address.
 	Release(pod types.UID)
-	// Resolve pulls an image and returns its ID. Its error is a *PullError.
-	Resolve(image string) (string, error)
+	// Pull pulls an image and returns its ID.
+	Pull(image string) (string, error)
 	// Start starts a container.
 	Start(cfg ContainerConfig) (Instance, error)
-	// Adopt finds a container that a former agent left running, by its ID.
-	Adopt(id string) (Instance, bool)
 	// Close kills all containers and waits until they are gone.
 	Close(ctx context.Context) error
 }
@@ -42,38 +34,24 @@ type Traits struct {
 	// Name is the scheme of container IDs.
 	Name string
 	// Real reports whether there are processes behind the containers: probes and hooks
-	// run, events are recorded, and the end of every Pod is reported.
+	// run, and the end of every Pod is reported.
 	Real bool
 	// MostCPU is the most that a node gives a container by a resize; zero is no limit.
 	MostCPU resource.Quantity
+	// ReadyDelay is the time from the first sight of a Pod to its containers' start,
+	// UpdateDelay from the end of a container whose definition changed to its restart,
+	// DeleteDelay from the first sight of a deletion to the end of the Pod's containers.
+	ReadyDelay, UpdateDelay, DeleteDelay time.Duration
 }
-
-// Delay is an operation that takes time in a simulated runtime.
-type Delay int
-
-const (
-	// DelayReady is the time from the first sight of a Pod to its containers'
-	// start.
-	DelayReady Delay = iota
-	// DelayUpdate is the time from the end of a container whose definition
-	// changed to its restart.
-	DelayUpdate
-	// DelayDelete is the time from the first sight of a deletion to the end
-	// of the Pod's containers.
-	DelayDelete
-)
 
 // ContainerConfig is what a runtime needs to start a container.
 type ContainerConfig struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container
 	IP        string // the Pod's
-	HostIP    string // the node's
 	Attempt   int32  // restarts before this start
-	Init      bool   // it must complete before others start
 	// Exited is called once the instance has ended, from any goroutine, but not before
-	// Start has returned. A runtime whose instances end only on request, or at once,
-	// need not call it.
+	// Start has returned. A runtime whose instances end only on request need not call it.
 	Exited func()
 }
 
@@ -81,8 +59,8 @@ type ContainerConfig struct {
 type Instance interface {
 	// ID is the container ID, "scheme://…".
 	ID() string
-	// Exit returns how the instance ended; false while it runs.
-	Exit() (Exit, bool)
+	// Exit is how the instance ended; nil while it runs.
+	Exit() *Exit
 	// Terminate asks the instance to end (SIGTERM).
 	Terminate()
 	// Kill ends the instance (SIGKILL).
@@ -90,8 +68,6 @@ type Instance interface {
 	// Exec runs a command beside the instance until it or ctx ends. Its error means
 	// that the command failed.
 	Exec(ctx context.Context, command []string) error
-	// Describe returns what to show to people.
-	Describe() Description
 }
 
 // Exit is the end of a container.
@@ -99,10 +75,4 @@ type Exit struct {
 	Code    int32 // 128 plus the signal if one ended it
 	At      time.Time
 	Message string
-}
-
-// Description is what can be shown of an instance.
-type Description struct {
-	PID     int    // 0 if there is no process
-	LogFile string // empty if there is none
 }

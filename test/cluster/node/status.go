@@ -3,41 +3,49 @@
 package node
 
 import (
-	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // computeStatus is the status that a kubelet would report for the Pod: the object's,
-// with the kubelet's fields replaced. It returns nil while there is nothing to report
+// with the kubelet's fields replaced. It is unchanged while there is nothing to report
 // yet, which saves one write per Pod.
 func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.PodStatus {
-	if len(object.Status.ContainerStatuses) == 0 && !state.touched() {
-		return nil
-	}
 	status := object.Status.DeepCopy()
+	if len(status.ContainerStatuses) == 0 && !slices.ContainsFunc(state.containers, (*container).touched) {
+		return status
+	}
 	status.ObservedGeneration = object.Generation
-	status.InitContainerStatuses, status.ContainerStatuses = containerStatuses(object, state)
-	status.HostIP = state.hostIP
-	status.HostIPs = []corev1.HostIP{{IP: state.hostIP}}
+	status.ContainerStatuses = nil
+	for _, c := range state.containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, c.status(state.unready))
+	}
+	status.HostIP, status.HostIPs = state.hostIP, []corev1.HostIP{{IP: state.hostIP}}
 	if state.ip != "" {
-		status.PodIP = state.ip
-		status.PodIPs = []corev1.PodIP{{IP: state.ip}}
+		status.PodIP, status.PodIPs = state.ip, []corev1.PodIP{{IP: state.ip}}
 	}
 	if status.StartTime == nil {
 		start := stamp(state.startedAt)
 		status.StartTime = &start
 	}
 	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed { // these two are final
-		status.Phase = computePhase(object, state)
+		status.Phase = phase(state)
 	}
-	for _, condition := range computeConditions(object, state, status) {
+	containersReady := containersReady(state, status.Phase)
+	for _, condition := range []corev1.PodCondition{
+		{Type: corev1.PodReadyToStartContainers, Status: boolStatus(state.ip != "" && !state.down)},
+		{Type: corev1.PodInitialized, Status: corev1.ConditionTrue},
+		podReady(object, containersReady),
+		containersReady,
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+	} {
 		condition.ObservedGeneration = object.Generation
 		setCondition(status, condition, now)
 	}
@@ -45,39 +53,18 @@ func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.P
 	return status
 }
 
-// touched reports whether anything has happened to a container.
-func (s *podState) touched() bool {
-	for _, c := range s.containers {
-		if c.instance != nil || c.exit != nil || c.waiting != nil {
-			return true
-		}
-	}
-	return false
-}
+// touched reports whether anything has happened to the container.
+func (c *container) touched() bool { return c.instance != nil || c.exit != nil || c.waiting != nil }
 
-func containerStatuses(object *corev1.Pod, state *podState) (inits, mains []corev1.ContainerStatus) {
-	for i, c := range state.containers {
-		if i < len(object.Spec.InitContainers) {
-			inits = append(inits, containerStatus(&object.Spec.InitContainers[i], c, state))
-		} else {
-			mains = append(mains, containerStatus(&object.Spec.Containers[i-len(object.Spec.InitContainers)], c, state))
-		}
-	}
-	return inits, mains
-}
-
-func containerStatus(spec *corev1.Container, c *container, state *podState) corev1.ContainerStatus {
+func (c *container) status(unready bool) corev1.ContainerStatus {
 	started := c.started()
 	status := corev1.ContainerStatus{
-		Name: c.name, Image: c.image, ImageID: c.imageID, ContainerID: c.id, RestartCount: c.restarts,
-		Started: &started, Ready: c.ready() && !state.unready,
-	}
-	if c.role == roleInit {
-		status.Ready = c.passed()
+		Name: c.spec.Name, Image: c.image, ImageID: c.imageID, ContainerID: c.id, RestartCount: c.restarts,
+		Started: &started, Ready: c.ready() && !unready,
 	}
 	resources := &c.resources
 	if c.id == "" {
-		status.Image, resources = spec.Image, &spec.Resources
+		status.Image, resources = c.spec.Image, &c.spec.Resources
 	}
 	// Even if there are none: to the API server, a node that reports no resources
 	// cannot resize.
@@ -85,150 +72,68 @@ func containerStatus(spec *corev1.Container, c *container, state *podState) core
 	if len(resources.Requests) > 0 {
 		status.AllocatedResources = resources.Requests.DeepCopy()
 	}
-	status.State, status.LastTerminationState.Terminated = containerState(c, state)
+	status.LastTerminationState.Terminated = c.last
+	switch {
+	case c.instance != nil:
+		status.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(c.startedAt)}
+	case c.waiting != nil:
+		status.State.Waiting = c.waiting
+		if c.exit != nil {
+			status.LastTerminationState.Terminated = c.exit
+		}
+	case c.exit != nil:
+		status.State.Terminated = c.exit
+	default:
+		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	}
 	return status
 }
 
-// containerState is the container's state, and the end of the previous instance.
-func containerState(c *container, state *podState) (corev1.ContainerState, *corev1.ContainerStateTerminated) {
-	switch {
-	case c.instance != nil:
-		return corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: stamp(c.startedAt)}}, c.last
-	case c.waiting != nil && c.exit != nil:
-		return corev1.ContainerState{Waiting: c.waiting}, c.exit
-	case c.waiting != nil:
-		return corev1.ContainerState{Waiting: c.waiting}, c.last
-	case c.exit != nil:
-		return corev1.ContainerState{Terminated: c.exit}, c.last
-	}
-	reason := "ContainerCreating"
-	if !state.initialized && state.containers[0].role != roleMain {
-		reason = "PodInitializing"
-	}
-	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}, nil
-}
-
-// census counts the containers that determine the Pod's phase.
-type census struct {
-	pending   int // init containers that still block the others
-	waiting   int // main containers that have never run
-	running   int
-	stopped   int // main containers that have ended
-	succeeded int // of those, with exit code 0
-	returning int // of those, to be started again
-	initLost  bool
-}
-
-func takeCensus(object *corev1.Pod, state *podState) census {
-	var n census
-	policy := object.Spec.RestartPolicy
+func phase(state *podState) corev1.PodPhase {
+	failed := false
 	for _, c := range state.containers {
-		if c.role == roleMain {
-			n.countMain(c, policy)
-			continue
-		}
-		if c.role == roleSidecar && c.instance != nil {
-			n.running++
-		}
-		if !c.passed() && !state.initialized {
-			n.pending++
-			n.initLost = n.initLost || c.role == roleInit && c.exit != nil && policy == corev1.RestartPolicyNever
+		switch {
+		case c.instance == nil && c.exit == nil:
+			return corev1.PodPending // it has never run
+		case c.instance != nil || !state.down:
+		case c.exit.ExitCode != 0:
+			failed = true
 		}
 	}
-	return n
-}
-
-func (n *census) countMain(c *container, policy corev1.RestartPolicy) {
 	switch {
-	case c.instance != nil:
-		n.running++
-	case c.exit == nil:
-		n.waiting++
-	default:
-		n.stopped++
-		if c.exit.ExitCode == 0 {
-			n.succeeded++
-		}
-		if c.fresh || policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && c.exit.ExitCode != 0 {
-			n.returning++
-		}
-	}
-}
-
-func computePhase(object *corev1.Pod, state *podState) corev1.PodPhase {
-	n := takeCensus(object, state)
-	switch {
-	case n.initLost:
-		return corev1.PodFailed
-	case n.pending > 0 || n.waiting > 0:
-		return corev1.PodPending
-	case n.running > 0 || n.returning > 0 && !state.down:
+	case !state.down:
 		return corev1.PodRunning
-	case n.stopped == n.succeeded:
-		return corev1.PodSucceeded
+	case failed:
+		return corev1.PodFailed
 	}
-	return corev1.PodFailed
+	return corev1.PodSucceeded
 }
 
-// computeConditions are the conditions that a kubelet owns, without times.
-func computeConditions(object *corev1.Pod, state *podState, status *corev1.PodStatus) []corev1.PodCondition {
-	containersReady := containersReadyCondition(state, status.Phase)
-	return []corev1.PodCondition{
-		{Type: corev1.PodReadyToStartContainers, Status: boolStatus(state.ip != "" && !state.down)},
-		initializedCondition(state, status.Phase),
-		readyCondition(object, containersReady),
-		containersReady,
-		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
-	}
-}
-
-func initializedCondition(state *podState, phase corev1.PodPhase) corev1.PodCondition {
-	condition := corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}
-	if phase == corev1.PodSucceeded {
-		condition.Reason = "PodCompleted"
-	}
-	var incomplete []string
-	for _, c := range state.containers {
-		if c.role != roleMain && !c.passed() {
-			incomplete = append(incomplete, c.name)
-		}
-	}
-	if len(incomplete) > 0 && !state.initialized {
-		condition.Status = corev1.ConditionFalse
-		condition.Reason = "ContainersNotInitialized"
-		condition.Message = fmt.Sprintf("containers with incomplete status: %s", incomplete)
-	}
-	return condition
-}
-
-func containersReadyCondition(state *podState, phase corev1.PodPhase) corev1.PodCondition {
+func containersReady(state *podState, phase corev1.PodPhase) corev1.PodCondition {
 	condition := corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionFalse}
-	switch phase {
-	case corev1.PodSucceeded:
-		condition.Reason = "PodCompleted"
-		return condition
-	case corev1.PodFailed:
-		condition.Reason = "PodFailed"
-		return condition
-	}
 	var unready []string
 	for _, c := range state.containers {
-		if c.role != roleInit && (!c.ready() || state.unready) {
-			unready = append(unready, c.name)
+		if !c.ready() || state.unready {
+			unready = append(unready, c.spec.Name)
 		}
 	}
-	if len(unready) > 0 {
+	switch {
+	case phase == corev1.PodSucceeded:
+		condition.Reason = "PodCompleted"
+	case phase == corev1.PodFailed:
+		condition.Reason = "PodFailed"
+	case len(unready) > 0:
 		condition.Reason = "ContainersNotReady"
 		condition.Message = fmt.Sprintf("containers with unready status: %s", unready)
-		return condition
+	default:
+		condition.Status = corev1.ConditionTrue
 	}
-	condition.Status = corev1.ConditionTrue
 	return condition
 }
 
-// readyCondition is True if the containers are ready and every readiness gate's
-// condition, which others set, is True.
-func readyCondition(object *corev1.Pod, containersReady corev1.PodCondition) corev1.PodCondition {
+// podReady is True if the containers are ready and every readiness gate's condition,
+// which others set, is True.
+func podReady(object *corev1.Pod, containersReady corev1.PodCondition) corev1.PodCondition {
 	condition := containersReady
 	condition.Type = corev1.PodReady
 	if condition.Status != corev1.ConditionTrue {
@@ -248,22 +153,47 @@ func readyCondition(object *corev1.Pod, containersReady corev1.PodCondition) cor
 	return condition
 }
 
+// setResizeConditions reports containers that do not have the resources of their spec:
+// they wait, or are being restarted for them. A kubelet has these conditions only while
+// they apply.
+func setResizeConditions(object *corev1.Pod, state *podState, status *corev1.PodStatus, now time.Time) {
+	conditions := map[corev1.PodConditionType]corev1.PodCondition{}
+	for _, c := range state.containers {
+		switch {
+		case c.instance == nil || c.resized():
+		case c.affordable:
+			conditions[corev1.PodResizeInProgress] = corev1.PodCondition{}
+		default:
+			conditions[corev1.PodResizePending] = corev1.PodCondition{
+				Reason:  corev1.PodReasonInfeasible,
+				Message: fmt.Sprintf("Node didn't have enough capacity: cpu, requested: %s", c.spec.Resources.Requests.Cpu()),
+			}
+		}
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
+		condition, applies := conditions[kind]
+		if !applies {
+			status.Conditions = slices.DeleteFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+			continue
+		}
+		condition.Type, condition.Status, condition.ObservedGeneration = kind, corev1.ConditionTrue, object.Generation
+		setCondition(status, condition, now)
+	}
+}
+
 // setCondition sets a condition. Its transition time is now only if its status
 // changes.
 func setCondition(status *corev1.PodStatus, condition corev1.PodCondition, now time.Time) {
 	condition.LastTransitionTime = stamp(now)
-	for i := range status.Conditions {
-		old := &status.Conditions[i]
-		if old.Type != condition.Type {
-			continue
-		}
-		if old.Status == condition.Status {
-			condition.LastTransitionTime = old.LastTransitionTime
-		}
-		*old = condition
+	i := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == condition.Type })
+	if i < 0 {
+		status.Conditions = append(status.Conditions, condition)
 		return
 	}
-	status.Conditions = append(status.Conditions, condition)
+	if old := status.Conditions[i]; old.Status == condition.Status {
+		condition.LastTransitionTime = old.LastTransitionTime
+	}
+	status.Conditions[i] = condition
 }
 
 // statusPatch is the strategic merge patch that changes the object's status into want;
@@ -273,21 +203,19 @@ func statusPatch(object *corev1.Pod, want *corev1.PodStatus) ([]byte, error) {
 	if equality.Semantic.DeepEqual(&object.Status, want) {
 		return nil, nil
 	}
-	before, err := json.Marshal(corev1.Pod{Status: object.Status})
-	if err != nil {
-		return nil, fmt.Errorf("encode the old status: %w", err)
-	}
 	// The UID is only in the new object, so that the patch contains it and fails if
 	// another Pod of that name has replaced this one.
-	after, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: object.UID}, Status: *want})
-	if err != nil {
-		return nil, fmt.Errorf("encode the new status: %w", err)
-	}
-	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
-	if err != nil {
-		return nil, fmt.Errorf("compare the old and the new status: %w", err)
-	}
-	return patch, nil
+	after := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: object.UID}, Status: *want}
+	return client.StrategicMergeFrom(&corev1.Pod{Status: object.Status}).Data(after)
+}
+
+// stamp is a time as the API server stores it: in whole seconds.
+func stamp(at time.Time) metav1.Time { return metav1.NewTime(at.Truncate(time.Second)) }
+
+func conditionTrue(conditions []corev1.PodCondition, kind corev1.PodConditionType) bool {
+	return slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
 }
 
 func boolStatus(value bool) corev1.ConditionStatus {
