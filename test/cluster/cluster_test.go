@@ -152,14 +152,9 @@ func apiServer(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface) {
 	}
 }
 
-// end checks that an unexpected end of a component is reported, and that Stop ends the
-// others.
-func end(t *testing.T, c *cluster.Cluster, dir string) {
-	pids := c.PIDs()
-	if len(pids) != 4 {
-		t.Fatalf("components are %v, want four", pids)
-	}
-	if err := syscall.Kill(pids[build.Scheduler], syscall.SIGKILL); err != nil {
+// unexpectedEnd checks that the end of a component is reported.
+func unexpectedEnd(t *testing.T, c *cluster.Cluster) {
+	if err := syscall.Kill(c.PIDs()[build.Scheduler], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -171,9 +166,16 @@ func end(t *testing.T, c *cluster.Cluster, dir string) {
 	if !errors.As(c.Err(), &exit) || exit.Name != build.Scheduler || exit.Status != "signal: killed" || len(exit.Tail) == 0 {
 		t.Errorf("reported is %v", c.Err())
 	}
-	if running, err := cluster.Running(dir); running != os.Getpid() || err != nil {
-		t.Errorf("process %d runs it, %v", running, err)
+}
+
+// end checks that Stop ends all components and unlocks the directory.
+func end(t *testing.T, c *cluster.Cluster, dir string) {
+	pids := c.PIDs()
+	if len(pids) != 4 {
+		t.Fatalf("components are %v, want four", pids)
 	}
+	unexpectedEnd(t, c)
+	lockedBy(t, dir, os.Getpid())
 	for range 2 {
 		if err := c.Stop(t.Context()); err != nil {
 			t.Error(err)
@@ -184,11 +186,17 @@ func end(t *testing.T, c *cluster.Cluster, dir string) {
 			t.Errorf("%s, process %d, still runs", name, pid)
 		}
 	}
-	if running, err := cluster.Running(dir); running != 0 || err != nil {
-		t.Errorf("process %d runs it, %v", running, err)
-	}
+	lockedBy(t, dir, 0)
 	if err := c.StartAPIServer(t.Context()); !errors.Is(err, cluster.ErrStopped) {
 		t.Errorf("starting the API server of a stopped cluster: %v, want ErrStopped", err)
+	}
+}
+
+// lockedBy checks which process runs a cluster in a directory.
+func lockedBy(t *testing.T, dir string, want int) {
+	t.Helper()
+	if pid, err := cluster.Running(dir); pid != want || err != nil {
+		t.Errorf("process %d runs a cluster, %v; want %d", pid, err, want)
 	}
 }
 
@@ -226,9 +234,7 @@ func TestFailedStart(t *testing.T) {
 	if !errors.As(err, &exit) || exit.Name != build.APIServer || !strings.Contains(err.Error(), "no-such-flag") {
 		t.Fatalf("error is %v, want the API server's with its last lines", err)
 	}
-	if running, err := cluster.Running(dir); running != 0 || err != nil {
-		t.Errorf("process %d holds the directory, %v", running, err)
-	}
+	lockedBy(t, dir, 0)
 	other := t.TempDir()
 	if err := os.WriteFile(filepath.Join(other, "thesis.txt"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -63,11 +63,11 @@ func (c *container) resized() bool {
 // restartsOnResize reports whether the container has to restart for its new resources.
 func (c *container) restartsOnResize() bool {
 	for _, policy := range c.spec.ResizePolicy {
-		same := func(had, wants corev1.ResourceList) bool {
-			return equality.Semantic.DeepEqual(had[policy.ResourceName], wants[policy.ResourceName])
+		differ := func(had, wants corev1.ResourceList) bool {
+			return !equality.Semantic.DeepEqual(had[policy.ResourceName], wants[policy.ResourceName])
 		}
 		if policy.RestartPolicy == corev1.RestartContainer && c.affordable &&
-			!(same(c.resources.Requests, c.spec.Resources.Requests) && same(c.resources.Limits, c.spec.Resources.Limits)) {
+			(differ(c.resources.Requests, c.spec.Resources.Requests) || differ(c.resources.Limits, c.spec.Resources.Limits)) {
 			return true
 		}
 	}

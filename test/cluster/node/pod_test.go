@@ -439,22 +439,23 @@ func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 	s := newStage(t, buildPod(), SimulatedOptions{})
 	s.step()
 	before := s.object.Status
-	if before.PodIP == "" || before.HostIP != "10.254.0.1" || before.ObservedGeneration != 1 || before.StartTime == nil {
-		t.Errorf("status lacks something: %+v", before)
-	}
 	s.clock.Step(time.Minute)
 	image("web:v2")(s)
 	s.step()
 	after := s.object.Status
 	was, is := before.ContainerStatuses[0], after.ContainerStatuses[0]
-	if is.ContainerID == was.ContainerID || is.ImageID == was.ImageID || is.ImageID == "" || is.Image != "web:v2" || !*is.Started {
-		t.Errorf("container status %+v after %+v", is, was)
-	}
-	if last := is.LastTerminationState.Terminated; last == nil || last.ContainerID != was.ContainerID {
-		t.Errorf("last state %+v, want that of %s", last, was.ContainerID)
-	}
-	if after.PodIP != before.PodIP || after.ObservedGeneration != 2 || s.writes != 2 {
-		t.Errorf("address %s, generation %d, %d writes; want %s, 2 and 2", after.PodIP, after.ObservedGeneration, s.writes, before.PodIP)
+	for what, ok := range map[string]bool{
+		"the address":        before.PodIP != "" && after.PodIP == before.PodIP && after.HostIP == "10.254.0.1",
+		"the generation":     before.ObservedGeneration == 1 && after.ObservedGeneration == 2,
+		"the start":          before.StartTime != nil && after.StartTime.Equal(before.StartTime),
+		"the container's ID": is.ContainerID != was.ContainerID && *is.Started,
+		"the image's ID":     is.ImageID != was.ImageID && is.ImageID != "" && is.Image == "web:v2",
+		"the last state":     is.LastTerminationState.Terminated.ContainerID == was.ContainerID,
+		"two writes":         s.writes == 2,
+	} {
+		if !ok {
+			t.Errorf("%s is wrong: status %+v after %+v, %d writes", what, after, before, s.writes)
+		}
 	}
 	for i, c := range after.Conditions {
 		if c.ObservedGeneration != 2 || !c.LastTransitionTime.Equal(&before.Conditions[i].LastTransitionTime) {

@@ -83,8 +83,11 @@ func startBackground(s settings) (*exec.Cmd, error) {
 // await waits until the cluster is ready. When ctx ends, it stops everything that was
 // started.
 func await(ctx context.Context, s settings, child *exec.Cmd) error {
-	ended := make(chan error, 1)
-	go func() { ended <- child.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = child.Wait() // its log says why it ended
+		close(ended)
+	}()
 	for {
 		select {
 		case <-ctx.Done():
