@@ -249,7 +249,7 @@ var errLate = errors.New("it did not happen")
 
 // await waits until a condition, which may query the board, holds.
 func (b *board) await(ctx context.Context, bound time.Duration, what string, holds func() bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("%w within %s", errLate, bound))
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("%w within %s", errLate, seconds(bound)))
 	defer cancel()
 	return b.Await(ctx, func() string {
 		if holds() {

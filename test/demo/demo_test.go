@@ -107,7 +107,7 @@ func TestMissedBound(t *testing.T) {
 		t.Fatalf("Run: %v, want errLate", err)
 	}
 	for _, want := range []string{
-		`phase "in-place update"`, "CloneSet web to have 2 Pods, all updated", "within 5s", "PreparingUpdate",
+		`phase "in-place update"`, "CloneSet web to have 2 Pods, all updated", "within 5.0s", "PreparingUpdate",
 		"waits for the inPlaceUpdate hook", `"level":`, "All logs are kept in " + os.TempDir(),
 	} {
 		if !strings.Contains(err.Error(), want) {

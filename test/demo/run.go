@@ -206,7 +206,7 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(bound):
-		return fmt.Errorf("wait for the callers of %s to notice that it is gone: %w within %s", a.name, errLate, bound)
+		return fmt.Errorf("wait for the callers of %s to notice that it is gone: %w within %s", a.name, errLate, seconds(bound))
 	}
 	if err := errors.Join(r.Kube.Delete(ctx, a.set.DeepCopy()), r.Kube.Delete(ctx, a.registration.DeepCopy())); err != nil {
 		return fmt.Errorf("delete %s: %w", a.name, err)

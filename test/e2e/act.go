@@ -5,35 +5,28 @@ package e2e
 import (
 	"fmt"
 
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/stage"
 )
 
-const fieldManager = "usher-e2e"
-
-// apply creates or changes an object as "kubectl apply --server-side" does, and
-// returns its generation.
+// apply creates or changes an object and returns its generation.
 func (s *Scene) apply(object *unstructured.Unstructured) int64 {
-	applied := object.DeepCopy()
-	err := s.session.kube.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(applied),
-		client.FieldOwner(fieldManager), client.ForceOwnership)
-	if err != nil {
-		s.Check(fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err))
-	}
-	return applied.GetGeneration()
+	generation, err := stage.Apply(s.ctx, s.Kube(), object)
+	s.Check(err)
+	return generation
 }
 
 // Change merges a YAML document into the CloneSet. Containers and variables are matched
 // by name; null removes a field.
 func (s *Scene) Change(document string) {
-	changed, err := merge(s.set.Object, document)
+	changed, err := merge(s.set.Object, document, shapeOfSet{})
 	s.Check(err)
 	s.set.Object = changed
 	s.generation = s.apply(s.set)
@@ -47,14 +40,11 @@ func (s *Scene) Image(version string) {
 }
 
 // Scale writes the scale subresource, as "kubectl scale" and autoscalers do.
-func (s *Scene) Scale(pods int32) {
+func (s *Scene) Scale(pods int) {
 	s.Step("scale to %d", pods)
-	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: SetName}}
-	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: pods}}
-	scale.Namespace, scale.Name = set.Namespace, set.Name
-	s.Check(s.session.kube.SubResource("scale").Update(s.ctx, set, client.WithSubResourceBody(scale)))
-	s.Check(s.session.kube.Get(s.ctx, client.ObjectKeyFromObject(set), set))
-	s.generation = set.Generation
+	var err error
+	s.generation, err = stage.Scale(s.ctx, s.Kube(), s.Namespace(), SetName, pods)
+	s.Check(err)
 	// A later Change must not revert it.
 	s.Check(unstructured.SetNestedField(s.set.Object, int64(pods), "spec", "replicas"))
 }
@@ -62,40 +52,56 @@ func (s *Scene) Scale(pods int32) {
 // DeletePod deletes a Pod as "kubectl delete pod" does.
 func (s *Scene) DeletePod(name string) {
 	s.Step("delete %s", name)
-	s.Check(s.session.kube.Delete(s.ctx, s.pod(name)))
+	s.Check(s.Kube().Delete(s.ctx, s.pod(name)))
 }
 
 // ForceDeletePod deletes a Pod as "kubectl delete pod --grace-period=0 --force" does.
 func (s *Scene) ForceDeletePod(name string) {
 	s.Step("delete %s by force", name)
-	s.Check(s.session.kube.Delete(s.ctx, s.pod(name), client.GracePeriodSeconds(0)))
+	s.Check(s.Kube().Delete(s.ctx, s.pod(name), client.GracePeriodSeconds(0)))
 }
 
 // Evict evicts a Pod as "kubectl drain" does.
 func (s *Scene) Evict(name string) {
 	s.Step("evict %s", name)
-	s.Check(s.session.kube.SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{}))
+	s.Check(s.Kube().SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{}))
 }
 
 func (s *Scene) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: name}}
 }
 
-// Version is the image tag that a Pod's container main runs; empty if it runs none.
-func Version(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.Name == "main" && c.State.Running != nil {
-			return tagOf(c.Image)
-		}
+// StorageClass is the class of the story's volumes.
+func (s *Scene) StorageClass() string { return s.story.Name }
+
+// LocalVolumes creates volumes from directories on the node. As there is no
+// provisioner, these are the only ones.
+func (s *Scene) LocalVolumes(n int) {
+	kind := corev1.HostPathDirectoryOrCreate
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", s.story.Name, i)
+		s.Check(s.Kube().Create(s.ctx, &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
+				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				StorageClassName: s.StorageClass(),
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					HostPath: &corev1.HostPathVolumeSource{Path: s.session.Path("volumes", name), Type: &kind},
+				},
+			},
+		}))
 	}
-	return ""
 }
 
-// Restarts counts the restarts of a Pod's containers.
-func Restarts(pod *corev1.Pod) int32 {
-	var n int32
-	for _, c := range pod.Status.ContainerStatuses {
-		n += c.RestartCount
-	}
-	return n
+// KillEtcd kills the story's own etcd; StartEtcd restarts it with its data.
+func (s *Scene) KillEtcd() {
+	s.Step("kill etcd")
+	s.Check(s.session.etcds[OwnEtcd].Kill())
+}
+
+// StartEtcd undoes KillEtcd.
+func (s *Scene) StartEtcd() {
+	s.Step("etcd is back")
+	s.Check(s.session.etcds[OwnEtcd].Restart(s.ctx))
 }

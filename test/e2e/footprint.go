@@ -4,131 +4,87 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/stage"
 )
-
-// Footprint is what Usher takes up on the node, all replicas together unless stated
-// otherwise.
-type Footprint struct {
-	// Image is the size of the image's archive for one platform, with compressed
-	// layers; Program is the size of the program in it.
-	Image, Program int64
-	// Installations are the ways Usher was installed, and how long it took to come up.
-	Installations []Installation
-	// Idle is without any CloneSet, Loaded while stories run.
-	Idle, Loaded Usage
-}
-
-// Usage is what processes have used over a period.
-type Usage struct {
-	// During is the period, CPU the CPU time used in it.
-	During, CPU time.Duration
-	// Memory is the resident memory of the largest process at the end of the period,
-	// Peak the most that any process has had since its start.
-	Memory, Peak int64
-	// Processes is how many there were, including replaced ones.
-	Processes int
-}
 
 const (
 	// idleTime is how long Usher is measured with nothing to do.
 	idleTime = 5 * time.Second
-	// meterEvery is how often the processes are read: what a process used between the
+	// readEvery is how often the processes are read: what a process used between the
 	// last reading and its end is missed.
-	meterEvery = time.Second
+	readEvery = time.Second
 )
 
-// meter sums up what Usher's processes use.
-type meter struct {
-	began time.Time
-	mu    sync.Mutex
-	seen  map[int]*use
+func (s *session) found(what, found, how string) {
+	s.footprint = append(s.footprint, stage.Cells(what, found, how))
 }
 
-// use is what one process had used at the first reading and at the last.
-type use struct {
-	before, now  time.Duration
-	memory, peak int64
-	alive        bool
-}
-
-func newMeter() (*meter, error) {
-	m := &meter{began: time.Now(), seen: map[int]*use{}}
-	return m, m.look(true)
-}
-
-// look reads all processes. One that appears later had used nothing before.
-func (m *meter) look(first bool) error {
+// measureInstallation records how long ago the replicas, which are ready now, were
+// started.
+func (s *session) measureInstallation(ctx context.Context, way string, took time.Duration) error {
+	now := time.Now()
 	pids, err := usherProcesses()
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, u := range m.seen {
-		u.alive = false
-	}
+	youngest, oldest := took, time.Duration(0)
 	for _, pid := range pids {
-		table := process.Table{}
-		spent, errSpent := table.CPU(pid)
-		memory, errMemory := table.RSS(pid)
-		peak, errPeak := table.PeakRSS(pid)
-		if errSpent != nil || errMemory != nil || errPeak != nil {
-			continue // It has ended since.
+		age, err := process.Table{}.Age(pid)
+		if err != nil {
+			return err
 		}
-		u := m.seen[pid]
-		if u == nil {
-			u = &use{}
-			m.seen[pid] = u
-			if first {
-				u.before = spent
-			}
+		youngest, oldest = min(youngest, age), max(oldest, age)
+	}
+	lease := &coordinationv1.Lease{}
+	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil {
+		return err
+	}
+	if lease.Spec.AcquireTime == nil {
+		return errors.New("the lease of Usher's leader has no acquireTime")
+	}
+	s.found("`"+way+"` to ready", seconds(took),
+		"from the command of docs/install.md until two replicas are ready and one leads; the image is on the node")
+	s.found("process to leading, after `"+way+"`", seconds(lease.Spec.AcquireTime.Sub(now.Add(-oldest))),
+		"from the start of the first replica's process to the acquireTime of the lease")
+	s.found("process to ready, after `"+way+"`", seconds(youngest),
+		"from the start of the last replica's process until its Pod is ready; the probe looks every 5 s")
+	return nil
+}
+
+// measureImage reads the sizes of what was installed.
+func (s *session) measureImage() error {
+	pids, err := usherProcesses()
+	if err == nil && len(pids) == 0 {
+		err = fmt.Errorf("measure %s: it does not run", usherProgram)
+	}
+	if err != nil {
+		return err
+	}
+	for _, file := range [][3]string{
+		{s.kit.Usher, "image", "the archive that `make image` makes for one platform, layers compressed"},
+		{fmt.Sprintf("/proc/%d/exe", pids[0]), "program in it", "its file"},
+	} {
+		info, err := os.Stat(file[0])
+		if err != nil {
+			return err
 		}
-		u.now, u.memory, u.peak, u.alive = spent, memory, peak, true
+		s.found(file[1], mebibytes(info.Size()), file[2])
 	}
 	return nil
 }
 
-// follow reads repeatedly until ctx ends.
-func (m *meter) follow(ctx context.Context) {
-	tick := time.NewTicker(meterEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			_ = m.look(false) // The next or the final reading reports the error.
-		}
-	}
-}
-
-// usage is what was used since newMeter.
-func (m *meter) usage() (Usage, error) {
-	if err := m.look(false); err != nil {
-		return Usage{}, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	total := Usage{During: time.Since(m.began), Processes: len(m.seen)}
-	for _, u := range m.seen {
-		total.CPU += u.now - u.before
-		total.Peak = max(total.Peak, u.peak)
-		if u.alive {
-			total.Memory = max(total.Memory, u.memory)
-		}
-	}
-	return total, nil
-}
-
 // measureIdle measures Usher while there is nothing to do.
 func (s *session) measureIdle(ctx context.Context) error {
-	m, err := newMeter()
+	u, err := newUsage()
 	if err != nil {
 		return err
 	}
@@ -137,27 +93,93 @@ func (s *session) measureIdle(ctx context.Context) error {
 		return context.Cause(ctx)
 	case <-time.After(idleTime):
 	}
-	s.footprint.Idle, err = m.usage()
+	rows, err := u.rows("idle", "no CloneSet yet")
+	s.footprint = append(s.footprint, rows...)
 	return err
 }
 
-// measureImage reads the sizes of what was installed.
-func (s *session) measureImage() error {
-	archive, err := os.Stat(s.kit.Usher)
-	if err != nil {
-		return err
-	}
-	pids, err := usherProcesses()
-	if err != nil {
-		return err
-	}
-	if len(pids) == 0 {
-		return fmt.Errorf("measure %s: it does not run", usherProgram)
-	}
-	program, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pids[0]))
-	if err != nil {
-		return err
-	}
-	s.footprint.Image, s.footprint.Program = archive.Size(), program.Size()
-	return nil
+// usage sums up what Usher's processes use.
+type usage struct {
+	began time.Time
+	mu    sync.Mutex
+	used  map[int]*processUse
+	alive []int
 }
+
+// processUse is what one process had used at the first reading and at the last.
+type processUse struct {
+	before, now  time.Duration
+	memory, peak int64
+}
+
+func newUsage() (*usage, error) {
+	u := &usage{began: time.Now(), used: map[int]*processUse{}}
+	err := u.read()
+	for _, p := range u.used {
+		p.before = p.now // Later processes have used nothing before.
+	}
+	return u, err
+}
+
+// read reads all processes.
+func (u *usage) read() (err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.alive, err = usherProcesses()
+	for _, pid := range u.alive {
+		table := process.Table{}
+		spent, errSpent := table.CPU(pid)
+		memory, errMemory := table.RSS(pid)
+		peak, errPeak := table.PeakRSS(pid)
+		if errSpent != nil || errMemory != nil || errPeak != nil {
+			continue // It has ended since.
+		}
+		if u.used[pid] == nil {
+			u.used[pid] = &processUse{}
+		}
+		p := u.used[pid]
+		p.now, p.memory, p.peak = spent, memory, peak
+	}
+	return err
+}
+
+// follow reads repeatedly until ctx ends.
+func (u *usage) follow(ctx context.Context) {
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_ = u.read() // The next or the final reading reports the error.
+		}
+	}
+}
+
+// rows are what was used since newUsage.
+func (u *usage) rows(when, what string) ([][]stage.Cell, error) {
+	err := u.read()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var cpu time.Duration
+	var memory, peak int64
+	for _, p := range u.used {
+		cpu, peak = cpu+p.now-p.before, max(peak, p.peak)
+	}
+	for _, pid := range u.alive {
+		if p := u.used[pid]; p != nil {
+			memory = max(memory, p.memory)
+		}
+	}
+	took := time.Since(u.began)
+	span := fmt.Sprintf("%s, over %s", what, seconds(took))
+	return [][]stage.Cell{
+		stage.Cells(when+": CPU of all replicas", fmt.Sprintf("%.1f %% of a processor", 100*cpu.Seconds()/took.Seconds()),
+			fmt.Sprintf("%s: %s of `/proc/PID/stat`, %d processes", span, seconds(cpu), len(u.used))),
+		stage.Cells(when+": memory of the replica with most", mebibytes(memory), span+": resident at the end, `/proc/PID/statm`"),
+		stage.Cells(when+": peak of the replica with most", mebibytes(peak), span+": `VmHWM` since its start"),
+	}, err
+}
+
+func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }

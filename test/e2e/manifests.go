@@ -5,7 +5,15 @@ package e2e
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/yaml"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
 // SetName is the name of a story's CloneSet and of its Registration.
@@ -60,41 +68,61 @@ spec:
   drain: {deadline: 5m, onDeadline: Block}
 `
 
-// newCloneSet is a manifest with documents merged into it.
-func newCloneSet(story Story, manifest string, documents []string) (*unstructured.Unstructured, error) {
-	return build(append([]string{manifest, names(story)}, documents...)...)
+// shapeOfSet tells a merge how lists are merged: those of a Pod by their merge keys, as
+// "kubectl patch" does. The API has the template as raw JSON.
+type shapeOfSet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		appsv1alpha1.CloneSetSpec `json:",inline"`
+		Template                  corev1.PodTemplateSpec `json:"template"`
+	} `json:"spec"`
 }
 
-// newRegistration is a manifest with documents merged into it.
-func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
-	return build(append(documents, names(story), fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
-		story.Registry, story.Name, max(story.Propagation, 0)))...)
-}
-
-func names(story Story) string {
-	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, SetName)
+// merge merges a YAML document into an object. A null removes.
+func merge(object map[string]any, document string, shape any) (map[string]any, error) {
+	var change map[string]any
+	if err := yaml.UnmarshalStrict([]byte(document), &change); err != nil {
+		return nil, fmt.Errorf("%w in\n%s", err, document)
+	}
+	return strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(object), change, shape)
 }
 
 // build merges documents.
-func build(documents ...string) (*unstructured.Unstructured, error) {
+func build(shape any, documents ...string) (*unstructured.Unstructured, error) {
 	object := map[string]any{}
 	for _, document := range documents {
 		var err error
-		if object, err = merge(object, document); err != nil {
+		if object, err = merge(object, document, shape); err != nil {
 			return nil, err
 		}
 	}
 	return &unstructured.Unstructured{Object: object}, nil
 }
 
-// registryObject is the Registry of a kind at an address on the node.
-func registryObject(kind Registry, address string) (*unstructured.Unstructured, error) {
+// newCloneSet is a manifest with documents merged into it.
+func newCloneSet(story Story, manifest string, documents []string) (*unstructured.Unstructured, error) {
+	return build(shapeOfSet{}, append([]string{manifest, names(story)}, documents...)...)
+}
+
+// newRegistration is a manifest with documents merged into it.
+func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
+	return build(usherv1alpha1.Registration{}, append(documents, names(story),
+		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}", story.Registry, story.Name, max(story.Propagation, 0)))...)
+}
+
+func names(story Story) string {
+	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, SetName)
+}
+
+// registryObject is the Registry of a kind.
+func registryObject(kind Registry) (*unstructured.Unstructured, error) {
 	spec := map[Registry]string{
 		Etcd:    "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",
 		OwnEtcd: "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",
 		Consul:  "consul: {address: %q}",
 		HAProxy: "haproxy: {addresses: [%q]}",
 	}[kind]
-	return build("{apiVersion: usher.dev/v1alpha1, kind: Registry}",
-		fmt.Sprintf("{metadata: {name: %s}, spec: {%s}}", kind, fmt.Sprintf(spec, address)))
+	return build(usherv1alpha1.Registry{}, fmt.Sprintf("{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: %s}, spec: {%s}}",
+		kind, fmt.Sprintf(spec, address(kind))))
 }

@@ -4,124 +4,155 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
-	"sync"
+	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster/progress"
+	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// playing is the state of a story on the display.
-const playing progress.State = "playing"
+const (
+	// playing is the state of a story on the display.
+	playing progress.State = "playing"
+	// parallel is how many stories play at once, except those that play alone.
+	parallel = 6
+	// restoreTime bounds a restore.
+	restoreTime = time.Minute
+)
 
-// playAll plays stories: first the concurrent ones, some at a time, then each of the
-// others alone. The outcomes are in the order of the stories.
-func (s *session) playAll(ctx context.Context, stories []Story, parallel int, tell progress.Sink) []Outcome {
-	outcomes := make([]Outcome, len(stories))
-	for _, story := range stories {
+// playMeasured plays the stories and measures Usher meanwhile and, if all stories are
+// played, before.
+func (s *session) playMeasured(ctx context.Context, o Options) ([]outcome, error) {
+	if err := s.measureImage(); err != nil {
+		return nil, err
+	}
+	if o.Run == nil {
+		if err := s.measureIdle(ctx); err != nil {
+			return nil, err
+		}
+	}
+	used, err := newUsage()
+	if err != nil {
+		return nil, err
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	go used.follow(following)
+	tell, end := stage.Display(o.Out)
+	outcomes := s.playAll(ctx, tell)
+	end()
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+	rows, err := used.rows("loaded", "the stories")
+	s.footprint = append(s.footprint, rows...)
+	return outcomes, err
+}
+
+// playAll plays the stories: first the concurrent ones, the longest first, and then each
+// of the others alone. The outcomes are in the order of the stories.
+func (s *session) playAll(ctx context.Context, tell progress.Sink) []outcome {
+	outcomes, order := make([]outcome, len(s.stories)), []int{}
+	for i, story := range s.stories {
+		order = append(order, i)
 		tell.Tell(progress.Event{Task: story.Name, State: progress.Waiting})
 	}
-	var sharing, alone sync.WaitGroup
-	places, shared := make(chan struct{}, parallel), make(chan struct{})
-	turn := shared
-	for _, i := range entryOrder(stories) {
-		places <- struct{}{}
-		in, group := entrance{free: sync.OnceFunc(func() { <-places })}, &sharing
-		if stories[i].Alone {
-			in.turn, in.next, group = turn, make(chan struct{}), &alone
-			turn = in.next
+	slices.SortStableFunc(order, func(a, b int) int { return int(s.stories[b].Takes - s.stories[a].Takes) })
+	var sharing errgroup.Group
+	sharing.SetLimit(parallel)
+	for _, alone := range []bool{false, true} {
+		for _, i := range order {
+			if s.stories[i].Alone != alone {
+				continue
+			}
+			sharing.Go(func() error {
+				outcomes[i] = s.play(ctx, s.stories[i], tell)
+				return nil
+			})
+			if alone {
+				_ = sharing.Wait() // They report no errors.
+			}
 		}
-		group.Go(func() {
-			defer in.leave()
-			outcomes[i] = s.play(ctx, stories[i], in, tell)
-		})
+		_ = sharing.Wait()
 	}
-	sharing.Wait()
-	close(shared)
-	alone.Wait()
 	return outcomes
 }
 
-func (s *session) play(ctx context.Context, story Story, in entrance, tell progress.Sink) Outcome {
-	began := time.Now()
-	scene := &Scene{ctx: ctx, session: s, story: story, in: in, tell: func(step string) {
-		tell.Tell(progress.Event{Task: story.Name, State: playing, Detail: step})
-	}}
+func (s *session) play(ctx context.Context, story Story, tell progress.Sink) outcome {
 	if cause := context.Cause(ctx); cause != nil {
 		return outcomeOf(story, traffic.Report{}, 0, cause)
 	}
+	began := time.Now()
+	scene := &Scene{ctx: ctx, session: s, story: story, tell: func(step string) {
+		tell.Tell(progress.Event{Task: story.Name, State: playing, Detail: step})
+	}}
 	failure := scene.perform()
 	var report traffic.Report
 	if scene.client != nil {
 		report = scene.client.Report()
 	}
-	o := outcomeOf(story, report, time.Since(began)-scene.waited, failure)
+	o := outcomeOf(story, report, time.Since(began), failure)
 	if failure != nil {
-		o.Failure += "\n" + scene.describe(ctx)
-		in.await()
-		if err := s.restore(ctx, story); err != nil {
-			o.Failure += "\n" + err.Error()
+		now, err := s.state(context.WithoutCancel(ctx), story.Name)
+		o.failure += fmt.Sprintf("\n%s", now)
+		if err := errors.Join(err, s.restore(ctx, story)); err != nil {
+			o.failure += "\n" + err.Error()
 		}
 	}
 	s.leaving.Go(func() { s.leave(ctx, story.Name) })
 	event := progress.Event{Task: story.Name, State: progress.Done, Detail: o.line()}
-	if o.Failure != "" {
+	if o.failure != "" {
 		event.State = progress.Failed
-		event.Detail = "FAILED: " + firstLine(o.Failure)
 	}
 	tell.Tell(event)
 	return o
 }
 
-// describe shows the state when a story failed.
-func (s *Scene) describe(ctx context.Context) string {
-	now, err := s.session.world.state(context.WithoutCancel(ctx), s.Namespace())
-	if err != nil {
-		return err.Error()
+// restore brings back what a failed story left stopped, so that the next stories do not
+// fail because of it.
+func (s *session) restore(ctx context.Context, story Story) error {
+	if !story.Alone {
+		return nil // It stopped nothing.
 	}
-	lines := []string{}
-	if now.Set != nil {
-		st := now.Set.Status
-		lines = append(lines, fmt.Sprintf("the set: %d Pods, %d available, %d updated of %d expected", st.Replicas, st.AvailableReplicas, st.UpdatedReplicas, st.ExpectedUpdatedReplicas))
-		for _, c := range st.Conditions {
-			lines = append(lines, fmt.Sprintf("  %s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
-		}
-	}
-	if now.Registration != nil {
-		st := now.Registration.Status
-		lines = append(lines, fmt.Sprintf("the Registration: %d Pods, %d registered, %d drain", st.Pods, st.Registered, st.Draining))
-		for _, c := range st.Conditions {
-			lines = append(lines, fmt.Sprintf("  %s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
-		}
-	}
-	for _, pod := range now.Pods {
-		lines = append(lines, describePod(&pod))
-	}
-	return strings.Join(lines, "\n")
+	ctx, cancel := context.WithTimeout(ctx, restoreTime)
+	defer cancel()
+	return errors.Join(s.Cluster.StartAPIServer(ctx), s.node.StartKubelet(ctx), s.freeLease(ctx))
 }
 
-func describePod(pod *corev1.Pod) string {
-	text := fmt.Sprintf("%s: %s, ready %t, deleted %t, finalizers %v, labels %v", pod.Name, pod.Status.Phase, PodReady(pod),
-		pod.DeletionTimestamp != nil, pod.Finalizers, pod.Labels)
-	for _, c := range pod.Status.ContainerStatuses {
-		text += fmt.Sprintf("\n  %s %s: ", c.Name, c.Image)
-		switch {
-		case c.State.Running != nil:
-			text += "runs"
-		case c.State.Waiting != nil:
-			text += "waits, " + c.State.Waiting.Reason
-		case c.State.Terminated != nil:
-			text += "ended, " + c.State.Terminated.Reason
-		}
-	}
-	return text
+// leave deletes a namespace while the next stories play: first its set, because a
+// namespace that is deleted with Pods in it is checked again only after half of their
+// grace period. Whatever remains at the end fails the run.
+func (s *session) leave(ctx context.Context, name string) {
+	_ = s.Kube.Delete(ctx, &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: SetName}})
+	_ = stage.Poll(ctx, patience, "the Pods of "+name+" to be gone", func(ctx context.Context) (bool, error) {
+		now, err := s.state(ctx, name)
+		return now.Set == nil && len(now.Pods) == 0, err
+	})
+	_ = s.Kube.Delete(context.WithoutCancel(ctx), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-func firstLine(text string) string {
-	line, _, _ := strings.Cut(text, "\n")
-	return line
+// awaitEmpty waits until all namespaces of stories are gone: nothing may be stuck on a
+// finalizer.
+func (s *session) awaitEmpty(ctx context.Context) error {
+	s.leaving.Wait()
+	for _, story := range s.stories {
+		err := stage.Poll(ctx, patience, "the end of namespace "+story.Name+" after its story", func(ctx context.Context) (bool, error) {
+			err := s.Kube.Get(ctx, client.ObjectKey{Name: story.Name}, &corev1.Namespace{})
+			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

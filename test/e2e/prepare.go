@@ -4,27 +4,29 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
+	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // kit is what the program inside needs and cannot get there without a network.
 type kit struct {
-	// Root is the checkout.
-	Root string
 	// Assets are the node's programs.
 	Assets realnode.Assets
 	// Usher and Programs are image archives: Usher's, and those of all other Pods.
@@ -46,72 +48,43 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 	if err != nil {
 		return err
 	}
-	k := kit{Root: root}
-	err = together(ctx,
-		// One at a time: apt-get locks its lists.
-		func(ctx context.Context) (err error) {
-			if k.Assets, err = realnode.GetAssets(ctx, tell); err != nil {
-				return err
-			}
-			return k.fetchRegistries(ctx, o.chosen(), tell)
-		},
-		func(ctx context.Context) error { return fetchTools(ctx, root, dir, tell) },
-		func(ctx context.Context) (err error) {
-			k.Usher, err = packUsher(ctx, root, dir, tell)
-			return err
-		},
-		func(ctx context.Context) (err error) {
-			k.Programs, err = images.Pack(ctx, root, dir, tell)
-			return err
-		},
-	)
-	if err != nil {
-		return err
-	}
-	return k.write(dir)
-}
-
-// together runs independent steps concurrently. The first error ends the others.
-func together(ctx context.Context, steps ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var all sync.WaitGroup
-	for _, step := range steps {
-		all.Go(func() {
-			if err := step(ctx); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	all.Wait()
-	return context.Cause(ctx)
-}
-
-func (k kit) write(dir string) error {
-	text, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, kitFile), text, 0o600)
-}
-
-func readKit(dir string) (kit, error) {
 	var k kit
-	text, err := os.ReadFile(filepath.Join(dir, kitFile))
-	if err != nil {
-		return k, fmt.Errorf("read what was prepared: %w", err)
+	steps, ctx := errgroup.WithContext(ctx)
+	steps.Go(func() (err error) {
+		// One at a time: apt-get locks its lists.
+		if k.Assets, err = realnode.GetAssets(ctx, tell); err != nil {
+			return err
+		}
+		return k.fetchRegistries(ctx, root, o.chosen(), tell)
+	})
+	steps.Go(func() error { return fetchTools(ctx, root, dir, tell) })
+	steps.Go(func() (err error) {
+		k.Usher, err = packUsher(ctx, root, dir, tell)
+		return err
+	})
+	steps.Go(func() (err error) {
+		k.Programs, err = images.Pack(ctx, root, dir, tell)
+		return err
+	})
+	if err := steps.Wait(); err != nil {
+		return err
 	}
-	return k, json.Unmarshal(text, &k)
+	return stage.Save(k, dir, kitFile)
 }
 
 // packUsher builds Usher's image with the tool that also builds the released one.
 func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (string, error) {
 	const task = "image usher"
-	image, err := usherImage(root)
+	// The manifests that a user applies name the image.
+	manifests, err := os.ReadFile(filepath.Join(root, "dist", "install.yaml"))
 	if err != nil {
 		return "", err
 	}
-	name, version, _ := strings.Cut(image, ":")
+	image := regexp.MustCompile(`\bimage: "?([^:"\s]+):([^"\s]+)`).FindSubmatch(manifests)
+	if image == nil {
+		return "", errors.New("dist/install.yaml has no image")
+	}
+	name, version := string(image[1]), string(image[2])
 	tool := filepath.Join(dir, "bin", "image")
 	program := checkout.Program{Name: "build image tool", Module: filepath.Join(root, "tools", "image"), Pkg: ".", Out: tool}
 	if err := program.Compile(ctx, tell); err != nil {
@@ -132,4 +105,55 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	}
 	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "packed"})
 	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), nil
+}
+
+// fetchTools builds the programs that the documents' commands need from their Go modules, which takes minutes the first time, and
+// puts them into a directory.
+func fetchTools(ctx context.Context, root, dir string, tell progress.Sink) error {
+	const task = "helm, kubectl"
+	tell.Tell(progress.Event{Task: task, State: progress.Compiling})
+	if err := os.MkdirAll(toolsIn(dir), 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"helm", "kubectl"} {
+		cmd := exec.CommandContext(ctx, "go", "tool", "-n", name)
+		cmd.Dir, cmd.WaitDelay = filepath.Join(root, "tools", "chart"), stopGrace
+		out, err := cmd.Output()
+		if err == nil {
+			err = os.Symlink(strings.TrimSpace(string(out)), filepath.Join(toolsIn(dir), name))
+		}
+		if err != nil {
+			tell.Tell(progress.Event{Task: task, State: progress.Failed})
+			var exit *exec.ExitError
+			if errors.As(err, &exit) {
+				err = fmt.Errorf("%w\n%s", err, exit.Stderr)
+			}
+			return fmt.Errorf("build %s: %w", name, err)
+		}
+	}
+	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "built"})
+	return nil
+}
+
+func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
+
+// fetchRegistries gets the registry servers that the stories need.
+func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story, tell progress.Sink) (err error) {
+	if uses(stories, Consul) {
+		tell.Tell(progress.Event{Task: "consul", State: progress.Checking})
+		k.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(root, "test", "registries", "consul", "server"),
+			"github.com/hashicorp/consul", "about ten minutes on two cores")
+		if err != nil {
+			return err
+		}
+		tell.Tell(progress.Event{Task: "consul", State: progress.Done, Detail: "built"})
+	}
+	if uses(stories, HAProxy) {
+		tell.Tell(progress.Event{Task: "haproxy", State: progress.Checking})
+		if k.HAProxy, err = fetch.DebianProgram(ctx, "haproxy"); err != nil {
+			return err
+		}
+		tell.Tell(progress.Event{Task: "haproxy", State: progress.Done, Detail: "unpacked"})
+	}
+	return nil
 }

@@ -16,10 +16,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -34,32 +36,12 @@ const (
 
 	// registryTime bounds the start of a registry.
 	registryTime = time.Minute
+	etcdPrefix   = "services"
 )
 
 // uses reports whether a registry is needed.
 func uses(stories []Story, kind Registry) bool {
 	return slices.ContainsFunc(stories, func(s Story) bool { return s.Registry == kind })
-}
-
-// fetchRegistries gets the registry servers that the stories need.
-func (k *kit) fetchRegistries(ctx context.Context, stories []Story, tell progress.Sink) (err error) {
-	if uses(stories, Consul) {
-		tell.Tell(progress.Event{Task: "consul", State: progress.Checking})
-		k.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(k.Root, "test", "registries", "consul", "server"),
-			"github.com/hashicorp/consul", "about ten minutes on two cores")
-		if err != nil {
-			return err
-		}
-		tell.Tell(progress.Event{Task: "consul", State: progress.Done, Detail: "built"})
-	}
-	if uses(stories, HAProxy) {
-		tell.Tell(progress.Event{Task: "haproxy", State: progress.Checking})
-		if k.HAProxy, err = fetch.DebianProgram(ctx, "haproxy"); err != nil {
-			return err
-		}
-		tell.Tell(progress.Event{Task: "haproxy", State: progress.Done, Detail: "unpacked"})
-	}
-	return nil
 }
 
 // address is where Usher finds a registry.
@@ -83,7 +65,7 @@ func (s *session) source(story Story) traffic.Source {
 	case HAProxy:
 		return traffic.Fixed(net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(s.front(story))))
 	default:
-		return traffic.Etcd{Client: s.etcds[story.Registry].client, Prefix: etcdPrefix, Service: story.Name}
+		return traffic.Etcd{Client: s.etcds[story.Registry].Client, Prefix: etcdPrefix, Service: story.Name}
 	}
 }
 
@@ -92,23 +74,39 @@ func (s *session) front(story Story) int {
 	return frontPort + slices.IndexFunc(s.stories, func(other Story) bool { return other.Name == story.Name })
 }
 
-// startRegistries starts those that the stories need. They listen on the node's
-// address, where Pods and callers reach them.
-func (s *session) startRegistries(ctx context.Context, tell progress.Sink) error {
-	for _, r := range []struct {
-		kind  Registry
-		start func(context.Context) error
-	}{{Etcd, s.startEtcd(Etcd)}, {OwnEtcd, s.startEtcd(OwnEtcd)}, {Consul, s.startConsul}, {HAProxy, s.startHAProxy}} {
-		if r.kind != Etcd && !uses(s.stories, r.kind) {
-			continue
+// registries are those that the stories need, and etcd.
+func (s *session) registries() []Registry {
+	list := []Registry{Etcd}
+	for _, kind := range []Registry{OwnEtcd, Consul, HAProxy} {
+		if uses(s.stories, kind) {
+			list = append(list, kind)
 		}
-		task := "registry " + string(r.kind)
-		tell.Tell(progress.Event{Task: task, State: progress.Starting})
-		if err := r.start(ctx); err != nil {
-			tell.Tell(progress.Event{Task: task, State: progress.Failed})
-			return fmt.Errorf("the registry %s: %w", r.kind, err)
+	}
+	return list
+}
+
+// startRegistries starts the registries. They listen on the node's address, where Pods
+// and callers reach them.
+func (s *session) startRegistries(ctx context.Context, _ *stage.Stage) (err error) {
+	for _, kind := range s.registries() {
+		task := "registry " + string(kind)
+		s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
+		switch kind {
+		case Consul:
+			err = s.startConsul(ctx)
+		case HAProxy:
+			err = s.startHAProxy(ctx)
+		default:
+			port := portOf(kind)
+			s.etcds[kind], err = s.StartEtcd(ctx, string(kind), cluster.EtcdOptions{
+				Port: port, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", port)},
+			})
 		}
-		tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + address(r.kind)})
+		if err != nil {
+			s.Tell.Tell(progress.Event{Task: task, State: progress.Failed})
+			return fmt.Errorf("the registry %s: %w", kind, err)
+		}
+		s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + address(kind)})
 	}
 	return nil
 }
@@ -125,7 +123,7 @@ func (s *session) startConsul(ctx context.Context) error {
 	return s.spawn(ctx, process.Spec{
 		Name: string(Consul), Path: s.kit.Consul,
 		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-bind=" + realnode.NodeAddress,
-			"-client=0.0.0.0", "-data-dir=" + s.path("consul"), "-hcl=" + string(config)},
+			"-client=0.0.0.0", "-data-dir=" + s.Path("consul"), "-hcl=" + string(config)},
 	}, func(ctx context.Context) error {
 		return ask(ctx, address(Consul)+"/v1/catalog/nodes?consistent", realnode.NodeAddress)
 	})
@@ -170,7 +168,7 @@ func (s *session) startHAProxy(ctx context.Context) error {
 			config += fmt.Sprintf("frontend %[1]s-callers\n  bind 0.0.0.0:%[2]d\n  default_backend %[1]s\nbackend %[1]s\n", story.Name, s.front(story))
 		}
 	}
-	file := s.path("haproxy.cfg")
+	file := s.Path("haproxy.cfg")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}
@@ -189,24 +187,17 @@ func (s *session) startHAProxy(ctx context.Context) error {
 
 // spawn starts a server that lives as long as the stage.
 func (s *session) spawn(ctx context.Context, spec process.Spec, ready func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, registryTime)
-	defer cancel()
-	spec.Log = s.path("logs", spec.Name+".log")
-	p, err := s.spawner.Start(spec)
+	spec.Log = s.Path("logs", spec.Name+".log")
+	p, err := s.Spawn(spec)
 	if err != nil {
 		return err
 	}
-	for {
-		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
+	return stage.Poll(ctx, registryTime, spec.Name+", whose log is "+spec.Log, func(ctx context.Context) (bool, error) {
 		select {
 		case <-p.Done():
-			return p.ExitError()
-		case <-ctx.Done():
-			return fmt.Errorf("it is not ready after %s: %w; its log is %s", registryTime, err, spec.Log)
-		case <-time.After(lookAgain):
+			return false, p.ExitError()
+		default:
+			return ready(ctx) == nil, nil
 		}
-	}
+	})
 }

@@ -9,16 +9,17 @@ import (
 	"runtime"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/cluster/realnode"
+	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
 const (
+	// rate is the number of requests per second in each story.
+	rate = 100
 	// patience bounds every wait of a story.
 	patience = 2 * time.Minute
 	// lookAgain is how often a condition is checked in addition to cluster events, for
@@ -39,10 +40,6 @@ type Scene struct {
 	session *session
 	story   Story
 	tell    func(step string)
-	// in controls when the story starts; waited is how long a story that plays alone
-	// has waited for its turn.
-	in     entrance
-	waited time.Duration
 
 	set         *unstructured.Unstructured // as last requested
 	generation  int64
@@ -96,7 +93,7 @@ func (s *Scene) Context() context.Context { return s.ctx }
 func (s *Scene) Namespace() string { return s.story.Name }
 
 // Kube is the administrator's client.
-func (s *Scene) Kube() client.Client { return s.session.kube }
+func (s *Scene) Kube() client.Client { return s.session.Kube }
 
 // Node is the node.
 func (s *Scene) Node() *realnode.Node { return s.session.node }
@@ -106,7 +103,7 @@ func (s *Scene) Generation() int64 { return s.generation }
 
 // State returns the present state.
 func (s *Scene) State() State {
-	now, err := s.session.world.state(s.ctx, s.Namespace())
+	now, err := s.session.state(s.ctx, s.Namespace())
 	s.Check(err)
 	return now
 }
@@ -121,7 +118,7 @@ func (s *Scene) Await(what string, look func(State) string) State {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
-		news := s.session.world.next()
+		news := s.session.news.Next()
 		now := s.State()
 		wrong := look(now)
 		if wrong == "" {
@@ -183,7 +180,7 @@ func (s *Scene) OpenManifest(set, registration string, documents ...string) {
 
 func (s *Scene) open(set string, registration, documents []string) {
 	s.Step("open")
-	s.makeNamespace()
+	s.Check(stage.OpenNamespace(s.ctx, s.Kube(), s.Namespace()))
 	made, err := newRegistration(s.story, registration)
 	s.Check(err)
 	s.apply(made)
@@ -202,21 +199,6 @@ func (s *Scene) open(set string, registration, documents []string) {
 		}
 		return ""
 	})
-	s.awaitTurn()
-}
-
-// awaitTurn waits with a set at rest until a story that plays alone may start. Callers
-// send requests meanwhile: the outages of earlier stories must not cost it any.
-func (s *Scene) awaitTurn() {
-	if !s.story.Alone {
-		return
-	}
-	s.Step("waits for its turn")
-	began := time.Now()
-	s.in.free()
-	s.in.await()
-	s.waited = time.Since(began)
-	s.Settle()
 }
 
 // Pause waits for a time that is part of the story.
@@ -228,19 +210,6 @@ func (s *Scene) Pause(d time.Duration) {
 	}
 }
 
-func (s *Scene) makeNamespace() {
-	s.Check(s.session.kube.Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace()}}))
-	account := client.ObjectKey{Namespace: s.Namespace(), Name: "default"}
-	s.Await("the namespace's service account", func(State) string {
-		err := s.session.kube.Get(s.ctx, account, &corev1.ServiceAccount{})
-		s.Check(client.IgnoreNotFound(err))
-		if err != nil {
-			return "it is not there"
-		}
-		return ""
-	})
-}
-
 // call starts the callers.
 func (s *Scene) call() {
 	var err error
@@ -250,7 +219,7 @@ func (s *Scene) call() {
 		part = defaultPropagation / 8
 	}
 	s.client, err = traffic.New(traffic.Options{
-		Source: s.session.source(s.story), Rate: s.session.rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
+		Source: s.session.source(s.story), Rate: rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
 		Timeout: late,
 	})
 	s.Check(err)

@@ -7,17 +7,24 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster/progress"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 const (
@@ -26,69 +33,112 @@ const (
 	usherDeployment = "usher"
 	usherLease      = "usher.usher.dev"
 	usherProgram    = "/usr/local/bin/usher"
+
+	// readyTime is how long Usher may take from the install command to ready.
+	readyTime = 10 * time.Second
+
+	// stranger holds the lease of Usher's leader for longer than a story, and does
+	// nothing.
+	stranger              = "usher-e2e"
+	strangerSeconds int32 = 3600
 )
 
-// readManifests reads what a user applies.
-func readManifests(root string) ([]*unstructured.Unstructured, error) {
-	file, err := os.Open(filepath.Join(root, "dist", "install.yaml"))
-	if err != nil {
-		return nil, err
+// installUsher installs Usher as users do, with the commands of docs/install.md: first
+// with Helm, to see that it comes up and can be removed, and then without Helm for the
+// stories.
+func (s *session) installUsher(ctx context.Context, _ *stage.Stage) error {
+	for _, step := range []func() error{
+		func() error { return s.install(ctx, "helm install") },
+		func() error { return s.uninstall(ctx, "helm uninstall") },
+		func() error { return s.install(ctx, "kubectl apply") },
+	} {
+		if err := step(); err != nil {
+			return fmt.Errorf("install Usher: %w", err)
+		}
 	}
-	defer func() { _ = file.Close() }()
-	objects, err := checkout.ReadObjects(file)
-	if err != nil {
-		return nil, fmt.Errorf("read dist/install.yaml: %w", err)
-	}
-	return objects, nil
+	return nil
 }
 
-// usherImage is the image in the manifests.
-func usherImage(root string) (string, error) {
-	objects, err := readManifests(root)
+// install follows a step of the document and waits until Usher is ready.
+func (s *session) install(ctx context.Context, way string) error {
+	task := "Usher, " + way
+	s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
+	began := time.Now()
+	err := s.follow(ctx, way)
+	if err == nil {
+		err = s.awaitUsher(ctx, began, readyTime)
+	}
 	if err != nil {
-		return "", err
+		s.Tell.Tell(progress.Event{Task: task, State: progress.Failed})
+		return fmt.Errorf("%s: %w", way, err)
 	}
-	for _, object := range objects {
-		containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
-		if object.GetKind() != "Deployment" || len(containers) == 0 {
-			continue
-		}
-		fields, _ := containers[0].(map[string]any)
-		if image, ok := fields["image"].(string); ok {
-			return image, nil
-		}
+	took := time.Since(began)
+	s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: fmt.Sprintf("two replicas are ready and one leads %s after the command", seconds(took))})
+	return s.measureInstallation(ctx, way, took)
+}
+
+// uninstall follows a step of the document and waits until Usher has ended. Usher's
+// roles are deleted before it ends, so it cannot release its lease, and the next
+// installation would have to wait until the lease expires. The lease is therefore
+// deleted too, as on a cluster that has never had Usher.
+func (s *session) uninstall(ctx context.Context, way string) error {
+	if err := s.follow(ctx, way); err != nil {
+		return err
 	}
-	return "", errors.New("dist/install.yaml has no Deployment with an image")
+	err := stage.Poll(ctx, patience, "the end of Usher's processes after "+way, func(context.Context) (bool, error) {
+		left, err := usherProcesses()
+		return len(left) == 0, err
+	})
+	if err != nil {
+		return err
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherLease}}
+	return client.IgnoreNotFound(s.Kube.Delete(ctx, lease))
+}
+
+// follow runs the commands of a step of docs/install.md.
+func (s *session) follow(ctx context.Context, step string) error {
+	script, err := checkout.DocumentedStep(s.Root, "install.md", step)
+	if err != nil {
+		return err
+	}
+	home := s.Path("home")
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir, cmd.WaitDelay = s.Root, stopGrace
+	cmd.Env = append(os.Environ(), "PATH="+toolsIn(s.Dir)+":"+os.Getenv("PATH"), "KUBECONFIG="+s.node.Kubeconfig(), "HOME="+home,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n$ %s\n%s", step, err, strings.TrimSpace(script), out)
+	}
+	return nil
 }
 
 // awaitUsher waits until all replicas are ready and one has become leader since a time.
-func (s *session) awaitUsher(ctx context.Context, since time.Time) error {
-	for {
-		wrong := s.usherWrong(ctx, since)
-		if wrong == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for Usher: %w (%w)", wrong, context.Cause(ctx))
-		case <-time.After(lookAgain):
-		}
+func (s *session) awaitUsher(ctx context.Context, since time.Time, limit time.Duration) error {
+	var wrong error
+	err := stage.Poll(ctx, limit, "two replicas of Usher of which one leads", func(ctx context.Context) (bool, error) {
+		wrong = s.usherWrong(ctx, since)
+		return wrong == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, wrong)
 	}
+	return nil
 }
 
 func (s *session) usherWrong(ctx context.Context, since time.Time) error {
 	deployment, lease := &appsv1.Deployment{}, &coordinationv1.Lease{}
-	if err := s.kube.Get(ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherDeployment}, deployment); err != nil {
+	if err := s.Kube.Get(ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherDeployment}, deployment); err != nil {
 		return err
 	}
 	status, want := deployment.Status, *deployment.Spec.Replicas
 	if status.ObservedGeneration < deployment.Generation || status.ReadyReplicas != want || status.UpdatedReplicas != want || status.Replicas != want {
 		return fmt.Errorf("%d of %d replicas are ready, %d are of the newest version", status.ReadyReplicas, want, status.UpdatedReplicas)
 	}
-	if err := s.kube.Get(ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherLease}, lease); err != nil {
+	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil {
 		return err
 	}
-	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
+	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
 		return errors.New("nobody holds its lease")
 	}
 	if renewed := lease.Spec.RenewTime; renewed == nil || renewed.Time.Before(since) {
@@ -98,68 +148,103 @@ func (s *session) usherWrong(ctx context.Context, since time.Time) error {
 }
 
 // usherProcesses are the process ids of Usher on the node.
-func usherProcesses() ([]int, error) {
+func usherProcesses() (found []int, err error) {
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
-	if err != nil {
-		return nil, err
-	}
-	var found []int
 	for _, link := range links {
-		program, err := os.Readlink(link)
-		if err != nil || program != usherProgram {
-			continue // It has ended, or is another program.
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, pid)
-	}
-	return found, nil
-}
-
-// killUsher kills every process of Usher on the node.
-func killUsher() error {
-	found, err := usherProcesses()
-	if err != nil {
-		return err
-	}
-	for _, pid := range found {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			return fmt.Errorf("kill Usher: %w", err)
+		program, gone := os.Readlink(link)
+		if pid, failed := strconv.Atoi(filepath.Base(filepath.Dir(link))); gone == nil && failed == nil && program == usherProgram {
+			found = append(found, pid)
 		}
 	}
-	if len(found) == 0 {
-		return errors.New("kill Usher: it does not run")
-	}
-	return nil
+	return found, err
 }
 
 // KillUsher kills all replicas of Usher with SIGKILL. The kubelet restarts them, and
 // one leads when the dead leader's lease has expired, after 15 seconds.
 func (s *Scene) KillUsher() {
 	s.Step("kill Usher")
-	s.Check(killUsher())
+	found, err := usherProcesses()
+	s.Check(err)
+	if len(found) == 0 {
+		s.Fatalf("kill Usher: it does not run")
+	}
+	for _, pid := range found {
+		s.Check(syscall.Kill(pid, syscall.SIGKILL))
+	}
 }
 
 // RestartUsher replaces Usher's replicas with new ones, as an upgrade does.
 func (s *Scene) RestartUsher() {
 	s.Step("restart Usher")
-	deployment := &appsv1.Deployment{}
-	s.Check(s.session.kube.Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherDeployment}, deployment))
-	before := deployment.DeepCopy()
-	if deployment.Spec.Template.Annotations == nil {
-		deployment.Spec.Template.Annotations = map[string]string{}
-	}
-	deployment.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"] = time.Now().Format(time.RFC3339Nano)
-	s.Check(s.session.kube.Patch(s.ctx, deployment, client.MergeFrom(before)))
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
+	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
+	s.Check(s.Kube().Patch(s.ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 // AwaitUsher waits until all replicas of Usher are ready again, and one has become
 // leader since a time.
 func (s *Scene) AwaitUsher(since time.Time) {
 	s.Step("await Usher")
-	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, fmt.Errorf("after %s", patience))
-	defer cancel()
-	s.Check(s.session.awaitUsher(ctx, since))
+	s.Check(s.session.awaitUsher(s.ctx, since, patience))
+}
+
+// DeposeUsher gives the lease of Usher's leader to an inactive holder, and returns when
+// the leader has noticed: its replica restarts, and nobody leads until ElectUsher.
+func (s *Scene) DeposeUsher() {
+	s.Step("Usher has no leader")
+	before := s.usherRestarts()
+	now := metav1.NowMicro()
+	s.Check(s.session.writeLease(s.ctx, coordinationv1.LeaseSpec{
+		HolderIdentity: ptr.To(stranger), LeaseDurationSeconds: ptr.To(strangerSeconds), AcquireTime: &now, RenewTime: &now,
+	}))
+	s.Await("the leader to restart", func(State) string {
+		if now := s.usherRestarts(); now <= before {
+			return "no replica of Usher has"
+		}
+		return ""
+	})
+}
+
+// ElectUsher frees the lease and waits until Usher has a leader.
+func (s *Scene) ElectUsher() {
+	began := time.Now()
+	s.Check(s.session.freeLease(s.ctx))
+	s.AwaitUsher(began)
+}
+
+func leaseKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: usherNamespace, Name: usherLease}
+}
+
+// freeLease takes the lease from the stranger, if that holds it.
+func (s *session) freeLease(ctx context.Context) error {
+	lease := &coordinationv1.Lease{}
+	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil || ptr.Deref(lease.Spec.HolderIdentity, "") != stranger {
+		return err
+	}
+	return s.writeLease(ctx, coordinationv1.LeaseSpec{HolderIdentity: ptr.To(""), LeaseDurationSeconds: ptr.To[int32](1)})
+}
+
+// writeLease writes the lease regardless of concurrent writes: a leader renews it every
+// two seconds.
+func (s *session) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec) error {
+	lease := &coordinationv1.Lease{}
+	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil {
+		return err
+	}
+	before := lease.DeepCopy()
+	spec.LeaseTransitions = lease.Spec.LeaseTransitions
+	lease.Spec = spec
+	return s.Kube.Patch(ctx, lease, client.MergeFrom(before))
+}
+
+// usherRestarts counts the restarts of all of Usher's replicas.
+func (s *Scene) usherRestarts() int32 {
+	pods := &corev1.PodList{}
+	s.Check(s.Kube().List(s.ctx, pods, client.InNamespace(usherNamespace)))
+	var n int32
+	for _, pod := range pods.Items {
+		n += Restarts(&pod)
+	}
+	return n
 }

@@ -56,8 +56,9 @@ type Step func(context.Context, *Stage) error
 
 // Run is one run of a program on a stage.
 type Run struct {
-	// Name starts the names of temporary directories.
-	Name string
+	// Name starts the name of the temporary directory of the run. If Dir is set, that is
+	// used instead, and left to who made it.
+	Name, Dir string
 	// Out receives the output, Getenv reads the environment.
 	Out    *os.File
 	Getenv func(string) string
@@ -78,9 +79,11 @@ func (r Run) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", r.Name+"-")
-	if err != nil {
-		return fmt.Errorf("make a directory for the run: %w", err)
+	dir := r.Dir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", r.Name+"-"); err != nil {
+			return fmt.Errorf("make a directory for the run: %w", err)
+		}
 	}
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -94,7 +97,10 @@ func (r Run) Run(ctx context.Context) error {
 	if closeErr := s.close(ctx); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
 	}
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case r.Dir != "":
+		return err
+	case err != nil && ctx.Err() == nil:
 		return fmt.Errorf("%w\n\nAll logs are kept in %s", err, dir)
 	}
 	return errors.Join(err, os.RemoveAll(dir))
@@ -229,6 +235,9 @@ func (s *Stage) StartUsher(args ...string) error {
 	}()
 	return nil
 }
+
+// Spawn starts another process that lives as long as the stage.
+func (s *Stage) Spawn(spec process.Spec) (*process.Process, error) { return s.spawner.Start(spec) }
 
 // UsherLog is the path of Usher's log.
 func (s *Stage) UsherLog() string { return s.Path("logs", "usher.log") }

@@ -10,8 +10,8 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-func oneContainer() e2e.Story {
-	return e2e.Story{
+var containers = []e2e.Story{
+	{
 		Name:  "in-place-one-of-several",
 		About: "a new image of one container of three in place, and of another one: each time the others run on",
 		Takes: 40 * time.Second,
@@ -26,7 +26,7 @@ func oneContainer() e2e.Story {
 			s.Change(`spec: {template: {spec: {containers: [{name: helper, image: "usher.test/web:v2"}]}}}`)
 			onlyRestarted(s, before, "main", "helper")
 		},
-	}
+	},
 }
 
 // onlyRestarted waits until everything is settled, and checks that the Pods are the

@@ -8,28 +8,25 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-func forcedPods() e2e.Story {
-	return e2e.Story{
-		Name:  "forced-pods",
-		About: "kubectl delete pod --force, three times: the container ends at once",
-		Loss:  e2e.LossMeasured,
+var forced = []e2e.Story{
+	{
+		Name:    "forced-pods",
+		About:   "kubectl delete pod --force, three times: the container ends at once",
+		MayLose: true,
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			deleteByForce(s)
 		},
-	}
-}
-
-func forcedPodsPreStop() e2e.Story {
-	return e2e.Story{
-		Name:  "forced-pods-prestop",
-		About: "the same with a preStop sleep of 4 s, of which the kubelet grants 1 s",
-		Loss:  e2e.LossMeasured,
+	},
+	{
+		Name:    "forced-pods-prestop",
+		About:   "the same with a preStop sleep of 4 s, of which the kubelet grants 1 s",
+		MayLose: true,
 		Play: func(s *e2e.Scene) {
 			s.Open(preStop(4))
 			deleteByForce(s)
 		},
-	}
+	},
 }
 
 // deleteByForce force-deletes every Pod, each after the previous one has been replaced.

@@ -24,8 +24,8 @@ const (
 // coldTime is how long each new Pod is kept waiting.
 const coldTime = 2 * time.Second
 
-func twoPreNormal() e2e.Story {
-	return e2e.Story{
+var joining = []e2e.Story{
+	{
 		Name:  "prenormal-two",
 		About: "new Pods wait for two labels, of Usher and of somebody else; until then no old one goes",
 		Play: func(s *e2e.Scene) {
@@ -48,7 +48,7 @@ func twoPreNormal() e2e.Story {
 				want(s, old.Pod(pod.Name) == nil, "%s to be gone", pod.Name)
 			}
 		},
-	}
+	},
 }
 
 // notCold returns what is missing until there are that many Pods, all Normal except one

@@ -8,8 +8,8 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-func kubeletRestart() e2e.Story {
-	return e2e.Story{
+var nodes = []e2e.Story{
+	{
 		Name:  "kubelet-restart",
 		About: "the kubelet is away for 5 s in the middle of an update in place, too short for the node to be lost",
 		Alone: true,
@@ -27,14 +27,8 @@ func kubeletRestart() e2e.Story {
 			wantVersion(s, after, "v2")
 			wantSamePods(s, before, after, 1)
 		},
-	}
-}
-
-// noInstance is why a request is lost while nothing is registered.
-const noInstance = "the caller knew no instance"
-
-func nodeLost() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "node-lost",
 		About: "the only node is lost in the middle of an update in place, scaled in meanwhile, and back: half of its Pods stay in the registry",
 		Alone: true,
@@ -58,8 +52,11 @@ func nodeLost() e2e.Story {
 			s.Check(s.Node().StartKubelet(s.Context()))
 			wantVersion(s, s.Settle(), "v2")
 		},
-	}
+	},
 }
+
+// noInstance is why a request is lost while nothing is registered.
+const noInstance = "the caller knew no instance"
 
 func tooMany(now e2e.State, registered int32) string {
 	if n := now.Registration.Status.Registered; n > registered {

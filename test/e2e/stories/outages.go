@@ -20,8 +20,8 @@ const (
 	registryOutage = 15 * time.Second
 )
 
-func usherKilled() e2e.Story {
-	return e2e.Story{
+var outages = []e2e.Story{
+	{
 		Name:  "usher-killed",
 		About: "all of Usher is killed in the middle of an update in place; nobody leads for 15 s",
 		Alone: true,
@@ -34,11 +34,8 @@ func usherKilled() e2e.Story {
 			s.AwaitUsher(killed)
 			wantVersion(s, s.Settle(), "v2")
 		},
-	}
-}
-
-func usherUpgraded() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "usher-upgraded",
 		About: "Usher's replicas are replaced in the middle of an update in place and of scaling in",
 		Alone: true,
@@ -52,11 +49,8 @@ func usherUpgraded() e2e.Story {
 			s.AwaitUsher(asked)
 			wantVersion(s, s.Settle(), "v2")
 		},
-	}
-}
-
-func registryDown() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "registry-down",
 		About: "etcd is killed in the middle of an update in place and back after 15 s: no Pod is touched while nobody can know what it lists",
 		// Nobody else needs it.
@@ -87,11 +81,8 @@ func registryDown() e2e.Story {
 			s.StartEtcd()
 			wantVersion(s, s.Settle(), "v2")
 		},
-	}
-}
-
-func apiServerDown() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "apiserver-down",
 		About: "the API server is killed in the middle of an update in place and is back after 5 s",
 		Alone: true,
@@ -107,11 +98,8 @@ func apiServerDown() e2e.Story {
 			s.Step("the API server is back")
 			wantVersion(s, s.Settle(), "v2")
 		},
-	}
-}
-
-func usherLeaderless() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "usher-leaderless",
 		About: "Usher's leader loses its lease in the middle of an update in place, nobody leads for a while, and meanwhile a newer image is asked for",
 		Alone: true,
@@ -133,5 +121,5 @@ func usherLeaderless() e2e.Story {
 			wantVersion(s, after, "v3")
 			want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
 		},
-	}
+	},
 }

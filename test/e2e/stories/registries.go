@@ -20,18 +20,15 @@ func update(s *e2e.Scene) {
 	s.Settle()
 }
 
-func consulUpdate() e2e.Story {
-	return e2e.Story{
+var registries = []e2e.Story{
+	{
 		Name:     "registry-consul",
 		About:    "callers that ask Consul: an update in place, out and in",
 		Takes:    30 * time.Second,
 		Registry: e2e.Consul,
 		Play:     update,
-	}
-}
-
-func haproxyUpdate() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:     "registry-haproxy",
 		About:    "callers behind HAProxy: an update in place, out and in",
 		Takes:    25 * time.Second,
@@ -39,5 +36,5 @@ func haproxyUpdate() e2e.Story {
 		// HAProxy itself knows when the last request is over.
 		Propagation: -1,
 		Play:        update,
-	}
+	},
 }

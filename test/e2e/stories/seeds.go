@@ -30,8 +30,8 @@ func seedImage(s *e2e.Scene, version string) {
 	s.Change(`spec: {template: {spec: {containers: [{name: main, image: ` + images.PulledWeb + ":" + version + `}]}}}`)
 }
 
-func seedHooks() e2e.Story {
-	return e2e.Story{
+var seeds = []e2e.Story{
+	{
 		Name:  "seed-hooks",
 		About: "the CloneSet of OpenKruise's article “CloneSet Lifecycle”: created, scaled out, updated in place, scaled in",
 		Takes: 45 * time.Second,
@@ -47,7 +47,21 @@ func seedHooks() e2e.Story {
 			s.Settle()
 		},
 		Propagation: seedPropagation,
-	}
+	},
+	{
+		Name:        "seed-prenormal",
+		About:       "the CloneSet of OpenKruise's proposal “PreNormal Hook”: recreated, scaled out and in; it asks for no hook before a Pod goes",
+		MayLose:     true,
+		Propagation: seedPropagation,
+		Play:        func(s *e2e.Scene) { preNormal(s, "seed3") },
+	},
+	{
+		Name:        "seed-prenormal-drain",
+		About:       "the same with a preDelete hook beside it",
+		Takes:       30 * time.Second,
+		Propagation: seedPropagation,
+		Play:        func(s *e2e.Scene) { preNormal(s, "seed3-predelete") },
+	},
 }
 
 // preNormal plays the life of a set whose Pods join behind a hook.
@@ -59,24 +73,4 @@ func preNormal(s *e2e.Scene, name string) {
 	s.Settle()
 	s.Scale(3)
 	s.Settle()
-}
-
-func seedPreNormal() e2e.Story {
-	return e2e.Story{
-		Name:        "seed-prenormal",
-		About:       "the CloneSet of OpenKruise's proposal “PreNormal Hook”: recreated, scaled out and in; it asks for no hook before a Pod goes",
-		Loss:        e2e.LossMeasured,
-		Propagation: seedPropagation,
-		Play:        func(s *e2e.Scene) { preNormal(s, "seed3") },
-	}
-}
-
-func seedPreNormalDrain() e2e.Story {
-	return e2e.Story{
-		Name:        "seed-prenormal-drain",
-		About:       "the same with a preDelete hook beside it",
-		Takes:       30 * time.Second,
-		Propagation: seedPropagation,
-		Play:        func(s *e2e.Scene) { preNormal(s, "seed3-predelete") },
-	}
 }

@@ -5,20 +5,14 @@ package stories
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/usher-dev/usher/test/e2e"
 )
 
 // All returns the stories in the order of the report.
 func All() []e2e.Story {
-	return []e2e.Story{
-		seedHooks(), seedPreNormal(), seedPreNormalDrain(), twoPreNormal(),
-		inPlaceImage(), inPlaceMetadata(), inPlaceResources(), inPlaceSidecar(), oneContainer(), recreate(), rollback(), scale(),
-		missingImage(), crashLoop(), ignoresTerm(), slowPreStop(),
-		deletedPods(), deletedPodsPreStop(), forcedPods(), forcedPodsPreStop(), claims(),
-		consulUpdate(), haproxyUpdate(),
-		usherKilled(), usherUpgraded(), usherLeaderless(), registryDown(), apiServerDown(), kubeletRestart(), nodeLost(),
-	}
+	return slices.Concat(seeds, joining, updates, containers, failures, bypasses, forced, registries, outages, nodes)
 }
 
 // want ends the story if a condition is false.

@@ -12,8 +12,8 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-func inPlaceImage() e2e.Story {
-	return e2e.Story{
+var updates = []e2e.Story{
+	{
 		Name:  "in-place-image",
 		About: "a new image in place, one of three Pods at a time",
 		Play: func(s *e2e.Scene) {
@@ -24,11 +24,8 @@ func inPlaceImage() e2e.Story {
 			wantVersion(s, after, "v2")
 			wantSamePods(s, before, after, 1)
 		},
-	}
-}
-
-func inPlaceMetadata() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "in-place-metadata",
 		About: "a new label and annotation in place: no container restarts",
 		Play: func(s *e2e.Scene) {
@@ -43,11 +40,8 @@ func inPlaceMetadata() e2e.Story {
 					"the new label and annotation on %s", pod.Name)
 			}
 		},
-	}
-}
-
-func inPlaceResources() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "in-place-resources",
 		About: "more cpu and memory in place: no container restarts",
 		Play: func(s *e2e.Scene) {
@@ -64,11 +58,8 @@ func inPlaceResources() e2e.Story {
 					"%s to be given 20m and 96Mi, not %+v", pod.Name, given)
 			}
 		},
-	}
-}
-
-func inPlaceSidecar() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "in-place-sidecar",
 		About: "a new image of a native sidecar in place: the container that serves runs on",
 		Play: func(s *e2e.Scene) {
@@ -86,11 +77,8 @@ func inPlaceSidecar() e2e.Story {
 					"the sidecar of %s to run v2 after one restart, not %s after %d", pod.Name, side.Image, side.RestartCount)
 			}
 		},
-	}
-}
-
-func recreate() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "recreate-surge",
 		About: "new Pods in place of three old ones, with one more than wanted meanwhile",
 		Play: func(s *e2e.Scene) {
@@ -103,11 +91,8 @@ func recreate() e2e.Story {
 				want(s, before.Pod(pod.Name) == nil, "%s to be gone", pod.Name)
 			}
 		},
-	}
-}
-
-func rollback() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "rollback",
 		About: "the old image again in the middle of a rollout: Pods not updated yet do not restart",
 		Play: func(s *e2e.Scene) {
@@ -125,22 +110,8 @@ func rollback() e2e.Story {
 			want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
 			want(s, restarted(after, untouched) <= 1, "no restart of Pods that were not updated")
 		},
-	}
-}
-
-// restarted counts the Pods of some that have restarted.
-func restarted(now e2e.State, some map[string]bool) int {
-	n := 0
-	for _, pod := range now.Pods {
-		if some[pod.Name] && e2e.Restarts(&pod) > 0 {
-			n++
-		}
-	}
-	return n
-}
-
-func scale() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "scale",
 		About: "out and in through the scale subresource, as autoscalers do",
 		Play: func(s *e2e.Scene) {
@@ -152,11 +123,8 @@ func scale() e2e.Story {
 			s.Scale(4)
 			s.Settle()
 		},
-	}
-}
-
-func ignoresTerm() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "ignores-sigterm",
 		About: "containers that ignore SIGTERM and end by SIGKILL after their grace period of 3 s",
 		Takes: 40 * time.Second,
@@ -168,11 +136,8 @@ func ignoresTerm() e2e.Story {
 			s.Scale(2)
 			s.Settle()
 		},
-	}
-}
-
-func slowPreStop() e2e.Story {
-	return e2e.Story{
+	},
+	{
 		Name:  "slow-prestop",
 		About: "a preStop hook of 5 s before each restart and end",
 		Takes: 45 * time.Second,
@@ -186,7 +151,18 @@ func slowPreStop() e2e.Story {
 			s.Scale(2)
 			s.Settle()
 		},
+	},
+}
+
+// restarted counts the Pods of some that have restarted.
+func restarted(now e2e.State, some map[string]bool) int {
+	n := 0
+	for _, pod := range now.Pods {
+		if some[pod.Name] && e2e.Restarts(&pod) > 0 {
+			n++
+		}
 	}
+	return n
 }
 
 // preStop is a hook that sleeps in the container.

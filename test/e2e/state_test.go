@@ -66,29 +66,3 @@ func TestUnsettled(t *testing.T) {
 		})
 	}
 }
-
-// The usual manifests and those of registries contain nothing that the API would drop.
-func TestManifestsAreWhollyUnderstood(t *testing.T) {
-	story := Story{Name: "a-story"}.withDefaults()
-	set, err := newCloneSet(story, cloneSet, []string{"spec: {replicas: 7}"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	typed := &appsv1alpha1.CloneSet{}
-	decodeStrictly(t, set.Object, typed)
-	if *typed.Spec.Replicas != 7 || typed.Namespace != "a-story" || typed.Name != SetName {
-		t.Errorf("the set is %s/%s with %d replicas", typed.Namespace, typed.Name, *typed.Spec.Replicas)
-	}
-	reg, err := newRegistration(story, []string{registration, "spec: {hooks: {created: null}}"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	decodeStrictly(t, reg.Object, &usherv1alpha1.Registration{})
-	for _, kind := range []Registry{Etcd, Consul, HAProxy} {
-		object, err := registryObject(kind, address(kind))
-		if err != nil {
-			t.Fatal(err)
-		}
-		decodeStrictly(t, object.Object, &usherv1alpha1.Registry{})
-	}
-}

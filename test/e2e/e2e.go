@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e plays stories on a real node: Usher is installed as users install it,
+// containers are real, requests come from callers that find Pods through a registry,
+// and lost requests are counted.
+//
+// The program runs twice: outside, prepare.go gets everything that needs a network and a
+// compiler; inside a sandbox, session.go starts the node, and play.go plays the stories.
+// A story (package stories) acts through a Scene: scene.go and act.go. The state to reach
+// is in state.go, the outcome in report.go.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/test/cluster/sandbox"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+// Registry is a kind of registry that callers find Pods through.
+type Registry string
+
+// The registries. Each is also the name of the Registry object.
+const (
+	Etcd Registry = "etcd"
+	// OwnEtcd is a separate etcd, for the one story that stops it.
+	OwnEtcd Registry = "own-etcd"
+	Consul  Registry = "consul"
+	HAProxy Registry = "haproxy"
+)
+
+// Story is one thing that happens to a CloneSet while requests flow.
+type Story struct {
+	// Name is short, unique, and a valid namespace name.
+	Name string
+	// About describes in one line what happens.
+	About string
+	// Registry is where callers look; default Etcd.
+	Registry Registry
+	// Alone excludes other stories while it plays, because it disturbs what all share.
+	Alone bool
+	// Takes is roughly how long it plays, for long stories: the longest start first, so
+	// that none runs alone at the end for long.
+	Takes time.Duration
+	// MayLose means that something ends without asking Usher, so that lost requests are
+	// measured. Otherwise a lost request is a failure.
+	MayLose bool
+	// Propagation is the drain time of its Registration; default 2 s, negative for
+	// none at all.
+	Propagation time.Duration
+	// Play plays it. It returns when its end is reached, or fails through the Scene.
+	// Requests flow until it returns.
+	Play func(s *Scene)
+}
+
+// Options configures a run.
+type Options struct {
+	// Stories are the available stories, in the order of the report.
+	Stories []Story
+	// Run selects stories by name; default all.
+	Run *regexp.Regexp
+	// Shell opens a shell on the node instead of playing stories.
+	Shell bool
+	// Report writes the tables of all stories into the documents.
+	Report bool
+	// Args are the arguments that give these options, for the program inside.
+	Args []string
+	// Out receives all output.
+	Out *os.File
+	// Getenv reads the environment.
+	Getenv func(string) string
+}
+
+func (o Options) check() error {
+	switch {
+	case o.Report && (o.Run != nil || o.Shell):
+		return fmt.Errorf("%w: -report writes the tables of all stories: leave -run and -shell out", stage.ErrUsage)
+	case len(o.chosen()) == 0:
+		return fmt.Errorf("%w: -run=%s: no story has such a name; -list lists them", stage.ErrUsage, o.Run)
+	}
+	return nil
+}
+
+const defaultPropagation = 2 * time.Second
+
+// chosen are the stories to play, with their defaults.
+func (o Options) chosen() []Story {
+	var list []Story
+	for _, story := range o.Stories {
+		if o.Run != nil && !o.Run.MatchString(story.Name) {
+			continue
+		}
+		if story.Registry == "" {
+			story.Registry = Etcd
+		}
+		if story.Propagation == 0 {
+			story.Propagation = defaultPropagation
+		}
+		list = append(list, story)
+	}
+	return list
+}
+
+// Run starts the node, plays the stories and removes everything. place is what
+// sandbox.Enter returned: the same program runs outside first, and then inside. When it
+// returns outside, only the logs of a failed run are left; its error is
+// sandbox.ErrFailed if the failure has already been reported.
+func Run(ctx context.Context, place *sandbox.Place, o Options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if place != nil {
+		return inside(ctx, place, o)
+	}
+	used, err := newLoad()
+	if err != nil {
+		return err
+	}
+	return sandbox.Session{
+		Prefix: "usher-e2e-", Args: o.Args, Out: o.Out,
+		Prepare: func(ctx context.Context, dir string) error {
+			tell, end := stage.Display(o.Out)
+			defer end()
+			return prepare(ctx, o, dir, tell)
+		},
+		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "own-etcd/etcd.log", "varlog/pods"},
+		Done: func(dir string) error {
+			load, err := used.text()
+			if err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintln(o.Out, load)
+			if !o.Report {
+				return nil
+			}
+			return writeReports(dir, load, o.Getenv)
+		},
+	}.Run(ctx)
+}
+
+// inside is the program in the sandbox: it starts the node and plays the stories.
+func inside(ctx context.Context, place *sandbox.Place, o Options) error {
+	s := &session{place: place, stories: o.chosen(), etcds: map[Registry]*stage.Etcd{}}
+	began := time.Now()
+	return stage.Run{
+		Dir: place.Dir, Out: o.Out, Getenv: o.Getenv,
+		Setup: []stage.Step{s.startNode, s.startRegistries, s.connect, s.installUsher, s.addRegistries},
+		Play: func(ctx context.Context, _ *stage.Stage) error {
+			_, _ = fmt.Fprintf(o.Out, "The node and Usher are up after %s.\n\n", seconds(time.Since(began)))
+			if o.Shell {
+				return s.shell(ctx, o)
+			}
+			return s.playAndReport(ctx, o)
+		},
+	}.Run(ctx)
+}
+
+// playAndReport plays the stories and shows their outcomes.
+func (s *session) playAndReport(ctx context.Context, o Options) error {
+	outcomes, err := s.playMeasured(ctx, o)
+	if err != nil {
+		return err
+	}
+	played, footprint := storyTable(outcomes), stage.Table{
+		Columns: []stage.Column{{Title: "What"}, {Title: "Found", Right: true}, {Title: "How", Expendable: 1}}, Rows: s.footprint,
+	}
+	if err := stage.Save(reports{played.Markdown(), footprint.Markdown()}, s.Dir, reportsFile); err != nil {
+		return err
+	}
+	style := stage.StyleOf(o.Out, o.Getenv)
+	lines := slices.Concat([]string{""}, played.Lines(style), failures(outcomes, style), []string{""}, footprint.Lines(style), []string{""})
+	_, _ = fmt.Fprintln(o.Out, strings.Join(lines, "\n"))
+	failed := slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.failure == "" })
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d stories failed", len(failed), len(outcomes))
+	}
+	return s.awaitEmpty(ctx)
+}
+
+// shell lets a person explore.
+func (s *session) shell(ctx context.Context, o Options) error {
+	program := o.Getenv("SHELL")
+	if program == "" {
+		program = "/bin/sh"
+	}
+	_, _ = fmt.Fprintf(o.Out, "A shell on the node; KUBECONFIG is set. Its end takes everything down.\n\n")
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.node.Kubeconfig())
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("run a shell: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/cluster/realnode"
+	"github.com/usher-dev/usher/test/cluster/sandbox"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+// nodeGone is how long the node may be silent. It is silent while the API server is
+// away, and the API server starts slowly on a busy machine.
+const nodeGone = 20 * time.Second
+
+// session is what all stories share.
+type session struct {
+	*stage.Stage
+	place   *sandbox.Place
+	kit     kit
+	stories []Story
+
+	node    *realnode.Node
+	objects cache.Cache
+	news    stage.News // of objects
+	etcds   map[Registry]*stage.Etcd
+	// footprint is what is known of Usher's footprint so far.
+	footprint [][]stage.Cell
+	// leaving counts the stories whose namespaces are being deleted.
+	leaving sync.WaitGroup
+}
+
+func (s *session) startNode(ctx context.Context, on *stage.Stage) (err error) {
+	s.Stage = on
+	if err := stage.Load(&s.kit, s.place.Dir, kitFile); err != nil {
+		return err
+	}
+	s.node, err = s.StartRealNode(ctx, s.place, realnode.Options{
+		Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher}, NodeGone: nodeGone,
+	})
+	if err != nil {
+		return err
+	}
+	go func() {
+		select {
+		case <-ctx.Done():
+		case err := <-s.node.Failed():
+			s.Fail(err)
+		}
+	}()
+	return nil
+}
+
+// connect creates the administrator's client.
+func (s *session) connect(context.Context, *stage.Stage) (err error) {
+	s.Kube, err = stage.NewClient(s.node.RESTConfig())
+	return err
+}
+
+// addRegistries creates the Registry objects and starts watching.
+func (s *session) addRegistries(ctx context.Context, _ *stage.Stage) error {
+	for _, kind := range s.registries() {
+		object, err := registryObject(kind)
+		if err != nil {
+			return err
+		}
+		if err := s.Kube.Create(ctx, object); err != nil {
+			return fmt.Errorf("create Registry %s: %w", kind, err)
+		}
+	}
+	wake := func(client.Object) { s.news.Change(func() {}) }
+	var err error
+	s.objects, err = stage.Watch(ctx, s.node.RESTConfig(), s.Kube, "", stage.On[client.Object](&corev1.Pod{}, wake, wake),
+		stage.On[client.Object](&corev1.Node{}, wake, wake), stage.On[client.Object](&appsv1alpha1.CloneSet{}, wake, wake),
+		stage.On[client.Object](&usherv1alpha1.Registration{}, wake, wake))
+	return err
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// State is what a story sees of its namespace.
+type State struct {
+	// Set and Registration are nil if they do not exist.
+	Set          *appsv1alpha1.CloneSet
+	Registration *usherv1alpha1.Registration
+	// Pods are the set's, by name, including those being deleted.
+	Pods []corev1.Pod
+}
+
+// state returns the present state of a namespace.
+func (s *session) state(ctx context.Context, namespace string) (now State, err error) {
+	key := client.ObjectKey{Namespace: namespace, Name: SetName}
+	set, registration, pods := &appsv1alpha1.CloneSet{}, &usherv1alpha1.Registration{}, &corev1.PodList{}
+	if err = s.objects.Get(ctx, key, set); err == nil {
+		now.Set = set
+	} else if client.IgnoreNotFound(err) != nil {
+		return now, err
+	}
+	if err = s.objects.Get(ctx, key, registration); err == nil {
+		now.Registration = registration
+	} else if client.IgnoreNotFound(err) != nil {
+		return now, err
+	}
+	if err := s.objects.List(ctx, pods, client.InNamespace(namespace)); err != nil {
+		return now, err
+	}
+	now.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+		owner := metav1.GetControllerOf(&pod)
+		return owner == nil || owner.Kind != "CloneSet" || owner.Name != SetName
+	})
+	slices.SortFunc(now.Pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return now, nil
+}
+
+// Pod finds a Pod by its name; nil if it is gone.
+func (s State) Pod(name string) *corev1.Pod {
+	for i := range s.Pods {
+		if s.Pods[i].Name == name {
+			return &s.Pods[i]
+		}
+	}
+	return nil
+}
+
+// In counts the Pods in a lifecycle state.
+func (s State) In(state appsv1alpha1.LifecycleState) int {
+	n := 0
+	for _, pod := range s.Pods {
+		if pod.Labels[appsv1alpha1.LabelLifecycleState] == string(state) {
+			n++
+		}
+	}
+	return n
+}
+
+// Condition returns one of the set's conditions; an empty one if absent.
+func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) appsv1alpha1.CloneSetCondition {
+	if s.Set != nil {
+		for _, c := range s.Set.Status.Conditions {
+			if c.Type == kind {
+				return c
+			}
+		}
+	}
+	return appsv1alpha1.CloneSetCondition{}
+}
+
+// Unsettled returns what is missing until nothing is in progress: the controllers have
+// seen the set's generation, and every Pod has the newest revision (except those of the
+// partition), serves and is registered. It is empty if nothing is missing.
+func (s State) Unsettled(generation int64) string {
+	switch {
+	case s.Set == nil:
+		return "the set is not there"
+	case s.Set.Generation < generation || s.Set.Status.ObservedGeneration < s.Set.Generation:
+		return "Usher has not seen the set's last change"
+	}
+	replicas, status := *s.Set.Spec.Replicas, s.Set.Status
+	if len(s.Pods) != int(replicas) {
+		return fmt.Sprintf("%d Pods, want %d", len(s.Pods), replicas)
+	}
+	for _, pod := range s.Pods {
+		state := pod.Labels[appsv1alpha1.LabelLifecycleState]
+		switch {
+		case pod.DeletionTimestamp != nil:
+			return pod.Name + " is being deleted"
+		case state != string(appsv1alpha1.StateNormal):
+			return pod.Name + " is " + state
+		case !PodReady(&pod):
+			return pod.Name + " is not ready"
+		}
+	}
+	if status.Replicas != replicas || status.AvailableReplicas != replicas || status.UpdatedAvailableReplicas < status.ExpectedUpdatedReplicas {
+		return fmt.Sprintf("the status counts %d Pods, %d available, %d updated and available, want %d, %d, %d",
+			status.Replicas, status.AvailableReplicas, status.UpdatedAvailableReplicas, replicas, replicas, status.ExpectedUpdatedReplicas)
+	}
+	return s.unregistered(replicas)
+}
+
+func (s State) unregistered(replicas int32) string {
+	if s.Registration == nil {
+		return "the Registration is not there"
+	}
+	if now := s.Registration.Status; now.Registered != replicas || now.Draining != 0 {
+		return fmt.Sprintf("%d Pods are registered and %d drain, want %d and none", now.Registered, now.Draining, replicas)
+	}
+	return ""
+}
+
+// String is the state when a story failed.
+func (s State) String() string {
+	shown := map[string]any{}
+	if s.Set != nil {
+		shown["CloneSet"] = s.Set.Status
+	}
+	if s.Registration != nil {
+		shown["Registration"] = s.Registration.Status
+	}
+	for _, pod := range s.Pods {
+		shown["Pod "+pod.Name] = map[string]any{
+			"phase": pod.Status.Phase, "ready": PodReady(&pod), "deleted": pod.DeletionTimestamp, "finalizers": pod.Finalizers,
+			"labels": pod.Labels, "containers": pod.Status.ContainerStatuses,
+		}
+	}
+	text, err := yaml.Marshal(shown)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// PodReady reports whether a Pod is ready.
+func PodReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Version is the image tag that a Pod's container main runs; empty if it runs none.
+func Version(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.Name == "main" && c.State.Running != nil {
+			_, tag, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
+			return tag
+		}
+	}
+	return ""
+}
+
+// Restarts counts the restarts of a Pod's containers.
+func Restarts(pod *corev1.Pod) int32 {
+	var n int32
+	for _, c := range pod.Status.ContainerStatuses {
+		n += c.RestartCount
+	}
+	return n
+}
