@@ -99,8 +99,6 @@ func (l *auditLog) next(take func(auditEvent)) error {
 // nothing for a while.
 func (l *auditLog) untilQuiet(ctx context.Context) (own apiRequests, others int, err error) {
 	own, theirs := newRequests(), newRequests()
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
 	last := time.Now()
 	for {
 		err := l.next(func(one auditEvent) {
@@ -114,10 +112,8 @@ func (l *auditLog) untilQuiet(ctx context.Context) (own apiRequests, others int,
 		if err != nil || time.Since(last) > quietFor {
 			return own, sum(theirs.writes), err
 		}
-		select {
-		case <-ctx.Done():
-			return own, 0, fmt.Errorf("wait until Usher writes no more: %w", context.Cause(ctx))
-		case <-look.C:
+		if err := stage.Pause(ctx, lookEvery); err != nil {
+			return own, 0, fmt.Errorf("wait until Usher writes no more: %w", err)
 		}
 	}
 }

@@ -122,15 +122,8 @@ func (w *entryWatch) judge() {
 
 // run judges until ctx ends.
 func (w *entryWatch) run(ctx context.Context) {
-	tick := time.NewTicker(judgeEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			w.judge()
-		}
+	for stage.Pause(ctx, judgeEvery) == nil {
+		w.judge()
 	}
 }
 

@@ -313,12 +313,7 @@ func killIdle(ctx context.Context, m *measurement, _ step) error {
 	if err := m.killUsher(); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(m.options.Repair + afterRepair):
-		return nil
-	}
+	return stage.Pause(ctx, m.options.Repair+afterRepair)
 }
 
 // removeEntry removes an entry by hand, which the watch must notice, and waits until the

@@ -104,16 +104,7 @@ func stateOf(pod *corev1.Pod) apps.LifecycleState {
 
 // inService reports whether callers may use the Pod.
 func inService(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && isTrue(pod, corev1.PodReady)
-}
-
-func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == kind {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return pod.DeletionTimestamp == nil && stage.Ready(pod)
 }
 
 func containerImage(pod *corev1.Pod) string {
@@ -126,7 +117,7 @@ func containerImage(pod *corev1.Pod) string {
 // running is the image that the Pod's ready container runs, whether or not callers may
 // use the Pod.
 func running(pod *corev1.Pod) string {
-	if !isTrue(pod, corev1.ContainersReady) {
+	if !stage.IsTrue(pod, corev1.ContainersReady) {
 		return ""
 	}
 	return containerImage(pod)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/usher-dev/usher/test/stage"
 )
 
 const (
@@ -47,14 +49,14 @@ func (r *run) killUsher(ctx context.Context, acting []*actor) error {
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, rand.N(longestAim)); err != nil {
+	if err := stage.Pause(ctx, rand.N(longestAim)); err != nil {
 		return err
 	}
 	if err := r.KillUsher(); err != nil {
 		return err
 	}
 	r.board.say("✗  Usher is killed (SIGKILL)")
-	if err := pause(ctx, deadTime); err != nil {
+	if err := stage.Pause(ctx, deadTime); err != nil {
 		return err
 	}
 	if err := r.StartUsher(); err != nil {
@@ -97,7 +99,7 @@ func (r *run) stopRegistry(ctx context.Context, set string) error {
 func (r *run) watchOutage(ctx context.Context) error {
 	end := time.Now().Add(r.options.pace.outage)
 	for time.Now().Before(end) {
-		if err := pause(ctx, min(time.Second, time.Until(end))); err != nil {
+		if err := stage.Pause(ctx, min(time.Second, time.Until(end))); err != nil {
 			return err
 		}
 		for _, line := range r.board.waitingFor() {
@@ -117,14 +119,5 @@ func (r *run) announce(note string) {
 	r.mu.Unlock()
 	if note != "" {
 		r.board.say("✗  %s", note)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // listing is the registry's state of an address.
@@ -41,14 +42,11 @@ type row struct {
 // describe is the row of a Pod.
 func describe(pod *corev1.Pod, entry listing) row {
 	r := row{
-		name: pod.Name, state: pod.Labels[appsv1alpha1.LabelLifecycleState], version: version(pod), address: address(pod),
-		ready: isReady(pod), leaving: pod.DeletionTimestamp != nil, listing: entry,
+		name: pod.Name, state: pod.Labels[appsv1alpha1.LabelLifecycleState], version: stage.Version(pod), address: address(pod),
+		ready: stage.Ready(pod), restarts: stage.Restarts(pod), leaving: pod.DeletionTimestamp != nil, listing: entry,
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		r.set = owner.Name
-	}
-	for _, container := range pod.Status.ContainerStatuses {
-		r.restarts += int(container.RestartCount)
 	}
 	r.waits, r.waitsSince = waits(pod, r)
 	return r
@@ -60,24 +58,6 @@ func address(pod *corev1.Pod) string {
 		return ""
 	}
 	return net.JoinHostPort(pod.Status.PodIP, port)
-}
-
-// version is the tag of the running image, which differs from the spec during an
-// in-place update.
-func version(pod *corev1.Pod) string {
-	for _, container := range pod.Status.ContainerStatuses {
-		_, tag, ok := strings.Cut(container.Image[strings.LastIndexByte(container.Image, '/')+1:], ":")
-		if ok && container.State.Running != nil {
-			return tag
-		}
-	}
-	return ""
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // settled reports whether no operation is in progress on the Pod.

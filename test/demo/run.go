@@ -238,19 +238,12 @@ func leaving(loss traffic.Loss, left time.Time) bool {
 
 // draw shows the state until ctx ends.
 func (r *run) draw(ctx context.Context) {
-	tick := time.NewTicker(drawEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			r.logLosses(time.Now(), 0)
-			return
-		case <-tick.C:
-			r.logLosses(time.Now(), lossesEvery)
-			r.board.logLongWaits()
-			r.screen.show(r.panel(time.Now()))
-		}
+	for stage.Pause(ctx, drawEvery) == nil {
+		r.logLosses(time.Now(), lossesEvery)
+		r.board.logLongWaits()
+		r.screen.show(r.panel(time.Now()))
 	}
+	r.logLosses(time.Now(), 0)
 }
 
 // logLosses logs requests lost since the log last reported them, which is at least some

@@ -88,10 +88,8 @@ func (s *session) measureIdle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(idleTime):
+	if err := stage.Pause(ctx, idleTime); err != nil {
+		return err
 	}
 	rows, err := u.rows("idle", "no CloneSet yet")
 	s.footprint = append(s.footprint, rows...)
@@ -145,15 +143,8 @@ func (u *usage) read() (err error) {
 
 // follow reads repeatedly until ctx ends.
 func (u *usage) follow(ctx context.Context) {
-	tick := time.NewTicker(readEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			_ = u.read() // The next or the final reading reports the error.
-		}
+	for stage.Pause(ctx, readEvery) == nil {
+		_ = u.read() // The next or the final reading reports the error.
 	}
 }
 

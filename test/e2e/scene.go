@@ -202,13 +202,7 @@ func (s *Scene) open(set string, registration, documents []string) {
 }
 
 // Pause waits for a time that is part of the story.
-func (s *Scene) Pause(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-s.ctx.Done():
-		s.Check(context.Cause(s.ctx))
-	}
-}
+func (s *Scene) Pause(d time.Duration) { s.Check(stage.Pause(s.ctx, d)) }
 
 // call starts the callers.
 func (s *Scene) call() {

@@ -15,6 +15,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // State is what a story sees of its namespace.
@@ -105,7 +106,7 @@ func (s State) Unsettled(generation int64) string {
 			return pod.Name + " is being deleted"
 		case state != string(appsv1alpha1.StateNormal):
 			return pod.Name + " is " + state
-		case !PodReady(&pod):
+		case !stage.Ready(&pod):
 			return pod.Name + " is not ready"
 		}
 	}
@@ -137,7 +138,7 @@ func (s State) String() string {
 	}
 	for _, pod := range s.Pods {
 		shown["Pod "+pod.Name] = map[string]any{
-			"phase": pod.Status.Phase, "ready": PodReady(&pod), "deleted": pod.DeletionTimestamp, "finalizers": pod.Finalizers,
+			"phase": pod.Status.Phase, "ready": stage.Ready(&pod), "deleted": pod.DeletionTimestamp, "finalizers": pod.Finalizers,
 			"labels": pod.Labels, "containers": pod.Status.ContainerStatuses,
 		}
 	}
@@ -146,31 +147,4 @@ func (s State) String() string {
 		return err.Error()
 	}
 	return string(text)
-}
-
-// PodReady reports whether a Pod is ready.
-func PodReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-}
-
-// Version is the image tag that a Pod's container main runs; empty if it runs none.
-func Version(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.Name == "main" && c.State.Running != nil {
-			_, tag, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
-			return tag
-		}
-	}
-	return ""
-}
-
-// Restarts counts the restarts of a Pod's containers.
-func Restarts(pod *corev1.Pod) int32 {
-	var n int32
-	for _, c := range pod.Status.ContainerStatuses {
-		n += c.RestartCount
-	}
-	return n
 }

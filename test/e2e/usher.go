@@ -239,12 +239,11 @@ func (s *session) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec)
 }
 
 // usherRestarts counts the restarts of all of Usher's replicas.
-func (s *Scene) usherRestarts() int32 {
+func (s *Scene) usherRestarts() (n int) {
 	pods := &corev1.PodList{}
 	s.Check(s.Kube().List(s.ctx, pods, client.InNamespace(usherNamespace)))
-	var n int32
 	for _, pod := range pods.Items {
-		n += Restarts(&pod)
+		n += stage.Restarts(&pod)
 	}
 	return n
 }

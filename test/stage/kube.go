@@ -77,6 +77,16 @@ func OpenNamespace(ctx context.Context, kube client.Client, name string) error {
 	})
 }
 
+// Pause waits for a time.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // Poll waits until a condition holds that no watch reports.
 func Poll(ctx context.Context, limit time.Duration, what string, holds wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextTimeout(ctx, pollEvery, limit, true, holds)

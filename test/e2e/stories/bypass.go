@@ -74,8 +74,7 @@ var bypasses = []e2e.Story{
 			})
 			want(s, names(s.Settle()) == names(before), "the same names, since claims and names go together")
 			want(s, slices.Equal(claimsOf(s), held), "the same claims %v, not %v", held, claimsOf(s))
-			s.Scale(2)
-			s.Settle()
+			settleAt(s, 2)
 			s.Await("the claim to go with its Pod", func(e2e.State) string {
 				if left := claimsOf(s); len(left) != 2 || !slices.Contains(held, left[0]) || !slices.Contains(held, left[1]) {
 					return fmt.Sprintf("%v of %v are left", left, held)

@@ -72,8 +72,7 @@ var failures = []e2e.Story{
 			s.Image(images.Broken)
 			wantStandstill(s, "CrashLoopBackOff")
 			awaitNoProgress(s)
-			s.Image("v1")
-			wantVersion(s, s.Settle(), "v1")
+			update(s, "v1")
 			wantNotBlocked(s)
 		},
 	},

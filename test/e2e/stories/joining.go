@@ -13,6 +13,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/e2e"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // The labels of the hook preNormal: Usher answers one, the story the other.
@@ -60,7 +61,7 @@ func notCold(s *e2e.Scene, now e2e.State, pods int) string {
 		return "there is none"
 	case len(now.Pods) != pods || now.In(appsv1alpha1.StateNormal) != pods-1:
 		return fmt.Sprintf("%d Pods, %d of them Normal", len(now.Pods), now.In(appsv1alpha1.StateNormal))
-	case !e2e.PodReady(cold) || cold.Labels[labelRegistered] != "true" || !known(s, cold):
+	case !stage.Ready(cold) || cold.Labels[labelRegistered] != "true" || !known(s, cold):
 		return "it is not registered yet"
 	}
 	return ""

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/usher-dev/usher/test/e2e"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 var nodes = []e2e.Story{
@@ -14,10 +15,7 @@ var nodes = []e2e.Story{
 		About: "the kubelet is away for 5 s in the middle of an update in place, too short for the node to be lost",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			s.Open(`spec: {replicas: 4}`)
-			before := s.State()
-			s.Image("v2")
-			awaitMidway(s)
+			before := midway(s, `spec: {replicas: 4}`)
 			s.Step("the kubelet is away")
 			s.Check(s.Node().StopKubelet(s.Context()))
 			s.Hold("the rollout without a kubelet", outage, atMostOneMore(s.State()))
@@ -69,16 +67,16 @@ func tooMany(now e2e.State, registered int32) string {
 // is not ready.
 func atMostOneMore(since e2e.State) func(e2e.State) string {
 	return func(now e2e.State) string {
-		var more int32
+		more := 0
 		away := 0
 		for _, pod := range now.Pods {
-			more += e2e.Restarts(&pod)
-			if !e2e.PodReady(&pod) {
+			more += stage.Restarts(&pod)
+			if !stage.Ready(&pod) {
 				away++
 			}
 		}
 		for _, pod := range since.Pods {
-			more -= e2e.Restarts(&pod)
+			more -= stage.Restarts(&pod)
 		}
 		if more > 1 || away > 1 {
 			return fmt.Sprintf("%d containers were restarted and %d Pods are not ready", more, away)

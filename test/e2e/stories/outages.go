@@ -26,9 +26,7 @@ var outages = []e2e.Story{
 		About: "all of Usher is killed in the middle of an update in place; nobody leads for 15 s",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			s.Open()
-			s.Image("v2")
-			awaitMidway(s)
+			midway(s)
 			killed := time.Now()
 			s.KillUsher()
 			s.AwaitUsher(killed)
@@ -40,9 +38,7 @@ var outages = []e2e.Story{
 		About: "Usher's replicas are replaced in the middle of an update in place and of scaling in",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			s.Open()
-			s.Image("v2")
-			awaitMidway(s)
+			midway(s)
 			asked := time.Now()
 			s.RestartUsher()
 			s.Scale(2)
@@ -57,9 +53,7 @@ var outages = []e2e.Story{
 		Registry: e2e.OwnEtcd,
 		Takes:    70 * time.Second,
 		Play: func(s *e2e.Scene) {
-			s.Open()
-			s.Image("v2")
-			awaitMidway(s)
+			midway(s)
 			s.Step("the registry is down")
 			s.KillEtcd()
 			n := serving(s.State(), "v2")
@@ -87,9 +81,7 @@ var outages = []e2e.Story{
 		About: "the API server is killed in the middle of an update in place and is back after 5 s",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			s.Open()
-			s.Image("v2")
-			awaitMidway(s)
+			midway(s)
 			s.Step("the API server is down")
 			plane := s.Node().Plane()
 			s.Check(plane.KillAPIServer())
@@ -104,10 +96,7 @@ var outages = []e2e.Story{
 		About: "Usher's leader loses its lease in the middle of an update in place, nobody leads for a while, and meanwhile a newer image is asked for",
 		Alone: true,
 		Play: func(s *e2e.Scene) {
-			s.Open()
-			before := s.State()
-			s.Image("v2")
-			awaitMidway(s)
+			before := midway(s)
 			s.DeposeUsher()
 			s.Image("v3")
 			s.Hold("the rollout without a leader", outage, func(now e2e.State) string {

@@ -8,16 +8,11 @@ import (
 	"github.com/usher-dev/usher/test/e2e"
 )
 
-// update is what the stories of registries play: Pods are updated in place, added and
-// removed.
-func update(s *e2e.Scene) {
+// updateAndScale updates Pods in place, adds some and removes some.
+func updateAndScale(s *e2e.Scene) {
 	s.Open()
-	s.Image("v2")
-	wantVersion(s, s.Settle(), "v2")
-	s.Scale(5)
-	s.Settle()
-	s.Scale(2)
-	s.Settle()
+	update(s, "v2")
+	settleAt(s, 5, 2)
 }
 
 var registries = []e2e.Story{
@@ -26,7 +21,7 @@ var registries = []e2e.Story{
 		About:    "callers that ask Consul: an update in place, out and in",
 		Takes:    30 * time.Second,
 		Registry: e2e.Consul,
-		Play:     update,
+		Play:     updateAndScale,
 	},
 	{
 		Name:     "registry-haproxy",
@@ -35,6 +30,6 @@ var registries = []e2e.Story{
 		Registry: e2e.HAProxy,
 		// HAProxy itself knows when the last request is over.
 		Propagation: -1,
-		Play:        update,
+		Play:        updateAndScale,
 	},
 }

@@ -43,8 +43,7 @@ var seeds = []e2e.Story{
 			after := s.Settle()
 			wantVersion(s, after, "v2")
 			wantSamePods(s, before, after, 1)
-			s.Scale(2)
-			s.Settle()
+			settleAt(s, 2)
 		},
 		Propagation: seedPropagation,
 	},
@@ -69,8 +68,5 @@ func preNormal(s *e2e.Scene, name string) {
 	seed(s, name)
 	seedImage(s, "v2")
 	wantVersion(s, s.Settle(), "v2")
-	s.Scale(5)
-	s.Settle()
-	s.Scale(3)
-	s.Settle()
+	settleAt(s, 5, 3)
 }

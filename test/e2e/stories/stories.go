@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/usher-dev/usher/test/e2e"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // All returns the stories in the order of the report.
@@ -25,18 +26,18 @@ func want(s *e2e.Scene, ok bool, format string, args ...any) {
 // wantVersion ends the story if a Pod runs another version.
 func wantVersion(s *e2e.Scene, now e2e.State, version string) {
 	for _, pod := range now.Pods {
-		want(s, e2e.Version(&pod) == version, "%s to run %s, not %s", pod.Name, version, e2e.Version(&pod))
+		want(s, stage.Version(&pod) == version, "%s to run %s, not %s", pod.Name, version, stage.Version(&pod))
 	}
 }
 
 // wantSamePods ends the story if a Pod is not the same, with the same address, or its
 // containers have not restarted that often in between.
-func wantSamePods(s *e2e.Scene, before, after e2e.State, restarts int32) {
+func wantSamePods(s *e2e.Scene, before, after e2e.State, restarts int) {
 	want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
 	for _, pod := range after.Pods {
 		old := before.Pod(pod.Name)
 		want(s, pod.UID == old.UID && pod.Status.PodIP == old.Status.PodIP, "%s with its UID and address", pod.Name)
-		more := e2e.Restarts(&pod) - e2e.Restarts(old)
+		more := stage.Restarts(&pod) - stage.Restarts(old)
 		want(s, more == restarts, "%d restarts of %s, not %d", restarts, pod.Name, more)
 	}
 }
@@ -54,11 +55,42 @@ func names(now e2e.State) string {
 func serving(now e2e.State, version string) int {
 	n := 0
 	for _, pod := range now.Pods {
-		if e2e.PodReady(&pod) && e2e.Version(&pod) == version {
+		if stage.Ready(&pod) && stage.Version(&pod) == version {
 			n++
 		}
 	}
 	return n
+}
+
+// settleAt scales to one number of Pods after the other.
+func settleAt(s *e2e.Scene, pods ...int) {
+	for _, n := range pods {
+		s.Scale(n)
+		s.Settle()
+	}
+}
+
+// update updates all Pods to a version.
+func update(s *e2e.Scene, version string) {
+	s.Image(version)
+	wantVersion(s, s.Settle(), version)
+}
+
+// updateInPlace updates all Pods to v2 with one restart.
+func updateInPlace(s *e2e.Scene) {
+	before := s.State()
+	update(s, "v2")
+	wantSamePods(s, before, s.State(), 1)
+}
+
+// midway opens a story and returns, with the state before, when some Pods serve v2 and
+// others do not yet.
+func midway(s *e2e.Scene, documents ...string) (before e2e.State) {
+	s.Open(documents...)
+	before = s.State()
+	s.Image("v2")
+	awaitMidway(s)
+	return before
 }
 
 // awaitMidway waits until some Pods serve v2 and others do not yet.

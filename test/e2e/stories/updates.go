@@ -10,6 +10,7 @@ import (
 
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/e2e"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 var updates = []e2e.Story{
@@ -18,11 +19,7 @@ var updates = []e2e.Story{
 		About: "a new image in place, one of three Pods at a time",
 		Play: func(s *e2e.Scene) {
 			s.Open()
-			before := s.State()
-			s.Image("v2")
-			after := s.Settle()
-			wantVersion(s, after, "v2")
-			wantSamePods(s, before, after, 1)
+			updateInPlace(s)
 		},
 	},
 	{
@@ -96,10 +93,7 @@ var updates = []e2e.Story{
 		Name:  "rollback",
 		About: "the old image again in the middle of a rollout: Pods not updated yet do not restart",
 		Play: func(s *e2e.Scene) {
-			s.Open(`spec: {replicas: 4}`)
-			before := s.State()
-			s.Image("v2")
-			awaitMidway(s)
+			before := midway(s, `spec: {replicas: 4}`)
 			untouched := map[string]bool{}
 			for _, pod := range s.State().Pods {
 				untouched[pod.Name] = pod.Spec.Containers[0].Image == images.Web+":v1"
@@ -116,12 +110,7 @@ var updates = []e2e.Story{
 		About: "out and in through the scale subresource, as autoscalers do",
 		Play: func(s *e2e.Scene) {
 			s.Open()
-			s.Scale(5)
-			s.Settle()
-			s.Scale(2)
-			s.Settle()
-			s.Scale(4)
-			s.Settle()
+			settleAt(s, 5, 2, 4)
 		},
 	},
 	{
@@ -131,10 +120,8 @@ var updates = []e2e.Story{
 		Play: func(s *e2e.Scene) {
 			s.Open(`spec: {template: {spec: {terminationGracePeriodSeconds: 3,
 				containers: [{name: main, env: [{name: IGNORE_TERM, value: "1"}]}]}}}`)
-			s.Image("v2")
-			wantVersion(s, s.Settle(), "v2")
-			s.Scale(2)
-			s.Settle()
+			update(s, "v2")
+			settleAt(s, 2)
 		},
 	},
 	{
@@ -143,13 +130,8 @@ var updates = []e2e.Story{
 		Takes: 45 * time.Second,
 		Play: func(s *e2e.Scene) {
 			s.Open(preStop(5))
-			before := s.State()
-			s.Image("v2")
-			after := s.Settle()
-			wantVersion(s, after, "v2")
-			wantSamePods(s, before, after, 1)
-			s.Scale(2)
-			s.Settle()
+			updateInPlace(s)
+			settleAt(s, 2)
 		},
 	},
 }
@@ -158,7 +140,7 @@ var updates = []e2e.Story{
 func restarted(now e2e.State, some map[string]bool) int {
 	n := 0
 	for _, pod := range now.Pods {
-		if some[pod.Name] && e2e.Restarts(&pod) > 0 {
+		if some[pod.Name] && stage.Restarts(&pod) > 0 {
 			n++
 		}
 	}
