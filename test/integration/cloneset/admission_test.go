@@ -4,91 +4,75 @@ package cloneset
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"text/template"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// minimal is a CloneSet with only the required fields.
-const minimal = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: main, image: "example.test/web:v1"}]}
-`
-
-// verdict is OpenKruise 1.9's answer to a manifest.
-type verdict string
-
-const (
-	accepts verdict = "accepts"
-	refuses verdict = "refuses"
-	// unasked: not tried there.
-	unasked verdict = "unasked"
-)
-
-// manifest is the minimal set with edits, and the expected result.
-type manifest struct {
-	name       string
-	edits      []any
-	openkruise verdict
-	// refusal is a part of Usher's answer; empty if it accepts the manifest.
-	refusal string
-	// goal is what an accepted set ends in; nil for a complete rollout.
-	goal func(*story)
-	// why is the reason for different verdicts. docs/compatibility.md says the same.
-	why string
+// row is a manifest of testdata/accepted.yaml or testdata/refused.yaml; the files
+// describe the fields.
+type row struct {
+	Name, OpenKruise, Why string
+	Set                   map[string]any
+	Remove                string
+	Refusal               string
+	Goal, Error           string
+	Volumes               int
 }
 
-// of parses an edit's value from YAML.
-func of(text string) any {
-	var out any
-	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
-		panic(err)
+func rows(t *testing.T, file string) (out []row) {
+	t.Helper()
+	text, err := template.ParseFiles(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var content strings.Builder
+	if err := text.Execute(&content, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(content.String()), &out); err != nil {
+		t.Fatalf("%s: %v", file, err)
 	}
 	return out
 }
 
-// many is a list of n YAML items, each with its own name in place of $.
-func many(n int, item string) any {
-	items := make([]string, n)
-	for i := range items {
-		items[i] = strings.ReplaceAll(item, "$", fmt.Sprintf("n%d", i))
+// minimal is a set of the required fields alone, with values set by path, even to null.
+func (s *story) minimal(values map[string]any) *unstructured.Unstructured {
+	s.Helper()
+	set := s.object("minimal")
+	for _, path := range slices.Sorted(maps.Keys(values)) {
+		s.must(unstructured.SetNestedField(set.Object, values[path], strings.Split(path, ".")...))
 	}
-	return of("[" + strings.Join(items, ", ") + "]")
-}
-
-// manyLabels returns n labels in addition to the selector's.
-func manyLabels(n int) any {
-	out := map[string]any{"app": "web"}
-	for _, key := range many(n, "$").([]any) {
-		out[key.(string)] = "v"
-	}
-	return out
+	return set
 }
 
 // TestAdmissionRefuses: each refusal says what to do.
 func TestAdmissionRefuses(t *testing.T) {
-	s := without(t)
-	for _, m := range refused {
-		t.Run(m.name, func(t *testing.T) {
-			err := s.client.Create(t.Context(), s.edited(minimal, m.edits...), client.DryRunAll)
+	s := withoutController(t)
+	for _, m := range rows(t, "refused.yaml") {
+		t.Run(m.Name, func(t *testing.T) {
+			set := s.minimal(m.Set)
+			unstructured.RemoveNestedField(set.Object, strings.Split(m.Remove, ".")...)
+			err := s.client.Create(t.Context(), set, client.DryRunAll)
 			// Kubernetes 1.33 also shows the type of the value.
 			said := strings.ReplaceAll(fmt.Sprint(err), `Invalid value: "object": `, "Invalid value: ")
-			if !apierrors.IsInvalid(err) || !strings.Contains(said, m.refusal) {
-				t.Errorf("got %v, want an error that says %q", err, m.refusal)
+			if !apierrors.IsInvalid(err) || m.Refusal == "" || !strings.Contains(said, m.Refusal) {
+				t.Errorf("got %v, want an error that says %q", err, m.Refusal)
 			}
 		})
 	}
@@ -96,20 +80,98 @@ func TestAdmissionRefuses(t *testing.T) {
 
 // TestAdmissionAccepts: unusual but valid manifests are accepted, and they run.
 func TestAdmissionAccepts(t *testing.T) {
-	for _, m := range accepted {
-		t.Run(m.name, func(t *testing.T) {
-			t.Parallel()
+	goals := map[string]func(*story){
+		"": rolledOut, "settled": func(s *story) { s.settled(s.replicas()) },
+		"partitioned": partitioned, "limited": limited, "ready": ready, "finalizer": finalizer,
+	}
+	for _, m := range rows(t, "accepted.yaml") {
+		t.Run(m.Name, func(t *testing.T) {
 			s := begin(t)
-			set := s.edited(minimal, m.edits...)
+			s.offerVolumes(2*m.Volumes, "admission") // an update creates claims of its own
+			set := s.minimal(m.Set)
 			s.name = set.GetName()
-			if err := s.client.Create(t.Context(), set); err != nil {
-				t.Fatal(err)
+			s.must(s.client.Create(t.Context(), set))
+			if m.Error != "" {
+				s.refusedLater(m.Error)
+			} else {
+				goals[m.Goal](s)
 			}
-			if m.goal == nil {
-				m.goal = rolledOut
-			}
-			m.goal(s)
 		})
+	}
+}
+
+// rolledOut: all Pods are created, and an update reaches all of them.
+func rolledOut(s *story) {
+	s.settled(s.replicas())
+	s.newImage()
+	s.settled(s.replicas())
+}
+
+// newImage changes only the image of the first container.
+func (s *story) newImage() {
+	s.Helper()
+	patch := []byte(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.test/web:v2"}]`)
+	s.must(s.client.Patch(s.Context(), s.key(), client.RawPatch(types.JSONPatchType, patch)))
+}
+
+// partitioned: a partition stops the whole update.
+func partitioned(s *story) {
+	s.settled(3)
+	s.newImage()
+	s.untilStatus("the update to be seen", func(status *apps.CloneSetStatus) bool { return status.CurrentRevision != status.UpdateRevision })
+	if status := s.set().Status; status.UpdatedReplicas != 0 || status.ExpectedUpdatedReplicas != 0 || status.AvailableReplicas != 3 {
+		s.Errorf("updated %d, expected %d, available %d", status.UpdatedReplicas, status.ExpectedUpdatedReplicas, status.AvailableReplicas)
+	}
+}
+
+// limited: no Pod may be added, and an event reports it.
+func limited(s *story) {
+	s.event("ScaleUpLimited")
+	if len(s.pods()) > 0 {
+		s.Errorf("there are Pods: %s", s.picture())
+	}
+}
+
+// ready: all Pods are ready, and none is available.
+func ready(s *story) {
+	s.until("three ready Pods", func() bool { return s.set().Status.ReadyReplicas == 3 })
+	if status := s.set().Status; status.AvailableReplicas != 0 {
+		s.Errorf("%d Pods are available at once", status.AvailableReplicas)
+	}
+}
+
+// finalizer: a finalizer that the hook lists twice is on the Pod once, and stops it at
+// both gates.
+func finalizer(s *story) {
+	s.settled(1)
+	s.newImage()
+	for _, gate := range []struct {
+		state      apps.LifecycleState
+		finalizers []string
+	}{{apps.StatePreparingUpdate, nil}, {apps.StateUpdated, []string{"a.b/c"}}} {
+		pod := s.one(gate.state)
+		s.isTrue(apps.ConditionBlocked, pod.Name, "a.b/c")
+		if message := s.condition(apps.ConditionBlocked).Message; strings.Count(message, "a.b/c") != 1 {
+			s.Errorf("Blocked says %q", message)
+		}
+		s.withFinalizers(gate.finalizers...)
+	}
+	s.settled(1)
+	if pod := s.pods()[0]; !slices.Equal(pod.Finalizers, []string{"a.b/c"}) {
+		s.Errorf("finalizers %v", pod.Finalizers)
+	}
+}
+
+// refusedLater: no Pod is created, and a condition quotes the API server.
+func (s *story) refusedLater(answer string) {
+	s.Helper()
+	s.until(fmt.Sprintf("a condition that says %q", answer), func() bool {
+		return slices.ContainsFunc(s.set().Status.Conditions, func(c apps.CloneSetCondition) bool {
+			return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, answer)
+		})
+	})
+	if len(s.pods()) > 0 {
+		s.Errorf("there are Pods: %s", s.picture())
 	}
 }
 
@@ -120,29 +182,66 @@ func TestDifferencesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := slices.Collect(strings.Lines(string(text)))
-	for _, m := range slices.Concat(refused, accepted) {
-		ours := accepts
-		if m.refusal != "" {
-			ours = refuses
-		}
-		if differs := m.openkruise != unasked && m.openkruise != ours; differs != (m.why != "") {
-			t.Errorf("%s: OpenKruise %s it, Usher %s it, because %q", m.name, m.openkruise, ours, m.why)
-		}
-		if m.why == "" {
-			continue
-		}
-		if !slices.ContainsFunc(rows, func(row string) bool {
-			return strings.HasPrefix(row, "| "+m.name+" | ") && strings.HasSuffix(row, " | "+string(m.openkruise)+" | "+string(ours)+" | "+m.why+" |\n")
-		}) {
-			t.Errorf("no row of docs/compatibility.md says %q, %q, %q, %q", m.name, m.openkruise, ours, m.why)
+	documented := slices.Collect(strings.Lines(string(text)))
+	for ours, file := range map[string]string{"refuses": "refused.yaml", "accepts": "accepted.yaml"} {
+		for _, m := range rows(t, file) {
+			if !slices.Contains([]string{"accepts", "refuses", "unasked"}, m.OpenKruise) {
+				t.Errorf("%s: OpenKruise %q", m.Name, m.OpenKruise)
+			}
+			if differs := m.OpenKruise != "unasked" && m.OpenKruise != ours; differs != (m.Why != "") {
+				t.Errorf("%s: OpenKruise %s it, Usher %s it, because %q", m.Name, m.OpenKruise, ours, m.Why)
+			}
+			if m.Why != "" && !slices.ContainsFunc(documented, func(line string) bool {
+				return strings.HasPrefix(line, "| "+m.Name+" | ") && strings.HasSuffix(line, " | "+m.OpenKruise+" | "+ours+" | "+m.Why+" |\n")
+			}) {
+				t.Errorf("no row of docs/compatibility.md says %q, %q, %q, %q", m.Name, m.OpenKruise, ours, m.Why)
+			}
 		}
 	}
 }
 
+// TestMisspeltFields: kubectl, which requests strict validation, and server-side apply
+// are refused with the field's name; requests without validation get a warning, and the
+// field is dropped.
+func TestMisspeltFields(t *testing.T) {
+	s := withoutController(t)
+	var said warnings
+	config := rest.CopyConfig(s.config)
+	config.WarningHandler = &said
+	lenient, err := client.New(config, client.Options{Scheme: s.scheme})
+	s.must(err)
+	strict := client.WithFieldValidation(s.client, metav1.FieldValidationStrict)
+	var misspelt map[string]any
+	s.must(yaml.Unmarshal([]byte(s.text("misspelt.yaml")), &misspelt))
+	for path, value := range misspelt {
+		set := func() *unstructured.Unstructured { return s.minimal(map[string]any{path: value}) }
+		unknown := `unknown field "` + path + `"`
+		if err := strict.Create(t.Context(), set(), client.DryRunAll); !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), unknown) {
+			t.Errorf("%s, strictly: %v", path, err)
+		}
+		err := s.client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(set()), client.FieldOwner("someone"), client.DryRunAll)
+		if err == nil || !strings.Contains(err.Error(), "."+path+": field not declared in schema") {
+			t.Errorf("%s, applied: %v", path, err)
+		}
+		said = nil
+		created := set()
+		if err := lenient.Create(t.Context(), created, client.DryRunAll); err != nil {
+			t.Errorf("%s, leniently: %v", path, err)
+		}
+		if _, kept, _ := unstructured.NestedFieldNoCopy(created.Object, strings.Split(path, ".")...); kept || !slices.Contains(said, unknown) {
+			t.Errorf("%s, leniently: kept %v, warnings %q", path, kept, said)
+		}
+	}
+}
+
+// warnings collects the API server's warnings.
+type warnings []string
+
+func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { *w = append(*w, text) }
+
 func TestDefaults(t *testing.T) {
-	s := without(t)
-	s.create(plain, "spec.updateStrategy", nil, "spec.replicas", nil)
+	s := withoutController(t)
+	s.create("minimal", `spec: {replicas: null}`)
 	spec := s.set().Spec
 	if *spec.Replicas != 1 || *spec.RevisionHistoryLimit != 10 || spec.UpdateStrategy.Type != "ReCreate" ||
 		spec.UpdateStrategy.MaxUnavailable.StrVal != "20%" || spec.UpdateStrategy.MaxSurge.IntVal != 0 ||
@@ -151,57 +250,26 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestSelectorCannotChange(t *testing.T) {
-	s := without(t)
-	s.create(plain)
-	set := s.set().DeepCopy()
-	before := set.DeepCopy()
-	set.Spec.Selector.MatchLabels["app"] = "other"
-	err := s.client.Patch(t.Context(), set, client.MergeFrom(before), client.DryRunAll)
-	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "selector cannot change once the CloneSet exists") {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestMutableFields covers what may change once the set exists.
+// TestMutableFields covers what may change once the set exists, and that its selector
+// may not.
 func TestMutableFields(t *testing.T) {
-	s := without(t)
-	s.create(plain)
+	s := withoutController(t)
+	s.create("plain")
 	for _, change := range []string{
 		`{replicas: 5}`, `{minReadySeconds: 5}`, `{progressDeadlineSeconds: 60}`, `{revisionHistoryLimit: 0}`,
 		`{template: {spec: {containers: [{name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/web:v1"}]}}}`,
 		`{lifecycle: {preDelete: {finalizersHandler: [example.com/hold]}}}`,
 		`{scaleStrategy: {maxUnavailable: 1, podsToDelete: [web-aaaaa]}}`,
-		`{updateStrategy: {type: ReCreate, partition: 10%, maxSurge: 1, maxUnavailable: 0, paused: true}}`,
+		`{updateStrategy: {type: ReCreate, partition: "10%", maxSurge: 1, maxUnavailable: 0, paused: true}}`,
 		`{updateStrategy: {type: ""}}`,
 		`{volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce]}}]}`,
 	} {
-		data, err := yaml.YAMLToJSON([]byte("spec: " + change))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.client.Patch(t.Context(), s.set(), client.RawPatch(types.MergePatchType, data), client.DryRunAll); err != nil {
+		if err := s.client.Patch(t.Context(), s.key(), s.mergePatch("spec: %s", change), client.DryRunAll); err != nil {
 			t.Errorf("%s: %v", change, err)
 		}
 	}
-}
-
-// The empty type means ReCreate, on an existing set too.
-func TestEmptyTypeRecreates(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
-	before := s.identities()
-	s.patch(`spec: {updateStrategy: {type: ""}}`)
-	s.image("example.test/web:v2")
-	s.settled(3)
-	if kind := s.set().Spec.UpdateStrategy.Type; kind != "" {
-		t.Errorf("the type has become %q", kind)
-	}
-	for name := range s.identities() {
-		if _, kept := before[name]; kept {
-			t.Errorf("Pod %s was not recreated", name)
-		}
+	err := s.client.Patch(t.Context(), s.key(), s.mergePatch("spec: {selector: {matchLabels: {app: other}}}"), client.DryRunAll)
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "selector cannot change once the CloneSet exists") {
+		t.Errorf("another selector: %v", err)
 	}
 }

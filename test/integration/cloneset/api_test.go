@@ -4,134 +4,155 @@ package cloneset
 
 import (
 	"encoding/json"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
+// kubectl is the client with which kubectl asks what it shows.
+func (s *story) kubectl() *discovery.DiscoveryClient {
+	s.Helper()
+	out, err := discovery.NewDiscoveryClientForConfig(s.config)
+	s.must(err)
+	return out
+}
+
 // TestColumns covers `kubectl get clone` and `kubectl get clone -o wide`.
 func TestColumns(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
-	kubectl, err := discovery.NewDiscoveryClientForConfig(s.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := kubectl.RESTClient().Get().AbsPath("/apis/apps.kruise.io/v1alpha1/namespaces", s.namespace, "clonesets").
+	s := running(t, "plain")
+	data, err := s.kubectl().RESTClient().Get().AbsPath("/apis/apps.kruise.io/v1alpha1/namespaces", s.namespace, "clonesets").
 		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.must(err)
 	var table metav1.Table
 	if err := json.Unmarshal(data, &table); err != nil || len(table.Rows) != 1 {
 		t.Fatalf("table %s: %v", data, err)
 	}
-	var narrow, wide []string
-	for _, column := range table.ColumnDefinitions {
-		if column.Priority == 0 {
-			narrow = append(narrow, column.Name)
-		} else {
-			wide = append(wide, column.Name)
-		}
+	names, cells := map[bool][]string{}, map[string]any{}
+	for i, column := range table.ColumnDefinitions {
+		wide := column.Priority != 0
+		names[wide] = append(names[wide], column.Name)
+		cells[column.Name] = table.Rows[0].Cells[i]
 	}
-	if want := "Name DESIRED UPDATED UPDATED_READY UPDATED_AVAILABLE READY TOTAL AGE"; strings.Join(narrow, " ") != want {
-		t.Errorf("columns %v", narrow)
+	if want := "Name DESIRED UPDATED UPDATED_READY UPDATED_AVAILABLE READY TOTAL AGE"; strings.Join(names[false], " ") != want {
+		t.Errorf("columns %v", names[false])
 	}
-	if want := "CONTAINERS IMAGES SELECTOR WAITING"; strings.Join(wide, " ") != want {
-		t.Errorf("wide columns %v", wide)
-	}
-	cell := func(name string) any {
-		i := slices.IndexFunc(table.ColumnDefinitions, func(c metav1.TableColumnDefinition) bool { return c.Name == name })
-		return table.Rows[0].Cells[i]
+	if want := "CONTAINERS IMAGES SELECTOR WAITING"; strings.Join(names[true], " ") != want {
+		t.Errorf("wide columns %v", names[true])
 	}
 	for name, want := range map[string]any{
-		"Name": "web", "DESIRED": float64(3), "UPDATED": float64(3), "UPDATED_READY": float64(3), "UPDATED_AVAILABLE": float64(3),
-		"READY": float64(3), "TOTAL": float64(3), "CONTAINERS": "main", "IMAGES": "example.test/web:v1", "SELECTOR": "app=web",
+		"Name": "web", "DESIRED": 3.0, "UPDATED": 3.0, "UPDATED_READY": 3.0, "UPDATED_AVAILABLE": 3.0,
+		"READY": 3.0, "TOTAL": 3.0, "CONTAINERS": "main", "IMAGES": "example.test/web:v1", "SELECTOR": "app=web",
 	} {
-		if got := cell(name); got != want {
-			t.Errorf("%s = %v, want %v", name, got, want)
+		if cells[name] != want {
+			t.Errorf("%s = %v, want %v", name, cells[name], want)
 		}
 	}
 }
 
 func TestShortNameAndCategory(t *testing.T) {
-	t.Parallel()
-	s := without(t)
-	kubectl, err := discovery.NewDiscoveryClientForConfig(s.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := kubectl.ServerResourcesForGroupVersion(apps.GroupVersion.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := withoutController(t)
+	list, err := s.kubectl().ServerResourcesForGroupVersion(apps.GroupVersion.String())
+	s.must(err)
 	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "clonesets" })
+	if len(list.APIResources) != 3 { // with status and scale, and no ContainerRecreateRequest
+		t.Errorf("the API has %d resources", len(list.APIResources))
+	}
 	if r := list.APIResources[i]; !slices.Equal(r.ShortNames, []string{"clone"}) || !slices.Equal(r.Categories, []string{"all"}) || !r.Namespaced {
 		t.Errorf("%+v", r)
 	}
 }
 
-// A horizontal autoscaler reads and writes the scale, and finds Pods by its selector.
-func TestScaleSubresource(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
-	scale := &autoscalingv1.Scale{}
-	if err := s.client.SubResource("scale").Get(t.Context(), s.set(), scale); err != nil {
-		t.Fatal(err)
+// TestExplain: `kubectl explain` shows each field only under its correct name, with a
+// description.
+func TestExplain(t *testing.T) {
+	s := withoutController(t)
+	data, err := s.kubectl().RESTClient().Get().AbsPath("/openapi/v3/apis/apps.kruise.io/v1alpha1").DoRaw(t.Context())
+	s.must(err)
+	var document struct {
+		Components struct{ Schemas map[string]field }
 	}
-	if scale.Spec.Replicas != 3 || scale.Status.Replicas != 3 || scale.Status.Selector != "app=web" {
-		t.Errorf("scale %+v %+v", scale.Spec, scale.Status)
+	s.must(json.Unmarshal(data, &document))
+	set := document.Components.Schemas["io.kruise.apps.v1alpha1.CloneSet"]
+	set.check(t, "cloneset")
+	for path, want := range map[string]string{
+		"spec.updateStrategy":      "inPlaceUpdateStrategy maxSurge maxUnavailable partition paused priorityStrategy scatterStrategy type",
+		"spec.lifecycle":           "inPlaceUpdate preDelete preNormal",
+		"spec.lifecycle.preNormal": "finalizersHandler labelsHandler markPodNotReady",
+		"spec.template.metadata":   "annotations labels",
+	} {
+		found := set
+		for name := range strings.SplitSeq(path, ".") {
+			found = found.Properties[name]
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(found.Properties)), " "); got != want {
+			t.Errorf("%s has the fields %q, want %q", path, got, want)
+		}
 	}
-	scale.Spec.Replicas = 4
-	if err := s.client.SubResource("scale").Update(t.Context(), s.set(), client.WithSubResourceBody(scale)); err != nil {
-		t.Fatal(err)
+}
+
+// field is what `kubectl explain` shows of a field.
+type field struct {
+	Description string
+	Properties  map[string]field
+	Items       *field
+}
+
+var fieldName = regexp.MustCompile(`^[a-z][A-Za-z]*$`)
+
+func (f field) check(t *testing.T, path string) {
+	t.Helper()
+	for name, property := range f.Properties {
+		if path == "cloneset" && name == "metadata" {
+			continue // belongs to Kubernetes
+		}
+		if !fieldName.MatchString(name) || property.Description == "" {
+			t.Errorf("%s.%s: %q", path, name, property.Description)
+		}
+		property.check(t, path+"."+name)
 	}
-	s.settled(4)
+	if f.Items != nil {
+		f.Items.check(t, path)
+	}
+}
+
+// events lists the set's events with a reason; "" is any.
+func (s *story) events(reason string) []eventsv1.Event {
+	s.Helper()
+	var list eventsv1.EventList
+	s.list(&list)
+	return slices.DeleteFunc(list.Items, func(e eventsv1.Event) bool {
+		return e.Regarding.Kind != "CloneSet" || (reason != "" && e.Reason != reason)
+	})
 }
 
 // event waits for an event of the set with a reason.
 func (s *story) event(reason string) eventsv1.Event {
 	s.Helper()
-	var found eventsv1.Event
+	var found []eventsv1.Event
 	s.until("an event "+reason, func() bool {
-		var list eventsv1.EventList
-		if err := s.client.List(s.Context(), &list, client.InNamespace(s.namespace)); err != nil {
-			s.Fatal(err)
-		}
-		i := slices.IndexFunc(list.Items, func(e eventsv1.Event) bool { return e.Reason == reason && e.Regarding.Kind == "CloneSet" })
-		if i >= 0 {
-			found = list.Items[i]
-		}
-		return i >= 0
+		found = s.events(reason)
+		return len(found) > 0
 	})
-	return found
+	return found[0]
 }
 
 // Events report what is done to Pods, with a limited number of names.
 func TestEvents(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain, "spec.replicas", 1)
-	s.settled(1)
-	s.image("example.test/web:v2")
+	s := running(t, "plain", `spec: {replicas: 1}`)
+	s.image("web:v2")
 	s.settled(1)
 	s.patch(`spec: {updateStrategy: {type: ReCreate}}`)
-	s.image("example.test/web:v3")
+	s.image("web:v3")
 	s.settled(1)
 	s.patch(`spec: {replicas: 0}`)
 	s.settled(0)
@@ -149,37 +170,30 @@ func TestEvents(t *testing.T) {
 // A quota stops creation at the first refusal; the set reports this until the quota is
 // lifted.
 func TestQuota(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "few"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}},
 	}
-	if err := s.client.Create(t.Context(), quota); err != nil {
-		t.Fatal(err)
+	counted := func(pods int64) {
+		t.Helper()
+		s.until("the quota to be counted", func() bool {
+			s.read(quota)
+			hard := quota.Status.Hard[corev1.ResourcePods]
+			return hard.Value() == pods
+		})
 	}
-	s.until("the quota to be counted", func() bool {
-		err := s.client.Get(t.Context(), client.ObjectKeyFromObject(quota), quota)
-		return err == nil && len(quota.Status.Hard) > 0
-	})
-	s.create(plain, "spec.replicas", 20)
-	s.until("the condition FailedScale", func() bool {
-		c := s.condition(apps.ConditionFailedScale)
-		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "exceeded quota")
-	})
+	s.must(s.client.Create(t.Context(), quota))
+	counted(2)
+	s.create("plain", `spec: {replicas: 20}`)
+	s.isTrue(apps.ConditionFailedScale, "exceeded quota")
 	s.until("two Pods", func() bool { return s.set().Status.AvailableReplicas == 2 })
 	if e := s.event("FailedCreate"); e.Type != corev1.EventTypeWarning || !strings.Contains(e.Note, "exceeded quota") || len(e.Note) > 500 {
 		t.Errorf("event %s %q", e.Type, e.Note)
 	}
-	if err := s.client.Patch(t.Context(), quota, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hard":{"pods":"40"}}}`))); err != nil {
-		t.Fatal(err)
-	}
-	s.until("the quota to be raised", func() bool {
-		err := s.client.Get(t.Context(), client.ObjectKeyFromObject(quota), quota)
-		hard := quota.Status.Hard[corev1.ResourcePods]
-		return err == nil && hard.Value() == 40
-	})
+	s.must(s.client.Patch(t.Context(), quota, s.mergePatch(`spec: {hard: {pods: "40"}}`)))
+	counted(40)
 	s.patch(`spec: {replicas: 4}`) // otherwise the next attempt is half a minute later
 	s.settled(4)
-	s.until("FailedScale to clear", func() bool { return s.condition(apps.ConditionFailedScale).Status == corev1.ConditionFalse })
+	s.isFalse(apps.ConditionFailedScale)
 }

@@ -19,40 +19,13 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// claimed is a CloneSet whose Pods have one claim each. The claims select the story's
-// own volumes, so that stories do not take each other's.
-const claimed = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 5
-      containers:
-      - name: main
-        image: "example.test/web:v1"
-        volumeMounts: [{name: data, mountPath: /data}]
-  volumeClaimTemplates:
-  - metadata: {name: data, labels: {tier: storage}, annotations: {note: x}}
-    spec: %s
-  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
-`
-
-func (s *story) claimSpec() string {
-	return fmt.Sprintf(`{storageClassName: "", accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, selector: {matchLabels: {story: %s}}}`, s.namespace)
-}
-
-// beginClaimed creates volumes, and the set with its edits.
-func beginClaimed(t *testing.T, edits ...any) *story {
+// withClaims begins with volumes, and with a set of two Pods with a claim each.
+func withClaims(t *testing.T, patches ...string) *story {
 	t.Helper()
 	s := begin(t)
 	s.offerVolumes(8, s.namespace)
-	s.create(fmt.Sprintf(claimed, s.claimSpec()), edits...)
-	s.settled(s.replicas())
+	s.create("claimed", patches...)
+	s.settled(2)
 	return s
 }
 
@@ -60,7 +33,7 @@ func beginClaimed(t *testing.T, edits ...any) *story {
 func (s *story) offerVolumes(count int, label string) {
 	s.Helper()
 	for i := range count {
-		volume := &corev1.PersistentVolume{
+		s.must(s.client.Create(s.Context(), &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", s.namespace, i), Labels: map[string]string{"story": label}},
 			Spec: corev1.PersistentVolumeSpec{
 				Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
@@ -68,32 +41,30 @@ func (s *story) offerVolumes(count int, label string) {
 				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
 			},
-		}
-		if err := s.client.Create(s.Context(), volume); err != nil {
-			s.Fatal(err)
-		}
+		}))
 	}
-}
-
-func (s *story) replicas() int32 {
-	s.Helper()
-	return *s.set().Spec.Replicas
 }
 
 // claims maps the names of the remaining claims to their UIDs.
 func (s *story) claims() map[string]types.UID {
 	s.Helper()
 	var list corev1.PersistentVolumeClaimList
-	if err := s.client.List(s.Context(), &list, client.InNamespace(s.namespace)); err != nil {
-		s.Fatal(err)
-	}
+	s.list(&list)
 	out := map[string]types.UID{}
-	for i := range list.Items {
-		if list.Items[i].DeletionTimestamp == nil {
-			out[list.Items[i].Name] = list.Items[i].UID
+	for _, claim := range list.Items {
+		if claim.DeletionTimestamp == nil {
+			out[claim.Name] = claim.UID
 		}
 	}
 	return out
+}
+
+// sameClaims checks that no claim was created or deleted.
+func (s *story) sameClaims(before map[string]types.UID) {
+	s.Helper()
+	if now := s.claims(); !maps.Equal(before, now) {
+		s.Errorf("claims %v became %v", before, now)
+	}
 }
 
 // paired checks that each Pod has its claim from the template and mounts it.
@@ -105,32 +76,25 @@ func (s *story) paired() {
 		if claims[name] == "" {
 			s.Errorf("Pod %s has no claim %s; there are %v", pod.Name, name, slices.Sorted(maps.Keys(claims)))
 		}
-		i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "data" })
-		if i < 0 || pod.Spec.Volumes[i].PersistentVolumeClaim == nil || pod.Spec.Volumes[i].PersistentVolumeClaim.ClaimName != name {
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.Name == "data" && v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name
+		}) {
 			s.Errorf("Pod %s mounts %+v", pod.Name, pod.Spec.Volumes)
 		}
 	}
 }
 
-// remove deletes a Pod, as kubectl does.
-func (s *story) remove(pod string) {
-	s.Helper()
-	if err := s.client.Delete(s.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: pod}}); err != nil {
-		s.Fatal(err)
-	}
-}
+// mountingV2 changes the image of sets/claimed.yaml.
+const mountingV2 = `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v2", volumeMounts: [{name: data, mountPath: /data}]}]}}}`
 
 func TestClaimsComeAndGoWithTheirPods(t *testing.T) {
-	s := beginClaimed(t)
+	s := withClaims(t)
 	s.paired()
-	var claim corev1.PersistentVolumeClaim
-	pod := s.pods()[0]
-	id := pod.Labels[apps.LabelInstanceID]
-	if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "data-web-" + id}, &claim); err != nil {
-		t.Fatal(err)
-	}
+	id := s.pods()[0].Labels[apps.LabelInstanceID]
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "data-web-" + id}}
+	s.read(claim)
 	want := map[string]string{"app": "web", "tier": "storage", apps.LabelInstanceID: id}
-	if !maps.Equal(claim.Labels, want) || claim.Annotations["note"] != "x" || !metav1.IsControlledBy(&claim, s.set()) {
+	if !maps.Equal(claim.Labels, want) || claim.Annotations["note"] != "x" || !metav1.IsControlledBy(claim, s.set()) {
 		t.Errorf("claim with labels %v, annotations %v, owners %v", claim.Labels, claim.Annotations, claim.OwnerReferences)
 	}
 	s.patch(`spec: {replicas: 3}`)
@@ -144,31 +108,27 @@ func TestClaimsComeAndGoWithTheirPods(t *testing.T) {
 	s.until("no claim", func() bool { return len(s.claims()) == 0 })
 }
 
-func TestClaimsOutliveAnUpdateInPlace(t *testing.T) {
-	s := beginClaimed(t)
+// An update in place keeps the claims, a recreate makes new ones.
+func TestClaimsInAnUpdate(t *testing.T) {
+	s := withClaims(t)
 	pods, claims := s.identities(), s.claims()
-	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v2", volumeMounts: [{name: data, mountPath: /data}]}]}}}`)
+	s.patch(mountingV2)
 	s.settled(2)
-	if !maps.Equal(s.identities(), pods) || !maps.Equal(s.claims(), claims) {
-		t.Errorf("Pods %v, then %v; claims %v, then %v", pods, s.identities(), claims, s.claims())
-	}
-}
-
-func TestARecreateMakesNewClaims(t *testing.T) {
-	s := beginClaimed(t)
-	before := s.claims()
-	s.patch(`spec: {updateStrategy: {type: ReCreate}, template: {spec: {containers: [{name: main, image: "example.test/web:v2", volumeMounts: [{name: data, mountPath: /data}]}]}}}`)
+	s.samePods(pods)
+	s.sameClaims(claims)
+	s.patch(`spec: {updateStrategy: {type: ReCreate}}`)
+	s.patch("%s", strings.ReplaceAll(mountingV2, "v2", "v3"))
 	s.settled(2)
 	s.until("two new claims", func() bool {
 		after := s.claims()
-		return len(after) == 2 && !slices.ContainsFunc(slices.Collect(maps.Keys(after)), func(name string) bool { return before[name] != "" })
+		return len(after) == 2 && !slices.ContainsFunc(slices.Collect(maps.Keys(after)), func(name string) bool { return claims[name] != "" })
 	})
 	s.paired()
 }
 
 // The replacement of a deleted Pod has its name, its instance ID and its data.
 func TestADeletedPodsClaimsAreReused(t *testing.T) {
-	s := beginClaimed(t)
+	s := withClaims(t)
 	claims, pod := s.claims(), s.pods()[0]
 	s.remove(pod.Name)
 	s.until("another Pod of that name", func() bool {
@@ -177,20 +137,18 @@ func TestADeletedPodsClaimsAreReused(t *testing.T) {
 	})
 	s.settled(2)
 	s.paired()
-	if after := s.claims(); !maps.Equal(after, claims) {
-		t.Errorf("claims %v, then %v", claims, after)
-	}
+	s.sameClaims(claims)
 }
 
 func TestDisablePVCReuse(t *testing.T) {
-	s := beginClaimed(t, "spec.scaleStrategy.disablePVCReuse", true)
+	s := withClaims(t, `spec: {scaleStrategy: {disablePVCReuse: true}}`)
 	pod := s.pods()[0]
 	lost := plan.ClaimName("data", "web", pod.Labels[apps.LabelInstanceID])
 	s.remove(pod.Name)
 	s.until("the claim to go", func() bool { return s.claims()[lost] == "" })
 	s.settled(2)
 	s.paired()
-	if _, there := s.identities()[pod.Name]; there {
+	if s.identities()[pod.Name] != "" {
 		t.Errorf("the instance id of %s is used again", pod.Name)
 	}
 }
@@ -198,54 +156,42 @@ func TestDisablePVCReuse(t *testing.T) {
 // An additional template affects only new Pods and creates no revision; a template that
 // the API server refuses costs no Pod and is reported by name.
 func TestClaimTemplatesChange(t *testing.T) {
-	s := beginClaimed(t)
+	s := withClaims(t)
 	pods, revision := s.identities(), s.set().Status.UpdateRevision
-	both := func(size string) string {
-		return fmt.Sprintf(`spec: {volumeClaimTemplates: [{metadata: {name: data}, spec: %s}, {metadata: {name: log}, spec: %s}]}`,
-			s.claimSpec(), strings.Replace(s.claimSpec(), "1Gi", size, 1))
+	both := func(size string) {
+		t.Helper()
+		claim := `{metadata: {name: %s}, spec: {storageClassName: "", accessModes: [ReadWriteOnce], resources: {requests: {storage: %s}}, selector: {matchLabels: {story: %s}}}}`
+		s.patch("spec: {volumeClaimTemplates: ["+claim+", "+claim+"]}", "data", "1Gi", s.namespace, "log", size, s.namespace)
 	}
-	s.patch("%s", both("-1Gi"))
+	both("-1Gi")
 	s.patch(`spec: {replicas: 3}`)
-	s.until("a condition that names the template", func() bool {
-		c := s.condition(apps.ConditionFailedScale)
-		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "volumeClaimTemplates log") && strings.Contains(c.Message, "storage")
-	})
-	if now := s.identities(); !maps.Equal(now, pods) {
-		t.Errorf("Pods %v, then %v", pods, now)
-	}
-	s.patch("%s", both("1Gi"))
+	s.isTrue(apps.ConditionFailedScale, "volumeClaimTemplates log", "storage")
+	s.samePods(pods)
+	both("1Gi")
 	s.settled(3)
 	if now := s.set().Status.UpdateRevision; now != revision {
 		t.Errorf("revision %s, then %s", revision, now)
 	}
-	logs := 0
-	for name := range s.claims() {
-		if strings.HasPrefix(name, "log-web-") {
-			logs++
-		}
-	}
-	if logs != 1 {
-		t.Errorf("%d claims of the new template, want that of the new Pod alone: %v", logs, s.claims())
+	names := slices.Sorted(maps.Keys(s.claims()))
+	if logs := strings.Count(" "+strings.Join(names, " "), " log-web-"); logs != 1 {
+		t.Errorf("%d claims of the new template, want that of the new Pod alone: %v", logs, names)
 	}
 }
 
 // A set that was deleted without its Pods adopts them and their claims again.
 func TestClaimsAreAdoptedWithTheirPods(t *testing.T) {
-	s := beginClaimed(t)
+	s := withClaims(t)
 	pods, claims := s.identities(), s.claims()
-	set := s.set()
-	if err := s.client.Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
-		t.Fatal(err)
-	}
+	s.must(s.client.Delete(t.Context(), s.key(), client.PropagationPolicy(metav1.DeletePropagationOrphan)))
 	s.until("the set to go", func() bool {
 		var list apps.CloneSetList
-		return s.client.List(t.Context(), &list, client.InNamespace(s.namespace)) == nil && len(list.Items) == 0
+		s.list(&list)
+		return len(list.Items) == 0
 	})
-	s.create(fmt.Sprintf(claimed, s.claimSpec()))
+	s.create("claimed")
 	s.settled(2)
-	if !maps.Equal(s.identities(), pods) || !maps.Equal(s.claims(), claims) {
-		t.Errorf("Pods %v, then %v; claims %v, then %v", pods, s.identities(), claims, s.claims())
-	}
+	s.samePods(pods)
+	s.sameClaims(claims)
 	s.patch(`spec: {replicas: 0}`)
 	s.until("no claim", func() bool { return len(s.claims()) == 0 })
 }

@@ -3,8 +3,6 @@
 package cloneset
 
 import (
-	"maps"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,12 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset"
 )
 
 func TestScaleOutAndIn(t *testing.T) {
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
+	s := running(t, "plain")
 	for _, pod := range s.pods() {
 		id := pod.Labels[apps.LabelInstanceID]
 		if pod.Name != "web-"+id || len(id) != 5 {
@@ -33,124 +30,74 @@ func TestScaleOutAndIn(t *testing.T) {
 	s.settled(1)
 }
 
-func TestInPlaceUpdateKeepsThePods(t *testing.T) {
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
-	before := s.identities()
-	s.image("example.test/web:v2")
-	s.settled(3)
-	if after := s.identities(); !maps.Equal(before, after) {
-		t.Errorf("Pods were replaced: %v, then %v", before, after)
-	}
-	for _, pod := range s.pods() {
-		if status := pod.Status.ContainerStatuses[0]; status.RestartCount != 1 || status.Image != "example.test/web:v2" {
-			t.Errorf("Pod %s: %d restarts, image %s", pod.Name, status.RestartCount, status.Image)
-		}
-	}
-}
-
-func TestMetadataChangesWithoutARestart(t *testing.T) {
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
-	s.patch(`spec: {template: {metadata: {labels: {tier: front}, annotations: {note: x}}}}`)
-	s.settled(3)
-	for _, pod := range s.pods() {
-		if pod.Labels["tier"] != "front" || pod.Annotations["note"] != "x" || pod.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("Pod %s: labels %v, annotations %v, %d restarts",
-				pod.Name, pod.Labels, pod.Annotations, pod.Status.ContainerStatuses[0].RestartCount)
-		}
-	}
-}
-
-func TestWhatCannotBeInPlaceIsRecreated(t *testing.T) {
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
-	before := s.identities()
-	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v1", env: [{name: A, value: b}]}]}}}`)
-	s.settled(3)
-	for name := range s.identities() {
-		if _, kept := before[name]; kept {
-			t.Errorf("Pod %s was not recreated", name)
-		}
-	}
-}
-
-func TestInPlaceOnlySaysWhyItCannot(t *testing.T) {
-	s := begin(t)
-	s.create(plain, "spec.updateStrategy.type", "InPlaceOnly")
-	s.settled(3)
-	before := s.identities()
-	s.patch(`spec: {template: {spec: {terminationGracePeriodSeconds: 7}}}`)
-	s.until("the condition FailedUpdate", func() bool { return s.condition(apps.ConditionFailedUpdate).Status == corev1.ConditionTrue })
-	if message := s.condition(apps.ConditionFailedUpdate).Message; !strings.Contains(message, "spec.template.spec.terminationGracePeriodSeconds differs") {
-		t.Errorf("message %q", message)
-	}
-	if !maps.Equal(before, s.identities()) {
-		t.Error("Pods were recreated")
-	}
-	s.patch(`spec: {template: {spec: {terminationGracePeriodSeconds: null}}}`)
-	s.until("the condition to clear", func() bool { return s.condition(apps.ConditionFailedUpdate).Status == corev1.ConditionFalse })
-}
-
-// The first seed's life: each gate holds until somebody confirms.
+// Each gate holds until somebody confirms, and a controller that crashes at a gate
+// continues where it was.
 func TestHooksHoldEachGate(t *testing.T) {
-	s := begin(t)
-	s.create(hooked)
-	s.settled(2)
-	s.image("example.test/web:v2")
-	for range 2 {
-		pod := s.one(apps.StatePreparingUpdate)
-		s.until("the condition Blocked to name the Pod", func() bool {
-			c := s.condition(apps.ConditionBlocked)
-			return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, pod.Name) && strings.Contains(c.Message, inPlaceKey)
-		})
-		if image := pod.Spec.Containers[0].Image; image != "example.test/web:v1" {
-			t.Errorf("the held Pod has %s already", image)
-		}
-		s.label(pod.Name, inPlaceKey, "false")
-		if updated := s.one(apps.StateUpdated); updated.Name != pod.Name || updated.Spec.Containers[0].Image != "example.test/web:v2" {
-			t.Errorf("updated %s to %s", updated.Name, updated.Spec.Containers[0].Image)
-		}
-		s.label(pod.Name, inPlaceKey, "true")
-	}
-	s.settled(2)
-	s.until("nothing to be blocked", func() bool { return s.condition(apps.ConditionBlocked).Status == corev1.ConditionFalse })
+	for name, crashes := range map[string]bool{"one controller": false, "a crash at each gate": true} {
+		t.Run(name, func(t *testing.T) {
+			s := withoutController(t)
+			stop := s.startController()
+			restart := func() {
+				if crashes {
+					stop()
+					stop = s.startController()
+				}
+			}
+			s.create("hooked")
+			s.settled(2)
+			before := s.identities()
+			s.image("web:v2")
+			for range 2 {
+				pod := s.one(apps.StatePreparingUpdate)
+				s.isTrue(apps.ConditionBlocked, pod.Name, inPlaceKey)
+				if image := pod.Spec.Containers[0].Image; image != "example.test/web:v1" {
+					t.Errorf("the Pod at the gate has %s already", image)
+				}
+				restart()
+				s.label(pod.Name, inPlaceKey, "false")
+				if updated := s.one(apps.StateUpdated); updated.Name != pod.Name || updated.Spec.Containers[0].Image != "example.test/web:v2" {
+					t.Errorf("updated %s to %s", updated.Name, updated.Spec.Containers[0].Image)
+				}
+				restart()
+				s.label(pod.Name, inPlaceKey, "true")
+			}
+			s.settled(2)
+			s.isFalse(apps.ConditionBlocked)
+			s.samePods(before)
 
-	s.patch(`spec: {replicas: 1}`)
-	pod := s.one(apps.StatePreparingDelete)
-	s.label(pod.Name, deleteKey, "false")
-	s.settled(1)
+			s.patch(`spec: {replicas: 1}`)
+			pod := s.one(apps.StatePreparingDelete)
+			restart()
+			s.label(pod.Name, deleteKey, "false")
+			s.settled(1)
+		})
+	}
 }
 
 func TestRecreatePassesThePreDeleteHook(t *testing.T) {
-	s := begin(t)
-	s.create(hooked, "spec.updateStrategy.type", "ReCreate")
-	s.settled(2)
+	s := running(t, "hooked", `spec: {updateStrategy: {type: ReCreate}}`)
 	before := s.identities()
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	for range 2 {
 		pod := s.one(apps.StatePreparingDelete)
 		if count := len(s.pods()); count != 2 {
-			t.Errorf("%d Pods while %s is held: %s", count, pod.Name, s.picture())
+			t.Errorf("%d Pods while %s waits at its gate: %s", count, pod.Name, s.picture())
 		}
 		s.label(pod.Name, deleteKey, "false")
 		s.gone(pod.Name)
 	}
 	s.settled(2)
-	for name := range s.identities() {
-		if _, kept := before[name]; kept {
-			t.Errorf("Pod %s was not recreated", name)
-		}
-	}
+	s.newPods(before)
 }
+
+// preNormal adds a preNormal hook to a set, which new Pods do not meet yet.
+const preNormal = `spec:
+  lifecycle: {preNormal: {labelsHandler: {example.com/traffic-online: "true"}}}
+  template: {metadata: {labels: {example.com/traffic-online: "false"}}}`
 
 func TestACancelledDeleteIsProtectedAgain(t *testing.T) {
 	s := begin(t)
-	s.create(hooked, "spec.lifecycle.preNormal.labelsHandler", map[string]any{preNormalKey: "true"},
-		"spec.template.metadata.labels", map[string]any{"app": "web", preNormalKey: "false", inPlaceKey: "true", deleteKey: "true"})
+	s.create("hooked", preNormal)
 	s.until("two Pods before their first gate", func() bool { return len(s.in(apps.StatePreparingNormal)) == 2 })
 	for _, pod := range s.pods() {
 		s.label(pod.Name, preNormalKey, "true")
@@ -167,26 +114,9 @@ func TestACancelledDeleteIsProtectedAgain(t *testing.T) {
 	s.settled(2)
 }
 
-func TestARollbackBeforeTheUpdateRestartsNothing(t *testing.T) {
-	s := begin(t)
-	s.create(hooked)
-	s.settled(2)
-	s.image("example.test/web:v2")
-	s.one(apps.StatePreparingUpdate)
-	s.image("example.test/web:v1")
-	s.settled(2)
-	for _, pod := range s.pods() {
-		if pod.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("Pod %s was restarted", pod.Name)
-		}
-	}
-}
-
 func TestPreNormalKeepsNewPodsUnavailable(t *testing.T) {
 	s := begin(t)
-	s.create(plain, "spec.lifecycle.preNormal.labelsHandler", map[string]any{preNormalKey: "true"},
-		"spec.template.metadata.labels", map[string]any{"app": "web", preNormalKey: "false"},
-		"spec.updateStrategy", map[string]any{"type": "ReCreate", "maxSurge": int64(1), "maxUnavailable": int64(0)})
+	s.create("plain", preNormal, `spec: {updateStrategy: {type: ReCreate, maxSurge: 1, maxUnavailable: 0}}`)
 	online := func() {
 		for _, pod := range s.in(apps.StatePreparingNormal) {
 			s.label(pod.Name, preNormalKey, "true")
@@ -196,10 +126,11 @@ func TestPreNormalKeepsNewPodsUnavailable(t *testing.T) {
 	online()
 	s.settled(3)
 	old := s.identities()
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	s.one(apps.StatePreparingNormal)
+	now := s.identities()
 	for name := range old {
-		if _, kept := s.identities()[name]; !kept {
+		if now[name] == "" {
 			t.Errorf("Pod %s went before its successor was available", name)
 		}
 	}
@@ -210,122 +141,66 @@ func TestPreNormalKeepsNewPodsUnavailable(t *testing.T) {
 	})
 }
 
-func TestPartitionKeepsOldPods(t *testing.T) {
-	s := begin(t)
-	s.create(plain, "spec.updateStrategy.partition", 2)
-	s.until("three available Pods", func() bool { return s.set().Status.AvailableReplicas == 3 })
-	s.image("example.test/web:v2")
-	s.until("one updated Pod", func() bool {
-		status := s.set().Status
-		return status.UpdatedAvailableReplicas == 1 && status.AvailableReplicas == 3 && status.ExpectedUpdatedReplicas == 1
-	})
-	status := s.set().Status
-	if status.CurrentRevision == status.UpdateRevision || status.UpdatedReplicas != 1 {
-		t.Errorf("the partition did not hold: %+v", status)
-	}
-	s.patch(`spec: {updateStrategy: {partition: 0}}`)
-	s.settled(3)
-}
-
 func TestABadTemplateCostsNoPod(t *testing.T) {
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
+	s := running(t, "plain")
 	before := s.identities()
 	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v2", imagee: typo}]}}}`)
-	s.until("the condition FailedUpdate", func() bool {
-		c := s.condition(apps.ConditionFailedUpdate)
-		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "imagee")
-	})
-	if !maps.Equal(before, s.identities()) || s.set().Status.AvailableReplicas != 3 {
+	s.isTrue(apps.ConditionFailedUpdate, "imagee")
+	s.samePods(before)
+	if s.set().Status.AvailableReplicas != 3 {
 		t.Errorf("the rollout began: %s", s.picture())
 	}
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	s.settled(3)
 }
 
-func TestAnImageThatDoesNotExistStopsTheRollout(t *testing.T) {
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
-	s.image("example.test/missing:v1")
-	s.until("one Pod that cannot pull its image", func() bool { return s.set().Status.ReadyReplicas == 2 })
-	s.until("the update to have begun with one Pod alone", func() bool {
-		status := s.set().Status
-		return status.UpdatedReplicas == 1 && status.AvailableReplicas == 2
-	})
-	s.image("example.test/web:v2")
-	s.settled(3)
+// A missing image stops the rollout at its first Pod. The set reports it although it has
+// no progressDeadlineSeconds; with a good image the rollout continues.
+func TestMissingImage(t *testing.T) {
+	for _, kind := range []string{"InPlaceIfPossible", "ReCreate"} {
+		t.Run(kind, func(t *testing.T) {
+			s := running(t, "plain", `spec: {updateStrategy: {type: `+kind+`}}`)
+			s.image("missing:v1")
+			s.isTrue(apps.ConditionBlocked, cloneset.ReasonContainerStuck+": ",
+				"its container main with image example.test/missing:v1 cannot be started (ImagePullBackOff) since ")
+			s.untilStatus("the update to have begun with one Pod alone", func(status *apps.CloneSetStatus) bool {
+				return status.ReadyReplicas == 2 && status.UpdatedReplicas == 1 && status.AvailableReplicas == 2
+			})
+			s.image("web:v2")
+			s.settled(3)
+			s.isFalse(apps.ConditionBlocked)
+		})
+	}
 }
 
 func TestOrphansAreAdoptedAndForeignPodsAreNot(t *testing.T) {
-	s := without(t)
-	yes := true
-	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.test/web:v1"}}}
-	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "orphan", Labels: map[string]string{"app": "web"}}, Spec: spec}
-	foreign := orphan.DeepCopy()
-	foreign.Name = "foreign"
-	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "1234", Controller: &yes}}
+	s := withoutController(t)
+	orphan, foreign := s.pod("orphan"), s.pod("foreign")
+	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "1234", Controller: new(true)}}
 	for _, pod := range []*corev1.Pod{orphan, foreign} {
-		if err := s.client.Create(t.Context(), pod); err != nil {
-			t.Fatal(err)
-		}
+		pod.Labels = map[string]string{"app": "web"}
+		pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "example.test/web:v1"}}
+		s.must(s.client.Create(t.Context(), pod))
 	}
 	s.startController()
-	s.create(plain, "spec.updateStrategy.type", "OnDelete")
+	s.create("plain", `spec: {updateStrategy: {type: OnDelete}}`)
 	s.until("three Pods of the set", func() bool { return s.set().Status.Replicas == 3 })
-	live := &corev1.Pod{}
-	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(orphan), live); err != nil {
-		t.Fatal(err)
+	s.read(orphan)
+	if !metav1.IsControlledBy(orphan, s.set()) {
+		t.Errorf("the orphan belongs to %v", orphan.OwnerReferences)
 	}
-	if owner := metav1.GetControllerOf(live); owner == nil || owner.UID != s.set().UID {
-		t.Errorf("the orphan belongs to %v", owner)
+	// The garbage collector may have deleted it, since its owner does not exist.
+	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err == nil && metav1.GetControllerOf(foreign).Name != "other" {
+		t.Errorf("the foreign Pod was touched: %v", foreign.OwnerReferences)
 	}
-	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(foreign), live); err == nil && metav1.GetControllerOf(live).Name != "other" {
-		t.Errorf("the foreign Pod was touched: %v", live.OwnerReferences)
-	}
-}
-
-// A controller that crashes at a gate resumes where it was.
-func TestACrashAtEachGateLosesNothing(t *testing.T) {
-	s := without(t)
-	stop := s.startController()
-	again := func() { stop(); stop = s.startController() }
-	s.create(hooked)
-	s.settled(2)
-	before := s.identities()
-	s.image("example.test/web:v2")
-	for range 2 {
-		pod := s.one(apps.StatePreparingUpdate)
-		again()
-		s.label(pod.Name, inPlaceKey, "false")
-		s.one(apps.StateUpdated)
-		again()
-		s.label(pod.Name, inPlaceKey, "true")
-	}
-	s.settled(2)
-	if !maps.Equal(before, s.identities()) {
-		t.Error("Pods were replaced")
-	}
-	s.patch(`spec: {replicas: 1}`)
-	pod := s.one(apps.StatePreparingDelete)
-	again()
-	s.label(pod.Name, deleteKey, "false")
-	s.settled(1)
 }
 
 func TestAFailedPodIsReplaced(t *testing.T) {
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
+	s := running(t, "plain")
 	victim := s.pods()[0]
-	victim.Status.Phase = corev1.PodFailed
-	victim.Status.Reason = "Evicted"
-	if err := s.client.Status().Update(t.Context(), &victim); err != nil {
-		t.Fatal(err)
-	}
+	victim.Status.Phase, victim.Status.Reason = corev1.PodFailed, "Evicted"
+	s.must(s.client.Status().Update(t.Context(), &victim))
 	s.until("the evicted Pod to be replaced and gone", func() bool {
-		_, there := s.identities()[victim.Name]
-		return !there && s.set().Status.AvailableReplicas == 3
+		return s.identities()[victim.Name] == "" && s.set().Status.AvailableReplicas == 3
 	})
 }

@@ -16,10 +16,7 @@ import (
 // to which somebody applies server-side: what that manager stops applying is removed,
 // after an update too.
 func TestFieldManagersOfThoseWhoApply(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
+	s := running(t, "plain")
 	for _, pod := range s.pods() {
 		if len(pod.ManagedFields) > 0 {
 			t.Errorf("Pod %s has managed fields of %s", pod.Name, pod.ManagedFields[0].Manager)
@@ -27,8 +24,16 @@ func TestFieldManagersOfThoseWhoApply(t *testing.T) {
 	}
 	const theirs = "example.com/theirs"
 	name := s.pods()[0].Name
-	s.apply(name, map[string]any{theirs: "1"})
-	s.image("example.test/web:v2")
+	apply := func(labels map[string]any) {
+		t.Helper()
+		pod := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Pod",
+			"metadata": map[string]any{"namespace": s.namespace, "name": name, "labels": labels},
+		}}
+		s.must(s.client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(pod), client.FieldOwner(theirs)))
+	}
+	apply(map[string]any{theirs: "1"})
+	s.image("web:v2")
 	s.settled(3)
 	for _, pod := range s.pods() {
 		applies := slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
@@ -38,20 +43,8 @@ func TestFieldManagersOfThoseWhoApply(t *testing.T) {
 			t.Errorf("Pod %s: %d managers, somebody applies: %v", pod.Name, len(pod.ManagedFields), applies)
 		}
 	}
-	s.apply(name, nil)
-	s.until("the label is gone that is applied no more", func() bool {
+	apply(nil)
+	s.until("the label to go that is no longer applied", func() bool {
 		return !slices.ContainsFunc(s.pods(), func(p corev1.Pod) bool { return p.Labels[theirs] != "" })
 	})
-}
-
-// apply applies labels to a Pod server-side, as another manager.
-func (s *story) apply(name string, labels map[string]any) {
-	s.Helper()
-	pod := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "Pod",
-		"metadata": map[string]any{"namespace": s.namespace, "name": name, "labels": labels},
-	}}
-	if err := s.client.Apply(s.Context(), client.ApplyConfigurationFromUnstructured(pod), client.FieldOwner("example.com/theirs")); err != nil {
-		s.Fatal(err)
-	}
 }

@@ -8,32 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/watch"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
-
-// byFinalizer holds its Pods at all three gates with finalizers, and out of service at
-// two of them.
-const byFinalizer = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 1
-  lifecycle:
-    preNormal: {finalizersHandler: [example.com/registered]}
-    inPlaceUpdate: {finalizersHandler: [example.com/update-a, example.com/update-b], markPodNotReady: true}
-    preDelete: {finalizersHandler: [example.com/delete], markPodNotReady: true}
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata:
-      labels: {app: web}
-      finalizers: [example.com/update-a, example.com/update-b, example.com/delete]
-    spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: "example.test/web:v1"}]}
-  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
-`
 
 const (
 	updateA, updateB, deleteFinalizer = "example.com/update-a", "example.com/update-b", "example.com/delete"
@@ -62,7 +39,7 @@ func (s *story) serves(want apps.LifecycleState, ready corev1.ConditionStatus) c
 		if len(found) == 1 {
 			pod = found[0]
 		}
-		return len(found) == 1 && conditionOf(&found[0], corev1.PodReady) == ready
+		return len(found) == 1 && conditionOf(&found[0], corev1.PodReady).Status == ready
 	})
 	return pod
 }
@@ -70,22 +47,21 @@ func (s *story) serves(want apps.LifecycleState, ready corev1.ConditionStatus) c
 // One life through all gates with finalizers: one finalizer holds, all are needed to
 // continue, and the mark that takes the Pod out of service is removed on each way back.
 func TestHooksByFinalizer(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
-	s.create(byFinalizer)
+	s.create("by-finalizer")
 	s.serves(apps.StatePreparingNormal, corev1.ConditionTrue)
 	s.withFinalizers(updateA, updateB, deleteFinalizer, registeredKey)
 	first := s.serves(apps.StateNormal, corev1.ConditionTrue)
 
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse)
-	s.image("example.test/web:v1") // rolled back at the gate
+	s.image("web:v1") // rolled back at the gate
 	s.serves(apps.StateNormal, corev1.ConditionTrue)
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse)
-	s.withFinalizers(updateB, deleteFinalizer, registeredKey) // the other one still holds
+	s.withFinalizers(updateB, deleteFinalizer, registeredKey) // the other one is still there
 	if pod := s.serves(apps.StatePreparingUpdate, corev1.ConditionFalse); pod.Spec.Containers[0].Image != "example.test/web:v1" {
-		t.Errorf("a Pod that is held runs %s", pod.Spec.Containers[0].Image)
+		t.Errorf("a Pod at its gate runs %s", pod.Spec.Containers[0].Image)
 	}
 	s.withFinalizers(deleteFinalizer, registeredKey)
 	s.serves(apps.StateUpdated, corev1.ConditionTrue)
@@ -110,39 +86,28 @@ func TestHooksByFinalizer(t *testing.T) {
 	s.withFinalizers(updateA, updateB, registeredKey) // the hook releases, and the Pod with it
 	s.gone(first.Name)
 	s.settled(0)
-	pod := first.DeepCopy()
-	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || len(pod.Finalizers) != 3 {
-		t.Errorf("finalizers of others are %v: %v", pod.Finalizers, err)
+	s.read(&first)
+	if len(first.Finalizers) != 3 {
+		t.Errorf("finalizers of others are %v", first.Finalizers)
 	}
-	s.finalizers(pod)
+	s.finalizers(&first)
 }
 
 // The grace period lies between leaving the endpoints and the change: a Pod in service
 // never has an image that its container does not run.
 func TestDrainComesFirst(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain, "spec.replicas", 1, "spec.updateStrategy.inPlaceUpdateStrategy.gracePeriodSeconds", 2)
-	s.settled(1)
-	pods, err := s.client.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.namespace))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pods.Stop()
-	s.image("example.test/web:v2")
+	s := running(t, "plain", `spec: {replicas: 1, updateStrategy: {inPlaceUpdateStrategy: {gracePeriodSeconds: 2}}}`)
+	next := s.watchPods()
+	s.image("web:v2")
 	out := func(pod *corev1.Pod) bool {
-		return conditionOf(pod, apps.ConditionInPlaceUpdateReady) == corev1.ConditionFalse
-	}
-	next := func(wanted func(pod *corev1.Pod) bool) *corev1.Pod {
-		t.Helper()
-		return s.next(pods.ResultChan(), wanted)
+		return conditionOf(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
 	}
 	changed := func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == "example.test/web:v2" }
 	left := next(func(pod *corev1.Pod) bool { return out(pod) || changed(pod) })
 	if changed(left) {
 		t.Fatal("changed before it left its endpoints")
 	}
-	drained := transition(left, apps.ConditionInPlaceUpdateReady)
+	drained := conditionOf(left, apps.ConditionInPlaceUpdateReady).LastTransitionTime.Time
 	second := next(func(pod *corev1.Pod) bool { return changed(pod) || !out(pod) })
 	if !out(second) {
 		t.Fatal("in service again before it is changed")
@@ -156,30 +121,4 @@ func TestDrainComesFirst(t *testing.T) {
 		t.Errorf("in service again with %s, %d restarts", running.Image, running.RestartCount)
 	}
 	s.settled(1)
-}
-
-// next follows a watch of Pods to the first matching version.
-func (s *story) next(events <-chan watch.Event, wanted func(pod *corev1.Pod) bool) *corev1.Pod {
-	s.Helper()
-	for event := range events {
-		pod, ok := event.Object.(*corev1.Pod)
-		if !ok {
-			s.Fatalf("watch: %v", event.Object)
-		}
-		if wanted(pod) {
-			return pod
-		}
-	}
-	s.Fatal("the watch has ended")
-	return nil
-}
-
-// transition is when a condition of a Pod last changed.
-func transition(pod *corev1.Pod, kind corev1.PodConditionType) time.Time {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == kind {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }

@@ -12,43 +12,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// refusedEvents counts events that the API server refuses.
-type refusedEvents struct {
-	http.RoundTripper
-	count *atomic.Int32
-}
-
-func (r refusedEvents) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := r.RoundTripper.RoundTrip(request)
-	if err == nil && strings.HasSuffix(request.URL.Path, "/events") && response.StatusCode >= http.StatusBadRequest {
-		r.count.Add(1)
-	}
-	return response, err
-}
-
-// TestAnEndingNamespaceIsToldNothing deletes a namespace with a set that keeps
+// TestNoEventsForATerminatingNamespace deletes a namespace with a set that keeps
 // replacing its Pods: the first events are refused, and no more are sent.
-func TestAnEndingNamespaceIsToldNothing(t *testing.T) {
+func TestNoEventsForATerminatingNamespace(t *testing.T) {
 	var refused atomic.Int32
-	s := without(t)
-	s.wrap = func(next http.RoundTripper) http.RoundTripper { return refusedEvents{next, &refused} }
-	s.startController()
-	s.create(plain, "spec.replicas", 10)
-	s.settled(10)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
-	if err := s.client.Delete(t.Context(), namespace); err != nil {
-		t.Fatal(err)
-	}
-	pods := s.pods()
-	for i := range pods {
-		left := len(s.pods())
-		if err := s.client.Delete(t.Context(), &pods[i]); err != nil {
-			t.Fatal(err)
+	s := withoutController(t)
+	s.intercept = func(request *http.Request, next http.RoundTripper) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		if err == nil && strings.HasSuffix(request.URL.Path, "/events") && response.StatusCode >= http.StatusBadRequest {
+			refused.Add(1)
 		}
-		s.until("the set to hear of it", func() bool { return len(s.pods()) < left && int(s.set().Status.Replicas) < left })
+		return response, err
 	}
-	// Those of one pass are sent together.
+	s.startController()
+	s.create("plain", `spec: {replicas: 10}`)
+	s.settled(10)
+	s.must(s.client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}))
+	for _, pod := range s.pods() {
+		left := len(s.pods())
+		s.remove(pod.Name)
+		s.until("the status to count one Pod less", func() bool { return len(s.pods()) < left && int(s.set().Status.Replicas) < left })
+	}
+	// The events of one pass are sent together.
 	if n := refused.Load(); n < 1 || n > 3 {
-		t.Errorf("%d events were sent to a namespace that is ending, want those of the first pass that is refused", n)
+		t.Errorf("%d events were sent to a terminating namespace, want those of the first pass that is refused", n)
 	}
 }

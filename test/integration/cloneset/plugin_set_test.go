@@ -49,35 +49,20 @@ func TestPluginSet(t *testing.T) {
 	} {
 		for way, request := range ways {
 			t.Run(test.name+" "+way, func(t *testing.T) {
-				t.Parallel()
-				s, revisions := tool(t)
-				s.create(tooled)
-				s.settled(3)
-				pods, before := s.identities(), s.versions()
+				s := running(t, "tooled")
+				pods, before := s.identities(), s.podVersions()
 				request(s, test.change)
 				if says := s.rolloutStatus(); says != "successfully rolled out" {
 					t.Error(says)
 				}
 				s.settled(3)
-				if got := s.restarts(); got != test.restarts || revisions.Load() != test.revisions {
-					t.Errorf("restarts %s, %d revisions asked for", got, revisions.Load())
+				if got := s.restarts(); got != test.restarts || s.created.Load() != test.revisions {
+					t.Errorf("restarts %s, %d revisions asked for", got, s.created.Load())
 				}
 				s.ranOn(pods, before, test.untouched, test.recreated)
-				s.carry(s.typed(s.raw()).Spec.Containers[0])
-				s.still()
+				s.carryTemplate()
+				s.unchanged()
 			})
-		}
-	}
-}
-
-// carry checks that the first container of each Pod is the template's.
-func (s *story) carry(want corev1.Container) {
-	s.Helper()
-	for _, pod := range s.pods() {
-		got := pod.Spec.Containers[0]
-		if got.Image != want.Image || !slices.Equal(got.Env, want.Env) || len(got.Ports) != len(want.Ports) ||
-			!got.Resources.Requests.Cpu().Equal(*want.Resources.Requests.Cpu()) {
-			s.Errorf("Pod %s has %+v, the template %+v", pod.Name, got, want)
 		}
 	}
 }
@@ -86,12 +71,11 @@ func (s *story) carry(want corev1.Container) {
 // merge patch, after which clients send a merge patch, and the update of an object that
 // somebody changed meanwhile.
 func TestPluginRequestsThatAreRefused(t *testing.T) {
-	t.Parallel()
-	s := without(t)
-	s.create(tooled)
+	s := withoutController(t)
+	s.create("tooled")
 	stale := s.raw()
 	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v2"}]}}}}`))
-	if err := s.client.Patch(t.Context(), s.set(), patch); !apierrors.IsUnsupportedMediaType(err) {
+	if err := s.client.Patch(t.Context(), s.key(), patch); !apierrors.IsUnsupportedMediaType(err) {
 		t.Errorf("strategic merge patch: %v", err)
 	}
 	s.setImage("web:v2")
@@ -104,37 +88,29 @@ func TestPluginRequestsThatAreRefused(t *testing.T) {
 func (s *story) scale(workload client.Object) *autoscalingv1.Scale {
 	s.Helper()
 	scale := &autoscalingv1.Scale{}
-	if err := s.client.SubResource("scale").Get(s.Context(), workload, scale); err != nil {
-		s.Fatal(err)
-	}
+	s.must(s.client.SubResource("scale").Get(s.Context(), workload, scale))
 	return scale
 }
 
 // scaleTo is `scale --replicas`: the subresource is read and written back.
 func (s *story) scaleTo(workload client.Object, replicas int32) {
 	s.Helper()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	s.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		scale := s.scale(workload)
 		scale.Spec.Replicas = replicas
 		return s.client.SubResource("scale").Update(s.Context(), workload, client.WithSubResourceBody(scale))
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	}))
 }
 
-// `scale` patches the subresource, or reads it and writes it back; in that case,
-// somebody else's write in between is a conflict.
-func TestPluginScale(t *testing.T) {
-	t.Parallel()
-	s, _ := tool(t)
-	s.create(tooled)
-	s.settled(3)
+// `scale` patches the subresource. Or it reads the subresource and writes it back, as an
+// autoscaler does; then somebody else's write in between is a conflict.
+func TestScaleSubresource(t *testing.T) {
+	s := running(t, "tooled")
 	stale := s.scale(s.set())
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":5}}`))
-	if err := s.client.SubResource("scale").Patch(t.Context(), s.set(), patch, client.WithSubResourceBody(&autoscalingv1.Scale{})); err != nil {
-		t.Fatal(err)
+	if stale.Spec.Replicas != 3 || stale.Status.Replicas != 3 || stale.Status.Selector != "app=web" {
+		t.Errorf("scale %+v %+v", stale.Spec, stale.Status)
 	}
+	s.must(s.client.SubResource("scale").Patch(t.Context(), s.set(), s.mergePatch("spec: {replicas: 5}"), client.WithSubResourceBody(&autoscalingv1.Scale{})))
 	s.settled(5)
 	stale.Spec.Replicas = 1
 	if err := s.client.SubResource("scale").Update(t.Context(), s.set(), client.WithSubResourceBody(stale)); !apierrors.IsConflict(err) {
@@ -150,28 +126,20 @@ func TestPluginScale(t *testing.T) {
 // `expose` creates a Service from the selector's labels and the first container's
 // ports.
 func TestPluginExpose(t *testing.T) {
-	t.Parallel()
-	s, _ := tool(t)
-	s.create(tooled)
-	s.settled(3)
-	set := s.raw()
-	selector := s.selectorOf(set)
+	s := running(t, "tooled")
+	selector := s.typed().Spec.Selector
 	if len(selector.MatchExpressions) > 0 {
 		t.Fatalf("a Service cannot select by %v", selector.MatchExpressions)
 	}
-	port := s.typed(set).Spec.Containers[0].Ports[0]
+	port := s.template().Spec.Containers[0].Ports[0]
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"},
 		Spec: corev1.ServiceSpec{Selector: selector.MatchLabels, ClusterIP: corev1.ClusterIPNone,
 			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString(port.Name)}}},
 	}
-	if err := s.client.Create(t.Context(), service); err != nil {
-		t.Fatal(err)
-	}
+	s.must(s.client.Create(t.Context(), service))
 	var selected corev1.PodList
-	if err := s.client.List(t.Context(), &selected, client.InNamespace(s.namespace), client.MatchingLabels(service.Spec.Selector)); err != nil {
-		t.Fatal(err)
-	}
+	s.must(s.client.List(t.Context(), &selected, client.InNamespace(s.namespace), client.MatchingLabels(service.Spec.Selector)))
 	found := map[string]types.UID{}
 	for _, pod := range selected.Items {
 		if got := pod.Spec.Containers[0].Ports; slices.ContainsFunc(got, func(p corev1.ContainerPort) bool { return p.Name == port.Name }) {

@@ -7,11 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,104 +27,46 @@ import (
 // The stories in plugin*_test.go send what OpenKruise's kubectl plugin sends, according
 // to the documentation of its commands and of the corresponding kubectl commands.
 
-// tooled is a CloneSet whose template has fields that a careless client would drop.
-const tooled = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: main
-        image: "example.test/web:v1"
-        ports: [{name: http, containerPort: 8080}]
-        env: [{name: COLOR, value: blue}]
-        resources: {requests: {cpu: 10m, memory: 16Mi}}
-      - {name: side, image: "example.test/side:v1"}
-  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
-`
-
-// created counts the revisions that a story's controller requests.
-type created struct {
-	http.RoundTripper
-	count *atomic.Int32
-}
-
-func (c created) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/controllerrevisions") {
-		c.count.Add(1)
-	}
-	return c.RoundTripper.RoundTrip(request)
-}
-
-// tool begins a story that counts requested revisions. Its Pods are deleted with it:
-// there are many of these stories, and few nodes.
-func tool(t *testing.T) (*story, *atomic.Int32) {
-	t.Helper()
-	s, count := without(t), &atomic.Int32{}
-	t.Cleanup(func() {
-		err := s.client.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace(s.namespace), client.GracePeriodSeconds(0))
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	s.wrap = func(next http.RoundTripper) http.RoundTripper { return created{next, count} }
-	s.startController()
-	return s, count
-}
-
-// raw is the set web as stored in the API server.
-func (s *story) raw() *unstructured.Unstructured {
-	s.Helper()
-	set := &unstructured.Unstructured{}
-	set.SetGroupVersionKind(apps.KindCloneSet)
-	if err := s.client.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: "web"}, set); err != nil {
-		s.Fatal(err)
-	}
-	return set
-}
-
-// templated is the type from which clients with their own types read a template.
-type templated struct {
+// typed is what clients with their own types read of a set.
+type typed struct {
 	Spec struct {
+		Selector metav1.LabelSelector   `json:"selector"`
 		Template corev1.PodTemplateSpec `json:"template"`
 	} `json:"spec"`
 }
 
-// typed is a set's template in Go's types.
-func (s *story) typed(set *unstructured.Unstructured) *corev1.PodTemplateSpec {
+// raw is the set as stored in the API server.
+func (s *story) raw() *unstructured.Unstructured {
 	s.Helper()
-	var out templated
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(set.Object, &out); err != nil {
-		s.Fatal(err)
-	}
-	return &out.Spec.Template
+	set := &unstructured.Unstructured{}
+	set.SetGroupVersionKind(apps.KindCloneSet)
+	set.SetNamespace(s.namespace)
+	set.SetName(s.name)
+	s.read(set)
+	return set
 }
 
-// mergeSet sends a JSON merge patch of the set. For a custom resource, the API server
-// accepts only this, JSON patch and apply.
-func (s *story) mergeSet(patch any) {
+func (s *story) typed() (out typed) {
 	s.Helper()
-	data, err := json.Marshal(patch)
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := s.client.Patch(s.Context(), s.set(), client.RawPatch(types.MergePatchType, data)); err != nil {
-		s.Fatal(err)
-	}
+	s.must(runtime.DefaultUnstructuredConverter.FromUnstructured(s.raw().Object, &out))
+	return out
+}
+
+func (s *story) template() *corev1.PodTemplateSpec {
+	s.Helper()
+	out := s.typed()
+	return &out.Spec.Template
 }
 
 // setContainers changes the containers as `set image`, `set env` and `set resources`
 // do: the patch holds the whole list.
 func (s *story) setContainers(change func(*corev1.PodTemplateSpec)) {
 	s.Helper()
-	template := s.typed(s.raw())
+	template := s.template()
 	change(template)
-	s.mergeSet(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"containers": template.Spec.Containers}}}})
+	containers, err := json.Marshal(template.Spec.Containers)
+	s.must(err)
+	s.patch("spec: {template: {spec: {containers: %s}}}", containers)
 }
 
 // setImage is `set image cloneset/web main=image`.
@@ -140,9 +79,8 @@ func (s *story) setImage(image string) {
 // the whole object, with the nulls and zeros of its types.
 func (s *story) writeBack(change func(*corev1.PodTemplateSpec)) {
 	s.Helper()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		set := s.raw()
-		template := s.typed(set)
+	s.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		set, template := s.raw(), s.template() // the update conflicts if they differ
 		change(template)
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
 		if err != nil {
@@ -151,35 +89,16 @@ func (s *story) writeBack(change func(*corev1.PodTemplateSpec)) {
 		fields["metadata"].(map[string]any)["creationTimestamp"] = nil // as types before Kubernetes 1.34 do
 		set.Object["spec"].(map[string]any)["template"] = fields
 		return s.client.Update(s.Context(), set)
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-// selectorOf is a set's selector in Go's types.
-func (s *story) selectorOf(set *unstructured.Unstructured) *metav1.LabelSelector {
-	s.Helper()
-	var out struct {
-		Spec struct {
-			Selector metav1.LabelSelector `json:"selector"`
-		} `json:"spec"`
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(set.Object, &out); err != nil {
-		s.Fatal(err)
-	}
-	return &out.Spec.Selector
+	}))
 }
 
 // history lists the revisions that `rollout history` finds, oldest first: those that
 // match the set's selector and belong to the set.
 func (s *story) history() []appsv1.ControllerRevision {
 	s.Helper()
-	set := s.raw()
-	selector, err := metav1.LabelSelectorAsSelector(s.selectorOf(set))
-	if err != nil {
-		s.Fatal(err)
-	}
+	set, spec := s.set(), s.typed().Spec
+	selector, err := metav1.LabelSelectorAsSelector(&spec.Selector)
+	s.must(err)
 	return slices.DeleteFunc(s.revisions(), func(r appsv1.ControllerRevision) bool {
 		return !selector.Matches(labels.Set(r.Labels)) || !metav1.IsControlledBy(&r, set)
 	})
@@ -189,20 +108,12 @@ func (s *story) history() []appsv1.ControllerRevision {
 // strategic merge patch of the present template.
 func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	s.Helper()
-	var out templated
-	out.Spec.Template = *s.typed(s.raw())
-	now, err := json.Marshal(out)
-	if err != nil {
-		s.Fatal(err)
-	}
-	then, err := strategicpatch.StrategicMergePatch(now, r.Data.Raw, templated{})
-	if err != nil {
-		s.Fatal(err)
-	}
-	out = templated{}
-	if err := json.Unmarshal(then, &out); err != nil {
-		s.Fatal(err)
-	}
+	now, err := json.Marshal(s.typed())
+	s.must(err)
+	then, err := strategicpatch.StrategicMergePatch(now, r.Data.Raw, typed{})
+	s.must(err)
+	var out typed
+	s.must(json.Unmarshal(then, &out))
 	return &out.Spec.Template
 }
 
@@ -234,9 +145,9 @@ func (s *story) restarts() string {
 	return strings.Join(out, " ")
 }
 
-// still makes the controller run another pass, and checks that it writes nothing to a
+// unchanged makes the controller run another pass, and checks that it writes nothing to a
 // Pod or a revision.
-func (s *story) still() {
+func (s *story) unchanged() {
 	s.Helper()
 	before := s.versions()
 	s.patch(`spec: {revisionHistoryLimit: %d}`, 10+s.set().Generation)
@@ -258,7 +169,7 @@ func (s *story) ranOn(pods map[string]types.UID, versions map[string]string, unt
 		if (pods[pod.Name] != pod.UID) != recreated {
 			s.Errorf("Pod %s is new: %v, want %v", pod.Name, pods[pod.Name] != pod.UID, recreated)
 		}
-		if versions["Pod "+pod.Name] == pod.ResourceVersion {
+		if versions[pod.Name] == pod.ResourceVersion {
 			same++
 		}
 	}
@@ -297,14 +208,10 @@ func (s *story) rolloutStatus() string {
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	var list apps.CloneSetList
-	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace)); err != nil {
-		s.Fatal(err)
-	}
+	s.list(&list)
 	versions, err := s.client.Watch(ctx, &apps.CloneSetList{}, client.InNamespace(s.namespace),
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	defer versions.Stop()
 	for set := &list.Items[0]; ; {
 		says, over := rollout(set)

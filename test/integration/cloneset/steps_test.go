@@ -3,175 +3,141 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
-
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/test/integration/manifest"
 )
 
-func cacheOf(namespace string) cache.Options {
-	return cache.Options{
-		DefaultNamespaces: map[string]cache.Config{namespace: {}},
-		DefaultTransform:  cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: cloneset.PodCache(), &corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
-		},
-	}
-}
-
+// The keys of the hooks in testdata/sets.
 const (
-	inPlaceKey   = "example.com/unready-blocker-inplace"
-	deleteKey    = "example.com/unready-blocker-delete"
-	preNormalKey = "example.com/traffic-online"
+	inPlaceKey    = "example.com/unready-blocker-inplace"
+	deleteKey     = "example.com/unready-blocker-delete"
+	preNormalKey  = "example.com/traffic-online"
+	registeredKey = "example.com/registered"
 )
 
-// plain is a CloneSet without hooks, named web.
-const plain = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: main, image: "example.test/web:v1"}]}
-  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
-`
-
-// hooked is a CloneSet with a label hook before updates and before deletion.
-const hooked = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 2
-  lifecycle:
-    inPlaceUpdate: {labelsHandler: {example.com/unready-blocker-inplace: "true"}}
-    preDelete: {labelsHandler: {example.com/unready-blocker-delete: "true"}}
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata:
-      labels:
-        app: web
-        example.com/unready-blocker-inplace: "true"
-        example.com/unready-blocker-delete: "true"
-    spec: {containers: [{name: main, image: "example.test/web:v1"}]}
-  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 20%}
-`
-
-// object parses YAML into the story's namespace.
-func (s *story) object(text string) *unstructured.Unstructured {
+// must fails the story if there is an error.
+func (s *story) must(err error) {
 	s.Helper()
-	out := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(text), &out.Object); err != nil {
-		s.Fatal(err)
-	}
-	out.SetNamespace(s.namespace)
-	return out
-}
-
-// create creates an object from YAML; each edit is a path and a value.
-func (s *story) create(text string, edits ...any) {
-	s.Helper()
-	if err := s.client.Create(s.Context(), s.edited(text, edits...)); err != nil {
-		s.Fatal(err)
-	}
-}
-
-// null is an edit that writes an explicit null; nil removes the field.
-const null = explicit("null")
-
-type explicit string
-
-// edited is the object of a YAML text with values set by path, such as
-// "spec.replicas", 3.
-func (s *story) edited(text string, edits ...any) *unstructured.Unstructured {
-	s.Helper()
-	out := s.object(text)
-	for i := 0; i+1 < len(edits); i += 2 {
-		path := strings.Split(edits[i].(string), ".")
-		value := edits[i+1]
-		if number, ok := value.(int); ok {
-			value = int64(number)
-		}
-		if value == nil {
-			unstructured.RemoveNestedField(out.Object, path...)
-			continue
-		}
-		if value == null {
-			value = nil
-		}
-		if err := unstructured.SetNestedField(out.Object, value, path...); err != nil {
-			s.Fatalf("set %v: %v", path, err)
-		}
-	}
-	return out
-}
-
-// patch changes the set.
-func (s *story) patch(format string, args ...any) {
-	s.Helper()
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}}
-	data, err := yaml.YAMLToJSON(fmt.Appendf(nil, format, args...))
 	if err != nil {
 		s.Fatal(err)
 	}
-	if err := s.client.Patch(s.Context(), set, client.RawPatch(types.MergePatchType, data)); err != nil {
-		s.Fatal(err)
-	}
+}
+
+// text is a file of testdata with the story's namespace.
+func (s *story) text(file string) string {
+	s.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", file))
+	s.must(err)
+	return strings.ReplaceAll(string(content), "NAMESPACE", s.namespace)
+}
+
+// object is a set of testdata/sets, changed by merge patches.
+func (s *story) object(set string, patches ...string) *unstructured.Unstructured {
+	s.Helper()
+	object, err := manifest.Parse(s.text(filepath.Join("sets", set+".yaml")), patches...)
+	s.must(err)
+	object.SetNamespace(s.namespace)
+	return object
+}
+
+// create creates such a set.
+func (s *story) create(set string, patches ...string) {
+	s.Helper()
+	s.must(s.client.Create(s.Context(), s.object(set, patches...)))
+}
+
+// read reads an object again.
+func (s *story) read(object client.Object) {
+	s.Helper()
+	s.must(s.client.Get(s.Context(), client.ObjectKeyFromObject(object), object))
+}
+
+// list reads the story's objects of a kind.
+func (s *story) list(into client.ObjectList) {
+	s.Helper()
+	s.must(s.client.List(s.Context(), into, client.InNamespace(s.namespace)))
+}
+
+// mergePatch is a merge patch from YAML.
+func (s *story) mergePatch(format string, args ...any) client.Patch {
+	s.Helper()
+	data, err := yaml.YAMLToJSON(fmt.Appendf(nil, format, args...))
+	s.must(err)
+	return client.RawPatch(types.MergePatchType, data)
+}
+
+// patch changes the set by a merge patch.
+func (s *story) patch(format string, args ...any) {
+	s.Helper()
+	s.must(s.client.Patch(s.Context(), s.key(), s.mergePatch(format, args...)))
 }
 
 // image changes the template's image.
 func (s *story) image(image string) {
 	s.Helper()
-	s.patch(`spec: {template: {spec: {containers: [{name: main, image: %q}]}}}`, image)
+	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/%s"}]}}}`, image)
 }
 
-// label answers a hook, as an operator would.
+// label labels a Pod, as an operator that answers a hook.
 func (s *story) label(pod, key, value string) {
 	s.Helper()
-	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{key: value}}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: pod}}
-	if err := s.client.Patch(s.Context(), target, client.RawPatch(types.MergePatchType, data)); err != nil {
-		s.Fatal(err)
-	}
+	s.must(s.client.Patch(s.Context(), s.pod(pod), s.mergePatch(`metadata: {labels: {%q: %q}}`, key, value)))
+}
+
+// remove deletes a Pod, as kubectl does.
+func (s *story) remove(pod string) {
+	s.Helper()
+	s.must(s.client.Delete(s.Context(), s.pod(pod)))
+}
+
+// pod is the key of a Pod.
+func (s *story) pod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+}
+
+// key is the key of the set.
+func (s *story) key() *apps.CloneSet {
+	return &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}}
 }
 
 func (s *story) set() *apps.CloneSet {
 	s.Helper()
-	set := &apps.CloneSet{}
-	if err := s.client.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: s.name}, set); err != nil {
-		s.Fatal(err)
-	}
+	set := s.key()
+	s.read(set)
 	return set
+}
+
+func (s *story) replicas() int32 {
+	s.Helper()
+	return *s.set().Spec.Replicas
 }
 
 // pods lists the story's Pods that are not being deleted, by name.
 func (s *story) pods() []corev1.Pod {
 	s.Helper()
 	var list corev1.PodList
-	if err := s.client.List(s.Context(), &list, client.InNamespace(s.namespace)); err != nil {
-		s.Fatal(err)
-	}
+	s.list(&list)
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
@@ -185,6 +151,98 @@ func (s *story) in(want apps.LifecycleState) []corev1.Pod {
 	return slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool { return state(&p) != want })
 }
 
+// identities maps Pod names to UIDs.
+func (s *story) identities() map[string]types.UID {
+	s.Helper()
+	out := map[string]types.UID{}
+	for _, pod := range s.pods() {
+		out[pod.Name] = pod.UID
+	}
+	return out
+}
+
+// samePods checks that no Pod was created or deleted.
+func (s *story) samePods(before map[string]types.UID) {
+	s.Helper()
+	if now := s.identities(); !maps.Equal(before, now) {
+		s.Errorf("Pods %v became %v", before, now)
+	}
+}
+
+// newPods checks that none of the Pods is left.
+func (s *story) newPods(before map[string]types.UID) {
+	s.Helper()
+	for name := range s.identities() {
+		if _, kept := before[name]; kept {
+			s.Errorf("Pod %s was not recreated", name)
+		}
+	}
+}
+
+// carryTemplate checks that the Pods are what the template says.
+func (s *story) carryTemplate() {
+	s.Helper()
+	template := s.template()
+	want := template.Spec.Containers[0]
+	for _, pod := range s.pods() {
+		got := pod.Spec.Containers[0]
+		if got.Image != want.Image || !slices.Equal(got.Env, want.Env) || len(got.Ports) != len(want.Ports) ||
+			!got.Resources.Requests.Cpu().Equal(*want.Resources.Requests.Cpu()) {
+			s.Errorf("Pod %s has %+v, the template %+v", pod.Name, got, want)
+		}
+		if !subset(template.Labels, pod.Labels) || !subset(template.Annotations, pod.Annotations) {
+			s.Errorf("Pod %s has the labels %v and the annotations %v, the template %v and %v", pod.Name, pod.Labels, pod.Annotations, template.Labels, template.Annotations)
+		}
+	}
+}
+
+func subset(part, whole map[string]string) bool {
+	for key, value := range part {
+		if whole[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// revisions are the story's ControllerRevisions, oldest first.
+func (s *story) revisions() []appsv1.ControllerRevision {
+	s.Helper()
+	var list appsv1.ControllerRevisionList
+	s.list(&list)
+	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
+	return list.Items
+}
+
+func (s *story) revisionNames() []string {
+	s.Helper()
+	names := []string{}
+	for _, r := range s.revisions() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// podVersions are the resource versions of the story's Pods.
+func (s *story) podVersions() map[string]string {
+	s.Helper()
+	out := map[string]string{}
+	for _, pod := range s.pods() {
+		out[pod.Name] = pod.ResourceVersion
+	}
+	return out
+}
+
+// versions are the resource versions of the story's Pods and revisions.
+func (s *story) versions() map[string]string {
+	s.Helper()
+	out := s.podVersions()
+	for _, r := range s.revisions() {
+		out["revision "+r.Name] = fmt.Sprint(r.Revision, " ", r.ResourceVersion)
+	}
+	return out
+}
+
 // until waits for a condition; if it is not met, it fails the story with the present
 // objects.
 func (s *story) until(what string, condition func() bool) {
@@ -196,36 +254,107 @@ func (s *story) until(what string, condition func() bool) {
 	}
 }
 
+// untilStatus waits for a status of the set's present generation.
+func (s *story) untilStatus(what string, condition func(status *apps.CloneSetStatus) bool) {
+	s.Helper()
+	s.until(what, func() bool {
+		set := s.set()
+		return set.Status.ObservedGeneration == set.Generation && condition(&set.Status)
+	})
+}
+
+// observed waits until the controller has run a pass over the present set.
+func (s *story) observed() {
+	s.Helper()
+	s.untilStatus("the set's generation to be observed", func(*apps.CloneSetStatus) bool { return true })
+}
+
 // settled waits until all Pods are available in the update revision.
 func (s *story) settled(replicas int32) {
 	s.Helper()
-	s.until(fmt.Sprintf("%d available Pods, all updated", replicas), func() bool {
-		set := s.set()
-		status := &set.Status
-		return status.ObservedGeneration == set.Generation && status.Replicas == replicas &&
-			status.UpdatedAvailableReplicas == replicas && status.CurrentRevision == status.UpdateRevision &&
-			len(s.pods()) == int(replicas)
+	s.untilStatus(fmt.Sprintf("%d available Pods, all updated", replicas), func(status *apps.CloneSetStatus) bool {
+		return status.Replicas == replicas && status.UpdatedAvailableReplicas == replicas &&
+			status.CurrentRevision == status.UpdateRevision && len(s.pods()) == int(replicas)
 	})
 }
 
 // one waits for exactly one Pod in a state.
-func (s *story) one(want apps.LifecycleState) corev1.Pod {
+func (s *story) one(want apps.LifecycleState) (pod corev1.Pod) {
 	s.Helper()
-	var found []corev1.Pod
 	s.until("one Pod in "+string(want), func() bool {
-		found = s.in(want)
+		found := s.in(want)
+		if len(found) == 1 {
+			pod = found[0]
+		}
 		return len(found) == 1
 	})
-	return found[0]
+	return pod
 }
 
 // gone waits until a Pod is being deleted.
 func (s *story) gone(pod string) {
 	s.Helper()
-	s.until("Pod "+pod+" to go", func() bool {
-		_, there := s.identities()[pod]
-		return !there
+	s.until("Pod "+pod+" to go", func() bool { return s.identities()[pod] == "" })
+}
+
+// condition is a condition of the set.
+func (s *story) condition(kind apps.CloneSetConditionType) (found apps.CloneSetCondition) {
+	s.Helper()
+	for _, c := range s.set().Status.Conditions {
+		if c.Type == kind {
+			found = c
+		}
+	}
+	return found
+}
+
+// isTrue waits until a condition of the set is True with these texts in "reason:
+// message".
+func (s *story) isTrue(kind apps.CloneSetConditionType, texts ...string) {
+	s.Helper()
+	s.until(fmt.Sprintf("the condition %s with %q", kind, texts), func() bool {
+		c := s.condition(kind)
+		said := c.Reason + ": " + c.Message
+		return c.Status == corev1.ConditionTrue && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(said, text) })
 	})
+}
+
+// isFalse waits until a condition of the set is False.
+func (s *story) isFalse(kind apps.CloneSetConditionType) {
+	s.Helper()
+	s.until(fmt.Sprintf("the condition %s to be False", kind), func() bool { return s.condition(kind).Status == corev1.ConditionFalse })
+}
+
+// conditionOf is a Pod's condition.
+func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) (found corev1.PodCondition) {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind {
+			found = c
+		}
+	}
+	return found
+}
+
+// watchPods follows the story's Pods; each call of next returns the first further
+// version that is wanted.
+func (s *story) watchPods() (next func(wanted func(pod *corev1.Pod) bool) *corev1.Pod) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	s.Cleanup(cancel)
+	watcher, err := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(s.namespace))
+	s.must(err)
+	s.Cleanup(watcher.Stop)
+	return func(wanted func(pod *corev1.Pod) bool) *corev1.Pod {
+		s.Helper()
+		var event watch.Event
+		for event = range watcher.ResultChan() {
+			if pod, ok := event.Object.(*corev1.Pod); ok && wanted(pod) {
+				return pod
+			}
+		}
+		s.Fatalf("the watch has ended with %v", event.Object)
+		return nil
+	}
 }
 
 // picture describes the present objects, for a failed story.
@@ -242,25 +371,4 @@ func (s *story) picture() string {
 		b.WriteString("\n")
 	}
 	return b.String()
-}
-
-// condition is a condition of the set.
-func (s *story) condition(kind apps.CloneSetConditionType) apps.CloneSetCondition {
-	s.Helper()
-	for _, c := range s.set().Status.Conditions {
-		if c.Type == kind {
-			return c
-		}
-	}
-	return apps.CloneSetCondition{}
-}
-
-// identities maps Pod names to UIDs.
-func (s *story) identities() map[string]types.UID {
-	s.Helper()
-	out := map[string]types.UID{}
-	for _, pod := range s.pods() {
-		out[pod.Name] = pod.UID
-	}
-	return out
 }

@@ -3,11 +3,11 @@
 package cloneset
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,12 +16,9 @@ import (
 )
 
 // A Pod can be named for deletion in two ways, and be replaced or removed; the hook
-// holds both.
+// stops both.
 func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(hooked, "spec.replicas", 3, "spec.updateStrategy.maxUnavailable", 1)
-	s.settled(3)
+	s := running(t, "hooked", `spec: {replicas: 3, updateStrategy: {maxUnavailable: 1}}`)
 	pods := s.pods()
 	s.label(pods[0].Name, apps.LabelSpecifiedDelete, "false")
 	s.label(pods[1].Name, apps.LabelSpecifiedDelete, "true")
@@ -40,7 +37,7 @@ func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
 	if left[pods[0].Name] != pods[0].UID || left[pods[1].Name] != "" || left[pods[2].Name] != "" {
 		t.Errorf("of %v, %v are left", []string{pods[0].Name, pods[1].Name, pods[2].Name}, left)
 	}
-	s.until("the name to be taken off the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
+	s.until("the name to leave the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
 
 	victim := s.pods()[1].Name
 	s.patch(`spec: {replicas: 2, scaleStrategy: {podsToDelete: [%s]}}`, victim)
@@ -49,25 +46,19 @@ func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
 	}
 	s.label(victim, deleteKey, "false")
 	s.settled(2)
-	s.until("the name to be taken off the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
+	s.until("the name to leave the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
 	s.patch(`spec: {scaleStrategy: {podsToDelete: [another]}}`)
-	s.until("the condition to say that there is no such Pod", func() bool {
-		c := s.condition(apps.ConditionFailedScale)
-		return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "another, which is not a Pod of this CloneSet")
-	})
+	s.isTrue(apps.ConditionFailedScale, "another, which is not a Pod of this CloneSet")
 	s.event("PodsToDeleteUnknown")
 }
 
 // With the label on the CloneSet, a Pod at the gate before its deletion does not count:
 // its replacement is created at once.
 func TestPreparingDeleteLeftOutOfTheCount(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(hooked, "metadata.labels", map[string]any{apps.LabelScalingExcludePreparingDelete: "true"})
-	s.settled(2)
+	s := running(t, "hooked", `metadata: {labels: {`+apps.LabelScalingExcludePreparingDelete+`: "true"}}`)
 	victim := s.pods()[0].Name
 	s.label(victim, apps.LabelSpecifiedDelete, "true")
-	s.until("a replacement beside the Pod that is held", func() bool {
+	s.until("a replacement beside the Pod at its gate", func() bool {
 		held := s.in(apps.StatePreparingDelete)
 		return len(held) == 1 && held[0].Name == victim && len(s.pods()) == 3 && s.set().Status.AvailableReplicas == 2
 	})
@@ -77,10 +68,8 @@ func TestPreparingDeleteLeftOutOfTheCount(t *testing.T) {
 
 // scaleStrategy.maxUnavailable limits how many Pods are created at a time.
 func TestScaleOutIsBounded(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
-	s.create(plain, "spec.replicas", 3, "spec.scaleStrategy.maxUnavailable", 1,
-		"spec.lifecycle.preNormal.labelsHandler", map[string]any{preNormalKey: "true"})
+	s.create("plain", preNormal, `spec: {scaleStrategy: {maxUnavailable: 1}}`)
 	for count := range 3 {
 		s.until("one more Pod, and no more", func() bool {
 			return len(s.pods()) == count+1 && len(s.in(apps.StatePreparingNormal)) == 1
@@ -93,35 +82,37 @@ func TestScaleOutIsBounded(t *testing.T) {
 	s.settled(3)
 }
 
-// A percentage keeps old Pods, rounded up; below 100 %, at least one Pod is updated.
-func TestPartitionInPercent(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
+// A partition keeps old Pods. A percentage is rounded up; below 100 %, at least one Pod is
+// updated.
+func TestPartition(t *testing.T) {
+	s := running(t, "plain")
 	for _, step := range []struct {
 		partition string
 		updated   int32
-	}{{"100%", 0}, {"99%", 1}, {"34%", 1}, {"33%", 2}, {"0%", 3}} {
-		s.patch(`spec: {updateStrategy: {partition: %q}, template: {metadata: {annotations: {note: x}}}}`, step.partition)
-		s.until("partition "+step.partition, func() bool {
-			set := s.set()
-			status := &set.Status
-			return status.ObservedGeneration == set.Generation && status.ExpectedUpdatedReplicas == step.updated &&
-				status.UpdatedAvailableReplicas == step.updated && status.AvailableReplicas == 3
+	}{{"100%", 0}, {"99%", 1}, {"34%", 1}, {"2", 1}, {"33%", 2}, {"1", 2}, {"0%", 3}} {
+		s.patch(`spec: {updateStrategy: {partition: %s}, template: {metadata: {annotations: {note: x}}}}`, step.partition)
+		s.untilStatus("partition "+step.partition, func(status *apps.CloneSetStatus) bool {
+			return status.ExpectedUpdatedReplicas == step.updated && status.UpdatedReplicas == step.updated &&
+				status.UpdatedAvailableReplicas == step.updated && status.AvailableReplicas == 3 &&
+				(status.CurrentRevision == status.UpdateRevision) == (step.updated == 3)
 		})
 	}
 }
 
-// A paused set keeps its replicas and states, and updates no Pod.
+// A paused set keeps its replicas and states, and updates no Pod; once it is resumed, the
+// update continues.
 func TestPausedSet(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain)
-	s.settled(3)
+	s := running(t, "tooled", `spec: {progressDeadlineSeconds: 600}`)
 	before := s.identities()
 	s.patch(`spec: {updateStrategy: {paused: true, maxSurge: 1}}`)
-	s.image("example.test/web:v2")
+	s.setImage("web:v2")
+	s.untilStatus("the pause to be reported", func(*apps.CloneSetStatus) bool {
+		return s.condition(apps.ConditionProgressing).Reason == "CloneSetPaused"
+	})
+	s.unchanged()
+	if got := s.restarts(); got != "0+0 0+0 0+0" || s.set().Status.UpdatedReplicas != 0 {
+		t.Errorf("restarts %s, updated %d", got, s.set().Status.UpdatedReplicas)
+	}
 	s.patch(`spec: {replicas: 4}`)
 	s.until("a fourth Pod in service", func() bool { return s.set().Status.AvailableReplicas == 4 })
 	s.observed()
@@ -131,25 +122,33 @@ func TestPausedSet(t *testing.T) {
 		}
 	}
 	s.patch(`spec: {updateStrategy: {paused: false, maxSurge: 0}}`)
+	if says := s.rolloutStatus(); says != "successfully rolled out" {
+		t.Error(says)
+	}
 	s.settled(4)
+	now := s.identities()
+	for name, uid := range before {
+		if now[name] != uid {
+			t.Errorf("Pod %s was recreated", name)
+		}
+	}
+	if got := s.restarts(); got != "0+0 1+0 1+0 1+0" {
+		t.Errorf("restarts %s", got)
+	}
 }
 
 // With OnDelete a Pod gets the new revision when somebody deletes it.
 func TestOnDelete(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
-	s.create(plain, "spec.updateStrategy.type", "OnDelete")
-	s.settled(3)
+	s := running(t, "plain", `spec: {updateStrategy: {type: OnDelete}}`)
 	before := s.identities()
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	s.observed()
-	if !maps.Equal(before, s.identities()) || s.set().Status.UpdatedReplicas != 0 {
+	s.samePods(before)
+	if s.set().Status.UpdatedReplicas != 0 {
 		t.Errorf("Pods were updated: %s", s.picture())
 	}
 	for _, pod := range s.pods() {
-		if err := s.client.Delete(t.Context(), &pod); err != nil {
-			t.Fatal(err)
-		}
+		s.remove(pod.Name)
 		s.until("its replacement in service", func() bool {
 			status := s.set().Status
 			return s.identities()[pod.Name] == "" && status.AvailableReplicas == 3 && status.Replicas == 3
@@ -169,13 +168,8 @@ func TestOnDelete(t *testing.T) {
 
 // The hook shows the order in which Pods are updated.
 func TestOrderOfUpdates(t *testing.T) {
-	t.Parallel()
-	weight := func(weight int64, key, value string) map[string]any {
-		return map[string]any{"weight": weight, "matchSelector": map[string]any{"matchLabels": map[string]any{key: value}}}
-	}
 	tests := []struct {
-		name  string
-		edits []any
+		name, strategy string
 		// labels of the four Pods, in the order of their names.
 		labels [4]map[string]string
 		// want are the Pods in the order of their update.
@@ -183,26 +177,22 @@ func TestOrderOfUpdates(t *testing.T) {
 	}{
 		{
 			"by a label's trailing number",
-			[]any{"spec.updateStrategy.priorityStrategy.orderPriority", []any{map[string]any{"orderedKey": "rank"}}},
+			`priorityStrategy: {orderPriority: [{orderedKey: rank}]}`,
 			[4]map[string]string{{"rank": "x-2"}, {"rank": "x-10"}, {}, {"rank": "x-3"}}, "1 3 0 2",
 		},
 		{
 			"by the sum of weights",
-			[]any{"spec.updateStrategy.priorityStrategy.weightPriority", []any{weight(30, "canary", "true"), weight(20, "zone", "b")}},
+			`priorityStrategy: {weightPriority: [{weight: 30, matchSelector: {matchLabels: {canary: "true"}}}, {weight: 20, matchSelector: {matchLabels: {zone: b}}}]}`,
 			[4]map[string]string{{}, {"zone": "b"}, {"canary": "true"}, {"canary": "true", "zone": "b"}}, "3 2 1 0",
 		},
 		{
-			"scattered", []any{"spec.updateStrategy.scatterStrategy", []any{map[string]any{"key": "group", "value": "a"}}},
+			"scattered", `scatterStrategy: [{key: group, value: a}]`,
 			[4]map[string]string{{"group": "a"}, {"group": "a"}, {}, {}}, "0 2 3 1",
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s := begin(t)
-			edits := append([]any{"spec.replicas", 4, "spec.updateStrategy.maxUnavailable", 1}, test.edits...)
-			s.create(hooked, edits...)
-			s.settled(4)
+			s := running(t, "hooked", `spec: {replicas: 4, updateStrategy: {maxUnavailable: 1, `+test.strategy+`}}`)
 			var names []string
 			for i, pod := range s.pods() {
 				names = append(names, pod.Name)
@@ -210,7 +200,7 @@ func TestOrderOfUpdates(t *testing.T) {
 					s.label(pod.Name, key, value)
 				}
 			}
-			s.image("example.test/web:v2")
+			s.image("web:v2")
 			var order []string
 			for range names {
 				pod := s.one(apps.StatePreparingUpdate)
@@ -231,14 +221,13 @@ func TestOrderOfUpdates(t *testing.T) {
 // A Pod counts as available once it has been ready for long enough, and a rollout waits
 // for that.
 func TestMinReadySeconds(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
-	s.create(plain, "spec.replicas", 2, "spec.minReadySeconds", 2)
+	s.create("plain", `spec: {replicas: 2, minReadySeconds: 2}`)
 	s.until("two ready Pods", func() bool { return s.set().Status.ReadyReplicas == 2 })
 	s.settled(2)
 	s.longEnough()
 	s.patch(`spec: {updateStrategy: {type: ReCreate}}`)
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	var status apps.CloneSetStatus
 	s.until("the first one to be updated", func() bool {
 		status = s.set().Status
@@ -257,19 +246,16 @@ func (s *story) longEnough() {
 	s.Helper()
 	now := metav1.Now()
 	for _, pod := range s.pods() {
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodReady && now.Sub(c.LastTransitionTime.Time).Seconds() < 2 {
-				s.Errorf("Pod %s passed for available %v after it was ready", pod.Name, now.Sub(c.LastTransitionTime.Time))
-			}
+		if since := now.Sub(conditionOf(&pod, corev1.PodReady).LastTransitionTime.Time); since < 2*time.Second {
+			s.Errorf("Pod %s passed for available %v after it was ready", pod.Name, since)
 		}
 	}
 }
 
 // The condition Progressing goes through its five reasons.
 func TestProgressDeadline(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
-	s.create(plain, "spec.progressDeadlineSeconds", 600)
+	s.create("plain", `spec: {progressDeadlineSeconds: 600}`)
 	progress := func(reason string, status corev1.ConditionStatus) {
 		t.Helper()
 		s.until("Progressing for the reason "+reason, func() bool {
@@ -279,16 +265,16 @@ func TestProgressDeadline(t *testing.T) {
 	}
 	progress("CloneSetAvailable", corev1.ConditionTrue)
 	s.patch(`spec: {updateStrategy: {partition: 2}}`)
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	progress("ProgressPartitionAvailable", corev1.ConditionTrue)
 	s.patch(`spec: {updateStrategy: {partition: 0}}`)
-	s.image("example.test/missing:v1")
+	s.image("missing:v1")
 	progress("CloneSetUpdated", corev1.ConditionTrue)
 	s.patch(`spec: {updateStrategy: {paused: true}}`)
 	progress("CloneSetPaused", corev1.ConditionTrue)
 	s.patch(`spec: {updateStrategy: {paused: false}, progressDeadlineSeconds: 1}`)
 	progress("ProgressDeadlineExceeded", corev1.ConditionFalse)
-	s.image("example.test/web:v3")
+	s.image("web:v3")
 	progress("CloneSetAvailable", corev1.ConditionTrue)
 	s.settled(3)
 }

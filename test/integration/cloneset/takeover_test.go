@@ -3,147 +3,25 @@
 package cloneset
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/integration/openkruise"
 )
-
-const (
-	registeredKey = "example.com/registered"
-	farAway       = "far-away" // a node that no agent serves: the story acts as its kubelet
-)
-
-// golden reads a file of what OpenKruise leaves, with this story's names.
-func (s *story) golden(file string, uid types.UID) string {
-	s.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "openkruise", file))
-	if err != nil {
-		s.Fatal(err)
-	}
-	return strings.NewReplacer("NAMESPACE", s.namespace, "UID", string(uid)).Replace(string(data))
-}
-
-// put creates an object together with its status.
-func (s *story) put(object *unstructured.Unstructured) {
-	s.Helper()
-	status, _, _ := unstructured.NestedMap(object.Object, "status")
-	if err := s.client.Create(s.Context(), object); err != nil {
-		s.Fatal(err)
-	}
-	if status == nil {
-		return
-	}
-	object.Object["status"] = status
-	if err := s.client.Status().Update(s.Context(), object); err != nil {
-		s.Fatal(err)
-	}
-}
-
-// leave creates what OpenKruise leaves: the set, its revisions, and one Pod in a state
-// of states.yaml.
-func (s *story) leave(state string, edits ...any) {
-	s.Helper()
-	documents := strings.Split(s.golden("set.yaml", ""), "\n---\n")
-	s.put(s.edited(documents[0], edits...))
-	uid := s.set().UID
-	for _, document := range strings.Split(s.golden("set.yaml", uid), "\n---\n")[1:] {
-		s.put(s.object(document))
-	}
-	var states map[string]map[string]any
-	if err := yaml.Unmarshal([]byte(s.golden("states.yaml", uid)), &states); err != nil {
-		s.Fatal(err)
-	}
-	change, ok := states[state]
-	if !ok {
-		s.Fatalf("states.yaml has no state %q", state)
-	}
-	pod := s.object(s.golden("pod.yaml", uid))
-	merge(pod.Object, change)
-	s.put(pod)
-}
-
-// merge applies a JSON merge patch.
-func merge(into, change map[string]any) {
-	for key, value := range change {
-		members, isMap := value.(map[string]any)
-		inner, wasMap := into[key].(map[string]any)
-		switch {
-		case value == nil:
-			delete(into, key)
-		case isMap && wasMap:
-			merge(inner, members)
-		default:
-			into[key] = value
-		}
-	}
-}
-
-// versions are the resource versions of the story's Pods and revisions.
-func (s *story) versions() map[string]string {
-	s.Helper()
-	out := map[string]string{}
-	for _, pod := range s.pods() {
-		out["Pod "+pod.Name] = pod.ResourceVersion
-	}
-	for _, r := range s.revisions() {
-		out["revision "+r.Name] = fmt.Sprint(r.Revision, " ", r.ResourceVersion)
-	}
-	return out
-}
-
-// revisions are the story's ControllerRevisions, oldest first.
-func (s *story) revisions() []appsv1.ControllerRevision {
-	s.Helper()
-	var list appsv1.ControllerRevisionList
-	if err := s.client.List(s.Context(), &list, client.InNamespace(s.namespace)); err != nil {
-		s.Fatal(err)
-	}
-	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
-	return list.Items
-}
-
-func (s *story) revisionNames() []string {
-	s.Helper()
-	names := []string{}
-	for _, r := range s.revisions() {
-		names = append(names, r.Name)
-	}
-	return names
-}
-
-// observed waits until the controller has run a pass over the present set.
-func (s *story) observed() {
-	s.Helper()
-	s.until("the set's generation to be observed", func() bool {
-		set := s.set()
-		return set.Status.ObservedGeneration == set.Generation
-	})
-}
 
 // finalizers sets a Pod's finalizers.
 func (s *story) finalizers(pod *corev1.Pod, list ...string) {
 	s.Helper()
-	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": pod.ResourceVersion, "finalizers": list}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	err = s.client.Patch(s.Context(), pod.DeepCopy(), client.RawPatch(types.MergePatchType, data))
-	if client.IgnoreNotFound(err) != nil {
+	patch := s.mergePatch(`metadata: {resourceVersion: %q, finalizers: [%s]}`, pod.ResourceVersion, strings.Join(list, ", "))
+	if err := s.client.Patch(s.Context(), pod.DeepCopy(), patch); client.IgnoreNotFound(err) != nil {
 		s.Logf("finalizers of %s, which is tried again: %v", pod.Name, err)
 	}
 }
@@ -166,7 +44,7 @@ func (s *story) operate() {
 			s.finalizers(&pod)
 			continue
 		}
-		if pod.Spec.NodeName == farAway {
+		if pod.Spec.NodeName == openkruise.FarAway {
 			s.kubelet(pod)
 		}
 	}
@@ -184,7 +62,7 @@ func (s *story) kubelet(pod corev1.Pod) {
 	}
 	ready := corev1.ConditionTrue
 	for _, gate := range pod.Spec.ReadinessGates {
-		if conditionOf(&pod, gate.ConditionType) != corev1.ConditionTrue {
+		if conditionOf(&pod, gate.ConditionType).Status != corev1.ConditionTrue {
 			ready = corev1.ConditionFalse
 		}
 	}
@@ -193,19 +71,7 @@ func (s *story) kubelet(pod corev1.Pod) {
 			c.Status, c.LastTransitionTime = ready, metav1.Now()
 		}
 	}
-	err := s.client.Status().Patch(s.Context(), &pod, client.StrategicMergeFrom(before))
-	if client.IgnoreNotFound(err) != nil {
-		s.Fatal(err)
-	}
-}
-
-func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == kind {
-			return c.Status
-		}
-	}
-	return ""
+	s.must(client.IgnoreNotFound(s.client.Status().Patch(s.Context(), &pod, client.StrategicMergeFrom(before))))
 }
 
 // goldenRevisions are the names from OpenKruise; Usher would choose others.
@@ -214,11 +80,11 @@ var goldenRevisions = []string{"web-5c5f7d6f8d", "web-7f9d8c5b64"}
 // What OpenKruise leaves, in every state, ends in the same result: no unnecessary
 // write, no unnecessary restart, no lost hook.
 func TestTakeover(t *testing.T) {
-	keepOld := []any{"spec.updateStrategy.partition", 1}
-	marking := []any{"spec.lifecycle.inPlaceUpdate.markPodNotReady", true}
+	const keepOld, marking = `spec: {updateStrategy: {partition: 1}}`, `spec: {lifecycle: {inPlaceUpdate: {markPodNotReady: true}}}`
 	tests := []struct {
 		state string
-		edits []any
+		// patch changes the set that OpenKruise leaves.
+		patch string
 		// still reports whether there is nothing to write until somebody acts.
 		still bool
 		// then is what the user does.
@@ -227,26 +93,25 @@ func TestTakeover(t *testing.T) {
 		// deleted.
 		restarts int32
 	}{
-		{state: "Normal", edits: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
-		{state: "no state", edits: keepOld, still: true, then: `spec: {updateStrategy: {partition: "0%"}}`, restarts: 1},
-		{state: "short revision", edits: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
-		{state: "PreparingNormal", edits: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
+		{state: "Normal", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
+		{state: "no state", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: "0%"}}`, restarts: 1},
+		{state: "short revision", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
+		{state: "PreparingNormal", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
 		{state: "PreparingUpdate", still: true, restarts: 1},
-		{state: "marked PreparingUpdate", edits: marking, still: true, restarts: 1},
+		{state: "marked PreparingUpdate", patch: marking, still: true, restarts: 1},
 		{state: "grace period", restarts: 1},
 		{state: "Updating", still: true, restarts: 1},
 		{state: "Updating and done", restarts: 1},
 		{state: "Updated", still: true, restarts: 1},
-		{state: "PreparingDelete", edits: []any{"spec.replicas", 0}, still: true, restarts: -1},
-		{state: "PreparingDelete", edits: []any{"spec.replicas", 0, "spec.updateStrategy.paused", true}, still: true, then: `spec: {replicas: 1, updateStrategy: {paused: false}}`, restarts: 1},
+		{state: "PreparingDelete", patch: `spec: {replicas: 0}`, still: true, restarts: -1},
+		{state: "PreparingDelete", patch: `spec: {replicas: 0, updateStrategy: {paused: true}}`, still: true, then: `spec: {replicas: 1, updateStrategy: {paused: false}}`, restarts: 1},
 		{state: "specified PreparingDelete", still: true, restarts: -1},
 		{state: "specified-delete", restarts: -1},
 	}
 	for _, test := range tests {
 		t.Run(test.state, func(t *testing.T) {
-			t.Parallel()
-			s := without(t)
-			s.leave(test.state, test.edits...)
+			s := withoutController(t)
+			s.must(openkruise.Leave(t.Context(), s.client, s.namespace, test.state, test.patch))
 			before, pods := s.versions(), s.identities()
 			s.patch(`spec: {revisionHistoryLimit: 9}`) // so that a pass has something to write
 			s.startController()
@@ -283,9 +148,7 @@ func (s *story) ends(pods map[string]types.UID, restarts int32) {
 // kept checks that the only Pod is the same, protected, and up to date.
 func (s *story) kept(pods map[string]types.UID, restarts int32) {
 	s.Helper()
-	if now := s.identities(); !maps.Equal(pods, now) {
-		s.Fatalf("Pods %v became %v", pods, now)
-	}
+	s.samePods(pods)
 	pod := s.pods()[0]
 	if got := pod.Status.ContainerStatuses[0].RestartCount; got != restarts {
 		s.Errorf("%d restarts, want %d", got, restarts)
@@ -300,32 +163,25 @@ func (s *story) kept(pods map[string]types.UID, restarts int32) {
 
 // A set that is deleted without its Pods and recreated takes them back with their
 // revisions: nothing restarts.
-func TestASetMadeAnewTakesItsPodsBack(t *testing.T) {
-	t.Parallel()
-	s := without(t)
+func TestARecreatedSetTakesItsPodsBack(t *testing.T) {
+	s := withoutController(t)
 	stop := s.startController()
-	s.create(plain)
+	s.create("plain")
 	s.settled(3)
 	stop()
 	pods, revisions := s.identities(), s.revisionNames()
 	s.orphan()
-	if err := s.client.Delete(t.Context(), s.set()); err != nil {
-		t.Fatal(err)
-	}
-	s.create(plain)
+	s.must(s.client.Delete(t.Context(), s.key()))
+	s.create("plain")
 	s.startController()
 	s.settled(3)
-	if now := s.identities(); !maps.Equal(pods, now) {
-		t.Errorf("Pods %v became %v", pods, now)
-	}
+	s.samePods(pods)
 	if names := s.revisionNames(); !slices.Equal(names, revisions) {
 		t.Errorf("revisions %v became %v", revisions, names)
 	}
-	s.image("example.test/web:v2")
+	s.image("web:v2")
 	s.settled(3)
-	if now := s.identities(); !maps.Equal(pods, now) {
-		t.Errorf("an update in place made %v of %v", now, pods)
-	}
+	s.samePods(pods)
 }
 
 // orphan does what the garbage collector does when a set is deleted with the policy
@@ -340,8 +196,6 @@ func (s *story) orphan() {
 		objects = append(objects, &r)
 	}
 	for _, object := range objects {
-		if err := s.client.Patch(s.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`))); err != nil {
-			s.Fatal(err)
-		}
+		s.must(s.client.Patch(s.Context(), object, s.mergePatch("metadata: {ownerReferences: null}")))
 	}
 }

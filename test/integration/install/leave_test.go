@@ -3,12 +3,11 @@
 package install
 
 import (
-	"bytes"
-	"encoding/base64"
-	"encoding/json"
-	"net/http"
 	"strings"
 	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
@@ -53,31 +52,16 @@ func registered(t *testing.T) (*story, *cluster.Etcd, *usher) {
 // entries is the number of keys under services/ in etcd.
 func (s *story) entries(etcd *cluster.Etcd) int {
 	s.Helper()
-	encode := func(key string) string { return base64.StdEncoding.EncodeToString([]byte(key)) }
-	body, err := json.Marshal(map[string]any{"key": encode("services/"), "range_end": encode("services0"), "count_only": true})
-	if err != nil {
-		s.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(s.Context(), http.MethodPost, etcd.Endpoint()+"/v3/kv/range", bytes.NewReader(body))
-	if err != nil {
-		s.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }() // Everything was read.
-	var answer struct {
-		Count int `json:",string"`
-	}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		s.Fatal(err)
-	}
-	return answer.Count
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
+	s.must(err)
+	defer func() { _ = client.Close() }() // Everything was read.
+	answer, err := client.Get(s.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	s.must(err)
+	return int(answer.Count)
 }
 
-// held lists the objects with Usher's finalizer.
-func (s *story) held() string {
+// protected lists the objects with Usher's finalizer.
+func (s *story) protected() string {
 	s.Helper()
 	return s.sh(`kubectl get pods,registrations.usher.dev,registries.usher.dev -A -o go-template='{{range .items}}{{$o := .}}{{range .metadata.finalizers}}{{if eq . "usher.dev/registration"}}{{$o.kind}} {{end}}{{end}}{{end}}'`)
 }
@@ -88,8 +72,8 @@ func TestLeaving(t *testing.T) {
 	s, etcd, running := registered(t)
 	before := s.pods()
 	s.follow("install.md", "leave registries")
-	if n, held := s.entries(etcd), s.held(); n != 0 || held != "" {
-		t.Errorf("%d entries are left in etcd, and finalizers on %s", n, held)
+	if n, left := s.entries(etcd), s.protected(); n != 0 || left != "" {
+		t.Errorf("%d entries are left in etcd, and finalizers on %s", n, left)
 	}
 	s.follow("install.md", "leave hooks")
 	s.until("the CloneSet without hooks to be observed", func() bool {
@@ -117,14 +101,14 @@ func TestLeavingInAHurry(t *testing.T) {
 	running.stop()
 	s.follow("install.md", "helm uninstall")
 	s.remaining(before, "after an uninstall")
-	if held := strings.Fields(s.held()); len(held) != 5 {
-		t.Errorf("held are %v, want three Pods, a Registration and a Registry", held)
+	if left := strings.Fields(s.protected()); len(left) != 5 {
+		t.Errorf("finalizers are on %v, want three Pods, a Registration and a Registry", left)
 	}
 	s.eachPod(`kubectl patch "$pod" --type merge -p '{"metadata":{"finalizers":["usher.dev/registration","example.com/mine"]}}'`)
 	s.sh("kubectl delete pod -l app=web --wait=false")
 	s.follow("install.md", "last finalizers")
-	if held, n := s.held(), s.entries(etcd); held != "" || n != 3 {
-		t.Errorf("held are %q, and %d entries are in etcd, want none and 3", held, n)
+	if left, n := s.protected(), s.entries(etcd); left != "" || n != 3 {
+		t.Errorf("finalizers are on %q, and %d entries are in etcd, want none and 3", left, n)
 	}
 	if finalizers := s.sh("kubectl get pods -l app=web -o jsonpath='{.items[*].metadata.finalizers[*]}'"); finalizers != "example.com/mine example.com/mine example.com/mine" {
 		t.Errorf("somebody else's finalizers became %q", finalizers)

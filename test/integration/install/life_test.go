@@ -44,7 +44,7 @@ func TestHelm(t *testing.T) {
 	s.sh("kubectl scale cloneset web --replicas 4")
 	s.available("4")
 	if after := s.pods(); len(strings.Split(after, "\n")) != 4 || !containsLines(after, before) {
-		t.Errorf("a release made anew did not take the Pods over as they were: %s, then %s", before, after)
+		t.Errorf("a new release did not take the Pods over as they were: %s, then %s", before, after)
 	}
 
 	running.stop()
@@ -81,9 +81,7 @@ func (s *story) remaining(before, when string) {
 func (s *story) nextChart() string {
 	s.Helper()
 	folder := filepath.Join(s.TempDir(), "usher")
-	if err := os.CopyFS(folder, os.DirFS(filepath.Join(root, "charts", "usher"))); err != nil {
-		s.Fatal(err)
-	}
+	s.must(os.CopyFS(folder, os.DirFS(filepath.Join(root, "charts", "usher"))))
 	s.replace(filepath.Join(folder, "Chart.yaml"), "ersion: 0.", "ersion: 7.")
 	s.replace(filepath.Join(folder, "files", "crds", "apps.kruise.io_clonesets.yaml"), "additionalPrinterColumns:\n",
 		"additionalPrinterColumns:\n    - {jsonPath: .spec.replicas, name: NEXT, type: integer}\n")
@@ -93,16 +91,12 @@ func (s *story) nextChart() string {
 func (s *story) replace(file, old, next string) {
 	s.Helper()
 	content, err := os.ReadFile(file)
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	changed := strings.ReplaceAll(string(content), old, next)
 	if changed == string(content) {
 		s.Fatalf("%s has no %q", file, old)
 	}
-	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
-		s.Fatal(err)
-	}
+	s.must(os.WriteFile(file, []byte(changed), 0o600))
 }
 
 // The plain manifests behave the same, and deleting them with the applied file keeps

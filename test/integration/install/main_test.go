@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
@@ -87,6 +89,7 @@ func output(ctx context.Context, folder, name string, args ...string) (string, e
 type story struct {
 	*testing.T
 	cluster *cluster.Cluster
+	client  client.Client
 	// env is the environment of its commands.
 	env []string
 }
@@ -95,6 +98,10 @@ type story struct {
 func begin(t *testing.T, options ...clustertest.Option) *story {
 	t.Helper()
 	c := clustertest.Start(t, options...)
+	api, err := client.New(c.RESTConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +112,7 @@ func begin(t *testing.T, options ...clustertest.Option) *story {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	return &story{T: t, cluster: c, env: append(os.Environ(),
+	return &story{T: t, cluster: c, client: api, env: append(os.Environ(),
 		"PATH="+tools+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig(), "HOME="+home,
 		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home,
 	)}
@@ -125,6 +132,14 @@ func (s *story) try(script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
+// must fails the story if there is an error.
+func (s *story) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
 // sh runs a script that must succeed.
 func (s *story) sh(format string, args ...any) string {
 	s.Helper()
@@ -136,20 +151,12 @@ func (s *story) sh(format string, args ...any) string {
 	return out
 }
 
-// step is the command block of a document after <!-- story: NAME -->.
-func (s *story) step(document, name string) string {
-	s.Helper()
-	script, err := checkout.DocumentedStep(root, document, name)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return script
-}
-
-// follow runs the commands of a step, which must succeed.
+// follow runs the commands of a step of a document, the block after
+// <!-- story: NAME -->. They must succeed.
 func (s *story) follow(document, name string) string {
 	s.Helper()
-	script := s.step(document, name)
+	script, err := checkout.DocumentedStep(root, document, name)
+	s.must(err)
 	out, err := s.try(script)
 	if err != nil {
 		s.Fatalf("%s, step %q\n$ %s\n%s\n%v", document, name, script, out, err)
@@ -160,13 +167,8 @@ func (s *story) follow(document, name string) string {
 // until waits for something that must happen.
 func (s *story) until(what string, happened func() bool) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	for !happened() {
-		select {
-		case <-ctx.Done():
-			s.Fatalf("waited %s for %s\n%s", patience, what, s.sh("kubectl get clonesets,pods,registrations,registries -A -o wide"))
-		case <-time.After(poll):
-		}
+	err := wait.PollUntilContextTimeout(s.Context(), poll, patience, true, func(context.Context) (bool, error) { return happened(), nil })
+	if err != nil {
+		s.Fatalf("waited %s for %s\n%s", patience, what, s.sh("kubectl get clonesets,pods,registrations,registries -A -o wide"))
 	}
 }

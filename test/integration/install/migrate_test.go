@@ -3,21 +3,20 @@
 package install
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/integration/openkruise"
 )
 
 // takenOver are the sets that OpenKruise leaves: one in the middle of a rollout that
-// its partition holds, one that a hook holds, one whose kubelet is busy.
-var takenOver = map[string]struct{ state, edit string }{
-	"held-by-partition": {"Normal", "spec: {updateStrategy: {partition: 1}}"},
-	"held-by-a-hook":    {"PreparingUpdate", "{}"},
-	"being-updated":     {"Updating", "{}"},
+// its partition stops, one that waits for a hook, one whose kubelet is busy.
+var takenOver = map[string]struct{ state, patch string }{
+	"stopped-by-partition": {"Normal", "spec: {updateStrategy: {partition: 1}}"},
+	"waits-for-a-hook":     {"PreparingUpdate", "{}"},
+	"being-updated":        {"Updating", "{}"},
 }
 
 // withoutNodes is a control plane that leaves Pods of missing nodes alone: the Pods
@@ -29,15 +28,18 @@ func withoutNodes() clustertest.Option {
 }
 
 // underOpenKruise begins a story on a cluster where OpenKruise has been active.
-func underOpenKruise(t *testing.T) (*story, *openkruise) {
+func underOpenKruise(t *testing.T) (*story, *manager) {
 	t.Helper()
 	s := begin(t, withoutNodes())
 	s.env = append(s.env, "BACKUP="+t.TempDir())
 	kruise := s.installOpenKruise()
 	for namespace, set := range takenOver {
-		s.leave(namespace, set.state, set.edit)
+		s.sh("kubectl create namespace %s", namespace)
+		if err := openkruise.Leave(t.Context(), s.client, namespace, set.state, set.patch); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if asked := kruise.asked.Load(); asked == 0 {
+	if asked := kruise.requests.Load(); asked == 0 {
 		t.Error("OpenKruise's webhooks were not asked, so that this test does not show how to be rid of them")
 	}
 	return s, kruise
@@ -46,7 +48,7 @@ func underOpenKruise(t *testing.T) (*story, *openkruise) {
 // unwritten lists the versions of all Pods and revisions of CloneSets.
 func (s *story) unwritten() string {
 	s.Helper()
-	return s.sh(`kubectl get pods,controllerrevisions -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}' | grep -E ' (held|being)'`)
+	return s.sh(`kubectl get pods,controllerrevisions -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}' | grep -E ' (stopped|waits|being)-'`)
 }
 
 // observed waits until the controller has seen every set, whatever its form.
@@ -68,10 +70,10 @@ func TestMigration(t *testing.T) {
 	s, kruise := underOpenKruise(t)
 	s.moved(kruise)
 
-	// The set that the hook held continues once the hook is answered.
-	s.sh("kubectl -n held-by-a-hook label pods -l app=web --overwrite example.com/unready-blocker-inplace=false")
+	// The set that waits for a hook continues once the hook is answered.
+	s.sh("kubectl -n waits-for-a-hook label pods -l app=web --overwrite example.com/unready-blocker-inplace=false")
 	s.until("the Pod to get its new image", func() bool {
-		return s.sh("kubectl -n held-by-a-hook get pods -o jsonpath='{.items[*].spec.containers[*].image}'") == "example.test/web:v2"
+		return s.sh("kubectl -n waits-for-a-hook get pods -o jsonpath='{.items[*].spec.containers[*].image}'") == "example.test/web:v2"
 	})
 	s.removed()
 }
@@ -100,7 +102,7 @@ func (s *story) removed() {
 }
 
 // moved follows the steps up to where Usher manages the sets.
-func (s *story) moved(kruise *openkruise) *usher {
+func (s *story) moved(kruise *manager) *usher {
 	s.Helper()
 	for _, step := range []string{"which kinds", "check the sets", "keep a copy"} {
 		s.follow("migrate.md", step)
@@ -115,7 +117,7 @@ func (s *story) moved(kruise *openkruise) *usher {
 	s.follow("migrate.md", "store v1alpha1")
 	s.follow("migrate.md", "stop OpenKruise")
 	kruise.server.Close()
-	asked := kruise.asked.Load()
+	asked := kruise.requests.Load()
 	s.follow("migrate.md", "install Usher")
 	running := s.run("usher")
 	s.observed()
@@ -125,7 +127,7 @@ func (s *story) moved(kruise *openkruise) *usher {
 	if after := s.unwritten(); after != before {
 		s.Errorf("Pods and revisions were\n%s\nand are\n%s", before, after)
 	}
-	if now := kruise.asked.Load(); now != asked {
+	if now := kruise.requests.Load(); now != asked {
 		s.Errorf("OpenKruise's webhooks were asked %d times after it was stopped", now-asked)
 	}
 	return running
@@ -153,17 +155,7 @@ func TestMigrationAndBack(t *testing.T) {
 	if hooks := s.sh("kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o name"); strings.Count(hooks, "kruise-") != 2 {
 		t.Errorf("the webhooks are %q", hooks)
 	}
-	if files, err := filepath.Glob(filepath.Join(s.backup(), "*")); err != nil || len(files) == 0 {
-		t.Errorf("no copy was kept: %v", err)
+	if files := s.sh(`ls "$BACKUP"`); files == "" {
+		t.Error("no copy was kept")
 	}
-}
-
-func (s *story) backup() string {
-	s.Helper()
-	for _, variable := range s.env {
-		if folder, ok := strings.CutPrefix(variable, "BACKUP="); ok {
-			return folder
-		}
-	}
-	return os.DevNull
 }

@@ -54,7 +54,15 @@ func TestObjectsAreTaken(t *testing.T) {
 // and those that already exist.
 func requests(t *testing.T, file string) (created, applied []*unstructured.Unstructured) {
 	t.Helper()
-	for _, object := range readObjects(t, file) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := checkout.ReadObjects(bytes.NewReader(content))
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	for _, object := range objects {
 		switch object.GetKind() {
 		case "ServiceMonitor": // Its CRD is the Prometheus operator's.
 		case "Namespace", "CustomResourceDefinition":
@@ -68,28 +76,13 @@ func requests(t *testing.T, file string) (created, applied []*unstructured.Unstr
 	return created, applied
 }
 
-func readObjects(t *testing.T, file string) []*unstructured.Unstructured {
-	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects, err := checkout.ReadObjects(bytes.NewReader(content))
-	if err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	return objects
-}
-
 // taken sends objects as a dry run.
 func (s *story) taken(file string, objects []*unstructured.Unstructured, how string) {
 	s.Helper()
 	var text strings.Builder
 	for _, object := range objects {
 		content, err := yaml.Marshal(object.Object)
-		if err != nil {
-			s.Fatal(err)
-		}
+		s.must(err)
 		text.WriteString("---\n" + string(content))
 	}
 	out, err := s.try("kubectl " + how + " --dry-run=server --validate=strict -f - <<'END'\n" + text.String() + "\nEND")

@@ -3,7 +3,6 @@
 package install
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -12,9 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -23,25 +19,8 @@ import (
 type usher struct {
 	story *story
 	stop  func()
-	log   *safeBuffer
-}
-
-// safeBuffer is written by a process while a test reads it.
-type safeBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+	// log is the file with its output.
+	log string
 }
 
 // run does what a kubelet would: it starts Usher with the arguments of the Deployment
@@ -49,29 +28,36 @@ func (b *safeBuffer) String() string {
 func (s *story) run(deployment string) *usher {
 	s.Helper()
 	account, args := s.container(deployment)
-	kubeconfig := s.kubeconfigOf(account)
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
-	args = append(args, "--kubeconfig="+kubeconfig, "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
-	u := &usher{story: s, log: &safeBuffer{}}
+	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
+	log, err := os.CreateTemp(s.TempDir(), deployment)
+	s.must(err)
+	u := &usher{story: s, log: log.Name()}
 	command := exec.Command(filepath.Join(tools, "usher"), args...) //nolint:noctx // It is stopped as a kubelet would.
-	command.Stdout, command.Stderr = u.log, u.log
-	if err := command.Start(); err != nil {
-		s.Fatal(err)
-	}
+	command.Stdout, command.Stderr = log, log
+	s.must(command.Start())
 	u.stop = sync.OnceFunc(func() {
 		_ = command.Process.Signal(os.Interrupt) // A process that has already ended shows below.
 		_ = command.Wait()
+		_ = log.Close() // It was only read.
 		u.forbidden()
 	})
 	s.Cleanup(u.stop)
-	s.until("Usher to be the leader", func() bool { return strings.Contains(u.log.String(), "Starting workers") })
+	s.until("Usher to be the leader", func() bool { return strings.Contains(u.output(), "Starting workers") })
 	return u
+}
+
+func (u *usher) output() string {
+	u.story.Helper()
+	text, err := os.ReadFile(u.log)
+	u.story.must(err)
+	return string(text)
 }
 
 // forbidden fails if Usher was refused anything: the chart's roles must suffice.
 func (u *usher) forbidden() {
 	u.story.Helper()
-	for line := range strings.Lines(u.log.String()) {
+	for line := range strings.Lines(u.output()) {
 		if strings.Contains(line, "forbidden") || strings.Contains(line, "panic") {
 			u.story.Errorf("Usher said: %s", line)
 		}
@@ -86,33 +72,20 @@ func (s *story) container(deployment string) (account string, args []string) {
 		Containers         []struct{ Args []string }
 	}
 	text := s.sh("kubectl -n usher-system get deployment %s -o jsonpath='{.spec.template.spec}'", deployment)
-	if err := json.Unmarshal([]byte(text), &template); err != nil {
-		s.Fatal(err)
-	}
+	s.must(json.Unmarshal([]byte(text), &template))
 	return template.ServiceAccountName, template.Containers[0].Args
 }
 
 // kubeconfigOf is a kubeconfig with a token of a service account.
 func (s *story) kubeconfigOf(account string) string {
 	s.Helper()
-	admin := s.cluster.RESTConfig()
-	client, err := kubernetes.NewForConfig(admin)
-	if err != nil {
-		s.Fatal(err)
+	config, err := clientcmd.LoadFromFile(s.cluster.Kubeconfig())
+	s.must(err)
+	for user := range config.AuthInfos {
+		config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: s.sh("kubectl -n usher-system create token %s", account)}
 	}
-	token, err := client.CoreV1().ServiceAccounts("usher-system").CreateToken(s.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: s.cluster.Server(), CertificateAuthorityData: s.cluster.CA()}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
-	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	config.CurrentContext = "x"
 	file := filepath.Join(s.TempDir(), account+".kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		s.Fatal(err)
-	}
+	s.must(clientcmd.WriteToFile(*config, file))
 	return file
 }
 

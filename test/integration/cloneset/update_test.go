@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/integration/manifest"
+)
+
+// resized is a patch of sets/sized.yaml with an image and other resources.
+func resized(image, resources string) string {
+	return fmt.Sprintf(`spec: {template: {spec: {containers: [{name: main, image: "example.test/web:%s", resources: %s, resizePolicy: [`+
+		`{resourceName: cpu, restartPolicy: NotRequired}, {resourceName: memory, restartPolicy: RestartContainer}]}]}}}`, image, resources)
+}
+
+// TestUpdate: what is possible in place keeps the Pods, with a restart where the change
+// needs one; for anything else they are recreated.
+func TestUpdate(t *testing.T) {
+	type containers struct{ image, cpu, memory string }
+	for _, test := range []struct {
+		name, set, patch string
+		recreated        bool
+		want             containers
+		restarts         int32
+	}{
+		{"image", "plain", `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v2"}]}}}`, false, containers{"v2", "0", "0"}, 1},
+		{"labels and annotations", "plain", `spec: {template: {metadata: {labels: {tier: front}, annotations: {note: x}}}}`, false, containers{"v1", "0", "0"}, 0},
+		{"environment", "plain", `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v1", env: [{name: A, value: b}]}]}}}`,
+			true, containers{"v1", "0", "0"}, 0},
+		{"cpu without a restart", "sized", resized("v1", `{requests: {cpu: 200m, memory: 64Mi}}`), false, containers{"v1", "200m", "64Mi"}, 0},
+		{"memory with a restart", "sized", resized("v1", `{requests: {cpu: 100m, memory: 128Mi}}`), false, containers{"v1", "100m", "128Mi"}, 1},
+		{"cpu and image", "sized", resized("v2", `{requests: {cpu: 200m, memory: 64Mi}}`), false, containers{"v2", "200m", "64Mi"}, 1},
+		{"limits added", "sized", resized("v1", `{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: "1"}}`), false, containers{"v1", "100m", "64Mi"}, 0},
+		{"the same resources in another form", "sized", resized("v1", `{requests: {cpu: 0.1, memory: 65536Ki}}`), false, containers{"v1", "100m", "64Mi"}, 0},
+		{"another QoS class", "sized", resized("v1", `{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 100m, memory: 64Mi}}`),
+			true, containers{"v1", "100m", "64Mi"}, 0},
+		{"a request less", "sized", resized("v1", `{requests: {memory: 64Mi, cpu: null}}`), true, containers{"v1", "0", "64Mi"}, 0},
+		{"another resource", "sized", resized("v1", `{requests: {cpu: 100m, memory: 64Mi, ephemeral-storage: 1Gi}}`),
+			true, containers{"v1", "100m", "64Mi"}, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := running(t, test.set)
+			before := s.identities()
+			s.patch("%s", test.patch)
+			s.settled(s.replicas())
+			if test.recreated {
+				s.newPods(before)
+			} else {
+				s.samePods(before)
+			}
+			for _, pod := range s.pods() {
+				c := pod.Status.ContainerStatuses[0]
+				requests := c.Resources.Requests
+				got := containers{strings.TrimPrefix(c.Image, "example.test/web:"), requests.Cpu().String(), requests.Memory().String()}
+				if got != test.want || c.RestartCount != test.restarts {
+					t.Errorf("Pod %s runs %v after %d restarts, want %v after %d", pod.Name, got, c.RestartCount, test.want, test.restarts)
+				}
+			}
+			s.carryTemplate()
+			s.unchanged()
+		})
+	}
+}
+
+// The empty type means ReCreate, on an existing set too: an annotation that restarts Pods
+// recreates them.
+func TestEmptyTypeRecreates(t *testing.T) {
+	s := running(t, "plain")
+	before := s.identities()
+	s.patch(`spec: {updateStrategy: {type: ""}, template: {metadata: {annotations: {kubectl.kubernetes.io/restartedAt: "2026-01-02T03:04:05Z"}}}}`)
+	s.settled(3)
+	if kind := s.set().Spec.UpdateStrategy.Type; kind != "" {
+		t.Errorf("the type has become %q", kind)
+	}
+	s.newPods(before)
+}
+
+// TestResizeRefused: a refused resize costs one Pod its service, and no Pod its life. It
+// is reported, whoever refuses it, and there are ways out.
+func TestResizeRefused(t *testing.T) {
+	const before, double, tooMuch = `{requests: {cpu: 100m, memory: 64Mi}}`, `{requests: {cpu: 200m, memory: 64Mi}}`, `{requests: {cpu: "5", memory: 64Mi}}`
+	for _, test := range []struct {
+		name, request, says, out string
+		forbidden, unknown       bool
+	}{
+		{name: "by the node, then rolled back", request: tooMuch, says: "Infeasible: Node didn't have enough capacity", out: before},
+		{name: "by the node, then lowered", request: tooMuch, says: "Infeasible: Node didn't have enough capacity", out: `{requests: {cpu: "2", memory: 64Mi}}`},
+		{name: "by an admission policy", request: double, forbidden: true, says: "nothing is resized here", out: before},
+		// The controller does not consider the Pod gone.
+		{name: "as not found", request: double, unknown: true, says: "no subresource pods/resize, which Kubernetes has since 1.33", out: before},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := withoutController(t)
+			if test.unknown {
+				s.intercept = withoutResize
+			}
+			s.startController()
+			s.create("sized")
+			s.settled(2)
+			if test.forbidden {
+				s.forbidResizes()
+			}
+			pods := s.identities()
+			s.patch("%s", resized("v1", test.request))
+			s.isTrue(apps.ConditionFailedUpdate, "ResizeRefused: ", s.one(apps.StateUpdating).Name, test.says)
+			if n := len(s.in(apps.StateUpdating)); n != 1 || s.set().Status.AvailableReplicas != 1 {
+				t.Errorf("%d Pods are being updated, and %d are available", n, s.set().Status.AvailableReplicas)
+			}
+			s.patch("%s", resized("v1", test.out))
+			s.settled(2)
+			s.isFalse(apps.ConditionFailedUpdate)
+			s.samePods(pods)
+		})
+	}
+}
+
+// withoutResize requests a subresource that the API server does not know.
+func withoutResize(request *http.Request, next http.RoundTripper) (*http.Response, error) {
+	if path, ok := strings.CutSuffix(request.URL.Path, "/resize"); ok {
+		request = request.Clone(request.Context())
+		request.URL.Path = path + "/unknown"
+	}
+	return next.RoundTrip(request)
+}
+
+// forbidResizes makes the API server refuse resizes in the story's namespace.
+func (s *story) forbidResizes() {
+	s.Helper()
+	for text := range strings.SplitSeq(s.text("forbid-resize.yaml"), "---") {
+		object, err := manifest.Parse(text)
+		s.must(err)
+		s.must(s.client.Create(s.Context(), object))
+	}
+	pod := s.pods()[0]
+	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"150m"}}}]}}`))
+	s.until("the policy to be in force", func() bool {
+		err := s.client.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "nothing is resized here")
+	})
+}
+
+// TestResizeWithoutTheSubresource: what API servers before Kubernetes 1.33 cannot do
+// creates new Pods or is reported; changes that need no resize are done in place.
+func TestResizeWithoutTheSubresource(t *testing.T) {
+	s := withoutController(t)
+	s.options.NoResize = true
+	s.startController()
+	s.create("sized")
+	s.settled(2)
+	before := s.identities()
+	s.patch("%s", resized("v1", `{requests: {cpu: 200m, memory: 64Mi}}`))
+	s.settled(2)
+	s.newPods(before)
+	after := s.identities()
+	s.patch("%s", resized("v2", `{requests: {cpu: 200m, memory: 64Mi}}`))
+	s.settled(2)
+	s.patch(`spec: {updateStrategy: {type: InPlaceOnly}}`)
+	s.patch("%s", resized("v2", `{requests: {cpu: 300m, memory: 64Mi}}`))
+	s.isTrue(apps.ConditionFailedUpdate, "the API server has no subresource pods/resize")
+	if n := s.set().Status.AvailableReplicas; n != 2 {
+		t.Errorf("%d Pods are available", n)
+	}
+	s.samePods(after)
+}
+
+// TestInPlaceOnly: a change that is impossible in place touches no Pod, and the set names
+// the field until the change is taken back.
+func TestInPlaceOnly(t *testing.T) {
+	for _, test := range []struct {
+		name, set, change, back string
+		says                    []string
+	}{
+		{"a field of the Pod", "plain", `spec: {template: {spec: {terminationGracePeriodSeconds: 7}}}`,
+			`spec: {template: {spec: {terminationGracePeriodSeconds: null}}}`, []string{"spec.template.spec.terminationGracePeriodSeconds differs"}},
+		{"a field of a container", "plain", `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v1", env: [{name: A, value: b}]}]}}}`,
+			`spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v1"}]}}}`, []string{"spec.template.spec.containers[main].env differs"}},
+		{"resources", "sized", resized("v1", `{requests: {cpu: 300m, memory: 64Mi}, limits: {cpu: 300m, memory: 64Mi}}`),
+			resized("v1", `{requests: {cpu: 300m, memory: 64Mi}}`),
+			[]string{"spec.template.spec.containers[main].resources", "QoS class would change from Burstable to Guaranteed"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := running(t, test.set, `spec: {updateStrategy: {type: InPlaceOnly}}`)
+			pods := s.identities()
+			s.patch("%s", test.back) // what is possible in place is done
+			s.settled(s.replicas())
+			s.samePods(pods)
+			s.carryTemplate()
+			before := s.podVersions()
+			s.patch("%s", test.change)
+			s.isTrue(apps.ConditionFailedUpdate, test.says...)
+			if after := s.podVersions(); !maps.Equal(before, after) {
+				t.Errorf("Pods were written: %v, then %v", before, after)
+			}
+			s.patch("%s", test.back)
+			s.isFalse(apps.ConditionFailedUpdate)
+		})
+	}
+}
+
+// both changes the images of the two containers of sets/ordered.yaml.
+func (s *story) both(main, base string) {
+	s.Helper()
+	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/%s"}, {name: base, image: "example.test/%s", `+
+		`env: [{name: KRUISE_CONTAINER_PRIORITY, value: "10"}]}]}}}`, main, base)
+}
+
+// TestPriorityOrdersAnUpdate watches the Pod: main changes only when base runs the new
+// image and is ready.
+func TestPriorityOrdersAnUpdate(t *testing.T) {
+	s := running(t, "ordered")
+	before, next := s.identities(), s.watchPods()
+	s.both("web:v2", "base:v2")
+	pod := next(func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image != "example.test/web:v1" })
+	base := pod.Status.ContainerStatuses[slices.IndexFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == "base" })]
+	if base.Image != "example.test/base:v2" || !base.Ready {
+		t.Errorf("main changes while base runs %s, ready %v", base.Image, base.Ready)
+	}
+	s.settled(1)
+	s.samePods(before)
+}
+
+// TestPriorityHoldsAndRollsBack: while a first container never comes up, the others
+// stay unchanged, the set reports this, and a rollback is possible.
+func TestPriorityHoldsAndRollsBack(t *testing.T) {
+	s := running(t, "ordered")
+	before := s.identities()
+	s.both("web:v2", "missing:v1")
+	s.isTrue(apps.ConditionBlocked, "WaitingForContainer: ", "waits for its containers base to be ready before it updates main")
+	if image := s.one(apps.StateUpdating).Spec.Containers[0].Image; image != "example.test/web:v1" {
+		t.Errorf("main has %s already", image)
+	}
+	s.both("web:v1", "base:v1")
+	s.settled(1)
+	s.isFalse(apps.ConditionBlocked)
+	s.samePods(before)
+}
