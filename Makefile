@@ -86,7 +86,7 @@ build: ## Build usher into bin/.
 
 .PHONY: image
 image: ## Build Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).
-	@$(GO) -C tools/image run . usher -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
+	@$(GO) -C tools/image run . -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
 
 .PHONY: generate
 generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them and dist/.

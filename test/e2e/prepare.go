@@ -92,7 +92,7 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	}
 	tell.Tell(progress.Event{Task: task, State: progress.Compiling})
 	platform := "linux/" + runtime.GOARCH
-	cmd := exec.CommandContext(ctx, tool, "usher", "-root", root, "-name", name, "-version", version, "-platforms", platform,
+	cmd := exec.CommandContext(ctx, tool, "-root", root, "-name", name, "-version", version, "-platforms", platform,
 		"-out", filepath.Join(dir, "images"))
 	// A separate process group, so that an interruption reaches the compilers it
 	// starts.

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +16,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/usher-dev/usher/tools/image/oci"
-	"github.com/usher-dev/usher/tools/image/sbom"
 )
 
 // Source is what Usher's image is built from.
@@ -49,7 +47,7 @@ type Variant struct {
 }
 
 // docs is the image's directory of files for people and scanners.
-const docs = "/usr/share/doc/usher/"
+const docs = "usr/share/doc/usher/"
 
 // Build compiles Usher and packs it. The same sources, commit and Go version give the
 // same bytes, wherever and whenever.
@@ -66,16 +64,16 @@ func (s Source) Build(ctx context.Context) (*Result, error) {
 		if err != nil {
 			return nil, fmt.Errorf("build for %s: %w", platform, err)
 		}
-		list, err := sbom.SPDX(sbom.Subject{Name: "usher", Version: s.Version, Binary: binary, Created: origin.created})
+		list, err := listComponents("usher", s.Version, binary, origin.created)
 		if err != nil {
 			return nil, err
 		}
 		image, err := oci.New(oci.Spec{
 			Platform: platform, Created: origin.created, Labels: s.labels(origin), Entrypoint: []string{"/usr/local/bin/usher"},
-			Layers: []oci.Layer{oci.Base(), {Comment: "usher " + s.Version, Files: []oci.File{
-				{Path: "/usr/local/bin/usher", Content: binary, Mode: 0o755},
-				{Path: docs + "LICENSE", Content: license},
-				{Path: docs + "sbom.spdx.json", Content: list},
+			Layers: []oci.Layer{oci.Base(), {Comment: "usher " + s.Version, Files: map[string]oci.File{
+				"usr/local/bin/usher":   {Content: binary, Mode: 0o755},
+				docs + "LICENSE":        {Content: license},
+				docs + "sbom.spdx.json": {Content: list},
 			}}},
 		})
 		if err != nil {
@@ -192,9 +190,6 @@ func sizeOf(image v1.Image) (int64, error) {
 	manifest, err := image.Manifest()
 	if err != nil {
 		return 0, fmt.Errorf("read the manifest: %w", err)
-	}
-	if len(manifest.Layers) == 0 {
-		return 0, errors.New("the image has no layers")
 	}
 	size := manifest.Config.Size
 	for _, layer := range manifest.Layers {

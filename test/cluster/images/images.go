@@ -55,7 +55,7 @@ func Pack(ctx context.Context, root, dir string, tell progress.Sink) (archive st
 		}
 	}
 	packed := map[string]v1.Image{}
-	if packed[realnode.PauseImage], err = oci.FromBinary(pause, v1.Platform{}); err != nil {
+	if packed[realnode.PauseImage], err = oci.FromBinary(pause); err != nil {
 		return "", err
 	}
 	for _, version := range []string{"v1", "v2", "v3", Broken} {
@@ -113,5 +113,5 @@ func push(ctx context.Context, archive, version, address string) error {
 	if err != nil {
 		return err
 	}
-	return oci.PushImage(ctx, address+"/web:"+version, pulled)
+	return oci.Push(ctx, address+"/web:"+version, pulled)
 }

@@ -5,9 +5,8 @@
 package oci
 
 import (
-	"errors"
 	"fmt"
-	"path"
+	"maps"
 	"runtime"
 	"strings"
 	"time"
@@ -18,9 +17,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// NonRoot is the user and group that an image's process runs as unless its Spec names
-// another: the number that distroless images established.
-const NonRoot = "65532:65532"
+// nonRoot is the user and group that an image's process runs as: the number that
+// distroless images established. A kubelet cannot check runAsNonRoot against a name.
+const nonRoot = "65532:65532"
 
 // Spec describes the content of an image.
 type Spec struct {
@@ -28,16 +27,13 @@ type Spec struct {
 	// architecture of this process.
 	Platform v1.Platform
 	// Layers are stacked in this order. What seldom changes comes first, so that nodes
-	// download it once. At least one.
+	// download it once.
 	Layers []Layer
 	// Entrypoint is the command, as absolute paths inside the image. Required: there
 	// is no shell in the image to fall back on.
 	Entrypoint []string
 	// Env are variables as NAME=value, in addition to PATH.
 	Env []string
-	// User is the numeric user that the process runs as: a kubelet cannot check
-	// runAsNonRoot against a name. Default: NonRoot.
-	User string
 	// Labels are the image's labels; those with OCI's own keys
 	// (org.opencontainers.image.…) become annotations too.
 	Labels map[string]string
@@ -51,12 +47,6 @@ const annotationPrefix = "org.opencontainers.image."
 
 // New builds an image.
 func New(spec Spec) (v1.Image, error) {
-	if len(spec.Layers) == 0 {
-		return nil, errors.New("an image needs at least one layer")
-	}
-	if len(spec.Entrypoint) == 0 || !path.IsAbs(spec.Entrypoint[0]) {
-		return nil, fmt.Errorf("the entrypoint must be an absolute path inside the image, not %q", spec.Entrypoint)
-	}
 	created := v1.Time{Time: spec.Created.UTC()}
 	if spec.Created.IsZero() {
 		created.Time = time.Unix(0, 0).UTC()
@@ -79,46 +69,28 @@ func New(spec Spec) (v1.Image, error) {
 			return nil, fmt.Errorf("add layer %q: %w", layer.Comment, err)
 		}
 	}
-	annotated, ok := mutate.Annotations(image, annotationsOf(spec.Labels)).(v1.Image)
-	if !ok {
-		return nil, errors.New("annotate the image: not an image any more")
-	}
-	return annotated, nil
+	return mutate.Annotations(image, annotationsOf(spec.Labels)).(v1.Image), nil
 }
 
 func configOf(spec Spec, created v1.Time) *v1.ConfigFile {
-	platform := PlatformOr(spec.Platform)
-	user := spec.User
-	if user == "" {
-		user = NonRoot
+	platform := spec.Platform
+	if platform.OS == "" {
+		platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
 	return &v1.ConfigFile{
 		Architecture: platform.Architecture, OS: platform.OS, Variant: platform.Variant, Created: created,
 		RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
-			Entrypoint: spec.Entrypoint, User: user, WorkingDir: "/", Labels: spec.Labels,
+			Entrypoint: spec.Entrypoint, User: nonRoot, WorkingDir: "/", Labels: spec.Labels,
 			Env: append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, spec.Env...),
 		},
 	}
 }
 
 func annotationsOf(labels map[string]string) map[string]string {
-	annotations := make(map[string]string, len(labels))
-	for key, value := range labels {
-		if strings.HasPrefix(key, annotationPrefix) {
-			annotations[key] = value
-		}
-	}
+	annotations := maps.Clone(labels)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return !strings.HasPrefix(key, annotationPrefix) })
 	return annotations
-}
-
-// PlatformOr returns the platform, or linux on this process's architecture if it is
-// empty.
-func PlatformOr(platform v1.Platform) v1.Platform {
-	if platform.OS == "" && platform.Architecture == "" {
-		return v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
-	}
-	return platform
 }
 
 // Index combines images for several platforms under one name. Its annotations are the
@@ -134,19 +106,15 @@ func Index(images []v1.Image, labels map[string]string) (v1.ImageIndex, error) {
 			Add: image, Descriptor: v1.Descriptor{Platform: config.Platform()},
 		})
 	}
-	annotated, ok := mutate.Annotations(index, annotationsOf(labels)).(v1.ImageIndex)
-	if !ok {
-		return nil, errors.New("annotate the index: not an index any more")
-	}
-	return annotated, nil
+	return mutate.Annotations(index, annotationsOf(labels)).(v1.ImageIndex), nil
 }
 
 // FromBinary is an image that runs one static Linux program from this machine, as
 // /usr/local/bin/<its name>.
-func FromBinary(file string, platform v1.Platform) (v1.Image, error) {
+func FromBinary(file string) (v1.Image, error) {
 	layer, inside, err := Binary(file)
 	if err != nil {
 		return nil, err
 	}
-	return New(Spec{Platform: platform, Layers: []Layer{Base(), layer}, Entrypoint: []string{inside}})
+	return New(Spec{Layers: []Layer{Base(), layer}, Entrypoint: []string{inside}})
 }

@@ -5,15 +5,17 @@ package oci
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
-	"strings"
+	"testing/fstest"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -22,34 +24,33 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// File is a file of a layer. It belongs to root, so that the image's process
-// cannot change it.
+// File is a file of a layer. It belongs to root, so that the image's process cannot
+// change it.
 type File struct {
-	// Path is its absolute path in the image.
-	Path string
-	// Content is its content.
 	Content []byte
 	// Mode are its permissions. Default: 0644.
-	Mode int64
+	Mode fs.FileMode
 }
 
 // Layer is a set of files. Their directories are created with them, and their times are
 // in 1970, so that the same files give the same layer.
 type Layer struct {
-	// Files are its files, in any order.
-	Files []File
+	// Files are its files by path, such as etc/passwd.
+	Files map[string]File
 	// Tmp adds an empty, world-writable directory /tmp.
 	Tmp bool
 	// Comment describes the layer in the image's history.
 	Comment string
 }
 
+// pack is the layer as an archive, in the order of the paths.
 func (l Layer) pack() (v1.Layer, error) {
-	content, err := l.tar()
-	if err != nil {
+	var content bytes.Buffer
+	writer := tar.NewWriter(&content)
+	if err := errors.Join(writer.AddFS(l.tree()), writer.Close()); err != nil {
 		return nil, fmt.Errorf("pack layer %q: %w", l.Comment, err)
 	}
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil }
 	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 	if err != nil {
 		return nil, fmt.Errorf("compress layer %q: %w", l.Comment, err)
@@ -57,70 +58,18 @@ func (l Layer) pack() (v1.Layer, error) {
 	return layer, nil
 }
 
-// tar is the layer as an archive: directories before their content, all by name.
-func (l Layer) tar() ([]byte, error) {
-	files := slices.SortedFunc(slices.Values(l.Files), func(a, b File) int { return strings.Compare(a.Path, b.Path) })
-	var buffer bytes.Buffer
-	writer := tar.NewWriter(&buffer)
-	for _, folder := range l.folders() {
-		mode := int64(0o755)
-		if folder == "tmp/" {
-			mode = 0o1777
-		}
-		header := &tar.Header{Typeflag: tar.TypeDir, Name: folder, Mode: mode, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
-		if err := writer.WriteHeader(header); err != nil {
-			return nil, fmt.Errorf("folder %s: %w", folder, err)
+func (l Layer) tree() fs.FS {
+	tree, epoch := fstest.MapFS{}, time.Unix(0, 0)
+	for name, file := range l.Files {
+		tree[name] = &fstest.MapFile{Data: file.Content, Mode: cmp.Or(file.Mode, 0o644), ModTime: epoch}
+		for folder := path.Dir(name); folder != "."; folder = path.Dir(folder) {
+			tree[folder] = &fstest.MapFile{Mode: fs.ModeDir | 0o755, ModTime: epoch}
 		}
 	}
-	for i, file := range files {
-		if err := writeFile(writer, files, i); err != nil {
-			return nil, fmt.Errorf("file %s: %w", file.Path, err)
-		}
-	}
-	if err := writer.Close(); err != nil {
-		return nil, fmt.Errorf("finish the archive: %w", err)
-	}
-	return buffer.Bytes(), nil
-}
-
-func writeFile(writer *tar.Writer, files []File, i int) error {
-	file := files[i]
-	if !path.IsAbs(file.Path) || path.Clean(file.Path) != file.Path || file.Path == "/" {
-		return fmt.Errorf("must be a clean absolute path, such as /usr/bin/%s", path.Base(file.Path))
-	}
-	if i > 0 && files[i-1].Path == file.Path {
-		return errors.New("is there twice")
-	}
-	mode := file.Mode
-	if mode == 0 {
-		mode = 0o644
-	}
-	header := &tar.Header{
-		Typeflag: tar.TypeReg, Name: strings.TrimPrefix(file.Path, "/"), Mode: mode, Size: int64(len(file.Content)),
-		ModTime: time.Unix(0, 0), Format: tar.FormatPAX,
-	}
-	if err := writer.WriteHeader(header); err != nil {
-		return fmt.Errorf("write its header: %w", err)
-	}
-	if _, err := writer.Write(file.Content); err != nil {
-		return fmt.Errorf("write it: %w", err)
-	}
-	return nil
-}
-
-// folders lists all directories above the files, parents first.
-func (l Layer) folders() []string {
-	var folders []string
 	if l.Tmp {
-		folders = append(folders, "tmp/")
+		tree["tmp"] = &fstest.MapFile{Mode: fs.ModeDir | fs.ModeSticky | 0o777, ModTime: epoch}
 	}
-	for _, file := range l.Files {
-		for dir := path.Dir(file.Path); dir != "/" && dir != "."; dir = path.Dir(dir) {
-			folders = append(folders, strings.TrimPrefix(dir, "/")+"/")
-		}
-	}
-	slices.Sort(folders)
-	return slices.Compact(folders)
+	return tree
 }
 
 // Base is what a static Go program expects of a system, and no more: names for its
@@ -131,10 +80,10 @@ func Base() Layer {
 	return Layer{
 		Comment: "users, certificate authorities, /tmp",
 		Tmp:     true,
-		Files: []File{
-			{Path: "/etc/passwd", Content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
-			{Path: "/etc/group", Content: []byte("root:x:0:\nnonroot:x:65532:\n")},
-			{Path: "/etc/ssl/certs/ca-certificates.crt", Content: authorities()},
+		Files: map[string]File{
+			"etc/passwd":                        {Content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
+			"etc/group":                         {Content: []byte("root:x:0:\nnonroot:x:65532:\n")},
+			"etc/ssl/certs/ca-certificates.crt": {Content: authorities()},
 		},
 	}
 }
@@ -166,6 +115,6 @@ func Binary(file string) (Layer, string, error) {
 	if !bytes.HasPrefix(content, []byte("\x7fELF")) {
 		return Layer{}, "", fmt.Errorf("%s is no Linux program: build it with GOOS=linux CGO_ENABLED=0", file)
 	}
-	inside := path.Join("/usr/local/bin", path.Base(file))
-	return Layer{Comment: path.Base(file), Files: []File{{Path: inside, Content: content, Mode: 0o755}}}, inside, nil
+	inside := path.Join("usr/local/bin", path.Base(file))
+	return Layer{Comment: path.Base(file), Files: map[string]File{inside: {Content: content, Mode: 0o755}}}, "/" + inside, nil
 }

@@ -24,9 +24,9 @@ import (
 func WriteTar(file string, images map[string]v1.Image) error {
 	tags := make(map[name.Tag]v1.Image, len(images))
 	for ref, image := range images {
-		tag, err := name.NewTag(ref, name.StrictValidation)
+		tag, err := tagOf(ref)
 		if err != nil {
-			return fmt.Errorf("name %q: %w; give host, repository and tag, such as example.com/web:v1", ref, err)
+			return err
 		}
 		tags[tag] = image
 	}
@@ -46,9 +46,9 @@ func WriteTar(file string, images map[string]v1.Image) error {
 // WriteLayout writes a multi-platform image as an OCI layout, a directory that skopeo,
 // crane, oras and containerd read. Previous content of the directory is removed.
 func WriteLayout(folder, ref string, index v1.ImageIndex) error {
-	tag, err := name.NewTag(ref, name.StrictValidation)
+	tag, err := tagOf(ref)
 	if err != nil {
-		return fmt.Errorf("name %q: %w; give host, repository and tag, such as example.com/web:v1", ref, err)
+		return err
 	}
 	if err := os.RemoveAll(folder); err != nil {
 		return fmt.Errorf("empty the layout's folder: %w", err)
@@ -68,27 +68,24 @@ func WriteLayout(folder, ref string, index v1.ImageIndex) error {
 	return nil
 }
 
-// Push uploads a multi-platform image to a registry, with the credentials stored by
-// docker login. A registry on loopback or a private address is contacted without TLS.
-func Push(ctx context.Context, ref string, index v1.ImageIndex) error {
-	tag, err := name.NewTag(ref, name.StrictValidation)
+// Push uploads an image, or one for several platforms, to a registry, with the
+// credentials stored by docker login. A registry on loopback or a private address is
+// contacted without TLS.
+func Push(ctx context.Context, ref string, image remote.Taggable) error {
+	tag, err := tagOf(ref)
 	if err != nil {
-		return fmt.Errorf("name %q: %w; give host, repository and tag, such as example.com/web:v1", ref, err)
+		return err
 	}
-	if err := remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+	if err := remote.Push(tag, image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 		return fmt.Errorf("push %s: %w", tag, err)
 	}
 	return nil
 }
 
-// PushImage uploads a single-platform image, otherwise like Push.
-func PushImage(ctx context.Context, ref string, image v1.Image) error {
+func tagOf(ref string) (name.Tag, error) {
 	tag, err := name.NewTag(ref, name.StrictValidation)
 	if err != nil {
-		return fmt.Errorf("name %q: %w; give host, repository and tag, such as example.com/web:v1", ref, err)
+		return tag, fmt.Errorf("name %q: %w; give host, repository and tag, such as example.com/web:v1", ref, err)
 	}
-	if err := remote.Write(tag, image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-		return fmt.Errorf("push %s: %w", tag, err)
-	}
-	return nil
+	return tag, nil
 }
