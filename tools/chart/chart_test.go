@@ -14,10 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 const root = "../.."
 
@@ -32,22 +33,26 @@ func cases(t *testing.T) map[string]map[string]any {
 	}
 	all := map[string]map[string]any{}
 	for _, file := range files {
-		values := map[string]any{}
-		read(t, file, &values)
-		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = values
+		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = read(t, file)
 	}
 	return all
 }
 
-func read(t *testing.T, file string, into any) {
+func read(t *testing.T, file string) map[string]any {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.Unmarshal(content, into); err != nil {
-		t.Fatalf("%s: %v", file, err)
+	return parse[map[string]any](t, string(content))
+}
+
+func parse[T any](t *testing.T, text string) (out T) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
 	}
+	return out
 }
 
 func render(t *testing.T, values map[string]any) []Object {
@@ -75,11 +80,11 @@ func TestGolden(t *testing.T) {
 	for name, values := range cases(t) {
 		t.Run(name, func(t *testing.T) {
 			var text strings.Builder
-			fmt.Fprintf(&text, "# Rendered with values/%s.yaml; go test -update writes it anew.\n", name)
+			fmt.Fprintf(&text, "# Rendered with values/%s.yaml; go test -update writes it.\n", name)
 			var others []Object
 			for _, object := range render(t, values) {
 				if object.Kind == crdKind {
-					fmt.Fprintf(&text, "# CRD %s\n", nameOf(t, object))
+					fmt.Fprintf(&text, "# CRD %s\n", metaOf(t, object).Name)
 				} else {
 					others = append(others, object)
 				}
@@ -96,21 +101,15 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), text.String()); diff != "" {
-				t.Errorf("the chart makes something else (go test -update, if it is right):\n%s", diff)
+				t.Errorf("the chart renders something else (go test -update, if it is right):\n%s", diff)
 			}
 		})
 	}
 }
 
-func nameOf(t *testing.T, object Object) string {
+func metaOf(t *testing.T, object Object) metav1.ObjectMeta {
 	t.Helper()
-	var head struct {
-		Metadata struct{ Name string }
-	}
-	if err := yaml.Unmarshal([]byte(object.Text), &head); err != nil {
-		t.Fatal(err)
-	}
-	return head.Metadata.Name
+	return parse[metav1.PartialObjectMetadata](t, object.Text).ObjectMeta
 }
 
 // TestValuesRefused: invalid values are refused with the field's name.
@@ -132,11 +131,8 @@ func TestValuesRefused(t *testing.T) {
 		{"xds: {enabled: true, clientCA: true}", "set xds.tlsSecret"},
 		{"topologySpreadConstraints: [{maxSkew: 1}]", "topologySpreadConstraints"},
 	} {
-		var values map[string]any
-		if err := yaml.Unmarshal([]byte(test.values), &values); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, values); err == nil || !strings.Contains(err.Error(), test.want) {
+		_, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, parse[map[string]any](t, test.values))
+		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", test.values, err, test.want)
 		}
 	}
@@ -145,13 +141,11 @@ func TestValuesRefused(t *testing.T) {
 // TestSchemaKnowsAllValues: a documented value is in the schema, since the defaults
 // must match it; and the schema contains only documented values.
 func TestSchemaKnowsAllValues(t *testing.T) {
-	var schema, values map[string]any
-	read(t, filepath.Join(chartFolder, "values.schema.json"), &schema)
-	read(t, filepath.Join(chartFolder, "values.yaml"), &values)
+	schema, values := read(t, filepath.Join(chartFolder, "values.schema.json")), read(t, filepath.Join(chartFolder, "values.yaml"))
 	properties, _ := schema["properties"].(map[string]any)
 	for key := range properties {
 		if _, ok := values[key]; !ok && key != "global" {
-			t.Errorf("values.yaml does not tell of %s", key)
+			t.Errorf("values.yaml does not document %s", key)
 		}
 	}
 }
@@ -165,16 +159,12 @@ func TestNames(t *testing.T) {
 		{"drain", "{}", "drain-usher"},
 		{"drain", "fullnameOverride: other", "other"},
 	} {
-		var values map[string]any
-		if err := yaml.Unmarshal([]byte(test.values), &values); err != nil {
-			t.Fatal(err)
-		}
-		objects, err := Render(chartFolder, Release{Name: test.release, Namespace: "x"}, values)
+		objects, err := Render(chartFolder, Release{Name: test.release, Namespace: "x"}, parse[map[string]any](t, test.values))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, object := range objects {
-			name := nameOf(t, object)
+			name := metaOf(t, object).Name
 			if object.Kind != crdKind && name != test.want && !strings.HasPrefix(name, test.want+"-") {
 				t.Errorf("release %s: %s %s does not begin with %s", test.release, object.Kind, name, test.want)
 			}
@@ -189,16 +179,7 @@ func TestCRDsAreKept(t *testing.T) {
 		if object.Kind != crdKind {
 			continue
 		}
-		var crd struct {
-			Metadata struct {
-				Name                string
-				Labels, Annotations map[string]string
-			}
-		}
-		if err := yaml.Unmarshal([]byte(object.Text), &crd); err != nil {
-			t.Fatal(err)
-		}
-		meta := crd.Metadata
+		meta := metaOf(t, object)
 		names = append(names, meta.Name)
 		if meta.Annotations["helm.sh/resource-policy"] != "keep" || meta.Labels["usher.dev/protected"] != "true" ||
 			!strings.Contains(meta.Annotations["argocd.argoproj.io/sync-options"], "Delete=false") {
@@ -207,38 +188,5 @@ func TestCRDsAreKept(t *testing.T) {
 	}
 	if want := []string{"clonesets.apps.kruise.io", "registrations.usher.dev", "registries.usher.dev"}; !slices.Equal(names, want) {
 		t.Errorf("CRDs %v, want %v", names, want)
-	}
-}
-
-// TestGenerated: generate produces the checked-in files, so that both ways of
-// installing give the same.
-func TestGenerated(t *testing.T) {
-	other := t.TempDir()
-	for _, folder := range []string{"config", "charts"} {
-		if err := os.CopyFS(filepath.Join(other, folder), os.DirFS(filepath.Join(root, folder))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := generate(other); err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range []string{
-		"dist/install.yaml", "dist/crds.yaml", "charts/usher/files/rbac/cloneset.yaml", "charts/usher/files/rbac/registration.yaml",
-		"charts/usher/files/crds/apps.kruise.io_clonesets.yaml",
-	} {
-		want, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(filepath.Join(other, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(want) != string(got) {
-			t.Errorf("%s is stale: run make generate", file)
-		}
-	}
-	if err := generate(t.TempDir()); err == nil || !strings.Contains(err.Error(), "make generate") {
-		t.Errorf("a folder without CRDs: %v", err)
 	}
 }

@@ -11,8 +11,10 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/yuin/gopher-lua v1.1.2
 	helm.sh/helm/v4 v4.3.1
+	k8s.io/apimachinery v0.37.1
 	k8s.io/component-base v0.37.1
 	k8s.io/kubectl v0.37.1
+	layeh.com/gopher-json v0.0.0-20190114024228-97fed8db8427
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -131,7 +133,6 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/api v0.37.1 // indirect
 	k8s.io/apiextensions-apiserver v0.37.1 // indirect
-	k8s.io/apimachinery v0.37.1 // indirect
 	k8s.io/apiserver v0.37.1 // indirect
 	k8s.io/cli-runtime v0.37.1 // indirect
 	k8s.io/client-go v0.37.1 // indirect

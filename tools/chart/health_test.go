@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	lua "github.com/yuin/gopher-lua"
+	luajson "layeh.com/gopher-json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -30,12 +31,20 @@ func checks(t *testing.T) map[string]string {
 	return found
 }
 
-// health runs a check as Argo CD does: the object is the table obj.
-func health(t *testing.T, script string, object map[string]any) (status, message string) {
+// health runs a check as Argo CD does, with the same decoder: the object is the table obj.
+func health(t *testing.T, script, object string) (status, message string) {
 	t.Helper()
 	state := lua.NewState()
 	defer state.Close()
-	state.SetGlobal("obj", toLua(state, object))
+	content, err := yaml.YAMLToJSON([]byte(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, err := luajson.Decode(state, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.SetGlobal("obj", obj)
 	if err := state.DoString(script); err != nil {
 		t.Fatal(err)
 	}
@@ -44,30 +53,6 @@ func health(t *testing.T, script string, object map[string]any) (status, message
 		t.Fatalf("the check returns %s", state.Get(-1))
 	}
 	return table.RawGetString("status").String(), table.RawGetString("message").String()
-}
-
-func toLua(state *lua.LState, value any) lua.LValue {
-	switch v := value.(type) {
-	case map[string]any:
-		table := state.NewTable()
-		for key, member := range v {
-			table.RawSetString(key, toLua(state, member))
-		}
-		return table
-	case []any:
-		table := state.NewTable()
-		for _, member := range v {
-			table.Append(toLua(state, member))
-		}
-		return table
-	case string:
-		return lua.LString(v)
-	case bool:
-		return lua.LBool(v)
-	case float64:
-		return lua.LNumber(v)
-	}
-	return lua.LNil
 }
 
 func TestHealthChecks(t *testing.T) {
@@ -100,11 +85,7 @@ func TestHealthChecks(t *testing.T) {
 		"a registry is away": {registration, "metadata: {generation: 1}\nstatus: {observedGeneration: 1, conditions: [{type: Ready, status: 'False', message: m}]}", "Degraded"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var object map[string]any
-			if err := yaml.Unmarshal([]byte(test.object), &object); err != nil {
-				t.Fatal(err)
-			}
-			status, message := health(t, checks(t)[test.check], object)
+			status, message := health(t, checks(t)[test.check], test.object)
 			if status != test.want || message == "" || message == "nil" {
 				t.Errorf("%s, %q; want %s", status, message, test.want)
 			}

@@ -6,38 +6,27 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"slices"
 	"strings"
 
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
-	"sigs.k8s.io/yaml"
+	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
 )
 
 // Release is the name and namespace under which a chart is installed.
 type Release struct{ Name, Namespace string }
 
-// Object is one rendered object.
-type Object struct {
-	Kind string
-	// Text is its YAML, with the comments of the template.
-	Text string
-}
+// Object is one rendered object: its kind, and its YAML with the comments of the template.
+type Object struct{ Kind, Text string }
 
 const crdKind = "CustomResourceDefinition"
 
-// order is the order in which to create objects, by kind; all other kinds come last.
-// CRDs precede what guards them, so that kubectl delete, which uses the same order,
-// meets the guard.
-var order = []string{
-	crdKind, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget",
-	"Service", "Deployment",
-}
-
-// Render is Helm's output for a chart and values over its defaults, in creation order,
-// without the release's notes. The values must match the chart's schema.
+// Render is Helm's output for a chart and values over its defaults, in the order in which
+// Helm creates the objects, without the release's notes. CRDs precede what guards them, so
+// that kubectl delete, which uses the same order, meets the guard. The values must match
+// the chart's schema.
 func Render(folder string, release Release, values map[string]any) ([]Object, error) {
 	chart, err := loader.LoadDir(folder)
 	if err != nil {
@@ -52,40 +41,14 @@ func Render(folder string, release Release, values map[string]any) ([]Object, er
 	if err != nil {
 		return nil, fmt.Errorf("render the chart: %w", err)
 	}
-	var objects []Object
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if path.Ext(name) != ".yaml" {
-			continue
-		}
-		parts, err := split(files[name])
-		if err != nil {
-			return nil, fmt.Errorf("template %s: %w", name, err)
-		}
-		objects = append(objects, parts...)
+	maps.DeleteFunc(files, func(name, _ string) bool { return path.Ext(name) != ".yaml" })
+	_, manifests, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil {
+		return nil, fmt.Errorf("split the templates: %w", err)
 	}
-	slices.SortStableFunc(objects, func(a, b Object) int { return rank(a.Kind) - rank(b.Kind) })
-	return objects, nil
-}
-
-func rank(kind string) int {
-	if at := slices.Index(order, kind); at >= 0 {
-		return at
-	}
-	return len(order)
-}
-
-// split splits a file of several documents; empty ones are dropped.
-func split(text string) ([]Object, error) {
 	var objects []Object
-	for _, document := range strings.Split("\n"+text, "\n---") {
-		document = strings.TrimSpace(document)
-		var head struct{ Kind string }
-		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
-			return nil, fmt.Errorf("not YAML: %w\n%s", err, document)
-		}
-		if head.Kind != "" {
-			objects = append(objects, Object{Kind: head.Kind, Text: document + "\n"})
-		}
+	for _, manifest := range manifests {
+		objects = append(objects, Object{Kind: manifest.Head.Kind, Text: strings.TrimSpace(manifest.Content) + "\n"})
 	}
 	return objects, nil
 }
