@@ -43,7 +43,7 @@ func applied(t *testing.T, b *batches) (*pass, error) {
 	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
 	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock)
 	p := &pass{Reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
-	c := plan.Changes{Target: target(object.Name)}
+	c := plan.Changes{Target: plan.Target{Registry: object.Name, Prefix: "services", Service: "nginx"}}
 	for n := range 600 {
 		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: registry.Entry{ID: fmt.Sprintf("leaves-%d", n)}})
 		c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: registry.Entry{ID: fmt.Sprintf("joins-%d", n)}})

@@ -14,7 +14,6 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
 // at is a time so many seconds after the epoch.
@@ -78,36 +77,5 @@ func TestACancelledCallIsNoOutage(t *testing.T) {
 	p.noteCall(ctx, "a", registry.Transient(context.Canceled))
 	if have := p.outage("a"); have != (plan.Outage{}) {
 		t.Errorf("the end of a pass made %+v", have)
-	}
-}
-
-// TestOutagesOutliveUsher restarts Usher after an outage that it has seen.
-func TestOutagesOutliveUsher(t *testing.T) {
-	s := newSimulation(t)
-	s.populate(1)
-	s.passes(2)
-	s.breaks("discovery", memory.Down)
-	s.clock.SetTime(at(20))
-	s.refresh()
-	s.probe()
-	s.breaks("discovery", memory.None)
-	s.clock.SetTime(at(25).Add(time.Millisecond))
-	s.refresh()
-	s.probe()
-	for _, fresh := range []bool{false, true} {
-		if fresh {
-			s.restart()
-			s.passes(1)
-		}
-		want := plan.Outage{From: at(0), To: at(25).Add(time.Millisecond)}
-		if fresh {
-			want.To = at(26) // the status knows seconds
-		}
-		if have := s.operator.pool.outage("discovery"); !have.From.Equal(want.From) || !have.To.Equal(want.To) {
-			t.Errorf("after a restart (%t) it knows of %+v, want %+v", fresh, have, want)
-		}
-	}
-	if have := s.operator.pool.outage("backup"); have != (plan.Outage{}) {
-		t.Errorf("backup was never away, and it knows of %+v", have)
 	}
 }

@@ -77,6 +77,8 @@ func (r *Request) Receive(answer []client.Object) error {
 		}
 		raw["apiVersion"], raw["kind"] = out.GetAPIVersion(), out.GetKind()
 		out.Object = raw
+	case *metav1.PartialObjectMetadata:
+		out.ObjectMeta = meta.AsPartialObjectMetadata(Clone(answer[0])).ObjectMeta
 	case client.ObjectList:
 		items := make([]runtime.Object, len(answer))
 		for i := range answer {

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,8 +36,11 @@ const (
 
 // KindOf is the kind of an object, or of the items of a list.
 func KindOf(object any) Kind {
-	if raw, ok := object.(runtime.Unstructured); ok {
-		return Kind(raw.GetObjectKind().GroupVersionKind().Kind)
+	switch o := object.(type) {
+	case runtime.Unstructured:
+		return Kind(o.GetObjectKind().GroupVersionKind().Kind)
+	case *metav1.PartialObjectMetadata:
+		return Kind(o.Kind)
 	}
 	return Kind(strings.TrimSuffix(reflect.TypeOf(object).Elem().Name(), "List"))
 }

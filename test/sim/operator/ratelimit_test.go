@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package operator
 
 import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // limitRate gives Registry discovery a rate limit.
-func (s *simulation) limitRate(limit *usherv1alpha1.RateLimit) {
-	s.Helper()
-	var object usherv1alpha1.Registry
-	if err := s.live.Get(s.Context(), types.NamespacedName{Name: "discovery"}, &object); err != nil {
-		s.Fatal(err)
-	}
-	object.Spec.RateLimit = limit
-	if err := s.live.Update(s.Context(), &object); err != nil {
-		s.Fatal(err)
-	}
+func (s *simulation) limitRate(limit *usher.RateLimit) {
+	edit(s, "", "discovery", func(r *usher.Registry) { r.Spec.RateLimit = limit })
 }
 
 // lists counts our entries in both registries.
@@ -38,23 +32,23 @@ func (s *simulation) lists(discovery, backup int) {
 func TestRateLimit(t *testing.T) {
 	s := newSimulation(t)
 	burst := int32(8)
-	s.limitRate(&usherv1alpha1.RateLimit{ChangesPerSecond: 4, Burst: &burst})
+	s.limitRate(&usher.RateLimit{ChangesPerSecond: 4, Burst: &burst})
 	s.populate(18)
 	s.passes(1)
 	s.lists(8, 18)
 	s.passes(3)
 	s.lists(8, 18)
-	if registeredStatus(s.lookup("nginx-017")) == "True" {
+	if model.Condition(s.pod("nginx-017"), usher.ConditionRegistered).Status == corev1.ConditionTrue {
 		t.Error("a Pod whose turn has not come says that it is registered")
 	}
-	s.clock.SetTime(s.clock.Now().Add(2 * time.Second))
+	s.wait(2 * time.Second)
 	s.passes(1)
 	s.lists(16, 18)
 
 	// One that leaves goes before those that join.
-	s.clock.SetTime(s.clock.Now().Add(time.Second / 4))
-	pod := s.lookup("nginx-000")
-	s.enter(pod, appsv1alpha1.StatePreparingUpdate, "")
+	s.wait(time.Second / 4)
+	pod := s.pod("nginx-000")
+	s.enter(pod, apps.StatePreparingUpdate, "")
 	s.passes(1)
 	s.lists(15, 17)
 

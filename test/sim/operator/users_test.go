@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package operator
 
 import (
 	"strings"
@@ -11,18 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // recordsIn is how many records there are of it.
 func (s *simulation) recordsIn(name string) int {
-	s.Helper()
-	var r usherv1alpha1.Registry
-	if err := s.live.Get(s.Context(), types.NamespacedName{Name: name}, &r); err != nil {
-		s.Fatal(err)
-	}
-	return len(r.Status.Users)
+	return len(s.registry(name).Status.Users)
+}
+
+// registry reads a Registry from the API server; nil if there is none.
+func (s *simulation) registry(name string) *usher.Registry {
+	return model.Get[*usher.Registry](s.server.Objects, types.NamespacedName{Name: name})
 }
 
 // registeredWorld has three Pods in both registries, of which discovery goes down
@@ -49,10 +50,11 @@ func TestVanishedRegistration(t *testing.T) {
 		t.Fatal("discovery has no record of what is left there")
 	}
 	pods := s.pods()
-	s.delete(&pods[0])
+	s.delete(pods[0])
+	s.kubelets()
 	s.restart()
 	s.passes(2)
-	s.clock.SetTime(s.clock.Now().Add(time.Minute))
+	s.wait(time.Minute)
 	s.passes(2)
 	s.lists(3, 0)
 	if len(s.pods()) != 3 {
@@ -64,7 +66,7 @@ func TestVanishedRegistration(t *testing.T) {
 	s.passes(3)
 	s.lists(0, 0)
 	for _, pod := range s.pods() {
-		if controllerutil.ContainsFinalizer(&pod, usherv1alpha1.Finalizer) {
+		if controllerutil.ContainsFinalizer(pod, usher.Finalizer) {
 			t.Errorf("%s is never let go", pod.Name)
 		}
 	}
@@ -75,7 +77,7 @@ func TestVanishedRegistration(t *testing.T) {
 
 // TestLosingRecordsIsCaught breaks the operator so that it finds no records.
 func TestLosingRecordsIsCaught(t *testing.T) {
-	s := registeredWorld(t, defects{expected: true, loses: true})
+	s := registeredWorld(t, misreading(func(r *usher.Registry) { r.Status.Users = nil }))
 	s.passes(1)
 	s.vanish("nginx")
 	s.passes(1)
@@ -92,11 +94,9 @@ func TestRegistrationIsMadeAnew(t *testing.T) {
 	s := registeredWorld(t, defects{})
 	s.passes(1)
 	next := s.vanish("nginx")
-	next.UID, next.Spec.Instance.Service = "another", "other"
-	if err := s.live.Create(s.Context(), next); err != nil {
-		t.Fatal(err)
-	}
-	s.clock.SetTime(s.clock.Now().Add(time.Minute))
+	next.Spec.Instance.Service = "other"
+	s.make(next)
+	s.wait(time.Minute)
 	s.breaks("discovery", memory.None)
 	for range 4 {
 		s.refresh()
@@ -117,20 +117,16 @@ func TestARegistryWaitsForWhatIsLeft(t *testing.T) {
 	s.passes(1)
 	s.vanish("nginx")
 	s.passes(1)
-	var r usherv1alpha1.Registry
-	if err := s.live.Get(s.Context(), types.NamespacedName{Name: "discovery"}, &r); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.live.Delete(s.Context(), &r); err != nil {
+	if err := s.server.Delete("user", "Registry", types.NamespacedName{Name: "discovery"}, model.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	s.refresh()
 	s.probe()
-	if err := s.live.Get(s.Context(), types.NamespacedName{Name: "discovery"}, &r); err != nil {
-		t.Fatalf("the Registry went with entries in it: %v", err)
+	if s.registry("discovery") == nil {
+		t.Fatal("the Registry is gone, and has entries in it")
 	}
 	for _, pod := range s.pods() {
-		if have := registeredStatus(&pod); have != corev1.ConditionTrue && have != corev1.ConditionUnknown {
+		if have := model.Condition(pod, usher.ConditionRegistered).Status; have != corev1.ConditionTrue && have != corev1.ConditionUnknown {
 			t.Errorf("%s says %q", pod.Name, have)
 		}
 	}

@@ -1,31 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package operator
 
 import (
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
 // respec changes the spec of a Registration.
-func (s *simulation) respec(name string, change func(*usherv1alpha1.RegistrationSpec)) {
-	s.Helper()
-	var r usherv1alpha1.Registration
-	if err := s.live.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &r); err != nil {
-		s.Fatal(err)
-	}
-	change(&r.Spec)
-	r.Generation++
-	if err := s.live.Update(s.Context(), &r); err != nil {
-		s.Fatal(err)
-	}
+func (s *simulation) respec(name string, change func(*usher.RegistrationSpec)) {
+	edit(s, namespace, name, func(r *usher.Registration) { change(&r.Spec) })
 }
 
 // overlapping has one Pod that both Registrations select: nginx in Registry backup,
@@ -34,11 +24,11 @@ func overlapping(t *testing.T) *simulation {
 	t.Helper()
 	s := simulate(t, 1, features{second: true}, defects{})
 	for name, registry := range map[string]string{"nginx": "backup", edge: "discovery"} {
-		s.respec(name, func(spec *usherv1alpha1.RegistrationSpec) { spec.Registries = []string{registry} })
+		s.respec(name, func(spec *usher.RegistrationSpec) { spec.Registries = []string{registry} })
 	}
 	s.populate(1)
 	pod := s.pods()[0]
-	s.label(&pod, "nginx", edge)
+	s.label(pod, "nginx", edge)
 	s.passes(3)
 	s.listsBoth(1, 1)
 	return s
@@ -58,7 +48,7 @@ func (s *simulation) listsBoth(nginx, edges int) {
 func TestAPodThatLeavesOneOfTwoSelectorsLeavesItsRegistryAtOnce(t *testing.T) {
 	s := overlapping(t)
 	pod := s.pods()[0]
-	s.label(&pod, "nginx", "stable")
+	s.label(pod, "nginx", "stable")
 	s.passes(1)
 	s.listsBoth(1, 0)
 }
@@ -66,11 +56,11 @@ func TestAPodThatLeavesOneOfTwoSelectorsLeavesItsRegistryAtOnce(t *testing.T) {
 func TestAPodThatJoinsASecondSelectorJoinsItsRegistryAtOnce(t *testing.T) {
 	s := overlapping(t)
 	pod := s.pods()[0]
-	s.label(&pod, "nginx", "stable")
-	s.clock.SetTime(s.clock.Now().Add(defaultRepair))
+	s.label(pod, "nginx", "stable")
+	s.wait(repairInterval)
 	s.passes(2)
 	s.listsBoth(1, 0)
-	s.label(&pod, "nginx", edge)
+	s.label(pod, "nginx", edge)
 	s.passes(1)
 	s.listsBoth(1, 1)
 }
@@ -79,11 +69,11 @@ func TestAPodThatJoinsASecondSelectorJoinsItsRegistryAtOnce(t *testing.T) {
 func TestAPodJoinsASecondSelectorWhenItsRegistryIsBack(t *testing.T) {
 	s := overlapping(t)
 	pod := s.pods()[0]
-	s.label(&pod, "nginx", "stable")
-	s.clock.SetTime(s.clock.Now().Add(defaultRepair))
+	s.label(pod, "nginx", "stable")
+	s.wait(repairInterval)
 	s.passes(2)
 	s.breaks("discovery", memory.Down)
-	s.label(&pod, "nginx", edge)
+	s.label(pod, "nginx", edge)
 	s.passes(2)
 	s.breaks("discovery", memory.None)
 	s.refresh()
@@ -99,10 +89,10 @@ func TestADeletedPodWaitsForARegistryThatItHasLeft(t *testing.T) {
 	for name, leave := range map[string]func(*simulation){
 		"the Pod is labelled anew": func(s *simulation) {
 			pod := s.pods()[0]
-			s.label(&pod, "nginx", "stable")
+			s.label(pod, "nginx", "stable")
 		},
 		"the selector is changed": func(s *simulation) {
-			s.respec(edge, func(spec *usherv1alpha1.RegistrationSpec) { spec.Selector.MatchLabels["more"] = "wanted" })
+			s.respec(edge, func(spec *usher.RegistrationSpec) { spec.Selector.MatchLabels["more"] = "wanted" })
 		},
 		"the Registration vanishes": func(s *simulation) { s.vanish(edge) },
 	} {
@@ -114,7 +104,8 @@ func TestADeletedPodWaitsForARegistryThatItHasLeft(t *testing.T) {
 			s.restart()
 			s.passes(1)
 			pod := s.pods()[0]
-			s.delete(&pod)
+			s.delete(pod)
+			s.kubelets()
 			s.passes(2)
 			s.listsBoth(0, 1)
 			s.breaks("discovery", memory.None)
@@ -134,11 +125,11 @@ func TestADrainWaitsForARegistryThatThePodHasLeft(t *testing.T) {
 	s := overlapping(t)
 	s.breaks("discovery", memory.Down)
 	pod := s.pods()[0]
-	s.label(&pod, "nginx", "stable")
-	s.enter(&pod, appsv1alpha1.StatePreparingDelete, "")
+	s.label(pod, "nginx", "stable")
+	s.enter(pod, apps.StatePreparingDelete, "")
 	for range 3 {
 		s.passes(1)
-		s.clock.SetTime(s.clock.Now().Add(simPropagation))
+		s.wait(propagation)
 	}
 	if pod = s.pods()[0]; pod.Labels[keyDelete] != "true" {
 		t.Fatal("the hook was released while discovery is down")
@@ -148,7 +139,7 @@ func TestADrainWaitsForARegistryThatThePodHasLeft(t *testing.T) {
 	s.probe()
 	for range 6 {
 		s.passes(1)
-		s.clock.SetTime(s.clock.Now().Add(simPropagation))
+		s.wait(propagation)
 	}
 	if pod = s.pods()[0]; pod.Labels[keyDelete] != "false" {
 		t.Error("the hook is never released")
@@ -160,7 +151,7 @@ func TestADrainWaitsForARegistryThatThePodHasLeft(t *testing.T) {
 // for one drain is caught.
 func TestAnOldDrainSetsNoDeadline(t *testing.T) {
 	secondUpdate(t, defects{})
-	have := secondUpdate(t, defects{expected: true, misreads: takesDrainsForOne})
+	have := secondUpdate(t, misreading(takesDrainsForOne))
 	if !strings.Contains(have, "while a registry lists it") {
 		t.Errorf("an operator that takes both drains for one is not caught: %q", have)
 	}
@@ -174,13 +165,13 @@ func secondUpdate(t *testing.T, wrong defects) string {
 	s.passes(2)
 	s.breaks("discovery", memory.Down)
 	pod := s.pods()[0]
-	s.kubelet(&pod, false)
-	for _, state := range []appsv1alpha1.LifecycleState{appsv1alpha1.StatePreparingUpdate,
-		appsv1alpha1.StateNormal, appsv1alpha1.StatePreparingUpdate} {
-		s.enter(&pod, state, "")
+	s.crash(pod)
+	for _, state := range []apps.LifecycleState{apps.StatePreparingUpdate,
+		apps.StateNormal, apps.StatePreparingUpdate} {
+		s.enter(pod, state, "")
 		s.passes(2)
 		pod = s.pods()[0]
-		s.clock.SetTime(s.clock.Now().Add(simDeadline))
+		s.wait(deadline)
 	}
 	s.passes(1)
 	if pod = s.pods()[0]; pod.Labels[keyInPlace] != "false" {
@@ -194,22 +185,19 @@ func secondUpdate(t *testing.T, wrong defects) string {
 func TestVanishedRegistrationWithAnotherSelector(t *testing.T) {
 	s := overlapping(t)
 	later := metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}}
-	s.respec(edge, func(spec *usherv1alpha1.RegistrationSpec) { spec.Selector = later })
+	s.respec(edge, func(spec *usher.RegistrationSpec) { spec.Selector = later })
 	s.passes(2)
-	var r usherv1alpha1.Registry
-	if err := s.live.Get(t.Context(), types.NamespacedName{Name: "discovery"}, &r); err != nil {
-		t.Fatal(err)
-	}
-	if users := r.Status.Users; len(users) != 1 || users[0].Selector.MatchLabels["app"] != "nginx" {
+	if users := s.registry("discovery").Status.Users; len(users) != 1 || users[0].Selector.MatchLabels["app"] != "nginx" {
 		t.Errorf("discovery knows of %+v, want one with the later selector", users)
 	}
 	pod := s.pods()[0]
-	s.label(&pod, "nginx", "stable")
+	s.label(pod, "nginx", "stable")
 	s.passes(1)
 	s.breaks("discovery", memory.Down)
 	s.vanish(edge)
 	s.passes(1)
-	s.delete(&pod)
+	s.delete(pod)
+	s.kubelets()
 	s.passes(2)
 	s.listsBoth(0, 1)
 }

@@ -1,39 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package operator
 
 import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/test/model"
 )
-
-// weigh changes what the weight is taken from.
-func (s *simulation) weigh(pod *corev1.Pod, weight string) {
-	s.Helper()
-	s.change(pod, "has the weight "+weight, func(pod *corev1.Pod) {
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
-		}
-		pod.Annotations["example.com/weight"] = weight
-	})
-}
 
 // takeWeights makes the simulation's Registration take weights from Pods.
 func (s *simulation) takeWeights() {
-	s.Helper()
-	var r usherv1alpha1.Registration
-	if err := s.live.Get(s.Context(), client.ObjectKey{Namespace: namespace, Name: "nginx"}, &r); err != nil {
-		s.Fatal(err)
-	}
-	r.Spec.Instance.WeightFrom = fromAnnotation()
-	if err := s.live.Update(s.Context(), &r); err != nil {
-		s.Fatal(err)
-	}
+	edit(s, namespace, "nginx", func(r *usher.Registration) { r.Spec.Instance.WeightFrom = fromAnnotation() })
 }
 
 func TestAChangedAnnotationIsRepairedAtOnce(t *testing.T) {
@@ -51,15 +32,15 @@ func TestAChangedAnnotationIsRepairedAtOnce(t *testing.T) {
 		text string
 		want int32
 	}{{"30", 30}, {"", 10}, {"40", 40}, {"heavy", 10}} {
-		s.weigh(&pod, c.text)
+		s.weigh(pod, c.text)
 		s.passes(1)
 		for _, e := range s.stores["discovery"].Entries(service) {
 			if e.Owner.PodUID == string(pod.UID) && e.Weight != c.want {
 				t.Errorf("with the annotation %q the weight is %d, want %d", c.text, e.Weight, c.want)
 			}
 		}
-		pod = *s.lookup(pod.Name)
-		if registeredStatus(&pod) != corev1.ConditionTrue {
+		pod = s.pod(pod.Name)
+		if model.Condition(pod, usher.ConditionRegistered).Status != corev1.ConditionTrue {
 			t.Errorf("with the annotation %q the Pod says that it is not registered", c.text)
 		}
 	}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/test/model"
+)
+
+// change changes a Pod as a user or its CloneSet does.
+func (s *simulation) change(pod *corev1.Pod, what string, do func(*corev1.Pod)) {
+	s.log("%s: %s", pod.Name, what)
+	model.Change(s.server, "user", client.ObjectKeyFromObject(pod), "", do)
+}
+
+// edit changes a Registration or Registry.
+func edit[T client.Object](s *simulation, namespace, name string, change func(T)) {
+	model.Change(s.server, "user", types.NamespacedName{Namespace: namespace, Name: name}, "", change)
+}
+
+func (s *simulation) enter(pod *corev1.Pod, state apps.LifecycleState, restores string) {
+	s.serial++
+	s.entered[pod.UID] = s.clock.Now()
+	s.change(pod, "enters "+string(state), func(pod *corev1.Pod) {
+		pod.Labels[apps.LabelLifecycleState] = string(state)
+		if pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		// Unique, so that the times at a gate can be distinguished.
+		pod.Annotations[apps.AnnotationLifecycleTimestamp] = epoch.Add(time.Duration(s.serial) * time.Second).Format(time.RFC3339)
+		if restores != "" {
+			pod.Labels[restores] = "true"
+		}
+		if state == apps.StateUpdating {
+			pod.Spec.Containers[0].Image = fmt.Sprintf("nginx:%d", s.serial)
+		}
+	})
+}
+
+// create creates a Pod of the CloneSet.
+func (s *simulation) create(name string, state apps.LifecycleState, labels ...string) *corev1.Pod {
+	s.Helper()
+	set := model.List[*apps.CloneSet](s.server.Objects)[0]
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name,
+			Labels: map[string]string{"app": "nginx", keyCreated: "true", keyInPlace: "true", keyDelete: "true",
+				apps.LabelLifecycleState: string(state)},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx:1"}}},
+	}
+	for _, track := range labels {
+		pod.Labels["track"] = track
+	}
+	s.log("%s: is created with %v", name, pod.Labels)
+	made, _ := s.make(pod).(*corev1.Pod)
+	return made
+}
+
+// populate creates ready Pods that wait to be registered.
+func (s *simulation) populate(pods int) {
+	s.Helper()
+	for n := range pods {
+		name := s.create(fmt.Sprintf("nginx-%03d", n), apps.StateNormal).Name
+		s.kubelet(s.pod(name))
+		s.kubelet(s.pod(name))
+	}
+}
+
+// kubelet takes the next step of a Pod's kubelet.
+func (s *simulation) kubelet(pod *corev1.Pod) {
+	at := client.ObjectKeyFromObject(pod)
+	if s.runs[pod.UID] == nil {
+		s.runs[pod.UID] = &model.Run{}
+	}
+	run := s.runs[pod.UID]
+	switch model.Next(pod) {
+	case model.Bind:
+		model.Change(s.server, "scheduler", at, "", func(pod *corev1.Pod) { pod.Spec.NodeName = "node" })
+	case model.Sync:
+		for _, task := range run.Sync(pod, model.Node{}) {
+			s.serial++
+			run.Start(task.Container, fmt.Sprintf("containerd://%04d", s.serial), s.clock.Now())
+		}
+		s.report(pod)
+	case model.Stop:
+		run.End()
+		if err := s.server.Delete("kubelet", model.Pods, at, model.Deletion{UID: pod.UID, Now: true}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// kubelets takes the next step of every Pod.
+func (s *simulation) kubelets() {
+	for _, pod := range s.pods() {
+		s.kubelet(pod)
+	}
+}
+
+func (s *simulation) report(pod *corev1.Pod) {
+	report := s.runs[pod.UID].Report(pod, model.Node{})
+	model.Change(s.server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+		if pod.Status.PodIP == "" {
+			s.serial++
+			pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", s.serial/250, s.serial%250+1)
+		}
+		report(pod, s.clock.Now())
+	})
+	s.log("%s: ready is %s", pod.Name, model.Condition(s.pod(pod.Name), corev1.PodReady).Status)
+}
+
+// crash ends the containers of a Pod; its kubelet starts them again.
+func (s *simulation) crash(pod *corev1.Pod) {
+	if run := s.runs[pod.UID]; run != nil && model.Next(pod) == model.Sync {
+		run.End()
+		s.report(pod)
+	}
+}
+
+// silence lets the node of a ready Pod fall silent; it is back when the kubelet reports.
+func (s *simulation) silence(pod *corev1.Pod) {
+	if _, silent := plan.Silent(pod); silent {
+		s.report(pod)
+		return
+	}
+	if ready, _ := plan.Ready(pod); !ready || pod.DeletionTimestamp != nil {
+		return
+	}
+	s.log("%s: its node is silent", pod.Name)
+	model.Change(s.server, "nodes", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+		model.SetCondition(pod, corev1.PodReady, false, s.clock.Now())
+	})
+}
+
+// move is what a CloneSet controller may do with a Pod in a state.
+type move struct {
+	from apps.LifecycleState
+	// label, if any, has to have this value first.
+	label, value string
+	to           apps.LifecycleState
+	// restores is a label that the controller puts back.
+	restores string
+	// back reports whether the move leads away from Normal, or undoes something.
+	back bool
+}
+
+// terminated stands for the end of a Pod.
+const terminated apps.LifecycleState = "terminated"
+
+// moves is the CloneSet controller, as the hook operator sees it.
+var moves = []move{
+	{from: apps.StatePreparingNormal, label: keyPreNormal, value: "true", to: apps.StateNormal},
+	{from: apps.StateNormal, to: apps.StatePreparingDelete, back: true},
+	{from: apps.StateNormal, to: apps.StatePreparingUpdate, back: true},
+	{from: apps.StateNormal, to: apps.StatePreparingUpdate, back: true},
+	{from: apps.StatePreparingUpdate, label: keyInPlace, value: "true", to: apps.StateNormal, back: true},
+	{from: apps.StatePreparingUpdate, label: keyInPlace, value: "false", to: apps.StateUpdated, back: true},
+	{from: apps.StatePreparingUpdate, label: keyInPlace, value: "false", to: apps.StateUpdating},
+	{from: apps.StateUpdating, to: apps.StateUpdated},
+	{from: apps.StateUpdated, label: keyInPlace, value: "true", to: apps.StateNormal},
+	{from: apps.StatePreparingDelete, to: apps.StatePreparingNormal, restores: keyDelete, back: true},
+	{from: apps.StatePreparingDelete, label: keyDelete, value: "false", to: terminated},
+	{from: apps.StatePreparingDelete, label: keyDelete, value: "false", to: terminated},
+}
+
+// reconcile does one thing that a CloneSet controller may do with the Pod now; forward,
+// only what leads to Normal or to the end.
+func (s *simulation) reconcile(pod *corev1.Pod, forward bool) {
+	s.Helper()
+	possible := slices.DeleteFunc(slices.Clone(moves), func(m move) bool {
+		return m.from != plan.StateOf(pod) || m.label != "" && pod.Labels[m.label] != m.value || forward && m.back
+	})
+	// A drain takes a while; it is not undone at every turn.
+	if len(possible) == 0 || pod.DeletionTimestamp != nil || possible[0].back && len(possible) == 1 && s.random.IntN(4) > 0 {
+		return
+	}
+	switch m := possible[s.random.IntN(len(possible))]; {
+	case m.to == terminated:
+		s.delete(pod)
+	case m.from == apps.StateUpdating && s.runs[pod.UID].Lacks(0, &pod.Spec.Containers[0]) != "":
+		// The kubelet has not updated the Pod yet.
+	default:
+		s.enter(pod, m.to, m.restores)
+	}
+}
+
+func (s *simulation) delete(pod *corev1.Pod) {
+	s.Helper()
+	s.log("%s: is deleted", pod.Name)
+	if err := s.server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// actions are what can happen in a step, with their weights, which add up to 100.
+var actions = []struct {
+	weight int
+	do     func(*simulation, *corev1.Pod)
+}{
+	{5, func(s *simulation, _ *corev1.Pod) { s.createOne() }},
+	{10, func(s *simulation, _ *corev1.Pod) { s.kubelets() }},
+	{1, (*simulation).crash},
+	{17, func(s *simulation, pod *corev1.Pod) { s.reconcile(pod, false) }},
+	{1, (*simulation).delete},
+	{3, func(s *simulation, _ *corev1.Pod) { s.fault() }},
+	{1, (*simulation).drift},
+	{12, func(s *simulation, _ *corev1.Pod) { s.elapse(4 * time.Second) }},
+	{7, func(s *simulation, _ *corev1.Pod) { s.probe() }},
+	{2, func(s *simulation, _ *corev1.Pod) { s.replace() }},
+	{2, func(s *simulation, pod *corev1.Pod) { s.silenceSome(pod) }},
+	{1, func(s *simulation, pod *corev1.Pod) { s.weigh(pod, pick(s, "5", "70", "heavy", "")) }},
+	{1, func(s *simulation, _ *corev1.Pod) { s.bypass() }},
+	{2, (*simulation).relabel},
+	{35, func(s *simulation, _ *corev1.Pod) { s.passAtRandom() }},
+}
+
+// pick draws one of several values.
+func pick[T any](s *simulation, from ...T) T { return from[s.random.IntN(len(from))] }
+
+// step takes one action.
+func (s *simulation) step() {
+	s.Helper()
+	s.elapse(500 * time.Millisecond)
+	if len(s.pods()) == 0 {
+		s.createOne()
+	}
+	pod := pick(s, s.pods()...)
+	roll := s.random.IntN(100)
+	for _, a := range actions {
+		if roll -= a.weight; roll < 0 {
+			a.do(s, pod)
+			break
+		}
+	}
+	s.check()
+}
+
+func (s *simulation) elapse(atMost time.Duration) {
+	s.wait(time.Duration(s.random.Int64N(int64(atMost))))
+}
+
+func (s *simulation) createOne() {
+	s.Helper()
+	name := fmt.Sprintf("nginx-%d", s.random.IntN(4))
+	if s.pod(name) != nil {
+		return
+	}
+	var track []string
+	if s.features.second && s.random.IntN(2) == 0 {
+		track = []string{edge}
+	}
+	s.kubelet(s.create(name, apps.StatePreparingNormal, track...)) // it is bound at once
+}
+
+// silenceSome silences the node of one Pod, and now and then those of all Pods.
+func (s *simulation) silenceSome(pod *corev1.Pod) {
+	if s.random.IntN(3) > 0 {
+		s.silence(pod)
+		return
+	}
+	for _, pod := range s.pods() {
+		s.silence(pod)
+	}
+}
+
+// replace starts a new process whose cache may be older than the previous one's.
+func (s *simulation) replace() {
+	s.log("operator restarts, with an old cache")
+	s.cached = pick(s, s.views...)
+	s.restart()
+}
+
+// weigh changes the annotation that the weight is taken from.
+func (s *simulation) weigh(pod *corev1.Pod, weight string) {
+	s.change(pod, "has the weight "+weight, func(pod *corev1.Pod) {
+		if pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		pod.Annotations[weightAnnotation] = weight
+	})
+}
+
+// relabel moves a Pod between the two Registrations: to one of them, both or none.
+func (s *simulation) relabel(pod *corev1.Pod) {
+	if s.features.second {
+		s.label(pod, pick(s, "nginx", "nginx", "other"), pick(s, edge, edge, "stable"))
+	}
+}
+
+func (s *simulation) label(pod *corev1.Pod, app, track string) {
+	s.change(pod, fmt.Sprintf("is labelled %s, %s", app, track), func(pod *corev1.Pod) {
+		pod.Labels["app"], pod.Labels["track"] = app, track
+	})
+}
+
+// bypass deletes a Registration past its finalizer, or creates it again.
+func (s *simulation) bypass() {
+	s.Helper()
+	if s.absent == nil {
+		name := "nginx"
+		if s.features.second && s.random.IntN(2) == 0 {
+			name = edge
+		}
+		s.absent = s.vanish(name)
+		return
+	}
+	s.log("Registration %s is created again", s.absent.Name)
+	s.make(s.absent)
+	s.absent, s.recreated = nil, s.clock.Now()
+}
+
+// vanish deletes a Registration past its finalizer, and returns one to create again.
+func (s *simulation) vanish(name string) *usher.Registration {
+	s.Helper()
+	s.log("Registration %s vanishes", name)
+	at := types.NamespacedName{Namespace: namespace, Name: name}
+	r := model.Get[*usher.Registration](s.server.Objects, at)
+	edit(s, namespace, name, func(r *usher.Registration) { r.Finalizers = nil })
+	if err := s.server.Delete("user", model.KindOf(r), at, model.Deletion{}); err != nil {
+		s.Fatal(err)
+	}
+	return &usher.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: r.Spec}
+}
+
+// passAtRandom lets the operator make a pass, and perhaps crash in it.
+func (s *simulation) passAtRandom() {
+	s.Helper()
+	if s.random.IntN(3) > 0 {
+		s.refresh()
+	}
+	s.process.left = unlimited
+	if s.random.IntN(6) == 0 {
+		s.process.left = 1 + s.random.IntN(6)
+	}
+	s.pass()
+}
+
+// refresh brings the caches up to date.
+func (s *simulation) refresh() {
+	s.cached = s.server.Objects.Clone()
+	s.views = append(s.views, s.cached)
+	s.views = s.views[max(len(s.views)-5, 0):]
+}
+
+// passes makes passes with an up-to-date cache.
+func (s *simulation) passes(n int) {
+	s.Helper()
+	for range n {
+		s.refresh()
+		s.pass()
+	}
+}
+
+func (s *simulation) pass() {
+	s.Helper()
+	s.log("operator passes")
+	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
+	if err != nil {
+		s.hidesSecret("an error", err.Error())
+	}
+	switch {
+	case errors.Is(err, errCrashed) || s.process.left <= 0:
+		s.restart()
+	case err != nil:
+		s.log("  pass: %v", err)
+	}
+}
+
+// probe probes the registries.
+func (s *simulation) probe() {
+	s.process.left = unlimited
+	for _, name := range slices.Sorted(slices.Values(registries)) {
+		if _, err := s.operator.ReconcileRegistry(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+func (s *simulation) fault() {
+	s.breaks(pick(s, registries...), pick(s, memory.None, memory.None, memory.None, memory.Down, memory.ReadOnly, memory.Lossy, memory.Busy))
+}
+
+// drift removes an entry of a Pod behind the operator's back.
+func (s *simulation) drift(pod *corev1.Pod) {
+	s.log("discovery loses %s", pod.Name)
+	s.stores["discovery"].Drop(service, plan.EntryID(pod))
+}

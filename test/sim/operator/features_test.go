@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"math/rand/v2"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+const (
+	keyCreated   = "example.com/newly-create"
+	keyPreNormal = "example.com/traffic-online"
+	keyInPlace   = "example.com/unready-blocker-inplace"
+	keyDelete    = "example.com/unready-blocker-delete"
+
+	namespace = "demo"
+	service   = "nginx"
+	// here is the cluster: the UID of the first object.
+	here = "uid-0001"
+	// edge is a second Registration, and its service; it selects Pods by their
+	// label track, whatever else they are.
+	edge = "edge"
+	// propagation is that of the Registrations.
+	propagation = 5 * time.Second
+	// deadline is when updates in place proceed, in some runs.
+	deadline = 15 * time.Second
+	// repairInterval is that of the Registries.
+	repairInterval = 30 * time.Second
+	// canary is in the Secret of both registries, which repeat it in every error.
+	canary = "s3cr3t-canary"
+	// weightAnnotation is where weights come from.
+	weightAnnotation = "example.com/weight"
+)
+
+// features are what a run's Registration and Registries ask for.
+type features struct {
+	policy usher.InPlaceUpdatePolicy
+	// weights come from an annotation.
+	weights bool
+	// rate limits how many changes discovery takes in a second; 0 is no limit.
+	rate int32
+	// second adds a Registration for some of the Pods, with the same hooks.
+	second bool
+	// proceed lets updates in place proceed at a deadline.
+	proceed bool
+}
+
+// drawFeatures draws the features of a seed.
+func drawFeatures(seed uint64) features {
+	random := rand.New(rand.NewPCG(seed, 2))
+	return features{
+		policy:  []usher.InPlaceUpdatePolicy{usher.InPlaceUpdateDeregister, usher.InPlaceUpdateFailOver, usher.InPlaceUpdateStay}[seed%3],
+		weights: random.IntN(3) > 0,
+		rate:    int32(max(random.IntN(8)-3, 0)),
+		second:  random.IntN(2) > 0,
+		proceed: random.IntN(3) == 0,
+	}
+}
+
+// registration is a Registration, named like its service, of the Pods that have its name
+// in a label.
+func (f features) registration(name, label string) *usher.Registration {
+	r := &usher.Registration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: usher.RegistrationSpec{
+			Selector:        metav1.LabelSelector{MatchLabels: map[string]string{label: name}},
+			Registries:      registries,
+			Instance:        usher.Instance{Service: name, Port: intstr.FromInt32(80), Weight: 10},
+			Hooks:           usher.Hooks{Created: keyCreated, PreNormal: keyPreNormal, InPlaceUpdate: keyInPlace, PreDelete: keyDelete},
+			Drain:           usher.Drain{Propagation: &metav1.Duration{Duration: propagation}, Deadline: &metav1.Duration{Duration: time.Minute}},
+			OnInPlaceUpdate: f.policy,
+		},
+	}
+	if f.weights {
+		r.Spec.Instance.WeightFrom = fromAnnotation()
+	}
+	if f.proceed {
+		r.Spec.Deadlines.InPlaceUpdate = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}, OnDeadline: usher.DeadlineProceed}
+	}
+	return r
+}
+
+func fromAnnotation() *usher.PodSource {
+	return &usher.PodSource{FieldRef: usher.FieldRef{FieldPath: "metadata.annotations['" + weightAnnotation + "']"}}
+}
+
+func login() *usher.SecretReference {
+	return &usher.SecretReference{Namespace: namespace, Name: "login"}
+}

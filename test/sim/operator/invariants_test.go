@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/test/model"
+)
+
+// check checks the invariants that hold at every moment.
+func (s *simulation) check() {
+	s.Helper()
+	held := map[string]bool{}
+	for _, pod := range s.pods() {
+		held[string(pod.UID)] = controllerutil.ContainsFinalizer(pod, usher.Finalizer)
+		if _, serving := s.listed(pod.UID); serving {
+			s.lastSeen[pod.UID] = s.clock.Now()
+		}
+	}
+	for _, name := range registries {
+		foreign := false
+		r := model.Get[*usher.Registry](s.server.Objects, types.NamespacedName{Name: name})
+		known := r != nil && controllerutil.ContainsFinalizer(r, usher.Finalizer) && len(r.Status.Users) > 0
+		for _, e := range s.entries(name) {
+			switch {
+			case e.ID == s.foreign.ID:
+				foreign = e.Same(s.foreign) && e.Version == s.foreign.Version
+			case !held[e.Owner.PodUID]:
+				s.fail("%s lists %s, whose Pod could vanish or has", name, e.Owner.Pod)
+			case !known:
+				s.fail("%s lists %s, and the Registry could vanish, or knows of no Registration: %+v", name, e.Owner.Pod, r)
+			}
+		}
+		if !foreign {
+			s.fail("the foreign entry in %s was touched", name)
+		}
+	}
+}
+
+// judge checks a write of the operator to a Pod.
+func (s *simulation) judge(c *model.Commit) {
+	s.Helper()
+	before, after := c.Pods()
+	if c.Actor != actorOperator || before == nil {
+		return
+	}
+	if after == nil {
+		after = &corev1.Pod{} // its last finalizer is gone, and the Pod with it
+	}
+	for key, state := range map[string]apps.LifecycleState{
+		keyInPlace: apps.StatePreparingUpdate, keyDelete: apps.StatePreparingDelete,
+	} {
+		if before.Labels[key] == "true" && after.Labels[key] == "false" {
+			s.judgeRelease(before, key, state)
+		}
+	}
+	lost := controllerutil.ContainsFinalizer(before, usher.Finalizer) && !controllerutil.ContainsFinalizer(after, usher.Finalizer)
+	if listed, _ := s.listed(before.UID); lost && listed {
+		s.fail("the finalizer of %s was removed while a registry lists it", before.Name)
+	}
+}
+
+func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.LifecycleState) {
+	s.Helper()
+	gate := pod.Name + key + pod.Annotations[apps.AnnotationLifecycleTimestamp]
+	s.released[gate]++
+	stays := key == keyInPlace && s.features.policy == usher.InPlaceUpdateStay
+	overdue := s.features.proceed && key == keyInPlace && s.clock.Now().Sub(s.entered[pod.UID]) >= deadline
+	listed, serving := s.listed(pod.UID)
+	switch last, ever := s.lastSeen[pod.UID]; {
+	case plan.StateOf(pod) != state:
+		s.fail("%s of %s was released in %s", key, pod.Name, plan.StateOf(pod))
+	case s.released[gate] > 1:
+		s.fail("%s of %s was released twice", key, pod.Name)
+	case stays, overdue:
+	case ever && !listed && last.Before(s.recreated):
+		// A Registration does not wait for what an earlier one of its name removed.
+	case serving, listed && key == keyDelete:
+		s.fail("%s of %s was released while a registry lists it", key, pod.Name)
+	case ever && s.clock.Now().Sub(last) < propagation:
+		s.fail("%s of %s was released %s after it was last listed", key, pod.Name, s.clock.Now().Sub(last))
+	case ever:
+		s.judgeOutages(key, pod)
+	}
+}
+
+// checkSettled checks what holds when nothing is left to do.
+func (s *simulation) checkSettled() {
+	s.Helper()
+	want := map[string]bool{"/" + s.foreign.ID: true}
+	for _, pod := range s.pods() {
+		for _, name := range []string{"nginx", edge} {
+			if s.matches(name, pod) {
+				want[name+"/"+plan.EntryID(pod)] = true
+			}
+		}
+		if wrong := unfinished(pod); wrong != "" {
+			s.fail("%s: %s", pod.Name, wrong)
+		}
+	}
+	for _, name := range registries {
+		have := map[string]bool{}
+		for _, e := range s.entries(name) {
+			have[e.Owner.Registration+"/"+e.ID] = true
+			if want := s.weightOf(e.Owner.Pod); e.ID != s.foreign.ID && e.Weight != want {
+				s.fail("%s lists %s with the weight %d, want %d", name, e.Owner.Pod, e.Weight, want)
+			}
+		}
+		if !maps.Equal(have, want) {
+			s.fail("%s lists %v, want %v", name, have, want)
+		}
+	}
+}
+
+// unfinished describes what is left to do for a Pod that should have settled.
+func unfinished(pod *corev1.Pod) string {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return "it was never let go"
+	case plan.StateOf(pod) != apps.StateNormal:
+		return "it is stuck in " + string(plan.StateOf(pod))
+	case pod.Labels[keyCreated] != "false", pod.Labels[keyInPlace] != "true", pod.Labels[keyDelete] != "true":
+		return fmt.Sprintf("its hooks are %v", pod.Labels)
+	case model.Condition(pod, usher.ConditionRegistered).Status != corev1.ConditionTrue:
+		return "its condition does not say that it is registered"
+	case pod.Annotations[usher.AnnotationDrain] != "":
+		return "it still has a drain record"
+	}
+	return ""
+}
+
+// matches reports whether a Registration selects the Pod.
+func (s *simulation) matches(registration string, pod *corev1.Pod) bool {
+	if registration == edge {
+		return s.features.second && pod.Labels["track"] == edge
+	}
+	return pod.Labels["app"] == "nginx"
+}
+
+// weightOf is what registries should list for a Pod.
+func (s *simulation) weightOf(name string) int32 {
+	if pod := s.pod(name); pod != nil && s.features.weights {
+		if weight, err := strconv.Atoi(pod.Annotations[weightAnnotation]); err == nil {
+			return int32(weight)
+		}
+	}
+	return 10
+}
+
+// judgeSilence checks the removal of Pods whose nodes are silent, as the caches show
+// them. A service has the name of its Registration.
+func (p *process) judgeSilence(name, service string, changes []registry.Change) {
+	p.Helper()
+	if p.cached[model.KindOf((*usher.Registration)(nil))][types.NamespacedName{Namespace: namespace, Name: service}] == nil {
+		return // what leaves does so because its Registration is gone
+	}
+	overdue, total := p.silentPods(service)
+	removed := 0
+	for _, c := range changes {
+		late, silent := overdue[c.Entry.Owner.PodUID]
+		if c.Op != registry.Remove || !silent {
+			continue
+		}
+		if removed++; !late {
+			p.fail("%s loses %s, whose node has only just fallen silent", name, c.Entry.Owner.Pod)
+		}
+	}
+	if removed > max(min(total*plan.DefaultNodePercent/100, total-1), 0) {
+		p.fail("%s loses %d of %d Pods because their nodes are silent", name, removed, total)
+	}
+}
+
+// silentPods finds the Pods of a Registration whose nodes the caches show as silent, and
+// whether their grace is over, except those that leave for another reason that the
+// caches do not show yet. It also counts all Pods that could be listed.
+func (p *process) silentPods(registration string) (overdue map[string]bool, total int) {
+	overdue = map[string]bool{}
+	for _, pod := range model.List[*corev1.Pod](p.cached) {
+		ready, _ := plan.Ready(pod)
+		since, silent := plan.Silent(pod)
+		if !listable(pod) || !p.matches(registration, pod) || !ready && !silent {
+			continue
+		}
+		total++
+		live := p.pod(pod.Name)
+		if silent && live != nil && live.UID == pod.UID && listable(live) && p.matches(registration, live) {
+			overdue[string(pod.UID)] = p.clock.Now().Sub(since) >= plan.DefaultNodeGrace
+		}
+	}
+	return overdue, total
+}
+
+// listable reports whether a Pod's state is one in which it is listed.
+func listable(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil &&
+		slices.Contains([]apps.LifecycleState{apps.StatePreparingNormal, apps.StateNormal, apps.StateUpdated}, plan.StateOf(pod))
+}
+
+// absence is a time in which a registry was really away, for its callers as well.
+type absence struct {
+	name     string
+	from, to time.Time
+	// met are the processes that noticed it; recorded reports whether one of them has
+	// written a status since.
+	met      []*process
+	recorded bool
+}
+
+// breaks gives a registry another fault.
+func (s *simulation) breaks(name string, fault memory.Fault) {
+	s.log("%s has fault %d", name, fault)
+	s.stores[name].Break(fault)
+	open := slices.IndexFunc(s.absences, func(a *absence) bool { return a.name == name && a.to.IsZero() })
+	switch {
+	case fault == memory.Down && open < 0:
+		s.absences = append(s.absences, &absence{name: name, from: s.clock.Now()})
+	case fault != memory.Down && open >= 0:
+		s.absences[open].to = s.clock.Now()
+	}
+}
+
+// meets notes that the process noticed an absence.
+func (p *process) meets(name string, err error) {
+	for _, a := range p.absences {
+		if err != nil && a.name == name && a.to.IsZero() {
+			a.met = append(a.met, p)
+		}
+	}
+}
+
+// records notes that the process wrote what it knows of a registry.
+func (p *process) records(name string) {
+	for _, a := range p.absences {
+		a.recorded = a.recorded || a.name == name && slices.Contains(a.met, p)
+	}
+}
+
+// judgeOutages checks whether callers that had lost the registry know that a Pod leaves
+// when its hook is released: they need as long again as the registry was away, but no
+// longer than plan.DefaultAfterOutage, to be back.
+func (s *simulation) judgeOutages(key string, pod *corev1.Pod) {
+	s.Helper()
+	for _, a := range s.absences {
+		known := a.recorded || slices.Contains(a.met, s.process)
+		if !known || a.to.IsZero() {
+			continue
+		}
+		back := a.to.Add(min(a.to.Sub(a.from), plan.DefaultAfterOutage))
+		if late := s.clock.Now().Sub(back); back.After(s.lastSeen[pod.UID]) && late < propagation {
+			s.fail("%s of %s was released %s after callers were back at %s", key, pod.Name, late, a.name)
+		}
+	}
+}

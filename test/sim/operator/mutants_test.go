@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+)
+
+// misreading is an operator whose caches show objects of one type differently.
+func misreading[T client.Object](change func(T)) defects {
+	return defects{misreads: func(object client.Object, cached bool) {
+		if typed, ok := object.(T); ok && cached {
+			change(typed)
+		}
+	}}
+}
+
+// withoutField drops a field of the metadata from patches.
+func withoutField(name string) defects {
+	return defects{miswrites: func(metadata map[string]any) { delete(metadata, name) }}
+}
+
+// forgetful reads Registries from the API server without what earlier processes saw.
+var forgetful = defects{misreads: func(object client.Object, cached bool) {
+	if r, ok := object.(*usher.Registry); ok && !cached {
+		r.Status = usher.RegistryStatus{}
+	}
+}}
+
+// TestMutantsAreCaught breaks the operator in many ways. A simulation that lets
+// one of them pass proves nothing about the real one.
+func TestMutantsAreCaught(t *testing.T) {
+	type registration = usher.Registration
+	failOver := features{policy: usher.InPlaceUpdateFailOver}
+	for name, mutant := range map[string]struct {
+		defects  defects
+		features features
+		caught   []string
+	}{
+		"ignores the propagation": {defects: misreading(func(r *registration) { r.Spec.Drain.Propagation = &metav1.Duration{} }),
+			caught: []string{"after it was last listed"}},
+		"ignores that callers have to come back": {defects: misreading(func(r *registration) { r.Spec.Drain.AfterOutage = &metav1.Duration{} }),
+			caught: []string{"after callers were back"}},
+		"forgets outages when it restarts": {defects: forgetful, caught: []string{"after callers were back"}},
+		"releases hooks of Pods that stay": {defects: misreading(func(r *registration) { r.Spec.OnInPlaceUpdate = usher.InPlaceUpdateStay }),
+			caught: []string{"released while a registry lists it"}},
+		"holds back where the registry cannot": {features: failOver, caught: []string{"released while a registry lists it"},
+			defects: misreading(func(r *usher.Registry) { r.Spec.Consul = &usher.ConsulRegistry{CredentialsSecret: login()} })},
+		"ignores the grace of silent nodes": {caught: []string{"only just fallen silent"},
+			defects: misreading(func(r *registration) { r.Spec.NodeFailure = &usher.NodeFailure{Grace: &metav1.Duration{}} })},
+		"takes all Pods for equal": {defects: misreading(func(r *registration) { r.Spec.Instance.WeightFrom = nil }),
+			features: features{weights: true}, caught: []string{"with the weight"}},
+		"forgets the finalizer":            {defects: withoutField("finalizers"), caught: []string{"could vanish", "stuck in"}},
+		"ignores the version":              {defects: withoutField("resourceVersion"), caught: []string{"released", "finalizer", "could vanish"}},
+		"forgets how far a drain has come": {defects: withoutField("annotations"), caught: []string{"stuck in"}},
+		"asks only Registrations that match": {defects: misreading(asksThoseThatMatch), features: features{second: true},
+			caught: []string{"while a registry lists it", "could vanish"}},
+		"reveals secrets": {caught: []string{"reveals the secret"},
+			defects: misreading(func(r *usher.Registry) { r.Spec = usher.RegistrySpec{Webhook: &usher.WebhookRegistry{}} })},
+		"never makes progress": {caught: []string{"lists", "stuck in", "never let go", "its hooks are"},
+			defects: misreading(func(r *usher.Registry) { r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: 1, Burst: new(int32)} })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(20) {
+				s := simulate(t, seed, mutant.features, mutant.defects)
+				s.run(200)
+				for _, rule := range mutant.caught {
+					if strings.Contains(s.broken, rule) {
+						t.Logf("seed %d: %s", seed, s.broken)
+						return
+					}
+				}
+				if s.broken != "" {
+					t.Fatalf("seed %d: another rule catches it: %s", seed, s.broken)
+				}
+			}
+			t.Error("it is not caught")
+		})
+	}
+}
+
+// asksThoseThatMatch makes a Pod name only the Registrations that select it now.
+func asksThoseThatMatch(pod *corev1.Pod) {
+	if _, named := pod.Annotations[usher.AnnotationRegistrations]; !named {
+		return
+	}
+	var names []string
+	if pod.Labels["app"] == "nginx" {
+		names = append(names, "nginx")
+	}
+	if pod.Labels["track"] == edge {
+		names = append(names, edge)
+	}
+	pod.Annotations[usher.AnnotationRegistrations] = strings.Join(names, ",")
+}
+
+// takesDrainsForOne makes an old record look as if it were of the present drain.
+func takesDrainsForOne(pod *corev1.Pod) {
+	var record map[string]any
+	if err := json.Unmarshal([]byte(pod.Annotations[usher.AnnotationDrain]), &record); err != nil {
+		return // there is none
+	}
+	record["entered"] = pod.Annotations[apps.AnnotationLifecycleTimestamp]
+	text, err := json.Marshal(record)
+	if err != nil {
+		panic(err) // what was JSON always encodes
+	}
+	pod.Annotations[usher.AnnotationDrain] = string(text)
+}
+
+// TestAllNodesFallSilent lets all nodes fall silent together: half of the Pods
+// stay in each registry, and come back when the nodes do. An operator without the
+// floor is caught.
+func TestAllNodesFallSilent(t *testing.T) {
+	careless := misreading(func(r *usher.Registration) { r.Spec.NodeFailure = &usher.NodeFailure{MaxPercent: ptr.To(int32(100))} })
+	for _, wrong := range []defects{{}, careless} {
+		s := simulate(t, 1, features{}, wrong)
+		s.populate(4)
+		s.passes(2)
+		silence := func() {
+			for _, pod := range s.pods() {
+				s.silence(pod)
+			}
+		}
+		silence()
+		s.passes(1)
+		s.lists(4, 4)
+		s.wait(plan.DefaultNodeGrace)
+		s.passes(2)
+		if wrong.any() {
+			if !strings.Contains(s.broken, "because their nodes are silent") {
+				t.Errorf("an operator without the floor is not caught: %q", s.broken)
+			}
+			continue
+		}
+		s.lists(2, 2)
+		silence()
+		s.passes(2)
+		s.lists(4, 4)
+	}
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/test/model"
+)
+
+const actorOperator = "operator"
+
+// errCrashed ends every call of a process that has crashed.
+var errCrashed = errors.New("the process has crashed")
+
+// unlimited is a number of writes that no process reaches.
+const unlimited = 1 << 30
+
+// process can crash: after its last write nothing it does succeeds, and it
+// does not learn the result of that write.
+type process struct {
+	*simulation
+	left int
+}
+
+func (p *process) write(what string, do func() error) error {
+	if p.left <= 0 {
+		return errCrashed
+	}
+	err := do()
+	p.log("  operator: %s: %v", what, err)
+	p.left--
+	p.check()
+	if p.left == 0 {
+		p.log("  operator crashes")
+		return errCrashed
+	}
+	return err
+}
+
+// send carries a request to the API server, or to the caches.
+func (p *process) send(r *model.Request, do func() error) error {
+	if !r.Writes() {
+		err := do()
+		p.defects.misreadAll(r)
+		return err
+	}
+	p.hidesSecret(fmt.Sprintf("a patch of %s %s", r.Kind, r.At.Name), string(r.Patch))
+	r.Patch = p.defects.miswritten(r)
+	return p.write(fmt.Sprintf("%s %s %s/%s %s", r.Verb, r.Kind, r.At.Name, r.Subresource, r.Patch), func() error {
+		err := do()
+		if err == nil && r.Kind == "Registry" && r.Subresource == "status" {
+			p.records(r.At.Name)
+		}
+		return err
+	})
+}
+
+// connector counts writes to a registry.
+type connector struct {
+	*memory.Registry
+	process *process
+	name    string
+}
+
+// List implements registry.Connector.
+func (c *connector) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	entries, err := c.Registry.List(ctx, service)
+	c.process.meets(c.name, err)
+	return entries, echo(err)
+}
+
+// Ping implements registry.Connector.
+func (c *connector) Ping(ctx context.Context) error {
+	err := c.Registry.Ping(ctx)
+	c.process.meets(c.name, err)
+	return echo(err)
+}
+
+// Apply implements registry.Connector.
+func (c *connector) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	c.process.judgeSilence(c.name, service, changes)
+	return c.process.write(fmt.Sprintf("apply %v", changes), func() error {
+		return echo(c.Registry.Apply(ctx, service, changes))
+	})
+}
+
+// echo repeats the credentials, as a careless server may.
+func echo(err error) error {
+	if err == nil {
+		return nil
+	}
+	byID, rest := registry.ChangeErrors(err)
+	var errs []error
+	for id, one := range byID {
+		errs = append(errs, &registry.ChangeError{ID: id, Err: fmt.Errorf("%w, you sent %s", one, canary)})
+	}
+	if rest != nil {
+		errs = append(errs, fmt.Errorf("%w, you sent %s", rest, canary))
+	}
+	return errors.Join(errs...)
+}
+
+// hidesSecret fails if something that others can read reveals the secret.
+func (s *simulation) hidesSecret(where, text string) {
+	s.Helper()
+	if strings.Contains(text, canary) {
+		s.fail("%s reveals the secret: %s", where, text)
+	}
+}
+
+// recorder takes events.
+type recorder struct{ *simulation }
+
+// Eventf implements events.EventRecorder.
+func (r recorder) Eventf(_, _ runtime.Object, _, reason, _, note string, args ...any) {
+	r.hidesSecret("event "+reason, fmt.Sprintf(note, args...))
+}
+
+// defects are ways to break the operator.
+type defects struct {
+	// misreads changes an object that the operator reads, from its caches or not.
+	misreads func(object client.Object, cached bool)
+	// miswrites changes the metadata in a patch.
+	miswrites func(metadata map[string]any)
+}
+
+func (d defects) any() bool { return d.misreads != nil || d.miswrites != nil }
+
+func (d defects) misreadAll(r *model.Request) {
+	if d.misreads == nil {
+		return
+	}
+	switch out := r.Out.(type) {
+	case *corev1.PodList:
+		for i := range out.Items {
+			out.Items[i].Annotations = maps.Clone(out.Items[i].Annotations) // the cache's own
+			d.misreads(&out.Items[i], r.Cached)
+		}
+	case *usher.RegistrationList:
+		for i := range out.Items {
+			d.misreads(&out.Items[i], r.Cached)
+		}
+	case *usher.RegistryList:
+		for i := range out.Items {
+			d.misreads(&out.Items[i], r.Cached)
+		}
+	case client.Object:
+		d.misreads(out, r.Cached)
+	}
+}
+
+func (d defects) miswritten(r *model.Request) []byte {
+	var body map[string]map[string]any
+	if d.miswrites == nil || r.Subresource != "" || json.Unmarshal(r.Patch, &body) != nil || body["metadata"] == nil {
+		return r.Patch
+	}
+	d.miswrites(body["metadata"])
+	changed, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // what was JSON always encodes
+	}
+	return changed
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/test/model"
+)
+
+var (
+	seeds = flag.Uint64("seeds", 50, "how many schedules TestSimulation runs")
+	first = flag.Uint64("first", 0, "the first seed of TestSimulation")
+)
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// registries are the names of the Registries. Only the first can hold entries back.
+var registries = []string{"discovery", "backup"}
+
+// simulation is one run.
+type simulation struct {
+	*testing.T
+	random *rand.Rand
+	clock  *clocktesting.FakePassiveClock
+	server *model.Server
+	// runs are what the kubelets run of the Pods.
+	runs   map[types.UID]*model.Run
+	stores map[string]*memory.Registry
+	trace  []string
+
+	operator *registration.Reconciler
+	process  *process
+	// cached is what the operator's caches show. views are what they have shown; a new
+	// process may begin with an old one.
+	cached model.Objects
+	views  []model.Objects
+	// gatherer scrapes the process.
+	gatherer prometheus.Gatherer
+
+	// features are what the objects ask for, defects how the operator is broken.
+	features features
+	defects  defects
+	// broken is the first rule that did not hold, in a run with defects.
+	broken string
+
+	// What the invariants need to know.
+	serial   int
+	absences []*absence
+	// absent is a Registration while somebody has deleted it past its finalizer.
+	absent *usher.Registration
+	// recreated is when that was created again last.
+	recreated time.Time
+	lastSeen  map[types.UID]time.Time
+	// entered is when a Pod entered its state.
+	entered  map[types.UID]time.Time
+	released map[string]int
+	foreign  registry.Entry
+}
+
+func newSimulation(t *testing.T) *simulation {
+	t.Helper()
+	return simulate(t, 1, features{}, defects{})
+}
+
+func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulation {
+	t.Helper()
+	clock := clocktesting.NewFakePassiveClock(epoch)
+	s := &simulation{
+		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock,
+		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
+		lastSeen: map[types.UID]time.Time{}, entered: map[types.UID]time.Time{}, released: map[string]int{},
+		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
+	}
+	for _, object := range given.objects() {
+		s.make(object)
+	}
+	for _, name := range registries {
+		s.stores[name] = memory.New()
+		s.stores[name].Seed(service, s.foreign)
+		s.foreign = s.stores[name].Entries(service)[0]
+	}
+	s.server.Observers = append(s.server.Observers, s.judge)
+	s.refresh()
+	s.restart()
+	return s
+}
+
+// make creates an object.
+func (s *simulation) make(object client.Object) client.Object {
+	s.Helper()
+	made, err := s.server.Create("user", object, false)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return made
+}
+
+func (s *simulation) log(format string, args ...any) {
+	s.trace = append(s.trace, s.clock.Now().Format("04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+func (s *simulation) fail(format string, args ...any) {
+	s.Helper()
+	if s.defects.any() {
+		s.broken = cmp.Or(s.broken, fmt.Sprintf(format, args...))
+		return
+	}
+	s.Fatalf("%s\ntrace:\n%s", fmt.Sprintf(format, args...), strings.Join(s.trace, "\n"))
+}
+
+// restart begins a new process; the old one never writes again.
+func (s *simulation) restart() {
+	scraped := prometheus.NewRegistry()
+	p := &process{simulation: s, left: unlimited}
+	s.gatherer, s.process = scraped, p
+	live := model.Client{Server: s.server, Actor: actorOperator, Send: p.send}
+	cached := live
+	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
+	operator, err := registration.New(&cached, &live, recorder{s}, registration.Options{
+		Workers: 1, Clock: s.clock, Registerer: scraped,
+		Connect: func(r *usher.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
+			return &connector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
+		},
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.operator = operator
+}
+
+// logged is the context of the operator's calls. Its logs must reveal no secret.
+func (s *simulation) logged() context.Context {
+	return log.IntoContext(s.Context(), funcr.New(func(_, line string) { s.hidesSecret("log", line) }, funcr.Options{}))
+}
+
+// pods are those of the API server, by name.
+func (s *simulation) pods() []*corev1.Pod { return model.List[*corev1.Pod](s.server.Objects) }
+
+// pod reads a Pod from the API server; nil if there is none.
+func (s *simulation) pod(name string) *corev1.Pod {
+	return model.Get[*corev1.Pod](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// listed reports whether any registry really lists the Pod, and serving whether
+// callers get it there: discovery holds entries of weight 0 back.
+func (s *simulation) listed(uid types.UID) (listed, serving bool) {
+	for _, name := range registries {
+		for _, e := range s.entries(name) {
+			if e.Owner.PodUID == string(uid) {
+				listed = true
+				serving = serving || name != "discovery" || e.Weight > 0 || e.Unsettled != ""
+			}
+		}
+	}
+	return listed, serving
+}
+
+// entries are those of all services of a registry.
+func (s *simulation) entries(name string) []registry.Entry {
+	return slices.Concat(s.stores[name].Entries(service), s.stores[name].Entries(edge))
+}
+
+// settle ends all faults and lets the cluster settle.
+func (s *simulation) settle() {
+	s.Helper()
+	s.log("all is well")
+	for _, name := range registries {
+		s.breaks(name, memory.None)
+	}
+	if s.absent != nil {
+		s.bypass()
+	}
+	for _, pod := range s.pods() {
+		s.label(pod, "nginx", pod.Labels["track"])
+	}
+	for range 40 {
+		s.kubelets()
+		for _, pod := range s.pods() {
+			s.reconcile(pod, true)
+		}
+		s.refresh()
+		s.probe()
+		s.process.left = unlimited
+		s.pass()
+		s.check()
+		s.wait(3 * time.Second)
+	}
+}
+
+// wait lets time pass.
+func (s *simulation) wait(span time.Duration) { s.clock.SetTime(s.clock.Now().Add(span)) }
+
+// run takes so many steps, and then lets the cluster settle.
+func (s *simulation) run(steps int) {
+	s.Helper()
+	for range steps {
+		if s.broken == "" {
+			s.step()
+		}
+	}
+	if s.broken == "" {
+		s.settle()
+		s.checkSettled()
+	}
+}
+
+// TestSimulation runs many lives of many Pods. A failure prints its seed and
+// all that happened.
+func TestSimulation(t *testing.T) {
+	const steps = 300
+	released := 0
+	for seed := *first; seed < *first+*seeds; seed++ {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			s := simulate(t, seed, drawFeatures(seed), defects{})
+			s.run(steps)
+			released += len(s.released)
+		})
+	}
+	t.Logf("%d hooks were released", released)
+	if !t.Failed() && released < int(*seeds) {
+		t.Errorf("%d seeds released %d hooks: the simulation proves too little", *seeds, released)
+	}
+}
+
+// objects are those that the features ask for, kube-system first: its UID names the
+// cluster.
+func (f features) objects() []client.Object {
+	namespaced := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	out := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Secret{ObjectMeta: namespaced("login"), Data: map[string][]byte{"token": []byte(canary), "hmac": []byte(canary)}},
+		f.registration("nginx", "app"),
+	}
+	if f.second {
+		out = append(out, f.registration(edge, "track"))
+	}
+	for _, name := range registries {
+		r := &usher.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if name == "discovery" {
+			r.Spec.Consul = &usher.ConsulRegistry{CredentialsSecret: login()}
+			if f.rate > 0 {
+				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: f.rate}
+			}
+		} else {
+			r.Spec.Webhook = &usher.WebhookRegistry{CredentialsSecret: login()}
+		}
+		out = append(out, r)
+	}
+	hook := func(key string) *apps.LifecycleHook {
+		return &apps.LifecycleHook{LabelsHandler: map[string]string{key: "true"}}
+	}
+	set := &apps.CloneSet{ObjectMeta: namespaced("nginx")}
+	set.Spec.Lifecycle = &apps.Lifecycle{PreNormal: hook(keyPreNormal), InPlaceUpdate: hook(keyInPlace), PreDelete: hook(keyDelete)}
+	set.Spec.Template.Metadata.Labels = map[string]apps.LabelValue{"app": "nginx", keyCreated: "true"}
+	return append(out, set)
+}
