@@ -3,127 +3,192 @@
 package cloneset
 
 import (
-	"context"
-	"slices"
+	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/google/go-cmp/cmp"
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// adopter is a client whose cache shows Pods without an owner and whose API server has
-// another view of the set. It records which Pods are patched.
-type adopter struct {
-	client.Client
-	orphans []corev1.Pod
-	live    *apps.CloneSet
-	patched []string
-	// gone means that the API server no longer has the Pods.
-	gone bool
+// adopted reports whether a pass, which sees the one set while the API server has the
+// other, makes the set the owner of the object.
+func adopted(t *testing.T, seen, live *apps.CloneSet, object client.Object) bool {
+	t.Helper()
+	c := server(t, live, object)
+	r, _ := reconcilerOn(c)
+	if err := errors.Join(r.adoptOrphans(t.Context(), seen), r.adoptRevisions(t.Context(), seen)); err != nil {
+		t.Fatal(err)
+	}
+	return metav1.IsControlledBy(read(t, c, object), seen)
 }
 
-func (c *adopter) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	if pods, ok := list.(*corev1.PodList); ok {
-		pods.Items = slices.Clone(c.orphans)
-	}
-	return nil
-}
-
-func (c *adopter) Get(_ context.Context, _ client.ObjectKey, out client.Object, _ ...client.GetOption) error {
-	if set, ok := out.(*apps.CloneSet); ok {
-		c.live.DeepCopyInto(set)
-	}
-	return nil
-}
-
-func (c *adopter) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
-	if c.gone {
-		return apierrors.NewNotFound(corev1.Resource("pods"), object.GetName())
-	}
-	c.patched = append(c.patched, object.GetName())
-	return nil
-}
-
-// TestAdoption: a set adopts only Pods that match and are not terminating, and only if
-// the API server has this very set, not terminating.
-func TestAdoption(t *testing.T) {
-	at := metav1.NewTime(now)
-	orphan := func(name, app string, deleted *metav1.Time) corev1.Pod {
-		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}, DeletionTimestamp: deleted}}
-	}
-	orphans := []corev1.Pod{orphan("leaving", "web", &at), orphan("matching", "web", nil), orphan("other", "db", nil)}
-	for _, test := range []struct {
-		name         string
-		cached, live func(*apps.CloneSet)
-		want         []string
+// TestAdoptingSets: a set adopts only if the API server has this very set, and it is not
+// terminating.
+func TestAdoptingSets(t *testing.T) {
+	going := func(set *apps.CloneSet) { set.DeletionTimestamp, set.Finalizers = deletedNow(), []string{"orphan"} }
+	for name, test := range map[string]struct {
+		seen, live func(*apps.CloneSet)
+		want       bool
 	}{
-		{"a set that stays", nil, nil, []string{"matching"}},
-		{"a set on its way out", func(set *apps.CloneSet) { set.DeletionTimestamp = &at }, nil, nil},
-		{"on its way out, as the cache does not show yet", nil, func(set *apps.CloneSet) { set.DeletionTimestamp = &at }, nil},
-		{"another set of that name by now", nil, func(set *apps.CloneSet) { set.UID = "later" }, nil},
+		"it stays":                               {want: true},
+		"it is deleted":                          {seen: going},
+		"it is deleted, and the cache is behind": {live: going},
+		"another set of that name by now":        {live: func(set *apps.CloneSet) { set.UID = "later" }},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "set"}}
-			set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
-			c := &adopter{orphans: orphans, live: set.DeepCopy()}
-			if test.cached != nil {
-				test.cached(set)
+		for _, object := range []client.Object{podOf(nil, "web-a"), revisionObject(nil, "web-6f", `{}`)} {
+			seen, live := web(), web()
+			if test.seen != nil {
+				test.seen(seen)
 			}
 			if test.live != nil {
-				test.live(c.live)
+				test.live(live)
 			}
-			r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), pods: newOverlay[*corev1.Pod](), sets: newSetOverlay()}
-			if err := r.adoptOrphans(t.Context(), set); err != nil {
+			if got := adopted(t, seen, live, object); got != test.want {
+				t.Errorf("%s: adopts %s: %t", name, object.GetName(), got)
+			}
+		}
+	}
+}
+
+// TestAdoptedObjects: a set adopts Pods that match and are not terminating, and the
+// revisions that have its name and labels; and none of other owners.
+func TestAdoptedObjects(t *testing.T) {
+	db := func(object client.Object) client.Object {
+		object.SetLabels(map[string]string{"app": "db"})
+		return object
+	}
+	terminating := podOf(nil, "web-a")
+	terminating.DeletionTimestamp, terminating.Finalizers = deletedNow(), []string{"f"}
+	for name, test := range map[string]struct {
+		object client.Object
+		want   bool
+	}{
+		"a terminating Pod":                  {terminating, false},
+		"a Pod with other labels":            {db(podOf(nil, "web-a")), false},
+		"another owner's Pod":                {podOf(anotherSet(), "web-a"), false},
+		"its own revision":                   {revisionObject(web(), "web-6f", `{}`), true},
+		"another owner's revision":           {revisionObject(anotherSet(), "web-6f", `{}`), false},
+		"a revision with other labels":       {db(revisionObject(nil, "web-6f", `{}`)), false},
+		"a revision with another set's name": {revisionObject(nil, "db-6f", `{}`), false},
+		"a revision with a longer name":      {revisionObject(nil, "web-front-6f", `{}`), false},
+	} {
+		if got := adopted(t, web(), web(), test.object); got != test.want {
+			t.Errorf("%s: adopted: %t", name, got)
+		}
+	}
+}
+
+// TestAdoptedAndGone: an adopted object counts until it is found gone, although the cache
+// still shows it without an owner, as one to adopt.
+func TestAdoptedAndGone(t *testing.T) {
+	t.Run("Pod", func(t *testing.T) {
+		adoptedAndGone(t, func(r *Reconciler) *overlay[*corev1.Pod] { return r.pods }, podOf(nil, "web-a"))
+	})
+	t.Run("claim", func(t *testing.T) {
+		adoptedAndGone(t, func(r *Reconciler) *overlay[*corev1.PersistentVolumeClaim] { return r.claims }, claimOf(nil, "data-web-x", "x"))
+	})
+}
+
+func adoptedAndGone[T client.Object](t *testing.T, overlayOf func(*Reconciler) *overlay[T], orphan T) {
+	for _, gone := range []bool{false, true} {
+		objects := []client.Object{web(), orphan}
+		if gone {
+			objects = objects[:1]
+		}
+		c := server(t, objects...)
+		r, _ := reconcilerOn(c)
+		o, cached := overlayOf(r), orphan
+		if !gone {
+			cached = read(t, c, orphan)
+		}
+		o.noteCreated(web(), orphan, now) // adopted before
+		if err := adopt(t.Context(), r, o, web(), cached); err != nil {
+			t.Fatal(err)
+		}
+		if seen, _ := o.merge(web().UID, nil, now); len(seen) == 1 == gone {
+			t.Errorf("gone %v: the pass sees %d objects", gone, len(seen))
+		}
+	}
+}
+
+// TestAdoptionOfAChangedPod: a kubelet's write in between does not stop an adoption,
+// since no event would trigger it again. A Pod that was replaced, or has another owner,
+// does stop it.
+func TestAdoptionOfAChangedPod(t *testing.T) {
+	type change = func(*corev1.Pod)
+	message := func(p *corev1.Pod) { p.Status.Message += "." }
+	for name, test := range map[string]struct {
+		changes       []change
+		adopted, fail bool
+	}{
+		"nothing":           {adopted: true},
+		"a status":          {changes: []change{message}, adopted: true},
+		"its labels":        {changes: []change{func(p *corev1.Pod) { p.Labels["app"] = "db" }}},
+		"its owner":         {changes: []change{func(p *corev1.Pod) { p.OwnerReferences = podOf(anotherSet(), "").OwnerReferences }}},
+		"time after time":   {changes: []change{message, message}, fail: true},
+		"it is deleted now": {changes: []change{nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, pod := web(), podOf(nil, "web-x")
+			live := server(t, set, pod)
+			var calls []func() error
+			for _, change := range test.changes {
+				calls = append(calls, func() error {
+					if change == nil {
+						return live.Delete(t.Context(), pod)
+					}
+					now := read(t, live, pod)
+					change(now)
+					return errors.Join(live.Update(t.Context(), now), live.Status().Update(t.Context(), now))
+				})
+			}
+			r, _ := reconcilerOn(beforePatch(live, calls...))
+			err := r.adoptPod(t.Context(), read(t, live, set), labels.SelectorFromSet(labels.Set{"app": "web"}), read(t, live, pod))
+			if (err != nil) != test.fail {
 				t.Fatal(err)
 			}
-			if !slices.Equal(c.patched, test.want) {
-				t.Errorf("adopted %v, want %v", c.patched, test.want)
+			if got := exists(t, live, pod) && metav1.IsControlledBy(read(t, live, pod), set); got != test.adopted {
+				t.Errorf("adopted: %t, want %t", got, test.adopted)
 			}
 		})
 	}
 }
 
-// TestAdoptedAndGone: an adopted Pod counts until it is found gone, although the cache
-// still shows it without an owner, as one to adopt.
-func TestAdoptedAndGone(t *testing.T) {
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "set"}}
-	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
-	orphan := versioned("web-a", "5")
-	orphan.Labels = map[string]string{"app": "web"}
-	for _, gone := range []bool{false, true} {
-		c := &adopter{orphans: []corev1.Pod{*orphan}, live: set.DeepCopy(), gone: gone}
-		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), pods: newOverlay[*corev1.Pod](), sets: newSetOverlay()}
-		r.pods.note(set.UID, podEntry{object: versioned("web-a", "6"), created: true, at: now})
-		if err := r.adoptOrphans(t.Context(), set); err != nil {
-			t.Fatal(err)
-		}
-		if pods, _ := r.pods.merge(set.UID, nil, now); slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == "web-a" }) == gone {
-			t.Errorf("gone %v: the pass sees %d Pods", gone, len(pods))
-		}
+// TestReleasePatch: the set is removed from the Pod's owners, nothing else changes, and a
+// Pod that has changed is left alone.
+func TestReleasePatch(t *testing.T) {
+	owner := func(uid types.UID) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Owner", Name: string(uid), UID: uid}
 	}
-}
-
-// TestAdoptedClaimAndGone: the same for a claim.
-func TestAdoptedClaimAndGone(t *testing.T) {
-	set := claimedSet(t, `{"metadata":{"name":"data"}}`)
-	orphan := claimOf(set, "data-web-x", "x")
-	adopted := orphan.DeepCopy()
-	orphan.OwnerReferences, orphan.ResourceVersion, adopted.ResourceVersion = nil, "5", "6"
-	for _, gone := range []bool{false, true} {
-		c := &adopter{live: set.DeepCopy(), gone: gone}
-		r := &Reconciler{Client: c, Reader: c, ListPods: byClient(c), Clock: testclock.NewFakePassiveClock(now), claims: newOverlay[*corev1.PersistentVolumeClaim](), sets: newSetOverlay()}
-		r.claims.noteCreated(set, adopted, now)
-		if err := adopt(t.Context(), r, r.claims, set, orphan); err != nil {
-			t.Fatal(err)
-		}
-		claims, _ := r.claims.merge(set.UID, nil, now)
-		if slices.ContainsFunc(claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == orphan.Name }) == gone {
-			t.Errorf("gone %v: the pass sees %d claims", gone, len(claims))
-		}
+	for name, others := range map[string][]metav1.OwnerReference{"the only owner": nil, "one of two": {owner("other")}} {
+		t.Run(name, func(t *testing.T) {
+			pod := podOf(nil, "web-a", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/f"} })
+			pod.OwnerReferences = append(others[:len(others):len(others)], owner("set"))
+			data, err := releasePatch(pod, "set")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := patched(t, pod, data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := pod.DeepCopy()
+			want.OwnerReferences = others
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("Pod (-want +got):\n%s", diff)
+			}
+			stops(t, pod, data, map[string]func(*corev1.Pod){
+				"another Pod of that name": func(p *corev1.Pod) { p.UID = "later" },
+				"another label":            func(p *corev1.Pod) { p.Labels["app"] = "db" },
+				"another owner":            func(p *corev1.Pod) { p.OwnerReferences[0].UID = "third" },
+				"a deletion":               func(p *corev1.Pod) { p.DeletionTimestamp = deletedNow() },
+			})
+		})
 	}
 }

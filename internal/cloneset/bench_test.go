@@ -5,6 +5,7 @@ package cloneset
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -12,9 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
-	testclock "k8s.io/utils/clock/testing"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -45,10 +43,8 @@ func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
 	b.Helper()
 	set := web()
 	set.ResourceVersion, set.Spec.Replicas = "1", new(int32(n)) // a benchmark's sizes are small
-	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
-	set.Spec.Template = templateOf("app:1")
-	server := indexed(b, set)
-	r := New(server, server, events.NewFakeRecorder(10), Options{Clock: testclock.NewFakePassiveClock(now)})
+	c := server(b, set)
+	r, _ := reconcilerOn(c)
 	known, err := r.syncRevisions(b.Context(), set)
 	if err != nil {
 		b.Fatal(err)
@@ -71,40 +67,26 @@ func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
 	if _, err := r.pass(b.Context(), set); err != nil { // writes the status
 		b.Fatal(err)
 	}
-	set.Status = read(b, server, set).Status
+	set.Status = read(b, c, set).Status
 	return r, set
-}
-
-func templateOf(image string) apps.PodTemplate {
-	return apps.NewPodTemplate(corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
-	})
 }
 
 func servingPod(set *apps.CloneSet, name, of string) *corev1.Pod {
 	at := metav1.NewTime(now.Add(-time.Hour))
-	yes := func(kind corev1.PodConditionType) corev1.PodCondition {
-		return corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: at}
+	pod := podOf(set, name)
+	pod.CreationTimestamp, pod.Generation, pod.Annotations = at, 1, map[string]string{apps.AnnotationLifecycleTimestamp: at.Format(time.RFC3339)}
+	maps.Copy(pod.Labels, map[string]string{
+		apps.LabelLifecycleState: string(apps.StateNormal), apps.LabelInstanceID: name, apps.LabelRevision: of, apps.LabelTemplateHash: revision.Short(of),
+	})
+	pod.Spec = corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main", Image: "app:1"}}}
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, ObservedGeneration: 1,
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: "app:1", ImageID: "id", ContainerID: "c", Ready: true}},
 	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: name, UID: types.UID("uid-" + name), CreationTimestamp: at, Generation: 1,
-			Labels: map[string]string{
-				"app": "web", apps.LabelLifecycleState: string(apps.StateNormal), apps.LabelInstanceID: name,
-				apps.LabelRevision: of, apps.LabelTemplateHash: revision.Short(of),
-			},
-			Annotations:     map[string]string{apps.AnnotationLifecycleTimestamp: at.Format(time.RFC3339)},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
-		},
-		Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main", Image: "app:1"}}},
-		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, ObservedGeneration: 1,
-			Conditions: []corev1.PodCondition{
-				yes(corev1.PodReadyToStartContainers), yes(corev1.PodInitialized), yes(corev1.PodReady), yes(corev1.ContainersReady),
-				yes(corev1.PodScheduled), yes(apps.ConditionInPlaceUpdateReady),
-			},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: "app:1", ImageID: "id", ContainerID: "c", Ready: true}},
-		},
+	for _, kind := range []corev1.PodConditionType{
+		corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, apps.ConditionInPlaceUpdateReady,
+	} {
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: at})
 	}
+	return pod
 }

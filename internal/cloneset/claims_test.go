@@ -3,51 +3,30 @@
 package cloneset
 
 import (
-	"encoding/json"
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// claimedSet is a set with these claim templates.
-func claimedSet(t *testing.T, templates ...string) *apps.CloneSet {
-	t.Helper()
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "set"}}
-	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
-	for _, text := range templates {
-		var template apps.ClaimTemplate
-		if err := json.Unmarshal([]byte(text), &template); err != nil {
-			t.Fatal(err)
-		}
-		set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates, template)
-	}
-	return set
-}
-
-func claimOf(set *apps.CloneSet, name, id string) *corev1.PersistentVolumeClaim {
-	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": "web", apps.LabelInstanceID: id},
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
-	}}
-}
-
 // TestClaimManifest: the template's own labels and annotations stay, the set's labels
 // win, and fields that no library knows are preserved.
 func TestClaimManifest(t *testing.T) {
-	set := claimedSet(t, `{"metadata":{"name":"data","labels":{"tier":"storage","app":"other"},"annotations":{"note":"x"}},
+	set := web(`{"metadata":{"name":"data","labels":{"tier":"storage","app":"other"},"annotations":{"note":"x"}},
 		"spec":{"fieldOfTheFuture":7,"resources":{"requests":{"storage":"1Gi"}}},"status":{"phase":"Bound"}}`)
 	claim, err := claimManifest(set, &set.Spec.VolumeClaimTemplates[0], "abcde")
 	if err != nil {
 		t.Fatal(err)
 	}
 	labels := map[string]string{"tier": "storage", "app": "web", apps.LabelInstanceID: "abcde"}
-	if claim.GetName() != "data-web-abcde" || claim.GetNamespace() != "ns" || !maps.Equal(claim.GetLabels(), labels) ||
+	if claim.GetName() != "data-web-abcde" || claim.GetNamespace() != "default" || !maps.Equal(claim.GetLabels(), labels) ||
 		claim.GetAnnotations()["note"] != "x" || !metav1.IsControlledBy(claim, set) {
 		t.Errorf("metadata %v", claim.Object["metadata"])
 	}
@@ -62,29 +41,28 @@ func TestMountClaims(t *testing.T) {
 		return map[string]any{"name": name, "persistentVolumeClaim": map[string]any{"claimName": name + "-web-abcde"}}
 	}
 	config := map[string]any{"name": "config", "configMap": map[string]any{"name": "c"}}
-	set := claimedSet(t, `{"metadata":{"name":"data"}}`, `{"metadata":{"name":"log"}}`)
+	set := web(`{"metadata":{"name":"data"}}`, `{"metadata":{"name":"log"}}`)
 	spec := map[string]any{"volumes": []any{map[string]any{"name": "data", "emptyDir": map[string]any{}}, config}}
 	mountClaims(spec, set, "abcde")
 	if diff := cmp.Diff([]any{volume("data"), config, volume("log")}, spec["volumes"]); diff != "" {
 		t.Errorf("volumes (-want +got):\n%s", diff)
 	}
 	none := map[string]any{}
-	if mountClaims(none, claimedSet(t), "abcde"); len(none) > 0 {
+	if mountClaims(none, web(), "abcde"); len(none) > 0 {
 		t.Errorf("a Pod without claims gets %v", none)
 	}
 }
 
 // TestClaimChanged: a claim that gets bound, as every claim does, triggers no pass.
 func TestClaimChanged(t *testing.T) {
-	set := claimedSet(t)
-	at := metav1.Now()
+	set := web()
 	for name, c := range map[string]struct {
 		edit  func(*corev1.PersistentVolumeClaim)
 		wakes bool
 	}{
 		"bound":          {func(c *corev1.PersistentVolumeClaim) { c.Status.Phase, c.Spec.VolumeName = corev1.ClaimBound, "v" }, false},
 		"another label":  {func(c *corev1.PersistentVolumeClaim) { c.Labels["x"] = "y" }, false},
-		"going":          {func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &at }, true},
+		"going":          {func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = deletedNow() }, true},
 		"set free":       {func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences = nil }, true},
 		"made again":     {func(c *corev1.PersistentVolumeClaim) { c.UID = "other" }, true},
 		"other instance": {func(c *corev1.PersistentVolumeClaim) { c.Labels[apps.LabelInstanceID] = "y" }, true},
@@ -100,17 +78,11 @@ func TestClaimChanged(t *testing.T) {
 
 // TestInstanceDeletions: a deletion is forgotten when it is done, or was not done.
 func TestInstanceDeletions(t *testing.T) {
-	set := claimedSet(t)
-	at := metav1.Now()
-	pod := func(edit func(*corev1.Pod)) []*corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-x"}}
-		edit(p)
-		return []*corev1.Pod{p}
-	}
-	lives, ends := pod(func(*corev1.Pod) {}), pod(func(p *corev1.Pod) { p.DeletionTimestamp = &at })
+	set := web()
+	lives, ends := []*corev1.Pod{podOf(set, "web-x")}, []*corev1.Pod{podOf(set, "web-x", func(p *corev1.Pod) { p.DeletionTimestamp = deletedNow() })}
 	there := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x")}
 	going, taken, again := claimOf(set, "data-web-x", "x"), claimOf(set, "data-web-x", "x"), claimOf(set, "data-web-x", "x")
-	going.DeletionTimestamp = &at
+	going.DeletionTimestamp = deletedNow()
 	taken.Annotations = map[string]string{annotationTakenOver: "2026-01-02T03:04:05Z"}
 	again.UID = "later"
 	for name, c := range map[string]struct {
@@ -138,5 +110,75 @@ func TestInstanceDeletions(t *testing.T) {
 		if d.forget(idOf(set), "x"); d.of(set, ends, there)["x"] {
 			t.Errorf("%s: not forgotten", name)
 		}
+	}
+}
+
+// TestReleasedInstances: the claims of a released Pod are in use while it exists; those of a
+// deleted Pod are not, whatever the cache still shows.
+func TestReleasedInstances(t *testing.T) {
+	set := claimed()
+	claims := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x"), claimOf(set, "log-web-x", "x"), claimOf(set, "data-web-y", "y")}
+	ours := func(version string) *corev1.Pod { return podOf(set, "web-x", at(version)) }
+	free := podOf(nil, "web-x", at("7"))
+	for name, c := range map[string]struct {
+		own, cached, written *corev1.Pod
+		want                 bool
+	}{
+		"the set has it":                     {own: ours("5"), cached: ours("5")},
+		"there is none":                      {},
+		"released":                           {cached: free, want: true},
+		"another's":                          {cached: podOf(anotherSet(), "web-x", at("7")), want: true},
+		"released, and the cache is behind":  {cached: ours("5"), written: free, want: true},
+		"deleted, and the cache is behind":   {cached: ours("5"), written: ours("5")},
+		"taken back, and the cache shows it": {own: ours("9"), cached: ours("9"), written: free},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cached []client.Object
+			if c.cached != nil {
+				cached = append(cached, c.cached)
+			}
+			r, _ := reconcilerOn(server(t, cached...))
+			if c.written != nil {
+				r.pods.noteDeleted(set, c.written, now)
+			}
+			var own []*corev1.Pod
+			if c.own != nil {
+				own = append(own, c.own)
+			}
+			got, err := r.releasedInstances(t.Context(), set, own, claims)
+			if err != nil || got["x"] != c.want || got["y"] {
+				t.Errorf("released = %v, error %v, want %v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestFormerSetWakes: when a released Pod is gone, its former set learns that the claims
+// are free.
+func TestFormerSetWakes(t *testing.T) {
+	webRequest := []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: "default", Name: "web"}}}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want []reconcile.Request
+	}{
+		"it had a claim of its own":     {podOf(nil, "web-x", mounting("data-web-x")), webRequest},
+		"it had a claim of others":      {podOf(nil, "web-x", mounting("shared")), nil},
+		"it had no claim":               {podOf(nil, "web-x"), nil},
+		"its name cannot be of any set": {podOf(nil, "x", mounting("data-x")), nil},
+	} {
+		q := &queued{}
+		enqueueFormer(c.pod, q)
+		if !slices.Equal(q.requests, c.want) {
+			t.Errorf("%s: %v", name, q.requests)
+		}
+	}
+}
+
+// mounting gives a Pod a volume of this claim.
+func mounting(claim string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}}}
 	}
 }

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
@@ -17,9 +15,7 @@ import (
 // write gives.
 func TestDrains(t *testing.T) {
 	pod := func(status corev1.ConditionStatus, at time.Time) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
-			Type: apps.ConditionInPlaceUpdateReady, Status: status, LastTransitionTime: metav1.NewTime(at),
-		}}}}
+		return podOf(nil, "a", inUpdate(status, at))
 	}
 	out, in := corev1.ConditionFalse, corev1.ConditionTrue
 	type look struct {
@@ -38,12 +34,12 @@ func TestDrains(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDrains()
 			for _, look := range looks {
-				since, drained := d.of(plan.ReadPods([]*corev1.Pod{look.pod}, nil), now.Add(look.at))["a"]
+				since, drained := d.of(plan.ReadPods([]*corev1.Pod{look.pod}, nil), now.Add(look.at))["uid-a"]
 				if drained != (look.want >= 0) || drained && !since.Equal(now.Add(look.want)) {
 					t.Errorf("after %s: drained %t since %s, want %s", look.at, drained, since.Sub(now), look.want)
 				}
 			}
-			d.forget("a")
+			d.forget("uid-a")
 			if len(d.known) > 0 {
 				t.Errorf("a Pod that is gone is remembered: %v", d.known)
 			}

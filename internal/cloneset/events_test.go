@@ -10,38 +10,18 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/events"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// recordedEvents returns what a pass with these outcomes records, without the notes.
-func recordedEvents(decided *plan.Plan, blocked []plan.Blocked, outcomes ...outcome) (reasons, notes []string) {
-	recorder := events.NewFakeRecorder(100)
-	r := &Reconciler{Events: recorder, reported: newReportedWaits()}
-	r.recordEvents(&apps.CloneSet{}, decided, blocked, outcomes, now)
-	close(recorder.Events)
-	for line := range recorder.Events {
-		kind, rest, _ := strings.Cut(line, " ")
-		reason, note, _ := strings.Cut(rest, " ")
-		reasons, notes = append(reasons, kind+" "+reason), append(notes, note)
-	}
-	return reasons, notes
-}
-
-// secret is what no event may carry.
-const secret = "value-of-an-env-variable"
-
-func podWithSecret(name string) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "A", Value: secret}}}}},
-	}
+// recordedEvents returns what a pass with these outcomes records.
+func recordedEvents(t *testing.T, decided *plan.Plan, blocked []plan.Blocked, outcomes ...outcome) *recorder {
+	r, events := reconcilerOn(server(t))
+	r.recordEvents(web(), decided, blocked, outcomes, now)
+	return events
 }
 
 // TestEventReasons: each kind of action is reported with OpenKruise's reason, for success
@@ -70,11 +50,11 @@ func TestEventReasons(t *testing.T) {
 	for _, test := range tests {
 		t.Run(fmt.Sprint(test.action.Verb, test.action.Reason, test.err), func(t *testing.T) {
 			test.action.Pod = podWithSecret("web-a")
-			reasons, notes := recordedEvents(&plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})
-			if !slices.Equal(reasons, test.want) {
-				t.Errorf("events %q, want %q", reasons, test.want)
+			events := recordedEvents(t, &plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})
+			if !slices.Equal(events.reasons, test.want) {
+				t.Errorf("events %q, want %q", events.reasons, test.want)
 			}
-			for _, note := range notes {
+			for _, note := range events.notes {
 				if strings.Contains(note, secret) || !strings.Contains(note, "Pod web-a") {
 					t.Errorf("note %q", note)
 				}
@@ -83,29 +63,58 @@ func TestEventReasons(t *testing.T) {
 	}
 }
 
+func atPreDelete(pod string, since time.Duration) []plan.Blocked {
+	return []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"k"}, Since: now.Add(-since)}}
+}
+
+// stuckPod is a Pod with a container that cannot start.
+func stuckPod(reason string, since time.Duration) plan.Blocked {
+	return plan.Blocked{
+		Pod: "web-a", Gate: plan.GateContainer, State: apps.StateUpdating, Keys: []string{reason}, Since: now.Add(-since),
+		Stuck: &plan.Stuck{Container: "main", Image: "web:v2", Reason: reason},
+	}
+}
+
 // TestEventsOfAPlan: what the plan itself reports.
 func TestEventsOfAPlan(t *testing.T) {
-	waiting := func(since time.Duration) []plan.Blocked {
-		return []plan.Blocked{{Pod: "web-a", Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"k"}, Since: now.Add(-since)}}
-	}
-	tests := []struct {
-		name    string
+	for name, test := range map[string]struct {
 		plan    plan.Plan
 		blocked []plan.Blocked
 		want    []string
 	}{
-		{"nothing", plan.Plan{}, nil, nil},
-		{"bounded", plan.Plan{ScaleUpLimited: 3}, nil, []string{"Warning ScaleUpLimited"}},
-		{"a problem", plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "m"}}}, nil, []string{"Warning PodsToDeleteUnknown"}},
-		{"a short wait", plan.Plan{}, waiting(longWait - time.Second), nil},
-		{"a long wait", plan.Plan{}, waiting(longWait), []string{"Normal Blocked"}},
+		"nothing":           {},
+		"bounded":           {plan: plan.Plan{ScaleUpLimited: 3}, want: []string{"Warning ScaleUpLimited"}},
+		"a problem":         {plan: plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "m"}}}, want: []string{"Warning PodsToDeleteUnknown"}},
+		"a short wait":      {blocked: atPreDelete("web-a", longWait-time.Second)},
+		"a long wait":       {blocked: atPreDelete("web-a", longWait), want: []string{"Normal Blocked"}},
+		"a stuck container": {blocked: []plan.Blocked{stuckPod("ImagePullBackOff", longWait)}, want: []string{"Warning Blocked"}},
+	} {
+		if events := recordedEvents(t, &test.plan, test.blocked); !slices.Equal(events.reasons, test.want) {
+			t.Errorf("%s: events %q, want %q", name, events.reasons, test.want)
+		}
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if reasons, _ := recordedEvents(&test.plan, test.blocked); !slices.Equal(reasons, test.want) {
-				t.Errorf("events %q, want %q", reasons, test.want)
-			}
-		})
+}
+
+// TestBlockedIsReportedOnce: each wait causes one event, however many passes it lasts; for
+// a stuck container, whatever reason the kubelet gives, until there is another image.
+func TestBlockedIsReportedOnce(t *testing.T) {
+	stuck := func(reason string, since time.Duration) []plan.Blocked {
+		return []plan.Blocked{stuckPod(reason, since)}
+	}
+	other := stuck("ImagePullBackOff", longWait)
+	other[0].Stuck.Image = "web:v3"
+	r, events := reconcilerOn(server(t))
+	for i, step := range []struct {
+		blocked []plan.Blocked
+		want    int // events so far
+	}{
+		{atPreDelete("a", longWait-time.Second), 0}, {atPreDelete("a", longWait), 1}, {atPreDelete("a", longWait), 1},
+		{nil, 1}, {atPreDelete("b", longWait), 2}, {atPreDelete("b", longWait), 2}, {atPreDelete("b", longWait+time.Minute), 3},
+		{stuck("ImagePullBackOff", longWait-time.Second), 3}, {stuck("ImagePullBackOff", longWait), 4}, {stuck("CrashLoopBackOff", longWait), 4}, {other, 5},
+	} {
+		if r.recordBlocked(web(), step.blocked, now); len(events.reasons) != step.want {
+			t.Errorf("after pass %d: %d events, want %d", i+1, len(events.reasons), step.want)
+		}
 	}
 }
 
@@ -116,11 +125,25 @@ func TestManyPodsAreOneEvent(t *testing.T) {
 		pod := podWithSecret(fmt.Sprintf("web-%04d", i))
 		outcomes = append(outcomes, outcome{action: plan.Action{Verb: plan.Create, Reason: plan.ReasonScaleOut}, pod: pod})
 	}
-	reasons, notes := recordedEvents(&plan.Plan{}, nil, outcomes...)
-	if !slices.Equal(reasons, []string{"Normal SuccessfulCreate"}) {
-		t.Fatalf("events %q", reasons)
+	events := recordedEvents(t, &plan.Plan{}, nil, outcomes...)
+	if !slices.Equal(events.reasons, []string{"Normal SuccessfulCreate"}) {
+		t.Fatalf("events %q", events.reasons)
 	}
-	if !strings.Contains(notes[0], "1000 Pods: web-0000, ") || !strings.HasSuffix(notes[0], "and 992 more (ScaleOut)") {
-		t.Errorf("note %q", notes[0])
+	if !strings.Contains(events.notes[0], "1000 Pods: web-0000, ") || !strings.HasSuffix(events.notes[0], "and 992 more (ScaleOut)") {
+		t.Errorf("note %q", events.notes[0])
+	}
+}
+
+// TestStuckFinding: the condition has its own reason, and counts the others.
+func TestStuckFinding(t *testing.T) {
+	hook := plan.Blocked{Pod: "web-b", Gate: "preDelete", Keys: []string{"k"}, Since: now}
+	got := findBlocked([]plan.Blocked{stuckPod("CrashLoopBackOff", time.Minute), hook})
+	if got.reason != ReasonContainerStuck || !strings.Contains(got.message, "Pod web-a") || !strings.HasSuffix(got.message, "; 1 other Pod waits too") {
+		t.Errorf("found %+v", got)
+	}
+	for message, blocked := range map[string][]plan.Blocked{"; 1 other Pod waits at a gate": {hook, hook}, "; 2 other Pods wait at a gate": {hook, hook, hook}} {
+		if got := findBlocked(blocked); got.reason != ReasonWaitingForHook || !strings.HasSuffix(got.message, message) {
+			t.Errorf("found %+v", got)
+		}
 	}
 }

@@ -14,8 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -23,7 +24,7 @@ import (
 )
 
 func inState(state apps.LifecycleState) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{apps.LabelLifecycleState: string(state)}}}
+	return podOf(nil, "", func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = string(state) })
 }
 
 // compare compares metrics with their text form.
@@ -41,7 +42,7 @@ func TestSetMetrics(t *testing.T) {
 	m := newMetrics(func() time.Time { return at })
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	leaving := inState(apps.StateNormal)
-	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	leaving.DeletionTimestamp = deletedNow()
 	left := &plan.Snapshot{Now: now, PodInfos: plan.ReadPods([]*corev1.Pod{
 		inState(""), inState(apps.StateNormal), inState(apps.StatePreparingDelete), inState("Strange"), leaving,
 	}, nil)}
@@ -81,9 +82,7 @@ usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
 func TestPassMetrics(t *testing.T) {
 	m := newMetrics(func() time.Time { return now })
 	drained := func(status corev1.ConditionStatus) *corev1.Pod {
-		return &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
-			Type: apps.ConditionInPlaceUpdateReady, Status: status, LastTransitionTime: metav1.NewTime(now.Add(-7 * time.Second)),
-		}}}}
+		return podOf(nil, "a", inUpdate(status, now.Add(-7*time.Second)))
 	}
 	done := func(reason string, pod *corev1.Pod, err error) outcome {
 		return outcome{action: plan.Action{Verb: plan.Move, Reason: reason, Pod: pod}, pod: pod, err: err}
@@ -105,67 +104,40 @@ func TestPassMetrics(t *testing.T) {
 usher_cloneset_planned_actions_total{verb="create"} 1
 usher_cloneset_planned_actions_total{verb="move"} 4
 `)
-	compare(t, m.updates, `# HELP usher_cloneset_inplace_update_duration_seconds How long an in-place update kept a Pod out of service, from its drain until its return.
-# TYPE usher_cloneset_inplace_update_duration_seconds histogram
-usher_cloneset_inplace_update_duration_seconds_bucket{le="1"} 0
-usher_cloneset_inplace_update_duration_seconds_bucket{le="2"} 0
-usher_cloneset_inplace_update_duration_seconds_bucket{le="5"} 0
-usher_cloneset_inplace_update_duration_seconds_bucket{le="10"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="20"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="30"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="60"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="120"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="300"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="600"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="1800"} 1
-usher_cloneset_inplace_update_duration_seconds_bucket{le="+Inf"} 1
-usher_cloneset_inplace_update_duration_seconds_sum 7
-usher_cloneset_inplace_update_duration_seconds_count 1
-`)
-}
-
-// refusing is a client whose writes all get the same answer.
-type refusing struct {
-	client.Client
-	answer error
-}
-
-func (c *refusing) Create(context.Context, client.Object, ...client.CreateOption) error {
-	return c.answer
-}
-func (c *refusing) Delete(context.Context, client.Object, ...client.DeleteOption) error {
-	return c.answer
-}
-func (c *refusing) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
-	return c.answer
-}
-func (c *refusing) SubResource(string) client.SubResourceClient {
-	return &refusingStatus{answer: c.answer}
-}
-
-type refusingStatus struct {
-	client.SubResourceClient
-	answer error
-}
-
-func (c *refusingStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
-	return c.answer
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(m.updates)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if updates := families[0].GetMetric()[0].GetHistogram(); updates.GetSampleCount() != 1 || updates.GetSampleSum() != 7 {
+		t.Errorf("updates in place: %v", updates)
+	}
 }
 
 // TestWriteMetrics: writes are counted by verb and result, and their answers are passed
 // on unchanged.
 func TestWriteMetrics(t *testing.T) {
 	m := newMetrics(func() time.Time { return now })
-	inner := &refusing{}
-	c := &countingClient{Client: inner, writes: func() *prometheus.CounterVec { return m.writes }}
+	var answer error
+	c := &countingClient{writes: func() *prometheus.CounterVec { return m.writes }, Client: interceptor.NewClient(server(t), interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return answer },
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return answer },
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return answer
+		},
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return answer
+		},
+	})}
 	pod := &corev1.Pod{}
-	for _, inner.answer = range []error{nil, apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("changed")), errors.New("gone")} {
+	for _, answer = range []error{nil, apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("changed")), errors.New("gone")} {
 		for _, err := range []error{
 			c.Create(t.Context(), pod), c.Create(t.Context(), pod, client.DryRunAll), c.Delete(t.Context(), pod),
 			c.Patch(t.Context(), pod, nil), c.Status().Patch(t.Context(), pod, nil),
 		} {
-			if !errors.Is(err, inner.answer) {
-				t.Errorf("error = %v, want %v", err, inner.answer)
+			if !errors.Is(err, answer) {
+				t.Errorf("error = %v, want %v", err, answer)
 			}
 		}
 	}
@@ -198,30 +170,19 @@ func TestMetricsFollowConventions(t *testing.T) {
 	}
 }
 
-// TestBlockedIsReportedOnce: each wait causes one event, however many passes it lasts.
-func TestBlockedIsReportedOnce(t *testing.T) {
-	recorder := &countingRecorder{}
-	r := &Reconciler{Events: recorder, reported: newReportedWaits()}
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
-	waits := func(pod string, since time.Duration) []plan.Blocked {
-		return []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"x"}, Since: now.Add(-since)}}
-	}
-	steps := []struct {
-		blocked []plan.Blocked
-		want    int
-	}{
-		{waits("a", longWait-time.Second), 0}, {waits("a", longWait), 1}, {waits("a", longWait), 1},
-		{nil, 1}, {waits("b", longWait), 2}, {waits("b", longWait), 2}, {waits("b", longWait+time.Minute), 3},
-	}
-	for i, step := range steps {
-		r.recordBlocked(set, step.blocked, now)
-		if recorder.events != step.want {
-			t.Errorf("after pass %d: %d events, want %d", i+1, recorder.events, step.want)
-		}
-	}
+// TestStuckMetrics: a stuck container stands for a gate.
+func TestStuckMetrics(t *testing.T) {
+	c := newSetCollector(func() time.Time { return now })
+	c.put(types.NamespacedName{Namespace: "shop", Name: "web"},
+		[]plan.Blocked{stuckPod("ImagePullBackOff", time.Minute)}, plan.ReadPods([]*corev1.Pod{inState("")}, nil))
+	compare(t, c, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.
+# TYPE usher_cloneset_blocked_pods gauge
+usher_cloneset_blocked_pods{cloneset="web",gate="container",key="ImagePullBackOff",namespace="shop"} 1
+# HELP usher_cloneset_blocked_seconds How long the longest-waiting Pod has been at a gate.
+# TYPE usher_cloneset_blocked_seconds gauge
+usher_cloneset_blocked_seconds{cloneset="web",gate="container",namespace="shop"} 60
+# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, without terminating Pods.
+# TYPE usher_cloneset_pods gauge
+usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
+`)
 }
-
-// countingRecorder counts events.
-type countingRecorder struct{ events int }
-
-func (r *countingRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { r.events++ }

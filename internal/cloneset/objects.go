@@ -21,13 +21,13 @@ import (
 
 // named returns an empty object with the name of another one of its kind.
 func named[T client.Object](object T) T {
-	out := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
+	out := reflect.New(reflect.TypeOf(object).Elem()).Interface().(T)
 	out.SetNamespace(object.GetNamespace())
 	out.SetName(object.GetName())
 	return out
 }
 
-func kindOf[T client.Object](T) string { return reflect.TypeFor[T]().Elem().Name() }
+func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
 
 // sendPatch patches an object, or a subresource of it, and returns the API server's
 // answer.

@@ -3,75 +3,182 @@
 package cloneset
 
 import (
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// podEntry is an entry of the overlay of Pods.
 type podEntry = overlayEntry[*corev1.Pod]
 
-func versioned(name, version string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}
+// shown lists Pods as "name version".
+func shown(pods []*corev1.Pod) string {
+	var out []string
+	for _, pod := range pods {
+		out = append(out, pod.Name+" "+pod.ResourceVersion)
+	}
+	return strings.Join(out, ", ")
 }
 
-// TestMadeAndGoneWhileTheWatchHung: a new Pod counts until the cache can have it. A Pod
-// that is missing although later versions are there was deleted before the cache reached
-// it, and no event will ever report that: it is looked up at once.
-func TestMadeAndGoneWhileTheWatchHung(t *testing.T) {
+// TestMerge: what a pass sees of answers that the cache does not show, and which of them
+// it verifies at once.
+func TestMerge(t *testing.T) {
+	pod := func(name, version string) *corev1.Pod { return podOf(web(), name, at(version)) }
+	created := func(object *corev1.Pod) podEntry { return podEntry{object: object, created: true, at: now} }
+	deleted := func(object *corev1.Pod) podEntry { return podEntry{object: object, deleted: true, at: now} }
+	foundGone := []podEntry{created(pod("new", "7")), deleted(pod("new", "3"))}
 	for name, test := range map[string]struct {
-		cached []*corev1.Pod
-		verify bool
+		entries []podEntry
+		cached  []*corev1.Pod
+		want    string
+		verify  bool
 	}{
-		"the cache is empty":         {nil, false},
-		"the cache is older":         {[]*corev1.Pod{versioned("old", "4")}, false},
-		"the cache is later":         {[]*corev1.Pod{versioned("old", "6")}, true},
-		"the cache is later, has it": {[]*corev1.Pod{versioned("new", "3"), versioned("old", "6")}, false},
-		"the version is no number":   {[]*corev1.Pod{versioned("old", "x")}, false},
+		// A new Pod counts until the cache can have it. A Pod that is missing although later
+		// versions are there was deleted before the cache reached it, and no event will ever
+		// report that.
+		"created, the cache is empty":         {[]podEntry{created(pod("new", "5"))}, nil, "new 5", false},
+		"created, the cache is older":         {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("old", "4")}, "new 5, old 4", false},
+		"created, the cache is later":         {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("old", "6")}, "new 5, old 6", true},
+		"created, the cache is later, has it": {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("new", "3"), pod("old", "6")}, "new 5, old 6", false},
+		"the version is no number":            {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("old", "x")}, "new 5, old x", false},
+		// The last answer stays known, so that no cache between the two versions brings the
+		// Pod back.
+		"found gone by an older version":                  {foundGone, nil, "", false},
+		"found gone, the cache is between":                {foundGone, []*corev1.Pod{pod("old", "6")}, "old 6", false},
+		"found gone, the cache has it":                    {foundGone, []*corev1.Pod{pod("new", "7"), pod("old", "7")}, "old 7", false},
+		"released, the version before":                    {[]podEntry{deleted(podOf(nil, "a", at("7")))}, []*corev1.Pod{pod("a", "6")}, "", false},
+		"released, and a later one of the set's":          {[]podEntry{deleted(podOf(nil, "a", at("7")))}, []*corev1.Pod{pod("a", "8")}, "a 8", false},
+		"deleted: a later version does not bring it back": {[]podEntry{deleted(pod("a", "7"))}, []*corev1.Pod{pod("a", "8")}, "", false},
 	} {
-		w := newOverlay[*corev1.Pod]()
-		w.note("set", podEntry{object: versioned("new", "5"), created: true, at: now})
-		pods, unverified := w.merge("set", test.cached, now.Add(time.Second))
-		if pods[0].Name != "new" || pods[0].ResourceVersion != "5" || (len(unverified) > 0) != test.verify {
-			t.Errorf("%s: the pass sees %s %s, to be verified: %v", name, pods[0].Name, pods[0].ResourceVersion, len(unverified) > 0)
+		o := newOverlay[*corev1.Pod]()
+		for _, entry := range test.entries {
+			o.note("set", entry)
+		}
+		pods, unverified := o.merge("set", test.cached, now.Add(time.Second))
+		if got := shown(pods); got != test.want || (len(unverified) > 0) != test.verify {
+			t.Errorf("%s: the pass sees %q, want %q; verifies %v", name, got, test.want, unverified)
 		}
 	}
 }
 
-// TestFoundGoneByAnOlderVersion: if an object is found gone through an older, cached
-// version, the last answer stays known, so that no cache between the two versions brings
-// it back.
-func TestFoundGoneByAnOlderVersion(t *testing.T) {
-	w := newOverlay[*corev1.Pod]()
-	w.note("set", podEntry{object: versioned("new", "7"), created: true, at: now})
-	w.note("set", podEntry{object: versioned("new", "3"), deleted: true, at: now})
-	for _, cached := range [][]*corev1.Pod{nil, {versioned("old", "6")}, {versioned("new", "7"), versioned("old", "7")}} {
-		pods, _ := w.merge("set", cached, now.Add(time.Second))
-		if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == "new" }) {
-			t.Errorf("the cache shows %v, and the Pod is back", cached)
+// TestVerificationIsDue: an answer that the cache has not confirmed triggers a pass, since
+// no event may.
+func TestVerificationIsDue(t *testing.T) {
+	entry := func(name string, age time.Duration, created, deleted bool) podEntry {
+		return podEntry{object: podOf(nil, name, at("5")), created: created, deleted: deleted, at: now.Add(-age)}
+	}
+	for name, test := range map[string]struct {
+		entries []podEntry
+		want    time.Time
+	}{
+		"nothing":              {},
+		"the oldest one":       {[]podEntry{entry("a", time.Second, true, false), entry("b", 3*time.Second, true, false)}, now.Add(verifyAfter - 3*time.Second)},
+		"one that goes":        {[]podEntry{entry("a", 0, false, true)}, now.Add(verifyAfter)},
+		"made, and gone again": {[]podEntry{entry("a", 0, true, true)}, time.Time{}},
+	} {
+		o := newOverlay[*corev1.Pod]()
+		for _, e := range test.entries {
+			o.note("set", e)
 		}
+		o.note("another", entry("c", time.Hour, true, false))
+		if got := o.verifyAt("set"); !got.Equal(test.want) {
+			t.Errorf("%s: due at %v, want %v", name, got, test.want)
+		}
+		if _, unverified := o.merge("set", nil, o.verifyAt("set")); len(unverified) != 0 != (name == "the oldest one") {
+			t.Errorf("%s: to be verified then: %v", name, unverified)
+		}
+	}
+}
+
+// TestStaleCacheIsVerified: if the cache has lagged for too long, a pass verifies the
+// entry and decides on what it finds, not on the entry.
+func TestStaleCacheIsVerified(t *testing.T) {
+	for name, test := range map[string]struct {
+		live []client.Object
+		want string
+	}{
+		"it is as it was answered":      {[]client.Object{podOf(web(), "web-a", at("3"))}, "web-a 3"},
+		"it has changed since":          {[]client.Object{podOf(web(), "web-a", at("4"))}, "web-a 4"},
+		"it belongs to nobody any more": {[]client.Object{podOf(nil, "web-a", at("4"))}, ""},
+		"it is gone":                    {nil, ""},
+	} {
+		r, _ := reconcilerOn(server(t, podOf(web(), "web-a", at("2"))))
+		r.Reader = server(t, test.live...)
+		r.pods.note("set", podEntry{object: podOf(web(), "web-a", at("3")), at: now.Add(-verifyAfter - time.Second)})
+		pods, err := r.ownPods(t.Context(), web(), now)
+		if got := shown(pods); err != nil || got != test.want {
+			t.Errorf("%s: the pass sees %q, want %q; %v", name, got, test.want, err)
+		}
+	}
+}
+
+// TestDrainCountsFromWhenItIsRead: what a pass reads along the way may be younger than the
+// pass, so a drain that it finds there does not date from the pass's start.
+func TestDrainCountsFromWhenItIsRead(t *testing.T) {
+	r, _ := reconcilerOn(server(t, web(), podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, now))))
+	snapshot, _, err := r.prepare(t.Context(), web(), now.Add(-3*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := snapshot.Drained[types.UID("uid-web-a")]; !got.Equal(now) {
+		t.Errorf("drained since %s, want %s", got, now)
 	}
 }
 
 // TestNewPodGoneAtOnce: a Pod that is deleted before its gates are opened no longer
 // counts, and the next pass follows at once.
 func TestNewPodGoneAtOnce(t *testing.T) {
-	set, r := web(), reconcilerOf()
-	pod := versioned("web-a", "5")
-	pod.Namespace, pod.Spec.ReadinessGates = set.Namespace, []corev1.PodReadinessGate{{ConditionType: apps.ConditionInPlaceUpdateReady}}
-	r.pods.note(set.UID, podEntry{object: pod, created: true, at: now})
-	made, err := r.openGates(t.Context(), set, pod)
+	r, _ := reconcilerOn(server(t))
+	pod := podOf(web(), "web-a", at("5"))
+	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: apps.ConditionInPlaceUpdateReady}}
+	r.pods.noteCreated(web(), pod, now)
+	made, err := r.openGates(t.Context(), web(), pod)
 	if made != nil || !(outcome{action: plan.Action{Verb: plan.Create}, err: err}).conflicted() {
 		t.Errorf("made %v: %v", made, err)
 	}
-	if pods, _ := r.pods.merge(set.UID, nil, now); len(pods) > 0 {
-		t.Errorf("the next pass sees %d Pods", len(pods))
+	if pods, _ := r.pods.merge("set", nil, now); len(pods) > 0 {
+		t.Errorf("the next pass sees %s", shown(pods))
+	}
+}
+
+// TestPodTakenAwayMidAction: a Pod that someone releases while an action on it is under
+// way is left alone from then on, in this pass and the next.
+func TestPodTakenAwayMidAction(t *testing.T) {
+	seen, c := podOf(web(), "web-a"), server(t, podOf(nil, "web-a"))
+	r, _ := reconcilerOn(c)
+	done := r.perform(t.Context(), web(), plan.Action{
+		Verb: plan.Update, Pod: seen, To: apps.StateUpdating, Revision: &revision.Revision{Name: "web-2"}, Change: &inplace.Change{},
+		Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: plan.ReasonInService}},
+	})
+	if !done.conflicted() {
+		t.Errorf("the action ends with %v, not with a conflict", done.err)
+	}
+	if state := read(t, c, seen).Labels[apps.LabelLifecycleState]; state != "" {
+		t.Errorf("it moved to %s", state)
+	}
+	if pods, _ := r.pods.merge("set", []*corev1.Pod{seen}, now); len(pods) > 0 {
+		t.Error("the next pass, with a cache that lags, takes it for the set's")
+	}
+}
+
+// TestNobodysPodIsTested: a patch of an ownerless Pod tests that too: by now it may have
+// an owner.
+func TestNobodysPodIsTested(t *testing.T) {
+	for name, test := range map[string]struct {
+		live *corev1.Pod
+		want bool
+	}{"still nobody's": {podOf(nil, "web-a"), true}, "somebody's by now": {podOf(anotherSet(), "web-a"), false}} {
+		r, _ := reconcilerOn(server(t, test.live))
+		if _, err := r.patchPod(t.Context(), web(), podOf(nil, "web-a"), plan.Action{To: apps.StateNormal}); (err == nil) != test.want {
+			t.Errorf("%s: the patch is carried out: %t, want %t (%v)", name, err == nil, test.want, err)
+		}
 	}
 }

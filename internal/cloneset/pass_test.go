@@ -13,22 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
-
-// reasonsOf records the reasons of events.
-type reasonsOf struct{ reasons []string }
-
-func (r *reasonsOf) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
-	r.reasons = append(r.reasons, reason)
-}
 
 // passOver makes a pass over a new set of one Pod with more revisions than it keeps, on
 // an API server that fails as configured.
@@ -36,25 +28,10 @@ func passOver(t *testing.T, failing interceptor.Funcs) (*apps.CloneSet, []string
 	t.Helper()
 	set := web()
 	set.Generation, set.Spec.Replicas, set.Spec.RevisionHistoryLimit = 1, new(int32(1)), new(int32(0))
-	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
-	set.Spec.Template = templateOf("app:1")
-	old := &appsv1.ControllerRevision{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: "web-old", UID: types.UID("old"),
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
-		},
-		Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"x":1}}}}`)},
-	}
-	server := indexed(t, set, old)
-	watching, ok := server.(client.WithWatch)
-	if !ok {
-		t.Fatalf("%T cannot be intercepted", server)
-	}
-	recorder := &reasonsOf{}
-	r := New(interceptor.NewClient(watching, failing), server, nil, Options{Clock: testclock.NewFakePassiveClock(now)})
-	r.Events = recorder
+	c := server(t, set, revisionObject(set, "web-old", `{"spec":{"template":{"spec":{"x":1}}}}`))
+	r, events := reconcilerOn(interceptor.NewClient(c, failing))
 	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
-	return read(t, server, set), recorder.reasons, err
+	return read(t, c, set), events.reasons, err
 }
 
 // TestLateFailures: a failure after the Pods were written prevents neither the status nor
@@ -87,7 +64,7 @@ func TestLateFailures(t *testing.T) {
 			if written := set.Status.Replicas == 1; written != test.status {
 				t.Errorf("status %+v", set.Status)
 			}
-			if !slices.Contains(reasons, "SuccessfulCreate") {
+			if !slices.Contains(reasons, "Normal SuccessfulCreate") {
 				t.Errorf("events %q", reasons)
 			}
 		})
@@ -112,7 +89,7 @@ func TestTerminatingNamespace(t *testing.T) {
 					return c.Create(ctx, object, options...)
 				},
 			})
-			if err != nil || slices.Contains(reasons, "FailedCreate") {
+			if err != nil || slices.Contains(reasons, "Warning FailedCreate") {
 				t.Errorf("error %v, events %q", err, reasons)
 			}
 		})
@@ -122,7 +99,7 @@ func TestTerminatingNamespace(t *testing.T) {
 // TestForget: nothing is kept about a deleted set, whatever a pass has seen of its end.
 func TestForget(t *testing.T) {
 	set := web()
-	r := reconcilerOf()
+	r, _ := reconcilerOn(server(t))
 	r.refusals.put(idOf(set), refusal{})
 	r.claimRefusals.put(idOf(set), refusal{})
 	r.deletions.note(idOf(set), "x", nil)
@@ -132,5 +109,43 @@ func TestForget(t *testing.T) {
 	r.forget(keyOf(set))
 	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.deletions.sets)+len(r.sets.sets)+len(r.pods.sets) > 0 {
 		t.Errorf("left: %+v", r)
+	}
+}
+
+// TestAfterwards: answers count; a failure leaves a Pod as it was.
+func TestAfterwards(t *testing.T) {
+	at := func(name, version string) *corev1.Pod { return podOf(nil, name, at(version)) }
+	failure := errors.New("no")
+	a, b, c, d, e := at("a", "1"), at("b", "1"), at("c", "1"), at("d", "1"), at("e", "1")
+	s := &plan.Snapshot{Set: "web", Pods: []*corev1.Pod{a, b, c, d, e}}
+	left := afterwards(s, []outcome{
+		{action: plan.Action{Verb: plan.Move, Pod: a}, pod: at("a", "2")},
+		{action: plan.Action{Verb: plan.Update, Pod: b}, pod: b, err: failure},
+		{action: plan.Action{Verb: plan.Delete, Pod: c}, pod: c},
+		{action: plan.Action{Verb: plan.Delete, Pod: d}, pod: d, err: failure},
+		{action: plan.Action{Verb: plan.Create}, pod: at("f", "1")},
+		{action: plan.Action{Verb: plan.Create}, err: failure},
+	})
+	if got := shown(left.Pods); got != "a 2, b 1, d 1, e 1, f 1" {
+		t.Errorf("Pods = %s", got)
+	}
+	if left.Set != "web" || len(s.Pods) != 5 || s.Pods[0] != a {
+		t.Error("the rest of the snapshot is to stay, and the snapshot itself")
+	}
+}
+
+// TestPodInfosOfAnIdleSet are forgotten, and so are those of a deleted set.
+func TestPodInfosOfAnIdleSet(t *testing.T) {
+	r, web, shop := newPodInfos(), types.NamespacedName{Name: "web"}, types.NamespacedName{Name: "shop"}
+	read := plan.ReadPods([]*corev1.Pod{inState("")}, nil)
+	r.keep(web, read, false)
+	r.keep(shop, read, false)
+	if len(r.of(web)) != 1 || len(r.of(shop)) != 1 {
+		t.Fatalf("kept %v", r.sets)
+	}
+	r.keep(web, read, true)
+	r.forget(shop)
+	if len(r.sets) > 0 {
+		t.Errorf("left: %v", r.sets)
 	}
 }

@@ -14,11 +14,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/events"
-	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -27,86 +24,46 @@ import (
 // revisionServer is an API server that has one CloneSet and its revisions.
 type revisionServer struct {
 	client.Client
-	set     *apps.CloneSet
-	objects map[string]*appsv1.ControllerRevision
+	set *apps.CloneSet
 	// alter is a webhook on revisions; nil if there is none.
 	alter func(*appsv1.ControllerRevision)
 	// made counts the revisions that were created, gets the requests for one.
 	made, gets int
 }
 
-func newRevisionServer(set *apps.CloneSet) (*revisionServer, *Reconciler) {
-	s := &revisionServer{set: set, objects: map[string]*appsv1.ControllerRevision{}}
-	return s, New(s, s, events.NewFakeRecorder(100), Options{Clock: testclock.NewFakePassiveClock(now)})
+func newRevisionServer(t testing.TB, set *apps.CloneSet) (*revisionServer, *Reconciler, *recorder) {
+	s := &revisionServer{set: set}
+	s.Client = interceptor.NewClient(server(t), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			if made, ok := object.(*appsv1.ControllerRevision); ok && s.alter != nil {
+				s.alter(made)
+			}
+			err := c.Create(ctx, object, options...)
+			s.made += one(err == nil)
+			return err
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, out client.Object, options ...client.GetOption) error {
+			if live, ok := out.(*apps.CloneSet); ok {
+				set.DeepCopyInto(live)
+				return nil
+			}
+			s.gets++
+			return c.Get(ctx, key, out, options...)
+		},
+		SubResourcePatch: func(_ context.Context, _ client.Client, _ string, _ client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+			data, err := patch.Data(nil)
+			return errors.Join(err, json.Unmarshal(data, set))
+		},
+	})
+	r, events := reconcilerOn(s)
+	return s, r, events
 }
 
-func (s *revisionServer) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
-	revisions, ok := list.(*appsv1.ControllerRevisionList)
-	if !ok {
-		return nil
+func one(yes bool) int {
+	if yes {
+		return 1
 	}
-	asked := client.ListOptions{}
-	asked.ApplyOptions(options)
-	for _, object := range s.objects {
-		if asked.FieldSelector.String() == indexOwner+"="+ownerOf(object)[0] {
-			revisions.Items = append(revisions.Items, *object)
-		}
-	}
-	return nil
-}
-
-func (s *revisionServer) Get(_ context.Context, key client.ObjectKey, out client.Object, _ ...client.GetOption) error {
-	if set, ok := out.(*apps.CloneSet); ok {
-		s.set.DeepCopyInto(set)
-		return nil
-	}
-	s.gets++
-	object, there := s.objects[key.Name]
-	if found, ok := out.(*appsv1.ControllerRevision); ok && there {
-		object.DeepCopyInto(found)
-		return nil
-	}
-	return apierrors.NewNotFound(appsv1.Resource("controllerrevisions"), key.Name)
-}
-
-func (s *revisionServer) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
-	made, ok := object.(*appsv1.ControllerRevision)
-	if !ok {
-		return nil
-	}
-	if s.objects[made.Name] != nil {
-		return apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), made.Name)
-	}
-	s.made++
-	if s.alter != nil {
-		s.alter(made)
-	}
-	s.objects[made.Name] = made.DeepCopy()
-	return nil
-}
-
-// Patch renumbers a revision, or writes the status of the set.
-func (s *revisionServer) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
-	if found := s.objects[object.GetName()]; found != nil {
-		found.Revision += int64(len(s.objects))
-	}
-	return nil
-}
-
-func (s *revisionServer) SubResource(string) client.SubResourceClient { return statusOf{set: s.set} }
-
-// statusOf is the set's subresource status.
-type statusOf struct {
-	client.SubResourceClient
-	set *apps.CloneSet
-}
-
-func (s statusOf) Patch(_ context.Context, _ client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
-	data, err := patch.Data(nil)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(data, s.set)
+	return 0
 }
 
 // retemplate gives the set another template; false if admission would refuse it.
@@ -129,14 +86,18 @@ func FuzzOneRevision(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		set := web()
-		server, r := newRevisionServer(set)
+		server, r, _ := newRevisionServer(t, set)
 		for _, raw := range [][]byte{first, second} {
 			if !retemplate(set, raw) {
 				return
 			}
 			oneRevision(t, server, r)
 		}
-		for _, object := range server.objects {
+		var objects appsv1.ControllerRevisionList
+		if err := server.List(t.Context(), &objects); err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects.Items[:min(len(objects.Items), 1)] {
 			template := fmt.Appendf(nil, `{"spec":{"template":%s}}`, set.Spec.Template.Raw())
 			merged, err := jsonpatch.MergePatch(template, object.Data.Raw)
 			if err != nil {
@@ -152,7 +113,6 @@ func FuzzOneRevision(f *testing.F) {
 				return
 			}
 			oneRevision(t, server, r)
-			break
 		}
 	})
 }
@@ -192,36 +152,28 @@ func TestRevisionNameTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := func(template map[string]any, owner *apps.CloneSet) *appsv1.ControllerRevision {
+	holding := func(template map[string]any, owner *apps.CloneSet) *appsv1.ControllerRevision {
 		data, err := revision.Data(template)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &appsv1.ControllerRevision{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "default", Name: "web-" + hash, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, apps.KindCloneSet)},
-			},
-			Data: runtime.RawExtension{Raw: data},
-		}
+		return revisionObject(owner, "web-"+hash, string(data))
 	}
-	stranger := web()
-	stranger.UID = "another"
-	tests := []struct {
-		name       string
+	for name, test := range map[string]struct {
 		there      []client.Object
 		collisions int32
 		altered    bool
 	}{
-		{"free", nil, 0, false},
-		{"ours, with this template", []client.Object{named(template, web())}, 0, false},
-		{"ours, with another template of that name", []client.Object{named(twin, web())}, 1, false},
-		{"ours, with a template of another name", []client.Object{named(podTemplate("app:1"), web())}, 0, true},
-		{"of another set, with this template", []client.Object{named(template, stranger)}, 1, false},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
+		"free":                     {nil, 0, false},
+		"ours, with this template": {[]client.Object{holding(template, web())}, 0, false},
+		"ours, with another template of that name": {[]client.Object{holding(twin, web())}, 1, false},
+		"ours, with a template of another name":    {[]client.Object{holding(podTemplate("app:1"), web())}, 0, true},
+		"of another set, with this template":       {[]client.Object{holding(template, anotherSet())}, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := reconcilerOn(server(t, test.there...))
 			known := &revisions{byHash: map[string]*revision.Revision{}}
-			err := reconcilerOf(test.there...).createRevision(t.Context(), web(), known, template, 1)
+			err := r.createRevision(t.Context(), web(), known, template, 1)
 			if errors.Is(err, errAltered) != test.altered {
 				t.Fatalf("error %v", err)
 			}
@@ -247,11 +199,7 @@ func podTemplate(image string) map[string]any {
 // conditions and one event report it, and it is retried with back-off.
 func TestAlteredRevision(t *testing.T) {
 	set := web()
-	set.Spec.Template = templateOf("app:1")
-	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
-	server, r := newRevisionServer(set)
-	recorder := &countingRecorder{}
-	r.Events = recorder
+	server, r, events := newRevisionServer(t, set)
 	server.alter = func(object *appsv1.ControllerRevision) {
 		object.Data.Raw = []byte(`{"spec":{"template":{"spec":{"x":1}}}}`)
 	}
@@ -264,8 +212,8 @@ func TestAlteredRevision(t *testing.T) {
 	if c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonRevisionUnusable {
 		t.Errorf("FailedUpdate = %+v", c)
 	}
-	if server.made != 1 || recorder.events != 1 || set.Status.CollisionCount != nil {
-		t.Errorf("%d revisions, %d events, %v collisions", server.made, recorder.events, set.Status.CollisionCount)
+	if server.made != 1 || len(events.reasons) != 1 || set.Status.CollisionCount != nil {
+		t.Errorf("%d revisions, %d events, %v collisions", server.made, len(events.reasons), set.Status.CollisionCount)
 	}
 }
 
@@ -273,14 +221,13 @@ func TestAlteredRevision(t *testing.T) {
 // history shows the causes.
 func TestRevisionAnnotations(t *testing.T) {
 	set := web()
-	set.Spec.Template = templateOf("app:1")
 	set.Annotations = map[string]string{"kubernetes.io/change-cause": "first", corev1.LastAppliedConfigAnnotation: "{}"}
-	server, r := newRevisionServer(set)
+	server, r, _ := newRevisionServer(t, set)
 	known, err := r.syncRevisions(t.Context(), set)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := server.objects[known.update.Name].Annotations; !maps.Equal(got, map[string]string{"kubernetes.io/change-cause": "first"}) {
+	if got := read(t, server, known.objects[0]).Annotations; !maps.Equal(got, map[string]string{"kubernetes.io/change-cause": "first"}) {
 		t.Errorf("annotations %v", got)
 	}
 	if len(set.Annotations) != 2 {
@@ -292,8 +239,7 @@ func TestRevisionAnnotations(t *testing.T) {
 // many Pods have it.
 func TestLostRevisionIsAskedForOnce(t *testing.T) {
 	set := web()
-	set.Spec.Template = templateOf("app:1")
-	server, r := newRevisionServer(set)
+	server, r, _ := newRevisionServer(t, set)
 	known, err := r.syncRevisions(t.Context(), set)
 	if err != nil {
 		t.Fatal(err)
@@ -306,5 +252,38 @@ func TestLostRevisionIsAskedForOnce(t *testing.T) {
 	}
 	if server.gets != 1 {
 		t.Errorf("asked %d times", server.gets)
+	}
+}
+
+// TestRollbackOfAnOldCache: a revision becomes the newest again only for the template
+// that the API server has, and the API server's version counts from then on.
+func TestRollbackOfAnOldCache(t *testing.T) {
+	for name, test := range map[string]struct {
+		generation int64
+		want       int64
+	}{
+		"the cache is up to date": {generation: 3, want: 8},
+		"the cache is behind":     {generation: 4, want: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := web()
+			set.Generation = test.generation
+			object := revisionObject(set, "web-6f", `{}`)
+			object.Revision = 5
+			c := server(t, set, object)
+			r, _ := reconcilerOn(c)
+			cached := read(t, c, set)
+			cached.Generation, cached.ResourceVersion = 3, "1"
+			err := r.renumber(t.Context(), cached, object, 8)
+			if apierrors.IsConflict(err) != (test.generation != 3) || (err != nil && !apierrors.IsConflict(err)) {
+				t.Errorf("error %v", err)
+			}
+			if got := read(t, c, object).Revision; got != test.want {
+				t.Errorf("revision %d, want %d", got, test.want)
+			}
+			if got := r.sets.newest(cached).Generation; got != test.generation {
+				t.Errorf("the next pass takes generation %d, want %d", got, test.generation)
+			}
+		})
 	}
 }

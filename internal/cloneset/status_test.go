@@ -15,8 +15,6 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-
 func conditionOfType(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *apps.CloneSetCondition {
 	for i := range status.Conditions {
 		if status.Conditions[i].Type == kind {
@@ -82,8 +80,7 @@ func TestNoDeadline(t *testing.T) {
 
 // TestDeadlineIsReportedOnce: one event reports that the deadline has passed.
 func TestDeadlineIsReportedOnce(t *testing.T) {
-	recorder := &countingRecorder{}
-	r := &Reconciler{Events: recorder}
+	r, events := reconcilerOn(server(t))
 	status := func(reason string) apps.CloneSetStatus {
 		return apps.CloneSetStatus{Conditions: []apps.CloneSetCondition{{Type: apps.ConditionProgressing, Reason: reason}}}
 	}
@@ -96,8 +93,8 @@ func TestDeadlineIsReportedOnce(t *testing.T) {
 		next := status(step.reason)
 		r.recordProgress(set, &next)
 		set.Status = next
-		if recorder.events != step.want {
-			t.Errorf("%s: %d events, want %d", step.reason, recorder.events, step.want)
+		if len(events.reasons) != step.want {
+			t.Errorf("%s: %d events, want %d", step.reason, len(events.reasons), step.want)
 		}
 	}
 }

@@ -9,140 +9,120 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// oneClaim is a set whose instance x has a claim.
-func oneClaim(t *testing.T) (*apps.CloneSet, *corev1.PersistentVolumeClaim) {
-	t.Helper()
-	set := claimedSet(t, `{"metadata":{"name":"data"}}`)
-	claim := claimOf(set, "data-web-x", "x")
-	claim.Namespace = set.Namespace
-	return set, claim
+// claimed is a set whose instances have a claim.
+func claimed() *apps.CloneSet { return web(`{"metadata":{"name":"data"}}`) }
+
+// emptyRevision is a revision whose Pods have no containers.
+func emptyRevision() *revision.Revision {
+	return &revision.Revision{Name: "web-r1", Template: map[string]any{"spec": map[string]any{"containers": []any{}}}}
 }
 
 // nextPod creates the Pod that takes over the claims of x.
 func nextPod() plan.Action {
-	return plan.Action{Verb: plan.Create, Instance: "x", Revision: &revision.Revision{
-		Name: "web-r1", Template: map[string]any{"spec": map[string]any{"containers": []any{}}},
-	}}
+	return plan.Action{Verb: plan.Create, Instance: "x", Revision: emptyRevision()}
 }
 
 // TestClaimsOfTheNextPodStay: a process that has deleted a Pod deletes its claims,
 // whatever has happened to them since, except those that another process has meanwhile
 // given to the next Pod.
 func TestClaimsOfTheNextPodStay(t *testing.T) {
-	bind := func(t *testing.T, r *Reconciler, _ *apps.CloneSet) {
-		claim := &corev1.PersistentVolumeClaim{}
-		if err := r.Client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "data-web-x"}, claim); err != nil {
-			t.Fatal(err)
-		}
-		claim.Spec.VolumeName = "volume"
-		if err := r.Client.Update(t.Context(), claim); err != nil {
+	type event = func(*testing.T, *Reconciler)
+	claim := claimOf(claimed(), "data-web-x", "x")
+	bind := func(t *testing.T, r *Reconciler) {
+		live := read(t, r.Client, claim)
+		live.Spec.VolumeName = "volume"
+		if err := r.Client.Update(t.Context(), live); err != nil {
 			t.Fatal(err)
 		}
 	}
-	next := func(t *testing.T, r *Reconciler, set *apps.CloneSet) {
-		if made := r.perform(t.Context(), set, nextPod()); made.err != nil || made.pod.Name != "web-x" {
+	next := func(t *testing.T, r *Reconciler) {
+		if made := r.perform(t.Context(), claimed(), nextPod()); made.err != nil || made.pod.Name != "web-x" {
 			t.Fatalf("made %v: %v", made.pod, made.err)
 		}
 	}
 	for name, test := range map[string]struct {
-		meanwhile []func(*testing.T, *Reconciler, *apps.CloneSet)
+		meanwhile []event
 		stays     bool
 	}{
 		"nothing happens":                  {nil, false},
-		"it is bound":                      {[]func(*testing.T, *Reconciler, *apps.CloneSet){bind}, false},
-		"the next Pod has it":              {[]func(*testing.T, *Reconciler, *apps.CloneSet){next}, true},
-		"it is bound for the next Pod":     {[]func(*testing.T, *Reconciler, *apps.CloneSet){next, bind}, true},
-		"it is bound, and then taken over": {[]func(*testing.T, *Reconciler, *apps.CloneSet){bind, next}, true},
+		"it is bound":                      {[]event{bind}, false},
+		"the next Pod has it":              {[]event{next}, true},
+		"it is bound for the next Pod":     {[]event{next, bind}, true},
+		"it is bound, and then taken over": {[]event{bind, next}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, claim := oneClaim(t)
-			r := reconcilerOf(claim)
-			seen := read(t, r.Client, claim)
-			r.deletions.note(idOf(set), "x", []*corev1.PersistentVolumeClaim{seen})
+			set := claimed()
+			r, _ := reconcilerOn(server(t, claim))
+			seen := []*corev1.PersistentVolumeClaim{read(t, r.Client, claim)}
+			r.deletions.note(idOf(set), "x", seen)
 			for _, do := range test.meanwhile {
-				do(t, r, set)
+				do(t, r)
 			}
-			if err := r.deleteClaims(t.Context(), set, "x", []*corev1.PersistentVolumeClaim{seen}); err != nil {
+			if err := r.deleteClaims(t.Context(), set, "x", seen); err != nil {
 				t.Fatal(err)
 			}
-			err := r.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
-			if client.IgnoreNotFound(err) != nil || apierrors.IsNotFound(err) == test.stays {
-				t.Errorf("the claim stays: %v", err)
+			if got := exists(t, r.Client, claim); got != test.stays {
+				t.Errorf("the claim stays: %t", got)
 			}
-			if left := r.deletions.of(set, nil, []*corev1.PersistentVolumeClaim{seen}); len(left) > 0 {
-				t.Errorf("still to go: %v", left)
+			if left := r.deletions.of(set, nil, seen); len(left) > 0 {
+				t.Errorf("still to be deleted: %v", left)
 			}
 		})
 	}
-}
-
-// busyClaims is an API server whose claims change that many times, just before they are
-// patched. It records which claims were taken over when a Pod is created.
-type busyClaims struct {
-	client.Client
-	conflicts int
-	taken     string
-}
-
-func (c *busyClaims) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-	if _, ok := object.(*corev1.PersistentVolumeClaim); ok && c.conflicts > 0 {
-		c.conflicts--
-		return apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), object.GetName(), nil)
-	}
-	return c.Client.Patch(ctx, object, patch, options...)
-}
-
-func (c *busyClaims) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
-	var claims corev1.PersistentVolumeClaimList
-	if err := c.List(ctx, &claims); err != nil {
-		return err
-	}
-	for i := range claims.Items {
-		if claims.Items[i].Annotations[annotationTakenOver] != "" {
-			c.taken = claims.Items[i].Name
-		}
-	}
-	return c.Client.Create(ctx, object, options...)
 }
 
 // TestTakenOverBeforeThePodIsMade: a claim records the takeover before the Pod exists,
 // even if the claim changes meanwhile; one that changes all the time, or is terminating,
 // is not taken over.
 func TestTakenOverBeforeThePodIsMade(t *testing.T) {
-	at := metav1.NewTime(now)
 	for name, test := range map[string]struct {
-		conflicts  int
-		going      *metav1.Time
-		pod, taken string
+		conflicts int
+		going     bool
+		pod       string
+		taken     bool
 	}{
-		"at once":              {pod: "web-x", taken: "data-web-x"},
-		"it changes meanwhile": {conflicts: takeOverTries - 1, pod: "web-x", taken: "data-web-x"},
+		"at once":              {pod: "web-x", taken: true},
+		"it changes meanwhile": {conflicts: takeOverTries - 1, pod: "web-x", taken: true},
 		"it always changes":    {conflicts: takeOverTries},
-		"it is going":          {going: &at, pod: "web-fresh"},
+		"it is going":          {going: true, pod: "web-fresh"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, claim := oneClaim(t)
-			claim.DeletionTimestamp, claim.Finalizers = test.going, []string{"kubernetes.io/pvc-protection"}
-			r := reconcilerOf(claim)
-			c := &busyClaims{Client: r.Client, conflicts: test.conflicts}
-			r.Client, r.Strict, r.NewID = c, c, func() string { return "fresh" }
-			made := r.perform(t.Context(), set, nextPod())
+			claim := claimOf(claimed(), "data-web-x", "x")
+			if test.going {
+				claim.DeletionTimestamp, claim.Finalizers = deletedNow(), []string{"kubernetes.io/pvc-protection"}
+			}
+			conflicts, taken := test.conflicts, false
+			r, _ := reconcilerOn(interceptor.NewClient(server(t, claim), interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if _, ok := object.(*corev1.PersistentVolumeClaim); ok && conflicts > 0 {
+						conflicts--
+						return apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), object.GetName(), nil)
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					taken = read(t, c, claim).Annotations[annotationTakenOver] != ""
+					return c.Create(ctx, object, options...)
+				},
+			}))
+			r.NewID = func() string { return "fresh" }
+			made := r.perform(t.Context(), claimed(), nextPod())
 			if test.pod == "" {
 				if !errors.Is(made.err, errClaimBusy) {
 					t.Errorf("made %v: %v", made.pod, made.err)
 				}
 				return
 			}
-			if made.err != nil || made.pod.Name != test.pod || c.taken != test.taken {
-				t.Errorf("made %v, taken over before: %q: %v", made.pod, c.taken, made.err)
+			if made.err != nil || made.pod.Name != test.pod || taken != test.taken {
+				t.Errorf("made %v, taken over before: %t: %v", made.pod, taken, made.err)
 			}
 		})
 	}

@@ -9,9 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -52,7 +50,7 @@ func TestSetChanged(t *testing.T) {
 			before := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Generation: 1, ResourceVersion: "1"}}
 			after := before.DeepCopy()
 			after.ResourceVersion = "2"
-			r := &Reconciler{sets: newSetOverlay()}
+			r, _ := reconcilerOn(server(t))
 			if test.answered != "" {
 				own := before.DeepCopy()
 				own.ResourceVersion = test.answered
@@ -70,22 +68,17 @@ func TestSetChanged(t *testing.T) {
 // the cache's own objects.
 func TestPodsByIndex(t *testing.T) {
 	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{indexOwner: ownerInNamespace})
-	pod := func(namespace, name string, owner types.UID) *corev1.Pod {
-		p := podWithSecret(name)
-		p.Namespace, p.OwnerReferences = namespace, nil
-		if owner != "" {
-			set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: owner}}
-			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)}
-		}
-		if err := indexer.Add(p); err != nil {
-			t.Fatal(err)
+	pod := func(namespace, name string, owner *apps.CloneSet) *corev1.Pod {
+		p := podOf(owner, name)
+		if p.Namespace = namespace; indexer.Add(p) != nil {
+			t.Fatal("the Pod cannot be indexed")
 		}
 		return p
 	}
-	ours, orphan := pod("here", "a", "uid-1"), pod("here", "b", "")
-	pod("there", "a", "uid-1")
+	ours, orphan := pod("here", "a", web()), pod("here", "b", nil)
+	pod("there", "a", web())
 	list := byIndex(indexer)
-	for key, want := range map[string]*corev1.Pod{"uid-1": ours, orphanKey: orphan} {
+	for key, want := range map[string]*corev1.Pod{"set": ours, orphanKey: orphan} {
 		got, err := list(t.Context(), "here", key)
 		if err != nil || len(got) != 1 || got[0] != want {
 			t.Errorf("Pods of %s: %v, %v", key, got, err)
@@ -99,31 +92,18 @@ func TestPodsByIndex(t *testing.T) {
 // TestGone: deletions of terminating Pods are batched; that of a Pod that was not
 // terminating, or had claims, is reported at once.
 func TestGone(t *testing.T) {
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
-	pod := func(edits ...func(*corev1.Pod)) *corev1.Pod {
-		p := servingPod(set, "web-a", "web-1")
-		for _, edit := range edits {
-			edit(p)
-		}
-		return p
-	}
-	ends := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }
-	claims := func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-web-a"},
-		}}}
-	}
+	ends := func(p *corev1.Pod) { p.DeletionTimestamp = deletedNow() }
 	for name, test := range map[string]struct {
 		pod  *corev1.Pod
 		want time.Duration
 	}{
-		"on its way out":              {pod(ends), goneDelay},
-		"on its way out, with claims": {pod(ends, claims), 0},
-		"all of a sudden":             {pod(), 0},
+		"on its way out":              {podOf(web(), "web-a", ends), goneDelay},
+		"on its way out, with claims": {podOf(web(), "web-a", ends, mounting("data-web-a")), 0},
+		"all of a sudden":             {podOf(web(), "web-a"), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := New(indexed(t, set), indexed(t), events.NewFakeRecorder(1), Options{})
-			q := &delays{}
+			r, _ := reconcilerOn(server(t, web()))
+			q := &queued{}
 			r.PodEvents().Delete(t.Context(), event.DeleteEvent{Object: test.pod}, q)
 			if !slices.Contains(q.after, test.want) || (test.want > 0 && len(q.after) > 1) {
 				t.Errorf("passes after %v, want one after %s", q.after, test.want)
@@ -132,11 +112,14 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// delays is a queue that records when passes are due.
-type delays struct {
+// queued is a queue that records what is added, and when it is due.
+type queued struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
-	after []time.Duration
+	requests []reconcile.Request
+	after    []time.Duration
 }
 
-func (d *delays) Add(reconcile.Request)                             { d.after = append(d.after, 0) }
-func (d *delays) AddAfter(_ reconcile.Request, delay time.Duration) { d.after = append(d.after, delay) }
+func (q *queued) Add(request reconcile.Request) { q.AddAfter(request, 0) }
+func (q *queued) AddAfter(request reconcile.Request, delay time.Duration) {
+	q.requests, q.after = append(q.requests, request), append(q.after, delay)
+}
