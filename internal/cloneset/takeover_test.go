@@ -109,8 +109,10 @@ func TestTakenOverBeforeThePodIsMade(t *testing.T) {
 					return c.Patch(ctx, object, patch, options...)
 				},
 				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
-					taken = read(t, c, claim).Annotations[annotationTakenOver] != ""
-					return c.Create(ctx, object, options...)
+					live := named(claim)
+					err := c.Get(ctx, client.ObjectKeyFromObject(claim), live)
+					taken = live.Annotations[annotationTakenOver] != ""
+					return errors.Join(err, c.Create(ctx, object, options...))
 				},
 			}))
 			r.NewID = func() string { return "fresh" }

@@ -107,10 +107,10 @@ func notDone(after time.Duration) step { return isDoneThen(after, false) }
 func isDoneThen(after time.Duration, want bool) step {
 	return func(pod *corev1.Pod) error {
 		state, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
-		if got, at := state.Done(pod, t0.Add(after)); err != nil || got != want {
-			return fmt.Errorf("after %v: done is %v, ask again at %v; %v", after, got, at, err)
+		if got, at := state.Done(pod, t0.Add(after)); got != want {
+			return fmt.Errorf("after %v: done is %v, ask again at %v", after, got, at)
 		}
-		return nil
+		return err
 	}
 }
 
@@ -118,10 +118,10 @@ func isDoneThen(after time.Duration, want bool) step {
 func askAgain(after, at time.Duration) step {
 	return func(pod *corev1.Pod) error {
 		state, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
-		if got, again := state.Done(pod, t0.Add(after)); err != nil || got || !again.Equal(t0.Add(at)) {
-			return fmt.Errorf("after %v: done is %v, ask again after %v, want %v; %v", after, got, again.Sub(t0), at, err)
+		if got, again := state.Done(pod, t0.Add(after)); got || !again.Equal(t0.Add(at)) {
+			return fmt.Errorf("after %v: done is %v, ask again after %v, want %v", after, got, again.Sub(t0), at)
 		}
-		return nil
+		return err
 	}
 }
 
