@@ -58,20 +58,6 @@ func hasBase(p *corev1.Pod) {
 	})
 }
 
-// each gives all Pods of a snapshot an option, and edits the first revision.
-func each(o podOption, change func(map[string]any)) option {
-	return func(s *Snapshot) {
-		for _, p := range s.Pods {
-			o(p)
-		}
-		first := rev(1, change)
-		s.Current, s.Revisions["r1"] = first, first
-	}
-}
-
-func withSized(s *Snapshot)  { each(hasCPU("100m"), withCPU("100m"))(s) }
-func withRanked(s *Snapshot) { each(hasBase, withBase(1))(s) }
-
 // sizedSet is one Pod of r1 with cpu 100m in a set that rolls out r2 with 200m.
 func sizedSet(p *corev1.Pod, options ...option) *Snapshot {
 	first := rev(1, withCPU("100m"))

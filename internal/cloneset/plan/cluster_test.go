@@ -4,7 +4,6 @@ package plan
 
 import (
 	"fmt"
-	"math/rand"
 	"slices"
 	"strings"
 	"testing"
@@ -125,13 +124,6 @@ func (w *cluster) kubelet(p *corev1.Pod) bool {
 	return false
 }
 
-// readinessLater is readiness for a Pod whose containers run.
-func (w *cluster) readinessLater(p *corev1.Pod) {
-	if len(p.Status.ContainerStatuses) > 0 {
-		w.readiness(p)
-	}
-}
-
 // readiness is what the kubelet derives from the readiness gates.
 func (w *cluster) readiness(p *corev1.Pod) {
 	ready := corev1.ConditionTrue
@@ -191,26 +183,4 @@ func runToEnd(t testing.TB, s *Snapshot) {
 		}
 	}
 	t.Fatalf("does not come to an end; the last plan: %v", describe(Make(s)))
-}
-
-// turn lets each kubelet and operator act: all of them in name order, or two of three in
-// a random order. It reports whether anything moved or is still to come.
-func (w *cluster) turn(random *rand.Rand) bool {
-	moved := false
-	order := make([]int, len(w.s.Pods))
-	for i := range order {
-		order[i] = i
-	}
-	if random != nil {
-		order = random.Perm(len(w.s.Pods))
-	}
-	for _, i := range order {
-		w.readinessLater(w.s.Pods[i])
-		if random != nil && random.Intn(3) == 0 {
-			moved = true
-			continue
-		}
-		moved = w.step(w.s.Pods[i]) || moved
-	}
-	return moved
 }

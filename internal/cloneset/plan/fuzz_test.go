@@ -133,6 +133,36 @@ func anyPod(d *dice, name string) *corev1.Pod {
 	return p
 }
 
+// check returns what a plan breaks, before it is executed, of what users are promised.
+func check(s *Snapshot, p Plan) error {
+	taken, made := 0, 0
+	for _, a := range p.Actions {
+		made += one(a.Verb == Create)
+		if takesDown(a) {
+			var v podState
+			s.read(&v, newPodInfo(a.Pod))
+			taken += one(v.available && v.active())
+		}
+	}
+	if left := tally(s).Available - taken; taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
+		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
+	}
+	if c := tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
+		return fmt.Errorf("%d Pods, and %d more: %v", c.Replicas, made, describe(p))
+	}
+	return nil
+}
+
+func takesDown(a Action) bool {
+	switch a.Verb {
+	case Delete:
+		return true
+	case Update:
+		return a.Change.Drains()
+	}
+	return a.Reason == ReasonPrepareUpdate || a.Reason == ReasonStartInPlace || a.LeavesService()
+}
+
 // FuzzMake: no snapshot makes the planner panic, act twice on a Pod, bypass a hook,
 // change the snapshot, or decide differently the second time.
 func FuzzMake(f *testing.F) {
