@@ -4,153 +4,212 @@ package cloneset
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// setID distinguishes a set from earlier sets of the same name.
-type setID struct {
-	name types.NamespacedName
-	uid  types.UID
+// invalidError means that no plan can be made for a set until someone fixes it.
+// Conditions and one event report it.
+type invalidError struct {
+	// reason is that of the conditions.
+	reason string
+	// retry means that the cause is not the spec alone.
+	retry bool
+	err   error
 }
 
-func idOf(set *apps.CloneSet) setID { return setID{keyOf(set), set.UID} }
+func (e *invalidError) Error() string { return e.err.Error() }
+func (e *invalidError) Unwrap() error { return e.err }
 
-// refusals remembers which templates the API server refuses, by revision, so that it is
-// asked about each only once.
-type refusals struct {
-	mu    sync.Mutex
-	known map[setID]refusal
+// invalid wraps a spec that admission should have refused: only the user can fix it.
+func invalid(err error) error { return &invalidError{reason: ReasonSpecInvalid, err: err} }
+
+// unusable wraps a template that no revision can be made of.
+func unusable(err error) error {
+	return &invalidError{reason: ReasonRevisionUnusable, retry: true, err: err}
 }
 
-type refusal struct {
-	revision, message string
-	// until is when to ask the API server again; zero means never.
-	until time.Time
-}
-
-// refusedFor is how long a refusal stands before the API server is asked again: a policy
-// may have changed.
-const refusedFor = 30 * time.Second
-
-// unknownFor is how long to wait before retrying an API server that gave no answer.
-const unknownFor = 5 * time.Second
-
-func newRefusals() *refusals { return &refusals{known: map[setID]refusal{}} }
-
-func (f *refusals) get(set setID) (refusal, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	found, ok := f.known[set]
-	return found, ok
-}
-
-func (f *refusals) put(set setID, found refusal) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.known[set] = found
-}
-
-// forget drops the refusals of the sets of that name, which is free now.
-func (f *refusals) forget(name types.NamespacedName) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	maps.DeleteFunc(f.known, func(set setID, _ refusal) bool { return set.name == name })
-}
-
-// checkTemplates records in the snapshot which templates the API server refuses.
-func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, snapshot *plan.Snapshot) {
-	pods, claims := r.tryTemplate(ctx, set, snapshot.Update, snapshot.PodInfos), r.tryClaims(ctx, set)
-	snapshot.UpdateRefused, snapshot.RefusedUntil = pods.message, pods.until
-	snapshot.ClaimsRefused, snapshot.ClaimsRefusedUntil = claims.message, claims.until
-}
-
-// tryTemplate asks the API server, in a dry run, whether it would create a Pod of the
-// update revision: a rollout to a template that cannot run must not cost the first Pod.
-// This also refuses fields that the API server does not know.
-func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.PodInfo) refusal {
-	now := r.Clock.Now()
-	last, ok := r.refusals.get(idOf(set))
-	if ok && last.revision == update.Name && (last.until.IsZero() || now.Before(last.until)) {
-		return last
-	}
-	found := refusal{revision: update.Name}
-	if slices.ContainsFunc(pods, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), update.Name) }) {
-		r.refusals.put(idOf(set), found) // such Pods exist, so it accepts them
-		return found
-	}
-	err := r.Strict.Create(ctx, podManifest(set, update, r.NewID(), now), client.DryRunAll)
-	found.message, found.until = refusalOf(err, "Pods of spec.template", now)
-	r.refusals.put(idOf(set), found)
-	return found
-}
-
-// refusalOf derives from the answer whether a template is refused, and until when.
-func refusalOf(err error, what string, now time.Time) (string, time.Time) {
-	switch {
-	case err == nil || apierrors.IsAlreadyExists(err) || quotaExceeded(err):
-	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
-		return fmt.Sprintf("the API server refuses %s: %v", what, err), now.Add(refusedFor)
-	default:
-		// A webhook is down, or the request timed out. Everything else in the set
-		// continues.
-		return fmt.Sprintf("cannot find out whether the API server accepts %s: %v", what, err), now.Add(unknownFor)
-	}
-	return "", time.Time{}
-}
-
-// quotaExceeded reports whether a Pod was refused because of quota, not because of its
-// content: quota is the last thing that the API server checks.
-func quotaExceeded(err error) bool {
-	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
-}
-
-// claimRevision identifies a set of claim templates, so that each is tried once.
-func claimRevision(set *apps.CloneSet) string {
-	var all strings.Builder
-	for i := range set.Spec.VolumeClaimTemplates {
-		all.Write(set.Spec.VolumeClaimTemplates[i].Raw())
-		all.WriteByte('\n')
-	}
-	return all.String()
-}
-
-// tryClaims asks the API server, in a dry run, whether it would create the claims of the
-// templates: a refused claim must not cost a Pod that could then not be replaced.
-func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal {
-	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
-		return refusal{}
-	}
-	now := r.Clock.Now()
-	last, ok := r.claimRefusals.get(idOf(set))
-	present := claimRevision(set)
-	if ok && last.revision == present && (last.until.IsZero() || now.Before(last.until)) {
-		return last
-	}
-	found := refusal{revision: present}
-	for i := range set.Spec.VolumeClaimTemplates {
-		template := &set.Spec.VolumeClaimTemplates[i]
-		manifest, err := claimManifest(set, template, r.NewID())
+// Reconcile makes one pass over a set.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	start := r.Clock.Now()
+	set, err := r.readSet(ctx, req.NamespacedName)
+	if set == nil {
 		if err == nil {
-			err = r.Strict.Create(ctx, manifest, client.DryRunAll)
+			r.forget(req.NamespacedName)
 		}
-		what := "the claim of spec.volumeClaimTemplates " + template.Metadata.Name
-		if found.message, found.until = refusalOf(err, what, now); found.message != "" {
-			break
+		return reconcile.Result{}, err
+	}
+	result, err := r.pass(ctx, set)
+	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
+	if unanswered(err) {
+		r.sets.markStale(req.NamespacedName)
+	}
+	if terminating(err) {
+		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
+	}
+	return result, err
+}
+
+// forget frees what is kept about a set that is gone.
+func (r *Reconciler) forget(set types.NamespacedName) {
+	uid := r.sets.forget(set)
+	r.pods.drop(uid)
+	r.claims.drop(uid)
+	r.deletions.drop(uid)
+	r.metrics.sets.forget(set)
+	r.reported.forget(set)
+	r.rollouts.forget(set)
+	r.podInfos.forget(set)
+	r.refusals.forget(set)
+	r.claimRefusals.forget(set)
+}
+
+// terminating reports whether a write was refused because the namespace is terminating.
+func terminating(err error) bool {
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// pass makes one pass over a set that has been read.
+func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
+	now := r.Clock.Now()
+	snapshot, known, err := r.prepare(ctx, set, now)
+	var bad *invalidError
+	if errors.As(err, &bad) {
+		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	decided := r.Plan(snapshot)
+	outcomes := r.execute(ctx, set, decided.Actions)
+	if anyUnanswered(outcomes) {
+		r.sets.markStale(client.ObjectKeyFromObject(set))
+	}
+	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
+	left := afterwards(snapshot, outcomes)
+	counts, blocked := plan.Review(left)
+	if isIdle(counts, &decided, left) {
+		r.podInfos.forget(keyOf(set)) // they would retain Pod versions that the cache no longer holds
+	} else {
+		r.podInfos.put(keyOf(set), left.PodInfos)
+	}
+	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
+	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
+	var written error
+	if !canWait(&set.Status, &next, outcomes) {
+		written = r.writeStatus(ctx, set, next)
+	}
+	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
+	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
+		if !at.IsZero() {
+			decided.RequeueAt = earlier(decided.RequeueAt, at)
 		}
 	}
-	r.claimRefusals.put(idOf(set), found)
-	return found
+	r.recordEvents(set, &decided, blocked, outcomes, now)
+	r.logPass(ctx, set, &next, blocked, outcomes, now)
+	if written == nil {
+		r.recordProgress(set, &next)
+	}
+	return after(&decided, outcomes, now, errors.Join(revisionsPruned, written, namesPruned))
+}
+
+// isIdle reports whether a pass had nothing to do and nothing is outstanding: no Pod is
+// terminating either.
+func isIdle(counts plan.Counts, decided *plan.Plan, left *plan.Snapshot) bool {
+	return counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
+}
+
+// prepare ensures that a plan can be made, and reads its input. Only the steps before
+// observe write; observe only reads.
+func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
+	spec, err := specOf(set)
+	if err != nil {
+		return nil, nil, invalid(err)
+	}
+	owned, err := r.claimOwnership(ctx, set, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	known, err := r.syncRevisions(ctx, set)
+	if err != nil {
+		return nil, nil, err
+	}
+	snapshot, err := r.observe(ctx, set, spec, known, owned, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.checkTemplates(ctx, set, snapshot)
+	return snapshot, known, nil
+}
+
+// reportInvalid reports what is wrong, and touches nothing.
+func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad *invalidError, now time.Time) error {
+	next := *set.Status.DeepCopy()
+	next.ObservedGeneration = set.Generation
+	found := finding{bad.reason, bad.Error()}
+	if !holdsFinding(&next, apps.ConditionFailedUpdate, found) {
+		r.warn(set, bad.reason, "Validate", "%v", bad)
+	}
+	setCondition(&next, apps.ConditionFailedScale, found, now)
+	setCondition(&next, apps.ConditionFailedUpdate, found, now)
+	err := r.writeStatus(ctx, set, next)
+	if err == nil && bad.retry {
+		err = bad
+	}
+	return err
+}
+
+// after computes when the next pass is due. A failed write, and a failure after the
+// actions (late), is retried with back-off; an action that met a changed Pod is decided
+// again at once.
+func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (reconcile.Result, error) {
+	if late != nil {
+		return reconcile.Result{}, late
+	}
+	var failures []error
+	again := decided.More
+	for _, o := range outcomes {
+		switch {
+		case o.err == nil:
+		case o.conflicted():
+			again = true
+		default:
+			failures = append(failures, o.err)
+		}
+	}
+	at := decided.RequeueAt
+	if len(failures) > 0 {
+		first := failures[0]
+		if !apierrors.IsForbidden(first) && !apierrors.IsInvalid(first) {
+			return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
+		}
+		// A condition and an event report it; only a change of something else fixes it. Whatever
+		// was not refused continues.
+		at = earlier(at, now.Add(refusedFor))
+	}
+	if again && len(failures) == 0 {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+	}
+	if at.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
+}
+
+// earlier returns the earlier of two times; the first may be unset.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
 }

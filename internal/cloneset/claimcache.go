@@ -5,7 +5,6 @@ package cloneset
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -115,14 +114,14 @@ func (r *Reconciler) releasedInstances(
 type instanceDeletions struct {
 	mu sync.Mutex
 	// sets holds the claims of each instance as they were at the decision.
-	sets map[setID]map[string][]*corev1.PersistentVolumeClaim
+	sets map[types.UID]map[string][]*corev1.PersistentVolumeClaim
 }
 
 func newInstanceDeletions() *instanceDeletions {
-	return &instanceDeletions{sets: map[setID]map[string][]*corev1.PersistentVolumeClaim{}}
+	return &instanceDeletions{sets: map[types.UID]map[string][]*corev1.PersistentVolumeClaim{}}
 }
 
-func (d *instanceDeletions) note(set setID, id string, claims []*corev1.PersistentVolumeClaim) {
+func (d *instanceDeletions) note(set types.UID, id string, claims []*corev1.PersistentVolumeClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sets[set] == nil {
@@ -131,7 +130,7 @@ func (d *instanceDeletions) note(set setID, id string, claims []*corev1.Persiste
 	d.sets[set][id] = claims
 }
 
-func (d *instanceDeletions) forget(set setID, id string) {
+func (d *instanceDeletions) forget(set types.UID, id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sets[set], id)
@@ -145,7 +144,7 @@ func (d *instanceDeletions) forget(set setID, id string) {
 func (d *instanceDeletions) of(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	noted := d.sets[idOf(set)]
+	noted := d.sets[set.UID]
 	left := map[string][]*corev1.PersistentVolumeClaim{}
 	for _, claim := range claims {
 		id := plan.InstanceOfClaim(set.Name, claim)
@@ -164,10 +163,10 @@ func (d *instanceDeletions) of(set *apps.CloneSet, pods []*corev1.Pod, claims []
 		left[id] = noted[id]
 	}
 	if len(left) == 0 {
-		delete(d.sets, idOf(set))
+		delete(d.sets, set.UID)
 		return nil
 	}
-	d.sets[idOf(set)] = left
+	d.sets[set.UID] = left
 	// A copy: executing the plan writes to the original.
 	shown := make(map[string]bool, len(left))
 	for id := range left {
@@ -176,9 +175,9 @@ func (d *instanceDeletions) of(set *apps.CloneSet, pods []*corev1.Pod, claims []
 	return shown
 }
 
-// drop forgets the sets of that name, which is free now.
-func (d *instanceDeletions) drop(name types.NamespacedName) {
+// drop forgets a set that is gone.
+func (d *instanceDeletions) drop(set types.UID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	maps.DeleteFunc(d.sets, func(set setID, _ map[string][]*corev1.PersistentVolumeClaim) bool { return set.name == name })
+	delete(d.sets, set)
 }

@@ -213,11 +213,11 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 		return r.deletePod(ctx, set, a)
 	}
 	id := plan.InstanceOf(set.Name, a.Pod)
-	r.deletions.note(idOf(set), id, a.Claims)
+	r.deletions.note(set.UID, id, a.Claims)
 	err := r.deletePod(ctx, set, a)
 	if err != nil {
 		if !unanswered(err) {
-			r.deletions.forget(idOf(set), id)
+			r.deletions.forget(set.UID, id)
 		}
 		return err
 	}
@@ -233,13 +233,13 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 		return fmt.Errorf("look up the Pod of instance %s before its claims are deleted: %w", a.Instance, err)
 	}
 	if err == nil && live.DeletionTimestamp == nil {
-		r.deletions.forget(idOf(set), a.Instance)
+		r.deletions.forget(set.UID, a.Instance)
 		if metav1.IsControlledBy(live, set) {
 			r.pods.noteCreated(set, live, r.Clock.Now())
 		}
 		return nil
 	}
-	r.deletions.note(idOf(set), a.Instance, a.Claims)
+	r.deletions.note(set.UID, a.Instance, a.Claims)
 	return r.deleteClaims(ctx, set, a.Instance, a.Claims)
 }
 
@@ -253,7 +253,7 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 		}
 	}
-	r.deletions.forget(idOf(set), id)
+	r.deletions.forget(set.UID, id)
 	return nil
 }
 

@@ -100,14 +100,14 @@ func TestInstanceDeletions(t *testing.T) {
 		"one is new":            {nil, []*corev1.PersistentVolumeClaim{there[0], claimOf(set, "log-web-x", "x")}, false},
 	} {
 		d := newInstanceDeletions()
-		d.note(idOf(set), "x", there)
+		d.note(set.UID, "x", there)
 		if got := d.of(set, c.pods, c.claims)["x"]; got != c.want {
 			t.Errorf("%s: deleted = %v", name, got)
 		}
 		if got := d.of(set, ends, there)["x"]; got != c.want {
 			t.Errorf("%s: remembered = %v", name, got)
 		}
-		if d.forget(idOf(set), "x"); d.of(set, ends, there)["x"] {
+		if d.forget(set.UID, "x"); d.of(set, ends, there)["x"] {
 			t.Errorf("%s: not forgotten", name)
 		}
 	}

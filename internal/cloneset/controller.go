@@ -110,14 +110,16 @@ type Reconciler struct {
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	deletions *instanceDeletions
 	sets      *setOverlay
-	refusals  *refusals
-	// claimRefusals are the refusals of claim templates.
-	claimRefusals *refusals
-	metrics       *metrics
-	reported      *reportedWaits
-	journal       *journal
-	drains        *drains
-	podInfos      *podInfos
+	// refusals and claimRefusals are those of Pod templates and of claim templates.
+	refusals, claimRefusals perSet[refusal]
+	metrics                 *metrics
+	// reported is the wait of each set's last event.
+	reported perSet[string]
+	rollouts perSet[rolloutLog]
+	// podInfos are what the last pass read of each set's Pods, as it left them, so that the
+	// next pass reads only Pods that have changed. An idle set has none.
+	podInfos perSet[[]*plan.PodInfo]
+	drains   *drains
 }
 
 // New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
@@ -130,8 +132,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), deletions: newInstanceDeletions(),
-		sets: newSetOverlay(), refusals: newRefusals(), claimRefusals: newRefusals(),
-		metrics: m, reported: newReportedWaits(), journal: newJournal(), drains: newDrains(), podInfos: newPodInfos(),
+		sets: newSetOverlay(), metrics: m, drains: newDrains(),
 	}
 }
 

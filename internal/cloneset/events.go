@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -52,35 +50,10 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 		// Leave out the reason: a kubelet may alternate between reasons.
 		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
 	}
-	if r.reported.isNew(keyOf(set), wait) {
+	if r.reported.get(keyOf(set)) != wait {
+		r.reported.put(keyOf(set), wait)
 		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(blocked).message)
 	}
-}
-
-// reportedWaits remembers, for each set, the wait of its last event.
-type reportedWaits struct {
-	mu    sync.Mutex
-	waits map[types.NamespacedName]string
-}
-
-func newReportedWaits() *reportedWaits {
-	return &reportedWaits{waits: map[types.NamespacedName]string{}}
-}
-
-// isNew reports whether the wait has not been recorded yet, and notes it.
-func (t *reportedWaits) isNew(set types.NamespacedName, wait string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known := t.waits[set] == wait
-	t.waits[set] = wait
-	return !known
-}
-
-// forget drops a set that is gone.
-func (t *reportedWaits) forget(set types.NamespacedName) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.waits, set)
 }
 
 // longWait is how long a Pod waits before an event reports it. The condition reports it

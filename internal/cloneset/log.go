@@ -7,26 +7,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// journal logs the progress of each set's rollout: its beginning and end, and every wait
-// of a Pod. It remembers what it has logged, so that a pass without changes logs nothing.
-type journal struct {
-	mu   sync.Mutex
-	sets map[types.NamespacedName]*entry
-}
-
-// entry is what was logged about a set.
-type entry struct {
+// rolloutLog is what was logged about a set: the beginning and end of its rollout, and
+// every wait of a Pod. So a pass without changes logs nothing.
+type rolloutLog struct {
 	// revision is that of the last rollout.
 	revision string
 	// begun is when it began; zero if this process did not see that.
@@ -36,29 +28,15 @@ type entry struct {
 	waits map[string]plan.Blocked
 }
 
-func newJournal() *journal { return &journal{sets: map[types.NamespacedName]*entry{}} }
-
-// pass logs what a pass has changed.
-func (j *journal) pass(ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
+// logPass logs what a pass has changed.
+func (r *Reconciler) logPass(ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
 	logger := log.FromContext(ctx)
 	logOutcomes(logger, outcomes)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	e := j.sets[keyOf(set)]
-	if e == nil {
-		e = &entry{waits: map[string]plan.Blocked{}}
-		j.sets[keyOf(set)] = e
-	}
-	e.begin(logger, &set.Status, next, now)
-	e.wait(logger, blocked, now)
-	e.end(logger, next, now)
-}
-
-// forget drops a set that is gone.
-func (j *journal) forget(set types.NamespacedName) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.sets, set)
+	l := r.rollouts.get(keyOf(set))
+	l.begin(logger, &set.Status, next, now)
+	l.wait(logger, blocked, now)
+	l.end(logger, next, now)
+	r.rollouts.put(keyOf(set), l)
 }
 
 // logOutcomes logs each action with its reason, and each failure.
@@ -86,32 +64,32 @@ func logOutcomes(logger logr.Logger, outcomes []outcome) {
 }
 
 // begin logs that a rollout begins or continues, according to the status.
-func (e *entry) begin(logger logr.Logger, was, is *apps.CloneSetStatus, now time.Time) {
+func (l *rolloutLog) begin(logger logr.Logger, was, is *apps.CloneSetStatus, now time.Time) {
 	about := aboutRollout(logger, is)
 	switch {
-	case is.UpdateRevision != was.UpdateRevision && is.UpdateRevision != e.revision:
-		*e = entry{revision: is.UpdateRevision, begun: now, waits: e.waits}
+	case is.UpdateRevision != was.UpdateRevision && is.UpdateRevision != l.revision:
+		*l = rolloutLog{revision: is.UpdateRevision, begun: now, waits: l.waits}
 		about.Info("Rollout begins", "from", was.UpdateRevision)
-	case is.UpdateRevision != e.revision: // this process has not seen it begin
-		*e = entry{revision: is.UpdateRevision, ended: rolledOut(is), waits: e.waits}
-		if !e.ended {
+	case is.UpdateRevision != l.revision: // this process has not seen it begin
+		*l = rolloutLog{revision: is.UpdateRevision, ended: rolledOut(is), waits: l.waits}
+		if !l.ended {
 			about.Info("Rollout continues")
 		}
-	case e.ended && is.UpdatedReplicas < is.ExpectedUpdatedReplicas: // the partition has moved
-		e.begun, e.ended = now, false
+	case l.ended && is.UpdatedReplicas < is.ExpectedUpdatedReplicas: // the partition has moved
+		l.begun, l.ended = now, false
 		about.Info("Rollout continues")
 	}
 }
 
 // end logs that a rollout ends.
-func (e *entry) end(logger logr.Logger, is *apps.CloneSetStatus, now time.Time) {
-	if e.ended || !rolledOut(is) {
+func (l *rolloutLog) end(logger logr.Logger, is *apps.CloneSetStatus, now time.Time) {
+	if l.ended || !rolledOut(is) {
 		return
 	}
-	e.ended = true
+	l.ended = true
 	about := aboutRollout(logger, is)
-	if !e.begun.IsZero() {
-		about = about.WithValues("took", now.Sub(e.begun).Round(time.Millisecond).String())
+	if !l.begun.IsZero() {
+		about = about.WithValues("took", now.Sub(l.begun).Round(time.Millisecond).String())
 	}
 	about.Info("Rollout ends")
 }
@@ -128,16 +106,16 @@ func aboutRollout(logger logr.Logger, is *apps.CloneSetStatus) logr.Logger {
 }
 
 // wait logs each wait of a Pod that begins or ends.
-func (e *entry) wait(logger logr.Logger, blocked []plan.Blocked, now time.Time) {
+func (l *rolloutLog) wait(logger logr.Logger, blocked []plan.Blocked, now time.Time) {
 	waits := make(map[string]plan.Blocked, len(blocked))
 	for _, b := range blocked {
 		waits[b.Pod] = b
-		if was, ok := e.waits[b.Pod]; !ok || !sameWait(&was, &b) {
+		if was, ok := l.waits[b.Pod]; !ok || !sameWait(&was, &b) {
 			logger.Info("Wait begins", waitOf(&b)...)
 		}
 	}
-	for _, pod := range slices.Sorted(maps.Keys(e.waits)) {
-		was, is := e.waits[pod], waits[pod]
+	for _, pod := range slices.Sorted(maps.Keys(l.waits)) {
+		was, is := l.waits[pod], waits[pod]
 		if sameWait(&was, &is) {
 			continue
 		}
@@ -147,7 +125,7 @@ func (e *entry) wait(logger logr.Logger, blocked []plan.Blocked, now time.Time) 
 		}
 		logger.Info("Wait ends", about...)
 	}
-	e.waits = waits
+	l.waits = waits
 }
 
 // sameWait reports whether two waits of a Pod are the same.

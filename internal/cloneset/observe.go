@@ -32,7 +32,7 @@ func ownerOf(object client.Object) []string {
 func (r *Reconciler) observe(
 	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
 ) (*plan.Snapshot, error) {
-	read := plan.ReadPods(own.pods, r.podInfos.of(keyOf(set)))
+	read := plan.ReadPods(own.pods, r.podInfos.get(keyOf(set)))
 	for _, pod := range read {
 		if err := r.findRevision(ctx, set, known, pod.Revision()); err != nil {
 			return nil, err

@@ -65,13 +65,13 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	uid := r.sets.forget(set)
 	r.pods.drop(uid)
 	r.claims.drop(uid)
+	r.deletions.drop(uid)
 	r.metrics.sets.forget(set)
 	r.reported.forget(set)
-	r.journal.forget(set)
+	r.rollouts.forget(set)
 	r.podInfos.forget(set)
 	r.refusals.forget(set)
 	r.claimRefusals.forget(set)
-	r.deletions.drop(set)
 }
 
 // terminating reports whether a write was refused because the namespace is terminating.
@@ -98,7 +98,11 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
 	counts, blocked := plan.Review(left)
-	r.podInfos.keep(keyOf(set), left.PodInfos, isIdle(counts, &decided, left))
+	if isIdle(counts, &decided, left) {
+		r.podInfos.forget(keyOf(set)) // they would retain Pod versions that the cache no longer holds
+	} else {
+		r.podInfos.put(keyOf(set), left.PodInfos)
+	}
 	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
 	var written error
@@ -112,11 +116,17 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		}
 	}
 	r.recordEvents(set, &decided, blocked, outcomes, now)
-	r.journal.pass(ctx, set, &next, blocked, outcomes, now)
+	r.logPass(ctx, set, &next, blocked, outcomes, now)
 	if written == nil {
 		r.recordProgress(set, &next)
 	}
 	return after(&decided, outcomes, now, errors.Join(revisionsPruned, written, namesPruned))
+}
+
+// isIdle reports whether a pass had nothing to do and nothing is outstanding: no Pod is
+// terminating either.
+func isIdle(counts plan.Counts, decided *plan.Plan, left *plan.Snapshot) bool {
+	return counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
 }
 
 // prepare ensures that a plan can be made, and reads its input. Only the steps before

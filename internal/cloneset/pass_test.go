@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -100,15 +100,21 @@ func TestTerminatingNamespace(t *testing.T) {
 func TestForget(t *testing.T) {
 	set := web()
 	r, _ := reconcilerOn(server(t))
-	r.refusals.put(idOf(set), refusal{})
-	r.claimRefusals.put(idOf(set), refusal{})
-	r.deletions.note(idOf(set), "x", nil)
+	r.refusals.put(keyOf(set), refusal{})
+	r.claimRefusals.put(keyOf(set), refusal{})
+	r.reported.put(keyOf(set), "a wait")
+	r.podInfos.put(keyOf(set), nil)
+	r.deletions.note(set.UID, "x", nil)
 	r.sets.markStale(keyOf(set))
 	r.sets.noteUID(set)
 	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
 	r.forget(keyOf(set))
-	if len(r.refusals.known)+len(r.claimRefusals.known)+len(r.deletions.sets)+len(r.sets.sets)+len(r.pods.sets) > 0 {
-		t.Errorf("left: %+v", r)
+	left := len(r.deletions.sets) + len(r.sets.sets) + len(r.pods.sets)
+	for _, values := range []*sync.Map{&r.refusals.values, &r.claimRefusals.values, &r.reported.values, &r.podInfos.values} {
+		values.Range(func(any, any) bool { left++; return true })
+	}
+	if left > 0 {
+		t.Errorf("%d things left: %+v", left, r)
 	}
 }
 
@@ -134,18 +140,29 @@ func TestAfterwards(t *testing.T) {
 	}
 }
 
-// TestPodInfosOfAnIdleSet are forgotten, and so are those of a deleted set.
+// TestPodInfosOfAnIdleSet: what was read of the Pods is kept only while there is something
+// to do.
 func TestPodInfosOfAnIdleSet(t *testing.T) {
-	r, web, shop := newPodInfos(), types.NamespacedName{Name: "web"}, types.NamespacedName{Name: "shop"}
-	read := plan.ReadPods([]*corev1.Pod{inState("")}, nil)
-	r.keep(web, read, false)
-	r.keep(shop, read, false)
-	if len(r.of(web)) != 1 || len(r.of(shop)) != 1 {
-		t.Fatalf("kept %v", r.sets)
-	}
-	r.keep(web, read, true)
-	r.forget(shop)
-	if len(r.sets) > 0 {
-		t.Errorf("left: %v", r.sets)
+	set := web()
+	set.Spec.Replicas = new(int32(1))
+	c := server(t, set)
+	r, _ := reconcilerOn(c)
+	for pass, want := range []int{1, 0} {
+		if pass == 1 {
+			pods, err := r.ListPods(t.Context(), set.Namespace, string(set.UID))
+			if err != nil || len(pods) != 1 {
+				t.Fatalf("Pods %v: %v", pods, err)
+			}
+			pods[0].Labels[apps.LabelLifecycleState] = string(apps.StateNormal)
+			if err := c.Update(t.Context(), pods[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.pass(t.Context(), read(t, c, set)); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(r.podInfos.get(keyOf(set))); got != want {
+			t.Errorf("after pass %d: %d Pods, want %d", pass+1, got, want)
+		}
 	}
 }

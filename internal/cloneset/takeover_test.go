@@ -62,7 +62,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			set := claimed()
 			r, _ := reconcilerOn(server(t, claim))
 			seen := []*corev1.PersistentVolumeClaim{read(t, r.Client, claim)}
-			r.deletions.note(idOf(set), "x", seen)
+			r.deletions.note(set.UID, "x", seen)
 			for _, do := range test.meanwhile {
 				do(t, r)
 			}
