@@ -202,6 +202,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := p.finish(ctx, decided); err != nil {
 		p.errs = append(p.errs, err)
 	}
+	p.logWaits(ctx, decided.Waiting)
 	p.announce(decided)
 	p.pause()
 	if err := errors.Join(p.errs...); err != nil {
@@ -327,8 +328,9 @@ func (p *pass) announce(decided plan.Plan) {
 	}
 }
 
-// answered tells of hooks that a patch has released.
-func (p *pass) reportReleases(patch *plan.PodPatch) {
+// reportReleases reports the hooks that a patch has released.
+func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
+	logPatch(ctx, patch)
 	for _, release := range patch.Released {
 		p.metrics.released(release)
 		if len(release.Forced) > 0 {

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
@@ -61,17 +60,21 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	if changed {
 		decided = p.decide()
 	}
-	p.noteSweeps(ctx, decided.Changes)
+	p.noteSweeps(decided.Changes)
 	changes := withoutJoins(decided.Changes, unprepared)
 	if len(changes) == 0 {
 		return decided, nil
 	}
+	planned := slices.Clone(changes)
 	p.apply(ctx, changes)
-	targets := make([]plan.Target, 0, len(changes))
+	targets, before := make([]plan.Target, 0, len(changes)), make([][]registry.Entry, 0, len(changes))
 	for _, c := range changes {
-		targets = append(targets, c.Target)
+		targets, before = append(targets, c.Target), append(before, p.snapshot.Listings[c.Target].Entries)
 	}
 	p.list(ctx, targets)
+	for i, c := range planned {
+		p.logChanges(ctx, c, before[i])
+	}
 	p.snapshot.Now = p.clock.Now()
 	return p.decide(), nil
 }
@@ -249,7 +252,7 @@ func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
 			p.podFailed(ctx, patch, err)
 			return nil
 		}
-		p.reportReleases(patch)
+		p.reportReleases(ctx, patch)
 	}
 	gone := pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0
 	if patch.Condition == nil || gone {
@@ -383,16 +386,12 @@ func (p *pass) refreshPod(uid types.UID, live *corev1.Pod) bool {
 }
 
 // noteSweeps remembers what sweeps found, for the next one to compare with.
-func (p *pass) noteSweeps(ctx context.Context, changes []plan.Changes) {
+func (p *pass) noteSweeps(changes []plan.Changes) {
 	for _, c := range changes {
 		if c.Swept {
 			p.notes.swept[c.Target] = p.snapshot.Now
 			p.notes.suspects[c.Target] = c.Suspects
 			p.notes.left[c.Target] = len(c.Suspects) - len(c.Orphans)
-		}
-		if n := len(c.Orphans); n > 0 {
-			log.FromContext(ctx).Info("Removing entries whose Pod or Registration is no more",
-				"registry", c.Target.Registry, "service", c.Target.Service, "entries", n)
 		}
 	}
 	left := map[string]int{}
@@ -454,14 +453,13 @@ func (p *pass) countRefused(name string, refused map[string]error, rest error) {
 	}
 }
 
-// registryFailed opens an outage: other passes do not wait for the registry,
-// and the probe looks when it is back.
+// registryFailed begins a back-off: other passes do not wait for the registry, and the probe
+// finds out when it is back.
 func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) {
 	if !isOutage(ctx, err) {
 		return
 	}
-	p.metrics.failed(object.Name, err)
-	back := p.pool.failed(object.Name, err, timeoutOf(object)+probeSlack)
+	back := p.backOff(ctx, object, err)
 	enqueueRegistry(p.probes, object)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -69,6 +69,8 @@ type notes struct {
 	confirmed map[types.UID]bool
 	// next is when the next pass may begin.
 	next time.Time
+	// waits are the open waits in the log.
+	waits map[waitKey]plan.Waiting
 	// plans is what planning remembers.
 	plans *plan.Memory
 	// names are the Registrations that have metrics.

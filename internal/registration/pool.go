@@ -83,7 +83,7 @@ type connVersion struct {
 	secretVersion string
 }
 
-// outage is why passes leave a registry alone that failed.
+// backOff is why passes leave a registry alone that failed.
 type backOff struct {
 	err      error
 	last     time.Time
@@ -182,9 +182,9 @@ func (p *pool) down(name string) (until time.Time, err error) {
 	return time.Time{}, nil
 }
 
-// failed opens an outage, or lengthens it, and returns the back-off. slack is
-// how much longer passes stay away than the next probe.
-func (p *pool) failed(name string, err error, slack time.Duration) time.Duration {
+// failed begins or lengthens a back-off, and returns it. slack is how much longer passes
+// stay away than the next probe.
+func (p *pool) failed(name string, err error, slack time.Duration) (back time.Duration, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
@@ -196,14 +196,16 @@ func (p *pool) failed(name string, err error, slack time.Duration) time.Duration
 	if now.Sub(o.last) > calm+maxBackOff {
 		o.failures = 0
 	}
-	back := min(minBackOff<<min(o.failures, 10), maxBackOff)
+	first = o.until.IsZero()
+	back = min(minBackOff<<min(o.failures, 10), maxBackOff)
 	o.failures++
 	o.err, o.last, o.until = err, now, now.Add(back+slack)
-	return back
+	return back, first
 }
 
-// recovered ends an outage, and says whether there was one. What failed lately keeps its count, so that a
-// registry that fails for one service only is not asked ever faster.
+// recovered ends a back-off, and reports whether there was one. A registry that failed
+// lately keeps its count, so that one that fails for one service only is not called ever
+// faster.
 func (p *pool) recovered(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,7 @@ func TestBackOff(t *testing.T) {
 	p := newPool(nil, nil, clock)
 	broken := errors.New("broken")
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		if have := p.failed("discovery", broken, time.Second); have != want*time.Second {
+		if have, _ := p.failed("discovery", broken, time.Second); have != want*time.Second {
 			t.Errorf("back-off %d is %s, want %ds", i, have, want)
 		}
 	}
@@ -36,11 +36,11 @@ func TestBackOff(t *testing.T) {
 	if _, err := p.down("discovery"); err != nil {
 		t.Errorf("after that it is down with %v", err)
 	}
-	if have := p.failed("discovery", broken, 0); have != maxBackOff {
+	if have, _ := p.failed("discovery", broken, 0); have != maxBackOff {
 		t.Errorf("it failed again at once; the back-off is %s, want %s", have, maxBackOff)
 	}
 	clock.SetTime(epoch.Add(time.Hour))
-	if have := p.failed("discovery", broken, 0); have != minBackOff {
+	if have, _ := p.failed("discovery", broken, 0); have != minBackOff {
 		t.Errorf("it failed again after an hour; the back-off is %s, want %s", have, minBackOff)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -45,6 +46,7 @@ func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registry").
 		WithOptions(controllerOptions(defaultPasses)).
+		WithLogConstructor(logConstructor(mgr, keyRegistry)).
 		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged())).
 		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
 		WatchesRawSource(source.Channel(r.probes, &handler.EnqueueRequestForObject{})).
@@ -103,9 +105,9 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 		if ctx.Err() != nil {
 			return ctrl.Result{}, ctx.Err()
 		}
-		r.metrics.failed(object.Name, err)
-		next = r.pool.failed(object.Name, err, timeoutOf(&object)+probeSlack)
+		next = r.backOff(ctx, &object, err)
 	} else if r.pool.recovered(object.Name) {
+		log.FromContext(ctx).Info("Registry answers again", keyRegistry, object.Name)
 		enqueueRegistry(r.back, &object)
 	}
 	err = r.writeStatus(ctx, &object, err)

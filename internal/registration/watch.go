@@ -34,6 +34,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
 		WithOptions(controllerOptions(r.options.MaxConcurrentPasses)).
+		WithLogConstructor(logConstructor(mgr, keyNamespace)).
 		Watches(&usherv1alpha1.Registration{}, inNamespace(), builder.WithPredicates(specChanged())).
 		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged())).
 		Watches(&corev1.Pod{}, r.ofPods()).

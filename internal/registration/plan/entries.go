@@ -31,6 +31,8 @@ type Changes struct {
 	Suspects map[string]bool
 	// Swept means that orphans were looked for.
 	Swept bool
+	// Reasons are why entries change, by ID, for the log.
+	Reasons map[string]string
 	// unsettled means that an entry is on its way out: no event reports the end of its last
 	// request.
 	unsettled bool
@@ -47,7 +49,7 @@ func (ix *index) changes() []Changes {
 		if err != nil {
 			continue
 		}
-		c := Changes{Target: t, Swept: ix.Sweep[t], Suspects: map[string]bool{}}
+		c := Changes{Target: t, Swept: ix.Sweep[t], Suspects: map[string]bool{}, Reasons: map[string]string{}}
 		claimed := ix.joins(listed, &c)
 		ix.leaves(listed, claimed, &c)
 		if !c.Empty() || c.Swept {
@@ -90,6 +92,10 @@ func (ix *index) claim(r *registration, p *pod, want registry.Entry, have *regis
 		}
 		if p.protected() && ix.mayPut(want, have) {
 			c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: want})
+			c.Reasons[want.ID] = "it is not listed"
+			if have != nil {
+				c.Reasons[want.ID] = "the entry differs"
+			}
 		}
 		return true
 	case unchanged:
@@ -111,6 +117,7 @@ func (c *Changes) holdBack(e registry.Entry) {
 		c.unsettled = c.unsettled || e.Unsettled != ""
 		e.Weight, e.Unsettled = 0, ""
 		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Put, Entry: e})
+		c.Reasons[e.ID] = "it fails over during its update"
 	}
 }
 
@@ -141,9 +148,11 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 		case claimed[e.ID], ix.ofPodAtRest(c.Target, e):
 		case ix.deliberate(c.Target, e):
 			c.Leaves = append(c.Leaves, remove)
+			c.Reasons[e.ID] = ix.whyRemoved(e)
 			c.unsettled = c.unsettled || e.Unsettled != ""
 		case ix.orphaned(e):
 			orphans = append(orphans, remove)
+			c.Reasons[e.ID] = "its Pod or Registration is gone"
 			c.Suspects[e.ID] = true
 		}
 	}
@@ -180,6 +189,22 @@ func (ix *index) deliberate(t Target, e registry.Entry) bool {
 	}
 	r := ix.registrations[at]
 	return r.deleting || slices.Contains(r.former, t) || ix.byUID[types.UID(e.Owner.PodUID)] != nil
+}
+
+// whyRemoved is why a deliberate removal is one.
+func (ix *index) whyRemoved(e registry.Entry) string {
+	p := ix.byUID[types.UID(e.Owner.PodUID)]
+	if p == nil {
+		return "its Pod is gone"
+	}
+	at := slices.IndexFunc(p.selectedBy, func(r *registration) bool { return r.Name == e.Owner.Registration })
+	if at < 0 {
+		return "the Registration does not select the Pod any more"
+	}
+	if serves, why := p.serves(p.selectedBy[at]); !serves {
+		return why
+	}
+	return "the Registration does not use this service any more"
 }
 
 // orphaned reports whether the entry's Pod or Registration is unknown. Pods of other

@@ -213,7 +213,7 @@ func (h *history) list(needs []Target) {
 // of the past is always what is planned from scratch.
 func TestMemoryChangesNoPlan(t *testing.T) {
 	rested, planned := 0, 0
-	for seed := range uint64(300) {
+	for seed := range uint64(150) {
 		h := newHistory(seed)
 		for range 60 {
 			event := one(h, events...)

@@ -49,7 +49,9 @@ type simulation struct {
 	// runs are what the kubelets run of the Pods.
 	runs   map[types.UID]*model.Run
 	stores map[string]*memory.Registry
-	trace  []string
+	// lines are what the operator has logged at the default level.
+	lines []string
+	trace []string
 
 	operator *registration.Reconciler
 	process  *process
@@ -153,7 +155,10 @@ func (s *simulation) restart() {
 
 // logged is the context of the operator's calls. Its logs must reveal no secret.
 func (s *simulation) logged() context.Context {
-	return log.IntoContext(s.Context(), funcr.New(func(_, line string) { s.hidesSecret("log", line) }, funcr.Options{}))
+	return log.IntoContext(s.Context(), funcr.New(func(_, line string) {
+		s.hidesSecret("log", line)
+		s.lines = append(s.lines, line)
+	}, funcr.Options{}))
 }
 
 // pods are those of the API server, by name.

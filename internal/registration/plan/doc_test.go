@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// TestTheExampleOfThePackage carries out the plans of the package comment's example. Lines
+// of plans are indented there by twelve spaces.
+func TestTheExampleOfThePackage(t *testing.T) {
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, have []string
+	_, example, _ := strings.Cut(string(text), "An example:")
+	for line := range strings.Lines(example) {
+		if step, ok := strings.CutPrefix(line, "//\t            "); ok {
+			want = append(want, strings.TrimSpace(step))
+		}
+	}
+	f := newFixture()
+	added := f.add("new", appsv1alpha1.StateNormal).label(keyCreated, "true")
+	old := f.add("old", appsv1alpha1.StatePreparingUpdate).registered("discovery")
+	next := func() Plan {
+		p := Make(f.Snapshot)
+		have = append(have, render(p)...)
+		return p
+	}
+	next()
+	added.finalizers(usherv1alpha1.Finalizer).named("nginx")
+	next()
+	f.Listings[target("discovery")] = Listing{Entries: []registry.Entry{}}
+	added.in("discovery")
+	p := next()
+	old.condition(usherv1alpha1.ConditionRegistered, "False")
+	record, err := p.Patches[1].Drain.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: record}
+	added.label(keyCreated, "false").condition(usherv1alpha1.ConditionRegistered, "True")
+	f.Now = f.Now.Add(5 * time.Second)
+	next()
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("the package comment differs from the plans (-comment +plans):\n%s", diff)
+	}
+}
