@@ -200,65 +200,73 @@ func resizeCondition(kind corev1.PodConditionType, reason, message string) corev
 	return corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 }
 
-// TestResizeDone determines step by step when the kubelet has resized a container.
+// TestResizeDone determines when the kubelet has resized a container: never before the
+// last revision's resources were written, and whatever a rollback or another revision in
+// between did to the record.
 func TestResizeDone(t *testing.T) {
-	done := func(pod *corev1.Pod) { write(pod); see(pod); report(pod, requests("200m", "64Mi")) }
-	condition := func(kind corev1.PodConditionType) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) {
-			done(pod)
+	const soon = time.Minute
+	to := func(after time.Duration, r corev1.ResourceRequirements) step {
+		return updates(after, &Change{Resources: map[string]corev1.ResourceRequirements{"main": r}})
+	}
+	wanted := requests("200m", "64Mi")
+	limited := requests("200m", "64Mi")
+	limited.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	reportsCPU := func(r corev1.ResourceRequirements) step { return act(func(pod *corev1.Pod) { report(pod, r) }) }
+	main := func(edit func(*corev1.ContainerStatus)) step {
+		return act(func(pod *corev1.Pod) { edit(&pod.Status.ContainerStatuses[0]) })
+	}
+	says := func(kind corev1.PodConditionType) step {
+		return act(func(pod *corev1.Pod) {
 			pod.Status.Conditions = append(pod.Status.Conditions, resizeCondition(kind, "", ""))
-		}
-	}
-	waits := func(reason string) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) {
-			done(pod)
-			pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
-		}
-	}
-	tests := []struct {
-		name  string
-		steps func(*corev1.Pod)
-		want  bool
-	}{
-		{"not written yet", func(pod *corev1.Pod) { see(pod); report(pod, requests("200m", "64Mi")) }, false},
-		{"written", write, false},
-		{"the kubelet has seen it only", func(pod *corev1.Pod) { write(pod); see(pod) }, false},
-		{"done", done, true},
-		{"done, in another form", func(pod *corev1.Pod) { done(pod); report(pod, requests("0.2", "65536Ki")) }, true},
-		{"status of an older spec", func(pod *corev1.Pod) { write(pod); report(pod, requests("200m", "64Mi")) }, false},
-		{"a weight's rounding, and allocated", func(pod *corev1.Pod) {
-			done(pod)
-			pod.Status.ContainerStatuses[0].Resources = new(requests("199m", "64Mi"))
-		}, true},
-		{"a limit is not in force, though the request is allocated", func(pod *corev1.Pod) {
-			done(pod)
-			pod.Annotations = map[string]string{}
-			limited := requests("200m", "64Mi")
-			limited.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
-			begin(pod, &Change{Resources: map[string]corev1.ResourceRequirements{"main": limited}}, "r2", t0)
-			write(pod)
-			see(pod)
-		}, false},
-		{"pending", condition(corev1.PodResizePending), false},
-		{"in progress", condition(corev1.PodResizeInProgress), false},
-		{"stopped for it", waits("ContainerCreating"), false},
-		{"stopped, no reason", waits(""), false},
-		{"crashes by itself", waits("CrashLoopBackOff"), true},
-		{"a kubelet that reports no resources", func(pod *corev1.Pod) { done(pod); pod.Status.ContainerStatuses[0].Resources = nil }, false},
-		{"no status", func(pod *corev1.Pod) { done(pod); pod.Status.ContainerStatuses = nil }, false},
-		{"no node, written", func(pod *corev1.Pod) { pod.Spec.NodeName = ""; write(pod) }, true},
-		{"no node, not written", func(pod *corev1.Pod) { pod.Spec.NodeName = "" }, false},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			pod := sizedPod()
-			begin(pod, toSized, "r2", t0)
-			test.steps(pod)
-			if got, _ := isDone(t, pod, t0.Add(time.Minute)); got != test.want {
-				t.Errorf("Done = %v, want %v", got, test.want)
-			}
 		})
 	}
+	waits := func(reason string) step {
+		return main(func(c *corev1.ContainerStatus) {
+			c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
+		})
+	}
+	noNode := act(func(pod *corev1.Pod) { pod.Spec.NodeName = "" })
+	hasSpec := func(want string) step {
+		return func(pod *corev1.Pod) error {
+			if got := amounts(pod.Spec.Containers[0].Resources); got != want {
+				return fmt.Errorf("the spec has %s", got)
+			}
+			return nil
+		}
+	}
+	small, writes := "requests.cpu=100m requests.memory=64Mi", act(write)
+	cases := map[string][]step{
+		"not written yet":              {sees, reportsCPU(wanted), notDone(soon)},
+		"written":                      {writes, notDone(soon)},
+		"the kubelet has seen it only": {writes, sees, notDone(soon)},
+		"done":                         {writes, sees, reportsCPU(wanted), done(soon)},
+		"done, in another form":        {writes, sees, reportsCPU(requests("0.2", "65536Ki")), done(soon)},
+		"status of an older spec":      {writes, reportsCPU(wanted), notDone(soon)},
+		"a weight's rounding, and allocated": {
+			writes, sees, reportsCPU(wanted), main(func(c *corev1.ContainerStatus) { c.Resources = new(requests("199m", "64Mi")) }), done(soon)},
+		"a limit is not in force, though the request is allocated": {
+			writes, sees, reportsCPU(wanted), act(func(pod *corev1.Pod) { clear(pod.Annotations) }), to(0, limited), writes, sees, notDone(soon)},
+		"pending":                             {writes, sees, reportsCPU(wanted), says(corev1.PodResizePending), notDone(soon)},
+		"in progress":                         {writes, sees, reportsCPU(wanted), says(corev1.PodResizeInProgress), notDone(soon)},
+		"stopped for it":                      {writes, sees, reportsCPU(wanted), waits("ContainerCreating"), notDone(soon)},
+		"stopped, no reason":                  {writes, sees, reportsCPU(wanted), waits(""), notDone(soon)},
+		"crashes by itself":                   {writes, sees, reportsCPU(wanted), waits("CrashLoopBackOff"), done(soon)},
+		"a kubelet that reports no resources": {writes, sees, reportsCPU(wanted), main(func(c *corev1.ContainerStatus) { c.Resources = nil }), notDone(soon)},
+		"no status":                           {writes, sees, noStatus, notDone(soon)},
+		"no node, written":                    {noNode, writes, done(soon)},
+		"no node, not written":                {noNode, notDone(soon)},
+		"rolled back after it was written":    {writes, to(time.Second, requests("100m", "64Mi")), sees, notDone(soon), writes, hasSpec(small), sees, done(soon)},
+		"rolled back before it was written":   {to(time.Second, requests("100m", "64Mi")), hasSpec(small), sees, done(soon)},
+		"another container is updated": {
+			updates(time.Second, &Change{Images: map[string]string{"log": "log:2"}}), sees, reports(running("log", "log:2", 2, t0)), notDone(hour),
+			writes, hasSpec("requests.cpu=200m requests.memory=64Mi"), sees, reportsCPU(wanted), done(hour)},
+		"metadata is updated": {
+			updates(time.Second, &Change{}), sees, notDone(hour), writes, hasSpec("requests.cpu=200m requests.memory=64Mi"), sees, reportsCPU(wanted), done(hour)},
+	}
+	for name, steps := range cases {
+		cases[name] = append([]step{act(func(pod *corev1.Pod) { *pod = *sizedPod() }), to(0, wanted)}, steps...)
+	}
+	play(t, cases)
 }
 
 // TestResizesKeepsWhatOthersAdded: a LimitRange's limit is not removed.
@@ -276,50 +284,6 @@ func TestResizesKeepsWhatOthersAdded(t *testing.T) {
 	pod.Annotations = map[string]string{}
 	if left := Resizes(pod); len(left) != 0 {
 		t.Errorf("without a record: %v", left)
-	}
-}
-
-// TestResizeRollback: a rollback works whether or not the resources were written, and the
-// last revision counts.
-func TestResizeRollback(t *testing.T) {
-	back := &Change{Resources: map[string]corev1.ResourceRequirements{"main": requests("100m", "64Mi")}}
-	for name, written := range map[string]bool{"written": true, "not written": false} {
-		t.Run(name, func(t *testing.T) {
-			pod := sizedPod()
-			begin(pod, toSized, "r2", t0)
-			if written {
-				write(pod)
-			}
-			begin(pod, back, "r1", t0.Add(time.Second))
-			if (len(Resizes(pod)) > 0) != written {
-				t.Errorf("to write: %v", Resizes(pod))
-			}
-			write(pod)
-			if got := amounts(pod.Spec.Containers[0].Resources); got != "requests.cpu=100m requests.memory=64Mi" {
-				t.Errorf("the spec has %s", got)
-			}
-			see(pod)
-			if got, _ := isDone(t, pod, t0.Add(time.Minute)); !got {
-				t.Error("not done although the kubelet has what it had")
-			}
-		})
-	}
-}
-
-// TestResizeIsCarriedOver: a revision that does not change a container keeps what the
-// previous one has not completed there.
-func TestResizeIsCarriedOver(t *testing.T) {
-	for name, change := range map[string]*Change{"another container": {Images: map[string]string{"log": "log:2"}}, "metadata only": {}} {
-		t.Run(name, func(t *testing.T) {
-			pod := sizedPod()
-			begin(pod, toSized, "r2", t0)
-			begin(pod, change, "r3", t0.Add(time.Second))
-			see(pod)
-			setStatus(pod, running("log", "log:2", 2, t0))
-			if got, _ := isDone(t, pod, t0.Add(time.Hour)); got || len(Resizes(pod)) == 0 {
-				t.Errorf("Done = %v, to write: %v", got, Resizes(pod))
-			}
-		})
 	}
 }
 
