@@ -260,6 +260,7 @@ func TestResizeDone(t *testing.T) {
 		"another container is updated": {
 			updates(time.Second, &Change{Images: map[string]string{"log": "log:2"}}), sees, reports(running("log", "log:2", 2, t0)), notDone(hour),
 			writes, hasSpec("requests.cpu=200m requests.memory=64Mi"), sees, reportsCPU(wanted), done(hour)},
+		"metadata is updated after it was written": {writes, updates(time.Second, &Change{}), sees, notDone(hour), reportsCPU(wanted), done(hour)},
 		"metadata is updated": {
 			updates(time.Second, &Change{}), sees, notDone(hour), writes, hasSpec("requests.cpu=200m requests.memory=64Mi"), sees, reportsCPU(wanted), done(hour)},
 	}
