@@ -85,10 +85,10 @@ func (d *drains) forget(pod types.UID) {
 }
 
 func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == apps.ConditionInPlaceUpdateReady {
-			return c.LastTransitionTime, c.Status == corev1.ConditionFalse
-		}
+	i := indexOf(pod, apps.ConditionInPlaceUpdateReady)
+	if i < 0 {
+		return metav1.Time{}, false
 	}
-	return metav1.Time{}, false
+	c := &pod.Status.Conditions[i]
+	return c.LastTransitionTime, c.Status == corev1.ConditionFalse
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -92,9 +91,6 @@ func outOfService(o *outcome) (time.Time, bool) {
 	if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone || o.action.Pod == nil {
 		return time.Time{}, false
 	}
-	i := indexOf(o.action.Pod, apps.ConditionInPlaceUpdateReady)
-	if i < 0 || o.action.Pod.Status.Conditions[i].Status != corev1.ConditionFalse {
-		return time.Time{}, false
-	}
-	return o.action.Pod.Status.Conditions[i].LastTransitionTime.Time, true
+	recorded, out := drainOf(o.action.Pod)
+	return recorded.Time, out
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -68,9 +69,9 @@ func failedTest(err error) bool {
 func basis(pod *corev1.Pod) jsonPatch {
 	var p jsonPatch
 	p.test("/metadata/uid", pod.UID)
-	p.test("/metadata/ownerReferences", ownersOrNull(pod.OwnerReferences))
+	p.test("/metadata/ownerReferences", orNull(pod.OwnerReferences))
 	p.test("/metadata/labels", orNull(pod.Labels))
-	p.test("/metadata/finalizers", listOrNull(pod.Finalizers))
+	p.test("/metadata/finalizers", orNull(pod.Finalizers))
 	p.test("/metadata/deletionTimestamp", nil)
 	if pod.Annotations != nil {
 		p.test(pointer("metadata", "annotations", apps.AnnotationInPlaceUpdateState), valueOrNull(pod.Annotations, apps.AnnotationInPlaceUpdateState))
@@ -78,25 +79,12 @@ func basis(pod *corev1.Pod) jsonPatch {
 	return p
 }
 
-func orNull(m map[string]string) any {
-	if len(m) == 0 {
+// orNull is null for an empty map or list, which the API server leaves out.
+func orNull(value any) any {
+	if reflect.ValueOf(value).Len() == 0 {
 		return nil
 	}
-	return m
-}
-
-func listOrNull(list []string) any {
-	if len(list) == 0 {
-		return nil
-	}
-	return list
-}
-
-func ownersOrNull(owners []metav1.OwnerReference) any {
-	if len(owners) == 0 {
-		return nil
-	}
-	return owners
+	return value
 }
 
 func valueOrNull(m map[string]string, key string) any {
@@ -261,7 +249,8 @@ func (p *jsonPatch) merge(field string, have map[string]string, change map[strin
 	}
 }
 
-// finalizers rewrites the list; the basis has tested the old one.
+// finalizers rewrites the list; the basis has tested the old one. controllerutil changes an
+// object in memory, which says nothing of what a patch may depend on.
 func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
 	next := slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return slices.Contains(a.RemoveFinalizers, f) })
 	for _, f := range a.AddFinalizers {

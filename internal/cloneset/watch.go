@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -143,18 +144,9 @@ func (h *podHandler) enqueue(ctx context.Context, pod client.Object, add func(re
 		h.enqueueAdopters(ctx, pod, add)
 		return
 	}
-	if owner.Kind == apps.KindCloneSet.Kind && groupOf(owner.APIVersion) == apps.GroupVersion.Group {
+	if schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() == apps.KindCloneSet.GroupKind() {
 		add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.GetNamespace(), Name: owner.Name}})
 	}
-}
-
-func groupOf(apiVersion string) string {
-	for i := range apiVersion {
-		if apiVersion[i] == '/' {
-			return apiVersion[:i]
-		}
-	}
-	return ""
 }
 
 // enqueueAdopters adds the sets whose selector an ownerless Pod matches.
