@@ -4,15 +4,12 @@ package registration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -21,13 +18,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
-	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
@@ -176,176 +170,6 @@ func controllerOptions(passes int) controller.Options {
 		MaxConcurrentReconciles: passes, RateLimiter: rateLimiter(), SkipNameValidation: &again,
 		UsePriorityQueue: &priorities,
 	}
-}
-
-// Reconcile makes one pass over a namespace: the name of the request.
-func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	if wait := r.pauseLeft(request.Name); wait > 0 {
-		return ctrl.Result{RequeueAfter: wait}, nil
-	}
-	p, err := r.observe(ctx, request.Name)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	p.snapshot.Now = r.clock.Now()
-	sweep := p.sweepDue(p.snapshot.Now)
-	p.list(ctx, p.needs())
-	// What a listing shows was so when it ended, at the earliest: a wait that is
-	// counted from before it could be cut short.
-	p.snapshot.Now = r.clock.Now()
-	decided, err := p.execute(ctx, p.decide())
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	p.patchPods(ctx, decided.Patches)
-	p.settle(decided)
-	if err := p.finish(ctx, decided); err != nil {
-		p.errs = append(p.errs, err)
-	}
-	p.logWaits(ctx, decided.Waiting)
-	p.announce(decided)
-	p.pause()
-	if err := errors.Join(p.errs...); err != nil {
-		return ctrl.Result{}, err
-	}
-	return p.result(decided.RequeueAt, sweep, p.retry), nil
-}
-
-// ignoreConflict leaves an object that changed under the pass to the next one.
-func ignoreConflict(err error, retry *time.Time, clock clock.PassiveClock) error {
-	if apierrors.IsConflict(err) {
-		*retry = plan.Earlier(*retry, clock.Now().Add(soon))
-		return nil
-	}
-	return err
-}
-
-// result asks for the next pass at the earliest of the times.
-func (p *pass) result(times ...time.Time) ctrl.Result {
-	var next time.Time
-	for _, t := range times {
-		next = plan.Earlier(next, t)
-	}
-	if next.IsZero() {
-		return ctrl.Result{}
-	}
-	return ctrl.Result{RequeueAfter: max(next.Sub(p.clock.Now()), batchDelay)}
-}
-
-// settle forgets targets that were written to and are in order. It forgets none
-// while a Pod has not been told: the next pass has to list them again.
-func (p *pass) settle(decided plan.Plan) {
-	wrong := map[plan.Target]bool{}
-	for _, c := range decided.Changes {
-		wrong[c.Target] = !c.Empty()
-	}
-	if p.unpatched {
-		for target := range p.snapshot.Listings {
-			p.notes.dirty[target] = true
-		}
-		return
-	}
-	for target := range p.notes.dirty {
-		if listing, ok := p.snapshot.Listings[target]; ok && listing.Err == nil && !wrong[target] {
-			delete(p.notes.dirty, target)
-		}
-	}
-}
-
-// finish writes statuses, and lets Registrations go that are done.
-func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
-	// What failed in this pass counts as much as what was known before it.
-	for name, state := range p.snapshot.Registries {
-		_, state.Err = p.pool.down(name)
-		p.snapshot.Registries[name] = state
-	}
-	names := map[string]bool{}
-	var errs []error
-	for _, o := range decided.Outcomes {
-		if p.vanished[o.Registration.Name] {
-			errs = append(errs, ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept), &p.retry, p.clock))
-			continue
-		}
-		names[o.Registration.Name] = true
-		status := plan.Status(o, decided, p.snapshot.Registries, p.snapshot.Now)
-		p.metrics.count(p.snapshot.Namespace, o, decided, status)
-		if err := p.finishOne(ctx, o, status); err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, ignoreConflict(err, &p.retry, p.clock))
-		}
-	}
-	for name := range p.notes.names {
-		if !names[name] {
-			p.metrics.forget(p.snapshot.Namespace, name)
-		}
-	}
-	p.notes.names = names
-	return errors.Join(errs...)
-}
-
-func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
-	r := o.Registration
-	if o.Released {
-		if err := p.dropUsers(ctx, r.Name, nil); err != nil {
-			return err
-		}
-		next := r.DeepCopy()
-		if !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
-			return nil
-		}
-		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
-			return fmt.Errorf("let go of Registration %s: %w", r.Name, err)
-		}
-		return nil
-	}
-	if equality.Semantic.DeepEqual(status, r.Status) {
-		return p.dropUsers(ctx, r.Name, o.Kept)
-	}
-	next := r.DeepCopy()
-	next.Status = status
-	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
-		return fmt.Errorf("write the status of Registration %s: %w", r.Name, err)
-	}
-	p.notes.registrations.wrote(next)
-	return p.dropUsers(ctx, r.Name, o.Kept)
-}
-
-// announce sends the events of a pass whose writes are done.
-func (p *pass) announce(decided plan.Plan) {
-	pods := map[string]*corev1.Pod{}
-	for _, pod := range p.snapshot.Pods {
-		pods[pod.Name] = pod
-	}
-	for _, w := range decided.Waiting {
-		if pod := pods[w.Pod]; w.Overdue && pod != nil {
-			p.announcer.overdue(pod, w)
-		}
-	}
-	for _, f := range decided.Findings {
-		p.announcer.finding(f)
-	}
-	for _, m := range decided.InvalidValues {
-		p.announcer.invalidValue(m)
-	}
-}
-
-// reportReleases reports the hooks that a patch has released.
-func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
-	logPatch(ctx, patch)
-	for _, release := range patch.Released {
-		p.metrics.released(release)
-		if len(release.Forced) > 0 {
-			p.announcer.forced(patch.Pod, release)
-		}
-	}
-}
-
-func (r *Reconciler) notesOf(namespace string) *notes {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.notes[namespace] == nil {
-		r.notes[namespace] = newNotes()
-	}
-	return r.notes[namespace]
 }
 
 // clusterID is the UID of kube-system, which lives as long as the cluster.

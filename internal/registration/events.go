@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -59,25 +60,36 @@ func (a *announcer) warn(about client.Object, reason, action, message string) {
 	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", plan.Shorten(message, maxEventLength))
 }
 
-// forced tells that a hook was released although registries had not confirmed.
-func (a *announcer) forced(pod *corev1.Pod, release plan.Release) {
-	a.warn(pod, eventForced, actionRelease, fmt.Sprintf(
-		"The deadline has gone by and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+
-			"Requests may be lost.", release.Gate, release.Key, strings.Join(release.Forced, ", ")))
+// announce sends the events of a pass whose writes are done.
+func (p *pass) announce(decided plan.Plan) {
+	pods := map[string]*corev1.Pod{}
+	for _, pod := range p.snapshot.Pods {
+		pods[pod.Name] = pod
+	}
+	for _, w := range decided.Waiting {
+		if pod := pods[w.Pod]; w.Overdue && pod != nil {
+			p.announcer.warn(pod, eventOverdue, actionDrain, fmt.Sprintf(
+				"The deadline of Registration %s has passed and onDeadline is Block: %s", w.Registration, w))
+		}
+	}
+	for _, f := range decided.Findings {
+		p.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
+	}
+	for _, v := range decided.InvalidValues {
+		p.announcer.warn(v.Pod, plan.ReasonInstanceInvalid, actionRegister,
+			fmt.Sprintf("Registration %s: %s", v.Registration, v.Message))
+	}
 }
 
-// overdue tells that a Pod has missed a deadline and goes on waiting.
-func (a *announcer) overdue(pod *corev1.Pod, w plan.Waiting) {
-	a.warn(pod, eventOverdue, actionDrain, fmt.Sprintf(
-		"The deadline of Registration %s has gone by and onDeadline is Block: %s", w.Registration, w))
-}
-
-// finding tells a CloneSet of a hook that one side names and the other does not.
-func (a *announcer) finding(f plan.Finding) {
-	a.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
-}
-
-// invalidValue tells of a value of a Pod that cannot be used.
-func (a *announcer) invalidValue(m plan.InvalidValue) {
-	a.warn(m.Pod, plan.ReasonInstanceInvalid, actionRegister, fmt.Sprintf("Registration %s: %s", m.Registration, m.Message))
+// reportReleases reports the hooks that a patch has released.
+func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
+	logPatch(ctx, patch)
+	for _, release := range patch.Released {
+		p.metrics.released(release)
+		if len(release.Forced) > 0 {
+			p.announcer.warn(patch.Pod, eventForced, actionRelease, fmt.Sprintf(
+				"The deadline has passed and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+
+					"Requests may be lost.", release.Gate, release.Key, strings.Join(release.Forced, ", ")))
+		}
+	}
 }

@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
@@ -92,103 +91,6 @@ func withoutJoins(changes []plan.Changes, registrations map[string]bool) []plan.
 		}
 	}
 	return left
-}
-
-// prepare records where entries will be, before any is there: the Registry
-// and the Registration are held, and both say where. It returns
-// the Registrations for which that failed: nothing is registered for them.
-func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map[string]bool, changed bool) {
-	failed = map[string]bool{}
-	for _, o := range outcomes {
-		r := o.Registration
-		if !o.Protected || r.DeletionTimestamp != nil || p.prepared(o) {
-			continue
-		}
-		changed = true
-		err := p.prepareOne(ctx, r, o.Targets)
-		if err == nil {
-			continue
-		}
-		failed[r.Name] = true
-		p.again(soon)
-		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			p.errs = append(p.errs, err)
-		}
-	}
-	return failed, changed
-}
-
-// prepared looks at everything that prepareOne writes: an attempt that failed
-// has left only a part of it behind.
-func (p *pass) prepared(o plan.Outcome) bool {
-	for _, target := range o.Targets {
-		if r := p.objects[target.Registry]; r != nil && (r.DeletionTimestamp == nil && !controllerutil.ContainsFinalizer(r, usherv1alpha1.Finalizer) || !recorded(r, o.Registration, target)) {
-			return false
-		}
-	}
-	return controllerutil.ContainsFinalizer(o.Registration, usherv1alpha1.Finalizer) && sameTargets(o.Targets, o.Registration.Status.Targets)
-}
-
-func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
-	for _, target := range targets {
-		if err := p.holdRegistry(ctx, target.Registry); err != nil {
-			return err
-		}
-		if err := p.recordUser(ctx, r, target); err != nil {
-			return err
-		}
-	}
-	next := r.DeepCopy()
-	if controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
-		if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
-			return fmt.Errorf("hold Registration %s: %w", r.Name, err)
-		}
-		p.replaceRegistration(next)
-		r, next = next, next.DeepCopy()
-	}
-	if sameTargets(targets, next.Status.Targets) {
-		return nil
-	}
-	next.Status.Targets = targets
-	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
-		return fmt.Errorf("record the targets of Registration %s: %w", r.Name, err)
-	}
-	p.replaceRegistration(next)
-	return nil
-}
-
-func lockedPatch(base client.Object) client.Patch {
-	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
-}
-
-func sameTargets(a, b []plan.Target) bool {
-	return slices.Equal(plan.SortedTargets(a), plan.SortedTargets(b))
-}
-
-func (p *pass) replaceRegistration(next *usherv1alpha1.Registration) {
-	p.notes.registrations.wrote(next)
-	for i, r := range p.snapshot.Registrations {
-		if r.UID == next.UID {
-			p.snapshot.Registrations[i] = next
-		}
-	}
-}
-
-// holdRegistry keeps the Registry object until no Registration has entries there.
-func (p *pass) holdRegistry(ctx context.Context, name string) error {
-	r := p.objects[name]
-	if r == nil || r.DeletionTimestamp != nil {
-		return nil
-	}
-	next := r.DeepCopy()
-	if !controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
-		return nil
-	}
-	if err := p.client.Patch(ctx, next, lockedPatch(r)); err != nil {
-		return fmt.Errorf("hold Registry %s: %w", name, err)
-	}
-	p.replaceRegistry(next)
-	return nil
 }
 
 // protect patches Pods before their first entry. One that fails stays
@@ -308,33 +210,28 @@ func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed boo
 	var mu sync.Mutex
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(p.options.Workers)
-	for uid, name := range pods {
+	read := func(name types.NamespacedName, object client.Object, news func(found bool) bool) {
 		group.Go(func() error {
-			var pod corev1.Pod
-			if err := p.reader.Get(groupCtx, name, &pod); client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("read Pod %s before its entry is changed: %w", name.Name, err)
+			err := p.reader.Get(groupCtx, name, object)
+			if client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("read %T %s before its entries are changed: %w", object, name, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			changed = p.refreshPod(uid, &pod) || changed
+			changed = news(err == nil) || changed
 			return nil
 		})
 	}
+	for uid, name := range pods {
+		var pod corev1.Pod
+		read(name, &pod, func(bool) bool { return p.refreshPod(uid, &pod) })
+	}
 	for name := range registrations {
-		group.Go(func() error {
-			var r usherv1alpha1.Registration
-			err := p.reader.Get(groupCtx, name, &r)
-			if apierrors.IsNotFound(err) {
-				return nil
+		read(name, &usherv1alpha1.Registration{}, func(found bool) bool {
+			if found {
+				p.snapshot.Known[name.String()] = true
 			}
-			if err != nil {
-				return fmt.Errorf("read Registration %s before its entries are removed: %w", name, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			changed = true
-			p.snapshot.Known[name.String()] = true
-			return nil
+			return found
 		})
 	}
 	err = group.Wait()

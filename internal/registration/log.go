@@ -37,41 +37,27 @@ func logConstructor(mgr ctrl.Manager, key string) func(*ctrl.Request) logr.Logge
 	}
 }
 
-// waitKey identifies a wait while its reason changes.
-type waitKey struct {
-	pod, registration, key, registry string
-	gate                             plan.Gate
-}
-
 // logWaits logs each wait that begins or ends. It remembers the open ones, so that a pass
 // without changes logs nothing.
 func (p *pass) logWaits(ctx context.Context, waits []plan.Waiting) {
-	logger, open := log.FromContext(ctx), map[waitKey]plan.Waiting{}
+	logger, open := log.FromContext(ctx), map[plan.Waiting]time.Time{}
 	for _, w := range waits {
-		key := waitKey{w.Pod, w.Registration, w.Key, w.Registry, w.Gate}
-		before, known := p.notes.waits[key]
+		key := plan.Waiting{Registration: w.Registration, Pod: w.Pod, Gate: w.Gate, Key: w.Key, Registry: w.Registry}
+		since, known := p.notes.waits[key]
 		if !known && w.Reason == plan.ReasonNotAsked {
 			continue // The next pass knows more.
 		}
-		if known {
-			w.Since = before.Since
-		} else {
-			w.Since = cmp.Or(w.Since, p.snapshot.Now)
+		if !known {
+			since = cmp.Or(w.Since, p.snapshot.Now)
 			aboutWait(logger, w).Info("Wait begins", "reason", w.Reason, "message", w.Message)
 		}
-		open[key] = w
+		open[key] = since
 	}
-	ended := slices.DeleteFunc(slices.Collect(maps.Keys(p.notes.waits)), func(key waitKey) bool {
-		_, still := open[key]
-		return still
-	})
-	slices.SortFunc(ended, func(a, b waitKey) int {
-		return cmp.Or(cmp.Compare(a.pod, b.pod), cmp.Compare(a.gate, b.gate), cmp.Compare(a.key, b.key),
-			cmp.Compare(a.registration, b.registration), cmp.Compare(a.registry, b.registry))
-	})
-	for _, key := range ended {
-		w := p.notes.waits[key]
-		aboutWait(logger, w).Info("Wait ends", "waited", max(p.snapshot.Now.Sub(w.Since), 0).Round(time.Second).String())
+	for _, w := range slices.SortedFunc(maps.Keys(p.notes.waits), plan.CompareWaiting) {
+		if _, still := open[w]; !still {
+			waited := max(p.snapshot.Now.Sub(p.notes.waits[w]), 0)
+			aboutWait(logger, w).Info("Wait ends", "waited", waited.Round(time.Second).String())
+		}
 	}
 	p.notes.waits = open
 }
@@ -138,15 +124,8 @@ func logPatch(ctx context.Context, patch *plan.PodPatch) {
 		}
 		released.V(1).Info("Hook released", "reason", "every registry has confirmed")
 	}
-	switch {
-	case patch.Drain != nil:
-		about.V(1).Info("Drain recorded", "gate", patch.Drain.Gate, "began", patch.Drain.Began, "gone", len(patch.Drain.Gone))
-	case patch.DropDrain:
-		about.V(1).Info("Drain record removed")
-	}
-	if len(patch.AddFinalizers)+len(patch.RemoveFinalizers) > 0 {
-		about.V(1).Info("Finalizers changed", "added", patch.AddFinalizers, "removed", patch.RemoveFinalizers)
-	}
+	about.V(1).Info("Pod patched", "drain", patch.Drain, "drainEnds", patch.DropDrain,
+		"finalizersAdded", patch.AddFinalizers, "finalizersRemoved", patch.RemoveFinalizers)
 }
 
 // backOff leaves a registry alone that failed, logs when that begins, and returns for how long.

@@ -23,68 +23,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
 
-// pass is one look after a namespace.
-type pass struct {
-	*Reconciler
-	snapshot plan.Snapshot
-	notes    *notes
-	// objects are the Registry objects by name.
-	objects map[string]*usherv1alpha1.Registry
-	// vanished are Registrations of the snapshot that are no more.
-	vanished map[string]bool
-	// fresh are Pods that the API server itself has shown in this pass.
-	fresh map[types.UID]bool
-	// at finds Pods in the snapshot; nil after one came or went.
-	at map[types.UID]int
-	// errs fail the pass once it is over.
-	errs []error
-	// unpatched says that a Pod could not be told what this pass did, so that its
-	// condition may say that all is in order when it is not.
-	unpatched bool
-	// spent is what listing and planning have taken.
-	spent time.Duration
-	// retry is when to look again because something could not be done, zero if
-	// nothing failed.
-	retry time.Time
-}
-
-// again asks for another pass after d.
-func (p *pass) again(d time.Duration) { p.retry = plan.Earlier(p.retry, p.clock.Now().Add(d)) }
-
-// notes are what a namespace's passes remember. Only one pass of a namespace
-// runs at a time.
-type notes struct {
-	// dirty are targets that were written to and not seen in order since.
-	dirty map[plan.Target]bool
-	// swept is when a target's orphans were last looked for.
-	swept    map[plan.Target]time.Time
-	suspects map[plan.Target]map[string]bool
-	// left is how many orphans the last sweep of a target left there.
-	left map[plan.Target]int
-	// pods, registrations and registries are our own last writes that the cache may not show yet.
-	pods          overlay[*corev1.Pod]
-	registrations overlay[*usherv1alpha1.Registration]
-	registries    overlay[*usherv1alpha1.Registry]
-	// confirmed are Registrations that the API server itself has shown once.
-	confirmed map[types.UID]bool
-	// next is when the next pass may begin.
-	next time.Time
-	// waits are the open waits in the log.
-	waits map[waitKey]plan.Waiting
-	// plans is what planning remembers.
-	plans *plan.Memory
-	// names are the Registrations that have metrics.
-	names map[string]bool
-}
-
-func newNotes() *notes {
-	return &notes{
-		dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
-		left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{}, plans: &plan.Memory{},
-	}
-}
-
 // observe reads the namespace from the caches.
 func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
 	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},

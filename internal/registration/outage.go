@@ -20,6 +20,8 @@ import (
 
 // reachability is what this process knows of when a registry answered.
 type reachability struct {
+	// recalled means that what earlier processes knew is in here.
+	recalled bool
 	// answered is when it last did; zero if nobody knows.
 	answered time.Time
 	outage   plan.Outage
@@ -28,8 +30,8 @@ type reachability struct {
 func (s *reachability) away() bool { return s.outage != (plan.Outage{}) && s.outage.To.IsZero() }
 
 // reachabilityOf is what an earlier process left in the status of a Registry.
-func reachabilityOf(status usherv1alpha1.RegistryStatus) *reachability {
-	s := &reachability{}
+func reachabilityOf(status usherv1alpha1.RegistryStatus) reachability {
+	s := reachability{recalled: true}
 	if o := status.LastOutage; o != nil {
 		s.outage.From, s.answered = o.From.Time, o.From.Time
 		if o.To != nil {
@@ -48,11 +50,8 @@ func (p *pool) noteCall(ctx context.Context, name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	s := p.reachability[name]
-	if s == nil {
-		s = &reachability{}
-		p.reachability[name] = s
-	}
+	s := &p.state(name).reachability
+	s.recalled = true
 	switch {
 	case err == nil:
 		if s.away() {
@@ -71,17 +70,14 @@ func (p *pool) noteCall(ctx context.Context, name string, err error) {
 func (p *pool) outage(name string) plan.Outage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.reachability[name]; s != nil {
-		return s.outage
-	}
-	return plan.Outage{}
+	return p.state(name).outage
 }
 
 // recall makes this process know what earlier ones saw of a registry. It asks the
 // API server, since a cache may not show their last words.
 func (r *Reconciler) recall(ctx context.Context, name string) error {
 	r.pool.mu.Lock()
-	_, known := r.pool.reachability[name]
+	known := r.pool.state(name).recalled
 	r.pool.mu.Unlock()
 	if known {
 		return nil
@@ -96,8 +92,8 @@ func (r *Reconciler) recall(ctx context.Context, name string) error {
 	}
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
-	if r.pool.reachability[name] == nil {
-		r.pool.reachability[name] = reachabilityOf(live.Status)
+	if s := r.pool.state(name); !s.recalled {
+		s.reachability = reachabilityOf(live.Status)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func TestOutagesAreNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(epoch)
 			p := newPool(nil, nil, clock)
-			p.reachability["a"] = reachabilityOf(c.known)
+			p.state("a").reachability = reachabilityOf(c.known)
 			for _, call := range c.calls {
 				clock.SetTime(at(call.at))
 				p.noteCall(t.Context(), "a", call.err)

@@ -59,12 +59,25 @@ type pool struct {
 	connect Connect
 	clock   clock.PassiveClock
 
-	mu           sync.Mutex
-	conns        map[connKey]*conn
-	backOffs     map[string]*backOff
-	reachability map[string]*reachability
-	// limiters are those of Registries with a rate limit, by name.
-	limiters map[string]turns
+	mu    sync.Mutex
+	conns map[connKey]*conn
+	// known is what this process knows of the registries, by name.
+	known map[string]*registryState
+}
+
+// registryState is what this process knows of a registry.
+type registryState struct {
+	reachability
+	backOff
+	turns
+}
+
+// state returns what is known of a registry. The caller holds the lock.
+func (p *pool) state(name string) *registryState {
+	if p.known[name] == nil {
+		p.known[name] = &registryState{}
+	}
+	return p.known[name]
 }
 
 type connKey struct{ name, prefix string }
@@ -93,7 +106,7 @@ type backOff struct {
 
 func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
 	return &pool{reader: reader, connect: connect, clock: clock,
-		conns: map[connKey]*conn{}, backOffs: map[string]*backOff{}, reachability: map[string]*reachability{}, limiters: map[string]turns{}}
+		conns: map[connKey]*conn{}, known: map[string]*registryState{}}
 }
 
 // get returns the connector, made anew if the Registry changed. With fresh the
@@ -157,9 +170,7 @@ func (p *pool) forget(name string) {
 			delete(p.conns, key)
 		}
 	}
-	delete(p.backOffs, name)
-	delete(p.reachability, name)
-	delete(p.limiters, name)
+	delete(p.known, name)
 }
 
 // Close closes all connectors.
@@ -176,8 +187,8 @@ func (p *pool) close() {
 func (p *pool) down(name string) (until time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if o := p.backOffs[name]; o != nil && p.clock.Now().Before(o.until) {
-		return o.until, o.err
+	if s := p.state(name); p.clock.Now().Before(s.until) {
+		return s.until, s.err
 	}
 	return time.Time{}, nil
 }
@@ -188,11 +199,7 @@ func (p *pool) failed(name string, err error, slack time.Duration) (back time.Du
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	o := p.backOffs[name]
-	if o == nil {
-		o = &backOff{}
-		p.backOffs[name] = o
-	}
+	o := &p.state(name).backOff
 	if now.Sub(o.last) > calm+maxBackOff {
 		o.failures = 0
 	}
@@ -209,14 +216,11 @@ func (p *pool) failed(name string, err error, slack time.Duration) (back time.Du
 func (p *pool) recovered(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	o := p.backOffs[name]
-	if o == nil {
-		return false
-	}
+	o := &p.state(name).backOff
 	ended := !o.until.IsZero()
 	o.until = time.Time{}
 	if p.clock.Now().Sub(o.last) > calm {
-		delete(p.backOffs, name)
+		*o = backOff{}
 	}
 	return ended
 }

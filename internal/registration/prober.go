@@ -47,7 +47,7 @@ func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 		Named("registry").
 		WithOptions(controllerOptions(defaultPasses)).
 		WithLogConstructor(logConstructor(mgr, keyRegistry)).
-		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged())).
+		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged)).
 		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
 		WatchesRawSource(source.Channel(r.probes, &handler.EnqueueRequestForObject{})).
 		Complete(reconcile.Func(r.ReconcileRegistry))
@@ -155,7 +155,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, object *usherv1alpha1.Regi
 	if equality.Semantic.DeepEqual(next.Status, object.Status) {
 		return nil
 	}
-	err := r.client.Status().Patch(ctx, next, lockedPatch(object))
+	err := r.client.Status().Patch(ctx, next, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write the status of Registry %s: %w", object.Name, err)
 	}
@@ -190,7 +190,7 @@ func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (
 			strings.Join(users, ", ")))
 		return false, nil
 	}
-	if err := r.client.Patch(ctx, next, lockedPatch(object)); client.IgnoreNotFound(err) != nil {
+	if err := r.client.Patch(ctx, next, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("let go of Registry %s: %w", object.Name, err)
 	}
 	return true, nil

@@ -14,17 +14,18 @@ import (
 
 // turns says how many changes a Registry takes now.
 type turns struct {
-	of usherv1alpha1.RateLimit
-	*rate.Limiter
+	of    usherv1alpha1.RateLimit
+	limit *rate.Limiter
 }
 
-// limiter returns the limiter of a Registry, nil if it has no limit. It is made
-// anew when the limit changes.
+// limiter returns the limiter of a Registry, nil if it has no limit. A changed limit starts
+// over.
 func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	s := p.state(r.Name)
 	if r.Spec.RateLimit == nil {
-		delete(p.limiters, r.Name)
+		s.turns = turns{}
 		return nil
 	}
 	limit := usherv1alpha1.RateLimit{ChangesPerSecond: r.Spec.RateLimit.ChangesPerSecond}
@@ -32,12 +33,10 @@ func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
 	if r.Spec.RateLimit.Burst != nil {
 		burst = *r.Spec.RateLimit.Burst
 	}
-	if have, ok := p.limiters[r.Name]; ok && have.of == limit && have.Burst() == int(burst) {
-		return have.Limiter
+	if s.limit == nil || s.of != limit || s.limit.Burst() != int(burst) {
+		s.turns = turns{of: limit, limit: rate.NewLimiter(rate.Limit(limit.ChangesPerSecond), int(burst))}
 	}
-	made := rate.NewLimiter(rate.Limit(limit.ChangesPerSecond), int(burst))
-	p.limiters[r.Name] = turns{of: limit, Limiter: made}
-	return made
+	return s.limit
 }
 
 // inTurn leaves in a batch what the Registry takes now, and returns the rest by

@@ -35,8 +35,8 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		Named("registration").
 		WithOptions(controllerOptions(r.options.MaxConcurrentPasses)).
 		WithLogConstructor(logConstructor(mgr, keyNamespace)).
-		Watches(&usherv1alpha1.Registration{}, inNamespace(), builder.WithPredicates(specChanged())).
-		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged())).
+		Watches(&usherv1alpha1.Registration{}, inNamespace(), builder.WithPredicates(specChanged)).
+		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged)).
 		Watches(&corev1.Pod{}, r.ofPods()).
 		Watches(&usherv1alpha1.Registry{}, r.ofRegistries(), builder.WithPredicates(reachabilityChanged())).
 		WatchesRawSource(source.Channel(r.back, r.ofRegistries())).
@@ -48,25 +48,26 @@ func gather(q queue, namespace string) {
 	q.AddAfter(ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}, batchDelay)
 }
 
-func inNamespace() handler.EventHandler {
+// each handles every event of an object alike.
+func each(do func(context.Context, client.Object, queue)) handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { gather(q, e.Object.GetNamespace()) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { gather(q, e.ObjectNew.GetNamespace()) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { gather(q, e.Object.GetNamespace()) },
+		CreateFunc:  func(ctx context.Context, e event.CreateEvent, q queue) { do(ctx, e.Object, q) },
+		UpdateFunc:  func(ctx context.Context, e event.UpdateEvent, q queue) { do(ctx, e.ObjectNew, q) },
+		DeleteFunc:  func(ctx context.Context, e event.DeleteEvent, q queue) { do(ctx, e.Object, q) },
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { do(ctx, e.Object, q) },
 	}
 }
 
-// specChanged leaves out status writes, our own among them.
-func specChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-			(e.ObjectOld.GetDeletionTimestamp() == nil) != (e.ObjectNew.GetDeletionTimestamp() == nil)
-	}}
+func inNamespace() handler.EventHandler {
+	return each(func(_ context.Context, object client.Object, q queue) { gather(q, object.GetNamespace()) })
 }
 
-// reachabilityChanged adds to that a registry that came back or went.
+// specChanged ignores status writes, including our own.
+var specChanged = predicate.GenerationChangedPredicate{}
+
+// reachabilityChanged also lets through a registry that came back or went away.
 func reachabilityChanged() predicate.Predicate {
-	return predicate.Or(specChanged(), predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return predicate.Or(specChanged, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return reachable(e.ObjectOld) != reachable(e.ObjectNew)
 	}})
 }
@@ -158,11 +159,11 @@ func recordedAt(registration *usherv1alpha1.Registration, registry string) bool 
 // toNamespaces maps an object to the namespaces of Registrations that it concerns,
 // and to those that more adds.
 func (r *Reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool, more func(client.Object, queue)) handler.EventHandler {
-	enqueue := func(ctx context.Context, object client.Object, q queue) {
+	return each(func(ctx context.Context, object client.Object, q queue) {
 		more(object, q)
 		var list usherv1alpha1.RegistrationList
 		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			log.FromContext(ctx).Error(err, "Cannot list Registrations; they follow at their next repair")
+			log.FromContext(ctx).Error(err, "Cannot list Registrations: their next repair follows")
 			return
 		}
 		for i := range list.Items {
@@ -170,11 +171,5 @@ func (r *Reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, cli
 				gather(q, list.Items[i].Namespace)
 			}
 		}
-	}
-	return handler.Funcs{
-		CreateFunc:  func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
-		UpdateFunc:  func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
-		DeleteFunc:  func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
-		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { enqueue(ctx, e.Object, q) },
-	}
+	})
 }

@@ -337,7 +337,8 @@ func joinMessage(found presence, t Target, p *pod, r *registration) string {
 	return fmt.Sprintf("Registry %s does not list it yet", t.Registry)
 }
 
-func compareWaiting(a, b Waiting) int {
+// CompareWaiting orders waits by Pod, gate, key, Registration and registry.
+func CompareWaiting(a, b Waiting) int {
 	return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(string(a.Gate), string(b.Gate)),
 		strings.Compare(a.Key, b.Key), strings.Compare(a.Registration, b.Registration),
 		strings.Compare(a.Registry, b.Registry))

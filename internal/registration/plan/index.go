@@ -30,6 +30,10 @@ type index struct {
 	pods          []*pod
 	byUID         map[types.UID]*pod
 	listings      map[Target]*listing
+	// outdated are targets of entries that take other values from their Pods than before;
+	// renewed means that the memory does not know which.
+	outdated []Target
+	renewed  bool
 }
 
 // registration is a Registration with its targets and Pods.
@@ -89,8 +93,6 @@ type pod struct {
 	values map[*registration]*values
 	// owner is the UID of its controller.
 	owner types.UID
-	// remembered means that Memory has the digests of its values.
-	remembered bool
 	// settled means that the Pod itself shows that nothing is left to do for it.
 	settled bool
 	// atRest is set if the last plan had nothing to do for it, and counts is what the Pod adds
@@ -144,7 +146,11 @@ func (ix *index) indexPods() {
 			p, changed = ix.byUID[object.UID], true
 		}
 		if p == nil || p.ResourceVersion != object.ResourceVersion {
+			before := p
 			p, changed = ix.newPod(object, cloneSets), true
+			if before != nil {
+				ix.compareValues(before, p)
+			}
 		}
 		p.Pod = object
 		pods[i] = p

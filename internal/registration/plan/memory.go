@@ -23,8 +23,6 @@ import (
 type Memory struct {
 	inputs string
 	index  *index
-	// values are digests of what entries take from Pods.
-	values map[valueKey]string
 }
 
 // inputsOf is everything, apart from Pods and listings, that a Pod at rest depends on. A
@@ -51,7 +49,7 @@ func (m *Memory) recall(s *Snapshot) *index {
 	}
 	inputs := inputsOf(s)
 	if m.index == nil || m.inputs != inputs {
-		m.inputs, m.index = inputs, &index{}
+		m.inputs, m.index = inputs, &index{renewed: m.index != nil}
 	}
 	return m.index
 }

@@ -62,7 +62,7 @@ func Make(snapshot Snapshot) Plan {
 		}
 		p.counts = ix.countsOf(p)
 	}
-	slices.SortStableFunc(plan.Waiting, compareWaiting)
+	slices.SortStableFunc(plan.Waiting, CompareWaiting)
 	for _, r := range ix.registrations {
 		plan.Outcomes = append(plan.Outcomes, ix.outcome(r, &plan))
 	}

@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
@@ -172,56 +171,28 @@ func (ix *index) invalidValues() []InvalidValue {
 	return all
 }
 
-// Outdated returns the targets of entries that take other values from their Pods than the
-// snapshot's memory has. Such a Pod itself says that it is registered, so nothing else would
-// make a pass list them. Memory has no values yet of a Pod that it sees for the first time.
+// Outdated returns the targets of entries that take other values from their Pods than before,
+// as far as the snapshot's memory tells. Such a Pod itself says that it is registered, so
+// nothing else would make a pass list them.
 func Outdated(snapshot Snapshot) []Target {
-	ix, m := newIndex(snapshot), snapshot.Memory
-	if m == nil {
-		return nil
-	}
-	if m.values == nil {
-		m.values = map[valueKey]string{}
-	}
-	var outdated []Target
-	entries := 0
+	ix := newIndex(snapshot)
+	outdated := ix.outdated
 	for _, r := range ix.registrations {
-		if r.static != nil {
-			continue
-		}
-		entries += len(r.pods)
-		for _, p := range r.pods {
-			if p.remembered {
-				continue
-			}
-			key, now := valueKey{r.Name, p.UID}, p.valuesFor(r).digest
-			if before, known := m.values[key]; known && before != now {
-				outdated = append(outdated, r.current...)
-			}
-			m.values[key] = now
+		if ix.renewed && r.static == nil {
+			outdated = append(outdated, r.current...)
 		}
 	}
-	for _, p := range ix.pods {
-		p.remembered = true
-	}
-	if len(m.values) > entries {
-		maps.DeleteFunc(m.values, func(key valueKey, _ string) bool { return !ix.takesValues(key) })
-	}
+	ix.outdated, ix.renewed = nil, false
 	return outdated
 }
 
-// valueKey is one Registration's entry of one Pod.
-type valueKey struct {
-	registration string
-	pod          types.UID
-}
-
-// takesValues reports whether there is such an entry, which takes values from its Pod.
-func (ix *index) takesValues(key valueKey) bool {
-	p := ix.byUID[key.pod]
-	return p != nil && slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
-		return r.Name == key.registration && r.static == nil
-	})
+// compareValues notes the targets of entries that take other values from the Pod now.
+func (ix *index) compareValues(before, now *pod) {
+	for _, r := range now.selectedBy {
+		if v := before.values[r]; v != nil && v.digest != now.valuesFor(r).digest {
+			ix.outdated = append(ix.outdated, r.current...)
+		}
+	}
 }
 
 // valuesFor returns what the Registration's entries take from the Pod.

@@ -12,15 +12,127 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// A Registration whose finalizer somebody takes off vanishes with its entries still
-// listed. So Registries say as well who may have entries, before the first is there;
-// and a Registration that is no more is treated as one that is still being deleted,
-// until nothing of it is listed.
+// Somebody who removes the finalizer of a Registration makes it vanish while its entries are
+// still listed. So Registries, too, record who may have entries, before the first is there; and
+// a Registration that has vanished is treated as one that is being deleted, until nothing of
+// it is listed.
+
+// prepare records where entries will be before the first is there: the Registry and the
+// Registration get Usher's finalizer, and both name the target. Nothing is registered for
+// the Registrations that it returns: for them that failed.
+func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map[string]bool, changed bool) {
+	failed = map[string]bool{}
+	for _, o := range outcomes {
+		r := o.Registration
+		if !o.Protected || r.DeletionTimestamp != nil || p.prepared(o) {
+			continue
+		}
+		changed = true
+		err := p.prepareOne(ctx, r, o.Targets)
+		if err == nil {
+			continue
+		}
+		failed[r.Name] = true
+		p.again(soon)
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			p.errs = append(p.errs, err)
+		}
+	}
+	return failed, changed
+}
+
+// prepared checks everything that prepareOne writes: a failed attempt leaves only a part.
+func (p *pass) prepared(o plan.Outcome) bool {
+	for _, target := range o.Targets {
+		r := p.objects[target.Registry]
+		if r != nil && (r.DeletionTimestamp == nil && !hasFinalizer(r) || !recorded(r, o.Registration, target)) {
+			return false
+		}
+	}
+	return hasFinalizer(o.Registration) && sameTargets(o.Targets, o.Registration.Status.Targets)
+}
+
+func hasFinalizer(o client.Object) bool {
+	return controllerutil.ContainsFinalizer(o, usherv1alpha1.Finalizer)
+}
+
+func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
+	for _, target := range targets {
+		if err := p.holdRegistry(ctx, target.Registry); err != nil {
+			return err
+		}
+		if err := p.recordUser(ctx, r, target); err != nil {
+			return err
+		}
+	}
+	next := r.DeepCopy()
+	if controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
+		if err := p.write(ctx, "add the finalizer to Registration", r, next, false); err != nil {
+			return err
+		}
+		r, next = next, next.DeepCopy()
+	}
+	return p.recordTargets(ctx, r, next, targets)
+}
+
+func (p *pass) recordTargets(ctx context.Context, r, next *usherv1alpha1.Registration, targets []plan.Target) error {
+	if sameTargets(targets, r.Status.Targets) {
+		return nil
+	}
+	next.Status.Targets = targets
+	return p.write(ctx, "record the targets of Registration", r, next, true)
+}
+
+func sameTargets(a, b []plan.Target) bool {
+	return slices.Equal(plan.SortedTargets(a), plan.SortedTargets(b))
+}
+
+// holdRegistry keeps the Registry object until no Registration has entries there.
+func (p *pass) holdRegistry(ctx context.Context, name string) error {
+	r := p.objects[name]
+	if r == nil || r.DeletionTimestamp != nil {
+		return nil
+	}
+	next := r.DeepCopy()
+	if !controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
+		return nil
+	}
+	return p.write(ctx, "add the finalizer to Registry", r, next, false)
+}
+
+// write patches an object or its status, unless somebody else has changed it since, and
+// shows the answer to the rest of the pass and to the next ones.
+func (p *pass) write(ctx context.Context, what string, old, next client.Object, status bool) error {
+	patch, write := client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}), p.client.Patch
+	if status {
+		write = func(ctx context.Context, o client.Object, patch client.Patch, _ ...client.PatchOption) error {
+			return p.client.Status().Patch(ctx, o, patch)
+		}
+	}
+	if err := write(ctx, next, patch); err != nil {
+		return fmt.Errorf("%s %s: %w", what, old.GetName(), err)
+	}
+	switch next := next.(type) {
+	case *usherv1alpha1.Registry:
+		p.notes.registries.wrote(next)
+		p.objects[next.Name] = next
+	case *usherv1alpha1.Registration:
+		p.notes.registrations.wrote(next)
+		for i, r := range p.snapshot.Registrations {
+			if r.UID == next.UID {
+				p.snapshot.Registrations[i] = next
+			}
+		}
+	}
+	return nil
+}
 
 // userOf is what a Registry is to say of a Registration's target.
 func userOf(r *usherv1alpha1.Registration, t plan.Target) usherv1alpha1.RegistryUser {
@@ -74,16 +186,7 @@ func (p *pass) dropUsers(ctx context.Context, name string, kept []plan.Target) e
 func (p *pass) setUsers(ctx context.Context, object *usherv1alpha1.Registry, users []usherv1alpha1.RegistryUser) error {
 	next := object.DeepCopy()
 	next.Status.Users = users
-	if err := p.client.Status().Patch(ctx, next, lockedPatch(object)); err != nil {
-		return fmt.Errorf("record in Registry %s who has entries there: %w", object.Name, err)
-	}
-	p.replaceRegistry(next)
-	return nil
-}
-
-func (p *pass) replaceRegistry(next *usherv1alpha1.Registry) {
-	p.notes.registries.wrote(next)
-	p.objects[next.Name] = next
+	return p.write(ctx, "record who has entries in Registry", object, next, true)
 }
 
 // takeOver adds Registrations to the snapshot that have vanished, and what they left
@@ -143,16 +246,7 @@ func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) 
 		r = live
 	}
 	all := plan.SortedTargets(slices.Concat(r.Status.Targets, known.Status.Targets))
-	if sameTargets(all, r.Status.Targets) {
-		return nil
-	}
-	next := r.DeepCopy()
-	next.Status.Targets = all
-	if err := p.client.Status().Patch(ctx, next, lockedPatch(r)); err != nil {
-		return fmt.Errorf("record in Registration %s what was left by its name: %w", r.Name, err)
-	}
-	p.replaceRegistration(next)
-	return nil
+	return p.recordTargets(ctx, r, r.DeepCopy(), all)
 }
 
 // findRegistration asks the API server: what a cache does not show may be new.

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+)
+
+const (
+	// restFactor is how many times as long as its own work a pass is followed by a
+	// pause: passes over one namespace take a quarter of a processor at most.
+	restFactor = 3
+	// maxPause bounds how long Pods wait for the next pass because the last one was
+	// expensive.
+	maxPause = time.Second
+)
+
+// pass is one look after a namespace.
+type pass struct {
+	*Reconciler
+	snapshot plan.Snapshot
+	notes    *notes
+	// objects are the Registry objects by name.
+	objects map[string]*usherv1alpha1.Registry
+	// vanished are Registrations of the snapshot that are no more.
+	vanished map[string]bool
+	// fresh are Pods that the API server itself has shown in this pass.
+	fresh map[types.UID]bool
+	// at finds Pods in the snapshot; nil after one came or went.
+	at map[types.UID]int
+	// errs fail the pass once it is over.
+	errs []error
+	// unpatched says that a Pod could not be told what this pass did, so that its
+	// condition may say that all is in order when it is not.
+	unpatched bool
+	// spent is what listing and planning have taken.
+	spent time.Duration
+	// retry is when to look again because something could not be done, zero if
+	// nothing failed.
+	retry time.Time
+}
+
+// again asks for another pass after d.
+func (p *pass) again(d time.Duration) { p.retry = plan.Earlier(p.retry, p.clock.Now().Add(d)) }
+
+// notes are what a namespace's passes remember. Only one pass of a namespace
+// runs at a time.
+type notes struct {
+	// dirty are targets that were written to and not seen in order since.
+	dirty map[plan.Target]bool
+	// swept is when a target's orphans were last looked for.
+	swept    map[plan.Target]time.Time
+	suspects map[plan.Target]map[string]bool
+	// left is how many orphans the last sweep of a target left there.
+	left map[plan.Target]int
+	// pods, registrations and registries are our own last writes that the cache may not show yet.
+	pods          overlay[*corev1.Pod]
+	registrations overlay[*usherv1alpha1.Registration]
+	registries    overlay[*usherv1alpha1.Registry]
+	// confirmed are Registrations that the API server itself has shown once.
+	confirmed map[types.UID]bool
+	// next is when the next pass may begin.
+	next time.Time
+	// waits are the open waits in the log, and since when.
+	waits map[plan.Waiting]time.Time
+	// plans is what planning remembers.
+	plans *plan.Memory
+	// names are the Registrations that have metrics.
+	names map[string]bool
+}
+
+func newNotes() *notes {
+	return &notes{
+		dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
+		left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
+		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{}, plans: &plan.Memory{},
+	}
+}
+
+func (r *Reconciler) notesOf(namespace string) *notes {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.notes[namespace] == nil {
+		r.notes[namespace] = newNotes()
+	}
+	return r.notes[namespace]
+}
+
+// Reconcile makes one pass over a namespace: the name of the request.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	if wait := r.pauseLeft(request.Name); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	p, err := r.observe(ctx, request.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	p.snapshot.Now = r.clock.Now()
+	sweep := p.sweepDue(p.snapshot.Now)
+	p.list(ctx, p.needs())
+	// What a listing shows was so when it ended, at the earliest: a wait that is
+	// counted from before it could be cut short.
+	p.snapshot.Now = r.clock.Now()
+	decided, err := p.execute(ctx, p.decide())
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	p.patchPods(ctx, decided.Patches)
+	p.settle(decided)
+	if err := p.finish(ctx, decided); err != nil {
+		p.errs = append(p.errs, err)
+	}
+	p.logWaits(ctx, decided.Waiting)
+	p.announce(decided)
+	p.pause()
+	if err := errors.Join(p.errs...); err != nil {
+		return ctrl.Result{}, err
+	}
+	return p.result(decided.RequeueAt, sweep, p.retry), nil
+}
+
+// result asks for the next pass at the earliest of the times.
+func (p *pass) result(times ...time.Time) ctrl.Result {
+	var next time.Time
+	for _, t := range times {
+		next = plan.Earlier(next, t)
+	}
+	if next.IsZero() {
+		return ctrl.Result{}
+	}
+	return ctrl.Result{RequeueAfter: max(next.Sub(p.clock.Now()), batchDelay)}
+}
+
+// timed adds what a step took to what this pass has spent on its own work: to
+// list and to plan. Waiting for the API server is none.
+func (p *pass) timed(step func()) {
+	began := p.clock.Now()
+	step()
+	p.spent += p.clock.Now().Sub(began)
+}
+
+// pause puts the next pass off. To list and to plan costs as much as the namespace
+// is large, whether one Pod has changed or a thousand: without a pause passes over
+// a large one follow each other without end, and each finds next to nothing to do.
+// So one that took long is followed by a longer pause, in which Pods gather.
+func (p *pass) pause() {
+	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay {
+		p.notes.next = p.clock.Now().Add(rest)
+	}
+}
+
+// pauseLeft is how long the next pass is put off; zero or less if it is not.
+func (r *Reconciler) pauseLeft(namespace string) time.Duration {
+	return r.notesOf(namespace).next.Sub(r.clock.Now())
+}
+
+func (p *pass) decide() (decided plan.Plan) {
+	p.timed(func() { decided = plan.Make(p.snapshot) })
+	return decided
+}
+
+func (p *pass) needs() (targets []plan.Target) {
+	p.timed(func() { targets = plan.Needs(p.snapshot) })
+	return targets
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+)
+
+// settle forgets targets that were written to and are in order. It forgets none while the
+// patch of a Pod has failed: the next pass must list them again.
+func (p *pass) settle(decided plan.Plan) {
+	wrong := map[plan.Target]bool{}
+	for _, c := range decided.Changes {
+		wrong[c.Target] = !c.Empty()
+	}
+	if p.unpatched {
+		for target := range p.snapshot.Listings {
+			p.notes.dirty[target] = true
+		}
+		return
+	}
+	for target := range p.notes.dirty {
+		if listing, ok := p.snapshot.Listings[target]; ok && listing.Err == nil && !wrong[target] {
+			delete(p.notes.dirty, target)
+		}
+	}
+}
+
+// finish writes statuses, and removes the finalizers of Registrations that are done.
+func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
+	// What failed in this pass counts as much as what was known before it.
+	for name, state := range p.snapshot.Registries {
+		_, state.Err = p.pool.down(name)
+		p.snapshot.Registries[name] = state
+	}
+	names := map[string]bool{}
+	var errs []error
+	for _, o := range decided.Outcomes {
+		if p.vanished[o.Registration.Name] {
+			errs = append(errs, p.ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept)))
+			continue
+		}
+		names[o.Registration.Name] = true
+		status := plan.Status(o, decided, p.snapshot.Registries, p.snapshot.Now)
+		p.metrics.count(p.snapshot.Namespace, o, decided, status)
+		errs = append(errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
+	}
+	for name := range p.notes.names {
+		if !names[name] {
+			p.metrics.forget(p.snapshot.Namespace, name)
+		}
+	}
+	p.notes.names = names
+	return errors.Join(errs...)
+}
+
+func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
+	r := o.Registration
+	if o.Released {
+		if err := p.dropUsers(ctx, r.Name, nil); err != nil {
+			return err
+		}
+		next := r.DeepCopy()
+		if !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
+			return nil
+		}
+		return p.write(ctx, "remove the finalizer from Registration", r, next, false)
+	}
+	if !equality.Semantic.DeepEqual(status, r.Status) {
+		next := r.DeepCopy()
+		next.Status = status
+		if err := p.write(ctx, "write the status of Registration", r, next, true); err != nil {
+			return err
+		}
+	}
+	return p.dropUsers(ctx, r.Name, o.Kept)
+}
+
+// ignoreConflict leaves an object that changed during the pass to the next one.
+func (p *pass) ignoreConflict(err error) error {
+	if apierrors.IsConflict(err) {
+		p.again(soon)
+		return nil
+	}
+	return err
+}
