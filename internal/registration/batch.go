@@ -11,14 +11,12 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxBatch bounds the changes of one call to a registry: its time-out is for a
-// call, however many Pods change together, and a registry that has lost all its
-// entries gets thousands of them anew.
+// maxBatch bounds the changes of one call to a registry: the time-out is for a call, however
+// many Pods change together, and a registry that has lost all entries gets thousands again.
 const maxBatch = 500
 
-// applyOne makes the changes of a target, a batch after the other. What it returns
-// holds the refusals of all batches; after one that failed as a whole no other is
-// tried.
+// applyOne makes the changes of a target, batch by batch, until one fails as a whole. It
+// returns the refusals of all of them.
 func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
 	object := p.objects[c.Target.Registry]
 	conn, err := p.pool.get(ctx, object, c.Target.Prefix, false)

@@ -37,15 +37,15 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 const (
-	// batchDelay is how long a namespace's events are gathered before a pass:
-	// one list and one batch serve all Pods that change together.
+	// batchDelay is how long a namespace's events are gathered before a pass, so that one
+	// list and one batch serve all Pods that change together.
 	batchDelay = 50 * time.Millisecond
 	// retryMin and retryMax bound the back-off of a pass that failed.
 	retryMin = 200 * time.Millisecond
 	retryMax = 30 * time.Second
 	// clusterNamespace is the namespace whose UID names the cluster.
 	clusterNamespace = "kube-system"
-	// defaultPasses is how many namespaces are looked after at a time.
+	// defaultPasses is how many namespaces are reconciled at a time.
 	defaultPasses = 4
 )
 
@@ -76,12 +76,12 @@ type Reconciler struct {
 	pool      *pool
 	metrics   *metrics
 	announcer *announcer
-	// probes are Registries that passes want probed; back are those that probes
-	// found to work again.
+	// probes are Registries that passes want probed; back are those that answered a probe
+	// again.
 	probes, back chan event.GenericEvent
 
-	// mu guards what passes share, and a pass's own fields while it has
-	// several calls in flight.
+	// mu guards what passes share, and the fields of a pass that has several calls in
+	// flight.
 	mu      sync.Mutex
 	cluster string
 	notes   map[string]*notes
@@ -160,8 +160,7 @@ func rateLimiter() workqueue.TypedRateLimiter[ctrl.Request] {
 }
 
 func controllerOptions(passes int) controller.Options {
-	// Names of controllers are unique in a process; a manager that is started
-	// again in the same one is no mistake.
+	// Controller names are unique in a process, but tests start several managers in one.
 	again := true
 	// controller-runtime's priority queue can block for ever when it is shut down
 	// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.

@@ -30,7 +30,7 @@ const (
 	maxEventLength = 1000
 )
 
-// announcer sends events, each once in a while.
+// announcer sends events, and repeats none within that time.
 type announcer struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock

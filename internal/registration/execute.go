@@ -27,18 +27,18 @@ const (
 	defaultWorkers = 32
 	// maxCalls bounds the calls to registries that one pass has in flight.
 	maxCalls = 16
-	// soon is when a pass looks again after somebody else changed a Pod under
-	// it, in case the event that tells of it is the one that it has seen.
+	// soon is when the next pass follows one during which somebody changed an object. The
+	// event of that change may already be behind us.
 	soon = time.Second
 	// refusedRetry is when a change that a registry refused is tried again.
 	refusedRetry = 10 * time.Second
 )
 
-// noEntries tells "listed, and empty" from "not listed".
+// noEntries is an empty listing, in contrast to none.
 var noEntries = []registry.Entry{}
 
-// execute carries out the plan up to the registries, and plans anew from what
-// they list then. Patches of Pods are left to the caller.
+// execute carries out the plan up to the registries, and plans again from what they list
+// then. It leaves the patches of Pods to the caller.
 func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error) {
 	unprepared, prepared := p.prepare(ctx, decided.Outcomes)
 	p.protect(ctx, decided.Protect)
@@ -78,8 +78,8 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	return p.decide(), nil
 }
 
-// withoutJoins leaves out what some Registrations would register, and targets
-// where nothing is left to change.
+// withoutJoins drops what some Registrations would register, and targets where nothing is
+// left to change.
 func withoutJoins(changes []plan.Changes, registrations map[string]bool) []plan.Changes {
 	var left []plan.Changes
 	for _, c := range changes {
@@ -93,8 +93,8 @@ func withoutJoins(changes []plan.Changes, registrations map[string]bool) []plan.
 	return left
 }
 
-// protect patches Pods before their first entry. One that fails stays
-// unprotected, so that nothing is registered for it in this pass.
+// protect patches Pods before their first entry. Nothing is registered in this pass for a
+// Pod whose patch fails.
 func (p *pass) protect(ctx context.Context, patches []plan.PodPatch) {
 	for i := range patches {
 		for _, target := range patches[i].Due {
@@ -107,7 +107,7 @@ func (p *pass) protect(ctx context.Context, patches []plan.PodPatch) {
 	}
 }
 
-// find returns where a Pod is in the snapshot.
+// find returns the index of a Pod in the snapshot.
 func (p *pass) find(uid types.UID) (at int, found bool) {
 	if p.at == nil {
 		p.at = make(map[types.UID]int, len(p.snapshot.Pods))
@@ -125,7 +125,7 @@ func (p *pass) replacePod(next *corev1.Pod) {
 	}
 }
 
-// patchPods sends patches and returns the Pods as they are then.
+// patchPods sends patches and returns the patched Pods.
 func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1.Pod {
 	patched := make([]*corev1.Pod, len(patches))
 	var group errgroup.Group
@@ -173,7 +173,7 @@ func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
 	return pod
 }
 
-// send patches a copy and remembers the answer.
+// send patches a copy and keeps the answer.
 func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, error) {
 	next := &corev1.Pod{}
 	next.Namespace, next.Name = old.Namespace, old.Name
@@ -186,8 +186,8 @@ func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, e
 	return next, nil
 }
 
-// podFailed asks for another pass. A Pod that is gone or has changed is
-// nobody's error: the next pass sees it as it is.
+// podFailed asks for another pass. It is no error if the Pod is gone or has changed: the next
+// pass sees it as it is.
 func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,10 +201,9 @@ func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 	}
 }
 
-// confirm asks the API server about Pods that are to be registered although
-// this pass has not written to them, and about orphans. A cache that lags, as
-// one may just after a change of leader, would register Pods that are gone and
-// remove entries of Pods that are new.
+// confirm reads from the API server the Pods that join without having been written to in this
+// pass, and the owners of orphans. From a stale cache, as just after a change of leader, a pass
+// would register Pods that are gone and remove entries of new ones.
 func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed bool, err error) {
 	pods, registrations := p.unconfirmed(changes)
 	var mu sync.Mutex
@@ -241,7 +240,7 @@ func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed boo
 	return changed, err
 }
 
-// unconfirmed returns what changes rest on that only a cache has said.
+// unconfirmed returns what the changes depend on that only a cache has shown.
 func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
 	pods := map[types.UID]types.NamespacedName{}
 	registrations := map[types.NamespacedName]bool{}
@@ -259,8 +258,8 @@ func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.Namespac
 	return pods, registrations
 }
 
-// saw takes a Pod as the API server has it into the snapshot, and says whether
-// that changed anything.
+// refreshPod puts the API server's version of a Pod into the snapshot, and reports whether
+// that changes anything.
 func (p *pass) refreshPod(uid types.UID, live *corev1.Pod) bool {
 	at, found := p.find(uid)
 	p.fresh[uid] = true
@@ -282,7 +281,7 @@ func (p *pass) refreshPod(uid types.UID, live *corev1.Pod) bool {
 	return true
 }
 
-// noteSweeps remembers what sweeps found, for the next one to compare with.
+// noteSweeps keeps what sweeps found, for comparison with the next one.
 func (p *pass) noteSweeps(changes []plan.Changes) {
 	for _, c := range changes {
 		if c.Swept {
@@ -337,8 +336,8 @@ func (p *pass) apply(ctx context.Context, changes []plan.Changes) {
 	}
 }
 
-// countRefused counts what a registry refused. Conflicts are nobody's error, and
-// outages are counted where they are noticed.
+// countRefused counts what a registry refused. Conflicts are no errors, and outages are
+// counted where they are noticed.
 func (p *pass) countRefused(name string, refused map[string]error, rest error) {
 	if errors.Is(rest, registry.ErrPermanent) {
 		p.metrics.failed(name, rest)

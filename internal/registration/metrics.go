@@ -19,9 +19,8 @@ const (
 	errorRefused     = "refused"
 )
 
-// metrics are what the operator tells a Prometheus. Labels have the names of
-// Registrations and Registries, and words that are listed here: none comes from a
-// Pod or an error.
+// metrics are the operator's metrics. The values of labels are names of Registrations and
+// Registries, and words that are listed here: none comes from a Pod or an error.
 type metrics struct {
 	pods     *prometheus.GaugeVec
 	perPlace *prometheus.GaugeVec
@@ -33,8 +32,8 @@ type metrics struct {
 	removed  *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics, or takes over those of an earlier operator
-// of this process.
+// newMetrics registers the metrics, or takes over those of an earlier operator in this
+// process.
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
@@ -81,7 +80,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 	return err
 }
 
-// count tells of one Registration as a pass left it.
+// count sets the metrics of one Registration after a pass.
 func (m *metrics) count(namespace string, o plan.Outcome, p plan.Plan, status usherv1alpha1.RegistrationStatus) {
 	name := o.Registration.Name
 	set := func(state string, value int32) {
@@ -117,7 +116,7 @@ func (m *metrics) count(namespace string, o plan.Outcome, p plan.Plan, status us
 	}
 }
 
-// forget drops what was told of a Registration that is no more.
+// forget drops the metrics of a Registration that is gone.
 func (m *metrics) forget(namespace, registration string) {
 	own := prometheus.Labels{"namespace": namespace, "registration": registration}
 	for _, vec := range []*prometheus.GaugeVec{m.pods, m.perPlace, m.waiting, m.since} {
@@ -125,7 +124,7 @@ func (m *metrics) forget(namespace, registration string) {
 	}
 }
 
-// forgetRegistry drops what was told of a Registry that is no more.
+// forgetRegistry drops the metrics of a Registry that is gone.
 func (m *metrics) forgetRegistry(name string) {
 	own := prometheus.Labels{"registry": name}
 	m.waits.DeletePartialMatch(own)

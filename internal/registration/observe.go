@@ -59,7 +59,7 @@ func (p *pass) readObjects(ctx context.Context) error {
 	var sets appsv1alpha1.CloneSetList
 	var registrations usherv1alpha1.RegistrationList
 	here := client.InNamespace(p.snapshot.Namespace)
-	// Nothing of a snapshot is modified, so the caches' own objects will do.
+	// A snapshot is never modified, so the cache's own objects suffice.
 	if err := p.client.List(ctx, &pods, here, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list Pods: %w", err)
 	}
@@ -122,7 +122,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 	return nil
 }
 
-// allowed says whether the Registry is for this namespace.
+// allowed reports whether the Registry is for this namespace.
 func (p *pass) allowed(ctx context.Context, r *usherv1alpha1.Registry) (bool, error) {
 	if r.Spec.Namespaces == nil {
 		return true, nil
@@ -143,7 +143,7 @@ func (p *pass) allowed(ctx context.Context, r *usherv1alpha1.Registry) (bool, er
 	return selector.Matches(labels.Set(namespace.Labels)), nil
 }
 
-// dueAt sets which targets are to be swept, and returns when the next one is.
+// sweepDue sets which targets are swept now, and returns when the next one is due.
 func (p *pass) sweepDue(now time.Time) time.Time {
 	var next time.Time
 	for _, target := range plan.Targets(p.snapshot) {
@@ -161,8 +161,7 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 	return next
 }
 
-// list fills the snapshot with what the targets have now. Registries that are
-// known to be down are not waited for.
+// list lists targets into the snapshot. It does not call registries that are known to be down.
 func (p *pass) list(ctx context.Context, targets []plan.Target) {
 	listings := make([]plan.Listing, len(targets))
 	var group errgroup.Group
@@ -172,8 +171,8 @@ func (p *pass) list(ctx context.Context, targets []plan.Target) {
 		if object == nil {
 			continue
 		}
-		// What failed a moment ago is not asked again, and what it listed
-		// before does not count any more.
+		// A registry that has just failed is not called again, and its last listing does not
+		// count any more.
 		if _, down := p.pool.down(target.Registry); down != nil {
 			listings[i] = plan.Listing{Err: down}
 			continue

@@ -45,7 +45,7 @@ func reachabilityOf(status usherv1alpha1.RegistryStatus) reachability {
 	return s
 }
 
-// noteCall notes whether a registry answered. One that refuses is there for others.
+// noteCall notes whether a registry answered. One that refuses us answers others.
 func (p *pool) noteCall(ctx context.Context, name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +73,8 @@ func (p *pool) outage(name string) plan.Outage {
 	return p.state(name).outage
 }
 
-// recall makes this process know what earlier ones saw of a registry. It asks the
-// API server, since a cache may not show their last words.
+// recall takes over what earlier processes knew of a registry. It reads from the API server,
+// because a cache may not show their last write.
 func (r *Reconciler) recall(ctx context.Context, name string) error {
 	r.pool.mu.Lock()
 	known := r.pool.state(name).recalled
@@ -98,7 +98,7 @@ func (r *Reconciler) recall(ctx context.Context, name string) error {
 	return nil
 }
 
-// noticeOutages takes what the last calls found out into the snapshot.
+// noticeOutages puts the outages that the last calls found into the snapshot.
 func (p *pass) noticeOutages() {
 	for name, state := range p.snapshot.Registries {
 		state.Outage = p.pool.outage(name)

@@ -134,7 +134,7 @@ func (p *pass) write(ctx context.Context, what string, old, next client.Object, 
 	return nil
 }
 
-// userOf is what a Registry is to say of a Registration's target.
+// userOf is what a Registry records of a Registration's target.
 func userOf(r *usherv1alpha1.Registration, t plan.Target) usherv1alpha1.RegistryUser {
 	return usherv1alpha1.RegistryUser{
 		Namespace: r.Namespace, Registration: r.Name, Selector: *r.Spec.Selector.DeepCopy(), Prefix: t.Prefix, Service: t.Service,
@@ -145,8 +145,8 @@ func targetOf(registry string, u usherv1alpha1.RegistryUser) plan.Target {
 	return plan.Target{Registry: registry, Prefix: u.Prefix, Service: u.Service}
 }
 
-// recorded says whether the Registry knows of the Registration's target, and of its
-// selector as it is now.
+// recorded reports whether the Registry has recorded the Registration's target, with its
+// present selector.
 func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t plan.Target) bool {
 	want := userOf(r, t)
 	return slices.ContainsFunc(object.Status.Users, func(u usherv1alpha1.RegistryUser) bool {
@@ -154,7 +154,7 @@ func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t p
 	})
 }
 
-// recordUser makes the Registry say that the Registration may have entries there.
+// recordUser records in the Registry that the Registration may have entries there.
 func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) error {
 	object := p.objects[t.Registry]
 	if object == nil || recorded(object, r, t) {
@@ -166,7 +166,7 @@ func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t 
 	return p.setUsers(ctx, object, append(users, userOf(r, t)))
 }
 
-// dropUsers makes Registries forget targets that the Registration has left.
+// dropUsers removes the targets that the Registration has left from the Registries.
 func (p *pass) dropUsers(ctx context.Context, name string, kept []plan.Target) error {
 	for _, registry := range slices.Sorted(maps.Keys(p.objects)) {
 		object := p.objects[registry]
@@ -189,8 +189,8 @@ func (p *pass) setUsers(ctx context.Context, object *usherv1alpha1.Registry, use
 	return p.write(ctx, "record who has entries in Registry", object, next, true)
 }
 
-// takeOver adds Registrations to the snapshot that have vanished, and what they left
-// to those that were made anew.
+// takeOver adds vanished Registrations to the snapshot, and what they left to new ones of
+// their name.
 func (p *pass) takeOver(ctx context.Context) error {
 	live := map[string]*usherv1alpha1.Registration{}
 	for _, r := range p.snapshot.Registrations {
@@ -206,7 +206,7 @@ func (p *pass) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// users are the Registrations of the namespace that Registries know, by name.
+// users are the Registrations of the namespace that Registries have recorded, by name.
 func (p *pass) users() map[string]*usherv1alpha1.Registration {
 	now := metav1.NewTime(p.clock.Now())
 	known := map[string]*usherv1alpha1.Registration{}
@@ -228,8 +228,8 @@ func (p *pass) users() map[string]*usherv1alpha1.Registration {
 	return known
 }
 
-// adopt makes somebody answer for what Registries know: the Registration, nil if the
-// cache has none, or what is known of it where there is none.
+// adopt gives what Registries have recorded to the Registration; if there is none, not even
+// at the API server, what is known of it takes its place.
 func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) error {
 	if r == nil {
 		live, err := p.findRegistration(ctx, known.Name)
@@ -249,7 +249,8 @@ func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) 
 	return p.recordTargets(ctx, r, r.DeepCopy(), all)
 }
 
-// findRegistration asks the API server: what a cache does not show may be new.
+// findRegistration reads from the API server: a Registration that the cache does not show may
+// be new.
 func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha1.Registration, error) {
 	var live usherv1alpha1.Registration
 	err := p.reader.Get(ctx, types.NamespacedName{Namespace: p.snapshot.Namespace, Name: name}, &live)
@@ -262,9 +263,9 @@ func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha
 	return &live, nil
 }
 
-// confirmRegistrations asks the API server once about each Registration that
-// registers Pods: a cache may show one yet, just after a change of leader, that is
-// gone with all records of it. It says whether one is.
+// confirmRegistrations reads each Registration that registers Pods once from the API server,
+// and reports whether one is gone: just after a change of leader the cache may still show one
+// whose records are gone, too.
 func (p *pass) confirmRegistrations(ctx context.Context, changes []plan.Changes) (stale bool, err error) {
 	joining := map[string]bool{}
 	for _, c := range changes {
@@ -294,8 +295,7 @@ func (p *pass) confirmRegistrations(ctx context.Context, changes []plan.Changes)
 	return false, nil
 }
 
-// forgetRegistration replaces one of the snapshot that is out of date; live is nil
-// if there is none.
+// forgetRegistration replaces an outdated one in the snapshot; live is nil if there is none.
 func (p *pass) forgetRegistration(r, live *usherv1alpha1.Registration) {
 	p.snapshot.Registrations = slices.DeleteFunc(p.snapshot.Registrations, func(other *usherv1alpha1.Registration) bool {
 		return other.UID == r.UID

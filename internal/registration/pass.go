@@ -16,63 +16,60 @@ import (
 )
 
 const (
-	// restFactor is how many times as long as its own work a pass is followed by a
-	// pause: passes over one namespace take a quarter of a processor at most.
+	// restFactor is how many times longer than its own work the pause after a pass is, so
+	// that passes over one namespace take at most a quarter of a processor.
 	restFactor = 3
-	// maxPause bounds how long Pods wait for the next pass because the last one was
-	// expensive.
+	// maxPause bounds the pause.
 	maxPause = time.Second
 )
 
-// pass is one look after a namespace.
+// pass is one pass over a namespace.
 type pass struct {
 	*Reconciler
 	snapshot plan.Snapshot
 	notes    *notes
 	// objects are the Registry objects by name.
 	objects map[string]*usherv1alpha1.Registry
-	// vanished are Registrations of the snapshot that are no more.
+	// vanished are Registrations of the snapshot that do not exist any more.
 	vanished map[string]bool
-	// fresh are Pods that the API server itself has shown in this pass.
+	// fresh are Pods that this pass has read from the API server, or written.
 	fresh map[types.UID]bool
 	// at finds Pods in the snapshot; nil after one came or went.
 	at map[types.UID]int
 	// errs fail the pass once it is over.
 	errs []error
-	// unpatched says that a Pod could not be told what this pass did, so that its
-	// condition may say that all is in order when it is not.
+	// unpatched means that the patch of a Pod failed, so that its condition may wrongly say
+	// that nothing is left to do.
 	unpatched bool
-	// spent is what listing and planning have taken.
+	// spent is how long listing and planning have taken.
 	spent time.Duration
-	// retry is when to look again because something could not be done, zero if
-	// nothing failed.
+	// retry is when to try again what failed, zero if nothing did.
 	retry time.Time
 }
 
 // again asks for another pass after d.
 func (p *pass) again(d time.Duration) { p.retry = plan.Earlier(p.retry, p.clock.Now().Add(d)) }
 
-// notes are what a namespace's passes remember. Only one pass of a namespace
-// runs at a time.
+// notes are what the passes over a namespace remember. They run one at a time.
 type notes struct {
-	// dirty are targets that were written to and not seen in order since.
+	// dirty are targets that were written to, and not listed as they should be since.
 	dirty map[plan.Target]bool
 	// swept is when a target's orphans were last looked for.
 	swept    map[plan.Target]time.Time
 	suspects map[plan.Target]map[string]bool
 	// left is how many orphans the last sweep of a target left there.
 	left map[plan.Target]int
-	// pods, registrations and registries are our own last writes that the cache may not show yet.
+	// pods, registrations and registries are the answers to our last writes.
 	pods          overlay[*corev1.Pod]
 	registrations overlay[*usherv1alpha1.Registration]
 	registries    overlay[*usherv1alpha1.Registry]
-	// confirmed are Registrations that the API server itself has shown once.
+	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
 	// next is when the next pass may begin.
 	next time.Time
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
-	// plans is what planning remembers.
+	// plans is the memory of the planner.
 	plans *plan.Memory
 	// names are the Registrations that have metrics.
 	names map[string]bool
@@ -107,8 +104,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	p.snapshot.Now = r.clock.Now()
 	sweep := p.sweepDue(p.snapshot.Now)
 	p.list(ctx, p.needs())
-	// What a listing shows was so when it ended, at the earliest: a wait that is
-	// counted from before it could be cut short.
+	// Waits count from the end of the listing: an earlier time would shorten them.
 	p.snapshot.Now = r.clock.Now()
 	decided, err := p.execute(ctx, p.decide())
 	if err != nil {
@@ -140,25 +136,25 @@ func (p *pass) result(times ...time.Time) ctrl.Result {
 	return ctrl.Result{RequeueAfter: max(next.Sub(p.clock.Now()), batchDelay)}
 }
 
-// timed adds what a step took to what this pass has spent on its own work: to
-// list and to plan. Waiting for the API server is none.
+// timed measures a step of the pass's own work: listing and planning, not waiting for the API
+// server.
 func (p *pass) timed(step func()) {
 	began := p.clock.Now()
 	step()
 	p.spent += p.clock.Now().Sub(began)
 }
 
-// pause puts the next pass off. To list and to plan costs as much as the namespace
-// is large, whether one Pod has changed or a thousand: without a pause passes over
-// a large one follow each other without end, and each finds next to nothing to do.
-// So one that took long is followed by a longer pause, in which Pods gather.
+// pause postpones the next pass. To list a large service takes long, whether one Pod has
+// changed or a thousand: without a pause, passes would follow each other, each with next to
+// nothing to do. So a pass that took long is followed by a longer pause, in which changes
+// gather.
 func (p *pass) pause() {
 	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay {
 		p.notes.next = p.clock.Now().Add(rest)
 	}
 }
 
-// pauseLeft is how long the next pass is put off; zero or less if it is not.
+// pauseLeft is how long the next pass is postponed; zero or less if it is not.
 func (r *Reconciler) pauseLeft(namespace string) time.Duration {
 	return r.notesOf(namespace).next.Sub(r.clock.Now())
 }

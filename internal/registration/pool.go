@@ -26,11 +26,11 @@ const (
 	// defaultRepair is how often entries are compared where spec.repairInterval
 	// is absent.
 	defaultRepair = 30 * time.Second
-	// minBackOff and maxBackOff bound how long a registry that failed is left
-	// alone; each failure doubles it.
+	// minBackOff and maxBackOff bound how long a registry that failed is not called; each
+	// failure doubles it.
 	minBackOff = time.Second
 	maxBackOff = 30 * time.Second
-	// calm is how long a registry has to work before its back-off starts over.
+	// calm is how long a registry must work before its back-off starts over.
 	calm = time.Minute
 )
 
@@ -52,8 +52,8 @@ func repairOf(r *usherv1alpha1.Registry) time.Duration {
 	return max(r.Spec.RepairInterval.Duration, time.Second)
 }
 
-// pool keeps one connector for each Registry and prefix, and remembers which
-// registries are down, so that a pass does not wait for them.
+// pool has one connector for each Registry and prefix, and knows which registries are down,
+// so that no pass waits for them.
 type pool struct {
 	reader  client.Reader
 	connect Connect
@@ -96,7 +96,7 @@ type connVersion struct {
 	secretVersion string
 }
 
-// backOff is why passes leave a registry alone that failed.
+// backOff is why, and until when, passes do not call a registry that failed.
 type backOff struct {
 	err      error
 	last     time.Time
@@ -109,8 +109,8 @@ func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *p
 		conns: map[connKey]*conn{}, known: map[string]*registryState{}}
 }
 
-// get returns the connector, made anew if the Registry changed. With fresh the
-// Secret is read again as well.
+// get returns the connector, a new one if the Registry has changed. If fresh, it reads the
+// Secret again, too.
 func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*conn, error) {
 	key := connKey{r.Name, prefix}
 	p.mu.Lock()
@@ -141,7 +141,7 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	p.conns[key] = next
 	p.mu.Unlock()
 	if old != nil {
-		// Calls in flight fail as transient and are tried with the new one.
+		// Calls in flight fail as transient, and are repeated with the new one.
 		_ = old.Close()
 	}
 	return next, nil
@@ -160,7 +160,7 @@ func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*
 	return &secret, nil
 }
 
-// forget closes what belongs to a Registry that is no more.
+// forget closes the connectors of a Registry that is gone.
 func (p *pool) forget(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +173,7 @@ func (p *pool) forget(name string) {
 	delete(p.known, name)
 }
 
-// Close closes all connectors.
+// close closes all connectors.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +183,7 @@ func (p *pool) close() {
 	}
 }
 
-// down returns until when a registry is left alone, and why; nil if it is not.
+// down returns until when and why a registry is not called; nil if it is.
 func (p *pool) down(name string) (until time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,8 +225,8 @@ func (p *pool) recovered(name string) bool {
 	return ended
 }
 
-// isOutage says whether an error is the registry's as a whole, rather than one
-// change's or the pass's own end.
+// isOutage reports whether an error concerns the registry as a whole, and is not the end of
+// the pass itself.
 func isOutage(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled)
 }

@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// probeSlack is how much longer passes leave a registry alone than the next
-	// probe does: the probe, which nobody waits for, finds out first.
+	// probeSlack is how much longer passes leave a registry alone than probes do: no Pod
+	// waits for a probe, so it should be the first to call.
 	probeSlack = time.Second
 	// probeBacklog bounds the Registries on their way between passes and probes.
 	probeBacklog = 64
@@ -53,8 +53,8 @@ func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 		Complete(reconcile.Func(r.ReconcileRegistry))
 }
 
-// enqueueRegistry passes on a Registry without waiting. If too many are on their way, the
-// regular probes and passes have to do.
+// enqueueRegistry sends a Registry on without waiting. If too many are on their way, the
+// regular probes and passes follow.
 func enqueueRegistry(to chan<- event.GenericEvent, object *usherv1alpha1.Registry) {
 	select {
 	case to <- event.GenericEvent{Object: object}:
@@ -62,7 +62,7 @@ func enqueueRegistry(to chan<- event.GenericEvent, object *usherv1alpha1.Registr
 	}
 }
 
-// leavingRegistries are those that are being deleted and may now be free.
+// leavingRegistries are those that are being deleted, and may be without users now.
 func (r *Reconciler) leavingRegistries(ctx context.Context, _ client.Object) []ctrl.Request {
 	var list usherv1alpha1.RegistryList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -77,7 +77,7 @@ func (r *Reconciler) leavingRegistries(ctx context.Context, _ client.Object) []c
 	return requests
 }
 
-// ReconcileRegistry probes one Registry, and writes in its status whether it answers.
+// ReconcileRegistry probes one Registry, and writes into its status whether it answers.
 func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var object usherv1alpha1.Registry
 	if err := r.client.Get(ctx, request.NamespacedName, &object); err != nil {
@@ -97,8 +97,8 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 	if err := r.recall(ctx, object.Name); err != nil {
 		return ctrl.Result{}, err
 	}
-	// The probe comes back after an outage as soon as the back-off is over, and
-	// else when entries are compared.
+	// The next probe follows when the back-off is over, otherwise with the next comparison of
+	// entries.
 	next := repairOf(&object)
 	err := r.ping(ctx, &object)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 	}
 	err = r.writeStatus(ctx, &object, err)
 	if apierrors.IsConflict(err) {
-		// The cache has not seen the last write yet, as after one of a pass.
+		// The cache does not show the last write yet, perhaps one of a pass.
 		return ctrl.Result{RequeueAfter: min(next, soon)}, nil
 	}
 	return ctrl.Result{RequeueAfter: next}, err
@@ -124,7 +124,7 @@ func (r *Reconciler) ping(ctx context.Context, object *usherv1alpha1.Registry) e
 			return fmt.Errorf("spec.namespaces: %w: correct it", err)
 		}
 	}
-	// A probe is of no Registration; Ping does without its namespace.
+	// A probe belongs to no Registration; Ping needs no namespace.
 	_, settings := kinds.Of(object, "")
 	c, err := r.pool.get(ctx, object, settings.Root, true)
 	if err != nil {
@@ -162,7 +162,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, object *usherv1alpha1.Regi
 	return nil
 }
 
-// free lets go of a Registry that is being deleted, unless a Registration has
+// free removes the finalizer of a Registry that is being deleted, unless a Registration has
 // entries there: nobody could remove them afterwards.
 func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (bool, error) {
 	var list usherv1alpha1.RegistrationList
@@ -191,7 +191,7 @@ func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (
 		return false, nil
 	}
 	if err := r.client.Patch(ctx, next, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("let go of Registry %s: %w", object.Name, err)
+		return false, fmt.Errorf("remove the finalizer from Registry %s: %w", object.Name, err)
 	}
 	return true, nil
 }

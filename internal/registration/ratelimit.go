@@ -12,7 +12,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// turns says how many changes a Registry takes now.
+// turns is how many changes a Registry takes now.
 type turns struct {
 	of    usherv1alpha1.RateLimit
 	limit *rate.Limiter
@@ -39,8 +39,8 @@ func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
 	return s.limit
 }
 
-// inTurn leaves in a batch what the Registry takes now, and returns the rest by
-// ID. Nobody waits: the target stays due, and another pass comes in time.
+// inTurn keeps in a batch what the Registry takes now, and returns the rest by ID. Nobody
+// waits: the target stays due, and another pass follows in time.
 func (p *pass) inTurn(c plan.Changes) (now plan.Changes, later map[string]error) {
 	object := p.objects[c.Target.Registry]
 	if object == nil {

@@ -16,16 +16,15 @@ import (
 )
 
 const (
-	// hidden stands in for what a Secret holds.
+	// hidden replaces what a Secret holds.
 	hidden = "<secret>"
-	// minSecret is the length from which a value is hidden, in bytes: a shorter one
-	// is found in any text.
+	// minSecret is the length in bytes from which a value is hidden: shorter ones occur in
+	// any text.
 	minSecret = 3
 )
 
-// scrubbed is a connector whose errors never repeat what its Secret holds, even
-// if the registry's answer does. Connectors hide what they know of themselves;
-// this is for what they did not think of.
+// scrubbed is a connector whose errors never repeat what its Secret holds, even if the
+// registry's answer does. Connectors hide credentials themselves; this covers what they miss.
 type scrubbed struct {
 	registry.Connector
 	secrets *strings.Replacer
@@ -97,7 +96,7 @@ func cleaned(err error, secret map[string][]byte) error {
 	return (&scrubbed{secrets: replacer}).clean(err)
 }
 
-// clean returns an error without secrets that errors.Is finds the same in.
+// clean returns an error without secrets, in which errors.Is finds the same errors.
 func (s *scrubbed) clean(err error) error {
 	if err == nil {
 		return nil
@@ -105,7 +104,7 @@ func (s *scrubbed) clean(err error) error {
 	return clean{text: s.secrets.Replace(err.Error()), marks: err}
 }
 
-// clean is an error with another text. What it stands for is never printed.
+// clean is an error with another text. The original is never printed.
 type clean struct {
 	text  string
 	marks error
@@ -114,5 +113,5 @@ type clean struct {
 // Error returns the text without secrets.
 func (c clean) Error() string { return c.text }
 
-// Is says whether the error that it stands for is the target.
+// Is reports whether the original is the target.
 func (c clean) Is(target error) bool { return errors.Is(c.marks, target) }

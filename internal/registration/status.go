@@ -37,7 +37,7 @@ func (p *pass) settle(decided plan.Plan) {
 
 // finish writes statuses, and removes the finalizers of Registrations that are done.
 func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
-	// What failed in this pass counts as much as what was known before it.
+	// Include what failed in this pass.
 	for name, state := range p.snapshot.Registries {
 		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state

@@ -29,7 +29,7 @@ import (
 
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
-// watchNamespaces maps every event to the namespaces that it may matter to.
+// watchNamespaces maps every event to the namespaces that it may concern.
 func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
@@ -83,7 +83,7 @@ func reachable(object client.Object) metav1.ConditionStatus {
 	return ""
 }
 
-// ofPods passes on changes of Pods that a Registration matches or that we hold.
+// ofPods lets through changes of Pods that a Registration selects or that have our finalizer.
 func (r *Reconciler) ofPods() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueuePod(ctx, q, e.Object) },
@@ -92,7 +92,7 @@ func (r *Reconciler) ofPods() handler.EventHandler {
 			older, isPod := e.ObjectOld.(*corev1.Pod)
 			newer, isPodToo := e.ObjectNew.(*corev1.Pod)
 			if isPod && isPodToo && plan.Matters(older, newer) {
-				// A Pod whose labels changed matters to those it has left as well.
+				// Other labels also concern the Registrations that deselect the Pod.
 				r.enqueuePod(ctx, q, older, newer)
 			}
 		},
@@ -108,7 +108,7 @@ func (r *Reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Obj
 	}
 }
 
-// matched says whether a Registration matches the Pod.
+// matched reports whether a Registration selects the Pod.
 func (r *Reconciler) matched(ctx context.Context, pod client.Object) bool {
 	var list usherv1alpha1.RegistrationList
 	err := r.client.List(ctx, &list, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy)
@@ -124,8 +124,8 @@ func (r *Reconciler) matched(ctx context.Context, pod client.Object) bool {
 	return false
 }
 
-// ofRegistries maps a Registry to the namespaces whose Registrations name it or
-// have entries there, or had when they vanished.
+// ofRegistries maps a Registry to the namespaces of Registrations that name it, have entries
+// there, or had when they vanished.
 func (r *Reconciler) ofRegistries() handler.EventHandler {
 	users := func(registration *usherv1alpha1.Registration, object client.Object) bool {
 		return uses(registration, object.GetName())
@@ -156,8 +156,8 @@ func recordedAt(registration *usherv1alpha1.Registration, registry string) bool 
 	})
 }
 
-// toNamespaces maps an object to the namespaces of Registrations that it concerns,
-// and to those that more adds.
+// toNamespaces maps an object to the namespaces of the Registrations that it concerns, and to
+// those that more adds.
 func (r *Reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool, more func(client.Object, queue)) handler.EventHandler {
 	return each(func(ctx context.Context, object client.Object, q queue) {
 		more(object, q)

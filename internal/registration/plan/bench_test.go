@@ -13,30 +13,15 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// BenchmarkPlan plans for namespaces of many Pods: all settled, as between
-// rollouts, and all draining, as in the middle of the largest one.
-func BenchmarkPlan(b *testing.B) {
-	for _, pods := range []int{1_000, 5_000, 20_000} {
-		settled, draining := crowd(pods), newFixture()
-		for n := range pods {
-			draining.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StatePreparingUpdate).finalizers(ours).
-				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionTrue)
-		}
-		b.Run(fmt.Sprintf("needs of %d settled", pods), func(b *testing.B) {
-			for b.Loop() {
-				Needs(settled.Snapshot)
-			}
-		})
-		b.Run(fmt.Sprintf("%d settled", pods), func(b *testing.B) {
-			for b.Loop() {
-				Make(settled.Snapshot)
-			}
-		})
-		b.Run(fmt.Sprintf("%d draining", pods), func(b *testing.B) {
-			for b.Loop() {
-				Make(draining.Snapshot)
-			}
-		})
+// BenchmarkDraining plans from scratch in the middle of the largest rollout.
+func BenchmarkDraining(b *testing.B) {
+	f := newFixture()
+	for n := range 5_000 {
+		f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StatePreparingUpdate).finalizers(ours).
+			condition(usherv1alpha1.ConditionRegistered, corev1.ConditionTrue)
+	}
+	for b.Loop() {
+		Make(f.Snapshot)
 	}
 }
 

@@ -4,7 +4,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,103 +22,62 @@ func orphan(n int) registry.Entry {
 		Owner: registry.Owner{Cluster: here, Namespace: namespace, Registration: "nginx", Pod: name, PodUID: "uid-" + name}}
 }
 
-// sweeping is a fixture with registered Pods and orphans, in a sweep.
-func sweeping(pods, orphans int) *fixture {
-	f := newFixture()
-	f.Sweep[target("discovery")] = true
-	for n := range pods {
-		f.add(fmt.Sprintf("nginx-%d", n), appsv1alpha1.StateNormal).registered("discovery")
-	}
-	for n := range orphans {
-		f.seed("discovery", orphan(n))
-	}
-	return f
-}
-
-func swept(f *fixture) (removed []string, suspects int) {
-	for _, c := range Make(f.Snapshot).Changes {
-		for _, change := range c.Orphans {
-			removed = append(removed, change.Entry.Owner.Pod)
+// sweeping is a snapshot of a sweep, with registered Pods and orphans.
+func sweeping(pods, orphans int, changes ...func(*fixture)) func(*fixture) {
+	return func(f *fixture) {
+		f.Sweep[target("discovery")] = true
+		for n := range pods {
+			f.add(fmt.Sprintf("nginx-%d", n), appsv1alpha1.StateNormal).registered("discovery")
 		}
-		suspects += len(c.Suspects)
-	}
-	return removed, suspects
-}
-
-func TestOrphansUpToTheFloorGoAtOnce(t *testing.T) {
-	removed, _ := swept(sweeping(3, 3))
-	if want := []string{"lost-0", "lost-1", "lost-2"}; !slices.Equal(removed, want) {
-		t.Errorf("removed %v, want %v", removed, want)
+		for n := range orphans {
+			f.seed("discovery", orphan(n))
+		}
+		for _, change := range changes {
+			change(f)
+		}
 	}
 }
 
-func TestMoreOrphansThanThatAreSeenTwice(t *testing.T) {
-	f := sweeping(2, 3)
-	removed, suspects := swept(f)
-	if len(removed) != 0 || suspects != 3 {
-		t.Errorf("the first sweep removed %v and suspects %d, want none and 3", removed, suspects)
-	}
-	f.Suspects[target("discovery")] = map[string]bool{orphan(0).ID: true, orphan(2).ID: true}
-	removed, _ = swept(f)
-	if want := []string{"lost-0", "lost-2"}; !slices.Equal(removed, want) {
-		t.Errorf("the second sweep removed %v, want %v", removed, want)
+// stray adds one more entry.
+func stray(change func(*registry.Entry)) func(*fixture) {
+	return func(f *fixture) {
+		e := orphan(0)
+		change(&e)
+		f.seed("discovery", e)
 	}
 }
 
-func TestOrphansAreOnlyLookedForInSweeps(t *testing.T) {
-	f := sweeping(3, 1)
-	f.Sweep = nil
-	if removed, _ := swept(f); len(removed) != 0 {
-		t.Errorf("removed %v, want none", removed)
-	}
+func TestSweeps(t *testing.T) {
+	run(t, []planCase{
+		{"orphans up to the floor go at once", sweeping(3, 3),
+			[]string{"sweep discovery lost-0", "sweep discovery lost-1", "sweep discovery lost-2"}},
+		{"more than that are left", sweeping(2, 3), nil},
+		{"until another sweep finds them again", sweeping(2, 3, func(f *fixture) {
+			f.Suspects[target("discovery")] = map[string]bool{orphan(0).ID: true, orphan(2).ID: true}
+		}), []string{"sweep discovery lost-0", "sweep discovery lost-2"}},
+		{"without a sweep none is looked for", sweeping(3, 1, func(f *fixture) { f.Sweep = nil }), nil},
+		{"entries of a Registration that is gone are orphans", sweeping(3, 0, stray(func(e *registry.Entry) {
+			e.Owner.Namespace, e.Owner.Registration = "other", "gone"
+		})), []string{"sweep discovery lost-0"}},
+		{"an earlier Pod of the same name is another one", sweeping(2, 0, func(f *fixture) {
+			old := f.Pods[0].DeepCopy()
+			old.UID = "older"
+			f.seed("discovery", (&podBuilder{f, old}).entry("nginx"))
+		}), []string{"sweep discovery nginx-0"}},
+		{"entries of another cluster are not ours", sweeping(3, 0, stray(func(e *registry.Entry) { e.Owner.Cluster = "elsewhere" })), nil},
+		{"nor are those of nobody", sweeping(3, 0, stray(func(e *registry.Entry) { e.Owner = registry.Owner{} })), nil},
+		{"those of another namespace are left to its pass", sweeping(3, 0, func(f *fixture) { f.Known["other/nginx"] = true },
+			stray(func(e *registry.Entry) { e.Owner.Namespace = "other" })), nil},
+		{"a registry that cannot be listed is left alone", sweeping(3, 1, func(f *fixture) { f.down("discovery") }), nil},
+	})
 }
 
-func TestSweepsLeaveWhatIsNotOurs(t *testing.T) {
-	for name, change := range map[string]func(*fixture, *registry.Entry){
-		"of another cluster": func(_ *fixture, e *registry.Entry) { e.Owner.Cluster = "elsewhere" },
-		"of nobody":          func(_ *fixture, e *registry.Entry) { e.Owner = registry.Owner{} },
-		"of another namespace's Registration": func(f *fixture, e *registry.Entry) {
-			e.Owner.Namespace = "other"
-			f.Known["other/nginx"] = true
-		},
-		"in a registry that cannot be listed": func(f *fixture, _ *registry.Entry) { f.down("discovery") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := sweeping(3, 0)
-			e := orphan(0)
-			change(f, &e)
-			if f.Listings[target("discovery")].Err == nil {
-				f.seed("discovery", e)
-			}
-			if lines := render(Make(f.Snapshot)); len(lines) != 0 {
-				t.Errorf("the plan is %v, want nothing", lines)
-			}
-		})
-	}
-}
-
-func TestEntriesOfRegistrationsThatAreNoMoreAreOrphans(t *testing.T) {
-	f := sweeping(3, 0)
-	e := orphan(0)
-	e.Owner.Namespace, e.Owner.Registration = "other", "gone"
-	f.seed("discovery", e)
-	if removed, _ := swept(f); !slices.Equal(removed, []string{"lost-0"}) {
-		t.Errorf("removed %v, want lost-0", removed)
-	}
-}
-
-func TestAPodOfTheSameNameIsAnother(t *testing.T) {
-	f := sweeping(2, 0)
-	old := f.Pods[0].DeepCopy()
-	old.UID = "older"
-	e := (&podBuilder{f, old}).entry("nginx")
-	f.seed("discovery", e)
-	removed, _ := swept(f)
-	if !slices.Equal(removed, []string{"nginx-0"}) {
-		t.Errorf("removed %v, want the entry of the earlier nginx-0", removed)
-	}
-	if EntryID(old) == EntryID(f.Pods[0]) {
-		t.Error("both have the same id")
+// TestSuspects: a sweep names all orphans that it found, also those that it left.
+func TestSuspects(t *testing.T) {
+	f := newFixture()
+	sweeping(2, 3)(f)
+	if changes := Make(f.Snapshot).Changes; len(changes) != 1 || len(changes[0].Suspects) != 3 || len(changes[0].Orphans) != 0 {
+		t.Errorf("the sweep of 3 orphans in 5 entries made %+v", changes)
 	}
 }
 

@@ -148,24 +148,27 @@ func (ix *index) indexPods() {
 		if p == nil || p.ResourceVersion != object.ResourceVersion {
 			before := p
 			p, changed = ix.newPod(object, cloneSets), true
-			if before != nil {
-				ix.compareValues(before, p)
-			}
+			ix.compareValues(before, p)
 		}
 		p.Pod = object
 		pods[i] = p
 	}
 	ix.pods = pods
 	if changed {
-		ix.byUID = make(map[types.UID]*pod, len(pods))
-		for _, r := range ix.registrations {
-			r.pods = nil
-		}
-		for _, p := range pods {
-			ix.byUID[p.UID] = p
-			for _, r := range p.selectedBy {
-				r.pods = append(r.pods, p)
-			}
+		ix.selectPods()
+	}
+}
+
+// selectPods sets the Pods of each Registration.
+func (ix *index) selectPods() {
+	ix.byUID = make(map[types.UID]*pod, len(ix.pods))
+	for _, r := range ix.registrations {
+		r.pods = nil
+	}
+	for _, p := range ix.pods {
+		ix.byUID[p.UID] = p
+		for _, r := range p.selectedBy {
+			r.pods = append(r.pods, p)
 		}
 	}
 }

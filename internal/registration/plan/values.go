@@ -188,6 +188,9 @@ func Outdated(snapshot Snapshot) []Target {
 
 // compareValues notes the targets of entries that take other values from the Pod now.
 func (ix *index) compareValues(before, now *pod) {
+	if before == nil {
+		return
+	}
 	for _, r := range now.selectedBy {
 		if v := before.values[r]; v != nil && v.digest != now.valuesFor(r).digest {
 			ix.outdated = append(ix.outdated, r.current...)
