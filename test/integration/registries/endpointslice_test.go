@@ -39,11 +39,7 @@ func newKube(t *testing.T, on *cluster.Cluster) *kube {
 
 func connectSlices(t *testing.T, api client.Client, namespace string) *endpointslice.Registry {
 	t.Helper()
-	r, err := endpointslice.New(endpointslice.Options{Reader: api, Writer: api, Namespace: namespace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return registrytest.Connect(t, endpointslice.New, endpointslice.Options{Reader: api, Writer: api, Namespace: namespace})
 }
 
 // slices lists the service's slices, sorted by name.
@@ -51,9 +47,7 @@ func (k *kube) slices(t *testing.T, service string) []discoveryv1.EndpointSlice 
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
 	err := k.api.List(registrytest.Bounded(t), &list, client.InNamespace(k.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items
 }
@@ -69,9 +63,7 @@ func (k *kube) seed(t *testing.T, name, service, manager, entries string) {
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "theirs", UID: "uid-theirs"}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 }
 
 func TestEndpointSliceConformance(t *testing.T) {
@@ -192,9 +184,7 @@ func TestEndpointSliceRepair(t *testing.T) {
 		registrytest.Put(t, k, member(1))
 		harmed := k.slices(t, "web")[0]
 		harm(&harmed)
-		if err := k.api.Update(registrytest.Bounded(t), &harmed); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, k.api.Update(registrytest.Bounded(t), &harmed))
 		if entries := registrytest.List(t, k); len(entries) == 1 && entries[0].Same(member(1)) {
 			t.Errorf("%s: listed as if nothing had happened: %+v", name, entries)
 		}
@@ -214,9 +204,7 @@ func TestEndpointSliceTwice(t *testing.T) {
 		t.Helper()
 		twin := slice
 		twin.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: name, Labels: slice.Labels, Annotations: slice.Annotations}
-		if err := k.api.Create(registrytest.Bounded(t), &twin); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, k.api.Create(registrytest.Bounded(t), &twin))
 	}
 	duplicate("twin")
 	if have := registrytest.Only(t, k); have.Weight != 0 {

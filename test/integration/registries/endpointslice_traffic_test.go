@@ -55,9 +55,7 @@ func dialMember(ctx context.Context, network, address string) (net.Conn, error) 
 func follow(t *testing.T, k *kube, service string) func() []string {
 	t.Helper()
 	set, err := kubernetes.NewForConfig(shared.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	factory := informers.NewSharedInformerFactoryWithOptions(set, 0, informers.WithNamespace(k.namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName + "=" + service }))
 	informer := factory.Discovery().V1().EndpointSlices().Informer()
@@ -112,13 +110,9 @@ func TestEndpointSliceTraffic(t *testing.T) {
 func (k *kube) user(t *testing.T) *rest.Config {
 	t.Helper()
 	file, err := shared.UserKubeconfig(k.namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	config, err := clientcmd.BuildConfigFromFlags("", file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return config
 }
 
@@ -126,13 +120,9 @@ func (k *kube) user(t *testing.T) *rest.Config {
 func (k *kube) grant(t *testing.T) {
 	t.Helper()
 	data, err := os.ReadFile("../../../config/rbac/registration/role.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	var role rbacv1.ClusterRole
-	if err := yaml.Unmarshal(data, &role); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, yaml.Unmarshal(data, &role))
 	role.Name = k.namespace
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: k.namespace},
@@ -140,9 +130,7 @@ func (k *kube) grant(t *testing.T) {
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: k.namespace}},
 	}
 	for _, object := range []client.Object{&role, binding} {
-		if err := k.api.Create(registrytest.Bounded(t), object); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, k.api.Create(registrytest.Bounded(t), object))
 		t.Cleanup(func() { _ = k.api.Delete(context.Background(), object) })
 	}
 }
@@ -151,9 +139,7 @@ func (k *kube) grant(t *testing.T) {
 func TestEndpointSliceRights(t *testing.T) {
 	k := newKube(t, shared)
 	api, err := client.New(k.user(t), client.Options{Scheme: scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	u := connectSlices(t, api, k.namespace)
 	registrytest.Check(t, "without rights", u.Ping(registrytest.Bounded(t)), registry.ErrPermanent, "forbidden")
 	k.grant(t)

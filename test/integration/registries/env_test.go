@@ -77,18 +77,14 @@ func newEnv(t *testing.T) *env {
 func newAPI(t *testing.T, on *cluster.Cluster) client.Client {
 	t.Helper()
 	c, err := client.New(on.RESTConfig(), client.Options{Scheme: scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return c
 }
 
 func newNamespace(t *testing.T, api client.Client) string {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "story-"}}
-	if err := api.Create(registrytest.Bounded(t), namespace); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, api.Create(registrytest.Bounded(t), namespace))
 	return namespace.Name
 }
 
@@ -101,9 +97,7 @@ func newManager(t *testing.T, config *rest.Config, probes string) ctrl.Manager {
 		Scheme: scheme(), Logger: log, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: probes,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: xds.Cache()}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return mgr
 }
 
@@ -138,9 +132,7 @@ func (e *env) start() {
 // must ends the test if there is an error.
 func (e *env) must(err error) {
 	e.Helper()
-	if err != nil {
-		e.Fatal(err)
-	}
+	registrytest.NoError(e.T, err)
 }
 
 // quiet logs to the test only while it runs: a goroutine of the manager may briefly

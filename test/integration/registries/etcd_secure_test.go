@@ -34,9 +34,7 @@ func TestEtcdUsers(t *testing.T) {
 		func() error { _, err := admin.UserGrantRole(ctx, "usher", "services"); return err },
 		func() error { _, err := admin.AuthEnable(ctx); return err },
 	} {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, step())
 	}
 	for name, test := range map[string]struct {
 		prefix, user, password string
@@ -51,9 +49,7 @@ func TestEtcdUsers(t *testing.T) {
 			Endpoints: []string{server.Endpoint()}, Prefix: test.prefix, Timeout: 5 * time.Second,
 			Secret: map[string][]byte{etcd.KeyUsername: []byte(test.user), etcd.KeyPassword: []byte(test.password)},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		registrytest.Check(t, name+": ping", r.Ping(ctx), test.want)
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -66,17 +62,13 @@ func TestEtcdUsers(t *testing.T) {
 func startTLS(t *testing.T, args ...string) string {
 	t.Helper()
 	ports, err := cluster.FreePorts(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	plain, secure := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("https://127.0.0.1:%d", ports[1])
 	server, err := cluster.StartEtcd(registrytest.Bounded(t), t.TempDir(), cluster.EtcdOptions{
 		Port:      ports[0],
 		ExtraArgs: append(args, "--listen-client-urls="+plain+","+secure, "--advertise-client-urls="+plain),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() {
 		if err := server.Kill(); err != nil {
 			t.Errorf("stop etcd: %v", err)
@@ -91,11 +83,7 @@ func TestEtcdTLS(t *testing.T) {
 	ca, certificate, key := authority.Files()
 	endpoint := startTLS(t, "--client-cert-auth", "--cert-file="+certificate, "--key-file="+key, "--trusted-ca-file="+ca)
 	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) *etcd.Registry {
-		r, err := etcd.New(etcd.Options{Endpoints: []string{endpoint}, Prefix: "services", Secret: secret})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
+		return registrytest.Connect(t, etcd.New, etcd.Options{Endpoints: []string{endpoint}, Prefix: "services", Secret: secret})
 	})
 	mine, _ := authority.Pair()
 	_, other := authority.Pair()

@@ -18,22 +18,12 @@ const prefix = "services"
 
 func connect(t *testing.T, server *cluster.Etcd) *etcd.Registry {
 	t.Helper()
-	r, err := etcd.New(etcd.Options{Endpoints: []string{server.Endpoint()}, Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
+	return registrytest.Connect(t, etcd.New, etcd.Options{Endpoints: []string{server.Endpoint()}, Prefix: prefix})
 }
 
 func raw(t *testing.T, server *cluster.Etcd) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return registrytest.Connect(t, clientv3.New, clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: 30 * time.Second})
 }
 
 func TestEtcdConformance(t *testing.T) {

@@ -99,15 +99,11 @@ func address(e registry.Entry) string { return fmt.Sprintf("%s:%d", e.Address, e
 func dialEtcd(t *testing.T, server *cluster.Etcd) *grpcClient {
 	t.Helper()
 	builder, err := resolver.NewBuilder(raw(t, server))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	conn, err := grpc.NewClient("etcd:///"+prefix+"/web", grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }
@@ -139,9 +135,7 @@ func TestEtcdManager(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	connector := connect(t, server)
 	manager, err := endpoints.NewManager(raw(t, server), prefix+"/web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	registrytest.Put(t, connector, registrytest.Entry("mine"))
 	listed, err := manager.List(registrytest.Bounded(t))
 	endpoint := listed[prefix+"/web/mine"]
@@ -154,9 +148,7 @@ func TestEtcdManager(t *testing.T) {
 	}
 	err = manager.AddEndpoint(registrytest.Bounded(t), prefix+"/web/theirs",
 		endpoints.Endpoint{Addr: "192.0.2.1:1", Metadata: map[string]any{"weight": 3}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	want := registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 3}
 	if have := registrytest.Find(registrytest.List(t, connector), "theirs"); have == nil || !have.Same(want) {
 		t.Errorf("the manager's entry is %+v, want %+v", have, want)

@@ -29,18 +29,14 @@ func bootstrap(address, credentials string) string {
 func dialXDS(t *testing.T, bootstrap, target string) *grpcClient {
 	t.Helper()
 	builder, err := xds.NewXDSResolverWithConfigForTesting([]byte(bootstrap))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	conn, err := grpc.NewClient(target, grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// It dials only endpoints, not the xDS server.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialMember(ctx, "tcp", address)
 		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }

@@ -32,9 +32,7 @@ import (
 func freePort(t *testing.T) string {
 	t.Helper()
 	ports, err := cluster.FreePorts(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
 
@@ -51,9 +49,7 @@ func startXDS(t *testing.T, config *rest.Config, options xds.ServerOptions) *rep
 	mgr := newManager(t, config, probes)
 	options.Registerer = prometheus.NewRegistry()
 	store, err := xds.Setup(t.Context(), mgr, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	r := &replica{store: store, stop: run(t, mgr)}
 	t.Cleanup(r.stop)
 	registrytest.Eventually(t, "readiness", func() string { return get(t, "http://"+probes+"/readyz") })
@@ -64,9 +60,7 @@ func startXDS(t *testing.T, config *rest.Config, options xds.ServerOptions) *rep
 func get(t *testing.T, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(registrytest.Bounded(t), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err.Error()
@@ -102,10 +96,7 @@ func meshOf(t *testing.T, on *cluster.Cluster, r *replica, address string) *mesh
 // connect recreates the connector, as the process of the replica has it.
 func (m *mesh) connect(t *testing.T) {
 	t.Helper()
-	c, err := xds.New(xds.Options{Reader: m.api, Writer: m.api, Namespace: m.namespace, Store: m.store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := registrytest.Connect(t, xds.New, xds.Options{Reader: m.api, Writer: m.api, Namespace: m.namespace, Store: m.store})
 	m.Connector = c
 }
 
@@ -117,9 +108,7 @@ func (m *mesh) seed(t *testing.T, slice discoveryv1.EndpointSlice, name, service
 	t.Helper()
 	slice.Namespace, slice.Name, slice.AddressType = m.namespace, name, discoveryv1.AddressTypeIPv4
 	slice.Labels = map[string]string{xds.LabelService: service, discoveryv1.LabelManagedBy: slice.Labels[discoveryv1.LabelManagedBy]}
-	if err := m.api.Create(registrytest.Bounded(t), &slice); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, m.api.Create(registrytest.Bounded(t), &slice))
 }
 
 func TestXDSConformance(t *testing.T) {
@@ -170,9 +159,7 @@ func TestXDSBehind(t *testing.T) {
 	m := newMesh(t, shared)
 	registrytest.Put(t, m, member(1))
 	m.stop()
-	if err := registrytest.TryPut(t, m, member(2)); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, registrytest.TryPut(t, m, member(2)))
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := m.List(ctx, "web")

@@ -125,9 +125,7 @@ func TestXDSRestart(t *testing.T) {
 		}
 		// Another server joins meanwhile.
 		joins := startMember(t, 20+len(all), 0, serveGRPC)
-		if err := registrytest.TryPut(t, m, joins.Entry); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, registrytest.TryPut(t, m, joins.Entry))
 		m.replica = startXDS(t, shared.RESTConfig(), xds.ServerOptions{Address: m.address})
 		m.connect(t)
 		joins.AwaitMore(t, 1)
@@ -145,13 +143,9 @@ func TestXDSWithoutAPIServer(t *testing.T) {
 	m := newMesh(t, server)
 	c, all := m.three(t)
 	calls := c.talk(t)
-	if err := server.KillAPIServer(); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, server.KillAPIServer())
 	m.dial(t).reaches(t, all...)
-	if err := server.StartAPIServer(registrytest.Bounded(t)); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, server.StartAPIServer(registrytest.Bounded(t)))
 	m.leave(t, all[2], heed)
 	c.reaches(t, all[:2]...)
 	calls.noneLost(t)
@@ -208,9 +202,7 @@ func TestXDSByHand(t *testing.T) {
 	c := m.dial(t)
 	c.reaches(t, ready)
 	for range 100 {
-		if err := c.call(registrytest.Bounded(t), false); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, c.call(registrytest.Bounded(t), false))
 	}
 	if n := draining.Served.Load(); n > 0 {
 		t.Errorf("%d calls reached one that drains", n)
@@ -259,9 +251,7 @@ func TestXDSCertificates(t *testing.T) {
 	// A replaced certificate is used at once.
 	nextCA, nextCert, nextKey := registrytest.NewAuthority(t).Files()
 	for from, to := range map[string]string{nextCert: serverCert, nextKey: serverKey} {
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, os.Rename(from, to))
 	}
 	dialXDS(t, bootstrap(address, strings.Replace(known, ca, nextCA, 1)), m.target()).reaches(t, i)
 }
@@ -277,9 +267,7 @@ func TestXDSWeights(t *testing.T) {
 	c.reaches(t, light, heavy)
 	before := light.Served.Load() - heavy.Served.Load()
 	for range 100 {
-		if err := c.call(registrytest.Bounded(t), false); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, c.call(registrytest.Bounded(t), false))
 	}
 	if more := light.Served.Load() - heavy.Served.Load() - before; more < -2 || more > 2 {
 		t.Errorf("the one of less weight got %d more of 100 calls", more)

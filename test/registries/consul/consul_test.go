@@ -139,9 +139,7 @@ func TestACLsAreTurnedOn(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
 	registrytest.Put(t, r, registrytest.Entry("one"))
-	if err := errors.Join(s.Set(acls()), s.Restart(registrytest.Bounded(t))); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, errors.Join(s.Set(acls()), s.Restart(registrytest.Bounded(t))))
 	for range 2 {
 		_, err := r.List(registrytest.Bounded(t), "web")
 		registrytest.Check(t, "a list without a token", err, registry.ErrPermanent)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
 	"github.com/usher-dev/usher/test/servers/run"
 )
@@ -66,12 +67,7 @@ func (s *server) connect(t *testing.T, options consul.Options) *consul.Registry 
 	if options.Address == "" {
 		options.Address = s.Address
 	}
-	r, err := consul.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
+	return registrytest.Connect(t, consul.New, options)
 }
 
 // catalog is a service on a node, as other clients register it.

@@ -39,15 +39,12 @@ func TestCredentials(t *testing.T) {
 	} {
 		options := test.options
 		options.Server, options.Zone = b.address(), cmp.Or(options.Zone, zone(0))
-		c, err := dns.New(options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := registrytest.Connect(t, dns.New, options)
 		var mark error
 		if test.words != "" {
 			mark = registry.ErrPermanent
 		}
-		err = c.Ping(registrytest.Bounded(t))
+		err := c.Ping(registrytest.Bounded(t))
 		registrytest.Check(t, test.name, err, mark, test.words)
 		if strings.Contains(fmt.Sprint(err), string(options.Secret[dns.KeySecret])) {
 			t.Errorf("%s: the error reveals the secret: %v", test.name, err)
@@ -59,10 +56,7 @@ func TestCredentials(t *testing.T) {
 func TestMayNotWrite(t *testing.T) {
 	b := startBind(t, 1)
 	for name, secret := range map[string]map[string][]byte{"reader": credentials("reader"), "no key": nil} {
-		c, err := dns.New(dns.Options{Server: b.address(), Zone: zone(0), Secret: secret})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := registrytest.Connect(t, dns.New, dns.Options{Server: b.address(), Zone: zone(0), Secret: secret})
 		if listed := registrytest.List(t, c); len(listed) != 0 {
 			t.Errorf("%s: listed: %v", name, listed)
 		}

@@ -96,9 +96,7 @@ func zone(n int) string { return fmt.Sprintf("z%d.test", n) }
 
 func (b *bind) write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(b.folder, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.WriteFile(filepath.Join(b.folder, name), []byte(text), 0o600))
 }
 
 // ready returns nil once it knows its zones.
@@ -143,9 +141,7 @@ func (b *bind) update(t *testing.T, zone string, do func(*mdns.Msg, []mdns.RR), 
 	request.SetUpdate(zone + ".")
 	for _, text := range records {
 		rr, err := mdns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		do(request, []mdns.RR{rr})
 	}
 	request.SetTsig("usher.", mdns.HmacSHA256, 300, time.Now().Unix())
@@ -162,9 +158,5 @@ func credentials(name string) map[string][]byte {
 
 func (b *bind) connect(t *testing.T, zone string) registry.Connector {
 	t.Helper()
-	c, err := dns.New(dns.Options{Server: b.address(), Zone: zone, TTL: ttl, Secret: credentials("usher")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return registrytest.Connect(t, dns.New, dns.Options{Server: b.address(), Zone: zone, TTL: ttl, Secret: credentials("usher")})
 }

@@ -128,15 +128,11 @@ func TestGoResolver(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, network, b.address())
 	}}
 	_, srvs, err := resolver.LookupSRV(registrytest.Bounded(t), web, "tcp", zone(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	var found []string
 	for _, srv := range srvs {
 		addresses, err := resolver.LookupHost(registrytest.Bounded(t), srv.Target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		found = append(found, fmt.Sprintf("%v %d weight %d", addresses, srv.Port, srv.Weight))
 	}
 	slices.Sort(found)

@@ -83,12 +83,8 @@ func testOthers(t *testing.T, s *server) {
 // nothing before it knows.
 func testSuccessor(t *testing.T, s *server) {
 	registrytest.Put(t, s.connect(t, eureka.Options{}), registrytest.Entry("a"))
-	second, err := eureka.New(eureka.Options{Address: s.Address, ResponseCache: 2 * cache})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = second.Close() }()
-	_, err = second.List(registrytest.Bounded(t), "web")
+	second := registrytest.Connect(t, eureka.New, eureka.Options{Address: s.Address, ResponseCache: 2 * cache})
+	_, err := second.List(registrytest.Bounded(t), "web")
 	registrytest.Check(t, "a list at once", err, registry.ErrTransient)
 	registrytest.Eventually(t, "a list", func() string {
 		entries, err := second.List(registrytest.Bounded(t), "web")
@@ -111,9 +107,7 @@ func testRenewals(t *testing.T, s *server) {
 		clock.Step(eureka.RenewInterval)
 		registrytest.Only(t, r)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, r.Close())
 	registrytest.Eventually(t, "the lease to end", func() string {
 		_, err := s.Do(registrytest.Bounded(t), http.MethodGet, "/apps/WEB/a", nil, nil)
 		return registrytest.Unless(err != nil, "the instance is still there")
@@ -170,9 +164,7 @@ func (s *server) callable(ctx context.Context) (addresses []string, err error) {
 func testRestart(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
 	registrytest.Put(t, r, registrytest.Entry("a"))
-	if err := s.Restart(registrytest.Bounded(t)); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, s.Restart(registrytest.Bounded(t)))
 	if have := registrytest.List(t, r); len(have) != 0 {
 		t.Errorf("listed: %+v", have)
 	}

@@ -90,11 +90,7 @@ func (s *server) connect(t *testing.T, options eureka.Options) *eureka.Registry 
 	if options.Clock == nil {
 		options.ResponseCache = 2 * cache
 	}
-	r, err := eureka.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
+	r := registrytest.Connect(t, eureka.New, options)
 	registrytest.Eventually(t, "lists to be trusted", func() string {
 		_, err := r.List(registrytest.Bounded(t), "web")
 		return registrytest.Unless(err == nil, fmt.Sprint(err))

@@ -10,14 +10,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func TestOnceIsOnce(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "cache", "thing")
 	// What a killed process left.
-	if err := os.MkdirAll(filepath.Join(folder+".making", "half"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.MkdirAll(filepath.Join(folder+".making", "half"), 0o755))
 	var made atomic.Int32
 	var all sync.WaitGroup
 	for range 4 {
@@ -50,9 +50,7 @@ func TestOnceLeavesNothingThatFailed(t *testing.T) {
 func TestOnceWaitsNoLongerThanItsContext(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "thing")
 	unlock, err := lock(t.Context(), folder+".lock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err = Once(ctx, folder, "Making a thing", func(context.Context, string) error { return nil })
@@ -64,9 +62,3 @@ func TestOnceWaitsNoLongerThanItsContext(t *testing.T) {
 	}
 }
 
-func TestCacheFolder(t *testing.T) {
-	t.Setenv(CacheEnv, "/cache")
-	if folder, err := Cache("etcd", "1"); err != nil || folder != "/cache/conformance/etcd-1" {
-		t.Errorf("the folder is %s, %v", folder, err)
-	}
-}

@@ -132,9 +132,7 @@ func TestTLS(t *testing.T) {
 	authority := registrytest.NewAuthority(t)
 	ca, certificate, key := authority.Files()
 	// HAProxy finds the key beside the certificate.
-	if err := os.Rename(key, certificate+".key"); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.Rename(key, certificate+".key"))
 	p.more = fmt.Sprintf("listen api\n mode tcp\n bind 127.0.0.1:%d ssl crt %s ca-file %s verify required\n server api unix@%s\n",
 		secure, certificate, ca, p.socket)
 	p.start(t)

@@ -64,9 +64,7 @@ func newProxy(t *testing.T) *proxy {
 	// HAProxy ends a socket's name at a comma, and t.TempDir includes commas from the
 	// test's name.
 	folder, err := os.MkdirTemp("", "usher-haproxy-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	p := &proxy{root: root, folder: folder}
 	ports := servers.FreePorts(t, 3)
@@ -86,9 +84,7 @@ func (p *proxy) start(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(p.folder, "haproxy.cfg")
 	text := fmt.Sprintf(config, p.socket, p.api, p.observer, p.front, p.more)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	p.Process = servers.Start(t, run.Spec{
 		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
 		Env: []string{fetch.LibraryPath(p.root)},
@@ -107,9 +103,7 @@ func (p *proxy) reload(t *testing.T) {
 	registrytest.Eventually(t, "the new worker", func() string {
 		// A master that has only just started its worker may miss the signal.
 		if time.Since(sent) > 5*time.Second {
-			if err := p.Signal(syscall.SIGUSR2); err != nil {
-				t.Fatal(err)
-			}
+			registrytest.NoError(t, p.Signal(syscall.SIGUSR2))
 			sent = time.Now()
 		}
 		now, err := run.Ask(t.Context(), "unix", p.socket, "show info\n")
@@ -147,9 +141,5 @@ func connect(t *testing.T, addresses ...string) registry.Connector {
 
 func connectWith(t *testing.T, options haproxy.Options) registry.Connector {
 	t.Helper()
-	c, err := haproxy.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return registrytest.Connect(t, haproxy.New, options)
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
 	"github.com/usher-dev/usher/test/servers/run"
 )
@@ -63,9 +64,7 @@ func configure(t *testing.T, settings map[string]string) string {
 		_, _ = fmt.Fprintf(&text, "%s=%s\n", key, settings[key])
 	}
 	folder := t.TempDir() + "/"
-	if err := os.WriteFile(folder+"application.properties", []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.WriteFile(folder+"application.properties", []byte(text.String()), 0o600))
 	return folder
 }
 
@@ -129,10 +128,5 @@ func (s *server) connect(t *testing.T) (nacos.Root, *nacos.Registry) {
 func (s *server) connectWith(t *testing.T, options nacos.Options) *nacos.Registry {
 	t.Helper()
 	options.Address = s.Address
-	r, err := nacos.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
+	return registrytest.Connect(t, nacos.New, options)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
@@ -51,9 +52,7 @@ func start(t *testing.T) *server {
 		"tickTime=2000", "dataDir=" + t.TempDir(), fmt.Sprintf("clientPort=%d", port), "clientPortAddress=127.0.0.1",
 		"admin.enableServer=false", "4lw.commands.whitelist=srvr", "maxClientCnxns=0", "",
 	}, "\n")
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.WriteFile(config, []byte(text), 0o600))
 	s.Process = servers.Start(t, run.Spec{
 		Name: "zookeeper", Path: "java", Ready: s.ready,
 		Args: []string{"-Xmx128m", "-cp", strings.Join(path, ":"),
@@ -75,9 +74,7 @@ func (s *server) ready(ctx context.Context) error {
 func (s *server) raw(t *testing.T) *zk.Conn {
 	t.Helper()
 	conn, _, err := zk.Connect([]string{s.address}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
@@ -93,15 +90,11 @@ func empty(t *testing.T, conn *zk.Conn, path string) {
 	if err == zk.ErrNoNode { //nolint:errorlint // The client returns it as it is.
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	for _, child := range children {
 		empty(t, conn, path+"/"+child)
 	}
-	if err := conn.Delete(path, -1); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, conn.Delete(path, -1))
 }
 
 // create writes a node and its parents, as other clients do.
@@ -134,10 +127,5 @@ func (s *server) curator(t *testing.T, login ...string) *zookeeper.Registry {
 func (s *server) connect(t *testing.T, options zookeeper.Options) *zookeeper.Registry {
 	t.Helper()
 	options.Servers = []string{s.address}
-	r, err := zookeeper.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
+	return registrytest.Connect(t, zookeeper.New, options)
 }

@@ -36,18 +36,12 @@ func caller(t *testing.T, folder string, args ...string) func() []string {
 	t.Cleanup(kill)
 	cmd := exec.CommandContext(running, "java", slices.Concat([]string{"-Xmx128m"}, servers.Java(t, folder, folder), args)...)
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	complaints := &strings.Builder{}
 	cmd.Stderr = complaints
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, cmd.Start())
 	var known atomic.Pointer[[]string]
 	known.Store(&[]string{})
 	var reader sync.WaitGroup

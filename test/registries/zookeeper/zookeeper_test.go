@@ -46,9 +46,7 @@ func TestEntriesOutliveTheirWriter(t *testing.T) {
 	s := start(t)
 	writer := s.curator(t)
 	registrytest.Put(t, writer, registrytest.Entry("a"))
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, writer.Close())
 	_, stat, err := s.raw(t).Get("/services/web/a")
 	if err != nil || stat.EphemeralOwner != 0 {
 		t.Errorf("the node is %+v, %v; want a persistent one", stat, err)
@@ -64,9 +62,7 @@ func TestDisabledByCurator(t *testing.T) {
 	registrytest.Put(t, r, want)
 	admin := s.raw(t)
 	data, stat, err := admin.Get("/services/web/a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	off := strings.Replace(string(data), `"enabled":true`, `"enabled":false`, 1)
 	if _, err := admin.Set("/services/web/a", []byte(off), stat.Version); err != nil {
 		t.Fatal(err)
@@ -91,9 +87,7 @@ func TestDubboNames(t *testing.T) {
 		e.Weight = weight
 		registrytest.Put(t, r, e)
 		escaped, _, err := s.raw(t).Children("/dubbo/web/providers")
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		if want := url.QueryEscape(fmt.Sprintf(provider, weight)); !slices.Equal(escaped, []string{want}) {
 			t.Errorf("the providers are %v, want %s", escaped, want)
 		}
@@ -124,9 +118,7 @@ func TestDigest(t *testing.T) {
 		registrytest.List(t, r) // Everybody may read.
 	}
 	admin := s.raw(t)
-	if err := admin.AddAuth("digest", []byte("usher:right")); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, admin.AddAuth("digest", []byte("usher:right")))
 	for _, path := range []string{"/services/web", "/services/web/right"} {
 		if have, _, err := admin.GetACL(path); err != nil || !slices.Equal(have, acl) {
 			t.Errorf("the ACL of %s is %v, %v; want that of the root, %v", path, have, err, acl)
@@ -166,9 +158,7 @@ func TestFolderThatVanishes(t *testing.T) {
 	r := s.curator(t)
 	admin := s.raw(t)
 	for _, id := range []string{"a", "b"} {
-		if err := registrytest.TryPut(t, r, registrytest.Entry(id)); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, registrytest.TryPut(t, r, registrytest.Entry(id)))
 		if have := registrytest.Only(t, r); have.ID != id {
 			t.Errorf("listed: %+v", have)
 		}

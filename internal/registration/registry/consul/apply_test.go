@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -62,12 +61,8 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *scripted) apply(n int) error {
 	s.Helper()
-	server := httptest.NewServer(s)
-	defer server.Close()
-	r, err := New(Options{Address: server.URL, Secret: map[string][]byte{KeyToken: []byte("token")}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	server := registrytest.Serve(s.T, s)
+	r := registrytest.Connect(s.T, New, Options{Address: server, Secret: map[string][]byte{KeyToken: []byte("token")}})
 	var entries []registry.Entry
 	for i := range n {
 		entries = append(entries, registrytest.Entry(fmt.Sprintf("entry-%d", i)))

@@ -5,7 +5,6 @@ package consul
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -25,9 +24,7 @@ func entry() registry.Entry {
 func TestEntryRoundTrip(t *testing.T) {
 	want := entry()
 	stored, err := encode("web", want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	stored.ModifyIndex = 7
 	there := instance{Service: stored, Checks: []check{{CheckID: checkID, Status: passing, ModifyIndex: 9}}}
 	there.Node.Node = NodeName("web", want.ID)
@@ -42,9 +39,7 @@ func TestTags(t *testing.T) {
 	e := entry()
 	e.Metadata[metaTags] = "blue,canary"
 	stored, err := encode("web", e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[metaTags] != "" {
 		t.Errorf("the tags (-want +have):\n%s\nthe metadata: %v", diff, stored.Meta)
 	}
@@ -58,9 +53,7 @@ func TestTags(t *testing.T) {
 
 func TestEntriesOfOthers(t *testing.T) {
 	stored, err := encode("web", entry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	copied := instance{Service: stored}
 	copied.Node.Node = "agent-1"
 	if e := copied.entry("web"); e.Owner != (registry.Owner{}) || e.ID != "demo.web-1.0a@agent-1" {
@@ -136,7 +129,7 @@ func TestOptions(t *testing.T) {
 // fake gives the same answer to every list.
 func fake(t *testing.T, code int, header http.Header, body string) *Registry {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := registrytest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("consistent") {
 			for key, values := range header {
 				w.Header()[key] = values
@@ -145,12 +138,7 @@ func fake(t *testing.T, code int, header http.Header, body string) *Registry {
 		w.WriteHeader(code)
 		_, _ = w.Write([]byte(body))
 	}))
-	t.Cleanup(server.Close)
-	r, err := New(Options{Address: server.URL, Secret: map[string][]byte{KeyToken: []byte("s3cret\n")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return registrytest.Connect(t, New, Options{Address: server, Secret: map[string][]byte{KeyToken: []byte("s3cret\n")}})
 }
 
 func TestAnswersThatAreNone(t *testing.T) {

@@ -5,7 +5,6 @@ package consul
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -25,12 +24,8 @@ type guarded struct {
 func startGuarded(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{T: t}
-	server := httptest.NewServer(http.HandlerFunc(g.serve))
-	t.Cleanup(server.Close)
-	r, err := New(Options{Address: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := registrytest.Serve(t, http.HandlerFunc(g.serve))
+	r := registrytest.Connect(t, New, Options{Address: server})
 	g.Registry = r
 	return g
 }

@@ -22,11 +22,7 @@ func testRegistry(t *testing.T, options Options) *Registry {
 	if options.Server == "" {
 		options.Server = "127.0.0.1:53"
 	}
-	r, err := New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return registrytest.Connect(t, New, options)
 }
 
 func mine() registry.Entry { return registrytest.Entry("demo.web-x7k2p.0a1b2c3d") }
@@ -34,13 +30,9 @@ func mine() registry.Entry { return registrytest.Entry("demo.web-x7k2p.0a1b2c3d"
 func TestRecords(t *testing.T) {
 	r := testRegistry(t, Options{})
 	n, err := r.names("web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	srv, others, err := r.wanted(n, mine())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	var have []string
 	for _, rr := range append([]dns.RR{srv}, others...) {
 		have = append(have, strings.ReplaceAll(rr.String(), "\t", " "))
@@ -65,9 +57,7 @@ func through[T dns.RR](t *testing.T, rr T) T {
 	if err == nil {
 		err = message.Unpack(data)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return message.Answer[0].(T)
 }
 
@@ -185,9 +175,7 @@ func TestServersThatAnswerWrong(t *testing.T) {
 func serve(t *testing.T, change func(*dns.Msg)) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	server := &dns.Server{Listener: listener, MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
 		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, request *dns.Msg) {
 			answer := new(dns.Msg)

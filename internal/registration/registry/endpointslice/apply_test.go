@@ -67,10 +67,7 @@ func newFaulty(t *testing.T) *faulty {
 			return c.Delete(ctx, o, opts...)
 		},
 	})
-	r, err := New(Options{Reader: kube, Writer: kube, Namespace: "demo"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := registrytest.Connect(t, New, Options{Reader: kube, Writer: kube, Namespace: "demo"})
 	f.Registry = r
 	return f
 }
@@ -83,9 +80,7 @@ func (f *faulty) apply(op registry.Op, entries ...registry.Entry) error {
 
 func (f *faulty) put(entries ...registry.Entry) {
 	f.Helper()
-	if err := f.apply(registry.Put, entries...); err != nil {
-		f.Fatal(err)
-	}
+	registrytest.NoError(f.T, f.apply(registry.Put, entries...))
 }
 
 // fails lets calls fail with an error, if it is not nil, until the next fails.

@@ -12,29 +12,11 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-func TestValueRoundTrip(t *testing.T) {
-	for _, address := range []string{"10.0.0.1", "fd00::1"} {
-		want := registrytest.Entry("a")
-		want.Address, want.Version = address, "7"
-		text, err := encode(want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		have := decode("a", &mvccpb.KeyValue{Value: []byte(text), ModRevision: 7})
-		if diff := cmp.Diff(want, have); diff != "" {
-			t.Errorf("%s came back different (-want +have):\n%s", text, diff)
-		}
-	}
-}
-
 // TestListsDecodeWhatChanged checks that each list shows the current values: one that
 // was changed, removed or restored, and the new version of one that was rewritten
 // unchanged.
 func TestListsDecodeWhatChanged(t *testing.T) {
-	r, err := New(Options{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "usher"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := registrytest.Connect(t, New, Options{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "usher"})
 	kv := func(id string, revision int64, address string) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte("usher/shop/" + id), ModRevision: revision, Value: []byte(`{"Addr":"` + address + `:80"}`)}
 	}

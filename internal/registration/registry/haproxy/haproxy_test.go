@@ -198,11 +198,8 @@ func TestStrangers(t *testing.T) {
 		{"says nothing", "", registry.ErrTransient},
 		{"a text of its own", "\n> hello > world\n> ", registry.ErrPermanent},
 	} {
-		r, err := New(Options{Addresses: []string{"tcp://" + registrytest.Listen(t, registrytest.Say(test.says))}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = r.List(t.Context(), "web")
+		r := registrytest.Connect(t, New, Options{Addresses: []string{"tcp://" + registrytest.Listen(t, registrytest.Say(test.says))}})
+		_, err := r.List(t.Context(), "web")
 		registrytest.Check(t, test.name, err, test.want)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
@@ -27,9 +28,7 @@ const root = "../../../../"
 func read(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(root + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return string(data)
 }
 
@@ -98,9 +97,7 @@ func specOf(t *testing.T) schema {
 			} `json:"versions"`
 		} `json:"spec"`
 	}
-	if err := yaml.Unmarshal([]byte(read(t, "config/crd/usher.dev_registries.yaml")), &crd); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, yaml.Unmarshal([]byte(read(t, "config/crd/usher.dev_registries.yaml")), &crd))
 	if len(crd.Spec.Versions) != 1 || len(crd.Spec.Versions[0].Schema.Root.Properties["spec"].Rules) != 1 {
 		t.Fatalf("the CRD is not one version with one rule for spec: %+v", crd)
 	}
@@ -216,9 +213,7 @@ func TestSuite(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 	}
 	for _, row := range table(Cluster{}) {
 		if name := strings.ToLower(row.Name); !run[name] {

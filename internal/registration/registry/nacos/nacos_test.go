@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -28,9 +27,7 @@ func entry() registry.Entry {
 func stored(t *testing.T, e registry.Entry) instance {
 	t.Helper()
 	i, err := encode(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return i
 }
 
@@ -143,15 +140,9 @@ func TestOptions(t *testing.T) {
 // connect serves the handler as Nacos.
 func connect(t *testing.T, options Options, handler http.HandlerFunc) *Registry {
 	t.Helper()
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	options.Address = server.URL
-	r, err := New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
+	server := registrytest.Serve(t, handler)
+	options.Address = server
+	return registrytest.Connect(t, New, options)
 }
 
 func TestAnswersThatAreNone(t *testing.T) {

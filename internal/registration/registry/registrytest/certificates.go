@@ -56,9 +56,7 @@ func (a *Authority) Pair() (certificate, key []byte) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
 	der, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	NoError(a.t, err)
 	return certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }
 
@@ -69,9 +67,7 @@ func (a *Authority) Files() (ca, certificate, key string) {
 	dir := a.t.TempDir()
 	paths := []string{filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
 	for n, data := range [][]byte{a.PEM, pair, private} {
-		if err := os.WriteFile(paths[n], data, 0o600); err != nil {
-			a.t.Fatal(err)
-		}
+		NoError(a.t, os.WriteFile(paths[n], data, 0o600))
 	}
 	return paths[0], paths[1], paths[2]
 }
@@ -79,9 +75,7 @@ func (a *Authority) Files() (ca, certificate, key string) {
 func (a *Authority) issue(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	NoError(a.t, err)
 	a.serial++
 	template.SerialNumber, template.NotAfter = big.NewInt(a.serial), time.Now().Add(time.Hour)
 	parent, signer := a.certificate, a.key
@@ -89,9 +83,7 @@ func (a *Authority) issue(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey
 		parent, signer = template, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	NoError(a.t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key
 }
 

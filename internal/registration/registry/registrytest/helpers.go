@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +66,31 @@ func Unless(holds bool, wrong string) string {
 	return wrong
 }
 
+// NoError ends the test if there is an error.
+func NoError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Connect makes a connector, or another client, that is closed at the end of the test.
+func Connect[O any, C io.Closer](t *testing.T, connect func(O) (C, error), options O) C {
+	t.Helper()
+	c, err := connect(options)
+	NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Serve runs an HTTP server for the duration of the test, and returns its URL.
+func Serve(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
 // Entry returns the entry of a Pod.
 func Entry(id string) registry.Entry {
 	return registry.Entry{
@@ -80,9 +108,7 @@ func List(t *testing.T, c registry.Connector) []registry.Entry {
 func list(t *testing.T, c registry.Connector, service string) []registry.Entry {
 	t.Helper()
 	entries, err := c.List(Bounded(t), service)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	return entries
 }
 
@@ -121,9 +147,7 @@ func Remove(t *testing.T, c registry.Connector, entries ...registry.Entry) []reg
 
 func change(t *testing.T, c registry.Connector, service string, changes []registry.Change) []registry.Entry {
 	t.Helper()
-	if err := tryChange(t, c, service, changes); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, tryChange(t, c, service, changes))
 	return list(t, c, service)
 }
 
@@ -195,9 +219,7 @@ func CheckOptions[O any, C registry.Connector](t *testing.T, connect func(O) (C,
 func Listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {

@@ -435,9 +435,7 @@ func testHung(h *harness) {
 
 func (h *harness) must(err error) {
 	h.Helper()
-	if err != nil {
-		h.Fatal(err)
-	}
+	NoError(h.T, err)
 }
 
 func (h *harness) calls(e registry.Entry) map[string]func(context.Context) error {

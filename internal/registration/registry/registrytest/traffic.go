@@ -42,9 +42,7 @@ func Start(t *testing.T, name string) *Instance {
 func StartOn(t *testing.T, name, address string, serve func(*Instance, net.Listener) (kill func())) *Instance {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	at := listener.Addr().(*net.TCPAddr)
 	i := &Instance{Entry: Entry("demo." + name + ".00000000")}
 	i.Entry.Address, i.Entry.Port, i.Entry.Metadata = at.IP.String(), int32(at.Port), nil

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,14 +95,11 @@ func refusals(err error) []webhook.Refusal {
 // connect returns a connector to a server with this handler.
 func connect(t *testing.T, handler http.Handler) *webhook.Registry {
 	t.Helper()
-	s := httptest.NewServer(handler)
-	t.Cleanup(s.Close)
+	s := registrytest.Serve(t, handler)
 	r, err := webhook.New(webhook.Options{
-		URL: s.URL + "/base/", Secret: map[string][]byte{webhook.KeyHMAC: []byte(key)}, Now: now,
+		URL: s + "/base/", Secret: map[string][]byte{webhook.KeyHMAC: []byte(key)}, Now: now,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return r
 }
 
@@ -159,10 +155,9 @@ func TestStatusCodes(t *testing.T) {
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	asked := atomic.Bool{}
-	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
-	t.Cleanup(thief.Close)
-	_, err := connect(t, http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect)).List(t.Context(), "web")
-	registrytest.Check(t, "a redirect", err, registry.ErrPermanent, thief.URL)
+	thief := registrytest.Serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
+	_, err := connect(t, http.RedirectHandler(thief, http.StatusTemporaryRedirect)).List(t.Context(), "web")
+	registrytest.Check(t, "a redirect", err, registry.ErrPermanent, thief)
 	if asked.Load() {
 		t.Error("the signed request was sent on to another host")
 	}

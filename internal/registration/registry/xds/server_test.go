@@ -14,14 +14,14 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func newServer(t *testing.T, address string, synced func() bool) *server {
 	t.Helper()
 	m, err := newMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return &server{
 		address: address, creds: insecure.NewCredentials(), log: logr.Discard(), synced: synced,
 		ads: &adsServer{store: NewStore(), metrics: m, log: logr.Discard()},
@@ -32,9 +32,7 @@ func newServer(t *testing.T, address string, synced func() bool) *server {
 func free(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }
@@ -100,9 +98,7 @@ func TestServerAddress(t *testing.T) {
 
 func TestServerFiles(t *testing.T) {
 	nothing := filepath.Join(t.TempDir(), "nothing.pem")
-	if err := os.WriteFile(nothing, []byte("nothing"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.WriteFile(nothing, []byte("nothing"), 0o600))
 	for name, test := range map[string]struct {
 		files TLSFiles
 		says  string

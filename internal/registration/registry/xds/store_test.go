@@ -15,6 +15,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // slice returns a slice of the service web in the namespace demo, with ready endpoints.
@@ -49,13 +51,9 @@ func list(version string, slices ...*discoveryv1.EndpointSlice) *discoveryv1.End
 func serves(t *testing.T, s *Store, name, want string) {
 	t.Helper()
 	r, err := s.assignment(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	var made endpointv3.ClusterLoadAssignment
-	if err := r.data.UnmarshalTo(&made); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, r.data.UnmarshalTo(&made))
 	var have []string
 	for _, locality := range made.GetEndpoints() {
 		if locality.GetLocality() == nil || locality.GetLoadBalancingWeight().GetValue() == 0 {
@@ -131,9 +129,7 @@ func TestStoreVersions(t *testing.T) {
 	version := func(s *Store) string {
 		t.Helper()
 		r, err := s.assignment("web.demo")
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		return r.version
 	}
 	s.handle(slice("one", "1", "10.0.0.1", "10.0.0.2"), false)

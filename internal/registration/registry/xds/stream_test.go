@@ -14,6 +14,8 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // caller is the client end of a stream.
@@ -27,9 +29,7 @@ type caller struct {
 func newCaller(t *testing.T, store *Store) *caller {
 	t.Helper()
 	m, err := newMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	c := &caller{T: t}
 	log := funcr.New(func(_, args string) { c.logs.WriteString(args + "\n") }, funcr.Options{})
 	c.stream = &stream{adsServer: &adsServer{store: store, metrics: m, log: log}, wants: map[string]*want{}}
@@ -46,16 +46,12 @@ func (c *caller) ask(typeURL, nonce string, names ...string) {
 	err := c.take(&discoveryv3.DiscoveryRequest{
 		Node: &corev3.Node{Id: "me"}, TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names,
 	})
-	if err != nil {
-		c.Fatal(err)
-	}
+	registrytest.NoError(c.T, err)
 }
 
 func (c *caller) changed() {
 	c.Helper()
-	if err := c.push(typeAssignment); err != nil {
-		c.Fatal(err)
-	}
+	registrytest.NoError(c.T, c.push(typeAssignment))
 }
 
 // receives checks that exactly one answer arrived, and returns its nonce.
@@ -132,9 +128,7 @@ func TestStreamRefused(t *testing.T) {
 		TypeUrl: typeAssignment, ResponseNonce: nonce, ResourceNames: []string{"web.demo"},
 		ErrorDetail: &rpcstatus.Status{Message: "no\nsuch thing"},
 	}
-	if err := c.take(refusal); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, c.take(refusal))
 	c.silence("a refusal")
 	if n := testutil.ToFloat64(c.metrics.refusals); n != 1 || !strings.Contains(c.logs.String(), `"says"="no such thing"`) ||
 		!strings.Contains(c.logs.String(), `"node"="me"`) {

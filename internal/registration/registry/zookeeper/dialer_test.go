@@ -32,11 +32,7 @@ func TestServersThatGiveNoSession(t *testing.T) {
 		"another protocol": {[]string{web}, 2 * time.Second, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := New(Options{Servers: test.servers, Layout: Curator})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = r.Close() }()
+			r := registrytest.Connect(t, New, Options{Servers: test.servers, Layout: Curator})
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			began := time.Now()
@@ -62,11 +58,7 @@ func TestBrokenPackets(t *testing.T) {
 		_, _ = conn.Write([]byte{0, 0, 0, 1, 0})
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	r, err := New(Options{Servers: []string{server}, Layout: Curator})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Close() }()
+	r := registrytest.Connect(t, New, Options{Servers: []string{server}, Layout: Curator})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := r.Ping(ctx); !errors.Is(err, registry.ErrTransient) || ctx.Err() != nil {

@@ -25,9 +25,7 @@ func TestRoundTrip(t *testing.T) {
 	for name, l := range map[string]layout{"Curator": curator{}, "Dubbo": dubbo{}} {
 		for _, want := range []registry.Entry{entry(), plain, six, odd} {
 			node, data, err := l.encode("org.example.Web", want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			registrytest.NoError(t, err)
 			if strings.Contains(node, "/") {
 				t.Errorf("%s: the node's name %q has a slash", name, node)
 			}
@@ -89,9 +87,7 @@ func TestWhatDubboCannotHoldIsRefused(t *testing.T) {
 
 func TestCopiesHaveIDsOfTheirOwn(t *testing.T) {
 	name, data, err := dubbo{}.encode("web", entry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	at := func(name string, created int64) *node {
 		return &node{name: name, stat: &zk.Stat{Czxid: created, Mzxid: created}, entry: dubbo{}.decode(name, data)}
 	}

@@ -29,9 +29,7 @@ func Start(t *testing.T, spec run.Spec) *run.Process {
 	t.Helper()
 	spec.Log = filepath.Join(t.TempDir(), spec.Name+".log")
 	p, err := run.Start(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	Close(t, p)
 	return p
 }
@@ -62,9 +60,7 @@ func Must(t *testing.T, h run.HTTP, method, path string, question, into any) {
 func FreePorts(t *testing.T, n int) []int {
 	t.Helper()
 	ports, err := run.FreePorts(t.Context(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return ports
 }
 
@@ -74,9 +70,7 @@ func Fetch(t *testing.T, get func(ctx context.Context) (string, error)) string {
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTimeout)
 	defer cancel()
 	path, err := get(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return path
 }
 
@@ -90,9 +84,7 @@ func Java(t *testing.T, name, project string) []string {
 		t.Fatalf("%s has the sources %v, %v; want one", project, sources, err)
 	}
 	source, err := filepath.Abs(sources[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return []string{"-cp", jars + "/*", source}
 }
 
