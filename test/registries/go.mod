@@ -13,7 +13,7 @@ require (
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/miekg/dns v1.1.72
 	github.com/usher-dev/usher v0.0.0-00010101000000-000000000000
-	github.com/usher-dev/usher/test v0.0.0-00010101000000-000000000000
+	github.com/usher-dev/usher/test v0.0.0-00010101000000-000000000000 // test/servers/run
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
 )
 

@@ -91,31 +91,21 @@ func (c *consul) Evict(ctx context.Context, uid string) error {
 
 // Calls counts the calls to Consul's HTTP API, by method and path.
 func (c *consul) Calls(ctx context.Context) (Calls, error) {
-	var text string
-	if _, err := c.Do(ctx, http.MethodGet, "/v1/agent/metrics?format=prometheus", nil, &text); err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	reads := c.reads
-	c.mu.Unlock()
-	return consulCalls(text, reads)
-}
-
-// consulCalls parses the calls from Consul's metrics, without the watch's reads.
-func consulCalls(text string, reads int) (Calls, error) {
-	metrics, err := parseMetrics(text, "consul_api_http_count")
+	families, err := metrics(ctx, c.HTTP, "/v1/agent/metrics?format=prometheus")
 	if err != nil {
 		return nil, err
 	}
 	calls := Calls{}
-	for _, m := range metrics {
-		switch path := m.label("path"); path {
+	for _, m := range families["consul_api_http"].GetMetric() {
+		switch path := label(m, "path"); path {
 		case "v1_agent_metrics", "v1_agent_self", "v1_catalog_nodes":
 		default:
-			calls[m.label("method")+" "+path] += m.value
+			calls[label(m, "method")+" "+path] += int(m.GetSummary().GetSampleCount())
 		}
 	}
-	calls[readCall] -= reads
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	calls[readCall] -= c.reads
 	return calls, nil
 }
 

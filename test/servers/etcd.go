@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -90,18 +89,14 @@ func (e *etcd) Evict(ctx context.Context, uid string) error {
 }
 
 func (e *etcd) Calls(ctx context.Context) (Calls, error) {
-	var text string
-	if _, err := (run.HTTP{Address: e.Endpoint()}).Do(ctx, http.MethodGet, "/metrics", nil, &text); err != nil {
-		return nil, err
-	}
-	metrics, err := parseMetrics(text, "grpc_server_handled_total")
+	families, err := metrics(ctx, run.HTTP{Address: e.Endpoint()}, "/metrics")
 	if err != nil {
 		return nil, err
 	}
 	calls := Calls{}
-	for _, m := range metrics {
-		if m.label("grpc_service") == "etcdserverpb.KV" && m.value > 0 {
-			calls[m.label("grpc_method")] += m.value
+	for _, m := range families["grpc_server_handled_total"].GetMetric() {
+		if n := int(m.GetCounter().GetValue()); label(m, "grpc_service") == "etcdserverpb.KV" && n > 0 {
+			calls[label(m, "grpc_method")] += n
 		}
 	}
 	e.mu.Lock()

@@ -10,11 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
 	"github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // Service is the watched service.
@@ -124,39 +128,24 @@ func (c choice) changes(later choice, since time.Time, report func(Sighting)) {
 	}
 }
 
-// metric is one line of a server's Prometheus metrics.
-type metric struct {
-	name, labels string
-	value        int
+// metrics reads the metrics of a server, by name.
+func metrics(ctx context.Context, server run.HTTP, path string) (map[string]*dto.MetricFamily, error) {
+	var text string
+	if _, err := server.Do(ctx, http.MethodGet, path, nil, &text); err != nil {
+		return nil, err
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	return parser.TextToMetricFamilies(strings.NewReader(text))
 }
 
-// label is the value of a label; "" if there is none.
-func (m metric) label(name string) string {
-	_, after, found := strings.Cut(m.labels, name+`="`)
-	if !found {
-		return ""
-	}
-	value, _, _ := strings.Cut(after, `"`)
-	return value
-}
-
-// parseMetrics parses the lines whose names begin with the prefix.
-func parseMetrics(text, prefix string) ([]metric, error) {
-	var metrics []metric
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if !strings.HasPrefix(line, prefix) {
-			continue
+// label returns the value of a metric's label; "" if there is none.
+func label(m *dto.Metric, name string) string {
+	for _, pair := range m.GetLabel() {
+		if pair.GetName() == name {
+			return pair.GetValue()
 		}
-		at := strings.LastIndexByte(line, ' ')
-		value, err := strconv.ParseFloat(line[at+1:], 64)
-		if at < 0 || err != nil {
-			return nil, fmt.Errorf("metrics: %q is no line of a name and a number", line)
-		}
-		name, labels, _ := strings.Cut(strings.TrimSpace(line[:at]), "{")
-		metrics = append(metrics, metric{name: name, labels: labels, value: int(value)})
 	}
-	return metrics, nil
+	return ""
 }
 
 // errNotWatched means that Evict was asked for an entry that Watch has not reported.

@@ -15,6 +15,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/servers/run"
 )
 
@@ -53,9 +54,7 @@ func endpoint(uid string, weight int) string {
 
 func TestEtcd(t *testing.T) {
 	server, err := Start(t.Context(), kindEtcd, Where{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)
@@ -79,9 +78,7 @@ func TestEtcd(t *testing.T) {
 	put("a", endpoint("three", 1))
 	expect(t, sightings, "one", false)
 	expect(t, sightings, "three", true)
-	if err := server.Evict(t.Context(), "three"); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, server.Evict(t.Context(), "three"))
 	expect(t, sightings, "three", false)
 	if err := server.Evict(t.Context(), "nobody"); !errors.Is(err, errNotWatched) {
 		t.Errorf("evict nobody: %v", err)
@@ -96,17 +93,11 @@ func TestEtcd(t *testing.T) {
 func counts(t *testing.T, server Server, client *clientv3.Client) {
 	t.Helper()
 	before, err := server.Calls(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	_, getErr := client.Get(t.Context(), root)
-	if err := errors.Join(server.Put(t.Context(), "x"), server.Remove(t.Context(), "x"), getErr); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, errors.Join(server.Put(t.Context(), "x"), server.Remove(t.Context(), "x"), getErr))
 	after, err := server.Calls(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	got := after.Since(before)
 	if !maps.Equal(got, Calls{"Put": 1, "DeleteRange": 1, rangeCall: 1}) || got.Writes() != 2 {
 		t.Errorf("counted %v, %d of them writes", got, got.Writes())
@@ -116,9 +107,7 @@ func counts(t *testing.T, server Server, client *clientv3.Client) {
 // A watch that may have missed something reports it.
 func TestEtcdEnds(t *testing.T) {
 	server, err := Start(t.Context(), kindEtcd, Where{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	if err := server.Close(); err != nil {
 		t.Error(err)
 	}
@@ -179,18 +168,16 @@ func TestConsulWatch(t *testing.T) {
 }
 
 func TestConsulCalls(t *testing.T) {
-	text := `# HELP consul_api_http x
+	c := fakeConsul(t, `# TYPE consul_api_http summary
 consul_api_http{method="GET",path="v1_health_service_",quantile="0.5"} 0.3
 consul_api_http_count{method="GET",path="v1_health_service_"} 12
 consul_api_http_count{method="GET",path="v1_agent_metrics"} 3
 consul_api_http_count{method="PUT",path="v1_txn"} 2
-`
-	calls, err := consulCalls(text, 5)
+`)
+	c.reads = 5
+	calls, err := c.Calls(t.Context())
 	if err != nil || !maps.Equal(calls, Calls{readCall: 7, "PUT v1_txn": 2}) || calls.Writes() != 2 {
 		t.Errorf("counted %v, %d of them writes, %v", calls, calls.Writes(), err)
-	}
-	if _, err := consulCalls("consul_api_http_count{} many\n", 0); err == nil || !strings.Contains(err.Error(), "many") {
-		t.Errorf("a line that is none: %v", err)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 const bound = 20 * time.Second
@@ -81,9 +83,7 @@ func start(t *testing.T, change ...func(*Options)) *running {
 		do(&options)
 	}
 	client, err := New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{Client: client, registry: source, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- client.Run(ctx) }()

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/client/v3/naming/endpoints"
 	"go.uber.org/zap"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
@@ -56,12 +57,7 @@ func (r *recorder) has(want string) bool {
 
 func dial(t *testing.T, etcd *cluster.Etcd) *clientv3.Client {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	return registrytest.Connect(t, clientv3.New, clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
 }
 
 // The entries that etcd's own naming library writes are found, and an outage neither
@@ -70,14 +66,10 @@ func TestEtcdSource(t *testing.T) {
 	etcd := clustertest.StartEtcd(t)
 	client := dial(t, etcd)
 	manager, err := endpoints.NewManager(client, "services/web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	do := func(updates ...*endpoints.UpdateWithOpts) {
 		t.Helper()
-		if err := manager.Update(t.Context(), updates); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, manager.Update(t.Context(), updates))
 	}
 	add := func(key, addr string) *endpoints.UpdateWithOpts {
 		return endpoints.NewAddUpdateOpts("services/web/"+key, endpoints.Endpoint{Addr: addr, Metadata: map[string]int{"weight": 1}})
@@ -102,12 +94,8 @@ func TestEtcdSource(t *testing.T) {
 		t.Errorf("sizes of the list %v: a transaction was shown in part", sink.sizes)
 	}
 
-	if err := etcd.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := etcd.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, etcd.Stop(t.Context()))
+	registrytest.NoError(t, etcd.Restart(t.Context()))
 	do(add("c", "127.0.0.4:80"))
 	eventually(t, "a change after an outage", func() bool { return sink.has(`{"b":"127.0.0.3:80","c":"127.0.0.4:80"}`) })
 	cancel()

@@ -61,4 +61,3 @@ func TestOnceWaitsNoLongerThanItsContext(t *testing.T) {
 		t.Error(err)
 	}
 }
-

@@ -28,7 +28,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no backend", "nowhere", e, "add it to the configuration"},
 		{"a backend that allows no dynamic servers", "sticky", e, "dynamic load balancing"},
-		{"weight", "web", heavy, "above 256"},
+		{"weight", "web", heavy, "limit of 256"},
 	} {
 		err := c.Apply(registrytest.Bounded(t), test.service, []registry.Change{{Op: registry.Put, Entry: test.entry}})
 		registrytest.CheckRefused(t, test.name, err, e.ID, registry.ErrPermanent, test.words)

@@ -5,6 +5,8 @@ package zookeeper_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,15 +75,11 @@ func (s *server) ready(ctx context.Context) error {
 // raw is a client that bypasses the connector.
 func (s *server) raw(t *testing.T) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect([]string{s.address}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
+	conn, _, err := zk.Connect([]string{s.address}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(log.New(io.Discard, "", 0)))
 	registrytest.NoError(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
-
-type discard struct{}
-
-func (discard) Printf(string, ...any) {}
 
 // empty removes the path and everything below it.
 func empty(t *testing.T, conn *zk.Conn, path string) {

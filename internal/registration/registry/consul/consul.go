@@ -72,7 +72,7 @@ func New(options Options) (*Registry, error) {
 	token := strings.TrimSpace(string(options.Secret[KeyToken]))
 	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return nil, registry.Permanent(fmt.Errorf(
-			"the credentials Secret's %s holds characters that no token has: put the token's secret id there", KeyToken))
+			"the credentials Secret's %s contains characters that no token has: put the token's secret id there", KeyToken))
 	}
 	client, err := rest.New(rest.Options{
 		Field: "consul.address", Example: "http://host:8500", Address: options.Address, Secret: options.Secret,
@@ -134,7 +134,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 	}
 	if instances == nil {
 		// Consul writes [] for none; null comes from another kind of server.
-		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: it is no Consul", answer.Where))
+		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: check that consul.address is Consul's", answer.Where))
 	}
 	if err := r.whole(ctx, service, instances); err != nil {
 		return nil, err

@@ -96,7 +96,7 @@ func (r *Registry) mayBeFiltered(ctx context.Context) error {
 		return nil
 	case answer.Code == http.StatusOK, answer.Code == http.StatusForbidden:
 		return registry.Permanent(fmt.Errorf(
-			"there are ACLs, which hide entries: put a token into the key %s of the credentials Secret", KeyToken))
+			"ACLs hide entries: put a token into the key %s of the credentials Secret", KeyToken))
 	}
 	return r.failure(answer)
 }

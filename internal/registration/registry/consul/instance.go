@@ -170,11 +170,11 @@ func encode(name string, e registry.Entry) (service, error) {
 	}
 	e.Owner.Mark(meta)
 	if len(meta) > maxMeta {
-		return service{}, registry.Permanent(fmt.Errorf("instance.metadata has %d keys: Consul has room for %d beside Usher's own",
+		return service{}, registry.Permanent(fmt.Errorf("instance.metadata has %d keys: remove some, Consul stores only %d beside Usher's own",
 			len(e.Metadata), maxMeta-5))
 	}
 	if e.Weight > maxWeight {
-		return service{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Consul's limit of %d", e.Weight, maxWeight))
+		return service{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Consul's limit of %d: set a smaller one", e.Weight, maxWeight))
 	}
 	return service{
 		ID: e.ID, Service: name, Address: e.Address, Port: e.Port, Tags: tags, Meta: meta,

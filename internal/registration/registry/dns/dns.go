@@ -126,11 +126,11 @@ type key struct {
 // or the Secret's key.
 func New(options Options) (*Registry, error) {
 	if _, _, err := net.SplitHostPort(options.Server); err != nil {
-		return nil, registry.Permanent(errors.New("dns.server is no address: write host:port of the zone's primary"))
+		return nil, registry.Permanent(errors.New("dns.server is not an address: write host:port of the zone's primary"))
 	}
 	zone := strings.TrimSuffix(strings.ToLower(options.Zone), ".")
 	if zone == "" || len(zone) > maxName || !labels(zone) {
-		return nil, registry.Permanent(fmt.Errorf("dns.zone %q is no name of a zone", options.Zone))
+		return nil, registry.Permanent(fmt.Errorf("dns.zone %q is not the name of a zone: write it like svc.example.com", options.Zone))
 	}
 	signer, err := newKey(options.Secret)
 	if err != nil {
@@ -189,7 +189,7 @@ type names struct {
 func (r *Registry) names(service string) (names, error) {
 	if !oneWay.MatchString(service) {
 		return names{}, registry.Permanent(fmt.Errorf("service %q is not one label of a DNS name: "+
-			"use up to 62 small letters, digits, dashes and underscores", service))
+			"use up to 62 lower-case letters, digits, dashes and underscores", service))
 	}
 	return names{srv: "_" + service + "._tcp." + r.zone, base: service + "." + r.zone}, nil
 }

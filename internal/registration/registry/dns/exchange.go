@@ -63,7 +63,7 @@ func (r *Registry) send(ctx context.Context, conn *dns.Conn, request *dns.Msg) (
 	}
 	answer := new(dns.Msg)
 	if err := answer.Unpack(data); err != nil {
-		return nil, registry.Permanent(fmt.Errorf("%s answers what is no DNS message: %w", r.server, err))
+		return nil, registry.Permanent(fmt.Errorf("%s does not answer with DNS messages: check dns.server: %w", r.server, err))
 	}
 	if r.key.name != "" && answer.IsTsig() != nil {
 		err = dns.TsigVerify(data, r.key.secret, mac, false)
@@ -94,13 +94,13 @@ func (r *Registry) check(request, answer *dns.Msg, failure error) error {
 	signature := answer.IsTsig()
 	switch {
 	case answer.Id != request.Id || !answer.Response:
-		return registry.Permanent(fmt.Errorf("%s answers what nobody asked", r.server))
+		return registry.Permanent(fmt.Errorf("%s answers another question: check dns.server", r.server))
 	case answer.Rcode == dns.RcodeNotAuth && r.key.name != "" && (signature == nil || signature.Error != 0):
 		return registry.Permanent(fmt.Errorf("%s refuses the TSIG key %s%s", r.server, r.key.name, tsigError(signature)))
 	case failure != nil:
-		return registry.Permanent(fmt.Errorf("%s: the signature of the answer is wrong: %w", r.server, failure))
+		return registry.Permanent(fmt.Errorf("%s signed its answer wrongly: check the TSIG key on both sides: %w", r.server, failure))
 	case answer.Rcode == dns.RcodeSuccess && r.key.name != "" && signature == nil:
-		return registry.Permanent(fmt.Errorf("%s does not sign its answers: look whether it knows the TSIG key", r.server))
+		return registry.Permanent(fmt.Errorf("%s does not sign its answers: check that it knows the TSIG key", r.server))
 	}
 	return r.code(request, answer)
 }
@@ -123,7 +123,7 @@ func (r *Registry) code(request, answer *dns.Msg) error {
 	switch answer.Rcode {
 	case dns.RcodeSuccess:
 		if !update && !answer.Authoritative {
-			return registry.Permanent(fmt.Errorf("%s is no authority for %s: name the zone's primary in dns.server",
+			return registry.Permanent(fmt.Errorf("%s is not authoritative for %s: set dns.server to the zone's primary",
 				r.server, request.Question[0].Name))
 		}
 		return nil
@@ -136,11 +136,11 @@ func (r *Registry) code(request, answer *dns.Msg) error {
 		return registry.Permanent(fmt.Errorf("%s refuses (%s): allow the key in allow-query and update-policy of %s",
 			r.server, name, r.zone))
 	case dns.RcodeNotAuth, dns.RcodeNotZone, dns.RcodeNotImplemented, dns.RcodeFormatError:
-		return registry.Permanent(fmt.Errorf("%s answers %s for zone %s: name its primary, which takes updates",
+		return registry.Permanent(fmt.Errorf("%s answers %s for zone %s: set dns.server to its primary, which takes updates",
 			r.server, name, r.zone))
 	}
 	if update && answer.Rcode == dns.RcodeServerFailure {
-		return registry.Transient(fmt.Errorf("%s answers %s to an update and its log says why: BIND takes 100 instances "+
+		return registry.Transient(fmt.Errorf("%s answers %s to an update: see its log; BIND takes 100 instances "+
 			"unless max-records-per-type allows more", r.server, name))
 	}
 	return registry.Transient(fmt.Errorf("%s answers %s", r.server, name))

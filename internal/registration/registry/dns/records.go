@@ -203,17 +203,17 @@ func general[T dns.RR](set []T) []dns.RR {
 func (r *Registry) wanted(n names, e registry.Entry) (srv *dns.SRV, others []dns.RR, err error) {
 	address, err := netip.ParseAddr(e.Address)
 	if err != nil || address.String() != e.Address || address.Zone() != "" || address.Is4In6() {
-		return nil, nil, registry.Permanent(fmt.Errorf("address %q cannot be a record: write it in the shortest form", e.Address))
+		return nil, nil, registry.Permanent(fmt.Errorf("address %q cannot be in a DNS record: write it in its shortest form", e.Address))
 	}
 	if e.Weight > maxWeight {
-		return nil, nil, registry.Permanent(fmt.Errorf("weight %d is above %d, the largest of an SRV record", e.Weight, maxWeight))
+		return nil, nil, registry.Permanent(fmt.Errorf("weight %d is above %d, the limit of an SRV record: set a smaller one", e.Weight, maxWeight))
 	}
 	text, err := json.Marshal(stored{ID: e.ID, Owner: e.Owner, Metadata: e.Metadata})
 	if err != nil {
 		return nil, nil, registry.Permanent(fmt.Errorf("encode: %w", err))
 	}
 	if len(text) > maxData {
-		return nil, nil, registry.Permanent(fmt.Errorf("instance.metadata is too long for a TXT record: %d bytes, %d fit",
+		return nil, nil, registry.Permanent(fmt.Errorf("instance.metadata is too long for a TXT record: remove some of its %d bytes, %d fit",
 			len(text), maxData))
 	}
 	host := n.host(e.ID)

@@ -93,7 +93,7 @@ func encode(e registry.Entry) (item, group, error) {
 	}
 	if size := made.bytes(); size > maxRecord {
 		return item{}, group{}, registry.Permanent(fmt.Errorf(
-			"instance.metadata makes the entry %d bytes long: an EndpointSlice has room for %d", size, maxRecord))
+			"instance.metadata makes the entry %d bytes long: remove some, an EndpointSlice has room for %d", size, maxRecord))
 	}
 	return made, g, nil
 }

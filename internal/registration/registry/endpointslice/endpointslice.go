@@ -141,7 +141,7 @@ func (r *Registry) Close() error { return nil }
 func (r *Registry) slices(ctx context.Context, service string) (*discoveryv1.EndpointSliceList, error) {
 	if why := validation.IsDNS1123Label(service); len(why) > 0 || r.namespace == "" {
 		return nil, registry.Permanent(fmt.Errorf(
-			"service %q in namespace %q is none of Kubernetes: set instance.service to the name of a Service", service, r.namespace))
+			"service %q in namespace %q cannot be a Service: set instance.service to the name of one in an existing namespace", service, r.namespace))
 	}
 	var list discoveryv1.EndpointSliceList
 	err := r.reader.List(ctx, &list, client.InNamespace(r.namespace),

@@ -111,7 +111,7 @@ var _ registry.Connector = (*Registry)(nil)
 // down. Errors are permanent and name the Secret's key.
 func New(options Options) (*Registry, error) {
 	if len(options.Endpoints) == 0 {
-		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: name the URLs of the members"))
+		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: list the URLs of the members"))
 	}
 	config := clientv3.Config{
 		Endpoints:            options.Endpoints,

@@ -148,7 +148,7 @@ func (r *Registry) trusted() error {
 	if wait <= 0 {
 		return nil
 	}
-	return registry.Transient(fmt.Errorf("what Eureka lists may be older than this connection: it can be trusted in %s",
+	return registry.Transient(fmt.Errorf("Eureka's lists may be older than this connection: wait %s until they are not",
 		wait.Round(time.Second)))
 }
 
@@ -202,7 +202,7 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 		return instances, r.isEureka(ctx)
 	}
 	if said.Application == nil {
-		return nil, registry.Permanent(fmt.Errorf("%s answered without an application: it is no Eureka", r.client.URL(pathOf(app))))
+		return nil, registry.Permanent(fmt.Errorf("%s answered without an application: check eureka.address", r.client.URL(pathOf(app))))
 	}
 	for _, i := range said.Application.Instance {
 		instances[i.id()] = i
@@ -244,7 +244,7 @@ func (r *Registry) actual(ctx context.Context, app, id string) (*instance, error
 		return nil, err
 	}
 	if said.Instance == nil {
-		return nil, registry.Permanent(fmt.Errorf("%s answered without an instance: it is no Eureka", r.client.URL(pathOf(app, id))))
+		return nil, registry.Permanent(fmt.Errorf("%s answered without an instance: check eureka.address", r.client.URL(pathOf(app, id))))
 	}
 	return said.Instance, nil
 }
@@ -264,7 +264,7 @@ func (r *Registry) isEureka(ctx context.Context) error {
 			return err
 		}
 	}
-	return registry.Permanent(fmt.Errorf("%s is no Eureka: eureka.address needs the server's path, as in http://host:8761/eureka", r.client.URL("")))
+	return registry.Permanent(fmt.Errorf("%s is not Eureka: eureka.address needs the server's path, as in http://host:8761/eureka", r.client.URL("")))
 }
 
 func (r *Registry) writtenTo(app string) []string {

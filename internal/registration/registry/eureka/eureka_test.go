@@ -95,8 +95,7 @@ func TestOptions(t *testing.T) {
 // connect serves the handler as Eureka.
 func connect(t *testing.T, options Options, handler http.HandlerFunc) *Registry {
 	t.Helper()
-	server := registrytest.Serve(t, handler)
-	options.Address = server
+	options.Address = registrytest.Serve(t, handler)
 	return registrytest.Connect(t, New, options)
 }
 
@@ -108,37 +107,37 @@ func TestAnswersThatAreNone(t *testing.T) {
 		want  error
 	}{
 		"null":                {200, "null", 200, registry.ErrPermanent},
-		"a page":              {200, "<html>", 200, registry.ErrPermanent},
-		"an object":           {200, "{}", 200, registry.ErrPermanent},
-		"a redirect":          {302, "", 200, registry.ErrPermanent},
-		"forbidden":           {401, "s3cret", 200, registry.ErrPermanent},
-		"broken":              {500, "", 200, registry.ErrTransient},
-		"too many":            {429, "", 200, registry.ErrTransient},
 		"another's not found": {404, "", 404, registry.ErrPermanent},
 		"broken meanwhile":    {404, "", 503, registry.ErrTransient},
 		"no application":      {404, "", 200, nil},
 		"nor deltas":          {404, "", 403, nil},
 		"an application":      {200, `{"application":{"instance":[]}}`, 200, nil},
 	} {
-		secret := map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte("s3cret\n")}
-		r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
-			user, password, _ := r.BasicAuth()
-			switch {
-			case user != "me" || password != "s3cret":
-				w.WriteHeader(http.StatusUnauthorized)
-				return
-			case r.URL.Path == "/apps/WEB":
-				w.WriteHeader(test.code)
-				_, _ = w.Write([]byte(test.body))
-				return
-			case r.URL.Path == "/apps/delta" || test.delta != http.StatusForbidden:
-				w.WriteHeader(test.delta)
-			}
-			_, _ = w.Write([]byte(`{"applications":{}}`))
-		})
-		_, err := r.List(t.Context(), "web")
-		registrytest.Check(t, name, err, test.want)
+		registrytest.Check(t, name, listing(t, test.code, test.body, test.delta), test.want)
 	}
+	registrytest.CheckAnswers(t, func(code int, body string) error { return listing(t, code, body, http.StatusOK) })
+}
+
+// listing lists the application WEB with a server that gives this answer.
+func listing(t *testing.T, code int, body string, delta int) error {
+	t.Helper()
+	secret := map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte(registrytest.Secret + "\n")}
+	r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		switch {
+		case user != "me" || password != registrytest.Secret:
+			t.Errorf("the login is %s, %s", user, password)
+		case r.URL.Path == "/apps/WEB":
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(body))
+			return
+		case r.URL.Path == "/apps/delta" || delta != http.StatusForbidden:
+			w.WriteHeader(delta)
+		}
+		_, _ = w.Write([]byte(`{"applications":{}}`))
+	})
+	_, err := r.List(t.Context(), "web")
+	return err
 }
 
 // frozen is a server whose list never changes, and that records its requests.
@@ -203,9 +202,7 @@ func TestRenewals(t *testing.T) {
 	server := &frozen{there: map[string]instance{}, list: []instance{stored(t), theirs}, seen: make(chan string, 10)}
 	clock := clocktesting.NewFakeClock(time.Now())
 	r := connect(t, Options{Clock: clock}, server.ServeHTTP)
-	if _, err := r.List(t.Context(), "web"); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.List(t, r)
 	for range 2 {
 		clock.Step(RenewInterval)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -227,6 +224,6 @@ func TestRenewals(t *testing.T) {
 		t.Errorf("after the end: %v, and %d renewals", server.there, len(server.seen))
 	}
 	if due := r.due(); len(due) != 0 {
-		t.Errorf("%v are due though nobody asks for them", due)
+		t.Errorf("%v are due though nobody lists them", due)
 	}
 }

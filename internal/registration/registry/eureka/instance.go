@@ -157,12 +157,12 @@ func encode(service string, e registry.Entry, lease time.Duration, dirty int64) 
 	for key, value := range e.Metadata {
 		switch {
 		case strings.HasPrefix(key, registry.MetaPrefix):
-			return instance{}, registry.Permanent(fmt.Errorf("instance.metadata: the key %q begins as Usher's own do: use another", key))
+			return instance{}, registry.Permanent(fmt.Errorf("instance.metadata: the key %q begins like Usher's own: use another", key))
 		case key == metaWeight:
 			return instance{}, registry.Permanent(fmt.Errorf("instance.metadata: the key %q is instance.weight: set that", key))
 		case !metaKey.MatchString(key):
 			return instance{}, registry.Permanent(fmt.Errorf(
-				"instance.metadata: the key %q is no name in XML: use letters, digits, dots, dashes and underscores", key))
+				"instance.metadata: the key %q is not a name in XML: use letters, digits, dots, dashes and underscores", key))
 		}
 		meta[key] = value
 	}

@@ -39,9 +39,9 @@ func (c command) check(answer string) error {
 	case answer == alreadyExists, answer == noSuchServer, answer == notInMaint:
 		return fmt.Errorf("%s: %w", answer, registry.ErrConflict)
 	case answer == noSuchBackend:
-		return registry.Permanent(fmt.Errorf("there is no backend of the service's name: add it to the configuration"))
+		return registry.Permanent(fmt.Errorf("no backend has the service's name: add it to the configuration"))
 	case strings.HasPrefix(answer, permissionError):
-		return registry.Permanent(fmt.Errorf("permission denied: write \"level admin\" behind its stats socket"))
+		return registry.Permanent(fmt.Errorf("permission denied: add \"level admin\" to its stats socket"))
 	case strings.HasPrefix(answer, unknownCommand):
 		return registry.Permanent(fmt.Errorf("it does not know %q: HAProxy 2.6 or newer is needed", verb(c.line)))
 	}
@@ -55,7 +55,7 @@ func verb(line string) string {
 }
 
 func notUnderstood(question, answer string) error {
-	return registry.Permanent(fmt.Errorf("%q answered what is not understood: %s", question, registry.Excerpt(answer)))
+	return registry.Permanent(fmt.Errorf("cannot read the answer to %q, HAProxy 2.6 or newer is needed: %s", question, registry.Excerpt(answer)))
 }
 
 func silent(answer string) bool { return answer == "" }

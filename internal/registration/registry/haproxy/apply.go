@@ -86,7 +86,7 @@ func (r *Registry) jobs(views []view, changes []registry.Change, refused *refusa
 		}
 		name, err := nameOf(change.Entry)
 		if err == nil && change.Op == registry.Put && change.Entry.Weight > maxWeight {
-			err = registry.Permanent(fmt.Errorf("weight %d is above %d, HAProxy's largest", change.Entry.Weight, maxWeight))
+			err = registry.Permanent(fmt.Errorf("weight %d is above HAProxy's limit of %d: set a smaller one", change.Entry.Weight, maxWeight))
 		}
 		needed := false
 		if err == nil {

@@ -88,10 +88,10 @@ type target struct {
 // New checks the options but does not connect. Errors are permanent and name the field.
 func New(options Options) (*Registry, error) {
 	if len(options.Addresses) == 0 {
-		return nil, registry.Permanent(errors.New("haproxy.addresses is empty: name the runtime API of each process"))
+		return nil, registry.Permanent(errors.New("haproxy.addresses is empty: list the runtime API of each process"))
 	}
 	if !serverOptions.MatchString(options.ServerOptions) {
-		return nil, registry.Permanent(errors.New("haproxy.serverOptions has a character that no server option needs: " +
+		return nil, registry.Permanent(errors.New("haproxy.serverOptions contains a character that is not allowed: " +
 			"use letters, digits, spaces and any of _ . / : @ = , -"))
 	}
 	r := &Registry{options: strings.TrimSpace(options.ServerOptions)}
@@ -148,8 +148,8 @@ func (r *Registry) Ping(ctx context.Context) error {
 				return err
 			}
 			if level := strings.TrimSpace(answers[0]); level != "admin" {
-				return registry.Permanent(fmt.Errorf("its runtime API grants the level %q: write \"level admin\" "+
-					"behind its stats socket", registry.Excerpt(level)))
+				return registry.Permanent(fmt.Errorf("its runtime API grants only the level %q: add \"level admin\" "+
+					"to its stats socket", registry.Excerpt(level)))
 			}
 			return nil
 		})
@@ -177,7 +177,7 @@ func (r *Registry) Close() error { return nil }
 func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 	if !plain.MatchString(service) {
 		return nil, registry.Permanent(fmt.Errorf(
-			"service %q can be no backend: use letters, digits, dots, dashes and underscores", service))
+			"service %q cannot be the name of a backend: use letters, digits, dots, dashes and underscores", service))
 	}
 	found := make([][]server, len(r.targets))
 	err := r.each(func(at int) error {

@@ -92,8 +92,8 @@ func (s *session) greet() error {
 		}
 		head = append(head, b)
 		if !strings.HasPrefix(prompt, string(head)) {
-			return registry.Permanent(errors.New("it is no runtime API of a worker process: " +
-				"name a stats socket, not the master's or another service's"))
+			return registry.Permanent(errors.New("this is not the runtime API of a worker process: " +
+				"use the address of a stats socket, not the master's or another service's"))
 		}
 	}
 	return nil

@@ -87,12 +87,12 @@ func (r *Registry) decode(answer *rest.Answer, into any) error {
 	case answer.Code != http.StatusOK:
 		return r.failure(answer)
 	case !isNacos:
-		return registry.Permanent(fmt.Errorf("%s answered with something else than Nacos 3 does: %s", answer.Where, r.excerpt(answer)))
+		return registry.Permanent(fmt.Errorf("%s did not answer like Nacos 3: check nacos.address: %s", answer.Where, r.excerpt(answer)))
 	case *said.Code != 0:
 		return registry.Permanent(fmt.Errorf("%s answered: %s", answer.Where, r.excerpt(answer)))
 	}
 	if err := json.Unmarshal(said.Data, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s answered with something else than Nacos 3 does: %w", answer.Where, err))
+		return registry.Permanent(fmt.Errorf("%s did not answer like Nacos 3: check nacos.address: %w", answer.Where, err))
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 		TokenTTL    int64 // In seconds.
 	}
 	if err := json.Unmarshal(answer.Body, &said); err != nil || said.AccessToken == "" {
-		return "", registry.Permanent(fmt.Errorf("%s answered without an access token", answer.Where))
+		return "", registry.Permanent(fmt.Errorf("%s answered without an access token: check nacos.address", answer.Where))
 	}
 	life := time.Duration(said.TokenTTL) * time.Second
 	next := login{token: said.AccessToken, until: now.Add(life - life/loginShare)}

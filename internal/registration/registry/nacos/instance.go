@@ -118,12 +118,12 @@ func encode(e registry.Entry) (instance, error) {
 	for key, value := range e.Metadata {
 		if strings.HasPrefix(key, registry.MetaPrefix) {
 			return instance{}, registry.Permanent(fmt.Errorf(
-				"instance.metadata: the key %q begins as Usher's own do: use another", key))
+				"instance.metadata: the key %q begins like Usher's own: use another", key))
 		}
 		meta[key] = value
 	}
 	if e.Weight > maxWeight {
-		return instance{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Nacos's limit of %d", e.Weight, maxWeight))
+		return instance{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Nacos's limit of %d: set a smaller one", e.Weight, maxWeight))
 	}
 	meta[metaID], meta[metaAddress] = e.ID, i.at()
 	e.Owner.Mark(meta)

@@ -115,7 +115,7 @@ func New(options Options) (*Registry, error) {
 	username, password := credentials.Login(options.Secret, KeyUsername, KeyPassword)
 	if (username == "") != (password == "") {
 		return nil, registry.Permanent(fmt.Errorf(
-			"the credentials Secret has one of %s and %s: put in both, or none", KeyUsername, KeyPassword))
+			"the credentials Secret has only one of %s and %s: put in both, or none", KeyUsername, KeyPassword))
 	}
 	client, err := rest.New(rest.Options{
 		Field: "nacos.address", Example: "http://host:8848", Address: options.Address,
@@ -187,7 +187,7 @@ func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) 
 	}
 	if instances == nil {
 		// Nacos writes [] for none; null comes from another kind of server.
-		return nil, registry.Permanent(fmt.Errorf("%s/list answered without a list: it is no Nacos 3", r.client.URL(pathInstance)))
+		return nil, registry.Permanent(fmt.Errorf("%s/list answered without a list: check that nacos.address is the one of a Nacos 3", r.client.URL(pathInstance)))
 	}
 	return instances, nil
 }

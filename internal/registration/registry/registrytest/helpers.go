@@ -242,3 +242,25 @@ func Say(text string) func(net.Conn) {
 		}
 	}
 }
+
+// CheckAnswers checks what a connector makes of answers that are no list. list calls List
+// with a server that gives the answer.
+func CheckAnswers(t *testing.T, list func(code int, body string) error) {
+	t.Helper()
+	for name, test := range map[string]struct {
+		code int
+		body string
+		want error
+	}{
+		"a page":       {http.StatusOK, "<html>", registry.ErrPermanent},
+		"an object":    {http.StatusOK, "{}", registry.ErrPermanent},
+		"a redirect":   {http.StatusFound, "", registry.ErrPermanent},
+		"unauthorized": {http.StatusUnauthorized, Secret, registry.ErrPermanent},
+		"forbidden":    {http.StatusForbidden, Secret, registry.ErrPermanent},
+		"too many":     {http.StatusTooManyRequests, "", registry.ErrTransient},
+		"broken":       {http.StatusInternalServerError, "", registry.ErrTransient},
+		"unavailable":  {http.StatusServiceUnavailable, "", registry.ErrTransient},
+	} {
+		Check(t, name, list(test.code, test.body), test.want)
+	}
+}

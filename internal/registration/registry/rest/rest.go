@@ -60,11 +60,11 @@ type Client struct {
 func New(options Options) (*Client, error) {
 	base, err := url.Parse(options.Address)
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
-		return nil, registry.Permanent(fmt.Errorf("%s is no http or https address: write %s", options.Field, options.Example))
+		return nil, registry.Permanent(fmt.Errorf("%s is not an http or https address: write it like %s", options.Field, options.Example))
 	}
 	if base.User != nil {
 		// Later errors repeat the address, so it must not contain credentials.
-		return nil, registry.Permanent(fmt.Errorf("%s holds credentials: put them into the credentials Secret", options.Field))
+		return nil, registry.Permanent(fmt.Errorf("%s contains credentials: put them into the credentials Secret", options.Field))
 	}
 	config, err := credentials.TLS(options.Secret)
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
 	}
 	if int64(len(data)) > c.maxAnswer {
-		return nil, registry.Permanent(fmt.Errorf("%s answered with more than %d bytes", where, c.maxAnswer))
+		return nil, registry.Permanent(fmt.Errorf("%s answered with more than %d bytes: spread the instances over several services", where, c.maxAnswer))
 	}
 	return &Answer{Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
 }
@@ -190,7 +190,7 @@ func (a *Answer) Refusal(hint string, hidden ...string) error {
 // Decode decodes the body. server is what should have answered.
 func (a *Answer) Decode(server string, into any) error {
 	if err := json.Unmarshal(a.Body, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s answered with something else than %s does: check the address: %w", a.Where, server, err))
+		return registry.Permanent(fmt.Errorf("%s did not answer like %s: check the address: %w", a.Where, server, err))
 	}
 	return nil
 }

@@ -171,7 +171,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	}
 	for i := range answer.Entries {
 		if answer.Entries[i].ID == "" || answer.Entries[i].Version == "" {
-			return nil, registry.Permanent(fmt.Errorf("%s answered with an entry that has no id or no version",
+			return nil, registry.Permanent(fmt.Errorf("%s answered with an entry that has no id or no version: it must send both",
 				r.client.URL(PathList)))
 		}
 		answer.Entries[i].Unsettled = registry.Excerpt(answer.Entries[i].Unsettled)
@@ -248,7 +248,7 @@ func read(said *rest.Answer, answer any) error {
 		return nil
 	}
 	if err := json.Unmarshal(said.Body, answer); err != nil {
-		return registry.Permanent(fmt.Errorf("%s answered with something else than the protocol's JSON: %w", said.Where, err))
+		return registry.Permanent(fmt.Errorf("%s did not answer with the protocol's JSON: check webhook.url: %w", said.Where, err))
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func FromSpec(reader client.Reader, writer client.Writer, store *Store) func(*us
 // Errors are permanent.
 func New(options Options) (registry.Connector, error) {
 	if options.Store == nil {
-		return nil, registry.Permanent(errors.New("nobody serves xDS: start usher with --xds-bind-address"))
+		return nil, registry.Permanent(errors.New("no xDS server runs: start usher with --xds-bind-address"))
 	}
 	return endpointslice.New(endpointslice.Options{
 		Reader: options.Reader, Writer: options.Writer, Namespace: options.Namespace,

@@ -106,7 +106,7 @@ type layout interface {
 // or the Secret's key.
 func New(options Options) (*Registry, error) {
 	if len(options.Servers) == 0 {
-		return nil, registry.Permanent(errors.New("zookeeper.servers is empty: name the members as host:port"))
+		return nil, registry.Permanent(errors.New("zookeeper.servers is empty: list the members as host:port"))
 	}
 	layouts := map[Layout]layout{Curator: curator{}, Dubbo: dubbo{}}
 	known := layouts[options.Layout]
