@@ -4,12 +4,13 @@ package traffic
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // consulWait is how long Consul may delay an answer without a change.
@@ -38,20 +39,6 @@ func (c Consul) Follow(ctx context.Context, sink Sink) error {
 }
 
 func (c Consul) list(ctx context.Context, index string) (entries []Entry, next string, err error) {
-	where := fmt.Sprintf("%s/v1/health/service/%s?passing&wait=%s&index=%s",
-		c.Address, url.PathEscape(c.Service), consulWait, url.QueryEscape(index))
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
-	if err != nil {
-		return nil, "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, "", fmt.Errorf("list service %s in Consul: %w", c.Service, err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return nil, "", fmt.Errorf("list service %s in Consul: %s", c.Service, response.Status)
-	}
 	var listed []struct {
 		Service struct {
 			ID      string
@@ -59,13 +46,15 @@ func (c Consul) list(ctx context.Context, index string) (entries []Entry, next s
 			Port    int
 		}
 	}
-	if err := json.NewDecoder(response.Body).Decode(&listed); err != nil {
+	header, err := run.HTTP{Address: c.Address}.Do(ctx, http.MethodGet, fmt.Sprintf("/v1/health/service/%s?passing&wait=%s&index=%s",
+		url.PathEscape(c.Service), consulWait, url.QueryEscape(index)), nil, &listed)
+	if err != nil {
 		return nil, "", fmt.Errorf("list service %s in Consul: %w", c.Service, err)
 	}
 	for _, i := range listed {
 		entries = append(entries, Entry{Key: i.Service.ID, Addr: net.JoinHostPort(i.Service.Address, strconv.Itoa(i.Service.Port))})
 	}
-	return entries, response.Header.Get("X-Consul-Index"), nil
+	return entries, header.Get("X-Consul-Index"), nil
 }
 
 // Fixed is one constant address: that of a load balancer, which finds the instances
