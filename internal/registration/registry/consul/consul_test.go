@@ -29,9 +29,7 @@ func TestEntryRoundTrip(t *testing.T) {
 	there := instance{Service: stored, Checks: []check{{CheckID: checkID, Status: passing, ModifyIndex: 9}}}
 	there.Node.Node = NodeName("web", want.ID)
 	want.Version = "7.1.9"
-	if diff := cmp.Diff(want, there.entry("web")); diff != "" {
-		t.Errorf("it came back different (-want +have):\n%s", diff)
-	}
+	registrytest.Same(t, "the entry read back", want, there.entry("web"))
 }
 
 // TestTags checks that tags become Consul's own tags.
@@ -62,9 +60,7 @@ func TestEntriesOfOthers(t *testing.T) {
 	bare := instance{Service: service{ID: "web"}, Checks: []check{{Status: passing}, {Status: "warning"}}}
 	bare.Node.Node, bare.Node.Address = "agent-1", "192.0.2.1"
 	want := registry.Entry{ID: "web@agent-1", Address: "192.0.2.1", Version: "0.2.0"}
-	if diff := cmp.Diff(want, bare.entry("web")); diff != "" {
-		t.Errorf("an instance without an address (-want +have):\n%s", diff)
-	}
+	registrytest.Same(t, "an instance without an address", want, bare.entry("web"))
 }
 
 func TestWhatConsulCannotHoldIsRefused(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -44,9 +43,7 @@ func TestRecords(t *testing.T) {
 			`\"metadata\":{\"zone\":\"a\"}}"`,
 		"demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN A 10.0.0.1",
 	}
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("the records differ (-want +have):\n%s", diff)
-	}
+	registrytest.Same(t, "the record set", want, have)
 }
 
 // through packs and unpacks a record, as a server does.

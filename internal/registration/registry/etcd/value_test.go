@@ -5,7 +5,6 @@ package etcd
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -32,9 +31,7 @@ func TestListsDecodeWhatChanged(t *testing.T) {
 		{[]*mvccpb.KeyValue{kv("a", 4, "10.0.0.3"), kv("b", 2, "10.0.0.9")}, []registry.Entry{entry("a", "4", "10.0.0.3"), entry("b", "2", "10.0.0.9")}},
 		{nil, []registry.Entry{}},
 	} {
-		if diff := cmp.Diff(step.want, r.decode("shop", step.stored)); diff != "" {
-			t.Errorf("entries (-want +have):\n%s", diff)
-		}
+		registrytest.Same(t, "the list", step.want, r.decode("shop", step.stored))
 	}
 	if len(r.decoded) > 0 {
 		t.Errorf("a service without entries is remembered: %v", r.decoded)

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -39,9 +38,7 @@ func TestEntryRoundTrip(t *testing.T) {
 	registrytest.NoError(t, json.Unmarshal(data, &back))
 	want := entry()
 	want.Version = back.version()
-	if diff := cmp.Diff(want, back.entry()); diff != "" {
-		t.Errorf("it came back different (-want +have):\n%s", diff)
-	}
+	registrytest.Same(t, "the entry read back", want, back.entry())
 	for name, spoil := range map[string]func(*instance){
 		"a status":           func(i *instance) { i.Status = "OUT_OF_SERVICE" },
 		"metadata":           func(i *instance) { i.Metadata["zone"] = "b" },
@@ -69,9 +66,7 @@ func TestEntriesOfOthers(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	want := registry.Entry{ID: "host-1", Address: "192.0.2.1", Port: 443, Version: list[0].version()}
-	if diff := cmp.Diff(want, list[0].entry()); diff != "" {
-		t.Errorf("an instance of an old client (-want +have):\n%s", diff)
-	}
+	registrytest.Same(t, "an instance of an old client", want, list[0].entry())
 }
 
 func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {

@@ -31,9 +31,7 @@ func TestNames(t *testing.T) {
 		if err != nil || have != name {
 			t.Errorf("the server is called %q, %v; want %q", have, err, name)
 		}
-		if diff := cmp.Diff(want, identify(name)); diff != "" {
-			t.Errorf("%s came back different (-want +have):\n%s", name, diff)
-		}
+		registrytest.Same(t, name, want, identify(name))
 	}
 }
 

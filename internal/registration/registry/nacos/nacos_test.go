@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -35,9 +33,7 @@ func TestEntryRoundTrip(t *testing.T) {
 	i := stored(t, entry())
 	want := entry()
 	want.Version = i.version()
-	if diff := cmp.Diff(want, i.entry()); diff != "" {
-		t.Errorf("it came back different (-want +have):\n%s", diff)
-	}
+	registrytest.Same(t, "the entry read back", want, i.entry())
 	for name, spoil := range map[string]func(*instance){
 		"unhealthy": func(i *instance) { i.Healthy = false }, "disabled": func(i *instance) { i.Enabled = false },
 		"without weight": func(i *instance) { i.Weight = 0 },

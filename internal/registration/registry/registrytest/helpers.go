@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -203,6 +205,14 @@ func CheckRefused(t *testing.T, what string, err error, id string, mark error, w
 		return
 	}
 	Check(t, what, byID[id], mark, words...)
+}
+
+// Same checks that two values are equal.
+func Same(t *testing.T, what string, want, have any) {
+	t.Helper()
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("%s differs (-want +have):\n%s", what, diff)
+	}
 }
 
 // CheckOptions checks that each of these options is refused permanently.

@@ -163,9 +163,7 @@ func (h *harness) shows(want ...registry.Entry) map[string]string {
 			want[i].NoMetadata, want[i].Metadata = true, nil
 		}
 	}
-	if diff := cmp.Diff(want, have); diff != "" {
-		h.Errorf("the list differs (-want +have):\n%s", diff)
-	}
+	Same(h.T, "the list", want, have)
 	return versions
 }
 

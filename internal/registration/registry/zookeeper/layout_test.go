@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/go-zookeeper/zk"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -29,9 +28,7 @@ func TestRoundTrip(t *testing.T) {
 			if strings.Contains(node, "/") {
 				t.Errorf("%s: the node's name %q has a slash", name, node)
 			}
-			if diff := cmp.Diff(want, l.decode(node, data)); diff != "" {
-				t.Errorf("%s: it came back different (-want +have):\n%s", name, diff)
-			}
+			registrytest.Same(t, name, want, l.decode(node, data))
 		}
 	}
 }
@@ -66,9 +63,7 @@ func TestNodesOfOthers(t *testing.T) {
 		"a mark, no owner": {dubbo{}, "theirs", `{"usher":[1]}`, registry.Entry{Weight: 100}},
 	} {
 		test.want.ID = test.node
-		if diff := cmp.Diff(test.want, test.layout.decode(test.node, []byte(test.data))); diff != "" {
-			t.Errorf("%s (-want +have):\n%s", name, diff)
-		}
+		registrytest.Same(t, name, test.want, test.layout.decode(test.node, []byte(test.data)))
 	}
 }
 
@@ -97,9 +92,7 @@ func TestCopiesHaveIDsOfTheirOwn(t *testing.T) {
 		for _, n := range distinct(found) {
 			have[n.entry.ID] = n.name
 		}
-		if diff := cmp.Diff(map[string]string{entry().ID: name, copied: copied}, have); diff != "" {
-			t.Errorf("(-want +have):\n%s", diff)
-		}
+		registrytest.Same(t, "the list", map[string]string{entry().ID: name, copied: copied}, have)
 	}
 }
 
@@ -110,8 +103,6 @@ func TestUnmasked(t *testing.T) {
 		"seen":   {slices.Concat(world, boss), slices.Concat(world, boss)},
 		"masked": {append([]zk.ACL{masked}, world...), append(world, zk.AuthACL(zk.PermAll)...)},
 	} {
-		if diff := cmp.Diff(test.want, unmasked(test.have)); diff != "" {
-			t.Errorf("%s (-want +have):\n%s", name, diff)
-		}
+		registrytest.Same(t, name, test.want, unmasked(test.have))
 	}
 }
