@@ -12,25 +12,25 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-func (d *deed) uid() types.UID {
-	if d.new != nil {
-		return d.new.UID
+func (w *podWrite) uid() types.UID {
+	if w.new != nil {
+		return w.new.UID
 	}
-	return d.old.UID
+	return w.old.UID
 }
 
-func (d *deed) serves(pod *corev1.Pod) bool { return available(pod, d.set, d.now) }
+func (w *podWrite) serves(pod *corev1.Pod) bool { return available(pod, w.set, w.now) }
 
 // counted reports whether a Pod counts as a replica.
-func (d *deed) counted(pod *corev1.Pod) bool {
-	excluded := d.set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" && model.State(pod) == apps.StatePreparingDelete
+func (w *podWrite) counted(pod *corev1.Pod) bool {
+	excluded := w.set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" && model.State(pod) == apps.StatePreparingDelete
 	return model.Active(pod) && !excluded
 }
 
 // rivals reports whether another process has written something this one cannot know
 // yet: two leaders cannot share one budget.
-func (d *deed) rivals() bool {
-	p := d.process
+func (w *podWrite) rivals() bool {
+	p := w.process
 	for _, c := range p.server.Log[model.Pods][p.pass.upTo:] {
 		if c.Actor != p.name && isProcess(c.Actor) {
 			return true
@@ -42,100 +42,100 @@ func (d *deed) rivals() bool {
 // tooManyUnavailable allows a serving Pod to be taken down only if enough others serve.
 // Whether the Pod itself serves does not depend on what the process knew, because the
 // write can carry that as a precondition. The process cannot be sure of the other Pods.
-func tooManyUnavailable(d *deed) string {
-	if d.old == nil || !d.serves(d.old) || (d.new != nil && d.serves(d.new)) || d.rivals() {
+func tooManyUnavailable(w *podWrite) string {
+	if w.old == nil || !w.serves(w.old) || (w.new != nil && w.serves(w.new)) || w.rivals() {
 		return ""
 	}
-	left, floor := d.after.count(d.serves), replicas(d.set)-unavailableOf(d.set)
+	left, floor := w.after.count(w.serves), replicas(w.set)-unavailableOf(w.set)
 	if left < floor {
 		return fmt.Sprintf("Pod %s is taken out of service and leaves %d available Pods of %d replicas, with maxUnavailable %d",
-			d.name(), left, replicas(d.set), unavailableOf(d.set))
+			w.name(), left, replicas(w.set), unavailableOf(w.set))
 	}
 	return ""
 }
 
 // tooManyTouched also limits how many Pods that do not serve are updated or replaced at
 // a time. Surplus Pods that do not serve can always be deleted.
-func tooManyTouched(d *deed) string {
-	if !d.touchesIdle() || d.rivals() || (d.leaves() && d.staying() >= replicas(d.set)) {
+func tooManyTouched(w *podWrite) string {
+	if !w.touchesIdle() || w.rivals() || (w.leaves() && w.staying() >= replicas(w.set)) {
 		return ""
 	}
-	if doomed(d.old, d.set) {
-		return d.tooManyNamed(d.old)
+	if doomed(w.old, w.set) {
+		return w.tooManyNamed(w.old)
 	}
-	settled := d.after.count(func(pod *corev1.Pod) bool {
-		return d.counted(pod) && !d.serves(pod) && (d.underWay(pod) || (of(pod, d.update) && !doomed(pod, d.set)))
+	settled := w.after.count(func(pod *corev1.Pod) bool {
+		return w.counted(pod) && !w.serves(pod) && (w.underWay(pod) || (of(pod, w.update) && !doomed(pod, w.set)))
 	})
-	room := unavailableOf(d.set) + d.after.count(d.counted) - replicas(d.set)
+	room := unavailableOf(w.set) + w.after.count(w.counted) - replicas(w.set)
 	if settled > room {
 		return fmt.Sprintf("Pod %s does not serve and is touched; now %d such Pods are being updated, replaced or started, and there is room for %d",
-			d.name(), settled, room)
+			w.name(), settled, room)
 	}
 	return ""
 }
 
-// touchesIdle reports whether the deed starts the update or the deletion of a Pod that
+// touchesIdle reports whether the write starts the update or the deletion of a Pod that
 // does not serve.
-func (d *deed) touchesIdle() bool {
-	if d.old == nil || !model.Active(d.old) || d.serves(d.old) || d.underWay(d.old) {
+func (w *podWrite) touchesIdle() bool {
+	if w.old == nil || !model.Active(w.old) || w.serves(w.old) || w.underWay(w.old) {
 		return false
 	}
-	return d.new == nil || !model.Active(d.new) || d.underWay(d.new)
+	return w.new == nil || !model.Active(w.new) || w.underWay(w.new)
 }
 
 // leaves reports whether the Pod is deleted, or is taken to the gate before deletion.
-func (d *deed) leaves() bool {
-	return d.new == nil || !model.Active(d.new) || model.State(d.new) == apps.StatePreparingDelete
+func (w *podWrite) leaves() bool {
+	return w.new == nil || !model.Active(w.new) || model.State(w.new) == apps.StatePreparingDelete
 }
 
 // staying counts the Pods that are not on their way out. That includes a Pod whose
 // update had begun and that this same pass recreates instead: it is not surplus, and
 // the surplus was decided independently of it, whatever the order of the two writes.
-func (d *deed) staying() int {
+func (w *podWrite) staying() int {
 	const gate = apps.StatePreparingDelete
 	instead := map[types.UID]bool{}
-	for _, c := range d.process.server.Log[model.Pods][d.process.pass.upTo:] {
-		if old, ok := c.Old.(*corev1.Pod); ok && c.Actor == d.process.name && model.State(old) != gate && begun(old) {
+	for _, c := range w.process.server.Log[model.Pods][w.process.pass.upTo:] {
+		if old, ok := c.Old.(*corev1.Pod); ok && c.Actor == w.process.name && model.State(old) != gate && begun(old) {
 			instead[old.UID] = true
 		}
 	}
-	return d.after.count(func(pod *corev1.Pod) bool { return model.Active(pod) && (model.State(pod) != gate || instead[pod.UID]) })
+	return w.after.count(func(pod *corev1.Pod) bool { return model.Active(pod) && (model.State(pod) != gate || instead[pod.UID]) })
 }
 
 // tooManyNamed limits how many Pods that are named for deletion and do not serve are
 // deleted while their replacements are being created. Older broken Pods delay the
 // deletion no more than they always did.
-func (d *deed) tooManyNamed(was *corev1.Pod) string {
-	made := d.after.count(func(pod *corev1.Pod) bool {
-		return d.counted(pod) && !d.serves(pod) &&
-			(model.State(pod) == apps.StatePreparingDelete || (of(pod, d.update) && !doomed(pod, d.set) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
+func (w *podWrite) tooManyNamed(was *corev1.Pod) string {
+	made := w.after.count(func(pod *corev1.Pod) bool {
+		return w.counted(pod) && !w.serves(pod) &&
+			(model.State(pod) == apps.StatePreparingDelete || (of(pod, w.update) && !doomed(pod, w.set) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
 	})
-	room := max(unavailableOf(d.set), 1) + d.after.count(d.counted) - replicas(d.set)
+	room := max(unavailableOf(w.set), 1) + w.after.count(w.counted) - replicas(w.set)
 	if made > room {
-		return fmt.Sprintf("Pod %s was named for deletion and goes; now %d Pods are being replaced, and there is room for %d", d.name(), made, room)
+		return fmt.Sprintf("Pod %s was named for deletion and goes; now %d Pods are being replaced, and there is room for %d", w.name(), made, room)
 	}
 	return ""
 }
 
 // underWay reports whether the update or the deletion of a Pod has begun.
-func (d *deed) underWay(pod *corev1.Pod) bool {
+func (w *podWrite) underWay(pod *corev1.Pod) bool {
 	return begun(pod) || model.State(pod) == apps.StatePreparingDelete
 }
 
 // tooManyPods allows a Pod to be created only for a free place, and surge only while
 // there is something to surge for.
-func tooManyPods(d *deed) string {
-	if d.old != nil || d.rivals() {
+func tooManyPods(w *podWrite) string {
+	if w.old != nil || w.rivals() {
 		return ""
 	}
-	surge := surgeOf(d.set)
-	need := d.after.count(func(pod *corev1.Pod) bool {
-		return model.Active(pod) && (!of(pod, d.update) || doomed(pod, d.set))
+	surge := surgeOf(w.set)
+	need := w.after.count(func(pod *corev1.Pod) bool {
+		return model.Active(pod) && (!of(pod, w.update) || doomed(pod, w.set))
 	})
-	most := replicas(d.set) + min(surge, need)
-	if n := d.after.count(d.counted); n > most {
+	most := replicas(w.set) + min(surge, need)
+	if n := w.after.count(w.counted); n > most {
 		return fmt.Sprintf("Pod %s is created and makes %d, with %d replicas and a surge of %d for %d Pods",
-			d.name(), n, replicas(d.set), surge, need)
+			w.name(), n, replicas(w.set), surge, need)
 	}
 	return ""
 }

@@ -26,8 +26,8 @@ type watch struct {
 	lag   Lag
 	// due is when the latest planned delivery happens: watches preserve the order.
 	due time.Time
-	// heard is when the latest event reaches its handler.
-	heard time.Time
+	// handlerDue is when the latest event reaches its handler.
+	handlerDue time.Time
 	// stopped is true once the process has ended.
 	stopped bool
 }
@@ -62,10 +62,10 @@ func (c *watch) plan(upTo int) {
 func (p *Process) later(kind model.Kind, before, after client.Object) {
 	c := p.caches[kind]
 	at := p.world.now().Add(p.world.between(0, time.Millisecond))
-	if at.Before(c.heard) {
-		at = c.heard
+	if at.Before(c.handlerDue) {
+		at = c.handlerDue
 	}
-	c.heard = at
+	c.handlerDue = at
 	p.world.after(at.Sub(p.world.now()), func() {
 		if !p.dead {
 			p.handle(kind, before, after)

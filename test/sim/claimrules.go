@@ -19,67 +19,67 @@ import (
 // claimRules must hold whenever the controller writes to a claim.
 var claimRules = []struct {
 	name string
-	find func(*Simulation, *Process, *claimDeed) string
+	find func(*Simulation, *Process, *claimWrite) string
 }{
 	{"no claim of another owner is touched", foreignClaim},
 	{"no claim goes while its Pod stays", claimFirst},
 	{"claims outlive a Pod that others deleted", claimLost},
 }
 
-// claimDeed is one write of a controller process to a claim.
-type claimDeed struct {
+// claimWrite is one write of a controller process to a claim.
+type claimWrite struct {
 	set      *apps.CloneSet
 	old, new *corev1.PersistentVolumeClaim
 	id       string
 }
 
 func (s *Simulation) judgeClaim(p *Process, c *model.Commit) {
-	d := &claimDeed{set: p.pass.set, id: c.Object().GetLabels()[apps.LabelInstanceID]}
-	d.old, _ = c.Old.(*corev1.PersistentVolumeClaim)
-	d.new, _ = c.New.(*corev1.PersistentVolumeClaim)
+	w := &claimWrite{set: p.pass.set, id: c.Object().GetLabels()[apps.LabelInstanceID]}
+	w.old, _ = c.Old.(*corev1.PersistentVolumeClaim)
+	w.new, _ = c.New.(*corev1.PersistentVolumeClaim)
 	for _, r := range claimRules {
-		if what := r.find(s, p, d); what != "" {
+		if what := r.find(s, p, w); what != "" {
 			s.World.fail(r.name, "%s", what)
 			return
 		}
 	}
 }
 
-func (d *claimDeed) deletes() bool {
-	return d.old != nil && d.old.DeletionTimestamp == nil && (d.new == nil || d.new.DeletionTimestamp != nil)
+func (w *claimWrite) deletes() bool {
+	return w.old != nil && w.old.DeletionTimestamp == nil && (w.new == nil || w.new.DeletionTimestamp != nil)
 }
 
-func foreignClaim(_ *Simulation, p *Process, d *claimDeed) string {
-	if d.old == nil || model.OwnerOf(d.old) == string(d.set.UID) {
+func foreignClaim(_ *Simulation, p *Process, w *claimWrite) string {
+	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
 		return ""
 	}
-	used := p.known(d.set, nil).count(func(pod *corev1.Pod) bool { return pod.Name == d.set.Name+"-"+d.id }) > 0
-	if model.OwnerOf(d.old) == model.Orphan && d.new != nil && model.OwnerOf(d.new) == string(d.set.UID) && used {
+	used := p.known(w.set, nil).count(func(pod *corev1.Pod) bool { return pod.Name == w.set.Name+"-"+w.id }) > 0
+	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) && used {
 		return "" // it is adopted together with its Pod
 	}
-	return fmt.Sprintf("claim %s belongs to %s", d.old.Name, model.OwnerOf(d.old))
+	return fmt.Sprintf("claim %s belongs to %s", w.old.Name, model.OwnerOf(w.old))
 }
 
 // claimFirst also applies if another process has created the Pod in the meantime. A
 // process that deletes a Pod and then its claims cannot know of the next Pod, but finds
 // its mark.
-func claimFirst(s *Simulation, _ *Process, d *claimDeed) string {
-	if !d.deletes() {
+func claimFirst(s *Simulation, _ *Process, w *claimWrite) string {
+	if !w.deletes() {
 		return ""
 	}
-	if pod := usedBy(s.Server, d.old.Name, model.Active); pod != nil {
-		return fmt.Sprintf("claim %s is deleted, and Pod %s stays", d.old.Name, pod.Name)
+	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil {
+		return fmt.Sprintf("claim %s is deleted, and Pod %s stays", w.old.Name, pod.Name)
 	}
 	return ""
 }
 
 // claimLost: a Pod keeps its claims unless the controller wanted the Pod deleted or the
 // user disabled reuse.
-func claimLost(s *Simulation, p *Process, d *claimDeed) string {
-	if !d.deletes() || s.reuseDisabled || p.rivals() {
+func claimLost(s *Simulation, p *Process, w *claimWrite) string {
+	if !w.deletes() || s.reuseDisabled || p.rivals() {
 		return ""
 	}
-	end := s.endOf(d.set.Name + "-" + d.id)
+	end := s.endOf(w.set.Name + "-" + w.id)
 	if end == nil {
 		return "" // there was no Pod: its name was taken
 	}
@@ -90,7 +90,7 @@ func claimLost(s *Simulation, p *Process, d *claimDeed) string {
 		wanted = wanted || asked || model.State(pod) == apps.StatePreparingDelete
 	}
 	if !wanted {
-		return fmt.Sprintf("claim %s is deleted, and Pod %s was deleted by %s in phase %s", d.old.Name, pod.Name, end.Actor, pod.Status.Phase)
+		return fmt.Sprintf("claim %s is deleted, and Pod %s was deleted by %s in phase %s", w.old.Name, pod.Name, end.Actor, pod.Status.Phase)
 	}
 	return ""
 }
@@ -129,19 +129,19 @@ func (s *Simulation) latest(uid types.UID) *corev1.Pod {
 }
 
 // withoutClaims: a Pod is created after its claims, and mounts them.
-func withoutClaims(d *deed) string {
-	if d.old != nil || d.process.rivals() {
+func withoutClaims(w *podWrite) string {
+	if w.old != nil || w.process.rivals() {
 		return ""
 	}
-	id := strings.TrimPrefix(d.new.Name, d.set.Name+"-")
-	for _, template := range templateNames(d.set) {
-		name := template + "-" + d.set.Name + "-" + id
-		if !slices.Contains(claimsOf(d.new), name) {
-			return fmt.Sprintf("Pod %s does not mount %s", d.new.Name, name)
+	id := strings.TrimPrefix(w.new.Name, w.set.Name+"-")
+	for _, template := range templateNames(w.set) {
+		name := template + "-" + w.set.Name + "-" + id
+		if !slices.Contains(claimsOf(w.new), name) {
+			return fmt.Sprintf("Pod %s does not mount %s", w.new.Name, name)
 		}
-		object, err := d.process.server.Get(model.Claims, key(d.new.Namespace, name))
-		if (err != nil || model.OwnerOf(object) != string(d.set.UID)) && !wroteClaim(d.process.server, name) {
-			return fmt.Sprintf("Pod %s is created without its claim %s", d.new.Name, name)
+		object, err := w.process.server.Get(model.Claims, key(w.new.Namespace, name))
+		if (err != nil || model.OwnerOf(object) != string(w.set.UID)) && !wroteClaim(w.process.server, name) {
+			return fmt.Sprintf("Pod %s is created without its claim %s", w.new.Name, name)
 		}
 	}
 	return ""
@@ -153,18 +153,18 @@ func wroteClaim(s *model.Server, name string) bool {
 }
 
 // claimsLeft: new claims are created only if none wait for a Pod.
-func claimsLeft(d *deed) string {
-	s := d.process.pass.snapshot
-	if d.old != nil || s == nil || s.Spec.DisableClaimReuse || len(s.Spec.ClaimTemplates) == 0 {
+func claimsLeft(w *podWrite) string {
+	s := w.process.pass.snapshot
+	if w.old != nil || s == nil || s.Spec.DisableClaimReuse || len(s.Spec.ClaimTemplates) == 0 {
 		return ""
 	}
-	actions := d.process.pass.plan.Actions
+	actions := w.process.pass.plan.Actions
 	fresh := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == "" })
 	for _, claim := range s.Claims {
 		id := claim.Labels[apps.LabelInstanceID]
 		used := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == id })
 		if fresh && !used && waits(s, claim, id) {
-			return fmt.Sprintf("Pod %s is created with new claims while %s waits for a Pod", d.new.Name, claim.Name)
+			return fmt.Sprintf("Pod %s is created with new claims while %s waits for a Pod", w.new.Name, claim.Name)
 		}
 	}
 	return ""
@@ -212,7 +212,7 @@ func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	return ""
 }
 
-// remember keeps what the user once wanted; later deeds are judged by it.
+// remember keeps what the user once wanted; later actions are judged by it.
 func (s *Simulation) remember(object client.Object) {
 	if set, ok := object.(*apps.CloneSet); ok {
 		s.reuseDisabled = s.reuseDisabled || set.Spec.ScaleStrategy.DisablePVCReuse

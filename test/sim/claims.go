@@ -27,10 +27,10 @@ type protector struct {
 
 func newProtector(w *World, s *model.Server) {
 	p := &protector{world: w, server: s}
-	s.Observers = append(s.Observers, p.hear)
+	s.Observers = append(s.Observers, p.observe)
 }
 
-func (p *protector) hear(c *model.Commit) {
+func (p *protector) observe(c *model.Commit) {
 	switch object := c.Object().(type) {
 	case *corev1.PersistentVolumeClaim:
 		if c.New != nil && object.DeletionTimestamp != nil {
@@ -154,8 +154,8 @@ func (s *Simulation) strangers() {
 	}
 }
 
-// claimDeeds are the user's deeds in a set with claims.
-var claimDeeds = []func(*Simulation){
+// claimActions are the user's actions in a set with claims.
+var claimActions = []func(*Simulation){
 	func(s *Simulation) { s.deleteByHand() },
 	func(s *Simulation) { s.deleteByHand() },
 	func(s *Simulation) { s.eachOf(1, s.nodes.evict) },

@@ -121,22 +121,22 @@ func priorityOf(c *corev1.Container) int {
 // orderBroken: no container changes while one of a higher priority still has to change
 // for the same revision, or has not reached its target; within one update, also not
 // while that container is not ready.
-func orderBroken(d *deed) string {
-	if !d.changesContainers() || d.old.Spec.NodeName == "" {
+func orderBroken(w *podWrite) string {
+	if !w.changesContainers() || w.old.Spec.NodeName == "" {
 		return ""
 	}
-	for i := range d.new.Spec.Containers {
-		changed := &d.new.Spec.Containers[i]
-		if same := &d.old.Spec.Containers[i]; same.Image == changed.Image && model.SameResources(same.Resources, changed.Resources) {
+	for i := range w.new.Spec.Containers {
+		changed := &w.new.Spec.Containers[i]
+		if same := &w.old.Spec.Containers[i]; same.Image == changed.Image && model.SameResources(same.Resources, changed.Resources) {
 			continue
 		}
-		for j := range d.old.Spec.Containers {
-			first := &d.old.Spec.Containers[j]
+		for j := range w.old.Spec.Containers {
+			first := &w.old.Spec.Containers[j]
 			if priorityOf(first) <= priorityOf(changed) {
 				continue
 			}
-			if what := d.notYet(first, j, changed.Name); what != "" {
-				return fmt.Sprintf("container %s of Pod %s changes, but %s, which goes before it, %s", changed.Name, d.name(), first.Name, what)
+			if what := w.notYet(first, j, changed.Name); what != "" {
+				return fmt.Sprintf("container %s of Pod %s changes, but %s, which goes before it, %s", changed.Name, w.name(), first.Name, what)
 			}
 		}
 	}
@@ -145,22 +145,22 @@ func orderBroken(d *deed) string {
 
 // notYet describes what a container that precedes another one still lacks; "" if
 // nothing.
-func (d *deed) notYet(c *corev1.Container, index int, other string) string {
-	if image, resources, ok := d.target(index); ok && (c.Image != image || !model.SameResources(c.Resources, resources)) {
+func (w *podWrite) notYet(c *corev1.Container, index int, other string) string {
+	if image, resources, ok := w.target(index); ok && (c.Image != image || !model.SameResources(c.Resources, resources)) {
 		return "is not of the revision yet"
 	}
-	if r := d.process.nodes.pods[d.old.UID]; r != nil && r.Lacks(index, c) != "" {
+	if r := w.process.nodes.pods[w.old.UID]; r != nil && r.Lacks(index, c) != "" {
 		return r.Lacks(index, c)
 	}
-	if d.goesOn() && d.begun(c.Name) && !d.begun(other) && !model.ContainerStatus(d.old, c.Name).Ready {
+	if w.goesOn() && w.begun(c.Name) && !w.begun(other) && !model.ContainerStatus(w.old, c.Name).Ready {
 		return "is not ready"
 	}
 	return ""
 }
 
 // begun reports whether, by the update's record, a container's turn has come.
-func (d *deed) begun(name string) bool {
-	state, err := inplace.ParseState(d.old.Annotations[apps.AnnotationInPlaceUpdateState])
+func (w *podWrite) begun(name string) bool {
+	state, err := inplace.ParseState(w.old.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
 		return false
 	}
@@ -170,9 +170,9 @@ func (d *deed) begun(name string) bool {
 }
 
 // target is what the Pod's present revision specifies for a container.
-func (d *deed) target(index int) (string, corev1.ResourceRequirements, bool) {
-	at := types.NamespacedName{Namespace: d.new.Namespace, Name: d.new.Labels[apps.LabelRevision]}
-	object, err := d.process.server.Get(model.Revisions, at)
+func (w *podWrite) target(index int) (string, corev1.ResourceRequirements, bool) {
+	at := types.NamespacedName{Namespace: w.new.Namespace, Name: w.new.Labels[apps.LabelRevision]}
+	object, err := w.process.server.Get(model.Revisions, at)
 	if err != nil {
 		return "", corev1.ResourceRequirements{}, false
 	}

@@ -23,8 +23,8 @@ type Model struct {
 	Set  func() *apps.CloneSet
 	// Fresh starts with the CloneSet alone; otherwise its Pods are already in service.
 	Fresh bool
-	// Wishes are made in their order, at any time.
-	Wishes []Wish
+	// Edits are made in their order, at any time.
+	Edits []Edit
 	// Faults happen once each, in any order, at any time.
 	Faults []Fault
 	// Interfere limits how much others do during one pass; below 0 is no limit.
@@ -50,8 +50,8 @@ type Model struct {
 
 // Exploration is the result of exploring a model.
 type Exploration struct {
-	// States counts all states, Idle those without a pass under way, and Goals those in
-	// which the last wish is fulfilled and no pass does anything.
+	// States counts all states, Idle those without a pass in progress, and Goals those in
+	// which the last edit is fulfilled and no pass does anything.
 	States, Idle, Goals int
 	// Transitions counts the transitions from one state to another.
 	Transitions int
@@ -83,13 +83,13 @@ type node struct {
 type edge struct {
 	from, to int32
 	actor    actor
-	// unheard reports whether the controller gets no event for it.
-	unheard bool
+	// noEvent reports whether the controller gets no event for it.
+	noEvent bool
 }
 
 // explorer visits the states of a model.
 type explorer struct {
-	*library
+	*interner
 	model  Model
 	config Config
 	sim    *Simulation
@@ -99,12 +99,12 @@ type explorer struct {
 	// The fields below belong to the state in progress.
 	commits []*model.Commit
 	running map[types.UID]*model.Run
-	wishes  uint8
+	edits   uint8
 	faults  uint16
-	flight  *flight
+	pass    *passInProgress
 	note    string
-	// telling reports whether events are to be described in words.
-	telling bool
+	// describing reports whether events are to be described in words.
+	describing bool
 
 	nodes   []node
 	index   map[string]int32
@@ -122,7 +122,7 @@ func newExplorer(m Model) *explorer {
 	set := m.Set()
 	w := newWorld(0)
 	x := &explorer{
-		library: newLibrary(), model: m, config: Calm(), server: model.NewServer(w.now), index: map[string]int32{},
+		interner: newInterner(), model: m, config: Calm(), server: model.NewServer(w.now), index: map[string]int32{},
 		revisions: map[string]string{}, running: map[types.UID]*model.Run{},
 	}
 	x.config.Process.Planner = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
@@ -154,9 +154,9 @@ func (x *explorer) load(c *cluster) {
 	x.server.Objects = c.objects.Clone()
 	x.server.Version = 100
 	x.server.Log = map[model.Kind][]*model.Commit{}
-	x.running, x.wishes, x.faults, x.flight = maps.Clone(c.running), c.wishes, c.faults, c.flight
+	x.running, x.edits, x.faults, x.pass = maps.Clone(c.running), c.edits, c.faults, c.pass
 	x.commits, x.note, x.acting = nil, "", nil
-	x.sim.wished = 1 + int64(c.wishes)
+	x.sim.edited = 1 + int64(c.edits)
 	x.sim.World.story.lines, x.sim.World.failure, x.sim.templates = nil, nil, nil
 	x.sim.nodes.pods = map[types.UID]*running{}
 	for uid, run := range c.running {
@@ -164,12 +164,12 @@ func (x *explorer) load(c *cluster) {
 	}
 	x.sim.revisionNames = map[int64]string{}
 	x.nameRevision(c.objects)
-	if c.flight == nil {
+	if c.pass == nil {
 		return
 	}
-	x.nameRevision(c.flight.base)
-	for i := range c.flight.results {
-		x.remember(&c.flight.results[i])
+	x.nameRevision(c.pass.base)
+	for i := range c.pass.results {
+		x.remember(&c.pass.results[i])
 	}
 }
 
@@ -270,7 +270,7 @@ func (x *explorer) start() (*cluster, *Violation) {
 
 // advance takes one step on the way to rest: nil if there is none.
 func (x *explorer) advance(c *cluster) (*cluster, *Violation) {
-	r := x.fly(begin(c))
+	r := x.runPass(begin(c))
 	if r.end == nil {
 		return nil, x.sim.World.failure
 	}
@@ -278,7 +278,7 @@ func (x *explorer) advance(c *cluster) (*cluster, *Violation) {
 	if x.encode(r.end) != state {
 		return r.end, nil
 	}
-	for _, h := range x.happenings(c) {
+	for _, h := range x.transitions(c) {
 		if h.actor.fair() && x.encode(h.next) != state {
 			return h.next, nil
 		}
@@ -314,7 +314,7 @@ func (x *explorer) add(c *cluster, parent, depth int32) int32 {
 	if !ok {
 		id = int32(len(x.nodes)) // memory runs out long before
 		x.index[state] = id
-		x.nodes = append(x.nodes, node{key: state, parent: parent, depth: depth, op: noOp, idle: c.flight == nil})
+		x.nodes = append(x.nodes, node{key: state, parent: parent, depth: depth, op: noOp, idle: c.pass == nil})
 	} else if n := &x.nodes[id]; n.done || n.depth <= depth {
 		return id
 	} else {
@@ -327,9 +327,9 @@ func (x *explorer) add(c *cluster, parent, depth int32) int32 {
 	return id
 }
 
-func (x *explorer) join(from, to int32, by actor, unheard bool) {
+func (x *explorer) join(from, to int32, by actor, noEvent bool) {
 	if from != to {
-		x.edges = append(x.edges, edge{from, to, by, unheard})
+		x.edges = append(x.edges, edge{from, to, by, noEvent})
 	}
 }
 
@@ -343,20 +343,20 @@ func (x *explorer) expand(id int32) {
 	case n.idle:
 		x.beginPass(id, c)
 	case n.op == noOp:
-		x.follow(id, x.fly(c))
+		x.follow(id, x.runPass(c))
 	}
-	if c.flight != nil && len(c.flight.results) > 0 {
-		down := &cluster{objects: c.objects, running: c.running, wishes: c.wishes, faults: c.faults}
+	if c.pass != nil && len(c.pass.results) > 0 {
+		down := &cluster{objects: c.objects, running: c.running, edits: c.edits, faults: c.faults}
 		x.join(id, x.add(down, id, depth+1), byCrash, false)
 	}
-	for _, h := range x.happenings(c) {
+	for _, h := range x.transitions(c) {
 		x.join(id, x.add(h.next, id, depth+1), h.actor, !h.woken)
 	}
 }
 
 // beginPass starts a pass in a state without one.
 func (x *explorer) beginPass(id int32, c *cluster) {
-	r := x.fly(begin(c))
+	r := x.runPass(begin(c))
 	if r.end != nil && !r.touched && x.encode(r.end) == x.nodes[id].key {
 		n := &x.nodes[id]
 		n.quiet, n.asks = true, r.result.RequeueAfter > 0
@@ -388,17 +388,17 @@ func (x *explorer) follow(id int32, r *passRun) {
 		next := x.add(c, id, depth)
 		x.nodes[id].op = next
 		x.join(id, next, byPass, false)
-		if c.flight == nil {
+		if c.pass == nil {
 			break
 		}
 		if id = next; x.nodes[id].op != noOp {
 			return
 		}
 	}
-	if x.model.Stale && r.end != nil && !r.start.flight.second {
-		f := *r.start.flight
+	if x.model.Stale && r.end != nil && !r.start.pass.second {
+		f := *r.start.pass
 		f.results, f.second = r.results, true
-		again := &cluster{objects: r.end.objects, running: r.end.running, wishes: r.end.wishes, faults: r.end.faults, flight: &f}
+		again := &cluster{objects: r.end.objects, running: r.end.running, edits: r.end.edits, faults: r.end.faults, pass: &f}
 		x.join(id, x.add(again, id, depth), byPass, false)
 	}
 }

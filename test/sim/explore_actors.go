@@ -18,8 +18,8 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// Wish is something that the user does. Exactly one of its functions is set.
-type Wish struct {
+// Edit is something that the user does. Exactly one of its functions is set.
+type Edit struct {
 	What string
 	// Set changes the CloneSet.
 	Set func(*apps.CloneSet)
@@ -65,48 +65,48 @@ const (
 
 func (a actor) fair() bool { return a < byUser }
 
-// doing is what somebody other than the controller does in a state.
-type doing struct {
+// action is what somebody other than the controller does in a state.
+type action struct {
 	actor actor
 	do    func()
 }
 
-// happening is the result of a doing.
-type happening struct {
+// transition is the result of an action.
+type transition struct {
 	actor actor
 	next  *cluster
 	// woken reports whether the controller gets an event.
 	woken bool
-	told  []string
+	lines []string
 }
 
-// happenings lists all that others than the controller can do in a state.
-func (x *explorer) happenings(c *cluster) []happening {
-	if c.flight != nil && x.model.Interfere >= 0 && int(c.flight.events) >= x.model.Interfere {
+// transitions lists what others than the controller can do in a state.
+func (x *explorer) transitions(c *cluster) []transition {
+	if c.pass != nil && x.model.Interfere >= 0 && int(c.pass.events) >= x.model.Interfere {
 		return nil
 	}
-	var out []happening
+	var out []transition
 	x.load(c)
-	for _, e := range x.events(c) {
+	for _, e := range x.actions(c) {
 		x.load(c)
 		e.do()
-		h := happening{actor: e.actor, woken: x.woken(), next: &cluster{
-			objects: x.server.Objects.Clone(), running: maps.Clone(x.running), wishes: x.wishes, faults: x.faults, flight: c.flight,
+		h := transition{actor: e.actor, woken: x.woken(), next: &cluster{
+			objects: x.server.Objects.Clone(), running: maps.Clone(x.running), edits: x.edits, faults: x.faults, pass: c.pass,
 		}}
-		if c.flight != nil && x.model.Interfere >= 0 {
-			f := *c.flight
+		if c.pass != nil && x.model.Interfere >= 0 {
+			f := *c.pass
 			f.events++
-			h.next.flight = &f
+			h.next.pass = &f
 		}
-		h.told = x.tellEvent()
+		h.lines = x.describeAction()
 		out = append(out, h)
 	}
 	return out
 }
 
-func (x *explorer) tellEvent() []string {
+func (x *explorer) describeAction() []string {
 	var out []string
-	if !x.telling {
+	if !x.describing {
 		return nil
 	}
 	for _, c := range x.commits {
@@ -132,24 +132,24 @@ func (x *explorer) woken() bool {
 	})
 }
 
-func (x *explorer) events(c *cluster) []doing {
-	var out []doing
+func (x *explorer) actions(c *cluster) []action {
+	var out []action
 	for _, pod := range model.List[*corev1.Pod](x.server.Objects) {
-		out = append(out, x.kubeletEvents(pod)...)
+		out = append(out, x.kubeletActions(pod)...)
 		if change := x.sim.operator.answer(pod); change != nil {
-			out = append(out, doing{byOperator, func() { x.sim.operator.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
+			out = append(out, action{byOperator, func() { x.sim.operator.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
 		}
 	}
-	if x.model.Timed && c.flight == nil {
-		out = append(out, doing{byTime, x.tick})
+	if x.model.Timed && c.pass == nil {
+		out = append(out, action{byTime, x.tick})
 	}
-	out = append(out, x.wishEvents()...)
-	return append(out, x.faultEvents()...)
+	out = append(out, x.editActions()...)
+	return append(out, x.faultActions()...)
 }
 
-// kubeletEvents are the next steps of a Pod's kubelet and of the scheduler.
-func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
-	step := func(do func(*corev1.Pod)) []doing { return []doing{{byKubelet, func() { do(pod) }}} }
+// kubeletActions are the next steps of a Pod's kubelet and of the scheduler.
+func (x *explorer) kubeletActions(pod *corev1.Pod) []action {
+	step := func(do func(*corev1.Pod)) []action { return []action{{byKubelet, func() { do(pod) }}} }
 	switch next := model.Next(pod); {
 	case next == model.Wait:
 		return nil
@@ -158,7 +158,7 @@ func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 	case next == model.Bind:
 		return step(x.scheduled)
 	case x.model.Slow:
-		return x.slowEvents(pod, step)
+		return x.slowActions(pod, step)
 	}
 	if run := runOf(x.running, pod); run.Generation == pod.Generation && run.Containers[0].Up && x.reported(pod) {
 		return nil
@@ -166,9 +166,9 @@ func (x *explorer) kubeletEvents(pod *corev1.Pod) []doing {
 	return step(func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
 }
 
-// slowEvents are the events of a kubelet that does one thing at a time.
-func (x *explorer) slowEvents(pod *corev1.Pod, step func(func(*corev1.Pod)) []doing) []doing {
-	var out []doing
+// slowActions are the steps of a kubelet that does one thing at a time.
+func (x *explorer) slowActions(pod *corev1.Pod, step func(func(*corev1.Pod)) []action) []action {
+	var out []action
 	run := runOf(x.running, pod)
 	if run.Generation != pod.Generation {
 		out = append(out, step(x.syncs)...)
@@ -217,12 +217,12 @@ func (x *explorer) starts(pod *corev1.Pod) {
 // freshID returns a container ID that nobody knows yet.
 func (x *explorer) freshID(pod *corev1.Pod) string {
 	known := fmt.Sprint(runOf(x.running, pod).Containers, pod.Status.ContainerStatuses, pod.Annotations)
-	if x.flight != nil {
-		for _, pod := range model.List[*corev1.Pod](x.flight.base) {
+	if x.pass != nil {
+		for _, pod := range model.List[*corev1.Pod](x.pass.base) {
 			known += fmt.Sprint(pod.Status.ContainerStatuses)
 		}
-		for i := range x.flight.results {
-			for _, object := range x.flight.results[i].all() {
+		for i := range x.pass.results {
+			for _, object := range x.pass.results[i].all() {
 				if pod, ok := object.(*corev1.Pod); ok {
 					known += fmt.Sprint(pod.Status.ContainerStatuses, pod.Annotations)
 				}
@@ -275,41 +275,41 @@ func (x *explorer) tick() {
 	}
 }
 
-func (x *explorer) wishEvents() []doing {
-	if int(x.wishes) >= len(x.model.Wishes) {
+func (x *explorer) editActions() []action {
+	if int(x.edits) >= len(x.model.Edits) {
 		return nil
 	}
-	wish := &x.model.Wishes[x.wishes]
-	if wish.Set != nil {
-		return []doing{{byUser, func() { x.edit(wish.Set) }}}
+	edit := &x.model.Edits[x.edits]
+	if edit.Set != nil {
+		return []action{{byUser, func() { x.edit(edit.Set) }}}
 	}
-	var out []doing
+	var out []action
 	for _, pod := range x.sim.Pods() {
-		out = append(out, doing{byUser, func() {
-			if wish.Named != nil {
-				x.edit(func(set *apps.CloneSet) { wish.Named(set, pod.Name) })
+		out = append(out, action{byUser, func() {
+			if edit.Named != nil {
+				x.edit(func(set *apps.CloneSet) { edit.Named(set, pod.Name) })
 				return
 			}
-			x.wishes++
-			x.sim.nodes.write("user", client.ObjectKeyFromObject(pod), "", wish.Pod)
+			x.edits++
+			x.sim.nodes.write("user", client.ObjectKeyFromObject(pod), "", edit.Pod)
 		}})
 	}
 	return out
 }
 
 func (x *explorer) edit(change func(*apps.CloneSet)) {
-	x.wishes++
+	x.edits++
 	x.sim.Edit("", change)
 }
 
-func (x *explorer) faultEvents() []doing {
-	var out []doing
+func (x *explorer) faultActions() []action {
+	var out []action
 	for i, fault := range x.model.Faults {
 		if x.faults&(1<<i) != 0 {
 			continue
 		}
 		for _, pod := range x.sim.Pods() {
-			out = append(out, doing{byFault, func() {
+			out = append(out, action{byFault, func() {
 				x.faults |= 1 << i
 				x.note = fault.What + ": " + pod.Name
 				fault.do(x, pod)

@@ -15,8 +15,8 @@ const (
 	ruleNothing  = "a pass at the goal does nothing"
 	ruleStuck    = "from every state the goal can be reached without the user"
 	ruleEnds     = "passes come to an end"
-	ruleWakes    = "whoever waits for time alone asks for a later pass"
-	ruleUnheard  = "the controller hears of what it has to act on"
+	ruleWakes    = "where only time leads on, a pass has requested a later one"
+	ruleEvents   = "every change that requires a pass causes an event"
 )
 
 // checkQuiet checks a state in which a pass wrote nothing but the status.
@@ -27,7 +27,7 @@ func (x *explorer) checkQuiet(id int32, r *passRun) {
 	if !n.goal {
 		return
 	}
-	again := x.fly(begin(r.end))
+	again := x.runPass(begin(r.end))
 	if len(again.chain) > 0 {
 		x.violate(&Violation{Rule: ruleNothing, What: fmt.Sprintf("the second pass at the goal makes %d requests", len(again.chain)), At: epoch}, id, n.depth+1)
 	}
@@ -35,7 +35,7 @@ func (x *explorer) checkQuiet(id int32, r *passRun) {
 
 // checkGraph checks what only all states together can show.
 func (x *explorer) checkGraph() {
-	for _, check := range []func(){x.checkStuck, x.checkEnds, x.checkWakes, x.checkHeard} {
+	for _, check := range []func(){x.checkStuck, x.checkEnds, x.checkWakes, x.checkEvents} {
 		if check(); x.found != nil {
 			return
 		}
@@ -186,13 +186,13 @@ func (x *explorer) checkWakes() {
 	}, ruleWakes, func(int32) string { return "a pass does nothing, and does not say when another one is due" })
 }
 
-// checkHeard: a change without an event makes no difference to the controller.
-func (x *explorer) checkHeard() {
+// checkEvents: a change without an event makes no difference to the controller.
+func (x *explorer) checkEvents() {
 	for i := range x.edges {
 		e := &x.edges[i]
 		from, to := &x.nodes[e.from], &x.nodes[e.to]
-		if e.unheard && e.actor != byTime && from.quiet && to.idle && !to.quiet {
-			x.violate(&Violation{Rule: ruleUnheard, What: "the last step calls for a pass, and no event leads to one", At: epoch}, e.to, to.depth)
+		if e.noEvent && e.actor != byTime && from.quiet && to.idle && !to.quiet {
+			x.violate(&Violation{Rule: ruleEvents, What: "the last step requires a pass, and causes no event", At: epoch}, e.to, to.depth)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// passRun is one run of the real Reconciler over a pass under way: requests that were
+// passRun is one run of the real Reconciler over a pass in progress: requests that were
 // answered before get the same answers again, and the rest goes to the server.
 type passRun struct {
 	x       *explorer
@@ -34,8 +34,8 @@ type passRun struct {
 	chain []*cluster
 	// touched reports whether a new request was about anything other than the CloneSet.
 	touched bool
-	// told describes the decisions and new requests, if somebody asked.
-	told []string
+	// lines describe the decisions and new requests, if somebody asked.
+	lines []string
 	// end is the state after the pass; nil if it broke a rule.
 	end    *cluster
 	result reconcile.Result
@@ -44,18 +44,18 @@ type passRun struct {
 // begin is the state at the start of a pass.
 func begin(c *cluster) *cluster {
 	return &cluster{
-		objects: c.objects, running: c.running, wishes: c.wishes, faults: c.faults, flight: &flight{base: c.objects},
+		objects: c.objects, running: c.running, edits: c.edits, faults: c.faults, pass: &passInProgress{base: c.objects},
 	}
 }
 
-// fly runs a pass from where it is to its end without interference.
-func (x *explorer) fly(c *cluster) *passRun {
+// runPass runs a pass from where it is to its end without interference.
+func (x *explorer) runPass(c *cluster) *passRun {
 	x.load(c)
-	r := &passRun{x: x, start: c, results: c.flight.results}
-	r.process = x.process(c.flight)
+	r := &passRun{x: x, start: c, results: c.pass.results}
+	r.process = x.process(c.pass)
 	reconciler := x.reconciler(r)
 	passes := 1
-	if c.flight.second {
+	if c.pass.second {
 		passes = 2
 	}
 	for range passes {
@@ -64,13 +64,13 @@ func (x *explorer) fly(c *cluster) *passRun {
 		r.result, _ = reconciler.Reconcile(context.Background(), reconcile.Request{NamespacedName: x.sim.key})
 	}
 	if x.sim.World.failure == nil {
-		r.end = &cluster{objects: x.server.Objects.Clone(), running: c.running, wishes: c.wishes, faults: c.faults}
+		r.end = &cluster{objects: x.server.Objects.Clone(), running: c.running, edits: c.edits, faults: c.faults}
 	}
 	return r
 }
 
 // process is a controller process whose caches show the state at the start of a pass.
-func (x *explorer) process(f *flight) *Process {
+func (x *explorer) process(f *passInProgress) *Process {
 	p := &Process{
 		world: x.sim.World, server: x.server, name: actorUsher, nodes: x.sim.nodes, careless: x.config.Process.Careless,
 		caches: map[model.Kind]*watch{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
@@ -104,9 +104,9 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 		if x.model.Reverse {
 			reverse(p.pass.plan.Actions)
 		}
-		if x.telling {
+		if x.describing {
 			for i := range p.pass.plan.Actions {
-				r.told = append(r.told, decides+p.pass.plan.Actions[i].String())
+				r.lines = append(r.lines, decides+p.pass.plan.Actions[i].String())
 			}
 		}
 		return p.pass.plan
@@ -131,10 +131,10 @@ func reverse(actions []plan.Action) {
 // pass, or of Pods that the user named.
 func (r *passRun) taken() map[int]bool {
 	out := map[int]bool{}
-	for _, pod := range r.start.flight.base[model.Pods] {
+	for _, pod := range r.start.pass.base[model.Pods] {
 		out[numberOf(pod.GetName())] = true
 	}
-	for _, o := range []model.Objects{r.start.flight.base, r.start.objects} {
+	for _, o := range []model.Objects{r.start.pass.base, r.start.objects} {
 		if set := setOf(o); set != nil {
 			for _, name := range set.Spec.ScaleStrategy.PodsToDelete {
 				out[numberOf(name)] = true
@@ -159,7 +159,7 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 		return nil
 	}
 	r.requests++
-	if known := r.start.flight.results; r.requests <= len(known) {
+	if known := r.start.pass.results; r.requests <= len(known) {
 		return r.again(&known[r.requests-1], request)
 	}
 	if r.x.sim.World.failure != nil {
@@ -176,29 +176,29 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 		c := r.x.commits[commits]
 		answer.written, answer.gone = c.Object(), c.New == nil
 	}
-	r.tell(request, commits, err)
+	r.record(request, commits, err)
 	r.results = append(slices.Clip(slices.Clone(r.results)), answer)
-	f := *r.start.flight
+	f := *r.start.pass
 	f.results = r.results
 	r.chain = append(r.chain, &cluster{
-		objects: r.x.server.Objects.Clone(), running: r.start.running, wishes: r.start.wishes, faults: r.start.faults, flight: &f,
+		objects: r.x.server.Objects.Clone(), running: r.start.running, edits: r.start.edits, faults: r.start.faults, pass: &f,
 	})
 	return err
 }
 
-// tell describes a request.
-func (r *passRun) tell(request *model.Request, commits int, err error) {
-	if !r.x.telling {
+// record describes a request, if somebody asked.
+func (r *passRun) record(request *model.Request, commits int, err error) {
+	if !r.x.describing {
 		return
 	}
 	for _, c := range r.x.commits[commits:] {
-		r.told = append(r.told, describe(c))
+		r.lines = append(r.lines, describe(c))
 	}
 	switch {
 	case err != nil:
-		r.told = append(r.told, fmt.Sprintf("asks for %s %s and is refused: %v", request.Kind, request.At.Name, err))
+		r.lines = append(r.lines, fmt.Sprintf("asks for %s %s and is refused: %v", request.Kind, request.At.Name, err))
 	case len(r.x.commits) == commits:
-		r.told = append(r.told, fmt.Sprintf("reads %s %s from the server", request.Kind, request.At.Name))
+		r.lines = append(r.lines, fmt.Sprintf("reads %s %s from the server", request.Kind, request.At.Name))
 	}
 }
 
@@ -232,9 +232,9 @@ func (r *passRun) missing(request *model.Request, answer *result) {
 	if request.Kind != model.Pods {
 		return
 	}
-	known := model.Sorted(r.start.flight.base[model.Pods])
-	for i := range r.start.flight.results[:r.requests-1] {
-		if object := r.start.flight.results[i].written; object != nil {
+	known := model.Sorted(r.start.pass.base[model.Pods])
+	for i := range r.start.pass.results[:r.requests-1] {
+		if object := r.start.pass.results[i].written; object != nil {
 			known = append(known, object)
 		}
 	}

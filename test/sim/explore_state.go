@@ -32,17 +32,17 @@ func setOf(o model.Objects) *apps.CloneSet {
 type cluster struct {
 	objects model.Objects
 	running map[types.UID]*model.Run
-	// wishes is how many of the user's wishes have been made.
-	wishes uint8
+	// edits is how many of the user's edits have been made.
+	edits uint8
 	// faults are the faults that have happened, as bits.
 	faults uint16
-	// flight is the pass under way; nil if there is none.
-	flight *flight
+	// pass is the pass in progress; nil if there is none.
+	pass *passInProgress
 }
 
-// flight is a pass under way: all that it read, and all answers it got. The rest of the
+// passInProgress is all that a pass has read, and all answers it got. The rest of the
 // pass follows from that.
-type flight struct {
+type passInProgress struct {
 	// base is what its caches show.
 	base model.Objects
 	// results are the answers to its requests, in their order.
@@ -67,8 +67,8 @@ type result struct {
 	gone bool
 }
 
-// content is what an object contains, regardless of its version.
-type content struct {
+// interned is what an object contains, regardless of its version.
+type interned struct {
 	kind model.Kind
 	name string
 	// versions are copies of the object, by version.
@@ -84,11 +84,11 @@ type settled struct {
 	generation int64
 }
 
-// library holds every content and every error of an exploration.
-type library struct {
-	contents []*content
+// interner holds every object and every error of an exploration.
+type interner struct {
+	interned []*interned
 	ids      map[[16]byte]uint32
-	// known are the objects in the library.
+	// known are the objects in the interner.
 	known map[client.Object]uint32
 	// fresh are other objects of the state in progress.
 	fresh    map[client.Object]uint32
@@ -103,15 +103,15 @@ type library struct {
 // downFrom is where descending names start.
 const downFrom = 100
 
-func newLibrary() *library {
-	return &library{
+func newInterner() *interner {
+	return &interner{
 		ids: map[[16]byte]uint32{}, known: map[client.Object]uint32{}, fresh: map[client.Object]uint32{},
 		errors: []error{nil}, errorIDs: map[string]uint16{}, runIDs: map[string]uint16{},
 	}
 }
 
 // intern numbers the content of an object.
-func (l *library) intern(object client.Object) uint32 {
+func (l *interner) intern(object client.Object) uint32 {
 	if id, ok := l.known[object]; ok {
 		return id
 	}
@@ -127,9 +127,9 @@ func (l *library) intern(object client.Object) uint32 {
 	sum := sha256.Sum256(append([]byte(kind), data...))
 	id, ok := l.ids[[16]byte(sum[:16])]
 	if !ok {
-		id = numbered[uint32](len(l.contents))
+		id = numbered[uint32](len(l.interned))
 		l.ids[[16]byte(sum[:16])] = id
-		l.contents = append(l.contents, &content{
+		l.interned = append(l.interned, &interned{
 			kind: kind, name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
 			settled: map[int64]settled{}, renamed: map[string]uint32{},
 		})
@@ -139,8 +139,8 @@ func (l *library) intern(object client.Object) uint32 {
 }
 
 // at returns a version of a content, always the same object. The lowest version is 1.
-func (l *library) at(id uint32, version int) client.Object {
-	c := l.contents[id]
+func (l *interner) at(id uint32, version int) client.Object {
+	c := l.interned[id]
 	for len(c.versions) <= version {
 		object := model.WithVersion(c.versions[0], strconv.Itoa(len(c.versions)))
 		c.versions = append(c.versions, object)
@@ -159,7 +159,7 @@ func numbered[T uint16 | uint32](length int) T {
 }
 
 // errorID numbers an error; 0 is none.
-func (l *library) errorID(err error) uint16 {
+func (l *interner) errorID(err error) uint16 {
 	if err == nil {
 		return 0
 	}
@@ -173,7 +173,7 @@ func (l *library) errorID(err error) uint16 {
 }
 
 // runID numbers what runs of a Pod.
-func (l *library) runID(r *model.Run) uint16 {
+func (l *interner) runID(r *model.Run) uint16 {
 	text := fmt.Sprint(r.Generation)
 	for i := range r.Containers {
 		c := &r.Containers[i]
@@ -190,27 +190,27 @@ func (l *library) runID(r *model.Run) uint16 {
 // key is a compact form of a state: two states with one key behave alike. For versions,
 // only equality and order matter, and only among those of one object.
 type writer struct {
-	library *library
-	ranks   map[string][]int64
-	out     []byte
+	interner *interner
+	ranks    map[string][]int64
+	out      []byte
 }
 
 // encode returns the key of a state.
-func (l *library) encode(c *cluster) string {
-	if c.flight == nil {
+func (l *interner) encode(c *cluster) string {
+	if c.pass == nil {
 		c = l.settle(c)
 	}
-	w := &writer{library: l, ranks: map[string][]int64{}, out: make([]byte, 0, 128)}
-	if c.flight != nil {
+	w := &writer{interner: l, ranks: map[string][]int64{}, out: make([]byte, 0, 128)}
+	if c.pass != nil {
 		w.rank(c)
 	}
-	w.out = append(w.out, c.wishes, byte(c.faults), byte(c.faults>>8))
+	w.out = append(w.out, c.edits, byte(c.faults), byte(c.faults>>8))
 	w.objects(c.objects)
 	for _, pod := range model.Sorted(c.objects[model.Pods]) {
 		w.out = binary.LittleEndian.AppendUint16(w.out, l.runID(runOf(c.running, pod)))
 	}
-	if c.flight != nil {
-		w.flight(c.flight)
+	if c.pass != nil {
+		w.pass(c.pass)
 	}
 	clear(l.fresh)
 	return string(w.out)
@@ -219,9 +219,9 @@ func (l *library) encode(c *cluster) string {
 // rank orders the versions of each object.
 func (w *writer) rank(c *cluster) {
 	w.rankAll(c.objects)
-	w.rankAll(c.flight.base)
-	for i := range c.flight.results {
-		for _, object := range c.flight.results[i].all() {
+	w.rankAll(c.pass.base)
+	for i := range c.pass.results {
+		for _, object := range c.pass.results[i].all() {
 			w.rankOne(object)
 		}
 	}
@@ -240,7 +240,7 @@ func (w *writer) rankAll(o model.Objects) {
 }
 
 func (w *writer) rankOne(object client.Object) {
-	name := w.library.contents[w.library.intern(object)].name
+	name := w.interner.interned[w.interner.intern(object)].name
 	w.ranks[name] = append(w.ranks[name], versionOf(object))
 }
 
@@ -265,13 +265,13 @@ func (w *writer) objects(o model.Objects) {
 }
 
 func (w *writer) object(object client.Object) {
-	id := w.library.intern(object)
-	place := slices.Index(w.ranks[w.library.contents[id].name], versionOf(object))
+	id := w.interner.intern(object)
+	place := slices.Index(w.ranks[w.interner.interned[id].name], versionOf(object))
 	w.out = binary.LittleEndian.AppendUint32(w.out, id)
 	w.out = append(w.out, byte(max(place, 0)+1))
 }
 
-func (w *writer) flight(f *flight) {
+func (w *writer) pass(f *passInProgress) {
 	flags := byte(0)
 	if f.second {
 		flags = 1
@@ -281,7 +281,7 @@ func (w *writer) flight(f *flight) {
 	w.out = append(w.out, byte(len(f.results)))
 	for i := range f.results {
 		r := &f.results[i]
-		w.out = binary.LittleEndian.AppendUint16(w.out, w.library.errorID(r.err))
+		w.out = binary.LittleEndian.AppendUint16(w.out, w.interner.errorID(r.err))
 		flags := byte(0)
 		if r.written != nil {
 			flags |= 1
@@ -298,8 +298,8 @@ func (w *writer) flight(f *flight) {
 
 // reader reads a key.
 type reader struct {
-	library *library
-	in      string
+	interner *interner
+	in       string
 }
 
 func (r *reader) byte() byte {
@@ -317,7 +317,7 @@ func (r *reader) short() uint16 {
 func (r *reader) object() client.Object {
 	id := binary.LittleEndian.Uint32([]byte(r.in[:4]))
 	r.in = r.in[4:]
-	return r.library.at(id, int(r.byte()))
+	return r.interner.at(id, int(r.byte()))
 }
 
 func (r *reader) objects() model.Objects {
@@ -330,10 +330,10 @@ func (r *reader) objects() model.Objects {
 }
 
 // decode returns the state of a key.
-func (l *library) decode(state string) *cluster {
-	r := &reader{library: l, in: state}
+func (l *interner) decode(state string) *cluster {
+	r := &reader{interner: l, in: state}
 	c := &cluster{running: map[types.UID]*model.Run{}}
-	c.wishes = r.byte()
+	c.edits = r.byte()
 	c.faults = uint16(r.byte()) | uint16(r.byte())<<8
 	c.objects = r.objects()
 	for _, pod := range model.Sorted(c.objects[model.Pods]) {
@@ -341,16 +341,16 @@ func (l *library) decode(state string) *cluster {
 	}
 	if len(r.in) > 0 {
 		r.byte()
-		c.flight = r.flight()
+		c.pass = r.pass()
 	}
 	return c
 }
 
-func (r *reader) flight() *flight {
-	f := &flight{second: r.byte() == 1, events: r.byte()}
+func (r *reader) pass() *passInProgress {
+	f := &passInProgress{second: r.byte() == 1, events: r.byte()}
 	f.base = r.objects()
 	for range int(r.byte()) {
-		answer := result{err: r.library.errors[r.short()]}
+		answer := result{err: r.interner.errors[r.short()]}
 		flags := r.byte()
 		answer.gone = flags&2 != 0
 		answer.kind = kinds[r.byte()]
@@ -376,8 +376,8 @@ func runOf(running map[types.UID]*model.Run, pod client.Object) *model.Run {
 // settle normalizes a state without a pass. As no process remembers anything to compare
 // with, versions do not matter; of generations and names only the order matters; and
 // any pass recomputes the status, except the current revision.
-func (l *library) settle(c *cluster) *cluster {
-	out := &cluster{objects: model.Objects{}, running: map[types.UID]*model.Run{}, wishes: c.wishes, faults: c.faults}
+func (l *interner) settle(c *cluster) *cluster {
+	out := &cluster{objects: model.Objects{}, running: map[types.UID]*model.Run{}, edits: c.edits, faults: c.faults}
 	renaming, replacer := l.renaming(c.objects[model.Pods])
 	for _, kind := range kinds {
 		for _, object := range model.Sorted(c.objects[kind]) {
@@ -398,8 +398,8 @@ func (l *library) settle(c *cluster) *cluster {
 	return out
 }
 
-func (l *library) settleObject(id uint32, generation int64) settled {
-	c := l.contents[id]
+func (l *interner) settleObject(id uint32, generation int64) settled {
+	c := l.interned[id]
 	if found, ok := c.settled[generation]; ok {
 		return found
 	}
@@ -430,7 +430,7 @@ func places(numbers ...int64) []int64 {
 
 // renaming closes the gaps in the names of the Pods; nil if there are none. The planner
 // only compares names and looks them up, so only their order matters.
-func (l *library) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
+func (l *interner) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
 	var pairs []string
 	for i, pod := range model.Sorted(pods) {
 		is, shall := numberOf(pod.GetName()), l.offset+i+1
@@ -453,8 +453,8 @@ func numberOf(name string) int {
 	return n
 }
 
-func (l *library) rename(id uint32, renaming string, replacer *strings.Replacer) uint32 {
-	c := l.contents[id]
+func (l *interner) rename(id uint32, renaming string, replacer *strings.Replacer) uint32 {
+	c := l.interned[id]
 	if found, ok := c.renamed[renaming]; ok {
 		return found
 	}

@@ -88,7 +88,7 @@ func graphMutants() []mutant {
 				s.Spec.Replicas++
 			}
 		}},
-		{name: "acts on what it is not told of", caught: []string{ruleUnheard}, after: func(s *plan.Snapshot, p *plan.Plan) {
+		{name: "acts on what it is not told of", caught: []string{ruleEvents}, after: func(s *plan.Snapshot, p *plan.Plan) {
 			label(s, p, func(pod *corev1.Pod) bool { return pod.Annotations["other/note"] != "" })
 		}},
 	}

@@ -31,8 +31,8 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s at %.3fs: %s", v.Rule, v.At.Sub(epoch).Seconds(), v.What)
 }
 
-// deed is one write of a controller process to a Pod, with the facts to judge it by.
-type deed struct {
+// podWrite is one write of a controller process to a Pod, with the facts to judge it by.
+type podWrite struct {
 	process *Process
 	// set is the CloneSet as the pass read it, and hooks are its hooks.
 	set   *apps.CloneSet
@@ -47,10 +47,10 @@ type deed struct {
 	now time.Time
 }
 
-// rule returns what is wrong with a deed, or "".
+// rule returns what is wrong with a write, or "".
 type rule struct {
 	name string
-	find func(*deed) string
+	find func(*podWrite) string
 }
 
 // rules must hold whenever the controller writes to a Pod.
@@ -95,11 +95,11 @@ func (s *Simulation) judge(p *Process, c *model.Commit) {
 		s.judgeRevision(c)
 		return
 	}
-	d := &deed{process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
-	d.old, d.new = c.Pods()
-	d.before, d.after = p.decided(set, c), p.decided(set, nil)
+	w := &podWrite{process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
+	w.old, w.new = c.Pods()
+	w.before, w.after = p.decided(set, c), p.decided(set, nil)
 	for _, r := range rules {
-		if what := r.find(d); what != "" {
+		if what := r.find(w); what != "" {
 			s.World.fail(r.name, "%s", what)
 			return
 		}
@@ -143,7 +143,7 @@ func (s *Simulation) judgeStatus(p *Process, c *model.Commit) {
 	// deleted is known by now.
 	k := p.knownByNow(p.pass.set)
 	behind := k.count(func(pod *corev1.Pod) bool { return model.Active(pod) && !of(pod, set.Status.CurrentRevision) })
-	if behind > 0 && !(&deed{process: p}).rivals() {
+	if behind > 0 && !(&podWrite{process: p}).rivals() {
 		s.World.fail("the current revision does not advance early", "%s becomes current while %d Pods are not of it",
 			set.Status.CurrentRevision, behind)
 	}
@@ -171,7 +171,7 @@ func (s *Simulation) judgeRevision(c *model.Commit) {
 			s.World.fail(ruleRevisions, "%s and %s hold one template", r.Name, c.New.GetName())
 		}
 	}
-	if generations := max(set.Generation, s.wished); count > generations {
+	if generations := max(set.Generation, s.edited); count > generations {
 		s.World.fail(ruleRevisions, "%d revisions in %d generations", count, generations)
 	}
 }
@@ -179,49 +179,49 @@ func (s *Simulation) judgeRevision(c *model.Commit) {
 // ruleRevisions names what judgeRevision checks.
 const ruleRevisions = "a generation gets one revision at most"
 
-func (d *deed) name() string {
-	if d.new != nil {
-		return d.new.Name
+func (w *podWrite) name() string {
+	if w.new != nil {
+		return w.new.Name
 	}
-	return d.old.Name
+	return w.old.Name
 }
 
-// updates reports whether the deed changes a Pod to another revision.
-func (d *deed) updates() bool {
-	return d.old != nil && d.new != nil &&
-		(d.old.Labels[apps.LabelRevision] != d.new.Labels[apps.LabelRevision] || d.changesContainers())
+// updates reports whether the write changes a Pod to another revision.
+func (w *podWrite) updates() bool {
+	return w.old != nil && w.new != nil &&
+		(w.old.Labels[apps.LabelRevision] != w.new.Labels[apps.LabelRevision] || w.changesContainers())
 }
 
-// goesOn reports whether the deed is a later part of an update that has begun.
-func (d *deed) goesOn() bool {
-	return d.updates() && model.State(d.old) == apps.StateUpdating && d.old.Labels[apps.LabelRevision] == d.new.Labels[apps.LabelRevision]
+// goesOn reports whether the write is a later part of an update that has begun.
+func (w *podWrite) goesOn() bool {
+	return w.updates() && model.State(w.old) == apps.StateUpdating && w.old.Labels[apps.LabelRevision] == w.new.Labels[apps.LabelRevision]
 }
 
-func (d *deed) deletes() bool {
-	return d.old != nil && d.old.DeletionTimestamp == nil && (d.new == nil || d.new.DeletionTimestamp != nil)
+func (w *podWrite) deletes() bool {
+	return w.old != nil && w.old.DeletionTimestamp == nil && (w.new == nil || w.new.DeletionTimestamp != nil)
 }
 
-// changesContainers reports whether the deed changes what the kubelet has to run.
-func (d *deed) changesContainers() bool {
-	return d.old != nil && d.new != nil && (imagesOf(d.old) != imagesOf(d.new) || resourcesOf(d.old) != resourcesOf(d.new))
+// changesContainers reports whether the write changes what the kubelet has to run.
+func (w *podWrite) changesContainers() bool {
+	return w.old != nil && w.new != nil && (imagesOf(w.old) != imagesOf(w.new) || resourcesOf(w.old) != resourcesOf(w.new))
 }
 
-// moves reports whether the deed changes the state of a Pod.
-func (d *deed) moves() bool {
-	return d.old != nil && d.new != nil && model.State(d.old) != model.State(d.new)
+// moves reports whether the write changes the state of a Pod.
+func (w *podWrite) moves() bool {
+	return w.old != nil && w.new != nil && model.State(w.old) != model.State(w.new)
 }
 
 // heldUpdate: a Pod in Updating has passed its gate, or there was no gate then.
-func heldUpdate(d *deed) string {
-	if d.updates() && model.State(d.old) != apps.StateUpdating && d.hooks.InPlaceUpdate.Holds(d.old.Labels, d.old.Finalizers) {
-		return fmt.Sprintf("Pod %s is updated, and the inPlaceUpdate hook holds it", d.name())
+func heldUpdate(w *podWrite) string {
+	if w.updates() && model.State(w.old) != apps.StateUpdating && w.hooks.InPlaceUpdate.Holds(w.old.Labels, w.old.Finalizers) {
+		return fmt.Sprintf("Pod %s is updated, and the inPlaceUpdate hook holds it", w.name())
 	}
 	return ""
 }
 
-func heldDelete(d *deed) string {
-	if d.deletes() && d.hooks.PreDelete.Holds(d.old.Labels, d.old.Finalizers) {
-		return fmt.Sprintf("Pod %s is deleted, and the preDelete hook holds it", d.name())
+func heldDelete(w *podWrite) string {
+	if w.deletes() && w.hooks.PreDelete.Holds(w.old.Labels, w.old.Finalizers) {
+		return fmt.Sprintf("Pod %s is deleted, and the preDelete hook holds it", w.name())
 	}
 	return ""
 }
@@ -230,22 +230,22 @@ func heldDelete(d *deed) string {
 // whole grace period. A Pod without a node serves nobody, and neither does one in which
 // nothing runs, or in which nothing ran when it left its endpoints: what starts later
 // never joins them.
-func drainSkipped(d *deed) string {
-	if !d.changesContainers() || d.old.Spec.NodeName == "" {
+func drainSkipped(w *podWrite) string {
+	if !w.changesContainers() || w.old.Spec.NodeName == "" {
 		return "" // nothing runs yet that could restart
 	}
-	drained := model.Condition(d.old, apps.ConditionInPlaceUpdateReady)
+	drained := model.Condition(w.old, apps.ConditionInPlaceUpdateReady)
 	if drained.Status != corev1.ConditionFalse {
-		return fmt.Sprintf("the containers of Pod %s change while InPlaceUpdateReady is %q", d.name(), drained.Status)
+		return fmt.Sprintf("the containers of Pod %s change while InPlaceUpdateReady is %q", w.name(), drained.Status)
 	}
-	strategy := d.set.Spec.UpdateStrategy.InPlaceUpdateStrategy
-	if strategy == nil || model.State(d.old) == apps.StateUpdating || !anyRunning(d.old) {
+	strategy := w.set.Spec.UpdateStrategy.InPlaceUpdateStrategy
+	if strategy == nil || model.State(w.old) == apps.StateUpdating || !anyRunning(w.old) {
 		return ""
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
-	at, ran := drainedAt(d.process.server, d.old)
-	if gone := d.process.world.now().Sub(at); ran && gone < grace {
-		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", d.name(), gone, grace)
+	at, ran := drainedAt(w.process.server, w.old)
+	if gone := w.process.world.now().Sub(at); ran && gone < grace {
+		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", w.name(), gone, grace)
 	}
 	return ""
 }
@@ -273,70 +273,70 @@ func anyRunning(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-func foreignTouched(d *deed) string {
-	if d.old == nil || model.OwnerOf(d.old) == string(d.set.UID) {
+func foreignTouched(w *podWrite) string {
+	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
 		return ""
 	}
-	if model.OwnerOf(d.old) == model.Orphan && d.new != nil && model.OwnerOf(d.new) == string(d.set.UID) {
+	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) {
 		return "" // an adoption
 	}
-	if model.OwnerOf(d.old) == model.Orphan && d.onlyOpens() {
+	if model.OwnerOf(w.old) == model.Orphan && w.onlyOpens() {
 		return "" // its own new Pod, just released
 	}
-	return fmt.Sprintf("Pod %s belongs to %s", d.name(), model.OwnerOf(d.old))
+	return fmt.Sprintf("Pod %s belongs to %s", w.name(), model.OwnerOf(w.old))
 }
 
-// onlyOpens reports whether the deed only opens the Pod's readiness gates.
-func (d *deed) onlyOpens() bool {
-	if d.new == nil {
+// onlyOpens reports whether the write only opens the Pod's readiness gates.
+func (w *podWrite) onlyOpens() bool {
+	if w.new == nil {
 		return false
 	}
-	before := d.old.DeepCopy()
-	before.ResourceVersion = d.new.ResourceVersion
+	before := w.old.DeepCopy()
+	before.ResourceVersion = w.new.ResourceVersion
 	for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
-		if model.Condition(d.new, kind).Status == corev1.ConditionFalse {
+		if model.Condition(w.new, kind).Status == corev1.ConditionFalse {
 			return false
 		}
 	}
-	before.Status.Conditions = d.new.Status.Conditions
-	return model.Same(before, d.new)
+	before.Status.Conditions = w.new.Status.Conditions
+	return model.Same(before, w.new)
 }
 
-func leavingUpdated(d *deed) string {
+func leavingUpdated(w *podWrite) string {
 	switch {
-	case !d.updates():
-	case d.old.DeletionTimestamp != nil:
-		return fmt.Sprintf("Pod %s is updated on its way out", d.name())
-	case model.State(d.old) == apps.StatePreparingDelete:
-		return fmt.Sprintf("Pod %s is updated in PreparingDelete", d.name())
+	case !w.updates():
+	case w.old.DeletionTimestamp != nil:
+		return fmt.Sprintf("Pod %s is updated on its way out", w.name())
+	case model.State(w.old) == apps.StatePreparingDelete:
+		return fmt.Sprintf("Pod %s is updated in PreparingDelete", w.name())
 	}
 	return ""
 }
 
 // hooksLost: on the way back, and before an update that follows another one whose hook
 // had not closed, the labels and finalizers are restored together with the state.
-func hooksLost(d *deed) string {
-	if !d.moves() {
+func hooksLost(w *podWrite) string {
+	if !w.moves() {
 		return ""
 	}
-	missing := func(h lifecycle.Hook) []string { return h.Missing(d.new.Labels, d.new.Finalizers) }
-	switch from, to := model.State(d.old), model.State(d.new); {
+	missing := func(h lifecycle.Hook) []string { return h.Missing(w.new.Labels, w.new.Finalizers) }
+	switch from, to := model.State(w.old), model.State(w.new); {
 	case from == apps.StatePreparingDelete && to == apps.StatePreparingNormal:
-		lost := append(missing(d.hooks.InPlaceUpdate), missing(d.hooks.PreDelete)...)
+		lost := append(missing(w.hooks.InPlaceUpdate), missing(w.hooks.PreDelete)...)
 		// What preNormal sets comes back with its confirmation.
 		lost = slices.DeleteFunc(lost, func(key string) bool {
-			_, label := d.hooks.PreNormal.Labels[key]
-			return label || slices.Contains(d.hooks.PreNormal.Finalizers, key)
+			_, label := w.hooks.PreNormal.Labels[key]
+			return label || slices.Contains(w.hooks.PreNormal.Finalizers, key)
 		})
 		if len(lost) > 0 {
-			return fmt.Sprintf("Pod %s comes back without %s", d.name(), strings.Join(lost, ", "))
+			return fmt.Sprintf("Pod %s comes back without %s", w.name(), strings.Join(lost, ", "))
 		}
-		if n := d.hooks.PreNormal; len(n.Labels)+len(n.Finalizers) > 0 && len(missing(n)) == 0 {
-			return fmt.Sprintf("Pod %s comes back as if its preNormal hook had said yes", d.name())
+		if n := w.hooks.PreNormal; len(n.Labels)+len(n.Finalizers) > 0 && len(missing(n)) == 0 {
+			return fmt.Sprintf("Pod %s comes back as if its preNormal hook had said yes", w.name())
 		}
 	case from == apps.StateUpdated && to == apps.StatePreparingUpdate:
-		if lost := missing(d.hooks.InPlaceUpdate); len(lost) > 0 {
-			return fmt.Sprintf("Pod %s goes to the gate without %s, so the gate stands open", d.name(), strings.Join(lost, ", "))
+		if lost := missing(w.hooks.InPlaceUpdate); len(lost) > 0 {
+			return fmt.Sprintf("Pod %s goes to the gate without %s, so the gate stands open", w.name(), strings.Join(lost, ", "))
 		}
 	}
 	return ""

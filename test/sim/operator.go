@@ -45,14 +45,14 @@ const hookPrefix = "hook/"
 
 func newOperator(w *World, s *model.Server, set types.NamespacedName, config OperatorConfig) *operator {
 	o := &operator{world: w, server: s, config: config, set: set}
-	s.Observers = append(s.Observers, o.hear)
+	s.Observers = append(s.Observers, o.observe)
 	return o
 }
 
 func (o *operator) span(most time.Duration) time.Duration { return o.world.between(most/10, most) }
 
-// hear receives every commit.
-func (o *operator) hear(c *model.Commit) {
+// observe receives every commit.
+func (o *operator) observe(c *model.Commit) {
 	switch {
 	case c.Kind == model.Pods && c.New != nil:
 		o.notice(client.ObjectKeyFromObject(c.New))

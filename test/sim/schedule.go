@@ -13,7 +13,7 @@ import (
 )
 
 // Random builds a run in which everything is drawn from the seed: the set, the cluster,
-// the faults and the user's deeds. change may alter the config.
+// the faults and the user's actions. change may alter the config.
 func Random(seed uint64, change func(*Config)) *Simulation {
 	w := newWorld(seed ^ 0x5eed)
 	config := randomConfig(w)

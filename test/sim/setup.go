@@ -68,7 +68,7 @@ type Simulation struct {
 	templates []apps.PodTemplate
 	// wished is how many generations of the set its user has requested, where the
 	// explorer folds their numbers; else 0.
-	wished int64
+	edited int64
 	// unprotected reports whether the user may have left Pods without their hooks.
 	unprotected bool
 	// revisionNames maps generations of the set to update revisions.
@@ -154,7 +154,7 @@ func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
 // observe receives every commit: it notes it, checks the rules, and passes it to the
 // caches.
 func (s *Simulation) observe(c *model.Commit) {
-	s.World.tell(c)
+	s.World.record(c)
 	s.remember(c.Object())
 	for _, p := range s.processes {
 		if p.name == c.Actor {

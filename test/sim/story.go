@@ -31,8 +31,8 @@ func (w *World) say(actor, format string, args ...any) {
 	w.story.lines = append(w.story.lines, line{at: w.now(), actor: actor, format: format, args: args})
 }
 
-// tell notes a commit.
-func (w *World) tell(c *model.Commit) {
+// record notes a commit.
+func (w *World) record(c *model.Commit) {
 	w.story.lines = append(w.story.lines, line{at: c.At, actor: c.Actor, commit: c})
 }
 

@@ -39,28 +39,28 @@ func stray(pod *corev1.Pod, set *apps.CloneSet) bool {
 	return err == nil && !selector.Matches(labels.Set(pod.Labels))
 }
 
-// frees reports whether the deed removes the set from the Pod's owners and does nothing
+// frees reports whether the write removes the set from the Pod's owners and does nothing
 // else.
-func (d *deed) frees() bool {
-	if d.old == nil || d.new == nil || model.OwnerOf(d.old) != string(d.set.UID) || model.OwnerOf(d.new) == string(d.set.UID) {
+func (w *podWrite) frees() bool {
+	if w.old == nil || w.new == nil || model.OwnerOf(w.old) != string(w.set.UID) || model.OwnerOf(w.new) == string(w.set.UID) {
 		return false
 	}
-	before := d.old.DeepCopy()
-	before.ResourceVersion, before.OwnerReferences = d.new.ResourceVersion, d.new.OwnerReferences
-	return model.Same(before, d.new)
+	before := w.old.DeepCopy()
+	before.ResourceVersion, before.OwnerReferences = w.new.ResourceVersion, w.new.OwnerReferences
+	return model.Same(before, w.new)
 }
 
 // strayTouched: a Pod that the set does not match is released unchanged, and only such
 // a Pod is released.
-func strayTouched(d *deed) string {
-	if d.old == nil || model.OwnerOf(d.old) != string(d.set.UID) || d.old.DeletionTimestamp != nil {
+func strayTouched(w *podWrite) string {
+	if w.old == nil || model.OwnerOf(w.old) != string(w.set.UID) || w.old.DeletionTimestamp != nil {
 		return ""
 	}
-	switch out := stray(d.old, d.set); {
-	case out && !d.frees() && !d.onlyOpens():
-		return fmt.Sprintf("Pod %s does not match the selector, and is changed", d.name())
-	case !out && d.new != nil && model.OwnerOf(d.new) != string(d.set.UID):
-		return fmt.Sprintf("Pod %s matches the selector, and is let go", d.name())
+	switch out := stray(w.old, w.set); {
+	case out && !w.frees() && !w.onlyOpens():
+		return fmt.Sprintf("Pod %s does not match the selector, and is changed", w.name())
+	case !out && w.new != nil && model.OwnerOf(w.new) != string(w.set.UID):
+		return fmt.Sprintf("Pod %s matches the selector, and is let go", w.name())
 	}
 	return ""
 }

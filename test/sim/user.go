@@ -17,7 +17,7 @@ import (
 )
 
 // userDeeds are what a random schedule lets the user do, with the weight of each.
-var userDeeds = []struct {
+var userActions = []struct {
 	weight int
 	do     func(*Simulation)
 }{
@@ -58,15 +58,15 @@ func (s *Simulation) act() {
 		return
 	}
 	if len(s.Set().Spec.VolumeClaimTemplates) > 0 && s.World.roll(0.3) {
-		pick(s.World, claimDeeds...)(s)
+		pick(s.World, claimActions...)(s)
 		return
 	}
 	total := 0
-	for _, d := range userDeeds {
+	for _, d := range userActions {
 		total += d.weight
 	}
 	n := s.World.chance.IntN(total)
-	for _, d := range userDeeds {
+	for _, d := range userActions {
 		if n -= d.weight; n < 0 {
 			d.do(s)
 			return

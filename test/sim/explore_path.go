@@ -36,16 +36,16 @@ func (x *explorer) path() []string {
 // lastStep describes the step that broke a rule.
 func (x *explorer) lastStep() []string {
 	c := x.decode(x.nodes[x.foundAt].key)
-	if c.flight == nil {
+	if c.pass == nil {
 		c = begin(c)
 	}
-	x.telling = true
-	defer func() { x.telling = false }()
-	r := x.fly(c)
-	return told("usher", r.told)
+	x.describing = true
+	defer func() { x.describing = false }()
+	r := x.runPass(c)
+	return linesOf("usher", r.lines)
 }
 
-func told(who string, lines []string) []string {
+func linesOf(who string, lines []string) []string {
 	out := make([]string, len(lines))
 	for i, line := range lines {
 		out[i] = fmt.Sprintf("%-9s %s", who, line)
@@ -55,33 +55,33 @@ func told(who string, lines []string) []string {
 
 // step describes how one state leads to another.
 func (x *explorer) step(from, to int32) []string {
-	x.telling = true
-	defer func() { x.telling = false }()
+	x.describing = true
+	defer func() { x.describing = false }()
 	c := x.decode(x.nodes[from].key)
 	goal := x.nodes[to].key
-	if c.flight == nil && x.encode(begin(c)) == goal {
-		return told("usher", []string{"begins a pass"})
+	if c.pass == nil && x.encode(begin(c)) == goal {
+		return linesOf("usher", []string{"begins a pass"})
 	}
-	for _, h := range x.happenings(c) {
+	for _, h := range x.transitions(c) {
 		if x.encode(h.next) == goal {
-			return told(h.actor.String(), h.told)
+			return linesOf(h.actor.String(), h.lines)
 		}
 	}
 	if x.nodes[from].op == to {
-		r := x.fly(c)
-		lines := r.told
-		if len(c.flight.results) > 0 {
+		r := x.runPass(c)
+		lines := r.lines
+		if len(c.pass.results) > 0 {
 			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, decides) })
 		}
 		if x.nodes[to].idle {
 			lines = append(lines, "ends the pass")
 		}
-		return told("usher", x.untilFirst(lines, len(r.chain) > 1))
+		return linesOf("usher", x.untilFirst(lines, len(r.chain) > 1))
 	}
-	if c.flight != nil && x.nodes[to].idle {
-		return told("usher", []string{"dies"})
+	if c.pass != nil && x.nodes[to].idle {
+		return linesOf("usher", []string{"dies"})
 	}
-	return told("usher", []string{"begins another pass on the caches of the first"})
+	return linesOf("usher", []string{"begins another pass on the caches of the first"})
 }
 
 // untilFirst keeps the lines of a pass that belong to its first request.
