@@ -60,7 +60,7 @@ func (p *Process) send(r *model.Request, do func() error) error {
 	case !r.Writes() && !r.DryRun:
 		return p.readLive(r, do)
 	}
-	if p.careless && r.Verb == model.VerbPatch {
+	if p.config.Careless && r.Verb == model.VerbPatch {
 		r.Patch = withoutVersion(r.Patch)
 	}
 	if r.Verb == model.VerbDelete {
@@ -93,7 +93,7 @@ func (p *Process) readLive(r *model.Request, do func() error) error {
 	switch {
 	case p.dead:
 		return errDead
-	case p.world.roll(p.faults.Lost):
+	case p.world.roll(p.config.Faults.Lost):
 		return apierrors.NewServerTimeout(model.Pods.Resource(), "get", 1)
 	}
 	err := do()
@@ -125,8 +125,8 @@ func (p *Process) write(r *model.Request, do func() error) error {
 		return errDead
 	}
 	p.requests++
-	lose := p.requests == p.loseAt
-	if err := p.refused(lose && !p.loseBlind); err != nil {
+	lose := p.requests == p.config.LoseAt
+	if err := p.refused(lose && !p.config.LoseBlind); err != nil {
 		return err
 	}
 	if err := do(); err != nil {
@@ -142,11 +142,11 @@ func (p *Process) write(r *model.Request, do func() error) error {
 // answer carries the answer to a successful write back to the process.
 func (p *Process) answer(r *model.Request, lose bool) error {
 	p.writes++
-	if p.crashAt == p.writes || p.world.roll(p.faults.Crash) {
+	if p.config.CrashAt == p.writes || p.world.roll(p.config.Faults.Crash) {
 		p.crash()
 		return errDead
 	}
-	if p.world.roll(p.faults.Blind) || lose {
+	if p.world.roll(p.config.Faults.Blind) || lose {
 		p.world.say(p.name, "that write times out, although it took effect")
 		return pick(p.world, error(apierrors.NewTimeoutError("request timed out", 1)), context.DeadlineExceeded)
 	}
@@ -164,13 +164,13 @@ func (p *Process) answer(r *model.Request, lose bool) error {
 // refused draws whether a request fails before it has any effect.
 func (p *Process) refused(lose bool) error {
 	switch {
-	case p.world.roll(p.faults.Lost), lose:
+	case p.world.roll(p.config.Faults.Lost), lose:
 		p.world.say(p.name, "a write times out and does nothing")
 		return apierrors.NewServerTimeout(model.Pods.Resource(), "write", 1)
-	case p.world.roll(p.faults.Busy):
+	case p.world.roll(p.config.Faults.Busy):
 		p.world.say(p.name, "the server is too busy for a write")
 		return pick(p.world, apierrors.NewTooManyRequests("try again", 1), apierrors.NewInternalError(errors.New("etcd leader changed")))
-	case p.world.roll(p.faults.Conflict):
+	case p.world.roll(p.config.Faults.Conflict):
 		p.world.say(p.name, "a write meets a conflict")
 		return apierrors.NewConflict(model.Pods.Resource(), "", errors.New("the object has been modified"))
 	}
@@ -185,7 +185,9 @@ func (p *Process) travel() {
 }
 
 // latency is how long a request or its answer is in transit.
-func (p *Process) latency() time.Duration { return p.world.between(p.speed/2, p.speed*3/2) }
+func (p *Process) latency() time.Duration {
+	return p.world.between(p.config.Speed/2, p.config.Speed*3/2)
+}
 
 // missed notes which Pods, of those that the process knows of and that a request was
 // about, the server does not show.

@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,11 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -86,16 +83,6 @@ func (s *Simulation) forbidResizes() {
 	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.RefuseResizes = false })
 }
 
-// wantedResources are the resources of a container in a raw template.
-func wantedResources(container map[string]any) corev1.ResourceRequirements {
-	var out corev1.ResourceRequirements
-	data, err := json.Marshal(container["resources"])
-	if err != nil || json.Unmarshal(data, &out) != nil {
-		return corev1.ResourceRequirements{}
-	}
-	return out
-}
-
 // resourcesOf describes the resources of all containers.
 func resourcesOf(pod *corev1.Pod) string {
 	all := make([]string, 0, len(pod.Spec.Containers))
@@ -146,8 +133,10 @@ func orderBroken(w *podWrite) string {
 // notYet describes what a container that precedes another one still lacks; "" if
 // nothing.
 func (w *podWrite) notYet(c *corev1.Container, index int, other string) string {
-	if image, resources, ok := w.target(index); ok && (c.Image != image || !model.SameResources(c.Resources, resources)) {
-		return "is not of the revision yet"
+	if t := templateOfPod(w.process.server, w.new); t != nil && index < len(t.Spec.Containers) {
+		if want := &t.Spec.Containers[index]; c.Image != want.Image || !model.SameResources(c.Resources, want.Resources) {
+			return "is not of the revision yet"
+		}
 	}
 	if r := w.process.nodes.pods[w.old.UID]; r != nil && r.Lacks(index, c) != "" {
 		return r.Lacks(index, c)
@@ -167,25 +156,4 @@ func (w *podWrite) begun(name string) bool {
 	_, image := state.LastContainerStatuses[name]
 	_, resources := state.Resources[name]
 	return image || resources
-}
-
-// target is what the Pod's present revision specifies for a container.
-func (w *podWrite) target(index int) (string, corev1.ResourceRequirements, bool) {
-	at := types.NamespacedName{Namespace: w.new.Namespace, Name: w.new.Labels[apps.LabelRevision]}
-	object, err := w.process.server.Get(model.Revisions, at)
-	if err != nil {
-		return "", corev1.ResourceRequirements{}, false
-	}
-	template, err := revision.Template(revisionData(object))
-	if err != nil {
-		return "", corev1.ResourceRequirements{}, false
-	}
-	spec, _ := template["spec"].(map[string]any)
-	list, _ := spec["containers"].([]any)
-	if index >= len(list) {
-		return "", corev1.ResourceRequirements{}, false
-	}
-	want, _ := list[index].(map[string]any)
-	image, _ := want["image"].(string)
-	return image, wantedResources(want), true
 }

@@ -18,33 +18,27 @@ import (
 // whatever was written by then, the next process has to end where a run without a crash
 // ends.
 func TestCrashAnywhere(t *testing.T) {
-	for _, c := range scenarios() {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s, v := c.play(steady())
-			if v != nil {
-				t.Fatalf("%v\n%s", v, s.World.Story())
-			}
-			want, writes := s.end(), s.processes[0].writes
-			for n := 1; n <= writes; n++ {
-				config := steady()
-				config.Process.CrashAt = n
-				s, v := c.play(config)
-				if v != nil {
-					t.Fatalf("crash after write %d: %v\n%s", n, v, s.World.Story())
-				}
-				if got := s.end(); got != want {
-					t.Fatalf("crash after write %d leads to another end:\n%s\nwithout a crash:\n%s\n%s", n, got, want, s.World.Story())
-				}
-			}
-			t.Logf("%d crashes", writes)
-		})
-	}
+	eachScenario(t, func(t *testing.T, c scenario, calm *Simulation) {
+		for n := range calm.processes[0].writes {
+			c.endsLike(t, calm, fmt.Sprintf("crash after write %d", n+1), func(p *ProcessConfig) { p.CrashAt = n + 1 })
+		}
+	})
 }
 
 // TestLostAnswerAnywhere makes the answer to each single write time out, once after it
 // took effect and once without effect.
 func TestLostAnswerAnywhere(t *testing.T) {
+	eachScenario(t, func(t *testing.T, c scenario, calm *Simulation) {
+		for n := range calm.processes[0].requests {
+			for _, blind := range []bool{true, false} {
+				c.endsLike(t, calm, fmt.Sprintf("answer %d lost, done %t", n+1, blind), func(p *ProcessConfig) { p.LoseAt, p.LoseBlind = n+1, blind })
+			}
+		}
+	})
+}
+
+// eachScenario tests with each scenario and its run without faults.
+func eachScenario(t *testing.T, test func(*testing.T, scenario, *Simulation)) {
 	for _, c := range scenarios() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -52,21 +46,22 @@ func TestLostAnswerAnywhere(t *testing.T) {
 			if v != nil {
 				t.Fatalf("%v\n%s", v, s.World.Story())
 			}
-			want, writes := s.end(), s.processes[0].requests
-			for n := 1; n <= writes; n++ {
-				for _, blind := range []bool{true, false} {
-					config := steady()
-					config.Process.LoseAt, config.Process.LoseBlind = n, blind
-					s, v := c.play(config)
-					if v != nil {
-						t.Fatalf("answer %d lost, done %t: %v\n%s", n, blind, v, s.World.Story())
-					}
-					if got := s.end(); got != want {
-						t.Fatalf("answer %d lost, done %t: another end:\n%s\nwithout:\n%s\n%s", n, blind, got, want, s.World.Story())
-					}
-				}
-			}
+			test(t, c, s)
 		})
+	}
+}
+
+// endsLike plays a scenario with a fault; it has to end like another run.
+func (c scenario) endsLike(t *testing.T, calm *Simulation, fault string, change func(*ProcessConfig)) {
+	t.Helper()
+	config := steady()
+	change(&config.Process)
+	s, v := c.play(config)
+	if v != nil {
+		t.Fatalf("%s: %v\n%s", fault, v, s.World.Story())
+	}
+	if got, want := s.end(), calm.end(); got != want {
+		t.Fatalf("%s: another end:\n%s\nwithout:\n%s\n%s", fault, got, want, s.World.Story())
 	}
 }
 

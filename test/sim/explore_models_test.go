@@ -30,13 +30,9 @@ func undone(image string) Edit {
 	})
 }
 
-func replicasTo(n int32) Edit {
-	return editSet("scales", func(set *apps.CloneSet) { set.Spec.Replicas = &n })
-}
+func replicasTo(n int32) Edit { return editSet("scales", Replicas(n)) }
 
-func partitionTo(n int) Edit {
-	return editSet("moves the partition", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.Partition = countPointer(n) })
-}
+func partitionTo(n int) Edit { return editSet("moves the partition", Partition(n)) }
 
 func pausedTo(paused bool) Edit {
 	return editSet("pauses or goes on", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.Paused = paused })

@@ -72,7 +72,7 @@ func (x *explorer) runPass(c *cluster) *passRun {
 // process is a controller process whose caches show the state at the start of a pass.
 func (x *explorer) process(f *passInProgress) *Process {
 	p := &Process{
-		world: x.sim.World, server: x.server, name: actorUsher, nodes: x.sim.nodes, careless: x.config.Process.Careless,
+		world: x.sim.World, server: x.server, name: actorUsher, nodes: x.sim.nodes, config: ProcessConfig{Careless: x.config.Process.Careless},
 		caches: map[model.Kind]*watch{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
 	}
 	for _, kind := range kinds {

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -78,7 +79,7 @@ func (s *Simulation) settle() {
 	s.settleUser()
 	s.operator.finish()
 	for _, p := range s.processes {
-		p.faults = Faults{}
+		p.config.Faults = Faults{}
 		for _, cache := range p.caches {
 			cache.lag = quiet(ProcessConfig{}).Lag
 		}
@@ -188,33 +189,42 @@ func (s *Simulation) lossy() bool { return s.config.Operator.Careless || s.unpro
 
 // torn reports that a Pod carries the label of a revision but does not match it.
 func (s *Simulation) torn(pod *corev1.Pod) string {
-	object, err := s.Server.Get(model.Revisions, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[apps.LabelRevision]})
-	if err != nil {
-		return "is of a revision that does not exist"
+	name := pod.Labels[apps.LabelRevision]
+	template := templateOfPod(s.Server, pod)
+	if template == nil {
+		return "is of a revision that does not exist, or cannot be read"
 	}
-	template, err := revision.Template(revisionData(object))
-	if err != nil {
-		return "is of a revision that cannot be read"
-	}
-	spec, _ := template["spec"].(map[string]any)
-	list, _ := spec["containers"].([]any)
-	for i := range list {
-		want, _ := list[i].(map[string]any)
-		if i >= len(pod.Spec.Containers) || pod.Spec.Containers[i].Image != want["image"] {
-			return fmt.Sprintf("is of revision %s and runs %s", object.GetName(), imagesOf(pod))
+	for i, want := range template.Spec.Containers {
+		if i >= len(pod.Spec.Containers) || pod.Spec.Containers[i].Image != want.Image {
+			return fmt.Sprintf("is of revision %s and runs %s", name, imagesOf(pod))
 		}
-		if have := pod.Spec.Containers[i].Resources; !model.SameResources(have, wantedResources(want)) {
-			return fmt.Sprintf("is of revision %s and has %s", object.GetName(), model.ResourcesText(have))
+		if have := pod.Spec.Containers[i].Resources; !model.SameResources(have, want.Resources) {
+			return fmt.Sprintf("is of revision %s and has %s", name, model.ResourcesText(have))
 		}
 	}
-	metadata, _ := template["metadata"].(map[string]any)
-	labels, _ := metadata["labels"].(map[string]any)
-	for key, value := range labels {
+	for key, value := range template.Labels {
 		if !strings.HasPrefix(key, hookPrefix) && pod.Labels[key] != value {
-			return fmt.Sprintf("is of revision %s and lacks its label %s=%v", object.GetName(), key, value)
+			return fmt.Sprintf("is of revision %s and lacks its label %s=%v", name, key, value)
 		}
 	}
 	return ""
+}
+
+// templateOfPod is the template of a Pod's revision; nil if there is none.
+func templateOfPod(s *model.Server, pod *corev1.Pod) *corev1.PodTemplateSpec {
+	r := model.Get[*appsv1.ControllerRevision](s.Objects, key(pod.Namespace, pod.Labels[apps.LabelRevision]))
+	if r == nil {
+		return nil
+	}
+	raw, err := revision.Template(r.Data.Raw)
+	if err != nil {
+		return nil
+	}
+	template := &corev1.PodTemplateSpec{}
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(raw, template) != nil {
+		return nil
+	}
+	return template
 }
 
 func (s *Simulation) missingStatus(set *apps.CloneSet, live, old int, update string) string {

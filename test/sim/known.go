@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -227,6 +228,8 @@ func (k knowledge) find(uid types.UID) *corev1.Pod {
 	return nil
 }
 
+var zero = intstr.FromInt32(0)
+
 // The counts in a CloneSet's spec, by the rules of the CloneSet.
 func replicas(set *apps.CloneSet) int {
 	if set.Spec.Replicas == nil {
@@ -235,40 +238,32 @@ func replicas(set *apps.CloneSet) int {
 	return int(*set.Spec.Replicas)
 }
 
-func countOf(c *apps.Count, fallback string, whole int, up bool) int {
-	text := fallback
+func countOf(c *apps.Count, fallback intstr.IntOrString, whole int, up bool) int {
+	value := &fallback
 	if c != nil {
-		if c.IntOrString().Type == 0 {
-			return int(c.IntVal)
-		}
-		text = c.StrVal
+		value = c.IntOrString()
 	}
-	value, err := strconv.Atoi(strings.TrimSuffix(text, "%"))
-	switch {
-	case err != nil:
+	n, err := intstr.GetScaledValueFromIntOrPercent(value, whole, up)
+	if err != nil { // admission refuses it
 		return 0
-	case !strings.HasSuffix(text, "%"):
-		return value
-	case up:
-		return (value*whole + 99) / 100
 	}
-	return value * whole / 100
+	return n
 }
 
 func surgeOf(set *apps.CloneSet) int {
 	if set.Spec.UpdateStrategy.Paused {
 		return 0
 	}
-	return countOf(set.Spec.UpdateStrategy.MaxSurge, "0", replicas(set), true)
+	return countOf(set.Spec.UpdateStrategy.MaxSurge, zero, replicas(set), true)
 }
 
 func unavailableOf(set *apps.CloneSet) int {
-	return countOf(set.Spec.UpdateStrategy.MaxUnavailable, "20%", replicas(set), surgeOf(set) == 0)
+	return countOf(set.Spec.UpdateStrategy.MaxUnavailable, intstr.FromString("20%"), replicas(set), surgeOf(set) == 0)
 }
 
 func partitionOf(set *apps.CloneSet) int {
 	value := set.Spec.UpdateStrategy.Partition
-	n := min(countOf(value, "0", replicas(set), true), replicas(set))
+	n := min(countOf(value, zero, replicas(set), true), replicas(set))
 	if value != nil && strings.HasSuffix(value.StrVal, "%") && value.StrVal != "100%" && replicas(set) > 1 {
 		n = min(n, replicas(set)-1)
 	}

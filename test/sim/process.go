@@ -64,19 +64,11 @@ type Process struct {
 
 	nodes      *nodes
 	reconciler *cloneset.Reconciler
-	logger     logr.Logger
-	faults     Faults
-	speed      time.Duration
-	careless   bool
+	config     ProcessConfig
 	dead       bool
-	// writes counts the writes that took effect; the process crashes after write number
-	// crashAt.
-	writes, crashAt int
-	// requests counts the write requests.
-	requests  int
-	loseAt    int
-	loseBlind bool
-	onCrash   func()
+	// writes counts the writes that took effect, requests the write requests.
+	writes, requests int
+	onCrash          func()
 	// vain counts the passes since the last change, whose number is lastSeen.
 	vain, lastSeen int
 
@@ -115,8 +107,7 @@ type pass struct {
 // newProcess starts a process, which lists all objects and then watches them.
 func newProcess(w *World, s *model.Server, name string, config ProcessConfig) *Process {
 	p := &Process{
-		world: w, server: s, name: name, faults: config.Faults, speed: config.Speed, careless: config.Careless, logger: config.Logger,
-		crashAt: config.CrashAt, loseAt: config.LoseAt, loseBlind: config.LoseBlind,
+		world: w, server: s, name: name, config: config,
 		caches: map[model.Kind]*watch{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
 	}
 	cached, live := p.clients(p.send)
@@ -203,7 +194,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 		p.world.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
 	}
 	p.pass = pass{}
-	result, err := p.reconciler.Reconcile(log.IntoContext(context.Background(), p.logger), request)
+	result, err := p.reconciler.Reconcile(log.IntoContext(context.Background(), p.config.Logger), request)
 	if err != nil && !p.dead {
 		p.world.say(p.name, "the pass fails: %v", err)
 	}

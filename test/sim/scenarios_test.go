@@ -34,16 +34,9 @@ func edit(what string, change func(*apps.CloneSet)) func(*Simulation) {
 	return func(s *Simulation) { s.Edit(what, change) }
 }
 
-func scaleTo(n int32) func(*Simulation) {
-	return edit("scales", func(set *apps.CloneSet) { set.Spec.Replicas = &n })
-}
+func scaleTo(n int32) func(*Simulation) { return edit("scales", Replicas(n)) }
 
-func partitionAt(n int) func(*Simulation) {
-	return edit("moves the partition", func(set *apps.CloneSet) {
-		value := intstr.FromInt(n)
-		set.Spec.UpdateStrategy.Partition = (*apps.Count)(&value)
-	})
-}
+func partitionAt(n int) func(*Simulation) { return edit("moves the partition", Partition(n)) }
 
 // crash ends the controller process; another one takes over.
 func crash(s *Simulation) { s.processes[0].crash() }
@@ -61,7 +54,7 @@ func inPlace(replicas int32) *Builder {
 	return Demo(replicas).Type(apps.UpdateInPlaceIfPossible).Unavailable(intstr.FromInt32(1))
 }
 
-var one, zero = intstr.FromInt32(1), intstr.FromInt32(0)
+var one = intstr.FromInt32(1)
 
 func scenarios() []scenario {
 	hooked := func() *apps.CloneSet { return inPlace(3).Hooks(LabelHooks()).Build() }
@@ -99,7 +92,7 @@ func scenarios() []scenario {
 		{name: "roll back while a Pod waits at its gate", set: hooked, steps: []step{
 			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {200 * time.Millisecond, edit("rolls back to app:1", Image("app:1"))}}},
 		{name: "canary by partition", set: func() *apps.CloneSet { return inPlace(3).Build() }, steps: []step{
-			{time.Minute, edit("rolls out app:2 to one Pod", func(set *apps.CloneSet) { Image("app:2")(set); set.Spec.UpdateStrategy.Partition = countPointer(2) })},
+			{time.Minute, edit("rolls out app:2 to one Pod", func(set *apps.CloneSet) { Image("app:2")(set); Partition(2)(set) })},
 			{time.Minute, scaleTo(4)}, {time.Minute, partitionAt(0)}}},
 		{name: "take a Pod out by its labels", set: hooked, steps: []step{{time.Minute, func(s *Simulation) {
 			s.changePod(s.Pods()[0], func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
@@ -110,11 +103,6 @@ func scenarios() []scenario {
 		{name: "crash in mid-update", set: hooked, steps: []step{
 			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {1300 * time.Millisecond, crash}}},
 	}
-}
-
-func countPointer(n int) *apps.Count {
-	value := intstr.FromInt(n)
-	return (*apps.Count)(&value)
 }
 
 // steady is a cluster without faults in which everything always takes the same time, so

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -328,6 +329,16 @@ func Retemplate(change func(*corev1.PodTemplateSpec)) func(*apps.CloneSet) {
 // Image changes the image of the set's container.
 func Image(image string) func(*apps.CloneSet) {
 	return Retemplate(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = image })
+}
+
+// Replicas scales a CloneSet.
+func Replicas(n int32) func(*apps.CloneSet) {
+	return func(set *apps.CloneSet) { set.Spec.Replicas = &n }
+}
+
+// Partition sets the partition of a CloneSet.
+func Partition(n int) func(*apps.CloneSet) {
+	return func(set *apps.CloneSet) { set.Spec.UpdateStrategy.Partition = (*apps.Count)(ptr.To(intstr.FromInt(n))) }
 }
 
 // Undo merges the data of a revision into the CloneSet, including its directive.

@@ -92,7 +92,7 @@ func (s *Simulation) thinkAgain(first, then func()) {
 // scaleBack scales to the present number of Pods, or to a few more.
 func (s *Simulation) scaleBack() {
 	n := int32(min(len(s.Pods()), 6)) // at most 6
-	s.Edit(fmt.Sprintf("scales back to %d", n), func(set *apps.CloneSet) { set.Spec.Replicas = &n })
+	s.Edit(fmt.Sprintf("scales back to %d", n), Replicas(n))
 }
 
 func (s *Simulation) breakImage() {
@@ -135,7 +135,7 @@ func (s *Simulation) recreate() {
 
 func (s *Simulation) scale() {
 	n := int32(s.World.chance.IntN(6)) // less than 6
-	s.Edit(fmt.Sprintf("scales to %d", n), func(set *apps.CloneSet) { set.Spec.Replicas = &n })
+	s.Edit(fmt.Sprintf("scales to %d", n), Replicas(n))
 }
 
 func (s *Simulation) move(what string) {
