@@ -131,7 +131,7 @@ func (e *Etcd) Restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = waitFor(ctx, p, func(ctx context.Context) error { return get(ctx, http.DefaultClient, e.Endpoint()+"/health") })
+	err = p.WaitReady(ctx, func(ctx context.Context) error { return get(ctx, http.DefaultClient, e.Endpoint()+"/health") })
 	if err != nil {
 		return errors.Join(err, p.Kill())
 	}

@@ -8,10 +8,6 @@ import (
 	"io"
 	"net/http"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
-
-	"github.com/usher-dev/usher/test/cluster/process"
 )
 
 const (
@@ -19,27 +15,7 @@ const (
 	startTimeout = 2 * time.Minute
 	// probeTimeout bounds one health request to a component.
 	probeTimeout = 2 * time.Second
-	// pollEvery is how often a condition is checked during a start.
-	pollEvery = 30 * time.Millisecond
 )
-
-// waitFor returns nil as soon as ready does. It fails if the process ends, with its
-// *process.ExitError, and when ctx ends, with its cause and the last answer.
-func waitFor(ctx context.Context, p *process.Process, ready func(context.Context) error) error {
-	var answer error
-	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
-		answer = ready(ctx)
-		// After the process has ended, another one may answer in its place.
-		if exit := p.ExitError(); exit != nil {
-			return false, exit
-		}
-		return answer == nil, nil
-	})
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%s is not ready: %w; its last answer was: %w\n  log: %s", p.Name(), context.Cause(ctx), answer, p.Log())
-	}
-	return err
-}
 
 // get returns nil if a URL answers 200.
 func get(ctx context.Context, client *http.Client, url string) error {

@@ -124,7 +124,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 		}
 	}
 	// Until then, no Pod can be created in the default namespace.
-	return waitFor(ctx, c.running[build.ControllerManager], func(ctx context.Context) error {
+	return c.running[build.ControllerManager].WaitReady(ctx, func(ctx context.Context) error {
 		return get(ctx, c.client, c.Server()+"/api/v1/namespaces/default/serviceaccounts/default")
 	})
 }
@@ -139,7 +139,7 @@ func (c *Cluster) startStage(ctx context.Context, names ...string) error {
 	}
 	for _, name := range names {
 		_, health := c.component(name)
-		err := waitFor(ctx, c.running[name], func(ctx context.Context) error { return get(ctx, c.client, health) })
+		err := c.running[name].WaitReady(ctx, func(ctx context.Context) error { return get(ctx, c.client, health) })
 		if err != nil {
 			c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Failed})
 			return err

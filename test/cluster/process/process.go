@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // tailLines is how much of its log an ExitError quotes: enough for the last words of a
@@ -103,6 +105,27 @@ func (p *Process) Kill() error {
 	}
 	<-p.done
 	return nil
+}
+
+// pollEvery is how often WaitReady checks.
+const pollEvery = 30 * time.Millisecond
+
+// WaitReady returns nil as soon as ready does. It fails if the process ends, with its
+// *ExitError, and when ctx ends, with its cause and the last answer.
+func (p *Process) WaitReady(ctx context.Context, ready func(context.Context) error) error {
+	var answer error
+	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
+		answer = ready(ctx)
+		// After the process has ended, another one may answer in its place.
+		if exit := p.ExitError(); exit != nil {
+			return false, exit
+		}
+		return answer == nil, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%s is not ready: %w; its last answer was: %w\n  log: %s", p.Name(), context.Cause(ctx), answer, p.Log())
+	}
+	return err
 }
 
 func (p *Process) signal(sig syscall.Signal) error {

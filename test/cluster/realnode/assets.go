@@ -24,14 +24,11 @@ type Assets struct {
 	Kubelet string
 }
 
-// packages are the Debian packages of a node.
-func packages() []string { return []string{"containerd", "runc", "containernetworking-plugins"} }
-
 // GetAssets downloads and builds what is missing, including the control plane. It needs
 // Debian's apt-get and dpkg, and the go command for what is not in the cache yet.
 func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
-	if err := checkTools(exec.LookPath); err != nil {
-		return Assets{}, err
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return Assets{}, fmt.Errorf("a real node needs packages of Debian or one of its relatives: run this on Debian, in a virtual machine for instance: %w", err)
 	}
 	bins, err := build.Ensure(ctx, build.Options{Tell: tell, Only: append(build.All(), build.Kubelet)})
 	if err != nil {
@@ -39,41 +36,19 @@ func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 	}
 	const task = "containerd, runc, CNI"
 	tell.Tell(progress.Event{Task: task, State: progress.Checking})
-	folder, err := fetch.DebianPrograms(ctx, "node", packages()...)
+	folder, err := fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins")
 	if err != nil {
 		tell.Tell(progress.Event{Task: task, State: progress.Failed})
 		return Assets{}, fmt.Errorf("get the node's programs: %w", err)
 	}
 	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "unpacked"})
-	a := Assets{Packages: folder, Kubelet: bins.Path(build.Kubelet)}
-	return a, a.check()
-}
-
-// checkTools reports which tools for getting packages are missing.
-func checkTools(look func(string) (string, error)) error {
-	for _, tool := range []string{"apt-get", "apt-cache", "dpkg", "dpkg-query"} {
-		if _, err := look(tool); err != nil {
-			return fmt.Errorf("a real node needs packages of Debian or one of its relatives, and %s is not here: run this on Debian, in a virtual machine for instance", tool)
-		}
-	}
-	return nil
+	return Assets{Packages: folder, Kubelet: bins.Path(build.Kubelet)}, nil
 }
 
 func (a Assets) containerd() string { return filepath.Join(a.Packages, "usr/bin/containerd") }
 func (a Assets) ctr() string        { return filepath.Join(a.Packages, "usr/bin/ctr") }
 func (a Assets) runc() string       { return filepath.Join(a.Packages, "usr/sbin/runc") }
 func (a Assets) plugins() string    { return filepath.Join(a.Packages, "usr/lib/cni") }
-
-func (a Assets) check() error {
-	for _, path := range []string{
-		a.containerd(), a.ctr(), a.runc(), filepath.Join(a.plugins(), "bridge"), filepath.Join(a.plugins(), "host-local"),
-	} {
-		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("the packages hold no %s: this distribution arranges them in another way: %w", filepath.Base(path), err)
-		}
-	}
-	return nil
-}
 
 // env is the environment in which containerd and the kubelet find the rest.
 func (a Assets) env() []string {

@@ -17,8 +17,8 @@ import (
 const (
 	// socket is containerd's; the sandbox has its own /run.
 	socket = "/run/containerd/containerd.sock"
-	// pauseImage is the image that holds a Pod's namespaces.
-	pauseImage = "usher.test/pause:1"
+	// PauseImage is the name of the image that holds a Pod's namespaces.
+	PauseImage = "usher.test/pause:1"
 	// maxOpenFiles is what a kubelet requests by default.
 	maxOpenFiles = 1000000
 )
@@ -49,7 +49,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 // configure writes what containerd, the CNI plugins and the kubelet read.
 func (n *Node) configure() error {
 	containerd := fmt.Sprintf(containerdConfig,
-		n.path("containerd"), socket, pauseImage, n.options.Assets.plugins(), n.path("cni"), n.options.Assets.runc(), n.path("mirrors"))
+		n.path("containerd"), socket, PauseImage, n.options.Assets.plugins(), n.path("cni"), n.options.Assets.runc(), n.path("mirrors"))
 	network, err := json.Marshal(networkConfig())
 	if err != nil {
 		return err
@@ -95,13 +95,18 @@ func networkConfig() map[string]any {
 // evicts nor garbage-collects, and does not ask for what only the whole machine could
 // give.
 func (n *Node) kubeletSettings() (map[string]any, error) {
-	score, err := oomScore()
+	// Lowering the score of this process takes a privilege that a machine may withhold.
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
 		return nil, err
 	}
-	files, err := openFiles()
+	score, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
 		return nil, err
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return nil, fmt.Errorf("read the limit of open files: %w", err)
 	}
 	return map[string]any{
 		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
@@ -115,7 +120,7 @@ func (n *Node) kubeletSettings() (map[string]any, error) {
 		"failSwapOn":               false,
 		"makeIPTablesUtilChains":   false,
 		"oomScoreAdj":              score,
-		"maxOpenFiles":             files,
+		"maxOpenFiles":             min(files.Max, maxOpenFiles),
 		"resolvConf":               n.path("resolv.conf"),
 		"evictionHard": map[string]string{
 			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
@@ -133,23 +138,4 @@ func (n *Node) kubeletSettings() (map[string]any, error) {
 		"kubeAPIQPS":                             100,
 		"kubeAPIBurst":                           200,
 	}, nil
-}
-
-// oomScore is the score of this process: lowering it takes a privilege that a machine
-// may withhold.
-func oomScore() (int, error) {
-	text, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(text)))
-}
-
-// openFiles is the most that this process may request.
-func openFiles() (uint64, error) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, fmt.Errorf("read the limit of open files: %w", err)
-	}
-	return min(limit.Max, maxOpenFiles), nil
 }

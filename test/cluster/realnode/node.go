@@ -24,7 +24,6 @@ const (
 	// startTime bounds the start of the kubelet and of containerd, each.
 	startTime = 2 * time.Minute
 	stopGrace = 5 * time.Second
-	pollEvery = 50 * time.Millisecond
 )
 
 // Options configures Start.
@@ -49,9 +48,6 @@ type Options struct {
 
 const defaultNodeGone = 8 * time.Second
 
-// PauseImage is the name of the image that holds a Pod's namespaces.
-const PauseImage = pauseImage
-
 // Node is a running cluster of one node.
 type Node struct {
 	options Options
@@ -59,10 +55,11 @@ type Node struct {
 	spawner *process.Spawner
 	clients kubernetes.Interface
 
-	mu         sync.Mutex
 	containerd *process.Process
-	kubelet    *process.Process
 	failed     chan error
+
+	mu      sync.Mutex
+	kubelet *process.Process // nil if it does not run
 }
 
 // Start starts everything and returns when the node is ready and accepts Pods.
@@ -73,7 +70,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	n := &Node{options: o, spawner: process.NewSpawner(), failed: make(chan error, 1)}
 	for _, step := range []func(context.Context) error{
 		func(context.Context) error { return errors.Join(makeNetwork(), n.configure()) },
-		n.startContainerd, together(n.startPlane, n.importAll), n.StartKubelet, n.awaitNode,
+		n.startContainerd, n.startPlaneAndImport, n.StartKubelet, n.awaitNode,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, n.Stop(ctx))
@@ -82,17 +79,11 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
-// together runs independent steps concurrently. Each ends when ctx does.
-func together(steps ...func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		var all sync.WaitGroup
-		errs := make([]error, len(steps))
-		for i, step := range steps {
-			all.Go(func() { errs[i] = step(ctx) })
-		}
-		all.Wait()
-		return errors.Join(errs...)
-	}
+// startPlaneAndImport does two independent things at once.
+func (n *Node) startPlaneAndImport(ctx context.Context) error {
+	imported := make(chan error, 1)
+	go func() { imported <- n.importAll(ctx) }()
+	return errors.Join(n.startPlane(ctx), <-imported)
 }
 
 func (n *Node) path(parts ...string) string {
@@ -122,11 +113,8 @@ func (n *Node) Stop(ctx context.Context) error {
 	if n.plane != nil {
 		errs = append(errs, n.plane.Stop(ctx))
 	}
-	n.mu.Lock()
-	containerd := n.containerd
-	n.mu.Unlock()
-	if containerd != nil {
-		errs = append(errs, containerd.Stop(ctx, stopGrace))
+	if n.containerd != nil {
+		errs = append(errs, n.containerd.Stop(ctx, stopGrace))
 	}
 	n.spawner.Close()
 	return errors.Join(errs...)
@@ -157,20 +145,24 @@ func (n *Node) fail(err error) {
 	}
 }
 
-func (n *Node) startContainerd(ctx context.Context) error {
+func (n *Node) startContainerd(ctx context.Context) (err error) {
 	n.tell("containerd", progress.Starting, "")
-	p, err := n.spawn("containerd", n.options.Assets.containerd(), "--config", n.path("containerd.toml"))
+	n.containerd, err = n.spawn("containerd", n.options.Assets.containerd(), "--config", n.path("containerd.toml"))
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
-	n.containerd = p
-	n.mu.Unlock()
-	err = n.await(ctx, p, "containerd", func(ctx context.Context) error { return n.ctr(ctx, "version") })
-	if err != nil {
+	return n.await(ctx, n.containerd, "ready", func(ctx context.Context) error { return n.ctr(ctx, "version") })
+}
+
+// await waits until a part is ready.
+func (n *Node) await(ctx context.Context, p *process.Process, detail string, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("after %s", startTime))
+	defer cancel()
+	if err := p.WaitReady(ctx, ready); err != nil {
+		n.tell(p.Name(), progress.Failed, "")
 		return err
 	}
-	n.tell("containerd", progress.Done, "ready")
+	n.tell(p.Name(), progress.Done, detail)
 	return nil
 }
 
@@ -231,19 +223,11 @@ func (n *Node) StopKubelet(ctx context.Context) error {
 
 func (n *Node) awaitNode(ctx context.Context) error {
 	n.tell("kubelet", progress.Starting, "")
-	n.mu.Lock()
-	kubelet := n.kubelet
-	n.mu.Unlock()
-	if err := n.await(ctx, kubelet, "the node", n.Ready); err != nil {
-		n.tell("kubelet", progress.Failed, "")
-		return err
-	}
-	n.tell("kubelet", progress.Done, "node "+NodeName+" is ready")
-	return nil
+	return n.await(ctx, n.kubelet, "node "+NodeName+" is ready", n.ready)
 }
 
-// Ready returns nil if the node is ready and accepts Pods.
-func (n *Node) Ready(ctx context.Context) error {
+// ready returns nil if the node is ready and accepts Pods.
+func (n *Node) ready(ctx context.Context) error {
 	node, err := n.clients.CoreV1().Nodes().Get(ctx, NodeName, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -262,46 +246,20 @@ func (n *Node) Ready(ctx context.Context) error {
 	return errors.New("the kubelet has not written the node's status yet")
 }
 
-// await waits until a part reports that it is healthy.
-func (n *Node) await(ctx context.Context, p *process.Process, what string, ready func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	for {
-		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.Done():
-			return p.ExitError()
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready (%w): %w; its log is %s", what, context.Cause(ctx), err, p.Log())
-		case <-time.After(pollEvery):
-		}
-	}
-}
-
 // ctr runs containerd's own client.
 func (n *Node) ctr(ctx context.Context, args ...string) error {
 	return n.options.Assets.run(ctx, n.options.Assets.ctr(),
 		append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
 }
 
-// Import makes the images of an archive available to the node, as if it had pulled
+// importAll makes the images of all archives available to the node, as if it had pulled
 // them.
-func (n *Node) Import(ctx context.Context, archive string) error {
-	if err := n.ctr(ctx, "images", "import", archive); err != nil {
-		return fmt.Errorf("import images: %w", err)
-	}
-	return nil
-}
-
 func (n *Node) importAll(ctx context.Context) error {
 	for _, archive := range n.options.Images {
-		if err := n.Import(ctx, archive); err != nil {
-			return err
+		if err := n.ctr(ctx, "images", "import", archive); err != nil {
+			return fmt.Errorf("import images: %w", err)
 		}
 	}
 	// Garbage collection must not remove it, because it cannot be pulled.
-	return n.ctr(ctx, "images", "label", pauseImage, "io.cri-containerd.pinned=pinned")
+	return n.ctr(ctx, "images", "label", PauseImage, "io.cri-containerd.pinned=pinned")
 }

@@ -3,7 +3,6 @@
 package sandbox
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 const (
@@ -34,27 +35,18 @@ type hierarchy struct {
 
 // hierarchies finds all mounted trees: version 2, version 1, or both where container
 // runtimes use both.
-func hierarchies(mountinfo string) []hierarchy {
-	var found []hierarchy
-	scan := bufio.NewScanner(strings.NewReader(mountinfo))
-	for scan.Scan() {
-		mount, tail, _ := strings.Cut(scan.Text(), " - ")
-		fields, kind := strings.Fields(mount), strings.Fields(tail)
-		if len(fields) < 5 || len(kind) < 3 || (kind[0] != "cgroup" && kind[0] != "cgroup2") {
-			continue
-		}
-		cpuset := kind[0] == "cgroup" && slices.Contains(strings.Split(kind[2], ","), "cpuset")
-		found = append(found, hierarchy{root: fields[4], cpuset: cpuset})
-	}
-	return found
-}
-
-func findHierarchies() ([]hierarchy, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+func hierarchies() ([]hierarchy, error) {
+	mounts, err := procfs.GetMounts()
 	if err != nil {
 		return nil, err
 	}
-	found := hierarchies(string(text))
+	var found []hierarchy
+	for _, m := range mounts {
+		if m.FSType == "cgroup" || m.FSType == "cgroup2" {
+			_, cpuset := m.SuperOptions["cpuset"]
+			found = append(found, hierarchy{root: m.MountPoint, cpuset: cpuset})
+		}
+	}
 	if len(found) == 0 {
 		return nil, errors.New("no control groups are mounted: mount them at /sys/fs/cgroup")
 	}
@@ -81,10 +73,10 @@ func makeGroup(trees []hierarchy, name string) error {
 func fillCPUSet(root, name string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		all, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			return fmt.Errorf("make a control group: %w", err)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(root, name, file), all, 0o644)
 		}
-		if err := os.WriteFile(filepath.Join(root, name, file), all, 0o644); err != nil {
+		if err != nil {
 			return fmt.Errorf("make a control group: %w", err)
 		}
 	}

@@ -100,23 +100,24 @@ func reap(program int) (code int, err error) {
 
 // mount makes the mounts private and hides what the node would write to.
 func (p *Place) mount() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make the mounts private: %w", err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount /proc: %w", err)
-	}
-	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
-		return fmt.Errorf("mount /run: %w", err)
-	}
-	for _, step := range []func() error{p.overlayVarLib, p.bindLogs, p.maskTunables} {
+	for _, step := range []func() error{
+		func() error { return mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") },
+		func() error { return mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "") },
+		func() error { return mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755") },
+		p.overlayVarLib, p.bindLogs, p.maskTunables,
+		// Containers' volumes with mount propagation need a shared root.
+		func() error { return mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "") },
+	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	// Containers' volumes with mount propagation need a shared root.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
-		return fmt.Errorf("share the mounts inside: %w", err)
+	return nil
+}
+
+func mount(source, target, kind string, flags uintptr, options string) error {
+	if err := unix.Mount(source, target, kind, flags, options); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", source, target, err)
 	}
 	return nil
 }
@@ -126,7 +127,7 @@ func (p *Place) mount() error {
 func (p *Place) overlayVarLib() error {
 	upper, work := filepath.Join(p.Dir, "varlib"), filepath.Join(p.Dir, "varlib.work")
 	if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
-		return fmt.Errorf("prepare /var/lib: %w", err)
+		return err
 	}
 	options := fmt.Sprintf("lowerdir=/var/lib,upperdir=%s,workdir=%s", upper, work)
 	if err := unix.Mount("overlay", "/var/lib", "overlay", 0, options); err != nil {
@@ -138,12 +139,9 @@ func (p *Place) overlayVarLib() error {
 func (p *Place) bindLogs() error {
 	logs := filepath.Join(p.Dir, "varlog")
 	if err := os.MkdirAll(logs, 0o755); err != nil {
-		return fmt.Errorf("prepare /var/log: %w", err)
+		return err
 	}
-	if err := unix.Mount(logs, "/var/log", "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount /var/log: %w", err)
-	}
-	return nil
+	return mount(logs, "/var/log", "", unix.MS_BIND, "")
 }
 
 // tunables are the sysctls that a kubelet sets and no namespace isolates, with the
@@ -167,14 +165,11 @@ func (p *Place) maskTunables() error {
 			continue // The kernel lacks it, so nobody can write it either.
 		}
 		file := filepath.Join(p.Dir, "tunables", name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(value+"\n"), 0o644)); err != nil {
 			return fmt.Errorf("prepare %s: %w", target, err)
 		}
-		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
-			return fmt.Errorf("prepare %s: %w", target, err)
-		}
-		if err := unix.Mount(file, target, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("mask %s: %w", target, err)
+		if err := mount(file, target, "", unix.MS_BIND, ""); err != nil {
+			return err
 		}
 	}
 	return nil

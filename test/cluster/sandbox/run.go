@@ -10,35 +10,27 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // endGrace is how long the program inside may take to end when asked to.
 const endGrace = 45 * time.Second
 
-// Options configures Run.
-type Options struct {
-	// Dir is a directory for the files of the sandbox. It must exist, be empty, and not
-	// be on an overlay.
-	Dir string
-	// Args are the arguments of the program inside, which is this one.
-	Args []string
-	// Stdin, Stdout and Stderr are the program's.
-	Stdin, Stdout, Stderr *os.File
-}
-
-// Check reports what is missing on this machine, with a sentence for each on what to
+// check reports what is missing on this machine, with a sentence for each on what to
 // do; nil if a sandbox can be created.
-func Check() error {
+func check() error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("a real node needs Linux, and this is %s: run it in a virtual machine", runtime.GOOS)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("a real node needs root, for namespaces, mounts and control groups: run it as root (it changes nothing outside its own namespaces)")
 	}
-	trees, err := findHierarchies()
+	trees, err := hierarchies()
 	if err != nil {
 		return err
 	}
@@ -49,12 +41,12 @@ func Check() error {
 	return nil
 }
 
-// Run runs this program inside, with other arguments, and returns its exit code. When
-// ctx ends, the program gets SIGTERM and, if it does not end in time, SIGKILL. When Run
-// returns, no process, mount or control group of the sandbox is left; otherwise the
+// runInside runs this program inside, with other arguments, and returns its exit code.
+// When ctx ends, the program gets SIGTERM and, if it does not end in time, SIGKILL. When
+// it returns, no process, mount or control group of the sandbox is left; otherwise the
 // error says so.
-func Run(ctx context.Context, o Options) (code int, err error) {
-	trees, err := findHierarchies()
+func (s Session) runInside(ctx context.Context, dir string) (code int, err error) {
+	trees, err := hierarchies()
 	if err != nil {
 		return 0, err
 	}
@@ -71,7 +63,14 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	// Pdeathsig fires when the forking thread ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd := command(ctx, o, "/"+group)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", s.Args...)
+	cmd.Env = append(os.Environ(), stageEnv+"="+stageInit, dirEnv+"="+dir, groupEnv+"=/"+group)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, s.Out, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL,
+	}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = endGrace
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("make the namespaces: %w", err)
 	}
@@ -81,20 +80,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	if errors.As(err, &exit) || (err != nil && ctx.Err() != nil) {
 		err = nil // The program's own exit code reports it.
 	}
-	return cmd.ProcessState.ExitCode(), errors.Join(err, spacesErr, leftovers(spaces, o.Dir))
-}
-
-func command(ctx context.Context, o Options, group string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", o.Args...)
-	cmd.Env = append(os.Environ(), stageEnv+"="+stageInit, dirEnv+"="+o.Dir, groupEnv+"="+group)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Stdin, o.Stdout, o.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,
-		Pdeathsig:  syscall.SIGKILL,
-	}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = endGrace
-	return cmd
+	return cmd.ProcessState.ExitCode(), errors.Join(err, spacesErr, leftovers(spaces, dir))
 }
 
 // namespacesOf names the namespaces of a process that differ from this one's.
@@ -127,20 +113,15 @@ func leftovers(spaces []string, dir string) error {
 		if err != nil {
 			continue // It has ended.
 		}
-		for _, ours := range spaces {
-			if space == ours {
-				errs = append(errs, fmt.Errorf("a process of the sandbox is left: %s", filepath.Dir(filepath.Dir(link))))
-			}
+		if slices.Contains(spaces, space) {
+			errs = append(errs, fmt.Errorf("a process of the sandbox is left: %s", filepath.Dir(filepath.Dir(link))))
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, dir) {
-			errs = append(errs, fmt.Errorf("a mount of the sandbox is left: %s", strings.TrimSpace(line)))
+	mounts, err := procfs.GetMounts()
+	for _, m := range mounts {
+		if text := fmt.Sprint(*m); strings.Contains(text, dir) {
+			errs = append(errs, fmt.Errorf("a mount of the sandbox is left: %s", text))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }

@@ -35,7 +35,7 @@ var ErrFailed = errors.New("the run has failed")
 // Run checks the machine, prepares, runs the program inside and removes everything.
 // Only the logs of a failed run are left.
 func (s Session) Run(ctx context.Context) error {
-	if err := Check(); err != nil {
+	if err := check(); err != nil {
 		return err
 	}
 	if err := removeStale(os.TempDir(), s.Prefix); err != nil {
@@ -56,7 +56,7 @@ func (s Session) run(ctx context.Context, dir string) error {
 	if err := s.Prepare(ctx, dir); err != nil {
 		return err
 	}
-	code, err := Run(ctx, Options{Dir: dir, Args: s.Args, Stdin: os.Stdin, Stdout: s.Out, Stderr: os.Stderr})
+	code, err := s.runInside(ctx, dir)
 	if err != nil {
 		return fmt.Errorf("take the node down: %w", err)
 	}
