@@ -75,7 +75,7 @@ func webImage(program, version string) (v1.Image, error) {
 	// By default it would listen on loopback, as in the development cluster.
 	env := []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"}
 	if version == Broken {
-		env = append(env, "START_DELAY=never")
+		env = append(env, "BROKEN=1")
 	}
 	return oci.New(oci.Spec{Layers: []oci.Layer{oci.Base(), layer}, Entrypoint: []string{inside}, Env: env})
 }

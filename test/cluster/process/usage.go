@@ -41,8 +41,8 @@ func (Table) CPU(pid int) (time.Duration, error) {
 
 // RSS is the resident memory of a process, in bytes.
 func (Table) RSS(pid int) (int64, error) {
-	status, err := readProc(pid, procfs.Proc.NewStatus)
-	return int64(status.VmRSS), err
+	statm, err := readProc(pid, procfs.Proc.Statm)
+	return int64(statm.ResidentBytes()), err
 }
 
 // PeakRSS is the peak resident memory of a process, in bytes.
