@@ -54,9 +54,6 @@ var heap = map[string]string{"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 // Option changes the options of a test's cluster.
 type Option func(*cluster.Options)
 
-// WithAuditLog writes the API server's audit log to the file path.
-func WithAuditLog(path string) Option { return func(o *cluster.Options) { o.AuditLog = path } }
-
 // WithExtraArgs appends arguments to those of the components.
 func WithExtraArgs(extra cluster.ExtraArgs) Option {
 	return func(o *cluster.Options) { o.ExtraArgs = extra }
@@ -76,7 +73,7 @@ func Start(t *testing.T, opts ...Option) *cluster.Cluster {
 			t.Errorf("a component ended during the test: %v", err)
 		}
 		if t.Failed() {
-			t.Log(Tails(c))
+			t.Log(tails(c))
 		}
 		// t.Context() has ended by now.
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
@@ -93,7 +90,7 @@ func Start(t *testing.T, opts ...Option) *cluster.Cluster {
 func StartEtcd(t *testing.T) *cluster.Etcd {
 	t.Helper()
 	if err := ensure(t.Context(), build.Etcd); err != nil {
-		t.Fatalf("build etcd: %v", err)
+		t.Fatal(err)
 	}
 	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{})
 	if err != nil {
@@ -112,12 +109,12 @@ func StartEtcd(t *testing.T) *cluster.Etcd {
 
 // StartForMain starts a cluster in a temporary directory for a TestMain. Call stop
 // after the tests; it also removes the directory.
-func StartForMain(opts ...Option) (c *cluster.Cluster, stop func(), err error) {
+func StartForMain() (c *cluster.Cluster, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "usher-cluster-")
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a folder for the cluster: %w", err)
 	}
-	c, err = start(context.Background(), dir, opts)
+	c, err = start(context.Background(), dir, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -134,8 +131,8 @@ func StartForMain(opts ...Option) (c *cluster.Cluster, stop func(), err error) {
 	}, nil
 }
 
-// Tails are the last lines of the logs of all components, for a failed test.
-func Tails(c *cluster.Cluster) string {
+// tails are the last lines of the logs of all components, for a failed test.
+func tails(c *cluster.Cluster) string {
 	parts := []string{}
 	for _, log := range c.Logs() {
 		parts = append(parts, tail(log))

@@ -444,18 +444,21 @@ func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 	s.step()
 	after := s.object.Status
 	was, is := before.ContainerStatuses[0], after.ContainerStatuses[0]
-	for what, ok := range map[string]bool{
-		"the address":        before.PodIP != "" && after.PodIP == before.PodIP && after.HostIP == "10.254.0.1",
-		"the generation":     before.ObservedGeneration == 1 && after.ObservedGeneration == 2,
-		"the start":          before.StartTime != nil && after.StartTime.Equal(before.StartTime),
-		"the container's ID": is.ContainerID != was.ContainerID && *is.Started,
-		"the image's ID":     is.ImageID != was.ImageID && is.ImageID != "" && is.Image == "web:v2",
-		"the last state":     is.LastTerminationState.Terminated.ContainerID == was.ContainerID,
-		"two writes":         s.writes == 2,
+	for what, values := range map[string][2]any{
+		"address":    {after.PodIP, before.PodIP},
+		"host":       {after.HostIP, "10.254.0.1"},
+		"generation": {after.ObservedGeneration, before.ObservedGeneration + 1},
+		"start":      {*after.StartTime, *before.StartTime},
+		"image":      {is.Image, "web:v2"},
+		"last state": {is.LastTerminationState.Terminated.ContainerID, was.ContainerID},
+		"writes":     {s.writes, 2},
 	} {
-		if !ok {
-			t.Errorf("%s is wrong: status %+v after %+v, %d writes", what, after, before, s.writes)
+		if values[0] != values[1] {
+			t.Errorf("%s is %v, want %v", what, values[0], values[1])
 		}
+	}
+	if is.ContainerID == was.ContainerID || is.ImageID == was.ImageID || is.ImageID == "" || after.PodIP == "" {
+		t.Errorf("container %+v at %s after %+v", is, after.PodIP, was)
 	}
 	for i, c := range after.Conditions {
 		if c.ObservedGeneration != 2 || !c.LastTransitionTime.Equal(&before.Conditions[i].LastTransitionTime) {
