@@ -27,7 +27,7 @@ const (
 // entryWatch watches Pods and entries, and counts entries that became unavailable to
 // callers although their Pod was ready and not draining.
 type entryWatch struct {
-	stage.News
+	stage.Watched
 	now func() time.Time
 
 	pods    map[types.UID]podService

@@ -177,36 +177,34 @@ func judgeOperator(steps []*result) []goal {
 
 // judgeEntries judges what happened to the entries, for each registry and size.
 func judgeEntries(steps []*result) (goals []goal) {
-	type key struct {
-		server string
-		size   int
-	}
-	var keys []key
-	wrong, left, noticed, written := map[key][]string{}, map[key]int{}, map[key]int{}, map[key]int{}
-	for _, r := range steps {
-		k := key{r.server, r.size}
-		if !slices.Contains(keys, k) {
-			keys = append(keys, k)
+	for len(steps) > 0 {
+		first := steps[0]
+		end := slices.IndexFunc(steps, func(r *result) bool { return r.server != first.server || r.size != first.size })
+		if end < 0 {
+			end = len(steps)
 		}
-		if r.name == stepControl {
-			noticed[k] = len(r.wrong)
-			continue
+		var wrong []string
+		left, noticed, written := 0, 0, 0
+		for _, r := range steps[:end] {
+			switch r.name {
+			case stepControl:
+				noticed = len(r.wrong)
+				continue
+			case stepIdle:
+				written = r.calls.Writes() + r.joined + r.left
+			}
+			wrong, left = append(wrong, r.wrong...), left+r.left
 		}
-		if r.name == stepIdle {
-			written[k] = r.calls.Writes() + r.joined + r.left
-		}
-		wrong[k], left[k] = append(wrong[k], r.wrong...), left[k]+r.left
-	}
-	for _, k := range keys {
-		where := fmt.Sprintf("%s, %s Pods: ", k.server, stage.Thousands(k.size))
-		found := fmt.Sprintf("%s of %s entries that left", stage.Thousands(len(wrong[k])), stage.Thousands(left[k]))
-		if len(wrong[k]) > 0 {
-			found += ": " + strings.Join(wrong[k][:min(len(wrong[k]), 3)], ", ")
+		where := fmt.Sprintf("%s, %s Pods: ", first.server, stage.Thousands(first.size))
+		found := fmt.Sprintf("%s of %s entries that left", stage.Thousands(len(wrong)), stage.Thousands(left))
+		if len(wrong) > 0 {
+			found += ": " + strings.Join(wrong[:min(len(wrong), 3)], ", ")
 		}
 		goals = append(goals,
-			goal{len(wrong[k]) == 0, where + "no wrong deregistration, also when Usher is killed", found},
-			goal{noticed[k] == 1, where + "the watch notices an entry that is taken out by hand", fmt.Sprintf("%d noticed", noticed[k])},
-			goal{written[k] == 0, where + "a restart of an idle Usher writes nothing to the registry", fmt.Sprintf("%d writes", written[k])})
+			goal{len(wrong) == 0, where + "no wrong deregistration, also when Usher is killed", found},
+			goal{noticed == 1, where + "the watch notices an entry that is taken out by hand", fmt.Sprintf("%d noticed", noticed)},
+			goal{written == 0, where + "a restart of an idle Usher writes nothing to the registry", fmt.Sprintf("%d writes", written)})
+		steps = steps[end:]
 	}
 	return goals
 }

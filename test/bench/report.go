@@ -43,15 +43,15 @@ type grid struct {
 // grids are the tables of a report. Some columns are only for measurements with a
 // registry, and some only for those without one.
 func grids(withRegistry bool) []grid {
-	first, subject, usherTitle, etcdTitle := []column{size("Pods")}, "The API server", "Usher", "etcd"
+	first, server, usherTitle, etcdTitle := []column{size("Pods")}, "The API server", "Usher", "etcd"
 	if withRegistry {
 		first = []column{{"registry", true, func(r *result) string { return r.server }}, size("Pods")}
-		subject, usherTitle, etcdTitle = "The registry", "Usher, both halves", "its etcd"
+		server, usherTitle, etcdTitle = "The registry", "Usher, both halves", "its etcd"
 	}
 	step := append(slices.Clone(first), column{"phase", true, func(r *result) string { return r.name }})
 	wall := column{"wall", false, func(r *result) string { return seconds(r.perRound(r.wall)) }}
 	all := []grid{
-		{fmt.Sprintf("%s alone: a plain client with %d workers, no controller", subject, plainWorkers), true, slices.Concat(first, []column{
+		{fmt.Sprintf("%s alone: a plain client with %d workers, no controller", server, plainWorkers), true, slices.Concat(first, []column{
 			{"request", true, func(r *result) string { return r.name }}, wall,
 			{"per second", false, func(r *result) string { return decimal(r.perSecond(), 0) }},
 			{"p50", false, func(r *result) string { return percentile(r.latency, 50) }},
@@ -61,7 +61,7 @@ func grids(withRegistry bool) []grid {
 		{usherTitle, false, slices.Concat(step, []column{wall}, outcome(withRegistry))},
 		{"Requests to the API server per Pod", false, slices.Concat(step, writes(withRegistry))},
 		{"CPU seconds", false, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
-		{"CPU seconds, " + strings.ToLower(subject) + " alone", true, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
+		{"CPU seconds, " + strings.ToLower(server) + " alone", true, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
 	}
 	if withRegistry {
 		all = append(all, grid{"Calls of the registry", false, append(step,

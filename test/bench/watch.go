@@ -16,7 +16,7 @@ import (
 
 // podWatch is what a watch of the Pods has reported: only what is measured of each.
 type podWatch struct {
-	stage.News
+	stage.Watched
 	now func() time.Time
 	// saw is called with every existing Pod and the state it was last seen in.
 	saw func(pod *corev1.Pod, before apps.LifecycleState)
@@ -60,24 +60,30 @@ func (w *podWatch) is(pod *corev1.Pod) {
 		if old, known = w.pods[pod.Name]; !known {
 			old.since = w.now()
 		}
-		p := podState{ready: inService(pod), since: old.since, served: old.served, running: running(pod), state: stateOf(pod)}
-		if want := pod.Spec.Containers[0].Image; p.ready && (p.state == "" || p.state == apps.StateNormal) && containerImage(pod) == want {
-			p.settled = want
-		}
-		switch {
-		case old.ready && !p.ready:
-			p.since = w.now()
-		case p.ready && !old.ready && p.served:
-			w.out = append(w.out, w.now().Sub(p.since))
-		case p.ready && !old.ready:
-			w.startup, p.served = append(w.startup, w.now().Sub(p.since)), true
-		}
 		w.count(old, -1)
-		w.count(p, 1)
-		w.pods[pod.Name] = p
+		w.pods[pod.Name] = w.observe(pod, old)
+		w.count(w.pods[pod.Name], 1)
 		w.least = min(w.least, w.ready)
 	})
 	w.saw(pod, old.state)
+}
+
+// observe returns a Pod's state after an older one, and tallies how long it was unready.
+func (w *podWatch) observe(pod *corev1.Pod, old podState) podState {
+	p := podState{ready: inService(pod), since: old.since, served: old.served, running: running(pod), state: stateOf(pod)}
+	if want := pod.Spec.Containers[0].Image; p.ready && (p.state == "" || p.state == apps.StateNormal) && containerImage(pod) == want {
+		p.settled = want
+	}
+	switch {
+	case old.ready && !p.ready:
+		p.since = w.now()
+	case old.ready == p.ready:
+	case p.served:
+		w.out = append(w.out, w.now().Sub(p.since))
+	default:
+		w.startup, p.served = append(w.startup, w.now().Sub(p.since)), true
+	}
+	return p
 }
 
 // gone takes out a deleted Pod.
@@ -159,7 +165,7 @@ func (w *podWatch) awaitRunning(ctx context.Context, name, image string) error {
 
 // setWatch is what a watch of the CloneSet has reported.
 type setWatch struct {
-	stage.News
+	stage.Watched
 	set apps.CloneSet
 }
 

@@ -25,7 +25,7 @@ import (
 // board is what is known of the cluster and of the registry. Each change is logged as it
 // arrives.
 type board struct {
-	stage.News
+	stage.Watched
 	now     func() time.Time
 	started time.Time
 	log     func(...string)

@@ -23,7 +23,6 @@ import (
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/stage"
@@ -155,13 +154,16 @@ func (d *demonstration) startRealNode(ctx context.Context, s *stage.Stage) error
 }
 
 // install starts the registry and Usher.
-func (d *demonstration) install(ctx context.Context, s *stage.Stage) (err error) {
-	const task = "etcd (registry)"
-	s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
-	if d.registry, err = s.StartEtcd(ctx, "registry", cluster.EtcdOptions{}); err != nil {
+func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
+	err := stage.Task(s.Tell, "etcd (registry)", func() (_ string, err error) {
+		if d.registry, err = s.StartEtcd(ctx, "registry", cluster.EtcdOptions{}); err != nil {
+			return "", err
+		}
+		return "ready at " + d.registry.Endpoint(), nil
+	})
+	if err != nil {
 		return err
 	}
-	s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + d.registry.Endpoint()})
 	if err := s.Install(ctx, namespace); err != nil {
 		return err
 	}
@@ -172,11 +174,7 @@ func (d *demonstration) install(ctx context.Context, s *stage.Stage) (err error)
 	if _, err := stage.Apply(ctx, s.Kube, registry); err != nil {
 		return err
 	}
-	if err := s.StartUsher(); err != nil {
-		return err
-	}
-	s.Tell.Tell(progress.Event{Task: "usher", State: progress.Done, Detail: "running with its own rights"})
-	return nil
+	return stage.Task(s.Tell, "usher", func() (string, error) { return "running with its own rights", s.StartUsher() })
 }
 
 func (d *demonstration) play(ctx context.Context) (Result, error) {
@@ -200,7 +198,7 @@ func (d *demonstration) play(ctx context.Context) (Result, error) {
 	}
 	d.screen.hide()
 	d.screen.log(result.write(d.screen.style())...)
-	return result, d.screen.err()
+	return result, nil
 }
 
 // diagnosis is what is known when something did not happen in time.

@@ -80,16 +80,24 @@ func waits(pod *corev1.Pod, r row) (what string, since time.Time) {
 		return waitsForDrain(pod, r)
 	case state == appsv1alpha1.StateUpdating:
 		what = "its new container"
-	case pod.Spec.NodeName == "":
-		what = "a node"
-	case !r.ready:
-		what = "its container"
-	case !r.listed:
-		what = "its etcd entry"
-	case state == appsv1alpha1.StatePreparingNormal || state == appsv1alpha1.StateUpdated:
-		what = "its hook"
+	default:
+		what = waitsToServe(pod, r)
 	}
 	return what, time.Time{}
+}
+
+func waitsToServe(pod *corev1.Pod, r row) string {
+	switch {
+	case pod.Spec.NodeName == "":
+		return "a node"
+	case !r.ready:
+		return "its container"
+	case !r.listed:
+		return "its etcd entry"
+	case r.state != string(appsv1alpha1.StateNormal) && r.state != "":
+		return "its hook"
+	}
+	return ""
 }
 
 // waitsForDrain reads the progress of the drain from the record that Usher keeps on the
@@ -130,41 +138,63 @@ func (r row) registryNote(now time.Time) string {
 // changes describes what happened to a Pod between two observations; nil for before
 // means that the Pod is new, nil for after that it is gone.
 func changes(before, after *row, now time.Time) string {
-	switch {
-	case after == nil && (before == nil || before.listed):
-		return "is gone"
-	case after == nil:
+	if after == nil {
+		if before.listed {
+			return "is gone"
+		}
 		return "is gone" + before.registryNote(now)
 	}
 	sentences := []string{}
-	say := func(holds bool, format string, args ...any) {
-		if holds {
-			sentences = append(sentences, fmt.Sprintf(format, args...))
-		}
-	}
 	if before == nil {
-		say(after.state == "", "is created")
-		say(after.state != "", "is created in %s", after.state)
+		sentences = append(sentences, strings.TrimSuffix("is created in "+after.state, " in "))
 		before = &row{state: after.state}
 	}
-	if before.state != after.state && after.state != "" {
-		say(before.state == "", "→ %s", after.state)
-		say(before.state != "", "%s → %s%s", before.state, after.state, after.registryNote(now))
+	sentences = append(sentences, stateChange(before, after, now), changed("has the address %s", before.address, after.address),
+		either(before.ready, after.ready, "is ready", "is not ready"), changed("runs %s", before.version, after.version))
+	if before.restarts < after.restarts {
+		sentences = append(sentences, fmt.Sprintf("has restarted its container (restarts: %d)", after.restarts))
 	}
-	say(before.address != after.address && after.address != "", "has the address %s", after.address)
-	say(!before.ready && after.ready, "is ready")
-	say(before.ready && !after.ready, "is not ready")
-	say(before.version != after.version && after.version != "", "runs %s", after.version)
-	say(before.restarts != after.restarts && after.restarts > 0, "has restarted its container (restarts: %d)", after.restarts)
-	say(!before.listed && after.listed, "joined etcd")
-	say(before.listed && !after.listed, "left etcd")
+	sentences = append(sentences, either(before.listed, after.listed, "joined etcd", "left etcd"))
 	if !before.leaving && after.leaving {
-		say(after.listed, "is deleted  (still in etcd)")
-		say(!after.listed, "is deleted%s", after.registryNote(now))
+		note := "  (still in etcd)"
+		if !after.listed {
+			note = after.registryNote(now)
+		}
+		sentences = append(sentences, "is deleted"+note)
 	}
-	// Every step involves short waits, which need no mention.
-	say(before.waits != after.waits && after.waits == waitCallers, "waits for %s", after.waits)
-	return strings.Join(sentences, "; ")
+	if before.waits != after.waits && after.waits == waitCallers {
+		sentences = append(sentences, "waits for "+after.waits) // The other waits of a drain are short.
+	}
+	return strings.Join(slices.DeleteFunc(sentences, func(s string) bool { return s == "" }), "; ")
+}
+
+func stateChange(before, after *row, now time.Time) string {
+	switch {
+	case before.state == after.state || after.state == "":
+		return ""
+	case before.state == "":
+		return "→ " + after.state
+	}
+	return before.state + " → " + after.state + after.registryNote(now)
+}
+
+// changed says what a value is now, if it has changed.
+func changed(format, was, is string) string {
+	if was == is || is == "" {
+		return ""
+	}
+	return fmt.Sprintf(format, is)
+}
+
+// either says which of two it is now, if that has changed.
+func either(was, is bool, yes, no string) string {
+	switch {
+	case was == is:
+		return ""
+	case is:
+		return yes
+	}
+	return no
 }
 
 // seconds formats a duration like a stopwatch.

@@ -155,7 +155,15 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 		// Callers are to expect that they will know no instance.
 		a.client.EndWhenGone()
 	}
-	a.generation, err = a.steps[name].apply(ctx, r.Kube, a.name)
+	step := a.steps[name]
+	if step.change == "" {
+		a.generation, err = stage.Scale(ctx, r.Kube, namespace, a.name, step.pods)
+		return err
+	}
+	if a.set, err = stage.Merge(a.set, stage.CloneSet{}, step.change); err != nil {
+		return err
+	}
+	a.generation, err = stage.Apply(ctx, r.Kube, a.set)
 	return err
 }
 

@@ -26,7 +26,6 @@ type screen struct {
 	pending []string // lines of the log that are not written yet
 	drawn   []string // the last drawn panel
 	at      time.Time
-	broken  error
 }
 
 func newScreen(out *os.File, getenv func(string) string) *screen {
@@ -57,13 +56,6 @@ func (s *screen) hide() {
 	s.draw(true)
 }
 
-// err returns the first write error; nothing is written after one.
-func (s *screen) err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.broken
-}
-
 // draw replaces the panel with log lines and a new panel, in one write so that nothing
 // flickers, and rarely enough for a slow terminal.
 func (s *screen) draw(always bool) {
@@ -85,9 +77,7 @@ func (s *screen) draw(always bool) {
 		text.WriteString(line + "\n")
 	}
 	s.pending, s.at = nil, time.Now()
-	if s.broken == nil && text.Len() > 0 {
-		_, s.broken = io.WriteString(s.out, text.String())
-	}
+	_, _ = io.WriteString(s.out, text.String()) // There is nobody to report a failed write to.
 }
 
 // escapes are sequences that take no cell.

@@ -3,17 +3,11 @@
 package demo
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/demo/manifests"
 	"github.com/usher-dev/usher/test/stage"
@@ -47,10 +41,9 @@ func phases() []phase {
 type step struct {
 	// about describes it to people.
 	about string
-	// path and value change the CloneSet's first container; empty to change the replicas
+	// change is a YAML document that changes the CloneSet; empty to change the replicas
 	// through the scale subresource instead.
-	path  string
-	value any
+	change string
 	// pods is the number of Pods at the end.
 	pods int
 }
@@ -72,22 +65,23 @@ type story struct {
 
 // stories are the CloneSets of a run.
 func stories(hooks bool) []story {
-	const v2 = "example.com/web:v2"
+	const v2 = `spec: {template: {spec: {containers: [{name: main, image: "example.com/web:v2"}]}}}`
 	web := story{
 		name: "web", file: "seed1", about: "in-place update and deletion behind hooks",
 		steps: map[phase]step{
 			phaseCreate:  {about: "2 Pods", pods: 2},
-			phaseInPlace: {about: "image web:v1 → web:v2", path: "image", value: v2, pods: 2},
+			phaseInPlace: {about: "image web:v1 → web:v2", change: v2, pods: 2},
 			// No in-place update can change a variable: the Pods have to be recreated.
-			phaseRecreate: {about: "a new variable in the template", path: "env", value: []map[string]string{{"name": "RELEASE", "value": "2"}}, pods: 2},
-			phaseOut:      {about: "2 → 5 Pods", pods: 5},
-			phaseIn:       {about: "5 → 2 Pods", pods: 2},
-			phaseDelete:   {about: "2 → 0 Pods, then the CloneSet"},
+			phaseRecreate: {about: "a new variable in the template", pods: 2,
+				change: `spec: {template: {spec: {containers: [{name: main, env: [{name: RELEASE, value: "2"}]}]}}}`},
+			phaseOut:    {about: "2 → 5 Pods", pods: 5},
+			phaseIn:     {about: "5 → 2 Pods", pods: 2},
+			phaseDelete: {about: "2 → 0 Pods, then the CloneSet"},
 		},
 	}
 	surging := map[phase]step{
 		phaseCreate:   {about: "3 Pods", pods: 3},
-		phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", path: "image", value: v2, pods: 3},
+		phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", change: v2, pods: 3},
 		phaseOut:      {about: "3 → 5 Pods", pods: 5},
 		phaseIn:       {about: "5 → 3 Pods", pods: 3},
 		phaseDelete:   {about: "3 → 0 Pods, then the CloneSet"},
@@ -119,11 +113,8 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 	if o.Place != nil {
 		// On a real node, a Pod without a probe is ready as soon as its container has
 		// started, even if it does not listen yet.
-		containers, _, _ := unstructured.NestedSlice(set.Object, "spec", "template", "spec", "containers")
-		containers[0].(map[string]any)["readinessProbe"] = map[string]any{
-			"httpGet": map[string]any{"path": "/readyz", "port": int64(8080)}, "periodSeconds": int64(1),
-		}
-		if err := unstructured.SetNestedSlice(set.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+		const probe = `spec: {template: {spec: {containers: [{name: main, readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`
+		if set, err = stage.Merge(set, stage.CloneSet{}, probe); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -154,20 +145,4 @@ func readManifest(name string) (*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("manifest %s: %w", name, err)
 	}
 	return objects[0], nil
-}
-
-// apply applies the step to a CloneSet and returns the resulting generation.
-func (s step) apply(ctx context.Context, kube client.Client, name string) (int64, error) {
-	if s.path == "" {
-		return stage.Scale(ctx, kube, namespace, name, s.pods)
-	}
-	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/spec/template/spec/containers/0/" + s.path, "value": s.value}})
-	if err != nil {
-		return 0, err
-	}
-	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	if err := kube.Patch(ctx, set, client.RawPatch(types.JSONPatchType, patch)); err != nil {
-		return 0, fmt.Errorf("patch CloneSet %s: %w", name, err)
-	}
-	return set.Generation, nil
 }

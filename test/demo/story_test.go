@@ -41,18 +41,10 @@ func TestManifestsHaveOnlyKnownFields(t *testing.T) {
 	}
 }
 
-// The stories fit their manifests, and without hooks only the hooks are missing.
-func TestObjects(t *testing.T) {
-	o := Options{pace: pace{propagation: 7 * time.Second}}
+// The stories fit their manifests.
+func TestStoriesFitTheirManifests(t *testing.T) {
 	for _, s := range stories(true) {
-		set, registration, err := s.objects(true, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bareSet, bareRegistration, err := s.objects(false, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		set, registration := objectsOf(t, s, true)
 		replicas, _, _ := unstructured.NestedInt64(set.Object, "spec", "replicas")
 		service, _, _ := unstructured.NestedString(registration.Object, "spec", "instance", "service")
 		if set.GetName() != s.name || registration.GetName() != s.name || service != s.name || int(replicas) != s.steps[phaseCreate].pods {
@@ -66,6 +58,23 @@ func TestObjects(t *testing.T) {
 		if propagation, _, _ := unstructured.NestedString(registration.Object, "spec", "drain", "propagation"); propagation != "7s" {
 			t.Errorf("%s: propagation %q, want the given one", s.name, propagation)
 		}
+	}
+}
+
+func objectsOf(t *testing.T, s story, hooks bool) (set, registration *unstructured.Unstructured) {
+	t.Helper()
+	set, registration, err := s.objects(hooks, Options{pace: pace{propagation: 7 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set, registration
+}
+
+// Without hooks, only the hooks are missing.
+func TestWithoutHooks(t *testing.T) {
+	for _, s := range stories(true) {
+		set, registration := objectsOf(t, s, true)
+		bareSet, bareRegistration := objectsOf(t, s, false)
 		for what, pair := range map[string][2]*unstructured.Unstructured{"lifecycle": {set, bareSet}, "hooks": {registration, bareRegistration}} {
 			if _, there, _ := unstructured.NestedMap(pair[0].Object, "spec", what); !there {
 				t.Errorf("%s: spec.%s is missing with hooks", s.name, what)

@@ -26,9 +26,9 @@ func (s *Scene) apply(object *unstructured.Unstructured) int64 {
 // Change merges a YAML document into the CloneSet. Containers and variables are matched
 // by name; null removes a field.
 func (s *Scene) Change(document string) {
-	changed, err := merge(s.set.Object, document, shapeOfSet{})
+	changed, err := stage.Merge(s.set, stage.CloneSet{}, document)
 	s.Check(err)
-	s.set.Object = changed
+	s.set = changed
 	s.generation = s.apply(s.set)
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -100,43 +101,34 @@ func (s *session) measureIdle(ctx context.Context) error {
 type usage struct {
 	began time.Time
 	mu    sync.Mutex
-	used  map[int]*processUse
-	alive []int
-}
-
-// processUse is what one process had used at the first reading and at the last.
-type processUse struct {
-	before, now  time.Duration
+	// before and now are the CPU times of processes at the first reading and at their
+	// last one; peak is the most memory of any, memory that of the living.
+	before, now  map[int]time.Duration
 	memory, peak int64
 }
 
 func newUsage() (*usage, error) {
-	u := &usage{began: time.Now(), used: map[int]*processUse{}}
+	u := &usage{began: time.Now(), now: map[int]time.Duration{}}
 	err := u.read()
-	for _, p := range u.used {
-		p.before = p.now // Later processes have used nothing before.
-	}
+	u.before = maps.Clone(u.now) // Later processes have used nothing before.
 	return u, err
 }
 
 // read reads all processes.
-func (u *usage) read() (err error) {
+func (u *usage) read() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.alive, err = usherProcesses()
-	for _, pid := range u.alive {
+	pids, err := usherProcesses()
+	u.memory = 0
+	for _, pid := range pids {
 		table := process.Table{}
 		spent, errSpent := table.CPU(pid)
 		memory, errMemory := table.RSS(pid)
 		peak, errPeak := table.PeakRSS(pid)
-		if errSpent != nil || errMemory != nil || errPeak != nil {
+		if errors.Join(errSpent, errMemory, errPeak) != nil {
 			continue // It has ended since.
 		}
-		if u.used[pid] == nil {
-			u.used[pid] = &processUse{}
-		}
-		p := u.used[pid]
-		p.now, p.memory, p.peak = spent, memory, peak
+		u.now[pid], u.memory, u.peak = spent, max(u.memory, memory), max(u.peak, peak)
 	}
 	return err
 }
@@ -153,23 +145,16 @@ func (u *usage) rows(when, what string) ([][]stage.Cell, error) {
 	err := u.read()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var cpu time.Duration
-	var memory, peak int64
-	for _, p := range u.used {
-		cpu, peak = cpu+p.now-p.before, max(peak, p.peak)
+	cpu, took := time.Duration(0), time.Since(u.began)
+	for pid, now := range u.now {
+		cpu += now - u.before[pid]
 	}
-	for _, pid := range u.alive {
-		if p := u.used[pid]; p != nil {
-			memory = max(memory, p.memory)
-		}
-	}
-	took := time.Since(u.began)
 	span := fmt.Sprintf("%s, over %s", what, seconds(took))
 	return [][]stage.Cell{
 		stage.Cells(when+": CPU of all replicas", fmt.Sprintf("%.1f %% of a processor", 100*cpu.Seconds()/took.Seconds()),
-			fmt.Sprintf("%s: %s of `/proc/PID/stat`, %d processes", span, seconds(cpu), len(u.used))),
-		stage.Cells(when+": memory of the replica with most", mebibytes(memory), span+": resident at the end, `/proc/PID/statm`"),
-		stage.Cells(when+": peak of the replica with most", mebibytes(peak), span+": `VmHWM` since its start"),
+			fmt.Sprintf("%s: %s of `/proc/PID/stat`, %d processes", span, seconds(cpu), len(u.now))),
+		stage.Cells(when+": memory of the replica with most", mebibytes(u.memory), span+": resident at the end, `/proc/PID/statm`"),
+		stage.Cells(when+": peak of the replica with most", mebibytes(u.peak), span+": `VmHWM` since its start"),
 	}, err
 }
 

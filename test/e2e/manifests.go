@@ -5,15 +5,10 @@ package e2e
 import (
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"sigs.k8s.io/yaml"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // SetName is the name of a story's CloneSet and of its Registration.
@@ -68,41 +63,14 @@ spec:
   drain: {deadline: 5m, onDeadline: Block}
 `
 
-// shapeOfSet tells a merge how lists are merged: those of a Pod by their merge keys, as
-// "kubectl patch" does. The API has the template as raw JSON.
-type shapeOfSet struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-	Spec              struct {
-		appsv1alpha1.CloneSetSpec `json:",inline"`
-		Template                  corev1.PodTemplateSpec `json:"template"`
-	} `json:"spec"`
-}
-
-// merge merges a YAML document into an object. A null removes.
-func merge(object map[string]any, document string, shape any) (map[string]any, error) {
-	var change map[string]any
-	if err := yaml.UnmarshalStrict([]byte(document), &change); err != nil {
-		return nil, fmt.Errorf("%w in\n%s", err, document)
-	}
-	return strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(object), change, shape)
-}
-
-// build merges documents.
-func build(shape any, documents ...string) (*unstructured.Unstructured, error) {
-	object := map[string]any{}
-	for _, document := range documents {
-		var err error
-		if object, err = merge(object, document, shape); err != nil {
-			return nil, err
-		}
-	}
-	return &unstructured.Unstructured{Object: object}, nil
+// build merges documents into a new object.
+func build(kind any, documents ...string) (*unstructured.Unstructured, error) {
+	return stage.Merge(&unstructured.Unstructured{Object: map[string]any{}}, kind, documents...)
 }
 
 // newCloneSet is a manifest with documents merged into it.
 func newCloneSet(story Story, manifest string, documents []string) (*unstructured.Unstructured, error) {
-	return build(shapeOfSet{}, append([]string{manifest, names(story)}, documents...)...)
+	return build(stage.CloneSet{}, append([]string{manifest, names(story)}, documents...)...)
 }
 
 // newRegistration is a manifest with documents merged into it.

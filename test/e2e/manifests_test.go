@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"reflect"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -12,43 +11,6 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
-
-// Stories change containers and variables by name, remove with null, and replace other
-// lists.
-func TestMerge(t *testing.T) {
-	const base = `{spec: {replicas: 3, scaleStrategy: {podsToDelete: [a, b]}, template: {metadata: {labels: {x: "1"}}, spec: {
-		containers: [{name: main, image: v1, env: [{name: A, value: "1"}]}, {name: other, image: v1}]}}}}`
-	for change, want := range map[string]string{
-		``: base,
-		`{spec: {replicas: 5, scaleStrategy: {podsToDelete: [c]}, template: {metadata: {labels: {x: null, y: "2"}}}}}`: `{spec: {replicas: 5,
-			scaleStrategy: {podsToDelete: [c]}, template: {metadata: {labels: {y: "2"}}, spec: {
-			containers: [{name: main, image: v1, env: [{name: A, value: "1"}]}, {name: other, image: v1}]}}}}`,
-		`{spec: {scaleStrategy: null, template: {spec: {containers: [{name: main, env: [{name: A, value: "2"}]}, {name: new}]}}}}`: `{spec: {
-			replicas: 3, template: {metadata: {labels: {x: "1"}}, spec: {
-			containers: [{name: main, image: v1, env: [{name: A, value: "2"}]}, {name: new}, {name: other, image: v1}]}}}}`,
-		// The order stays: another one would be a change that is not possible in place.
-		`{spec: {scaleStrategy: null, template: {spec: {containers: [{name: other, image: v2}]}}}}`: `{spec: {
-			replicas: 3, template: {metadata: {labels: {x: "1"}}, spec: {
-			containers: [{name: main, image: v1, env: [{name: A, value: "1"}]}, {name: other, image: v2}]}}}}`,
-	} {
-		object, err := build(shapeOfSet{}, base)
-		if err != nil {
-			t.Fatal(err)
-		}
-		before := object.DeepCopy()
-		got, err := merge(object.Object, change, shapeOfSet{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var expected map[string]any
-		if err := yaml.Unmarshal([]byte(want), &expected); err != nil {
-			t.Fatal(err)
-		}
-		if !reflect.DeepEqual(got, expected) || !reflect.DeepEqual(before, object) {
-			t.Errorf("%s:\n got %v\nwant %v\nfrom %v", change, got, expected, object.Object)
-		}
-	}
-}
 
 // The usual manifests and those of registries contain nothing that the API would drop.
 func TestManifestsHaveOnlyKnownFields(t *testing.T) {

@@ -74,7 +74,6 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 
 // packUsher builds Usher's image with the tool that also builds the released one.
 func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (string, error) {
-	const task = "image usher"
 	// The manifests that a user applies name the image.
 	manifests, err := os.ReadFile(filepath.Join(root, "dist", "install.yaml"))
 	if err != nil {
@@ -90,7 +89,6 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	if err := program.Compile(ctx, tell); err != nil {
 		return "", err
 	}
-	tell.Tell(progress.Event{Task: task, State: progress.Compiling})
 	platform := "linux/" + runtime.GOARCH
 	cmd := exec.CommandContext(ctx, tool, "-root", root, "-name", name, "-version", version, "-platforms", platform,
 		"-out", filepath.Join(dir, "images"))
@@ -99,61 +97,57 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = stopGrace
-	if out, err := cmd.CombinedOutput(); err != nil {
-		tell.Tell(progress.Event{Task: task, State: progress.Failed})
-		return "", fmt.Errorf("make Usher's image: %w\n%s", err, out)
-	}
-	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "packed"})
-	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), nil
+	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), stage.Task(tell, "image usher", func() (string, error) {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("make Usher's image: %w\n%s", err, out)
+		}
+		return "packed", nil
+	})
 }
 
-// fetchTools builds the programs that the documents' commands need from their Go modules, which takes minutes the first time, and
-// puts them into a directory.
+// fetchTools builds the programs that the documents' commands need from their Go
+// modules, which takes minutes the first time, and puts them into a directory.
 func fetchTools(ctx context.Context, root, dir string, tell progress.Sink) error {
-	const task = "helm, kubectl"
-	tell.Tell(progress.Event{Task: task, State: progress.Compiling})
-	if err := os.MkdirAll(toolsIn(dir), 0o755); err != nil {
-		return err
-	}
-	for _, name := range []string{"helm", "kubectl"} {
-		cmd := exec.CommandContext(ctx, "go", "tool", "-n", name)
-		cmd.Dir, cmd.WaitDelay = filepath.Join(root, "tools", "chart"), stopGrace
-		out, err := cmd.Output()
-		if err == nil {
-			err = os.Symlink(strings.TrimSpace(string(out)), filepath.Join(toolsIn(dir), name))
+	return stage.Task(tell, "helm, kubectl", func() (string, error) {
+		if err := os.MkdirAll(toolsIn(dir), 0o755); err != nil {
+			return "", err
 		}
-		if err != nil {
-			tell.Tell(progress.Event{Task: task, State: progress.Failed})
-			var exit *exec.ExitError
-			if errors.As(err, &exit) {
-				err = fmt.Errorf("%w\n%s", err, exit.Stderr)
+		for _, name := range []string{"helm", "kubectl"} {
+			cmd := exec.CommandContext(ctx, "go", "tool", "-n", name)
+			cmd.Dir, cmd.WaitDelay = filepath.Join(root, "tools", "chart"), stopGrace
+			var problem strings.Builder
+			cmd.Stderr = &problem
+			out, err := cmd.Output()
+			if err == nil {
+				err = os.Symlink(strings.TrimSpace(string(out)), filepath.Join(toolsIn(dir), name))
 			}
-			return fmt.Errorf("build %s: %w", name, err)
+			if err != nil {
+				return "", fmt.Errorf("build %s: %w\n%s", name, err, problem.String())
+			}
 		}
-	}
-	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "built"})
-	return nil
+		return "built", nil
+	})
 }
 
 func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
 
 // fetchRegistries gets the registry servers that the stories need.
-func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story, tell progress.Sink) (err error) {
+func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story, tell progress.Sink) error {
 	if uses(stories, Consul) {
-		tell.Tell(progress.Event{Task: "consul", State: progress.Checking})
-		k.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(root, "test", "registries", "consul", "server"),
-			"github.com/hashicorp/consul", "about ten minutes on two cores")
+		err := stage.Task(tell, "consul", func() (_ string, err error) {
+			k.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(root, "test", "registries", "consul", "server"),
+				"github.com/hashicorp/consul", "about ten minutes on two cores")
+			return "built", err
+		})
 		if err != nil {
 			return err
 		}
-		tell.Tell(progress.Event{Task: "consul", State: progress.Done, Detail: "built"})
 	}
-	if uses(stories, HAProxy) {
-		tell.Tell(progress.Event{Task: "haproxy", State: progress.Checking})
-		if k.HAProxy, err = fetch.DebianProgram(ctx, "haproxy"); err != nil {
-			return err
-		}
-		tell.Tell(progress.Event{Task: "haproxy", State: progress.Done, Detail: "unpacked"})
+	if !uses(stories, HAProxy) {
+		return nil
 	}
-	return nil
+	return stage.Task(tell, "haproxy", func() (_ string, err error) {
+		k.HAProxy, err = fetch.DebianProgram(ctx, "haproxy")
+		return "unpacked", err
+	})
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/registries/fetch"
 	"github.com/usher-dev/usher/test/stage"
@@ -87,26 +86,25 @@ func (s *session) registries() []Registry {
 
 // startRegistries starts the registries. They listen on the node's address, where Pods
 // and callers reach them.
-func (s *session) startRegistries(ctx context.Context, _ *stage.Stage) (err error) {
+func (s *session) startRegistries(ctx context.Context, _ *stage.Stage) error {
 	for _, kind := range s.registries() {
-		task := "registry " + string(kind)
-		s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
-		switch kind {
-		case Consul:
-			err = s.startConsul(ctx)
-		case HAProxy:
-			err = s.startHAProxy(ctx)
-		default:
-			port := portOf(kind)
-			s.etcds[kind], err = s.StartEtcd(ctx, string(kind), cluster.EtcdOptions{
-				Port: port, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", port)},
-			})
-		}
+		err := stage.Task(s.Tell, "registry "+string(kind), func() (_ string, err error) {
+			switch kind {
+			case Consul:
+				err = s.startConsul(ctx)
+			case HAProxy:
+				err = s.startHAProxy(ctx)
+			default:
+				port := portOf(kind)
+				s.etcds[kind], err = s.StartEtcd(ctx, string(kind), cluster.EtcdOptions{
+					Port: port, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", port)},
+				})
+			}
+			return "ready at " + address(kind), err
+		})
 		if err != nil {
-			s.Tell.Tell(progress.Event{Task: task, State: progress.Failed})
 			return fmt.Errorf("the registry %s: %w", kind, err)
 		}
-		s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "ready at " + address(kind)})
 	}
 	return nil
 }
@@ -125,26 +123,21 @@ func (s *session) startConsul(ctx context.Context) error {
 		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-bind=" + realnode.NodeAddress,
 			"-client=0.0.0.0", "-data-dir=" + s.Path("consul"), "-hcl=" + string(config)},
 	}, func(ctx context.Context) error {
-		return ask(ctx, address(Consul)+"/v1/catalog/nodes?consistent", realnode.NodeAddress)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address(Consul)+"/v1/catalog/nodes?consistent", http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		var nodes []any
+		if err := json.NewDecoder(response.Body).Decode(&nodes); err != nil || len(nodes) > 0 {
+			return err
+		}
+		return errors.New("it has no node yet")
 	})
-}
-
-// ask returns nil if a URL's answer contains a text.
-func ask(ctx context.Context, url, want string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	text := &strings.Builder{}
-	err = errors.Join(response.Write(text), response.Body.Close())
-	if err == nil && !strings.Contains(text.String(), want) {
-		err = fmt.Errorf("%s answers without %q", url, want)
-	}
-	return err
 }
 
 // haproxyConfig disables HAProxy's retries, which would hide losses, and keeps open the

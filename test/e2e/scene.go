@@ -118,14 +118,14 @@ func (s *Scene) Await(what string, look func(State) string) State {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
-		news := s.session.news.Next()
+		changed := s.session.changes.Next()
 		now := s.State()
 		wrong := look(now)
 		if wrong == "" {
 			return now
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-tick.C:
 		case <-s.ctx.Done():
 			s.Check(context.Cause(s.ctx))

@@ -32,7 +32,7 @@ type session struct {
 
 	node    *realnode.Node
 	objects cache.Cache
-	news    stage.News // of objects
+	changes stage.Watched // of objects
 	etcds   map[Registry]*stage.Etcd
 	// footprint is what is known of Usher's footprint so far.
 	footprint [][]stage.Cell
@@ -78,7 +78,7 @@ func (s *session) addRegistries(ctx context.Context, _ *stage.Stage) error {
 			return fmt.Errorf("create Registry %s: %w", kind, err)
 		}
 	}
-	wake := func(client.Object) { s.news.Change(func() {}) }
+	wake := func(client.Object) { s.changes.Change(func() {}) }
 	var err error
 	s.objects, err = stage.Watch(ctx, s.node.RESTConfig(), s.Kube, "", stage.On[client.Object](&corev1.Pod{}, wake, wake),
 		stage.On[client.Object](&corev1.Node{}, wake, wake), stage.On[client.Object](&appsv1alpha1.CloneSet{}, wake, wake),

@@ -100,14 +100,8 @@ func (s State) Unsettled(generation int64) string {
 		return fmt.Sprintf("%d Pods, want %d", len(s.Pods), replicas)
 	}
 	for _, pod := range s.Pods {
-		state := pod.Labels[appsv1alpha1.LabelLifecycleState]
-		switch {
-		case pod.DeletionTimestamp != nil:
-			return pod.Name + " is being deleted"
-		case state != string(appsv1alpha1.StateNormal):
-			return pod.Name + " is " + state
-		case !stage.Ready(&pod):
-			return pod.Name + " is not ready"
+		if wrong := unsettledPod(&pod); wrong != "" {
+			return pod.Name + " is " + wrong
 		}
 	}
 	if status.Replicas != replicas || status.AvailableReplicas != replicas || status.UpdatedAvailableReplicas < status.ExpectedUpdatedReplicas {
@@ -115,6 +109,19 @@ func (s State) Unsettled(generation int64) string {
 			status.Replicas, status.AvailableReplicas, status.UpdatedAvailableReplicas, replicas, replicas, status.ExpectedUpdatedReplicas)
 	}
 	return s.unregistered(replicas)
+}
+
+func unsettledPod(pod *corev1.Pod) string {
+	state := pod.Labels[appsv1alpha1.LabelLifecycleState]
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return "being deleted"
+	case state != string(appsv1alpha1.StateNormal):
+		return state
+	case !stage.Ready(pod):
+		return "not ready"
+	}
+	return ""
 }
 
 func (s State) unregistered(replicas int32) string {

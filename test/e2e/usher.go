@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/checkout"
-	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -61,20 +60,18 @@ func (s *session) installUsher(ctx context.Context, _ *stage.Stage) error {
 
 // install follows a step of the document and waits until Usher is ready.
 func (s *session) install(ctx context.Context, way string) error {
-	task := "Usher, " + way
-	s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
 	began := time.Now()
-	err := s.follow(ctx, way)
-	if err == nil {
-		err = s.awaitUsher(ctx, began, readyTime)
-	}
+	err := stage.Task(s.Tell, "Usher, "+way, func() (string, error) {
+		if err := s.follow(ctx, way); err != nil {
+			return "", err
+		}
+		err := s.awaitUsher(ctx, began, readyTime)
+		return fmt.Sprintf("two replicas are ready and one leads %s after the command", seconds(time.Since(began))), err
+	})
 	if err != nil {
-		s.Tell.Tell(progress.Event{Task: task, State: progress.Failed})
 		return fmt.Errorf("%s: %w", way, err)
 	}
-	took := time.Since(began)
-	s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: fmt.Sprintf("two replicas are ready and one leads %s after the command", seconds(took))})
-	return s.measureInstallation(ctx, way, took)
+	return s.measureInstallation(ctx, way, time.Since(began))
 }
 
 // uninstall follows a step of the document and waits until Usher has ended. Usher's

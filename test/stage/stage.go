@@ -79,11 +79,9 @@ func (r Run) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dir := r.Dir
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", r.Name+"-"); err != nil {
-			return fmt.Errorf("make a directory for the run: %w", err)
-		}
+	dir, err := r.directory()
+	if err != nil {
+		return err
 	}
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -94,9 +92,7 @@ func (r Run) Run(ctx context.Context) error {
 	if cause := context.Cause(playing); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w (during %w)", cause, err)
 	}
-	if closeErr := s.close(ctx); closeErr != nil {
-		err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
-	}
+	err = errors.Join(err, s.close(ctx))
 	switch {
 	case r.Dir != "":
 		return err
@@ -104,6 +100,13 @@ func (r Run) Run(ctx context.Context) error {
 		return fmt.Errorf("%w\n\nAll logs are kept in %s", err, dir)
 	}
 	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (r Run) directory() (string, error) {
+	if r.Dir != "" {
+		return r.Dir, nil
+	}
+	return os.MkdirTemp("", r.Name+"-")
 }
 
 func (s *Stage) setUp(ctx context.Context, r Run) error {
@@ -139,6 +142,18 @@ func Display(out *os.File) (tell progress.Sink, end func()) {
 		open.Store(false)
 		shown.Close()
 	}
+}
+
+// Task shows the progress of a task; do returns what is known when it is done.
+func Task(tell progress.Sink, name string, do func() (detail string, err error)) error {
+	tell.Tell(progress.Event{Task: name, State: progress.Starting})
+	event := progress.Event{Task: name, State: progress.Done}
+	var err error
+	if event.Detail, err = do(); err != nil {
+		event.State = progress.Failed
+	}
+	tell.Tell(event)
+	return err
 }
 
 // Path is a path below the stage's directory.
@@ -194,24 +209,20 @@ func (s *Stage) StartNodes(ctx context.Context, runtime node.Runtime, nodes, pod
 
 // Install creates Usher's API, its rights and a namespace. From then on, the end of the
 // control plane ends the run.
-func (s *Stage) Install(ctx context.Context, namespace string) (err error) {
-	const task = "Usher's API"
-	s.Tell.Tell(progress.Event{Task: task, State: progress.Starting})
-	if s.Kube, err = NewClient(s.Cluster.RESTConfig()); err != nil {
-		return err
-	}
-	if err := checkout.Install(ctx, s.Kube, s.Root, UsherUser); err != nil {
-		return err
-	}
-	if err := OpenNamespace(ctx, s.Kube, namespace); err != nil {
-		return err
-	}
+func (s *Stage) Install(ctx context.Context, namespace string) error {
 	go func() {
 		<-s.Cluster.Done()
 		s.fail(fmt.Errorf("the control plane ended: %w", s.Cluster.Err()))
 	}()
-	s.Tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "installed"})
-	return nil
+	return Task(s.Tell, "Usher's API", func() (_ string, err error) {
+		if s.Kube, err = NewClient(s.Cluster.RESTConfig()); err != nil {
+			return "", err
+		}
+		if err := checkout.Install(ctx, s.Kube, s.Root, UsherUser); err != nil {
+			return "", err
+		}
+		return "installed", OpenNamespace(ctx, s.Kube, namespace)
+	})
 }
 
 // StartUsher starts Usher. Its unexpected end ends the run.

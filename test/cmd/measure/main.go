@@ -38,12 +38,9 @@ func run(ctx context.Context, args []string, out *os.File, getenv func(string) s
 	if registries != "" {
 		usual, o.Registries = "200,5000", strings.Split(registries, ",")
 	}
-	for text := range strings.SplitSeq(cmp.Or(sizes, usual), ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("%w: -sizes=%s: %q is no number: give numbers of Pods, such as 100,2000", stage.ErrUsage, sizes, text)
-		}
-		o.Sizes = append(o.Sizes, n)
+	var err error
+	if o.Sizes, err = numbers(cmp.Or(sizes, usual)); err != nil {
+		return err
 	}
 	if markdown != "" {
 		// After the measurement it would be too late to find out that it cannot be written.
@@ -59,4 +56,15 @@ func run(ctx context.Context, args []string, out *os.File, getenv func(string) s
 		err = errors.New("a goal is missed: see the lines above")
 	}
 	return err
+}
+
+func numbers(list string) (numbers []int, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: -sizes=%s: %q is no number: give numbers of Pods, such as 100,2000", stage.ErrUsage, list, text)
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
 }

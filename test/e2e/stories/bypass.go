@@ -61,7 +61,7 @@ var bypasses = []e2e.Story{
 			s.Open(preStop(4), fmt.Sprintf(`spec: {volumeClaimTemplates: [{metadata: {name: data},
 				spec: {accessModes: [ReadWriteOnce], storageClassName: %s, resources: {requests: {storage: 1Mi}}}}],
 				template: {spec: {containers: [{name: main, volumeMounts: [{name: data, mountPath: /data}]}]}}}`, s.StorageClass()))
-			before, held := s.State(), claimsOf(s)
+			before, claimed := s.State(), claimsOf(s)
 			s.Image("v2")
 			wantSamePods(s, before, s.Settle(), 1)
 			first := before.Pods[0]
@@ -73,11 +73,11 @@ var bypasses = []e2e.Story{
 				return ""
 			})
 			want(s, names(s.Settle()) == names(before), "the same names, since claims and names go together")
-			want(s, slices.Equal(claimsOf(s), held), "the same claims %v, not %v", held, claimsOf(s))
+			want(s, slices.Equal(claimsOf(s), claimed), "the same claims %v, not %v", claimed, claimsOf(s))
 			settleAt(s, 2)
 			s.Await("the claim to go with its Pod", func(e2e.State) string {
-				if left := claimsOf(s); len(left) != 2 || !slices.Contains(held, left[0]) || !slices.Contains(held, left[1]) {
-					return fmt.Sprintf("%v of %v are left", left, held)
+				if left := claimsOf(s); len(left) != 2 || !slices.Contains(claimed, left[0]) || !slices.Contains(claimed, left[1]) {
+					return fmt.Sprintf("%v of %v are left", left, claimed)
 				}
 				return ""
 			})

@@ -34,9 +34,8 @@ var containers = []e2e.Story{
 // without a restart.
 func onlyRestarted(s *e2e.Scene, before e2e.State, containers ...string) {
 	after := s.Settle()
-	want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
+	wantSame(s, before, after)
 	for _, pod := range after.Pods {
-		want(s, pod.UID == before.Pod(pod.Name).UID, "the same %s", pod.Name)
 		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 			restarts, image := int32(0), images.Web+":v1"
 			if slices.Contains(containers, c.Name) {

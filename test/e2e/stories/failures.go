@@ -59,7 +59,7 @@ var failures = []e2e.Story{
 			s.Image("v2")
 			after := s.Settle()
 			wantVersion(s, after, "v2")
-			want(s, names(after) == names(before), "the same Pods")
+			wantSame(s, before, after)
 			wantNotBlocked(s)
 		},
 	},

@@ -108,7 +108,7 @@ var outages = []e2e.Story{
 			s.ElectUsher()
 			after := s.Settle()
 			wantVersion(s, after, "v3")
-			want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
+			wantSame(s, before, after)
 		},
 	},
 }

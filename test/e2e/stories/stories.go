@@ -30,13 +30,20 @@ func wantVersion(s *e2e.Scene, now e2e.State, version string) {
 	}
 }
 
-// wantSamePods ends the story if a Pod is not the same, with the same address, or its
-// containers have not restarted that often in between.
-func wantSamePods(s *e2e.Scene, before, after e2e.State, restarts int) {
+// wantSame ends the story if a Pod is not the same, with the same address.
+func wantSame(s *e2e.Scene, before, after e2e.State) {
 	want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
 	for _, pod := range after.Pods {
 		old := before.Pod(pod.Name)
 		want(s, pod.UID == old.UID && pod.Status.PodIP == old.Status.PodIP, "%s with its UID and address", pod.Name)
+	}
+}
+
+// wantSamePods is wantSame, and the Pods' containers have restarted that often.
+func wantSamePods(s *e2e.Scene, before, after e2e.State, restarts int) {
+	wantSame(s, before, after)
+	for _, pod := range after.Pods {
+		old := before.Pod(pod.Name)
 		more := stage.Restarts(&pod) - stage.Restarts(old)
 		want(s, more == restarts, "%d restarts of %s, not %d", restarts, pod.Name, more)
 	}

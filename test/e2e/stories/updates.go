@@ -66,13 +66,7 @@ var updates = []e2e.Story{
 			before := s.State()
 			s.Step("a new image of the sidecar")
 			s.Change(fmt.Sprintf(sidecar, images.Web, "v2"))
-			after := s.Settle()
-			wantSamePods(s, before, after, 0)
-			for _, pod := range after.Pods {
-				side := pod.Status.InitContainerStatuses[0]
-				want(s, side.RestartCount == 1 && side.State.Running != nil && side.Image == images.Web+":v2",
-					"the sidecar of %s to run v2 after one restart, not %s after %d", pod.Name, side.Image, side.RestartCount)
-			}
+			onlyRestarted(s, before, "side")
 		},
 	},
 	{
@@ -101,7 +95,7 @@ var updates = []e2e.Story{
 			s.Image("v1")
 			after := s.Settle()
 			wantVersion(s, after, "v1")
-			want(s, names(after) == names(before), "the same Pods %s, not %s", names(before), names(after))
+			wantSame(s, before, after)
 			want(s, restarted(after, untouched) <= 1, "no restart of Pods that were not updated")
 		},
 	},
