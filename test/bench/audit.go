@@ -4,13 +4,11 @@ package bench
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -166,11 +164,4 @@ func addAll(to, more map[string]int) {
 	for what, count := range more {
 		to[what] += count
 	}
-}
-
-// byCount sorts the keys by their counts, the largest first, then by name.
-func byCount(counts map[string]int) []string {
-	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		return cmp.Or(counts[b]-counts[a], strings.Compare(a, b))
-	})
 }

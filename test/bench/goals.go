@@ -141,15 +141,15 @@ func judgeSizes(steps []*result) (goals []goal) {
 			goals = append(goals, goal{
 				met:  is.Seconds() <= outLimit*was.Seconds(),
 				what: fmt.Sprintf("%s: p99 out of service at most %g × that at %s Pods", large.name, outLimit, stage.Thousands(small.size)),
-				found: fmt.Sprintf("%.1f ×: %s at %s Pods, %s at %s", is.Seconds()/was.Seconds(), milliseconds(is),
-					stage.Thousands(large.size), milliseconds(was), stage.Thousands(small.size)),
+				found: fmt.Sprintf("%.1f ×: %s at %s Pods, %s at %s", is.Seconds()/was.Seconds(), stage.Milliseconds(is),
+					stage.Thousands(large.size), stage.Milliseconds(was), stage.Thousands(small.size)),
 			})
 		}
 		times := small.perSecond() / large.perSecond()
 		goals = append(goals, goal{
 			met: times <= linearLimit, what: large.name + ": no worse than linear",
-			found: fmt.Sprintf("%.2f × the time per Pod: %s for %s Pods, %s for %s", times, seconds(large.perRound(large.wall)),
-				stage.Thousands(large.size), seconds(small.perRound(small.wall)), stage.Thousands(small.size)),
+			found: fmt.Sprintf("%.2f × the time per Pod: %s for %s Pods, %s for %s", times, stage.Seconds(large.perRound(large.wall)),
+				stage.Thousands(large.size), stage.Seconds(small.perRound(small.wall)), stage.Thousands(small.size)),
 		})
 	}
 	return goals
@@ -168,8 +168,8 @@ func judgeOperator(steps []*result) []goal {
 		goals = append(goals, goal{
 			met:  is.Seconds() <= growthLimit*was.Seconds(),
 			what: fmt.Sprintf("%s, %s: the CPU time a Pod costs Usher grows by %g × at most", large.server, large.name, growthLimit),
-			found: fmt.Sprintf("%.1f ×: %s with %s Pods, %s with %s", is.Seconds()/was.Seconds(), milliseconds(is),
-				stage.Thousands(large.size), milliseconds(was), stage.Thousands(small.size)),
+			found: fmt.Sprintf("%.1f ×: %s with %s Pods, %s with %s", is.Seconds()/was.Seconds(), stage.Milliseconds(is),
+				stage.Thousands(large.size), stage.Milliseconds(was), stage.Thousands(small.size)),
 		})
 	}
 	return goals

@@ -49,14 +49,14 @@ func grids(withRegistry bool) []grid {
 		server, usherTitle, etcdTitle = "The registry", "Usher, both halves", "its etcd"
 	}
 	step := append(slices.Clone(first), column{"phase", true, func(r *result) string { return r.name }})
-	wall := column{"wall", false, func(r *result) string { return seconds(r.perRound(r.wall)) }}
+	wall := column{"wall", false, func(r *result) string { return stage.Seconds(r.perRound(r.wall)) }}
 	all := []grid{
 		{fmt.Sprintf("%s alone: a plain client with %d workers, no controller", server, plainWorkers), true, slices.Concat(first, []column{
 			{"request", true, func(r *result) string { return r.name }}, wall,
 			{"per second", false, func(r *result) string { return decimal(r.perSecond(), 0) }},
 			{"p50", false, func(r *result) string { return percentile(r.latency, 50) }},
 			{"p99", false, func(r *result) string { return percentile(r.latency, 99) }},
-			{"nodes done", false, func(r *result) string { return seconds(r.perRound(r.done)) }},
+			{"nodes done", false, func(r *result) string { return stage.Seconds(r.perRound(r.done)) }},
 		})},
 		{usherTitle, false, slices.Concat(step, []column{wall}, outcome(withRegistry))},
 		{"Requests to the API server per Pod", false, slices.Concat(step, writes(withRegistry))},
@@ -66,7 +66,7 @@ func grids(withRegistry bool) []grid {
 	if withRegistry {
 		all = append(all, grid{"Calls of the registry", false, append(step,
 			column{"all", false, func(r *result) string { return stage.Thousands(sum(r.calls)) }},
-			column{"by kind", true, func(r *result) string { return list(r.calls) }})})
+			column{"by kind", true, func(r *result) string { return stage.Counts(r.calls) }})})
 	}
 	return all
 }
@@ -93,7 +93,7 @@ func outcome(withRegistry bool) []column {
 			{"entries came", false, func(r *result) string { return stage.Thousands(r.joined) }},
 			{"left", false, func(r *result) string { return stage.Thousands(r.left) }},
 			{"wrongly", false, func(r *result) string { return stage.Thousands(len(r.wrong)) }},
-			{"Usher's CPU/Pod", false, func(r *result) string { return milliseconds(r.cpuPerPod()) }}, peak,
+			{"Usher's CPU/Pod", false, func(r *result) string { return stage.Milliseconds(r.cpuPerPod()) }}, peak,
 		}
 	}
 	return []column{
@@ -106,7 +106,7 @@ func outcome(withRegistry bool) []column {
 			}
 			return stage.Thousands(r.least)
 		}},
-		{"CPU", false, func(r *result) string { return seconds(r.perRound(r.cpu[usher])) }}, peak,
+		{"CPU", false, func(r *result) string { return stage.Seconds(r.perRound(r.cpu[usher])) }}, peak,
 	}
 }
 
@@ -139,19 +139,19 @@ func writes(withRegistry bool) []column {
 		count("all of Usher's", func(r *result) int { return sum(r.own.writes) }),
 		count("reads", func(r *result) int { return r.own.reads }),
 		count("writes of others", func(r *result) int { return r.others }),
-		column{"rejected", true, func(r *result) string { return list(r.own.rejected) }})
+		column{"rejected", true, func(r *result) string { return stage.Counts(r.own.rejected) }})
 }
 
 func cpuSeconds(withRegistry bool, etcdTitle string) []column {
 	columns := []column{{"until", false, func(r *result) string {
 		if r.alone {
-			return seconds(r.perRound(r.wall))
+			return stage.Seconds(r.perRound(r.wall))
 		}
-		return seconds(r.perRound(r.done))
+		return stage.Seconds(r.perRound(r.done))
 	}}}
 	for role, title := range []string{"Usher", "registry", "API server", etcdTitle, "scheduler, controllers", "nodes, harness", "other programs"} {
 		if role != int(registry) || withRegistry {
-			columns = append(columns, column{title, false, func(r *result) string { return decimal(r.perRound(r.cpu[role]), 1) }})
+			columns = append(columns, column{title, false, func(r *result) string { return decimal(r.perRound(r.cpu[role]).Seconds(), 1) }})
 		}
 	}
 	return columns
@@ -225,33 +225,7 @@ func percentile(latencies traffic.Latencies, percent float64) string {
 	if len(latencies) == 0 {
 		return "-"
 	}
-	return milliseconds(latencies.Percentile(percent))
-}
-
-func seconds(s float64) string {
-	if s < 10 {
-		return decimal(s, 2) + " s"
-	}
-	return decimal(s, 1) + " s"
-}
-
-func milliseconds(d time.Duration) string {
-	if d < 10*time.Millisecond {
-		return decimal(1000*d.Seconds(), 1) + " ms"
-	}
-	return decimal(1000*d.Seconds(), 0) + " ms"
+	return stage.Milliseconds(latencies.Percentile(percent))
 }
 
 func decimal(value float64, digits int) string { return strconv.FormatFloat(value, 'f', digits, 64) }
-
-// list formats counts, the most frequent first.
-func list(counts map[string]int) string {
-	parts := []string{}
-	for _, name := range byCount(counts) {
-		parts = append(parts, fmt.Sprintf("%s × %s", stage.Thousands(counts[name]), name))
-	}
-	if len(parts) == 0 {
-		return "-"
-	}
-	return strings.Join(parts, ", ")
-}

@@ -180,24 +180,3 @@ func TestWrongRemovals(t *testing.T) {
 		})
 	}
 }
-
-func TestEntries(t *testing.T) {
-	c := newClocked(t)
-	stopped, cancel := context.WithCancel(t.Context())
-	cancel()
-	c.joins()
-	if c.entries.first() != "a" || c.entries.await(stopped, 1) != nil || c.entries.await(stopped, 0) == nil {
-		t.Error("one entry is not recognized")
-	}
-	c.entries.begin()
-	if c.entries.awaitMoves(stopped, 1) == nil {
-		t.Error("an entry that came earlier counts")
-	}
-	c.leaves(0)
-	if _, err := c.entries.end(stopped); err == nil {
-		t.Error("a removal that is not judged yet is reported")
-	}
-	if c.entries.awaitMoves(stopped, 1) != nil || c.entries.first() != "" {
-		t.Error("the removal is not recognized")
-	}
-}

@@ -142,11 +142,11 @@ func (b *board) row(name string) *row {
 	return &r
 }
 
-// rowsOf lists a set's Pods, the oldest first.
+// rowsOf lists a set's Pods, the oldest first; "" is all sets.
 func (b *board) rowsOf(set string) []row {
 	rows := []row{}
 	for name := range b.pods {
-		if r := b.row(name); r.set == set {
+		if r := b.row(name); set == "" || r.set == set {
 			rows = append(rows, *r)
 		}
 	}
@@ -183,11 +183,9 @@ func (b *board) settledAt(name string, pods int, generation int64) bool {
 	return len(b.rowsOf(name)) == pods && int(s.Replicas) == pods && int(s.UpdatedReplicas) == pods && int(s.AvailableReplicas) == pods
 }
 
-// underWay reports whether an operation is in progress on a Pod of the sets.
-func (b *board) underWay(sets ...string) bool {
-	return slices.ContainsFunc(sets, func(set string) bool {
-		return slices.ContainsFunc(b.rowsOf(set), func(r row) bool { return !r.settled() })
-	})
+// underWay reports whether an operation is in progress on a Pod of a set; "" is any.
+func (b *board) underWay(set string) bool {
+	return slices.ContainsFunc(b.rowsOf(set), func(r row) bool { return !r.settled() })
 }
 
 // draining reports whether a Pod of a set has left the registry before its update.

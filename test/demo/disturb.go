@@ -34,18 +34,14 @@ func (r *run) disturb(ctx context.Context, name phase, acting []*actor) error {
 		}
 	}
 	if r.options.KillUsher && r.hooks {
-		return r.killUsher(ctx, acting)
+		return r.killUsher(ctx)
 	}
 	return nil
 }
 
 // killUsher kills Usher once an operation is in progress, and restarts it.
-func (r *run) killUsher(ctx context.Context, acting []*actor) error {
-	names := []string{}
-	for _, a := range acting {
-		names = append(names, a.name)
-	}
-	err := r.board.await(ctx, r.options.pace.bound, "a Pod to be under way", func() bool { return r.board.underWay(names...) })
+func (r *run) killUsher(ctx context.Context) error {
+	err := r.board.await(ctx, r.options.pace.bound, "a Pod to be under way", func() bool { return r.board.underWay("") })
 	if err != nil {
 		return err
 	}

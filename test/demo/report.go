@@ -3,9 +3,7 @@
 package demo
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -189,7 +187,7 @@ func (r Result) notes() []string {
 					o.Name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.Name))
 			}
 		}
-		if reasons := run.reasons(); reasons != "" {
+		if reasons := run.reasons(); reasons != "-" {
 			notes = append(notes, fmt.Sprintf("Lost with %s: %s.", title(run.Hooks), reasons))
 		}
 	}
@@ -205,13 +203,7 @@ func (r *RunResult) reasons() string {
 		}
 		return 0
 	})
-	parts := []string{}
-	for _, name := range slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		return cmp.Or(counts[b]-counts[a], strings.Compare(a, b))
-	}) {
-		parts = append(parts, stage.Thousands(counts[name])+" × "+name)
-	}
-	return strings.Join(parts, ", ")
+	return stage.Counts(counts)
 }
 
 // verdict is the last line.

@@ -52,11 +52,11 @@ func (s *session) measureInstallation(ctx context.Context, way string, took time
 	if lease.Spec.AcquireTime == nil {
 		return errors.New("the lease of Usher's leader has no acquireTime")
 	}
-	s.found("`"+way+"` to ready", seconds(took),
+	s.found("`"+way+"` to ready", stage.Seconds(took),
 		"from the command of docs/install.md until two replicas are ready and one leads; the image is on the node")
-	s.found("process to leading, after `"+way+"`", seconds(lease.Spec.AcquireTime.Sub(now.Add(-oldest))),
+	s.found("process to leading, after `"+way+"`", stage.Seconds(lease.Spec.AcquireTime.Sub(now.Add(-oldest))),
 		"from the start of the first replica's process to the acquireTime of the lease")
-	s.found("process to ready, after `"+way+"`", seconds(youngest),
+	s.found("process to ready, after `"+way+"`", stage.Seconds(youngest),
 		"from the start of the last replica's process until its Pod is ready; the probe looks every 5 s")
 	return nil
 }
@@ -149,10 +149,10 @@ func (u *usage) rows(when, what string) ([][]stage.Cell, error) {
 	for pid, now := range u.now {
 		cpu += now - u.before[pid]
 	}
-	span := fmt.Sprintf("%s, over %s", what, seconds(took))
+	span := fmt.Sprintf("%s, over %s", what, stage.Seconds(took))
 	return [][]stage.Cell{
 		stage.Cells(when+": CPU of all replicas", fmt.Sprintf("%.1f %% of a processor", 100*cpu.Seconds()/took.Seconds()),
-			fmt.Sprintf("%s: %s of `/proc/PID/stat`, %d processes", span, seconds(cpu), len(u.now))),
+			fmt.Sprintf("%s: %s of `/proc/PID/stat`, %d processes", span, stage.Seconds(cpu), len(u.now))),
 		stage.Cells(when+": memory of the replica with most", mebibytes(u.memory), span+": resident at the end, `/proc/PID/statm`"),
 		stage.Cells(when+": peak of the replica with most", mebibytes(u.peak), span+": `VmHWM` since its start"),
 	}, err

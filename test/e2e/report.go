@@ -60,7 +60,7 @@ func (o outcome) line() string {
 	return fmt.Sprintf("%s requests, %s lost, p99 %s", stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99())
 }
 
-func (o outcome) p99() string { return milliseconds(o.total.Fast.Percentile(percentile)) }
+func (o outcome) p99() string { return stage.Milliseconds(o.total.Fast.Percentile(percentile)) }
 
 // storyTable is what the run reports on the stories.
 func storyTable(outcomes []outcome) stage.Table {
@@ -69,7 +69,7 @@ func storyTable(outcomes []outcome) stage.Table {
 		{Title: "p99", Right: true}, {Title: "Time", Right: true}, {Title: "What happens", Expendable: 2},
 	}}
 	for _, o := range outcomes {
-		row := stage.Cells(o.Name, string(o.Registry), stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99(), seconds(o.took), o.About)
+		row := stage.Cells(o.Name, string(o.Registry), stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99(), stage.Seconds(o.took), o.About)
 		row[0].Paint, row[6].Paint = stage.Green, stage.Faint
 		if o.failure != "" {
 			row[0] = stage.Cell{Text: "✗ " + o.Name, Paint: stage.Red}
@@ -167,9 +167,3 @@ func (l load) text() (string, error) {
 	return fmt.Sprintf("It took %s; of the %d processors other programs took %.0f %% meanwhile.", took.Round(time.Second),
 		runtime.NumCPU(), max(0, 100*others.Seconds()/took.Seconds()/float64(runtime.NumCPU()))), err
 }
-
-func milliseconds(d time.Duration) string {
-	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
-}
-
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

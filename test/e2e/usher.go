@@ -66,7 +66,7 @@ func (s *session) install(ctx context.Context, way string) error {
 			return "", err
 		}
 		err := s.awaitUsher(ctx, began, readyTime)
-		return fmt.Sprintf("two replicas are ready and one leads %s after the command", seconds(time.Since(began))), err
+		return fmt.Sprintf("two replicas are ready and one leads %s after the command", stage.Seconds(time.Since(began))), err
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", way, err)

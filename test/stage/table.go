@@ -3,8 +3,13 @@
 package stage
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -69,6 +74,33 @@ func Cut(text string, cells int) string {
 
 // Thousands formats a number with commas between groups of three digits.
 func Thousands(n int) string { return message.NewPrinter(language.English).Sprintf("%d", n) }
+
+// Seconds formats a duration in seconds.
+func Seconds(d time.Duration) string {
+	if d < 10*time.Second {
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// Milliseconds formats a duration in milliseconds.
+func Milliseconds(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return fmt.Sprintf("%.1f ms", 1000*d.Seconds())
+	}
+	return fmt.Sprintf("%.0f ms", 1000*d.Seconds())
+}
+
+// Counts formats counts, the largest first; "-" if there are none.
+func Counts(counts map[string]int) string {
+	parts := []string{}
+	for _, name := range slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(counts[b]-counts[a], strings.Compare(a, b))
+	}) {
+		parts = append(parts, Thousands(counts[name])+" × "+name)
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
 
 // Column is one column of a table.
 type Column struct {
