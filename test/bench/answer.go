@@ -16,34 +16,26 @@ import (
 // answerWorkers is how many hooks are answered concurrently.
 const answerWorkers = 16
 
-// answerer confirms every hook at once, and marks Pods again after an update, like a
-// hook operator that has nothing to wait for.
-type answerer struct {
-	ctx  context.Context
-	kube client.Client
-	fail func(error)
-	free chan struct{} // has one element for each answer under way
-}
-
-func newAnswerer(ctx context.Context, kube client.Client, fail func(error)) *answerer {
-	return &answerer{ctx: ctx, kube: kube, fail: fail, free: make(chan struct{}, answerWorkers)}
-}
-
-// saw answers the hook of a Pod that has just reached a gate. Each hook is answered
-// once: later events of the Pod may be older than the answer.
-func (a *answerer) saw(pod *corev1.Pod, before apps.LifecycleState) {
-	patch := answerTo(pod, before)
-	if patch == "" {
-		return
-	}
-	go func() {
-		a.free <- struct{}{}
-		defer func() { <-a.free }()
-		err := a.kube.Patch(a.ctx, barePod(pod.Name), client.RawPatch(types.MergePatchType, []byte(patch)))
-		if client.IgnoreNotFound(err) != nil && a.ctx.Err() == nil {
-			a.fail(fmt.Errorf("answer the hook of Pod %s: %w", pod.Name, err))
+// answerHooks returns a function that confirms the hook of a Pod that has just reached a
+// gate, and marks the Pod again after an update, like a hook operator that has nothing to
+// wait for. Each hook is answered once: later events of the Pod may be older than the
+// answer.
+func answerHooks(ctx context.Context, kube client.Client, fail func(error)) func(*corev1.Pod, apps.LifecycleState) {
+	free := make(chan struct{}, answerWorkers)
+	return func(pod *corev1.Pod, before apps.LifecycleState) {
+		patch := answerTo(pod, before)
+		if patch == "" {
+			return
 		}
-	}()
+		go func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			err := kube.Patch(ctx, barePod(pod.Name), client.RawPatch(types.MergePatchType, []byte(patch)))
+			if client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+				fail(fmt.Errorf("answer the hook of Pod %s: %w", pod.Name, err))
+			}
+		}()
+	}
 }
 
 // answerTo is the patch that answers a Pod's hook; "" if there is nothing new.

@@ -46,7 +46,6 @@ type measurement struct {
 	pods    *podWatch
 	entries *entryWatch
 	set     *setWatch
-	answers *answerer
 	running bool          // Usher
 	past    time.Duration // CPU time of killed Ushers
 	peak    float64       // MiB
@@ -107,11 +106,10 @@ func (m *measurement) where() string {
 
 // watch starts the registry, if there is one, and watches until ctx ends.
 func (m *measurement) watch(ctx context.Context, watches *sync.WaitGroup, registry string) error {
-	m.server, m.entries, m.answers = nil, newEntryWatch(time.Now), nil
+	m.server, m.entries = nil, newEntryWatch(time.Now)
 	saw := m.entries.saw
 	if registry == "" {
-		m.answers = newAnswerer(ctx, m.Kube, m.Fail)
-		saw = m.answers.saw
+		saw = answerHooks(ctx, m.Kube, m.Fail)
 	} else if err := m.startRegistry(ctx, registry); err != nil {
 		return err
 	}

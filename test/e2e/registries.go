@@ -24,19 +24,16 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// The ports of the registries on the node. HAProxy's frontends, one per story, start at
-// frontPort.
 const (
-	etcdPort    = 2379
-	ownEtcdPort = 2479
-	consulPort  = 8500
-	proxyPort   = 9999
-	frontPort   = 9000
-
+	// frontPort is the first port of HAProxy's frontends, one per story.
+	frontPort = 9000
 	// registryTime bounds the start of a registry.
 	registryTime = time.Minute
 	etcdPrefix   = "services"
 )
+
+// ports are the ports of the registries on the node.
+var ports = map[Registry]int{Etcd: 2379, OwnEtcd: 2479, Consul: 8500, HAProxy: 9999}
 
 // uses reports whether a registry is needed.
 func uses(stories []Story, kind Registry) bool {
@@ -49,11 +46,7 @@ func address(kind Registry) string {
 	if kind == HAProxy {
 		scheme = "tcp"
 	}
-	return scheme + "://" + net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(portOf(kind)))
-}
-
-func portOf(kind Registry) int {
-	return map[Registry]int{Etcd: etcdPort, OwnEtcd: ownEtcdPort, Consul: consulPort, HAProxy: proxyPort}[kind]
+	return scheme + "://" + net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[kind]))
 }
 
 // source is where a story's callers find its Pods.
@@ -95,7 +88,7 @@ func (s *session) startRegistries(ctx context.Context, _ *stage.Stage) error {
 			case HAProxy:
 				err = s.startHAProxy(ctx)
 			default:
-				port := portOf(kind)
+				port := ports[kind]
 				s.etcds[kind], err = s.StartEtcd(ctx, string(kind), cluster.EtcdOptions{
 					Port: port, ExtraArgs: []string{fmt.Sprintf("--listen-client-urls=http://0.0.0.0:%d", port)},
 				})
@@ -113,7 +106,7 @@ func (s *session) startConsul(ctx context.Context) error {
 	config, err := json.Marshal(map[string]any{
 		"disable_update_check": true,
 		"performance":          map[string]any{"raft_multiplier": 1},
-		"ports":                map[string]any{"http": consulPort, "dns": -1, "grpc": -1},
+		"ports":                map[string]any{"http": ports[Consul], "dns": -1, "grpc": -1},
 	})
 	if err != nil {
 		return err
@@ -155,7 +148,7 @@ defaults
 `
 
 func (s *session) startHAProxy(ctx context.Context) error {
-	config := fmt.Sprintf(haproxyConfig, proxyPort)
+	config := fmt.Sprintf(haproxyConfig, ports[HAProxy])
 	for _, story := range s.stories {
 		if story.Registry == HAProxy {
 			config += fmt.Sprintf("frontend %[1]s-callers\n  bind 0.0.0.0:%[2]d\n  default_backend %[1]s\nbackend %[1]s\n", story.Name, s.front(story))
@@ -170,7 +163,7 @@ func (s *session) startHAProxy(ctx context.Context) error {
 		Name: string(HAProxy), Path: filepath.Join(s.kit.HAProxy, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
 		Env: append([]string{"LD_LIBRARY_PATH=" + libraries}, os.Environ()...),
 	}, func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(proxyPort)))
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[HAProxy])))
 		if err != nil {
 			return err
 		}

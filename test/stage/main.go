@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -35,27 +34,23 @@ func Main(name string, inside bool, run func(context.Context) error) {
 		context.AfterFunc(ctx, stop)
 	}
 	err := run(ctx)
-	if inside && ctx.Err() != nil {
-		os.Exit(exitInterrupted)
-	}
-	os.Exit(exitCode(ctx, name, err, os.Stderr))
-}
-
-func exitCode(ctx context.Context, name string, err error, stderr io.Writer) int {
+	code := 0
 	switch {
-	case err == nil || errors.Is(err, flag.ErrHelp):
-		return 0
-	case ctx.Err() != nil:
-		_, _ = fmt.Fprintln(stderr, "Interrupted: nothing is left running.")
-		return exitInterrupted
+	case ctx.Err() != nil && err != nil:
+		code = exitInterrupted
+		if !inside {
+			_, _ = fmt.Fprintln(os.Stderr, "Interrupted: nothing is left running.")
+		}
 	case errors.Is(err, sandbox.ErrFailed):
-		return exitFailed // It has been reported.
+		code = exitFailed // It has been reported.
+	case err != nil && !errors.Is(err, flag.ErrHelp):
+		code = exitFailed
+		if errors.Is(err, ErrUsage) {
+			code = exitUsage
+		}
+		_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 	}
-	_, _ = fmt.Fprintf(stderr, "%s: %v\n", name, err)
-	if errors.Is(err, ErrUsage) {
-		return exitUsage
-	}
-	return exitFailed
+	os.Exit(code)
 }
 
 // Parse parses flags; arguments that are no flags are errors.

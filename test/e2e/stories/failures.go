@@ -30,13 +30,7 @@ func wantStandstill(s *e2e.Scene, reasons ...string) {
 		}
 		return "none waits for any of " + fmt.Sprint(reasons)
 	})
-	s.Await("the set to name the container", func(now e2e.State) string {
-		c := now.Condition(appsv1alpha1.ConditionBlocked)
-		if c.Status != corev1.ConditionTrue || c.Reason != "ContainerStuck" || !strings.Contains(c.Message, "container main") {
-			return fmt.Sprintf("it is %+v", c)
-		}
-		return ""
-	})
+	awaitCondition(s, appsv1alpha1.ConditionBlocked, corev1.ConditionTrue, "ContainerStuck", "container main")
 	s.Hold("two of three Pods go on serving v1", standstill, func(now e2e.State) string {
 		if n := serving(now, "v1"); n != 2 {
 			return fmt.Sprintf("%d do", n)
@@ -55,12 +49,12 @@ var failures = []e2e.Story{
 			before := s.State()
 			s.Image("missing")
 			wantStandstill(s, "ErrImagePull", "ImagePullBackOff", "CrashLoopBackOff")
-			awaitNoProgress(s)
+			awaitCondition(s, appsv1alpha1.ConditionProgressing, corev1.ConditionFalse, "ProgressDeadlineExceeded", "timed out progressing")
 			s.Image("v2")
 			after := s.Settle()
 			wantVersion(s, after, "v2")
 			wantSame(s, before, after)
-			wantNotBlocked(s)
+			awaitCondition(s, appsv1alpha1.ConditionBlocked, corev1.ConditionFalse, "", "")
 		},
 	},
 	{
@@ -71,28 +65,18 @@ var failures = []e2e.Story{
 			s.Open(`spec: {progressDeadlineSeconds: 10}`)
 			s.Image(images.Broken)
 			wantStandstill(s, "CrashLoopBackOff")
-			awaitNoProgress(s)
+			awaitCondition(s, appsv1alpha1.ConditionProgressing, corev1.ConditionFalse, "ProgressDeadlineExceeded", "timed out progressing")
 			update(s, "v1")
-			wantNotBlocked(s)
+			awaitCondition(s, appsv1alpha1.ConditionBlocked, corev1.ConditionFalse, "", "")
 		},
 	},
 }
 
-// wantNotBlocked waits until the set waits for nothing.
-func wantNotBlocked(s *e2e.Scene) {
-	s.Await("the condition Blocked=False", func(now e2e.State) string {
-		if c := now.Condition(appsv1alpha1.ConditionBlocked); c.Status != corev1.ConditionFalse {
-			return fmt.Sprintf("it is %+v", c)
-		}
-		return ""
-	})
-}
-
-// awaitNoProgress waits until the set reports that its rollout has stopped.
-func awaitNoProgress(s *e2e.Scene) {
-	s.Await("the condition Progressing=False", func(now e2e.State) string {
-		c := now.Condition(appsv1alpha1.ConditionProgressing)
-		if c.Status != corev1.ConditionFalse || c.Reason == "" || c.Message == "" {
+// awaitCondition waits for a condition of the set, with a reason and a part of a message.
+func awaitCondition(s *e2e.Scene, kind appsv1alpha1.CloneSetConditionType, status corev1.ConditionStatus, reason, message string) {
+	s.Await(fmt.Sprintf("the condition %s=%s", kind, status), func(now e2e.State) string {
+		c := now.Condition(kind)
+		if c.Status != status || !strings.Contains(c.Reason, reason) || !strings.Contains(c.Message, message) {
 			return fmt.Sprintf("it is %+v", c)
 		}
 		return ""

@@ -4,6 +4,7 @@ package stories
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +62,7 @@ func notCold(s *e2e.Scene, now e2e.State, pods int) string {
 		return "there is none"
 	case len(now.Pods) != pods || now.In(appsv1alpha1.StateNormal) != pods-1:
 		return fmt.Sprintf("%d Pods, %d of them Normal", len(now.Pods), now.In(appsv1alpha1.StateNormal))
-	case !stage.Ready(cold) || cold.Labels[labelRegistered] != "true" || !known(s, cold):
+	case !stage.Ready(cold) || cold.Labels[labelRegistered] != "true" || !slices.Contains(known(s), cold.Status.PodIP+":8080"):
 		return "it is not registered yet"
 	}
 	return ""
@@ -79,25 +80,20 @@ func coldPod(now e2e.State) *corev1.Pod {
 
 // few ends the story if callers know fewer Pods.
 func few(s *e2e.Scene, pods int) {
-	n := 0
-	for _, instance := range s.Stats().Instances {
-		if instance.Registered {
-			n++
-		}
-	}
-	if n < pods {
+	if n := len(known(s)); n < pods {
 		s.Fatalf("callers know %d Pods, want at least %d", n, pods)
 	}
 }
 
-// known reports whether callers find a Pod.
-func known(s *e2e.Scene, pod *corev1.Pod) bool {
+// known are the addresses that callers find.
+func known(s *e2e.Scene) []string {
+	var list []string
 	for _, instance := range s.Stats().Instances {
-		if instance.Registered && instance.Addr == pod.Status.PodIP+":8080" {
-			return true
+		if instance.Registered {
+			list = append(list, instance.Addr)
 		}
 	}
-	return false
+	return list
 }
 
 // changed reports Pods that came, went or changed their lifecycle state.
