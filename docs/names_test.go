@@ -1,16 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package docs checks what the documents say about the source tree.
 package docs
 
 import (
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// goFiles are the Go files of the repository by path.
+func goFiles(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir("..", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(name) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		files[strings.TrimPrefix(filepath.ToSlash(name), "../")] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func read(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // TestNamesExist: the files (`name.go`), functions (`name()`) and tests (`TestName`)
 // that the design notes, the architecture and AGENTS.md name are in the source tree.
@@ -19,46 +49,60 @@ func TestNamesExist(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("design notes: %v, %v", pages, err)
 	}
-	paths, source := goFiles(t)
-	declared := func(name string) bool {
-		return regexp.MustCompile(`\nfunc (\([^)\n]*\) )?` + name + `[(\[]`).MatchString(source)
+	files, declared := goFiles(t), map[string]bool{}
+	function := regexp.MustCompile(`(?m)^func (?:\([^)\n]*\) )?(\w+)[(\[]`)
+	for _, text := range files {
+		for _, found := range function.FindAllStringSubmatch(text, -1) {
+			declared[found[1]] = true
+		}
 	}
-	file := regexp.MustCompile("`([A-Za-z0-9_/]+\\.go)`")
-	function := regexp.MustCompile("`(?:[A-Za-z]+\\.)*([A-Za-z]+)\\(\\)`")
-	test := regexp.MustCompile("`(?:[a-z]+\\.)?((?:Test|Fuzz)[A-Za-z_0-9]+)`")
+	names := regexp.MustCompile("`(?:[A-Za-z]+\\.)*([A-Za-z]+)\\(\\)`|`(?:[a-z]+\\.)?((?:Test|Fuzz)[A-Za-z_0-9]+)`|`([A-Za-z0-9_/]+\\.go)`")
 	for _, page := range append(pages, "architecture.md", "../AGENTS.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range file.FindAllStringSubmatch(string(text), -1) {
-			if !slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(path, "/"+found[1]) }) {
-				t.Errorf("%s names the file %s, which is nowhere", page, found[1])
-			}
-		}
-		for _, found := range slices.Concat(function.FindAllStringSubmatch(string(text), -1), test.FindAllStringSubmatch(string(text), -1)) {
-			if !declared(found[1]) {
-				t.Errorf("%s names the function %s, which is nowhere", page, found[1])
+		for _, found := range names.FindAllStringSubmatch(read(t, page), -1) {
+			name := found[1] + found[2] + found[3]
+			isFile := func(file string) bool { return strings.HasSuffix("/"+file, "/"+name) }
+			if !declared[name] && !slices.ContainsFunc(slices.Collect(maps.Keys(files)), isFile) {
+				t.Errorf("%s names %s, which is nowhere", page, name)
 			}
 		}
 	}
 }
 
-// goFiles are the paths of all Go files in the repository, and all that they hold.
-func goFiles(t *testing.T) (paths []string, source string) {
-	t.Helper()
-	var all strings.Builder
-	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".go" {
-			return err
+// folders are where the tests of a package in the table of behaviours are. The others
+// are below internal/cloneset.
+var folders = map[string]string{
+	"": "internal/cloneset/plan", "stories": "test/integration/cloneset", "usher": "cmd/usher", "sim": "test/sim",
+	"cloneset": "internal/cloneset", "registration": "internal/registration",
+}
+
+// TestCompatibilityNamesTestsThatExist: every row of the table of behaviours is
+// proved by a test, and every test that it names is there.
+func TestCompatibilityNamesTestsThatExist(t *testing.T) {
+	proofs := regexp.MustCompile("`(?:([a-z]+)\\.)?((?:Test|Fuzz)[A-Za-z_0-9]+)`")
+	files, rows := goFiles(t), 0
+	for line := range strings.Lines(read(t, "compatibility.md")) {
+		cells := strings.Split(strings.ReplaceAll(line, `\|`, ""), "|")
+		if len(cells) < 4 || strings.HasPrefix(cells[1], "---") || strings.HasPrefix(strings.TrimSpace(cells[2]), "Proof") {
+			continue
 		}
-		data, err := os.ReadFile(path)
-		paths = append(paths, filepath.ToSlash(path))
-		all.Write(data)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		rows++
+		found := proofs.FindAllStringSubmatch(cells[2], -1)
+		if len(found) == 0 {
+			t.Errorf("no test proves %q: name one as `package.TestName`", strings.TrimSpace(cells[1]))
+		}
+		for _, proof := range found {
+			folder, known := folders[proof[1]]
+			if !known {
+				folder = "internal/cloneset/" + proof[1]
+			}
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(files)), func(file string) bool {
+				return path.Dir(file) == folder && strings.HasSuffix(file, "_test.go") && strings.Contains(files[file], "\nfunc "+proof[2]+"(")
+			}) {
+				t.Errorf("%q is said to be proved by %s, which is not in %s: name a test that is there", strings.TrimSpace(cells[1]), proof[2], folder)
+			}
+		}
 	}
-	return paths, all.String()
+	if rows < 50 {
+		t.Errorf("%d rows of the table were understood", rows)
+	}
 }
