@@ -18,32 +18,27 @@ import (
 	"github.com/usher-dev/usher/tools/image/oci"
 )
 
-// Source is what Usher's image is built from.
+// Source is what Usher's image is built from: the project's directory, the image's name
+// and its tag, and the platforms to build for.
 type Source struct {
-	// Root is the project's directory.
-	Root string
-	// Name is the image's name without a tag, Version its tag.
-	Name, Version string
-	// Platforms are the platforms to build for.
-	Platforms []v1.Platform
+	Root, Name, Version string
+	Platforms           []v1.Platform
 }
 
-// Result is a built image.
+// Result is a built image: its name with its tag, the image of all platforms, and those
+// of each platform.
 type Result struct {
-	// Ref is its name with its tag.
-	Ref string
-	// Index is the image of all platforms.
-	Index v1.ImageIndex
-	// Variants are its images, one per platform.
+	Ref      string
+	Index    v1.ImageIndex
 	Variants []Variant
 }
 
-// Variant is the image of one platform.
+// Variant is the image of one platform, and the list of its program's components as
+// SPDX 2.3 JSON.
 type Variant struct {
 	Platform v1.Platform
 	Image    v1.Image
-	// SBOM lists the program's components, as SPDX 2.3 JSON.
-	SBOM []byte
+	SBOM     []byte
 }
 
 // docs is the image's directory of files for people and scanners.
@@ -175,25 +170,8 @@ func (r *Result) Write(folder string, out io.Writer) error {
 		if err := os.WriteFile(base+".spdx.json", variant.SBOM, 0o600); err != nil {
 			return fmt.Errorf("write the SBOM: %w", err)
 		}
-		size, err := sizeOf(variant.Image)
-		if err != nil {
-			return err
-		}
-		lines = append(lines, fmt.Sprintf("  %s.tar (%.1f MB compressed), %s.spdx.json", base, float64(size)/1e6, filepath.Base(base)))
+		lines = append(lines, fmt.Sprintf("  %s.tar, %s.spdx.json", base, filepath.Base(base)))
 	}
 	_, err = fmt.Fprintln(out, strings.Join(lines, "\n"))
 	return err
-}
-
-// sizeOf is how many bytes a node downloads.
-func sizeOf(image v1.Image) (int64, error) {
-	manifest, err := image.Manifest()
-	if err != nil {
-		return 0, fmt.Errorf("read the manifest: %w", err)
-	}
-	size := manifest.Config.Size
-	for _, layer := range manifest.Layers {
-		size += layer.Size
-	}
-	return size, nil
 }

@@ -185,18 +185,14 @@ func TestPluginUndoWithHooks(t *testing.T) {
 	s := running(t, "hooked")
 	s.image("web:v2")
 	first := s.one(apps.StatePreparingUpdate)
-	s.label(first.Name, inPlaceKey, "false")
-	s.one(apps.StateUpdated)
-	s.label(first.Name, inPlaceKey, "true")
+	s.confirm(first.Name)
 	second := s.one(apps.StatePreparingUpdate)
 	s.undo(1)
 	s.until("the updated Pod at its gate again, and the other one back", func() bool {
 		waiting := s.in(apps.StatePreparingUpdate)
 		return len(waiting) == 1 && waiting[0].Name == first.Name && len(s.in(apps.StateNormal)) == 1
 	})
-	s.label(first.Name, inPlaceKey, "false")
-	s.one(apps.StateUpdated)
-	s.label(first.Name, inPlaceKey, "true")
+	s.confirm(first.Name)
 	s.settled(2)
 	if got := s.restarts(); got != "0 2" || s.identities()[second.Name] != second.UID || s.chronicle() != "2 web:v2, 3 web:v1" {
 		t.Errorf("restarts %s, history %q\n%s", got, s.chronicle(), s.picture())

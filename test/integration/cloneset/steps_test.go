@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -105,6 +106,14 @@ func (s *story) label(pod, key, value string) {
 	s.must(s.client.Patch(s.Context(), s.pod(pod), s.mergePatch(`metadata: {labels: {%q: %q}}`, key, value)))
 }
 
+// confirm answers the hook before and after a Pod's update.
+func (s *story) confirm(pod string) {
+	s.Helper()
+	s.label(pod, inPlaceKey, "false")
+	s.one(apps.StateUpdated)
+	s.label(pod, inPlaceKey, "true")
+}
+
 // remove deletes a Pod, as kubectl does.
 func (s *story) remove(pod string) {
 	s.Helper()
@@ -179,6 +188,9 @@ func (s *story) newPods(before map[string]types.UID) {
 	}
 }
 
+// includes reports whether a map has all entries of another.
+func includes(whole, part labels.Set) bool { return part.AsSelector().Matches(whole) }
+
 // carryTemplate checks that the Pods are what the template says.
 func (s *story) carryTemplate() {
 	s.Helper()
@@ -190,19 +202,10 @@ func (s *story) carryTemplate() {
 			!got.Resources.Requests.Cpu().Equal(*want.Resources.Requests.Cpu()) {
 			s.Errorf("Pod %s has %+v, the template %+v", pod.Name, got, want)
 		}
-		if !subset(template.Labels, pod.Labels) || !subset(template.Annotations, pod.Annotations) {
+		if !includes(pod.Labels, template.Labels) || !includes(pod.Annotations, template.Annotations) {
 			s.Errorf("Pod %s has the labels %v and the annotations %v, the template %v and %v", pod.Name, pod.Labels, pod.Annotations, template.Labels, template.Annotations)
 		}
 	}
-}
-
-func subset(part, whole map[string]string) bool {
-	for key, value := range part {
-		if whole[key] != value {
-			return false
-		}
-	}
-	return true
 }
 
 // revisions are the story's ControllerRevisions, oldest first.

@@ -26,10 +26,6 @@ func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
 	first := s.one(apps.StatePreparingDelete) // maxUnavailable is 1: the other one waits
 	s.label(first.Name, deleteKey, "false")
 	s.gone(first.Name)
-	s.until("the other one at its gate", func() bool {
-		held := s.in(apps.StatePreparingDelete)
-		return len(held) == 1 && held[0].Name != first.Name
-	})
 	second := s.one(apps.StatePreparingDelete)
 	s.label(second.Name, deleteKey, "false")
 	s.settled(3)
@@ -41,8 +37,8 @@ func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
 
 	victim := s.pods()[1].Name
 	s.patch(`spec: {replicas: 2, scaleStrategy: {podsToDelete: [%s]}}`, victim)
-	if held := s.one(apps.StatePreparingDelete); held.Name != victim {
-		t.Errorf("%s goes, not %s", held.Name, victim)
+	if waiting := s.one(apps.StatePreparingDelete); waiting.Name != victim {
+		t.Errorf("%s goes, not %s", waiting.Name, victim)
 	}
 	s.label(victim, deleteKey, "false")
 	s.settled(2)
@@ -59,8 +55,8 @@ func TestPreparingDeleteLeftOutOfTheCount(t *testing.T) {
 	victim := s.pods()[0].Name
 	s.label(victim, apps.LabelSpecifiedDelete, "true")
 	s.until("a replacement beside the Pod at its gate", func() bool {
-		held := s.in(apps.StatePreparingDelete)
-		return len(held) == 1 && held[0].Name == victim && len(s.pods()) == 3 && s.set().Status.AvailableReplicas == 2
+		waiting := s.in(apps.StatePreparingDelete)
+		return len(waiting) == 1 && waiting[0].Name == victim && len(s.pods()) == 3 && s.set().Status.AvailableReplicas == 2
 	})
 	s.label(victim, deleteKey, "false")
 	s.settled(2)
@@ -205,9 +201,7 @@ func TestOrderOfUpdates(t *testing.T) {
 			for range names {
 				pod := s.one(apps.StatePreparingUpdate)
 				order = append(order, strconv.Itoa(slices.Index(names, pod.Name)))
-				s.label(pod.Name, inPlaceKey, "false")
-				s.one(apps.StateUpdated)
-				s.label(pod.Name, inPlaceKey, "true")
+				s.confirm(pod.Name)
 				s.until("the Pod to be in service", func() bool { return len(s.in(apps.StateUpdated)) == 0 })
 			}
 			if got := strings.Join(order, " "); got != test.want {

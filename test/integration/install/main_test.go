@@ -7,11 +7,9 @@ package install
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +43,7 @@ func run(m *testing.M) int {
 	folder, err := os.MkdirTemp("", "usher-install-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(folder) }() // The system cleans up what is left.
-		err = fetchTools(context.Background(), folder)
+		err = buildTools(context.Background(), folder)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -55,34 +53,15 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// fetchTools builds the programs that the documents' commands need, from their Go
+// buildTools builds the programs that the documents' commands need, from their Go
 // modules; the first time takes minutes.
-func fetchTools(ctx context.Context, folder string) error {
-	for _, name := range []string{"helm", "kubectl"} {
-		path, err := output(ctx, filepath.Join(root, "tools", "chart"), "go", "tool", "-n", name)
-		if err != nil {
-			return err
-		}
-		if err := os.Symlink(strings.TrimSpace(path), filepath.Join(folder, name)); err != nil {
-			return fmt.Errorf("link %s: %w", name, err)
-		}
-	}
-	_, err := output(ctx, root, "go", "build", "-o", filepath.Join(folder, "usher"), "./cmd/usher")
-	return err
-}
-
-func output(ctx context.Context, folder, name string, args ...string) (string, error) {
-	command := exec.CommandContext(ctx, name, args...)
-	command.Dir = folder
-	out, err := command.Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			out = append(out, exit.Stderr...)
-		}
-		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out), nil
+func buildTools(ctx context.Context, folder string) error {
+	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", `
+		ln -s "$(go -C tools/chart tool -n helm)" "$TOOLS/helm"
+		ln -s "$(go -C tools/chart tool -n kubectl)" "$TOOLS/kubectl"
+		go build -o "$TOOLS/usher" ./cmd/usher`)
+	command.Dir, command.Env, command.Stderr = root, append(os.Environ(), "TOOLS="+folder), os.Stderr
+	return command.Run()
 }
 
 // story is one test's cluster.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -95,16 +96,15 @@ func (s *story) taken(file string, objects []*unstructured.Unstructured, how str
 func podOf(t *testing.T, deployment *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	template, found, err := unstructured.NestedMap(deployment.Object, "spec", "template")
+	if err == nil {
+		err = unstructured.SetNestedField(template, "default", "spec", "serviceAccountName")
+	}
 	if err != nil || !found {
 		t.Fatalf("Deployment %s has no template: %v", deployment.GetName(), err)
 	}
 	pod := &unstructured.Unstructured{Object: template}
-	pod.SetAPIVersion("v1")
-	pod.SetKind("Pod")
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	pod.SetName("usher-pod")
 	pod.SetNamespace(deployment.GetNamespace())
-	if err := unstructured.SetNestedField(pod.Object, "default", "spec", "serviceAccountName"); err != nil {
-		t.Fatal(err)
-	}
 	return pod
 }
