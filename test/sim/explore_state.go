@@ -4,13 +4,13 @@ package sim
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/fxamacker/cbor/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -84,18 +84,33 @@ type settled struct {
 	generation int64
 }
 
-// interner holds every object and every error of an exploration.
+// table numbers items by their keys.
+type table[T any] struct {
+	items []T
+	ids   map[string]uint32
+}
+
+// id is the number of a key; make makes its item if the key is new.
+func (t *table[T]) id(key string, make func() T) uint32 {
+	id, ok := t.ids[key]
+	if !ok {
+		id = uint32(len(t.items)) // memory runs out long before
+		t.ids[key], t.items = id, append(t.items, make())
+	}
+	return id
+}
+
+func newTable[T any]() table[T] { return table[T]{ids: map[string]uint32{}} }
+
+// interner holds every object, every error and every run of an exploration.
 type interner struct {
-	interned []*interned
-	ids      map[[16]byte]uint32
+	objects table[*interned]
+	errors  table[error]
+	runs    table[*model.Run]
 	// known are the objects in the interner.
 	known map[client.Object]uint32
 	// fresh are other objects of the state in progress.
-	fresh    map[client.Object]uint32
-	errors   []error
-	errorIDs map[string]uint16
-	runs     []*model.Run
-	runIDs   map[string]uint16
+	fresh map[client.Object]uint32
 	// offset precedes the number of the first Pod of a state without a pass.
 	offset int
 }
@@ -105,8 +120,8 @@ const downFrom = 100
 
 func newInterner() *interner {
 	return &interner{
-		ids: map[[16]byte]uint32{}, known: map[client.Object]uint32{}, fresh: map[client.Object]uint32{},
-		errors: []error{nil}, errorIDs: map[string]uint16{}, runIDs: map[string]uint16{},
+		objects: newTable[*interned](), errors: newTable[error](), runs: newTable[*model.Run](),
+		known: map[client.Object]uint32{}, fresh: map[client.Object]uint32{},
 	}
 }
 
@@ -125,22 +140,19 @@ func (l *interner) intern(object client.Object) uint32 {
 		panic(fmt.Sprintf("encode %s %s: %v", kind, object.GetName(), err))
 	}
 	sum := sha256.Sum256(append([]byte(kind), data...))
-	id, ok := l.ids[[16]byte(sum[:16])]
-	if !ok {
-		id = numbered[uint32](len(l.interned))
-		l.ids[[16]byte(sum[:16])] = id
-		l.interned = append(l.interned, &interned{
+	id := l.objects.id(string(sum[:16]), func() *interned {
+		return &interned{
 			kind: kind, name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
 			settled: map[int64]settled{}, renamed: map[string]uint32{},
-		})
-	}
+		}
+	})
 	l.fresh[object] = id
 	return id
 }
 
 // at returns a version of a content, always the same object. The lowest version is 1.
 func (l *interner) at(id uint32, version int) client.Object {
-	c := l.interned[id]
+	c := l.objects.items[id]
 	for len(c.versions) <= version {
 		object := model.WithVersion(c.versions[0], strconv.Itoa(len(c.versions)))
 		c.versions = append(c.versions, object)
@@ -149,71 +161,87 @@ func (l *interner) at(id uint32, version int) client.Object {
 	return c.versions[version]
 }
 
-// numbered is the next number of a list. If numbers wrapped around, two states would
-// become one, and the explorer would skip a state that it never saw.
-func numbered[T uint16 | uint32](length int) T {
-	if id := T(length); int(id) == length {
-		return id
-	}
-	panic(fmt.Sprintf("the model is too large for the explorer: %d contents, errors or runs", length))
+func (l *interner) errorID(err error) uint32 {
+	return l.errors.id(fmt.Sprintf("%T %v", err, err), func() error { return err })
 }
 
-// errorID numbers an error; 0 is none.
-func (l *interner) errorID(err error) uint16 {
-	if err == nil {
-		return 0
-	}
-	text := fmt.Sprintf("%T %v", err, err)
-	id, ok := l.errorIDs[text]
-	if !ok {
-		id = numbered[uint16](len(l.errors))
-		l.errors, l.errorIDs[text] = append(l.errors, err), id
-	}
-	return id
-}
-
-// runID numbers what runs of a Pod.
-func (l *interner) runID(r *model.Run) uint16 {
+func (l *interner) runID(r *model.Run) uint32 {
 	text := fmt.Sprint(r.Generation)
 	for i := range r.Containers {
 		c := &r.Containers[i]
 		text = fmt.Sprint(text, c.Image, " ", c.ID, c.Up, c.Starting, c.Since.Unix())
 	}
-	id, ok := l.runIDs[text]
-	if !ok {
-		id = numbered[uint16](len(l.runs))
-		l.runs, l.runIDs[text] = append(l.runs, r), id
-	}
-	return id
+	return l.runs.id(text, func() *model.Run { return r })
 }
 
-// key is a compact form of a state: two states with one key behave alike. For versions,
-// only equality and order matter, and only among those of one object.
+// stateRecord is a state in numbers: two states with one record behave alike. For
+// versions, only equality and order matter, and only among those of one object.
+type stateRecord struct {
+	_       struct{} `cbor:",toarray"`
+	Edits   uint8
+	Faults  uint16
+	Objects []reference
+	Runs    []uint32
+	Pass    *passRecord
+}
+
+type passRecord struct {
+	_       struct{} `cbor:",toarray"`
+	Base    []reference
+	Results []resultRecord
+	Events  uint8
+	Second  bool
+}
+
+type resultRecord struct {
+	_             struct{} `cbor:",toarray"`
+	Kind          model.Kind
+	Error         uint32
+	Seen, Written []reference
+	Gone          bool
+}
+
+// reference is an interned object and the rank of its version.
+type reference struct {
+	_    struct{} `cbor:",toarray"`
+	ID   uint32
+	Rank int
+}
+
+// encode returns the record of a state as text.
+func (l *interner) encode(c *cluster) string {
+	w := &writer{interner: l, ranks: map[string][]int64{}}
+	if c.pass == nil {
+		c = l.settle(c)
+	} else {
+		w.rank(c)
+	}
+	r := stateRecord{Edits: c.edits, Faults: c.faults, Objects: w.all(c.objects)}
+	for _, pod := range model.Sorted(c.objects[model.Pods]) {
+		r.Runs = append(r.Runs, l.runID(runOf(c.running, pod)))
+	}
+	if p := c.pass; p != nil {
+		r.Pass = &passRecord{Base: w.all(p.base), Events: p.events, Second: p.second}
+		for _, a := range p.results {
+			out := resultRecord{Kind: a.kind, Error: l.errorID(a.err), Seen: w.references(a.seen), Gone: a.gone}
+			if a.written != nil {
+				out.Written = w.references([]client.Object{a.written})
+			}
+			r.Pass.Results = append(r.Pass.Results, out)
+		}
+	}
+	clear(l.fresh)
+	data, err := cbor.Marshal(r)
+	if err != nil {
+		panic(err) // numbers always encode
+	}
+	return string(data)
+}
+
+// writer writes a record; ranks are the versions of each object, in order.
 type writer struct {
 	interner *interner
 	ranks    map[string][]int64
-	out      []byte
-}
-
-// encode returns the key of a state.
-func (l *interner) encode(c *cluster) string {
-	if c.pass == nil {
-		c = l.settle(c)
-	}
-	w := &writer{interner: l, ranks: map[string][]int64{}, out: make([]byte, 0, 128)}
-	if c.pass != nil {
-		w.rank(c)
-	}
-	w.out = append(w.out, c.edits, byte(c.faults), byte(c.faults>>8))
-	w.objects(c.objects)
-	for _, pod := range model.Sorted(c.objects[model.Pods]) {
-		w.out = binary.LittleEndian.AppendUint16(w.out, l.runID(runOf(c.running, pod)))
-	}
-	if c.pass != nil {
-		w.pass(c.pass)
-	}
-	clear(l.fresh)
-	return string(w.out)
 }
 
 // rank orders the versions of each object.
@@ -240,7 +268,7 @@ func (w *writer) rankAll(o model.Objects) {
 }
 
 func (w *writer) rankOne(object client.Object) {
-	name := w.interner.interned[w.interner.intern(object)].name
+	name := w.interner.objects.items[w.interner.intern(object)].name
 	w.ranks[name] = append(w.ranks[name], versionOf(object))
 }
 
@@ -251,118 +279,61 @@ func (r *result) all() []client.Object {
 	return append(slices.Clone(r.seen), r.written)
 }
 
-func (w *writer) objects(o model.Objects) {
-	count := 0
+func (w *writer) all(o model.Objects) []reference {
+	var out []reference
 	for _, kind := range kinds {
-		count += len(o[kind])
+		out = append(out, w.references(model.Sorted(o[kind]))...)
 	}
-	w.out = append(w.out, byte(count))
-	for _, kind := range kinds {
-		for _, object := range model.Sorted(o[kind]) {
-			w.object(object)
+	return out
+}
+
+func (w *writer) references(objects []client.Object) []reference {
+	var out []reference
+	for _, object := range objects {
+		id := w.interner.intern(object)
+		rank := slices.Index(w.ranks[w.interner.objects.items[id].name], versionOf(object))
+		out = append(out, reference{ID: id, Rank: max(rank, 0) + 1})
+	}
+	return out
+}
+
+// decode returns the state of a record.
+func (l *interner) decode(state string) *cluster {
+	var r stateRecord
+	if err := cbor.Unmarshal([]byte(state), &r); err != nil {
+		panic(err) // encode has written it
+	}
+	c := &cluster{edits: r.Edits, faults: r.Faults, objects: l.stored(r.Objects), running: map[types.UID]*model.Run{}}
+	for i, pod := range model.Sorted(c.objects[model.Pods]) {
+		c.running[pod.GetUID()] = l.runs.items[r.Runs[i]]
+	}
+	if p := r.Pass; p != nil {
+		c.pass = &passInProgress{base: l.stored(p.Base), events: p.Events, second: p.Second}
+		for _, a := range p.Results {
+			out := result{kind: a.Kind, err: l.errors.items[a.Error], seen: l.list(a.Seen), gone: a.Gone}
+			for _, written := range l.list(a.Written) {
+				out.written = written
+			}
+			c.pass.results = append(c.pass.results, out)
 		}
 	}
+	return c
 }
 
-func (w *writer) object(object client.Object) {
-	id := w.interner.intern(object)
-	place := slices.Index(w.ranks[w.interner.interned[id].name], versionOf(object))
-	w.out = binary.LittleEndian.AppendUint32(w.out, id)
-	w.out = append(w.out, byte(max(place, 0)+1))
-}
-
-func (w *writer) pass(f *passInProgress) {
-	flags := byte(0)
-	if f.second {
-		flags = 1
-	}
-	w.out = append(w.out, 'F', flags, f.events)
-	w.objects(f.base)
-	w.out = append(w.out, byte(len(f.results)))
-	for i := range f.results {
-		r := &f.results[i]
-		w.out = binary.LittleEndian.AppendUint16(w.out, w.interner.errorID(r.err))
-		flags := byte(0)
-		if r.written != nil {
-			flags |= 1
-		}
-		if r.gone {
-			flags |= 2
-		}
-		w.out = append(w.out, flags, byte(slices.Index(kinds, r.kind)), byte(len(r.seen)))
-		for _, object := range r.all() {
-			w.object(object)
-		}
-	}
-}
-
-// reader reads a key.
-type reader struct {
-	interner *interner
-	in       string
-}
-
-func (r *reader) byte() byte {
-	b := r.in[0]
-	r.in = r.in[1:]
-	return b
-}
-
-func (r *reader) short() uint16 {
-	value := binary.LittleEndian.Uint16([]byte(r.in[:2]))
-	r.in = r.in[2:]
-	return value
-}
-
-func (r *reader) object() client.Object {
-	id := binary.LittleEndian.Uint32([]byte(r.in[:4]))
-	r.in = r.in[4:]
-	return r.interner.at(id, int(r.byte()))
-}
-
-func (r *reader) objects() model.Objects {
+func (l *interner) stored(references []reference) model.Objects {
 	out := model.Objects{}
-	for range int(r.byte()) {
-		object := r.object()
+	for _, object := range l.list(references) {
 		out.Put(model.KindOf(object), object)
 	}
 	return out
 }
 
-// decode returns the state of a key.
-func (l *interner) decode(state string) *cluster {
-	r := &reader{interner: l, in: state}
-	c := &cluster{running: map[types.UID]*model.Run{}}
-	c.edits = r.byte()
-	c.faults = uint16(r.byte()) | uint16(r.byte())<<8
-	c.objects = r.objects()
-	for _, pod := range model.Sorted(c.objects[model.Pods]) {
-		c.running[pod.GetUID()] = l.runs[r.short()]
+func (l *interner) list(references []reference) []client.Object {
+	var out []client.Object
+	for _, r := range references {
+		out = append(out, l.at(r.ID, r.Rank))
 	}
-	if len(r.in) > 0 {
-		r.byte()
-		c.pass = r.pass()
-	}
-	return c
-}
-
-func (r *reader) pass() *passInProgress {
-	f := &passInProgress{second: r.byte() == 1, events: r.byte()}
-	f.base = r.objects()
-	for range int(r.byte()) {
-		answer := result{err: r.interner.errors[r.short()]}
-		flags := r.byte()
-		answer.gone = flags&2 != 0
-		answer.kind = kinds[r.byte()]
-		for range int(r.byte()) {
-			answer.seen = append(answer.seen, r.object())
-		}
-		if flags&1 != 0 {
-			answer.written = r.object()
-		}
-		f.results = append(f.results, answer)
-	}
-	return f
+	return out
 }
 
 // runOf is what runs of a Pod.
@@ -399,7 +370,7 @@ func (l *interner) settle(c *cluster) *cluster {
 }
 
 func (l *interner) settleObject(id uint32, generation int64) settled {
-	c := l.interned[id]
+	c := l.objects.items[id]
 	if found, ok := c.settled[generation]; ok {
 		return found
 	}
@@ -454,7 +425,7 @@ func numberOf(name string) int {
 }
 
 func (l *interner) rename(id uint32, renaming string, replacer *strings.Replacer) uint32 {
-	c := l.interned[id]
+	c := l.objects.items[id]
 	if found, ok := c.renamed[renaming]; ok {
 		return found
 	}
