@@ -144,10 +144,10 @@ func (r *Reconciler) provideClaim(
 	return claim, nil
 }
 
-// takeBack deletes the claims created for an instance whose name turned out to be taken,
+// deleteUnusedClaims deletes the claims created for an instance whose name turned out to be taken,
 // unless a Pod or claim of this very set took it: another process that believes it leads
 // may have found the claims waiting and created the Pod for them.
-func (r *Reconciler) takeBack(ctx context.Context, set *apps.CloneSet, id string, made []*corev1.PersistentVolumeClaim) error {
+func (r *Reconciler) deleteUnusedClaims(ctx context.Context, set *apps.CloneSet, id string, made []*corev1.PersistentVolumeClaim) error {
 	if len(made) == 0 {
 		return nil
 	}

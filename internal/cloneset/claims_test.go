@@ -167,7 +167,7 @@ func TestFormerSetWakes(t *testing.T) {
 		"its name cannot be of any set": {podOf(nil, "x", mounting("data-x")), nil},
 	} {
 		q := &queued{}
-		enqueueFormer(c.pod, q)
+		enqueueFormerOwner(c.pod, q)
 		if !slices.Equal(q.requests, c.want) {
 			t.Errorf("%s: %v", name, q.requests)
 		}

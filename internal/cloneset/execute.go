@@ -133,7 +133,7 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 		case !apierrors.IsAlreadyExists(err) && !errors.Is(err, errClaimTaken):
 			return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
 		case what == forNew:
-			if err := r.takeBack(ctx, set, id, made); err != nil {
+			if err := r.deleteUnusedClaims(ctx, set, id, made); err != nil {
 				return nil, err
 			}
 		}

@@ -82,10 +82,10 @@ func (h *podHandler) handler() handler.EventHandler {
 	}
 }
 
-// goneDelay batches Pod deletions; one reconcile per deleted Pod of a large set costs
+// deletionDelay batches Pod deletions; one reconcile per deleted Pod of a large set costs
 // more than ending them all. Nothing is lost by waiting: a Pod's place was free when it
 // began to terminate, and an exhausted quota and the revision history can wait this long.
-const goneDelay = 100 * time.Millisecond
+const deletionDelay = 100 * time.Millisecond
 
 // gone wakes the set of a deleted Pod.
 func (h *podHandler) gone(ctx context.Context, e event.DeleteEvent, q queue) {
@@ -96,16 +96,16 @@ func (h *podHandler) gone(ctx context.Context, e event.DeleteEvent, q queue) {
 		return
 	}
 	if pod.DeletionTimestamp != nil && !keepsClaims(pod) {
-		h.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, goneDelay) })
+		h.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, deletionDelay) })
 		return
 	}
 	h.enqueue(ctx, pod, q.Add)
-	enqueueFormer(pod, q)
+	enqueueFormerOwner(pod, q)
 }
 
-// enqueueFormer wakes the set that a Pod belonged to before it was released: the claims
+// enqueueFormerOwner wakes the set that a Pod belonged to before it was released: the claims
 // that it kept are free.
-func enqueueFormer(pod *corev1.Pod, q queue) {
+func enqueueFormerOwner(pod *corev1.Pod, q queue) {
 	if end := strings.LastIndexByte(pod.Name, '-'); end > 0 && keepsClaims(pod) {
 		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:end]}})
 	}

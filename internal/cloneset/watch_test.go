@@ -97,7 +97,7 @@ func TestGone(t *testing.T) {
 		pod  *corev1.Pod
 		want time.Duration
 	}{
-		"on its way out":              {podOf(web(), "web-a", ends), goneDelay},
+		"on its way out":              {podOf(web(), "web-a", ends), deletionDelay},
 		"on its way out, with claims": {podOf(web(), "web-a", ends, mounting("data-web-a")), 0},
 		"all of a sudden":             {podOf(web(), "web-a"), 0},
 	} {

@@ -24,30 +24,30 @@ type Step struct {
 	Labels, Annotations map[string]string
 }
 
-// wishes are what containers should become.
-type wishes struct {
+// desired is what containers should become.
+type desired struct {
 	images    map[string]string
 	resources map[string]corev1.ResourceRequirements
 }
 
-func (w wishes) empty() bool { return len(w.images)+len(w.resources) == 0 }
+func (w desired) empty() bool { return len(w.images)+len(w.resources) == 0 }
 
-func (w wishes) has(name string) bool {
+func (w desired) has(name string) bool {
 	_, image := w.images[name]
 	_, resources := w.resources[name]
 	return image || resources
 }
 
 // names returns the sorted container names.
-func (w wishes) names() []string {
+func (w desired) names() []string {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(w.images)), maps.Keys(w.resources))
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// of returns the wishes for some of the containers.
-func (w wishes) of(names []string) wishes {
-	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
+// of returns what is desired of some of the containers.
+func (w desired) of(names []string) desired {
+	out := desired{map[string]string{}, map[string]corev1.ResourceRequirements{}}
 	for _, name := range names {
 		if image, ok := w.images[name]; ok {
 			out.images[name] = image
@@ -59,9 +59,9 @@ func (w wishes) of(names []string) wishes {
 	return out
 }
 
-// open returns the wishes that the Pod's spec does not meet yet.
-func (w wishes) open(pod *corev1.Pod) wishes {
-	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
+// open returns what the Pod's spec does not have yet.
+func (w desired) open(pod *corev1.Pod) desired {
+	out := desired{map[string]string{}, map[string]corev1.ResourceRequirements{}}
 	for name, image := range w.images {
 		if c := containerOf(pod, name); c != nil && c.Image != image {
 			out.images[name] = image
@@ -76,8 +76,8 @@ func (w wishes) open(pod *corev1.Pod) wishes {
 }
 
 // next returns the containers of a record that are not due yet.
-func (s State) next(pod *corev1.Pod) wishes {
-	return wishes{s.NextContainerImages, s.NextContainerResources}.open(pod)
+func (s State) next(pod *corev1.Pod) desired {
+	return desired{s.NextContainerImages, s.NextContainerResources}.open(pod)
 }
 
 // Begin returns the first step of an update that starts now. Unfinished parts of an
@@ -85,11 +85,11 @@ func (s State) next(pod *corev1.Pod) wishes {
 // that were not due yet still wait for it.
 func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step {
 	before := unfinished(pod, now)
-	all := wishes{before.NextContainerImages, before.NextContainerResources}.
-		with(wishes{nil, before.Resources}).with(wishes{change.Images, change.Resources})
+	all := desired{before.NextContainerImages, before.NextContainerResources}.
+		with(desired{nil, before.Resources}).with(desired{change.Images, change.Resources})
 	open := all.open(pod)
 	blocking := slices.DeleteFunc(before.unready(pod, before.begun(), now), open.has)
-	first, rest := turn(pod, open, blocking)
+	first, rest := nextBatch(pod, open, blocking)
 	state := State{
 		Revision: revision, UpdateTimestamp: metav1.NewTime(now), UpdateImages: len(all.images) > 0,
 		LastContainerStatuses: before.LastContainerStatuses, Resources: before.Resources,
@@ -113,10 +113,10 @@ func (s State) copied() State {
 	return s
 }
 
-// with overlays these wishes with others.
-func (w wishes) with(others wishes) wishes {
-	out := wishes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
-	for _, part := range []wishes{w, others} {
+// with adds what others desire, which wins.
+func (w desired) with(others desired) desired {
+	out := desired{map[string]string{}, map[string]corev1.ResourceRequirements{}}
+	for _, part := range []desired{w, others} {
 		maps.Copy(out.images, part.images)
 		maps.Copy(out.resources, part.resources)
 	}
@@ -134,7 +134,7 @@ func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 	if open.empty() {
 		return Step{}, false
 	}
-	first, rest := turn(pod, open, nil)
+	first, rest := nextBatch(pod, open, nil)
 	step := state.copied().step(pod, first, rest, nil, now)
 	step.takeMetadata(first.names())
 	return step, true
@@ -142,7 +142,7 @@ func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 
 // step records that some containers are due, and what the rest waits for: these, and
 // those that already blocked them.
-func (s State) step(pod *corev1.Pod, first, rest wishes, blocking []string, now time.Time) Step {
+func (s State) step(pod *corev1.Pod, first, rest desired, blocking []string, now time.Time) Step {
 	for name := range first.images {
 		s.LastContainerStatuses[name] = lastOf(pod, name, s.LastContainerStatuses, now)
 	}
@@ -186,16 +186,16 @@ func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now 
 	return last
 }
 
-// turn splits wishes into those of the highest priority and those that wait. While a
+// nextBatch splits the containers into those of the highest priority and those that wait. While a
 // container of a higher priority than all of them is not ready yet, all wait. A Pod
 // without a node needs no order.
-func turn(pod *corev1.Pod, open wishes, blocking []string) (first, rest wishes) {
+func nextBatch(pod *corev1.Pod, open desired, blocking []string) (first, rest desired) {
 	if open.empty() || pod.Spec.NodeName == "" {
-		return open, wishes{}
+		return open, desired{}
 	}
 	top := highest(pod, open.names())
 	if slices.ContainsFunc(blocking, func(name string) bool { return priorityOf(pod, name) > top }) {
-		return wishes{}, open
+		return desired{}, open
 	}
 	waits := func(name string) bool { return priorityOf(pod, name) < top }
 	return open.of(slices.DeleteFunc(open.names(), waits)),
@@ -239,7 +239,7 @@ func priority(text string) (int, bool) {
 // unranked names the first container with an unreadable launch priority, if it changes
 // together with others.
 func unranked(to map[string]any, change *Change) string {
-	all := wishes{change.Images, change.Resources}
+	all := desired{change.Images, change.Resources}
 	if len(all.names()) < 2 {
 		return ""
 	}

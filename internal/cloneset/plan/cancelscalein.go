@@ -39,7 +39,7 @@ func (p *pass) cancelScaleIn() {
 func (p *pass) bestOf(planned []*podState, count int) []*podState {
 	var old, updated []*podState
 	for _, v := range planned {
-		if v.isTarget {
+		if v.isUpdated {
 			updated = append(updated, v)
 		} else {
 			old = append(old, v)

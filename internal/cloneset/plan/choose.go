@@ -34,7 +34,7 @@ func (p *pass) choose() {
 	}
 	candidates := make([]*podState, 0, p.old)
 	for _, v := range p.pods {
-		if !v.isTarget && !v.doomed() && p.updatable(v) {
+		if !v.isUpdated && !v.toBeDeleted() && p.updatable(v) {
 			candidates = append(candidates, v)
 		}
 	}
@@ -48,8 +48,8 @@ func (p *pass) choose() {
 func (p *pass) tallyRevisions() {
 	for _, v := range p.pods {
 		switch {
-		case v.doomed():
-		case v.isTarget:
+		case v.toBeDeleted():
+		case v.isUpdated:
 			p.updated++
 		default:
 			p.old++

@@ -13,10 +13,10 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// endPatience is how much longer than its grace period a Pod may take to end before its
+// endTimeout is how much longer than its grace period a Pod may take to end before its
 // replacement stops waiting for its claims and gets new ones: a dead node must not keep a
 // set short forever.
-const endPatience = 30 * time.Second
+const endTimeout = 30 * time.Second
 
 // ClaimName returns the name of the claim that a template creates for an instance.
 func ClaimName(template, set, id string) string { return template + "-" + set + "-" + id }
@@ -153,11 +153,11 @@ func (p *pass) returning() int {
 func (p *podState) endsBy() (time.Time, bool) {
 	switch {
 	case p.terminate:
-		return p.pod.DeletionTimestamp.Add(endPatience), true
+		return p.pod.DeletionTimestamp.Add(endTimeout), true
 	case !p.ended():
 		return time.Time{}, false
 	case p.preparesDelete():
-		return since(p.pod).Add(endPatience), true
+		return since(p.pod).Add(endTimeout), true
 	}
 	return time.Time{}, true
 }

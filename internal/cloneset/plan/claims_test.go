@@ -131,8 +131,8 @@ func TestClaimsAreReused(t *testing.T) {
 func TestReplacementWaitsForClaims(t *testing.T) {
 	expectEach(t, []planCase{
 		{"deleted by somebody", snap(1, claims("x"), with(owner("x", gone(time.Minute)))), nil},
-		{"in its last patience", snap(1, claims("x"), with(owner("x", gone(time.Second-endPatience)))), nil},
-		{"for too long", snap(1, claims("x"), with(owner("x", gone(-endPatience)))), []string{create1}},
+		{"shortly before the timeout", snap(1, claims("x"), with(owner("x", gone(time.Second-endTimeout)))), nil},
+		{"for too long", snap(1, claims("x"), with(owner("x", gone(-endTimeout)))), []string{create1}},
 		{"only one waits", snap(3, claims("x"), with(owner("x", terminating))), []string{create1, create1}},
 		{"it has no claims", snap(1, templates("data"), with(owner("x", terminating))), []string{create1}},
 		{"its claims go", snap(1, templates("data"), withClaims(claim("data", "x", going)), with(owner("x", terminating))), []string{create1}},
@@ -143,7 +143,7 @@ func TestReplacementWaitsForClaims(t *testing.T) {
 		{"failed, and its hook holds it for long", snap(1, claims("x"), hooks(preDelete()), with(owner("x", failed, finalizers(keyDelete),
 			state(apps.StatePreparingDelete)))), []string{create1}},
 	})
-	expectRequeue(t, Make(snap(1, claims("x"), with(owner("x", gone(time.Minute))))), time.Minute+endPatience)
+	expectRequeue(t, Make(snap(1, claims("x"), with(owner("x", gone(time.Minute))))), time.Minute+endTimeout)
 }
 
 // TestClaimsGoWithTheirPod: whenever the controller itself wants the Pod deleted.

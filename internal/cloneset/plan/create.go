@@ -13,7 +13,7 @@ func (p *pass) shortfall() int {
 	waiting, unavailable := 0, 0
 	for _, v := range p.pods {
 		switch {
-		case v.waits():
+		case v.awaitsRemoval():
 			waiting++
 		case !v.available && p.counted(v) && (v.leaving || !v.removed):
 			unavailable++

@@ -133,5 +133,5 @@ func (p *pass) openLedger() {
 // isUnderway reports whether a Pod does not serve and either has the update revision, is
 // on its way to it, is being removed, or returns in this pass.
 func (p *podState) isUnderway() bool {
-	return !p.available && !p.waits() && (p.isTarget || p.preparesDelete() || p.fixed || p.begun())
+	return !p.available && !p.awaitsRemoval() && (p.isUpdated || p.preparesDelete() || p.fixed || p.begun())
 }

@@ -103,11 +103,11 @@ func newPass(s *Snapshot) *pass {
 	return p
 }
 
-// doomed reports whether the Pod is to be deleted anyway.
-func (p *podState) doomed() bool { return p.specified || p.state == apps.StatePreparingDelete }
+// toBeDeleted reports whether the Pod is to be deleted anyway.
+func (p *podState) toBeDeleted() bool { return p.specified || p.state == apps.StatePreparingDelete }
 
-// waits reports whether the Pod was named for deletion but its removal has not begun.
-func (p *podState) waits() bool {
+// awaitsRemoval reports whether the Pod was named for deletion but its removal has not begun.
+func (p *podState) awaitsRemoval() bool {
 	return p.specified && p.state != apps.StatePreparingDelete && !p.removed
 }
 

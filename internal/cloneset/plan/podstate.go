@@ -19,7 +19,7 @@ type podState struct {
 	// wakeAt is when time alone changes what is true of the Pod; zero if never.
 	wakeAt time.Time
 
-	isTarget   bool // has the update revision
+	isUpdated  bool // has the update revision
 	pending    bool // its revision label came before its containers, as OpenKruise does it
 	restarting bool // the kubelet does not yet run what an update asked for
 	// record is that of an update which may be under way; nil if there is none, or it
@@ -77,7 +77,7 @@ func (s *Snapshot) read(v *podState, info *PodInfo) {
 		v.drained = s.Drained[pod.UID]
 	}
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
-	v.isTarget = revision.Same(v.revision, s.Update.Name) && !v.pending
+	v.isUpdated = revision.Same(v.revision, s.Update.Name) && !v.pending
 	v.available, v.wakeAt = s.availability(&v.PodInfo)
 	if v.inUpdate() {
 		var at time.Time

@@ -32,7 +32,7 @@ func (p *pass) refreshPod(v *podState) {
 	pod := v.lifecycle()
 	// A Pod that waits for its deletion is not led back first. One whose update has more
 	// to change continues it when its gate opens.
-	pod.UpdateWanted = v.chosen || v.waits() || v.more()
+	pod.UpdateWanted = v.chosen || v.awaitsRemoval() || v.more()
 	next, reason := lifecycle.Next(pod, p.Spec.Hooks)
 	conditions := p.conditions(v, next)
 	if next != v.state {

@@ -12,7 +12,7 @@ import (
 func (p *pass) replace() {
 	var waiting []*podState
 	for _, v := range p.pods {
-		if v.waits() {
+		if v.awaitsRemoval() {
 			waiting = append(waiting, v)
 		}
 	}

@@ -9,7 +9,7 @@ import "slices"
 func (p *pass) scaleIn() {
 	leaving := 0
 	for _, v := range p.pods {
-		if v.waits() {
+		if v.awaitsRemoval() {
 			return
 		}
 		if v.leaving {
@@ -41,14 +41,14 @@ func (p *pass) victims(count int) []*podState {
 	old, updated := make([]*podState, 0, p.old), make([]*podState, 0, p.updated)
 	for _, v := range p.pods {
 		switch {
-		case v.doomed() || v.leaving:
-		case v.isTarget:
+		case v.toBeDeleted() || v.leaving:
+		case v.isUpdated:
 			updated = append(updated, v)
 		default:
 			old = append(old, v)
 		}
 	}
-	counts := p.countDomains(func(v *podState) bool { return !v.doomed() && !v.leaving })
+	counts := p.countDomains(func(v *podState) bool { return !v.toBeDeleted() && !v.leaving })
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
 	out := counts.pick(old, surplusOld)
 	out = append(out, counts.pick(updated, count-len(out))...)

@@ -37,9 +37,9 @@ func (c *Counts) add(v *podState) {
 	c.Replicas++
 	c.Ready += one(v.ready)
 	c.Available += one(v.available)
-	c.Updated += one(v.isTarget)
-	c.UpdatedReady += one(v.isTarget && v.ready)
-	c.UpdatedAvailable += one(v.isTarget && v.available)
+	c.Updated += one(v.isUpdated)
+	c.UpdatedReady += one(v.isUpdated && v.ready)
+	c.UpdatedAvailable += one(v.isUpdated && v.available)
 }
 
 func one(yes bool) int {

@@ -113,7 +113,7 @@ func lastUpdate(pod *corev1.Pod, container string) (inplace.ContainerStatus, boo
 func (p *podState) stuck() *Blocked {
 	leaves := p.terminate || p.ended() || p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete
 	status := p.stuckOn
-	if leaves || !p.isTarget || status == nil {
+	if leaves || !p.isUpdated || status == nil {
 		return nil
 	}
 	found := Stuck{Container: status.Name, Image: imageOf(p.pod, status.Name), Reason: stuckReason(p.pod, status)}

@@ -107,7 +107,7 @@ func TestUpdateOrder(t *testing.T) {
 	order := func(s *Snapshot) []string {
 		toRevision(rev(2))(s)
 		var out []string
-		for _, v := range s.orderForUpdate(slices.DeleteFunc(newPass(s).pods, func(v *podState) bool { return v.isTarget })) {
+		for _, v := range s.orderForUpdate(slices.DeleteFunc(newPass(s).pods, func(v *podState) bool { return v.isUpdated })) {
 			out = append(out, v.pod.Name)
 		}
 		return out
