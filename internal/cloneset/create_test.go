@@ -57,7 +57,7 @@ func TestNewPod(t *testing.T) {
 	template := `{"metadata":{"labels":{"app":"web","lifecycle.apps.kruise.io/state":"Normal"},"annotations":{"note":"x"},"finalizers":["example.com/f"]},` +
 		`"spec":{"readinessGates":[{"conditionType":"mine"},{"conditionType":"InPlaceUpdateReady"}],"fromTheFuture":{"a":9007199254740993},"containers":[{"name":"main","image":"app:1"}]}}`
 	marked := &apps.Lifecycle{PreDelete: &apps.LifecycleHook{MarkPodNotReady: true}}
-	tests := []struct {
+	for _, test := range []struct {
 		name      string
 		template  string
 		kind      apps.UpdateStrategyType
@@ -67,8 +67,7 @@ func TestNewPod(t *testing.T) {
 		{"recreate", `{"spec":{"containers":[]}}`, apps.UpdateReCreate, nil, []string{"InPlaceUpdateReady"}},
 		{"gates of its own", template, apps.UpdateInPlaceIfPossible, nil, []string{"mine", "InPlaceUpdateReady"}},
 		{"a hook that marks", template, apps.UpdateOnDelete, marked, []string{"mine", "InPlaceUpdateReady", "KruisePodReady"}},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			raw, err := revision.Decode([]byte(test.template))
 			if err != nil {

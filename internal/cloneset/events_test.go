@@ -29,7 +29,7 @@ func recordedEvents(t *testing.T, decided *plan.Plan, blocked []plan.Blocked, ou
 func TestEventReasons(t *testing.T) {
 	broken := errors.New("no")
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", broken)
-	tests := []struct {
+	for _, test := range []struct {
 		action plan.Action
 		err    error
 		want   []string
@@ -46,8 +46,7 @@ func TestEventReasons(t *testing.T) {
 		{plan.Action{Verb: plan.Move, Reason: plan.ReasonConditions}, nil, nil},
 		{plan.Action{Verb: plan.Move, Reason: plan.ReasonConditions}, broken, []string{"Warning FailedUpdatePod"}},
 		{plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace}, conflict, nil},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(fmt.Sprint(test.action.Verb, test.action.Reason, test.err), func(t *testing.T) {
 			test.action.Pod = podWithSecret("web-a")
 			events := recordedEvents(t, &plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})

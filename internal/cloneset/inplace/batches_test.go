@@ -190,7 +190,7 @@ func TestBatchesRollback(t *testing.T) {
 // TestBatchesNewerRevision: another revision continues from where the previous one
 // stands, and forgets none of the waiting containers.
 func TestBatchesNewerRevision(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name   string
 		steps  func(*corev1.Pod)
 		change *Change
@@ -204,8 +204,7 @@ func TestBatchesNewerRevision(t *testing.T) {
 		{"the one that waits", func(*corev1.Pod) {}, imagesTo("d", 3), "", "a", "d"},
 		{"one in between", func(*corev1.Pod) {}, imagesTo("b", 3), "", "a", "b"},
 		{"one in between, the first is ready", func(pod *corev1.Pod) { ready(pod, "a") }, imagesTo("b", 3), "b", "b", "d"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			pod := rankedPod()
 			do(pod, Begin(pod, imagesTo("a d", 2), "r2", t0))

@@ -64,7 +64,7 @@ func all(keys ...string) podOption {
 // TestNext covers the rows of the transition table that a Pod takes by itself, and every
 // wait.
 func TestNext(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name   string
 		pod    Pod
 		hooks  Hooks
@@ -109,8 +109,7 @@ func TestNext(t *testing.T) {
 		// A Pod can leave an unknown state.
 		{"unknown", pod("Paused"), Hooks{}, apps.StateNormal, ReasonUnknownState},
 		{"unknown, not registered", pod("Paused"), hooks(), apps.StatePreparingNormal, ReasonUnknownState},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, reason := Next(test.pod, test.hooks)
 			if got != test.want || reason != test.reason {
@@ -123,27 +122,23 @@ func TestNext(t *testing.T) {
 // TestHookPredicates: one key is enough to hold, all are needed to be complete.
 func TestHookPredicates(t *testing.T) {
 	hook := Hook{Labels: map[string]string{"b": "1", "a": ""}, Finalizers: []string{"z", "y"}}
-	tests := []struct {
+	for _, test := range []struct {
 		name       string
 		labels     map[string]string
 		finalizers []string
-		holds      bool
 		missing    []string
 		holding    []string
 	}{
-		{"bare", nil, nil, false, []string{"a", "b", "z", "y"}, nil},
-		{"other value", map[string]string{"b": "2"}, []string{"x"}, false, []string{"a", "b", "z", "y"}, nil},
-		{"an empty value counts when it is there", map[string]string{"a": ""}, nil, true, []string{"b", "z", "y"}, []string{"a"}},
-		{"one finalizer", nil, []string{"y"}, true, []string{"a", "b", "z"}, []string{"y"}},
-		{"all", map[string]string{"a": "", "b": "1", "c": "3"}, []string{"x", "y", "z"}, true, nil, []string{"a", "b", "z", "y"}},
-	}
-	for _, test := range tests {
+		{"bare", nil, nil, []string{"a", "b", "z", "y"}, nil},
+		{"other value", map[string]string{"b": "2"}, []string{"x"}, []string{"a", "b", "z", "y"}, nil},
+		{"an empty value counts when it is there", map[string]string{"a": ""}, nil, []string{"b", "z", "y"}, []string{"a"}},
+		{"one finalizer", nil, []string{"y"}, []string{"a", "b", "z"}, []string{"y"}},
+		{"all", map[string]string{"a": "", "b": "1", "c": "3"}, []string{"x", "y", "z"}, nil, []string{"a", "b", "z", "y"}},
+	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := hook.Holds(test.labels, test.finalizers); got != test.holds {
-				t.Errorf("Holds = %v", got)
-			}
-			if got := hook.Complete(test.labels, test.finalizers); got != (len(test.missing) == 0) {
-				t.Errorf("Complete = %v", got)
+			holds, complete := hook.Holds(test.labels, test.finalizers), hook.Complete(test.labels, test.finalizers)
+			if holds != (len(test.holding) > 0) || complete != (len(test.missing) == 0) {
+				t.Errorf("holds: %v, complete: %v", holds, complete)
 			}
 			if got := hook.Missing(test.labels, test.finalizers); !slices.Equal(got, test.missing) {
 				t.Errorf("Missing = %v, want %v", got, test.missing)
@@ -177,7 +172,7 @@ func TestMarkOf(t *testing.T) {
 // TestWaiting names what a Pod waits for at each gate.
 func TestWaiting(t *testing.T) {
 	both := func(key string) []string { return []string{key, key + "-f"} }
-	tests := []struct {
+	for _, test := range []struct {
 		pod  Pod
 		gate string
 		want []string
@@ -190,8 +185,7 @@ func TestWaiting(t *testing.T) {
 		{pod(apps.StatePreparingDelete, label(keyDelete, "yes")), "preDelete", []string{keyDelete}},
 		{pod(apps.StateNormal, all(keyDelete)), "", nil},
 		{pod(apps.StateUpdating, all(keyUpdate)), "", nil},
-	}
-	for _, test := range tests {
+	} {
 		if got := Waiting(test.pod, hooks()); !slices.Equal(got, test.want) {
 			t.Errorf("Waiting in %q = %v, want %v", test.pod.State, got, test.want)
 		}

@@ -15,7 +15,7 @@ import (
 // and is not out of its endpoints for an update.
 func TestAvailable(t *testing.T) {
 	noGate := func(p *corev1.Pod) { p.Spec.ReadinessGates, p.Status.Conditions = nil, p.Status.Conditions[:1] }
-	tests := []struct {
+	for _, test := range []struct {
 		name      string
 		pod       *corev1.Pod
 		available bool
@@ -33,8 +33,7 @@ func TestAvailable(t *testing.T) {
 		{"Updating", pod("a", 1, state(apps.StateUpdating)), false, 0},
 		{"Updated", pod("a", 1, state(apps.StateUpdated)), false, 0},
 		{"PreparingDelete", pod("a", 1, state(apps.StatePreparingDelete)), false, 0},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, with(test.pod))
 			s.Spec.MinReady = time.Minute

@@ -29,7 +29,7 @@ func percent(n int) Count { return Count{Value: n, Percent: true} }
 
 // TestPartition: percentages round up, but leave one Pod to update.
 func TestPartition(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		replicas int
 		value    Count
 		want     int
@@ -37,8 +37,7 @@ func TestPartition(t *testing.T) {
 		{10, Count{}, 0}, {10, Count{Value: 3}, 3}, {10, Count{Value: 12}, 10}, {0, Count{Value: 3}, 0},
 		{10, percent(0), 0}, {10, percent(30), 3}, {10, percent(31), 4}, {10, percent(91), 9}, {10, percent(99), 9}, {10, percent(100), 10},
 		{10, percent(200), 10}, {3, percent(99), 2}, {2, percent(51), 1}, {1, percent(50), 1}, {1, percent(0), 0}, {0, percent(50), 0},
-	}
-	for _, test := range tests {
+	} {
 		spec := Spec{Replicas: test.replicas, Partition: test.value}
 		if got := spec.partition(); got != test.want {
 			t.Errorf("partition %+v of %d = %d, want %d", test.value, test.replicas, got, test.want)
@@ -49,7 +48,7 @@ func TestPartition(t *testing.T) {
 // TestBudgets: maxSurge rounds up and does not count while paused; maxUnavailable rounds
 // up without a surge and down with one.
 func TestBudgets(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name               string
 		spec               Spec
 		surge, unavailable int
@@ -62,8 +61,7 @@ func TestBudgets(t *testing.T) {
 		{"surge rounded up", Spec{Replicas: 9, MaxUnavailable: percent(20), MaxSurge: percent(10)}, 1, 1},
 		{"paused: no surge, so rounded up", Spec{Replicas: 9, MaxUnavailable: percent(20), MaxSurge: percent(10), Paused: true}, 0, 2},
 		{"InPlaceOnly: no surge", Spec{Replicas: 9, MaxUnavailable: percent(20), MaxSurge: percent(10), Method: InPlaceOnly}, 0, 2},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := test.spec.maxSurge(); got != test.surge {
 				t.Errorf("maxSurge = %d, want %d", got, test.surge)
@@ -103,7 +101,7 @@ func TestRecreateBesideNamedPods(t *testing.T) {
 		return snap(3, append(options, toRevision(rev(3, newEnv)), maxUnavailable(n), with(pod("c", 1, readyFor(0), unready)))...)
 	}
 	goes, made, back := "delete a (SpecifiedDelete)", "delete b (Recreate)", "move b (Conditions) InPlaceUpdateReady=True"
-	tests := []struct {
+	for _, test := range []struct {
 		name string
 		s    *Snapshot
 		want []string
@@ -116,8 +114,7 @@ func TestRecreateBesideNamedPods(t *testing.T) {
 		{"at the gate before", set(1, hooks(preDelete()), with(
 			pod("a", 1, label(apps.LabelSpecifiedDelete, "true"), unready, registered), begun(registered))),
 			[]string{back, "move a (SpecifiedDelete) to PreparingDelete"}, true},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			if p := expect(t, test.s, test.want...); p.More != test.more {
 				t.Errorf("another pass at once: %v", p.More)

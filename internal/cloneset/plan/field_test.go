@@ -201,7 +201,7 @@ func TestField_MinReadySecondsDoesNotBlockScaleIn(t *testing.T) {
 // has the update revision.
 func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
 	to := toRevision(rev(2))
-	tests := []struct {
+	for _, test := range []struct {
 		name string
 		s    *Snapshot
 		want bool
@@ -213,8 +213,7 @@ func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
 		{"surge", snap(2, to, with(pods(2, "a", "b", "c")...)), false},
 		{"one terminating", snap(2, to, with(pod("a", 2), pod("b", 2, terminating))), false},
 		{"no replicas", snap(0, to), true},
-	}
-	for _, test := range tests {
+	} {
 		if got := tally(test.s).RolledOut; got != test.want {
 			t.Errorf("%s: RolledOut = %v", test.name, got)
 		}

@@ -12,7 +12,7 @@ import (
 // Pods are not, and a name that never was a Pod's is reported.
 func TestPrunePodsToDelete(t *testing.T) {
 	hooked := hooks(preDelete())
-	tests := []struct {
+	for _, test := range []struct {
 		name    string
 		s       *Snapshot
 		prune   []string
@@ -25,8 +25,7 @@ func TestPrunePodsToDelete(t *testing.T) {
 		{"waits for the budget", snap(2, named("a", "b"), maxUnavailable(1), with(pods(1, "a", "b")...)), []string{"a"}, ""},
 		{"gone", snap(1, named("web-abcde", "web-abcde"), with(pod("a", 1))), []string{"web-abcde"}, ""},
 		{"never there", snap(1, named("db-abcde", "web-abc", "web-ab-de", "web-abcde"), with(pod("a", 1))), []string{"web-abcde"}, "db-abcde, web-ab-de, web-abc"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := decide(t, test.s)
 			if !slices.Equal(p.PrunePodsToDelete, test.prune) {

@@ -17,7 +17,7 @@ func TestAssess(t *testing.T) {
 	deadline := func(s *Snapshot) { s.Spec.ProgressDeadline = time.Minute }
 	kept := func(s *Snapshot) { s.Spec.Partition = Count{Value: 5} }
 	moving := Progress{Reason: ProgressUpdated, Since: ago(30 * time.Second)}
-	tests := []struct {
+	for _, test := range []struct {
 		name          string
 		s             *Snapshot
 		last          Progress
@@ -59,8 +59,7 @@ func TestAssess(t *testing.T) {
 			Progress{ProgressUpdated, now, now.Add(time.Minute)}},
 		{"the partition is reached", snap(10, deadline, kept), moving, Mark{Counts{Replicas: 10, Updated: 5, UpdatedAvailable: 4, ExpectedUpdated: 5}, "r1"},
 			Mark{Counts{Replicas: 10, Updated: 5, UpdatedAvailable: 5, ExpectedUpdated: 5}, "r1"}, Progress{Reason: ProgressPartitionAvailable, Since: now}},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := Assess(test.s, test.last, test.before, test.after); got != test.want {
 				t.Errorf("Assess = %+v, want %+v", got, test.want)

@@ -30,7 +30,7 @@ const (
 func TestScaleOut(t *testing.T) {
 	limit := func(c Count) option { return func(s *Snapshot) { s.Spec.ScaleMaxUnavailable = &c } }
 	minReady := func(s *Snapshot) { s.Spec.MinReady = time.Minute }
-	tests := []struct {
+	for _, test := range []struct {
 		name    string
 		s       *Snapshot
 		creates int
@@ -51,8 +51,7 @@ func TestScaleOut(t *testing.T) {
 		{"starts bound a pass", snap(9, starts(4)), 4, 0},
 		{"refused template, nothing else to make", snap(3, refused), 0, 0},
 		{"a set that is being deleted", snap(3, func(s *Snapshot) { s.Deleting = true }), 0, 0},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := decide(t, test.s)
 			if got := count(p, func(a Action) bool { return a.Verb == Create }); got != test.creates || p.ScaleUpLimited != test.limited {
@@ -102,7 +101,7 @@ func TestScaleIn(t *testing.T) {
 // TestDeleteBudget: ready Pods are removed only as far as maxUnavailable and the surplus
 // allow, with other unavailable Pods counted.
 func TestDeleteBudget(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		replicas, maxUnavailable, ready, broken, want int
 	}{
 		{5, 1, 5, 0, 1},
@@ -113,8 +112,7 @@ func TestDeleteBudget(t *testing.T) {
 		{3, 1, 5, 0, 3},
 		{3, 1, 4, 1, 2},
 		{5, 5, 5, 0, 5},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
 			s := snap(test.replicas, maxUnavailable(test.maxUnavailable))
 			for i := range test.ready {
@@ -132,7 +130,7 @@ func TestDeleteBudget(t *testing.T) {
 
 // TestVictimOrder: each Pod is removed before the next one, by one criterion each.
 func TestVictimOrder(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name         string
 		first, later *corev1.Pod
 	}{
@@ -150,8 +148,7 @@ func TestVictimOrder(t *testing.T) {
 		{"more restarts", pod("b", 1, restarts(2)), pod("a", 1, restarts(1))},
 		{"newer", pod("b", 1, created(time.Hour)), pod("a", 1)},
 		{"name", pod("a", 1), pod("b", 1)},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, with(test.later, test.first), maxUnavailable(1), func(s *Snapshot) { s.Spec.MinReady = time.Minute })
 			states := newPass(s)

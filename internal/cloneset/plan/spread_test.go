@@ -51,7 +51,7 @@ func TestSpreadConstraints(t *testing.T) {
 	}
 	front := label("tier", "front")
 	byTier := func(s *Snapshot) { s.Spec.Spread[0].MatchLabelKeys = []string{"tier"} }
-	tests := []struct {
+	for _, test := range []struct {
 		name    string
 		goes    int
 		pods    []*corev1.Pod
@@ -76,8 +76,7 @@ func TestSpreadConstraints(t *testing.T) {
 		{"what leaves already does not count", 1, append(placed("a1 b1 b1"), pod("q1", 1, on("a1"), state(apps.StatePreparingDelete)),
 			pod("q2", 1, on("a1"), state(apps.StatePreparingDelete))), []option{spread(zoneKey)}, "p01"},
 		{"by node without constraints", 2, placed("n1 n2 n2 n2 n3"), nil, "p01 p02"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(len(test.pods)-test.goes, append(test.options, zones, with(test.pods...))...)
 			var got []string

@@ -64,7 +64,7 @@ func newContainer(p *corev1.Pod) {
 // and again, is reported; one that is still starting is not.
 func TestStuck(t *testing.T) {
 	const image, crash = "ImagePullBackOff", "CrashLoopBackOff"
-	tests := []struct {
+	for _, test := range []struct {
 		name string
 		pod  *corev1.Pod
 		want string // the reason
@@ -97,8 +97,7 @@ func TestStuck(t *testing.T) {
 		{"updated, and crashes", pod("a", 0, updating(1), seen, newContainer, waits(crash)), crash},
 		{"updated, and crashes again", pod("a", 0, updating(1), seen, newContainer, runsAgain("c2", 1)), crash},
 		{"updated, nobody knows how", pod("a", 1, annotation(apps.AnnotationInPlaceUpdateState, "{"), runsAgain("c0", 1)), ""},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, with(test.pod))
 			reason := ""

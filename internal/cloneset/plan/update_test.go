@@ -130,7 +130,7 @@ func TestUpdateOrder(t *testing.T) {
 			with(p)(s)
 		}
 	}
-	tests := []struct {
+	for _, test := range []struct {
 		name string
 		s    *Snapshot
 		want string
@@ -152,8 +152,7 @@ func TestUpdateOrder(t *testing.T) {
 		{"scatter all", snap(2, scattered, with(pod("a", 1, label("app", "db")), pod("b", 1, label("app", "db")))), "a b"},
 		{"scatter one", snap(3, scattered, with(pod("a", 1), pod("b", 1, label("app", "db")), pod("c", 1))), "b a c"},
 		{"begun ones stay first", snap(3, weights, with(pod("a", 1, class("gold")), pod("b", 1, unready), pod("c", 1, state(apps.StatePreparingUpdate)))), "c b a"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			for range 3 { // the order does not matter
 				if got := strings.Join(order(test.s), " "); got != test.want {
@@ -294,7 +293,7 @@ func TestRestartsAreBoundedToo(t *testing.T) {
 func TestRollbackAtEachStep(t *testing.T) {
 	hooked := hooks(lifecycle.Hooks{InPlaceUpdate: gates(true).InPlaceUpdate})
 	marked := condition(apps.ConditionPodReady, corev1.ConditionFalse, `[{"userAgent":"Lifecycle","key":"preUpdateHook"}]`)
-	tests := []struct {
+	for _, test := range []struct {
 		name string
 		pod  *corev1.Pod
 		want []string
@@ -308,8 +307,7 @@ func TestRollbackAtEachStep(t *testing.T) {
 		{"the kubelet is done", pod("a", 1, updating(2), restarted, marked), []string{"move a (UpdateDone) to Updated InPlaceUpdateReady=True KruisePodReady=True"}},
 		{"Updated", pod("a", 2, state(apps.StateUpdated)), []string{"move a (PrepareUpdate) to PreparingUpdate KruisePodReady=False"}},
 		{"all done", pod("a", 2, finalizers(keyUpdate)), []string{"move a (PrepareUpdate) to PreparingUpdate KruisePodReady=False"}},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, method(InPlaceIfPossible), grace(time.Minute), hooked, with(test.pod))
 			toRevision(rev(2))(s)
@@ -322,7 +320,7 @@ func TestRollbackAtEachStep(t *testing.T) {
 // TestNewerRevisionAtEachStep: r3 arrives while the Pod is on its way to r2.
 func TestNewerRevisionAtEachStep(t *testing.T) {
 	hooked := hooks(lifecycle.Hooks{InPlaceUpdate: gates(false).InPlaceUpdate})
-	tests := []struct {
+	for _, test := range []struct {
 		name string
 		pod  *corev1.Pod
 		want []string
@@ -332,8 +330,7 @@ func TestNewerRevisionAtEachStep(t *testing.T) {
 		{"the kubelet works", pod("a", 1, updating(2)), []string{"update a (InPlaceUpdate) to Updating revision web-r3"}},
 		{"the kubelet is done", pod("a", 1, updating(2), restarted), []string{"move a (UpdateDone) to Updated InPlaceUpdateReady=True"}},
 		{"Updated", pod("a", 2, state(apps.StateUpdated)), []string{"move a (PrepareUpdate) to PreparingUpdate"}},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := snap(1, method(InPlaceIfPossible), hooked, toRevision(rev(2)), toRevision(rev(3)), with(test.pod))
 			p := expect(t, s, test.want...)

@@ -24,7 +24,7 @@ const plain = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name
 
 // TestEqual: null and empty fields count as absent; everything else counts.
 func TestEqual(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name, other string
 		want        bool
 	}{
@@ -39,8 +39,7 @@ func TestEqual(t *testing.T) {
 		{"unknown field", strings.ReplaceAll(plain, `"spec":{`, `"spec":{"fromTheFuture":1,`), false},
 		{"a directive of a merge", strings.Replace(plain, `{`, `{"$patch":"replace",`, 1), true},
 		{"one more container", strings.ReplaceAll(plain, `}]}}`, `},{"name":"b"}]}}`), false},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			a, b := decode(t, plain), decode(t, test.other)
 			if got := Equal(a, b); got != test.want {
@@ -61,7 +60,7 @@ func TestEqualQuantities(t *testing.T) {
 	with := func(resources, env string) map[string]any {
 		return decode(t, strings.ReplaceAll(plain, `"image":"app:1"`, `"image":"app:1","resources":`+resources+`,"env":[`+env+`]`))
 	}
-	tests := []struct {
+	for _, test := range []struct {
 		name     string
 		a, b     string
 		envA     string
@@ -87,8 +86,7 @@ func TestEqualQuantities(t *testing.T) {
 			`{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}`,
 			`{"name":"A","valueFrom":{"secretKeyRef":{"name":"","key":"k"}}}`, false,
 		},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := Equal(with(test.a, test.envA), with(test.b, test.envB)); got != test.wantSame {
 				t.Errorf("Equal = %v", got)
@@ -176,7 +174,7 @@ func TestTemplateErrors(t *testing.T) {
 
 // TestSame: the long and the short form of a revision label are equal.
 func TestSame(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		a, b string
 		want bool
 	}{
@@ -187,8 +185,7 @@ func TestSame(t *testing.T) {
 		{"web-6f4", "web-6f5", false},
 		{"", "", false},
 		{"", "6f4", false},
-	}
-	for _, test := range tests {
+	} {
 		if got := Same(test.a, test.b); got != test.want {
 			t.Errorf("Same(%q, %q) = %v", test.a, test.b, got)
 		}
