@@ -76,7 +76,7 @@ func TestCheckServer(t *testing.T) {
 	}
 }
 
-// told returns the lines that the check logs, and what it found.
+// warnings returns the lines that the check logs, and what it found.
 func warnings(t *testing.T, controllers string, config *rest.Config) (lines []string, found apiServer) {
 	t.Helper()
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})

@@ -48,7 +48,7 @@ func terminating() error {
 	return err
 }
 
-func TestAnEndingNamespaceIsSentNoMore(t *testing.T) {
+func TestTerminatingNamespaceGetsNoMoreEvents(t *testing.T) {
 	for name, err := range map[string]error{
 		"ending": terminating(), "gone": apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "demo"),
 	} {
@@ -57,7 +57,7 @@ func TestAnEndingNamespaceIsSentNoMore(t *testing.T) {
 			s := newSink(api, clock)
 			for range 3 {
 				if _, err := s.Create(t.Context(), event("demo")); err != nil {
-					t.Errorf("client-go is told, and would log: %v", err)
+					t.Errorf("client-go sees it, and would log: %v", err)
 				}
 			}
 			if _, err := s.Patch(t.Context(), event("demo"), nil); err != nil || api.requests != 1 {
@@ -75,7 +75,7 @@ func TestAnEndingNamespaceIsSentNoMore(t *testing.T) {
 	}
 }
 
-func TestOtherRefusalsAreTold(t *testing.T) {
+func TestOtherRefusalsAreReported(t *testing.T) {
 	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "a", errors.New("quota"))
 	for name, want := range map[string]error{
 		"forbidden": refused, "down": errors.New("connection refused"), "timeout": apierrors.NewTimeoutError("slow", http.StatusOK),

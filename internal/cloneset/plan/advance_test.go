@@ -215,8 +215,8 @@ func TestPrioritySteps(t *testing.T) {
 	})
 }
 
-// TestPriorityWaitIsTold: which Pod, which container, what waits for it, since when.
-func TestPriorityWaitIsTold(t *testing.T) {
+// TestPriorityWaitIsReported: which Pod, which container, what waits for it, since when.
+func TestPriorityWaitIsReported(t *testing.T) {
 	waits := rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false)))
 	blocked := waiting(waits)
 	if len(blocked) != 1 {

@@ -4,8 +4,9 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -137,11 +138,15 @@ func (c *domainCounts) groups(pods []*podState) []*group {
 	known := map[string]*group{}
 	for _, v := range pods {
 		domains := c.domains(v)
-		key := fmt.Sprint(domains)
-		one := known[key]
+		var key strings.Builder
+		for _, index := range domains {
+			key.WriteString(strconv.Itoa(index))
+			key.WriteByte(' ')
+		}
+		one := known[key.String()]
 		if one == nil {
 			one = &group{domains: domains}
-			known[key] = one
+			known[key.String()] = one
 			out = append(out, one)
 		}
 		one.pods = append(one.pods, v)

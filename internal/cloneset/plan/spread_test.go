@@ -130,9 +130,9 @@ func perZone(s *Snapshot) []int {
 	return counts
 }
 
-// TestReviveWhereItIsEmpty: of the Pods that are being removed, those return that leave
+// TestRestoreWhereItIsEmpty: of the Pods that are being removed, those return that leave
 // the zones even.
-func TestReviveWhereItIsEmpty(t *testing.T) {
+func TestRestoreWhereItIsEmpty(t *testing.T) {
 	leaving := []podOption{state(apps.StatePreparingDelete), finalizers(keyDelete)}
 	s := snap(3, hooks(preDelete()), spread(zoneKey), zones, with(
 		pod("p1", 1, on("b1")), pod("p2", 1, on("c1")),

@@ -193,7 +193,7 @@ func TestInPlaceSteps(t *testing.T) {
 		{"in grace", one(pod("a", 1, out(2, 59*time.Second)), grace(time.Minute)), nil},
 		{"perhaps still in grace", one(pod("a", 1, out(2, time.Minute)), grace(time.Minute)), nil},
 		{"grace over", one(pod("a", 1, out(2, time.Minute+time.Second)), grace(time.Minute)), []string{"update a (InPlaceUpdate) to Updating revision web-r2"}},
-		{"grace of another revision begins anew", one(pod("a", 1, out(3, time.Minute)), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
+		{"grace of another revision starts over", one(pod("a", 1, out(3, time.Minute)), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
 		{"no node yet", one(pod("a", 1, fresh)), []string{"update a (InPlaceUpdate) InPlaceUpdateReady=True KruisePodReady=True revision web-r2"}},
 		{"conditions give way to the update", one(pod("a", 1, condition(apps.ConditionPodReady, corev1.ConditionFalse, "")), hooked),
 			[]string{updatesA(2)}},
