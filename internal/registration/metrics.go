@@ -22,14 +22,14 @@ const (
 // metrics are the operator's metrics. The values of labels are names of Registrations and
 // Registries, and words that are listed here: none comes from a Pod or an error.
 type metrics struct {
-	pods     *prometheus.GaugeVec
-	perPlace *prometheus.GaugeVec
-	waiting  *prometheus.GaugeVec
-	since    *prometheus.GaugeVec
-	waits    *prometheus.HistogramVec
-	failures *prometheus.CounterVec
-	orphans  *prometheus.GaugeVec
-	removed  *prometheus.CounterVec
+	pods        *prometheus.GaugeVec
+	perRegistry *prometheus.GaugeVec
+	waiting     *prometheus.GaugeVec
+	since       *prometheus.GaugeVec
+	waits       *prometheus.HistogramVec
+	failures    *prometheus.CounterVec
+	orphans     *prometheus.GaugeVec
+	removed     *prometheus.CounterVec
 }
 
 // newMetrics registers the metrics, or takes over those of an earlier operator in this
@@ -44,7 +44,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		pods: gauge("usher_registration_pods",
 			"Pods of a Registration: all that match, registered, draining, not ready.", "namespace", "registration", "state"),
-		perPlace: gauge("usher_registration_registry_pods",
+		perRegistry: gauge("usher_registration_registry_pods",
 			"Pods of a Registration in one registry: registered, draining, waiting.", "namespace", "registration", "registry", "state"),
 		waiting: gauge("usher_hook_waiting_pods",
 			"Pods that wait at a gate for a registry.", "namespace", "registration", "gate", "registry"),
@@ -63,7 +63,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			"Entries removed because their Pod or Registration is no more.", "registry"),
 	}
 	return m, errors.Join(
-		register(registerer, &m.pods), register(registerer, &m.perPlace), register(registerer, &m.waiting),
+		register(registerer, &m.pods), register(registerer, &m.perRegistry), register(registerer, &m.waiting),
 		register(registerer, &m.since), register(registerer, &m.waits), register(registerer, &m.failures),
 		register(registerer, &m.orphans), register(registerer, &m.removed))
 }
@@ -83,6 +83,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 // count sets the metrics of one Registration after a pass.
 func (m *metrics) count(namespace string, o plan.Outcome, p plan.Plan, status usherv1alpha1.RegistrationStatus) {
 	name := o.Registration.Name
+	m.forget(namespace, name) // Registries and waits come and go.
 	set := func(state string, value int32) {
 		m.pods.WithLabelValues(namespace, name, state).Set(float64(value))
 	}
@@ -90,14 +91,9 @@ func (m *metrics) count(namespace string, o plan.Outcome, p plan.Plan, status us
 	set("registered", o.Registered)
 	set("draining", o.Draining)
 	set("notReady", o.NotReady)
-	own := prometheus.Labels{"namespace": namespace, "registration": name}
-	for _, vec := range []*prometheus.GaugeVec{m.perPlace, m.waiting, m.since} {
-		// Registries and waits come and go.
-		vec.DeletePartialMatch(own)
-	}
 	for _, r := range status.Registries {
 		for state, value := range map[string]int32{"registered": r.Registered, "draining": r.Draining, "waiting": r.Waiting} {
-			m.perPlace.WithLabelValues(namespace, name, r.Name, state).Set(float64(value))
+			m.perRegistry.WithLabelValues(namespace, name, r.Name, state).Set(float64(value))
 		}
 	}
 	oldest := map[[2]string]time.Time{}
@@ -119,7 +115,7 @@ func (m *metrics) count(namespace string, o plan.Outcome, p plan.Plan, status us
 // forget drops the metrics of a Registration that is gone.
 func (m *metrics) forget(namespace, registration string) {
 	own := prometheus.Labels{"namespace": namespace, "registration": registration}
-	for _, vec := range []*prometheus.GaugeVec{m.pods, m.perPlace, m.waiting, m.since} {
+	for _, vec := range []*prometheus.GaugeVec{m.pods, m.perRegistry, m.waiting, m.since} {
 		vec.DeletePartialMatch(own)
 	}
 }

@@ -101,6 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	defer p.notes.plans.Release()
 	p.snapshot.Now = r.clock.Now()
 	sweep := p.sweepDue(p.snapshot.Now)
 	p.list(ctx, p.needs())

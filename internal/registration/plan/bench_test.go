@@ -58,6 +58,7 @@ func BenchmarkPass(b *testing.B) {
 					Make(f.Snapshot)
 				}
 				Make(f.Snapshot)
+				f.Memory.Release()
 			}
 		})
 	}

@@ -59,14 +59,9 @@ func (k hookKey) labelHolds(pod *corev1.Pod) bool {
 // release adds to the patch what lets the Pod go.
 func (k hookKey) release(patch *PodPatch) {
 	if k.label {
-		switch k.value {
-		case "true":
-			patch.setLabel(k.name, "false")
-		case "false":
-			patch.setLabel(k.name, "true")
-		default:
-			patch.removeLabel(k.name)
-		}
+		// A value that is neither is removed.
+		opposite := map[string]*string{"true": new("false"), "false": new("true")}
+		patch.setLabel(k.name, opposite[k.value])
 	}
 	if k.finalizer {
 		patch.RemoveFinalizers = append(patch.RemoveFinalizers, k.name)
@@ -76,7 +71,7 @@ func (k hookKey) release(patch *PodPatch) {
 // set adds to the patch what makes the hook complete.
 func (k hookKey) set(patch *PodPatch) {
 	if k.label {
-		patch.setLabel(k.name, k.value)
+		patch.setLabel(k.name, &k.value)
 	}
 	if k.finalizer {
 		patch.AddFinalizers = append(patch.AddFinalizers, k.name)

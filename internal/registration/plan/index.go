@@ -73,6 +73,8 @@ func (r *registration) targets() []Target { return slices.Concat(r.current, r.fo
 // pod is a Pod with its Registrations.
 type pod struct {
 	*corev1.Pod
+	uid     types.UID
+	version string
 	// selectedBy are the Registrations that select it, by name; former are others that
 	// may have entries of it, or that select it and are being deleted.
 	selectedBy, former []*registration
@@ -140,12 +142,12 @@ func (ix *index) indexPods() {
 	pods := make([]*pod, len(ix.Pods))
 	for i, object := range ix.Pods {
 		var p *pod
-		if i < len(ix.pods) && ix.pods[i].UID == object.UID { // as in most passes
+		if i < len(ix.pods) && ix.pods[i].uid == object.UID { // as in most passes
 			p = ix.pods[i]
 		} else {
 			p, changed = ix.byUID[object.UID], true
 		}
-		if p == nil || p.ResourceVersion != object.ResourceVersion {
+		if p == nil || p.version != object.ResourceVersion {
 			before := p
 			p, changed = ix.newPod(object, cloneSets), true
 			ix.compareValues(before, p)
@@ -228,7 +230,7 @@ func (ix *index) findFormer(r *registration) {
 }
 
 func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *pod {
-	p := &pod{Pod: object, state: StateOf(object), id: EntryID(object)}
+	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object)}
 	p.ready, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {

@@ -25,6 +25,22 @@ type Memory struct {
 	index  *index
 }
 
+// Release drops the objects of the last snapshot, when a pass is over. What the memory knows of
+// Pods at rest stays, with the entries that were listed for them.
+func (m *Memory) Release() {
+	ix := m.index
+	if ix == nil {
+		return
+	}
+	ix.Snapshot, ix.listings = Snapshot{}, nil
+	for _, r := range ix.registrations {
+		r.listings, r.sets = nil, nil
+	}
+	for _, p := range ix.pods {
+		p.Pod = nil
+	}
+}
+
 // inputsOf is everything, apart from Pods and listings, that a Pod at rest depends on. A
 // Registration that has vanished has no generation: its selector and targets are all there is.
 func inputsOf(s *Snapshot) string {

@@ -240,6 +240,9 @@ func TestMemoryChangesNoPlan(t *testing.T) {
 			if h.random.IntN(3) > 0 {
 				h.carryOut(plan)
 			}
+			if h.random.IntN(3) > 0 {
+				h.Memory.Release()
+			}
 		}
 	}
 	if rested*8 < planned {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
@@ -54,18 +55,12 @@ type RegistryWait struct {
 	Wait     time.Duration
 }
 
-func (p *PodPatch) setLabel(key, value string) {
+// setLabel sets a label; nil removes it.
+func (p *PodPatch) setLabel(key string, value *string) {
 	if p.Labels == nil {
 		p.Labels = map[string]*string{}
 	}
-	p.Labels[key] = &value
-}
-
-func (p *PodPatch) removeLabel(key string) {
-	if p.Labels == nil {
-		p.Labels = map[string]*string{}
-	}
-	p.Labels[key] = nil
+	p.Labels[key] = value
 }
 
 // ChangesMetadata reports whether Metadata has something to send.
@@ -77,21 +72,25 @@ func (p *PodPatch) ChangesMetadata() bool {
 // Metadata encodes the patch of the Pod itself, a JSON merge patch. It carries
 // UID and resource version, so that a Pod that changed since is left alone.
 func (p *PodPatch) Metadata() ([]byte, error) {
-	metadata := map[string]any{"uid": p.Pod.UID, "resourceVersion": p.Pod.ResourceVersion}
-	if len(p.Labels) > 0 {
-		metadata["labels"] = p.Labels
-	}
 	annotations, err := p.annotations()
 	if err != nil {
 		return nil, err
 	}
-	if len(annotations) > 0 {
-		metadata["annotations"] = annotations
-	}
-	if len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0 {
-		metadata["finalizers"] = p.finalizers()
+	metadata := podMetadata{UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.Labels, Annotations: annotations}
+	if len(p.AddFinalizers)+len(p.RemoveFinalizers) > 0 {
+		finalizers := p.finalizers()
+		metadata.Finalizers = &finalizers
 	}
 	return json.Marshal(map[string]any{"metadata": metadata})
+}
+
+// podMetadata is metadata of a merge patch: null removes a label or annotation.
+type podMetadata struct {
+	UID             types.UID          `json:"uid"`
+	ResourceVersion string             `json:"resourceVersion"`
+	Labels          map[string]*string `json:"labels,omitempty"`
+	Annotations     map[string]*string `json:"annotations,omitempty"`
+	Finalizers      *[]string          `json:"finalizers,omitempty"`
 }
 
 // annotations are those that change; nil removes one.
@@ -117,16 +116,12 @@ func (p *PodPatch) annotations() (map[string]*string, error) {
 }
 
 func (p *PodPatch) finalizers() []string {
-	next := slices.DeleteFunc(slices.Clone(p.Pod.Finalizers), func(name string) bool {
-		return slices.Contains(p.RemoveFinalizers, name)
-	})
-	for _, name := range p.AddFinalizers {
-		if !slices.Contains(next, name) {
+	next := []string{} // not nil, which would be null
+	for _, name := range slices.Concat(p.Pod.Finalizers, p.AddFinalizers) {
+		kept := slices.Contains(p.AddFinalizers, name) || !slices.Contains(p.RemoveFinalizers, name)
+		if kept && !slices.Contains(next, name) {
 			next = append(next, name)
 		}
-	}
-	if next == nil {
-		next = []string{}
 	}
 	return next
 }

@@ -83,58 +83,45 @@ func countWaits(one *usherv1alpha1.RegistryPods, registration string, waits []Wa
 }
 
 func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condition {
+	problems := slices.Clone(o.Missing)
+	for _, name := range o.Registration.Spec.Registries {
+		if err := registries[name].Err; err != nil && len(o.Missing) == 0 {
+			problems = append(problems, Waiting{Registry: name}.failed(err))
+		}
+	}
 	c := metav1.Condition{Type: usherv1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	switch {
 	case o.SelectorErr != nil:
-		c.Reason = ReasonInvalidSelector
-		c.Message = fmt.Sprintf("spec.selector: %v: correct it", o.SelectorErr)
-		return c
-	case len(o.Missing) > 0:
-		c.Reason = string(o.Missing[0].Reason)
-		c.Message = joinMessages(o.Missing, func(w Waiting) string { return w.Message })
-		return c
+		c.Reason, c.Message = ReasonInvalidSelector, fmt.Sprintf("spec.selector: %v: correct it", o.SelectorErr)
+	case len(problems) > 0:
+		c.Reason = string(problems[0].Reason)
+		c.Message = joinMessages(problems, func(w Waiting) string { return w.Message })
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonReady, "Every registry can be used."
 	}
-	var down []Waiting
-	for _, name := range o.Registration.Spec.Registries {
-		if err := registries[name].Err; err != nil {
-			down = append(down, Waiting{Registry: name}.failed(err))
-		}
-	}
-	if len(down) > 0 {
-		c.Reason = string(down[0].Reason)
-		c.Message = joinMessages(down, func(w Waiting) string { return w.Message })
-		return c
-	}
-	c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonReady, "Every registry can be used."
 	return c
 }
 
 // waitingCondition names Pods that wait for a registry. A Pod that waits until it is ready,
 // or for callers' caches, makes progress.
 func waitingCondition(o Outcome, p Plan) metav1.Condition {
-	var waits []Waiting
-	reason := ReasonWaiting
-	for _, w := range p.Waiting {
-		if w.Registration != o.Registration.Name {
-			continue
-		}
-		if w.Overdue {
-			reason = ReasonDeadlineExceeded
-		} else if w.Reason.onItsWay() {
-			continue
-		}
-		waits = append(waits, w)
+	waits := only(p.Waiting, func(w Waiting) bool {
+		return w.Registration == o.Registration.Name && (w.Overdue || !w.Reason.onItsWay())
+	})
+	c := metav1.Condition{Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionFalse,
+		Reason: ReasonNothingWaits, Message: "No Pod waits for a registry."}
+	if len(waits) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonWaiting, joinMessages(waits, Waiting.String)
 	}
-	if len(waits) == 0 {
-		return metav1.Condition{
-			Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionFalse,
-			Reason: ReasonNothingWaits, Message: "No Pod waits for a registry.",
-		}
+	if slices.ContainsFunc(waits, func(w Waiting) bool { return w.Overdue }) {
+		c.Reason = ReasonDeadlineExceeded
 	}
-	return metav1.Condition{
-		Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionTrue,
-		Reason: reason, Message: joinMessages(waits, Waiting.String),
-	}
+	return c
+}
+
+// only returns those to keep.
+func only[T any](all []T, keep func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !keep(one) })
 }
 
 // onItsWay reports whether the Pod makes progress without anybody's attention.
@@ -164,12 +151,7 @@ func (w Waiting) String() string {
 }
 
 func matchedCondition(o Outcome, p Plan) metav1.Condition {
-	var found []Finding
-	for _, f := range p.Findings {
-		if f.Registration == o.Registration.Name {
-			found = append(found, f)
-		}
-	}
+	found := only(p.Findings, func(f Finding) bool { return f.Registration == o.Registration.Name })
 	c := metav1.Condition{Type: usherv1alpha1.ConditionHooksMatched, Status: metav1.ConditionTrue,
 		Reason: ReasonHooksMatched, Message: "Every hook is used and answered."}
 	switch {
@@ -185,19 +167,14 @@ func matchedCondition(o Outcome, p Plan) metav1.Condition {
 
 // validCondition names values of Pods that cannot be used.
 func validCondition(o Outcome, p Plan) metav1.Condition {
-	var found []InvalidValue
-	for _, f := range p.InvalidValues {
-		if f.Registration == o.Registration.Name {
-			found = append(found, f)
-		}
+	found := only(p.InvalidValues, func(v InvalidValue) bool { return v.Registration == o.Registration.Name })
+	c := metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionTrue,
+		Reason: ReasonValid, Message: "All values that are taken from Pods can be used."}
+	if len(found) > 0 {
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonInstanceInvalid
+		c.Message = joinMessages(found, func(v InvalidValue) string { return "Pod " + v.Pod.Name + ": " + v.Message })
 	}
-	if len(found) == 0 {
-		return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionTrue,
-			Reason: ReasonValid, Message: "All values that are taken from Pods can be used."}
-	}
-	return metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionFalse,
-		Reason:  ReasonInstanceInvalid,
-		Message: joinMessages(found, func(f InvalidValue) string { return "Pod " + f.Pod.Name + ": " + f.Message })}
+	return c
 }
 
 func joinMessages[T any](all []T, message func(T) string) string {
