@@ -25,8 +25,8 @@ func BenchmarkDraining(b *testing.B) {
 	}
 }
 
-// crowd are registered Pods, with weights of their own.
-func crowd(pods int) *fixture {
+// manyPods are registered Pods, with weights of their own.
+func manyPods(pods int) *fixture {
 	f := newFixture()
 	f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
 	for n := range pods {
@@ -40,7 +40,7 @@ func crowd(pods int) *fixture {
 func BenchmarkPass(b *testing.B) {
 	for _, listed := range []bool{false, true} { // as in a rollout, or while nothing is to be done
 		b.Run(fmt.Sprintf("one of 5000 changed, listed %t", listed), func(b *testing.B) {
-			f := crowd(5_000)
+			f := manyPods(5_000)
 			f.Memory = &Memory{}
 			listing := f.Listings[target("discovery")]
 			version := 1

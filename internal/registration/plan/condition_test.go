@@ -16,9 +16,9 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// told plans, and returns the condition that is written on the only Pod, which
+// report plans, and returns the condition that is written on the only Pod, which
 // has it from then on; nil if none is.
-func (f *fixture) told(t *testing.T) *corev1.PodCondition {
+func (f *fixture) report(t *testing.T) *corev1.PodCondition {
 	t.Helper()
 	p := Make(f.Snapshot)
 	for i := range p.Patches {
@@ -66,9 +66,9 @@ func TestEveryGateTellsWhatItWaitsFor(t *testing.T) {
 			b.since(30*time.Second, time.Hour)
 		}
 		f.down("discovery")
-		c := f.told(t)
+		c := f.report(t)
 		if c == nil {
-			t.Errorf("%s: nothing is told", gate)
+			t.Errorf("%s: nothing is reported", gate)
 			continue
 		}
 		for _, part := range []string{"Waits at " + string(gate), "for Registry discovery", "connection refused"} {
@@ -83,8 +83,8 @@ func TestEveryGateTellsWhatItWaitsFor(t *testing.T) {
 			t.Errorf("%s: the reason is %s", gate, c.Reason)
 		}
 		f.Listings[target("discovery")] = Listing{Err: registry.Transient(errors.New("connection reset, port 40123"))}
-		if again := f.told(t); again != nil {
-			t.Errorf("%s: it is told again for another error: %q", gate, again.Message)
+		if again := f.report(t); again != nil {
+			t.Errorf("%s: it is reported again for another error: %q", gate, again.Message)
 		}
 	}
 }
@@ -96,14 +96,14 @@ func TestLinesEnd(t *testing.T) {
 	f.down("backup")
 	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).drained(GateInPlaceUpdate, time.Second, nil).
 		condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
-	if c := f.told(t); c == nil || c.Reason != string(ReasonRegistryUnavailable) || c.Status != corev1.ConditionFalse {
+	if c := f.report(t); c == nil || c.Reason != string(ReasonRegistryUnavailable) || c.Status != corev1.ConditionFalse {
 		t.Fatalf("while a registry is down: %+v", c)
 	}
 	f.Listings[target("backup")] = Listing{Entries: []registry.Entry{}}
-	if c := f.told(t); c == nil || c.Reason != ReasonDeregistered || strings.Contains(c.Message, "backup") {
+	if c := f.report(t); c == nil || c.Reason != ReasonDeregistered || strings.Contains(c.Message, "backup") {
 		t.Errorf("when it is back: %+v", c)
 	}
-	if c := f.told(t); c != nil {
+	if c := f.report(t); c != nil {
 		t.Errorf("and once more: %+v", c)
 	}
 }
@@ -116,9 +116,9 @@ func TestLinesSumUp(t *testing.T) {
 	f.down("backup")
 	f.down("discovery")
 	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).drained(GateInPlaceUpdate, 2*time.Minute, nil)
-	c := f.told(t)
+	c := f.report(t)
 	if c == nil || c.Status != corev1.ConditionUnknown {
-		t.Fatalf("told %+v", c)
+		t.Fatalf("reported %+v", c)
 	}
 	want := "Waits at inPlaceUpdate (" + keyInPlace + ") for Registry backup since 2026-03-01T11:58:00Z, past its deadline, " +
 		"and for 1 more: Registry backup: connection refused"
@@ -130,11 +130,11 @@ func TestLinesSumUp(t *testing.T) {
 func TestWhatIsOnItsWayIsToldLate(t *testing.T) {
 	f := newFixture()
 	b := f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery").drained(GateInPlaceUpdate, 9*time.Second, nil)
-	if c := f.told(t); c != nil {
+	if c := f.report(t); c != nil {
 		t.Errorf("after nine seconds: %+v", c)
 	}
 	b.drained(GateInPlaceUpdate, 10*time.Second, nil)
-	if c := f.told(t); c == nil || c.Reason != string(ReasonStillListed) || c.Status != corev1.ConditionUnknown && c.Status != corev1.ConditionTrue {
+	if c := f.report(t); c == nil || c.Reason != string(ReasonStillListed) || c.Status != corev1.ConditionUnknown && c.Status != corev1.ConditionTrue {
 		t.Errorf("after ten seconds: %+v", c)
 	}
 }

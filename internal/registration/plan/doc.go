@@ -10,11 +10,11 @@
 //
 //	step        decides
 //	index       which Registration selects which Pod, and which targets it has
-//	memory      which Pods are at rest, so that nothing has to be decided
+//	memory      which Pods are idle, so that nothing has to be decided
 //	nodes       which Pods stay listed although their nodes do not answer
 //	entries     what changes in each target: desired state (desired.go) against listing
 //	findings    which hooks are named by one side only
-//	then for each Pod that is not at rest (plan.go):
+//	then for each Pod that is not idle (plan.go):
 //	  protect   the finalizer and the names that it needs before its first entry
 //	  hooks     which hooks wait for Usher in the Pod's state (hooks.go), and whether they
 //	            are released (gates.go): read back, after propagation, or at a deadline

@@ -60,7 +60,7 @@ func (ix *index) changes() []Changes {
 }
 
 // joins adds what is missing or different, and returns the IDs that belong there, without
-// those of Pods at rest.
+// those of idle Pods.
 func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
 	claimed := map[string]bool{}
 	for _, r := range ix.registrations {
@@ -68,7 +68,7 @@ func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
 			continue
 		}
 		for _, p := range r.pods {
-			if p.atRest != nil {
+			if p.idle != nil {
 				continue
 			}
 			// The first Registration by name keeps an entry that two claim.
@@ -145,7 +145,7 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 		ours++
 		remove := registry.Change{Op: registry.Remove, Entry: e}
 		switch {
-		case claimed[e.ID], ix.ofPodAtRest(c.Target, e):
+		case claimed[e.ID], ix.ofIdlePod(c.Target, e):
 		case ix.deliberate(c.Target, e):
 			c.Leaves = append(c.Leaves, remove)
 			c.Reasons[e.ID] = ix.whyRemoved(e)
@@ -170,10 +170,10 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 	})
 }
 
-// ofPodAtRest reports whether the entry is the one that a Pod at rest should have there.
-func (ix *index) ofPodAtRest(t Target, e registry.Entry) bool {
+// ofIdlePod reports whether the entry is the one that an idle Pod should have there.
+func (ix *index) ofIdlePod(t Target, e registry.Entry) bool {
 	p := ix.byUID[types.UID(e.Owner.PodUID)]
-	return p != nil && p.atRest != nil && p.id == e.ID &&
+	return p != nil && p.idle != nil && p.id == e.ID &&
 		slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return slices.Contains(r.current, t) })
 }
 

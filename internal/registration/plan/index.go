@@ -97,9 +97,9 @@ type pod struct {
 	owner types.UID
 	// settled means that the Pod itself shows that nothing is left to do for it.
 	settled bool
-	// atRest is set if the last plan had nothing to do for it, and counts is what the Pod adds
+	// idle is set if the last plan had nothing to do for it, and counts is what the Pod adds
 	// to its Registrations' counts then.
-	atRest atRest
+	idle   idle
 	counts []counts
 }
 

@@ -15,7 +15,7 @@ import (
 // at what has changed since: at Pods of another version, and at Pods whose entries are listed
 // differently. It makes plans cheaper, never different. It must not be used concurrently.
 //
-// A Pod that is at rest (nothing to write, nothing to wait for, no time to look again) stays
+// A Pod that is idle (nothing to write, nothing to wait for, no time to look again) stays
 // so, whatever the time, until one of these changes:
 //   - its resource version;
 //   - a Registration, Registry or CloneSet of the namespace, as far as inputsOf has it;
@@ -26,7 +26,7 @@ type Memory struct {
 }
 
 // Release drops the objects of the last snapshot, when a pass is over. What the memory knows of
-// Pods at rest stays, with the entries that were listed for them.
+// idle Pods stays, with the entries that were listed for them.
 func (m *Memory) Release() {
 	ix := m.index
 	if ix == nil {
@@ -41,7 +41,7 @@ func (m *Memory) Release() {
 	}
 }
 
-// inputsOf is everything, apart from Pods and listings, that a Pod at rest depends on. A
+// inputsOf is everything, apart from Pods and listings, that an idle Pod depends on. A
 // Registration that has vanished has no generation: its selector and targets are all there is.
 func inputsOf(s *Snapshot) string {
 	var b strings.Builder
@@ -70,9 +70,9 @@ func (m *Memory) recall(s *Snapshot) *index {
 	return m.index
 }
 
-// atRest is what the plan of a Pod at rest depends on besides the Pod: what each current
+// idle is what the plan of an idle Pod depends on besides the Pod: what each current
 // target of its Registrations shows of it.
-type atRest []shown
+type idle []shown
 
 // shown is what a target shows of a Pod.
 type shown struct {
@@ -110,9 +110,9 @@ func (ix *index) readListings() {
 	}
 }
 
-// rests reports whether the Pod was at rest in the last plan, and still is.
-func (ix *index) rests(p *pod) bool {
-	if p.atRest == nil {
+// stillIdle reports whether the Pod was idle in the last plan, and still is.
+func (ix *index) stillIdle(p *pod) bool {
+	if p.idle == nil {
 		return false
 	}
 	i := 0
@@ -122,24 +122,24 @@ func (ix *index) rests(p *pod) bool {
 		}
 		for _, l := range r.listings {
 			now := l.shows(p)
-			if !now.same(p.atRest[i]) {
+			if !now.same(p.idle[i]) {
 				return false
 			}
-			p.atRest[i] = now // keeps no old listing alive
+			p.idle[i] = now // keeps no old listing alive
 			i++
 		}
 	}
 	return true
 }
 
-// rest notes that the Pod is at rest, unless something else than Memory's inputs decides how
+// noteIdle notes that the Pod is idle, unless something else than Memory's inputs decides how
 // long: a node that does not answer, targets or Registrations that the Pod is leaving, a
 // refused change, an entry that is not as it should be.
-func (ix *index) rest(p *pod) {
+func (ix *index) noteIdle(p *pod) {
 	if p.silent || len(p.former) > 0 {
 		return
 	}
-	rest := atRest{}
+	rest := idle{}
 	for _, r := range p.selectedBy {
 		if r.failing || len(r.former) > 0 {
 			return
@@ -152,11 +152,11 @@ func (ix *index) rest(p *pod) {
 			rest = append(rest, now)
 		}
 	}
-	p.atRest = rest
+	p.idle = rest
 }
 
 // asDesired reports whether a target shows just the Pod's entry, or rightly nothing of it. So
-// every entry with the ID of a Pod at rest belongs there.
+// every entry with the ID of an idle Pod belongs there.
 func (ix *index) asDesired(r *registration, p *pod, now shown) bool {
 	switch want, _ := ix.entry(r, p); ix.desiredOf(r, p) {
 	case present:

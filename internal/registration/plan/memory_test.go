@@ -233,7 +233,7 @@ func TestMemoryChangesNoPlan(t *testing.T) {
 			h.agree(t, "plan", plan, Make(h.scratch()))
 			for _, p := range h.Memory.index.pods {
 				planned++
-				if p.atRest != nil {
+				if p.idle != nil {
 					rested++
 				}
 			}
@@ -246,7 +246,7 @@ func TestMemoryChangesNoPlan(t *testing.T) {
 		}
 	}
 	if rested*8 < planned {
-		t.Errorf("%d of %d Pods were at rest: the test proves too little", rested, planned)
+		t.Errorf("%d of %d Pods were idle: the test proves too little", rested, planned)
 	}
 }
 

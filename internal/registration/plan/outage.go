@@ -70,10 +70,10 @@ func (o Outage) Status() *usherv1alpha1.Outage {
 	if o == (Outage{}) {
 		return nil
 	}
-	told := &usherv1alpha1.Outage{From: metav1.NewTime(o.From.Truncate(time.Second))}
+	status := &usherv1alpha1.Outage{From: metav1.NewTime(o.From.Truncate(time.Second))}
 	if !o.To.IsZero() {
 		to := metav1.NewTime(o.To.Add(time.Second - 1).Truncate(time.Second))
-		told.To = &to
+		status.To = &to
 	}
-	return told
+	return status
 }

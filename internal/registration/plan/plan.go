@@ -45,8 +45,8 @@ func Make(snapshot Snapshot) Plan {
 		ix.keepSilent(r)
 	}
 	for _, p := range ix.pods {
-		if !ix.rests(p) {
-			p.atRest = nil
+		if !ix.stillIdle(p) {
+			p.idle = nil
 		}
 	}
 	plan := Plan{Changes: ix.changes(), Findings: ix.findings(), InvalidValues: ix.invalidValues()}
@@ -54,11 +54,11 @@ func Make(snapshot Snapshot) Plan {
 		plan.RequeueAt = ix.Now.Add(unsettledRetry)
 	}
 	for _, p := range ix.pods {
-		if p.atRest != nil {
+		if p.idle != nil {
 			continue
 		}
 		if nothing := ix.planPod(p, &plan); nothing {
-			ix.rest(p)
+			ix.noteIdle(p)
 		}
 		p.counts = ix.countsOf(p)
 	}

@@ -93,6 +93,19 @@ func TestStayingIn(t *testing.T) {
 		{"a lost entry is written again", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).registered()
 		}, []string{"put discovery a", "patch a: registered=False"}},
+		{"metadata that is missing is written", func(f *fixture) {
+			f.Registrations[0].Spec.Instance.Metadata = map[string]string{"zone": "a"}
+			f.add("a", appsv1alpha1.StateNormal).registered("discovery")
+		}, []string{"put discovery a"}},
+		{"unless the registry cannot store it", func(f *fixture) {
+			f.Registrations[0].Spec.Instance.Metadata = map[string]string{"zone": "a"}
+			f.add("a", appsv1alpha1.StateNormal).registered("discovery")
+			f.Listings[target("discovery")].Entries[0].NoMetadata = true
+		}, nil},
+		{"a value that cannot be used holds nothing", func(f *fixture) {
+			f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
+			f.add("a", appsv1alpha1.StatePreparingNormal).finalizers(ours).annotate("heavy").in("discovery")
+		}, []string{"patch a: traffic-online=true registered=True"}},
 		{"an entry with another weight is corrected", func(f *fixture) {
 			f.add("a", appsv1alpha1.StateNormal).registered("discovery")
 			f.Registrations[0].Spec.Instance.Weight = 20
@@ -136,6 +149,13 @@ func TestTrouble(t *testing.T) {
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours).in("discovery")
 		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
 			"wait a created backup RegistryUnavailable"}},
+		{"nothing is assumed of what was not listed", func(f *fixture) {
+			f.Listings = map[Target]Listing{}
+			f.add("a", appsv1alpha1.StateNormal).registered()
+			f.add("b", appsv1alpha1.StatePreparingUpdate).registered()
+			f.add("c", appsv1alpha1.StateNormal).registered().terminating(0)
+		}, []string{"patch b: drain(inPlaceUpdate 0s: )", "wait b inPlaceUpdate discovery NotAskedYet",
+			"wait c deletion discovery NotAskedYet", "again in 1m0s"}},
 		{"a registry that does not exist", func(f *fixture) {
 			f.Registrations[0].Spec.Registries = []string{"discovery", "nowhere"}
 			f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours).in("discovery")
@@ -225,7 +245,7 @@ func TestDraining(t *testing.T) {
 				drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 10 * time.Second})
 		}, []string{"patch a: registered=Unknown(RegistryUnavailable)",
 			"wait a inPlaceUpdate discovery RegistryUnavailable", "again in 40s"}},
-		{"an entry that came back is removed, and the wait begins anew", func(f *fixture) {
+		{"an entry that came back is removed, and the wait starts over", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).in("discovery").
 				drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 10 * time.Second})
 		}, []string{"remove discovery a", "patch a: drain(inPlaceUpdate 20s: ) registered=Unknown(StillListed)",
@@ -243,7 +263,7 @@ func TestDrainsEnd(t *testing.T) {
 				drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 10 * time.Second}).
 				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 		}, []string{"patch a: drain(preDelete 0s: discovery 0s)", "wait a preDelete discovery Propagation", "again in 5s"}},
-		{"a record that cannot be read begins anew", func(f *fixture) {
+		{"a record that cannot be read starts over", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
 				condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).
 				pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: "{"}
@@ -413,21 +433,4 @@ func TestSeveralRegistrations(t *testing.T) {
 		}, []string{"patch a: registered=False(DuplicateRegistration)",
 			"wait a created discovery DuplicateRegistration"}},
 	})
-}
-
-func TestNothingIsAssumedOfWhatWasNotListed(t *testing.T) {
-	f := newFixture()
-	f.Listings = map[Target]Listing{}
-	f.add("a", appsv1alpha1.StateNormal).registered()
-	f.add("b", appsv1alpha1.StatePreparingUpdate).registered()
-	f.add("c", appsv1alpha1.StateNormal).registered().terminating(0)
-	want := []string{
-		"patch b: drain(inPlaceUpdate 0s: )",
-		"wait b inPlaceUpdate discovery NotAskedYet",
-		"wait c deletion discovery NotAskedYet",
-		"again in 1m0s",
-	}
-	if diff := cmp.Diff(want, render(Make(f.Snapshot))); diff != "" {
-		t.Errorf("the plan differs (-want +have):\n%s", diff)
-	}
 }

@@ -93,6 +93,12 @@ func TestHooksMatched(t *testing.T) {
 		{"a hook that nobody answers", func(f *fixture) { f.Registrations[0].Spec.Hooks.PreDelete = "" },
 			usherv1alpha1.ConditionHooksMatched, "False", "HookUnanswered",
 			[]string{keyDelete, "CloneSet nginx", "hooks.preDelete"}},
+		{"keys with the Registration's name match", func(f *fixture) {
+			unnamed(f)
+			delete(f.lifecycle().InPlaceUpdate.LabelsHandler, othersKey)
+		}, usherv1alpha1.ConditionHooksMatched, "True", "Matched", nil},
+		{"keys with another name do not", unnamed, usherv1alpha1.ConditionHooksMatched, "False", "HookUnanswered",
+			[]string{othersKey, "hooks.inPlaceUpdate", "nginx.usher.dev/inPlaceUpdate"}},
 		{"a finalizer that nobody answers", func(f *fixture) {
 			f.lifecycle().PreDelete.FinalizersHandler = []string{hookFin}
 		}, usherv1alpha1.ConditionHooksMatched, "False", "HookUnanswered", []string{hookFin}},

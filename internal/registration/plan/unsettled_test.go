@@ -77,16 +77,3 @@ func TestUnsettledMessages(t *testing.T) {
 		}
 	}
 }
-
-func TestMetadataThatCannotBeKept(t *testing.T) {
-	f := newFixture()
-	f.Registrations[0].Spec.Instance.Metadata = map[string]string{"zone": "a"}
-	f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "false").registered("discovery")
-	if p := Make(f.Snapshot); len(p.Changes) != 1 {
-		t.Errorf("metadata that is missing is not written: %v", render(p))
-	}
-	f.Listings[target("discovery")].Entries[0].NoMetadata = true
-	if p := Make(f.Snapshot); len(p.Changes) != 0 {
-		t.Errorf("metadata is written again and again: %v", render(p))
-	}
-}

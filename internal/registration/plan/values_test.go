@@ -101,15 +101,7 @@ func TestTagsAndMetadataFrom(t *testing.T) {
 	}
 }
 
-// TestBadValuesHoldNothing registers a Pod whose weight is none, and says so.
-func TestBadValuesHoldNothing(t *testing.T) {
-	f := newFixture()
-	f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
-	f.add("a", appsv1alpha1.StatePreparingNormal).finalizers(ours).annotate("heavy").in("discovery")
-	want := []string{"patch a: traffic-online=true registered=True"}
-	if diff := cmp.Diff(want, render(Make(f.Snapshot))); diff != "" {
-		t.Errorf("the plan differs (-want +have):\n%s", diff)
-	}
+func TestInstancesValid(t *testing.T) {
 	checkConditions(t, []conditionCase{
 		{"all values can be used", func(*fixture) {}, usherv1alpha1.ConditionInstancesValid, "True", "Valid", nil},
 		{"one cannot", func(f *fixture) {

@@ -31,7 +31,7 @@ func unnamed(f *fixture) {
 	}
 }
 
-func TestHooksThatAreNamedAfterTheRegistration(t *testing.T) {
+func TestKeysWithTheNameOfTheRegistration(t *testing.T) {
 	gone := func(b *podBuilder, gate Gate) {
 		b.finalizers(ours).condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).
 			drained(gate, 10*time.Second, map[string]time.Duration{"discovery": 6 * time.Second})
@@ -85,16 +85,5 @@ func TestHooksThatAreNamedAfterTheRegistration(t *testing.T) {
 			f.Registrations[0].Spec.Hooks = usherv1alpha1.Hooks{PreNormal: keyPreNormal, InPlaceUpdate: keyInPlace, PreDelete: keyDelete}
 			f.add("a", appsv1alpha1.StateNormal).registered().finalizers(ownDrained).terminating(0)
 		}, []string{"patch a: -" + ours}},
-	})
-}
-
-func TestNamesakesMatch(t *testing.T) {
-	checkConditions(t, []conditionCase{
-		{"hooks that are named after the Registration match", func(f *fixture) {
-			unnamed(f)
-			delete(f.lifecycle().InPlaceUpdate.LabelsHandler, othersKey)
-		}, usherv1alpha1.ConditionHooksMatched, "True", "Matched", nil},
-		{"another one is nobody's", unnamed, usherv1alpha1.ConditionHooksMatched, "False", "HookUnanswered",
-			[]string{othersKey, "hooks.inPlaceUpdate", "nginx.usher.dev/inPlaceUpdate"}},
 	})
 }
