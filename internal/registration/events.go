@@ -62,13 +62,9 @@ func (a *announcer) warn(about client.Object, reason, action, message string) {
 
 // announce sends the events of a pass whose writes are done.
 func (p *pass) announce(decided plan.Plan) {
-	pods := map[string]*corev1.Pod{}
-	for _, pod := range p.snapshot.Pods {
-		pods[pod.Name] = pod
-	}
 	for _, w := range decided.Waiting {
-		if pod := pods[w.Pod]; w.Overdue && pod != nil {
-			p.announcer.warn(pod, eventOverdue, actionDrain, fmt.Sprintf(
+		if at, found := p.find(w.Pod); w.Overdue && found {
+			p.announcer.warn(p.snapshot.Pods[at], eventOverdue, actionDrain, fmt.Sprintf(
 				"The deadline of Registration %s has passed and onDeadline is Block: %s", w.Registration, w))
 		}
 	}

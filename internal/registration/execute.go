@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -102,27 +103,15 @@ func (p *pass) protect(ctx context.Context, patches []plan.PodPatch) {
 		}
 	}
 	for _, pod := range p.patchPods(ctx, patches) {
-		p.replacePod(pod)
-		p.fresh[pod.UID] = true
+		p.refreshPod(pod.Name, pod.UID, pod)
 	}
 }
 
-// find returns the index of a Pod in the snapshot.
-func (p *pass) find(uid types.UID) (at int, found bool) {
-	if p.at == nil {
-		p.at = make(map[types.UID]int, len(p.snapshot.Pods))
-		for i, pod := range p.snapshot.Pods {
-			p.at[pod.UID] = i
-		}
-	}
-	at, found = p.at[uid]
-	return at, found
-}
-
-func (p *pass) replacePod(next *corev1.Pod) {
-	if at, found := p.find(next.UID); found {
-		p.snapshot.Pods[at] = next
-	}
+// find returns the index of a Pod in the snapshot, or where it belongs.
+func (p *pass) find(name string) (at int, found bool) {
+	return slices.BinarySearchFunc(p.snapshot.Pods, name, func(pod *corev1.Pod, name string) int {
+		return strings.Compare(pod.Name, name)
+	})
 }
 
 // patchPods sends patches and returns the patched Pods.
@@ -223,7 +212,7 @@ func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed boo
 	}
 	for uid, name := range pods {
 		var pod corev1.Pod
-		read(name, &pod, func(bool) bool { return p.refreshPod(uid, &pod) })
+		read(name, &pod, func(bool) bool { return p.refreshPod(name.Name, uid, &pod) })
 	}
 	for name := range registrations {
 		read(name, &usherv1alpha1.Registration{}, func(found bool) bool {
@@ -259,20 +248,18 @@ func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.Namespac
 }
 
 // refreshPod puts the API server's version of a Pod into the snapshot, and reports whether
-// that changes anything.
-func (p *pass) refreshPod(uid types.UID, live *corev1.Pod) bool {
-	at, found := p.find(uid)
+// that changes anything. live is empty if there is none.
+func (p *pass) refreshPod(name string, uid types.UID, live *corev1.Pod) bool {
+	at, found := p.find(name)
+	found = found && p.snapshot.Pods[at].UID == uid
 	p.fresh[uid] = true
 	switch {
 	case live.UID != uid && !found:
 		return false
 	case live.UID != uid:
 		p.snapshot.Pods = slices.Delete(p.snapshot.Pods, at, at+1)
-		p.at = nil
 	case !found:
-		p.snapshot.Pods = append(p.snapshot.Pods, live)
-		slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
-		p.at = nil
+		p.snapshot.Pods = slices.Insert(p.snapshot.Pods, at, live)
 	case p.snapshot.Pods[at].ResourceVersion == live.ResourceVersion:
 		return false
 	default:

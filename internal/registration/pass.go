@@ -34,8 +34,6 @@ type pass struct {
 	vanished map[string]bool
 	// fresh are Pods that this pass has read from the API server, or written.
 	fresh map[types.UID]bool
-	// at finds Pods in the snapshot; nil after one came or went.
-	at map[types.UID]int
 	// errs fail the pass once it is over.
 	errs []error
 	// unpatched means that the patch of a Pod failed, so that its condition may wrongly say
