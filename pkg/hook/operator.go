@@ -34,7 +34,7 @@ const (
 )
 
 // Handler does what is needed at a gate. The Pod continues when it returns nil. After an
-// error it is called again with back-off, up to 30 s apart; after Wait, when Wait says.
+// error it is called again with back-off, up to 30 s apart; after Wait, when its time is over.
 // The context ends after Operator.Timeout. The Pod is a copy from a cache: its address
 // and labels are those that it had when it reached the gate.
 type Handler func(ctx context.Context, pod *corev1.Pod) error
@@ -179,7 +179,7 @@ func (o *Operator) check() error {
 	}
 	if o.guard != "" {
 		if _, ok := o.hooks[PreDelete]; !ok {
-			faults = append(faults, errors.New("a Guard needs OnPreDelete: nobody would undo what the Pod's Handlers made"))
+			faults = append(faults, errors.New("a Guard needs OnPreDelete: without it, nothing undoes what the Handlers made"))
 		}
 		if !strings.Contains(o.guard, "/") {
 			faults = append(faults, fmt.Errorf("the Guard %q needs a domain, such as example.com/%s", o.guard, o.guard))

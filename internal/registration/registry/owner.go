@@ -34,7 +34,7 @@ type Owner struct {
 // String names the owner for messages.
 func (o Owner) String() string {
 	if o == (Owner{}) {
-		return "somebody who is not Usher"
+		return "another writer than Usher"
 	}
 	return fmt.Sprintf("Pod %s/%s of cluster %s", o.Namespace, o.Pod, o.Cluster)
 }

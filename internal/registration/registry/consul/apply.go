@@ -209,7 +209,7 @@ func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
 			continue
 		}
 		if step := owner[e.OpIndex]; reasons[step] == nil {
-			reasons[step] = registry.Permanent(fmt.Errorf("Consul refuses it: %s", registry.Excerpt(e.What, r.token)))
+			reasons[step] = registry.Permanent(fmt.Errorf("refused by Consul: %s", registry.Excerpt(e.What, r.token)))
 		}
 	}
 	return reasons, nil

@@ -122,7 +122,7 @@ func (op *operation) check(size *int) (needed bool, err error) {
 	}
 	lost := op.have.lost && op.have.entry.Owner.Cluster != op.change.Entry.Owner.Cluster
 	if current == nil && (op.have.foreign || lost) {
-		return false, fmt.Errorf("%s has records of somebody else: %w", op.host, registry.ErrForeign)
+		return false, fmt.Errorf("%s has records of another writer: %w", op.host, registry.ErrForeign)
 	}
 	if current == nil {
 		if *size+sizeOf(op.srv) > maxSet {

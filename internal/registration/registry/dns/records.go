@@ -46,7 +46,7 @@ func (i *instance) listed() bool { return len(i.srvs) > 0 }
 
 func compareText(a, b dns.RR) int { return strings.Compare(a.String(), b.String()) }
 
-// List implements registry.Connector. It asks for the SRV records, and for the address
+// List implements registry.Connector. It queries the SRV records, and for the address
 // and TXT records of each target in the zone. That needs only the right to query, and
 // reads nothing of other services.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {

@@ -148,7 +148,7 @@ func (r *Registry) trusted() error {
 	if wait <= 0 {
 		return nil
 	}
-	return registry.Transient(fmt.Errorf("Eureka's lists may be older than this connection: wait %s until they are not",
+	return registry.Transient(fmt.Errorf("the lists of Eureka may be older than this connection: they are read in %s",
 		wait.Round(time.Second)))
 }
 
@@ -210,7 +210,7 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 	return instances, nil
 }
 
-// correct asks for our recent writes, until the cache agrees.
+// correct reads our recent writes one by one, until the cache shows them.
 func (r *Registry) correct(ctx context.Context, app string, instances map[string]instance) (map[string]instance, error) {
 	ids := r.writtenTo(app)
 	actual := make([]*instance, len(ids))

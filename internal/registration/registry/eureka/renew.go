@@ -25,8 +25,8 @@ const (
 // renewal holds the instances of an application to renew.
 type renewal struct {
 	ids []string
-	// listed is when the application was last asked for. Applications that nobody asks
-	// for any more are left to expire.
+	// listed is when the application was last listed. Applications that are no longer
+	// listed are left to expire.
 	listed time.Time
 }
 

@@ -17,10 +17,10 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxNames limits the services that one client asks for.
+// maxNames limits the services that one client requests.
 const maxNames = 10000
 
-// adsServer implements the service that clients call. Each client asks for names in one
+// adsServer implements the service that clients call. Each client requests names in one
 // stream, and accepts or refuses each answer.
 type adsServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
@@ -84,11 +84,11 @@ type stream struct {
 	send   func(*discoveryv3.DiscoveryResponse) error
 	node   string
 	nonces int
-	// wants holds what the client asks for, by type.
+	// wants holds what the client requests, by type.
 	wants map[string]*want
 }
 
-// want is what a client asks for of one type.
+// want is what a client requests of one type.
 type want struct {
 	names []string
 	// sent holds the versions sent to the client, by name. It includes refused ones,
@@ -108,7 +108,7 @@ func (s *stream) take(request *discoveryv3.DiscoveryRequest) error {
 		return nil // There is no such resource, so there is no answer.
 	}
 	if len(request.GetResourceNames()) > maxNames {
-		return status.Errorf(codes.InvalidArgument, "more than %d names are asked for", maxNames)
+		return status.Errorf(codes.InvalidArgument, "a client may request at most %d names", maxNames)
 	}
 	w := s.wants[typeURL]
 	if w == nil {
@@ -139,7 +139,7 @@ func (s *stream) rename(w *want, names []string) {
 		case validName(name):
 			w.names = append(w.names, name)
 		case len(before) == 0:
-			s.log.Info("No service can have the name that a client asks for: it is <service>.<namespace>",
+			s.log.Info("A client requests a name that no service can have: use <service>.<namespace>",
 				"node", s.node, "name", registry.Excerpt(name))
 		}
 	}
@@ -150,7 +150,7 @@ func (s *stream) rename(w *want, names []string) {
 	}
 }
 
-// push sends everything that the client asks for of a type, if any of it differs from
+// push sends everything that the client requests of a type, if any of it differs from
 // what was sent.
 func (s *stream) push(typeURL string) error {
 	w := s.wants[typeURL]
