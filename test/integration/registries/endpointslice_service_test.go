@@ -38,7 +38,7 @@ func TestStoryEndpointSlice(t *testing.T) {
 	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
 	e.kubelet(name, "10.0.0.1", true)
 	e.hasLabel(name, keyCreated, "false")
-	list := k.slices(t, "web")
+	list := k.slices(t)
 	if len(list) != 1 || len(list[0].Endpoints) != 1 || list[0].Endpoints[0].Addresses[0] != "10.0.0.1" ||
 		list[0].Endpoints[0].TargetRef.Name != name {
 		t.Errorf("the Service has the slices %+v", list)
@@ -46,7 +46,7 @@ func TestStoryEndpointSlice(t *testing.T) {
 	e.condition(usherv1alpha1.ConditionReady, "True", "")
 	k.unchanged(e, list[0].ResourceVersion)
 	e.gate(name, appsv1alpha1.StatePreparingDelete, keyDelete, "false")
-	if left := k.slices(t, "web"); len(left) != 0 {
+	if left := k.slices(t); len(left) != 0 {
 		t.Errorf("a drained Pod is in %+v", left)
 	}
 	e.delete(name)
@@ -56,7 +56,7 @@ func TestStoryEndpointSlice(t *testing.T) {
 func (k *kube) unchanged(e *env, version string) {
 	e.Helper()
 	e.stays("the only slice", 2*time.Second, func() string {
-		now := k.slices(e.T, "web")
+		now := k.slices(e.T)
 		return registrytest.Unless(len(now) == 1 && now[0].ResourceVersion == version, fmt.Sprintf("has changed: %+v", now))
 	})
 }
@@ -66,7 +66,7 @@ func (k *kube) managers(e *env, want ...string) {
 	e.Helper()
 	e.eventually("slices of "+fmt.Sprint(want), func() string {
 		var have []string
-		for _, s := range k.slices(e.T, "web") {
+		for _, s := range k.slices(e.T) {
 			if len(s.Endpoints) > 0 {
 				have = append(have, s.Labels[discoveryv1.LabelManagedBy])
 			}
@@ -113,7 +113,7 @@ func TestStoryServiceMoves(t *testing.T) {
 		client.MatchingLabels{discoveryv1.LabelManagedBy: theirs}))
 	e.remove(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "web"}}) //nolint:staticcheck // Kubernetes still makes them.
 	k.managers(e, "usher.dev")
-	k.unchanged(e, k.slices(t, "web")[0].ResourceVersion)
+	k.unchanged(e, k.slices(t)[0].ResourceVersion)
 	e.gate(name, appsv1alpha1.StatePreparingDelete, keyDelete, "false")
 	k.managers(e)
 }

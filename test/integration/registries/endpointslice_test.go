@@ -42,11 +42,11 @@ func connectSlices(t *testing.T, api client.Client, namespace string) *endpoints
 	return registrytest.Connect(t, endpointslice.New, endpointslice.Options{Reader: api, Writer: api, Namespace: namespace})
 }
 
-// slices lists the service's slices, sorted by name.
-func (k *kube) slices(t *testing.T, service string) []discoveryv1.EndpointSlice {
+// slices lists the slices of the Service web, sorted by name.
+func (k *kube) slices(t *testing.T) []discoveryv1.EndpointSlice {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
-	err := k.api.List(registrytest.Bounded(t), &list, client.InNamespace(k.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	err := k.api.List(registrytest.Bounded(t), &list, client.InNamespace(k.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "web"})
 	registrytest.NoError(t, err)
 	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items
@@ -105,7 +105,7 @@ func TestEndpointSliceShape(t *testing.T) {
 	other.Port, other.Metadata = 9090, map[string]string{endpointslice.MetaPortName: "http", endpointslice.MetaAppProtocol: "kubernetes.io/h2c"}
 	registrytest.Put(t, k, four, six, other)
 	seen := map[string]string{}
-	for _, s := range k.slices(t, "web") {
+	for _, s := range k.slices(t) {
 		if s.Labels[discoveryv1.LabelManagedBy] != "usher.dev" || !strings.HasPrefix(s.Name, "web-usher-") || len(s.Endpoints) != 1 {
 			t.Errorf("slice %s has the labels %v and %d endpoints", s.Name, s.Labels, len(s.Endpoints))
 		}
@@ -134,7 +134,7 @@ func TestEndpointSliceSizes(t *testing.T) {
 	all := members(250)
 	registrytest.Put(t, k, all...)
 	sizes := func() (list []int) {
-		for _, s := range k.slices(t, "web") {
+		for _, s := range k.slices(t) {
 			list = append(list, len(s.Endpoints))
 		}
 		slices.Sort(list)
@@ -158,13 +158,13 @@ func TestEndpointSliceSizes(t *testing.T) {
 func TestEndpointSliceOthers(t *testing.T) {
 	k := newKube(t, shared)
 	k.seed(t, "theirs", "web", "somebody.example.com", `[{"id":"web-001","owner":{"cluster":"here","uid":"uid-theirs"}}]`)
-	before := k.slices(t, "web")[0].ResourceVersion
+	before := k.slices(t)[0].ResourceVersion
 	entries := registrytest.Put(t, k, member(1))
 	if len(entries) != 2 || entries[0].ID != "theirs.0" || entries[0].Owner != (registry.Owner{}) || !entries[1].Same(member(1)) {
 		t.Fatalf("listed: %+v", entries)
 	}
 	registrytest.Remove(t, k, member(1))
-	if left := k.slices(t, "web"); len(left) != 1 || left[0].ResourceVersion != before {
+	if left := k.slices(t); len(left) != 1 || left[0].ResourceVersion != before {
 		t.Errorf("left: %+v", left)
 	}
 }
@@ -182,7 +182,7 @@ func TestEndpointSliceRepair(t *testing.T) {
 	} {
 		k := newKube(t, shared)
 		registrytest.Put(t, k, member(1))
-		harmed := k.slices(t, "web")[0]
+		harmed := k.slices(t)[0]
 		harm(&harmed)
 		registrytest.NoError(t, k.api.Update(registrytest.Bounded(t), &harmed))
 		if entries := registrytest.List(t, k); len(entries) == 1 && entries[0].Same(member(1)) {
@@ -199,7 +199,7 @@ func TestEndpointSliceRepair(t *testing.T) {
 func TestEndpointSliceTwice(t *testing.T) {
 	k := newKube(t, shared)
 	registrytest.Put(t, k, member(1))
-	slice := k.slices(t, "web")[0]
+	slice := k.slices(t)[0]
 	duplicate := func(name string) {
 		t.Helper()
 		twin := slice
@@ -211,12 +211,12 @@ func TestEndpointSliceTwice(t *testing.T) {
 		t.Fatalf("listed: %+v", have)
 	}
 	registrytest.Put(t, k, member(1))
-	if left := k.slices(t, "web"); len(left) != 1 {
+	if left := k.slices(t); len(left) != 1 {
 		t.Errorf("%d slices are left", len(left))
 	}
 	duplicate("third")
 	registrytest.Remove(t, k, member(1))
-	if left := k.slices(t, "web"); len(left) != 0 {
+	if left := k.slices(t); len(left) != 0 {
 		t.Errorf("%d slices are left", len(left))
 	}
 }
