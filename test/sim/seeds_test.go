@@ -3,13 +3,15 @@
 package sim
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 )
 
 var (
@@ -21,7 +23,7 @@ var (
 //
 //	go -C test test ./sim -run TestSeeds -first SEED -seeds 1
 func TestSeeds(t *testing.T) {
-	failures := runSeeds(*first, *seeds, nil)
+	failures := runSeeds(*first, *seeds)
 	for i, f := range failures {
 		if i < 3 {
 			t.Errorf("seed %d: %v\n%s", f.seed, f.violation, storyOf(f.seed))
@@ -44,29 +46,24 @@ func storyOf(seed uint64) string {
 }
 
 // runSeeds runs random schedules on all processors.
-func runSeeds(first uint64, count int, change func(*Config)) []failure {
+func runSeeds(first uint64, count int) []failure {
 	var (
 		mu       sync.Mutex
 		failures []failure
-		next     atomic.Uint64
-		workers  sync.WaitGroup
+		workers  errgroup.Group
 	)
-	for range runtime.GOMAXPROCS(0) {
-		workers.Go(func() {
-			for {
-				n := next.Add(1) - 1
-				if n >= uint64(count) { // a count is not negative
-					return
-				}
-				if v := Random(first+n, change).Run(); v != nil {
-					mu.Lock()
-					failures = append(failures, failure{first + n, v})
-					mu.Unlock()
-				}
+	workers.SetLimit(runtime.GOMAXPROCS(0))
+	for seed := first; seed < first+uint64(count); seed++ { // a count is not negative
+		workers.Go(func() error {
+			if v := Random(seed, nil).Run(); v != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failures = append(failures, failure{seed, v})
 			}
+			return nil
 		})
 	}
-	workers.Wait()
-	slices.SortFunc(failures, func(a, b failure) int { return int(a.seed) - int(b.seed) }) // small
+	_ = workers.Wait() // none fails
+	slices.SortFunc(failures, func(a, b failure) int { return cmp.Compare(a.seed, b.seed) })
 	return failures
 }

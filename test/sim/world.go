@@ -3,8 +3,9 @@
 package sim
 
 import (
-	"container/heap"
 	"math/rand/v2"
+	"slices"
+	"sort"
 	"time"
 
 	testclock "k8s.io/utils/clock/testing"
@@ -22,8 +23,8 @@ type World struct {
 	Clock *testclock.FakePassiveClock
 	// chance is the only source of randomness.
 	chance *rand.Rand
-	agenda agenda
-	next   int
+	// agenda holds the planned events, in their order.
+	agenda []planned
 	story  story
 	// failure is the first broken invariant.
 	failure *Violation
@@ -41,8 +42,9 @@ func (w *World) now() time.Time { return w.Clock.Now() }
 
 // after plans an event.
 func (w *World) after(delay time.Duration, do func()) {
-	w.next++
-	heap.Push(&w.agenda, &planned{at: w.now().Add(max(delay, 0)), order: w.next, do: do})
+	at := w.now().Add(max(delay, 0))
+	i := sort.Search(len(w.agenda), func(i int) bool { return w.agenda[i].at.After(at) })
+	w.agenda = slices.Insert(w.agenda, i, planned{at: at, do: do})
 }
 
 // runUntil runs everything planned up to a time.
@@ -57,7 +59,8 @@ func (w *World) runUntil(at time.Time) {
 
 // step runs the next event.
 func (w *World) step() {
-	e, _ := heap.Pop(&w.agenda).(*planned)
+	e := w.agenda[0]
+	w.agenda = slices.Delete(w.agenda, 0, 1)
 	if e.at.After(w.now()) {
 		w.Clock.SetTime(e.at)
 	}
@@ -90,37 +93,10 @@ func (w *World) between(low, high time.Duration) time.Duration {
 // pick draws one of several values.
 func pick[T any](w *World, from ...T) T { return from[w.chance.IntN(len(from))] }
 
+// planned is an event.
 type planned struct {
-	at    time.Time
-	order int
-	do    func()
-}
-
-// agenda is a heap of events.
-type agenda []*planned
-
-func (a agenda) Len() int { return len(a) }
-func (a agenda) Less(i, j int) bool {
-	if !a[i].at.Equal(a[j].at) {
-		return a[i].at.Before(a[j].at)
-	}
-	return a[i].order < a[j].order
-}
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-
-// Push is for package heap.
-func (a *agenda) Push(x any) {
-	if e, ok := x.(*planned); ok {
-		*a = append(*a, e)
-	}
-}
-
-// Pop is for package heap.
-func (a *agenda) Pop() any {
-	old := *a
-	last := old[len(old)-1]
-	*a = old[:len(old)-1]
-	return last
+	at time.Time
+	do func()
 }
 
 // decided receives every plan before it is carried out.
