@@ -38,7 +38,7 @@ func claimMutants() []mutant {
 				a.Claims = nil
 				return a.Verb != plan.Discard
 			})},
-		{name: "never makes a claim that was lost", caught: []string{ruleRests},
+		{name: "never makes a claim that was lost", caught: []string{ruleSettles},
 			after: eachAction(func(a *plan.Action) bool { return a.Verb != plan.Provide })},
 	}
 }

@@ -188,7 +188,7 @@ func (p *Process) rivals() bool {
 		slices.ContainsFunc(p.server.Log[model.Claims][p.pass.claimsUpTo:], others)
 }
 
-// missingClaims describes what is wrong with the claims at rest.
+// missingClaims describes what is wrong with the claims once it has settled.
 func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	for _, pod := range s.Pods() {
 		for _, name := range claimsOf(pod) {

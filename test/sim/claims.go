@@ -206,9 +206,9 @@ func randomClaims(seed uint64, set *apps.CloneSet) {
 	set.Spec.ScaleStrategy.DisablePVCReuse = w.roll(0.3)
 }
 
-// settleClaims deletes the Pods that wait for a claim that nobody creates: the user has
+// giveUpPods deletes the Pods that wait for a claim that nobody creates: the user has
 // removed its template, or the Pod has been released.
-func (s *Simulation) settleClaims() {
+func (s *Simulation) giveUpPods() {
 	set := s.Set()
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
 		if scheduled(pod) {

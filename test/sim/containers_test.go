@@ -17,7 +17,7 @@ func containerMutants() []mutant {
 	return []mutant{
 		{name: "believes a resize done at once", change: careless, caught: []string{ruleDone},
 			before: eachRecord(func(record map[string]any) { delete(record, "containerResources") })},
-		{name: "never resizes", caught: []string{ruleConverges, ruleRests},
+		{name: "never resizes", caught: []string{ruleConverges, ruleSettles},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonResize && !resizes(a) })},
 		{name: "resizes what is in service", change: careless, caught: []string{ruleDrain},
 			after: eachAction(func(a *plan.Action) bool {
@@ -28,7 +28,7 @@ func containerMutants() []mutant {
 			})},
 		{name: "does not wait for the first containers", change: careless, caught: []string{ruleOrder},
 			before: eachRecord(func(record map[string]any) { record["preCheckBeforeNext"] = map[string]any{} })},
-		{name: "never comes to the next containers", caught: []string{ruleConverges, ruleRests},
+		{name: "never comes to the next containers", caught: []string{ruleConverges, ruleSettles},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonNextContainers })},
 		{name: "forgets the next containers", change: careless, caught: []string{ruleDone, ruleConverges},
 			before: eachRecord(func(record map[string]any) { delete(record, "nextContainerImages") })},

@@ -65,7 +65,7 @@ func (c scenario) endsLike(t *testing.T, calm *Simulation, fault string, change 
 	}
 }
 
-// end describes the cluster at rest, except for names and times.
+// end describes the cluster once it has settled, except for names and times.
 func (s *Simulation) end() string {
 	var pods []string
 	for _, pod := range s.Pods() {

@@ -4,16 +4,15 @@
 // and under a virtual clock: an API server in memory, caches that lag, a kubelet, a
 // hook operator, users, and faults. The same seed gives the same run. The invariants
 // are checked after every write of the controller; once the faults have stopped, the
-// cluster must come to rest at its goal.
+// cluster must settle at its goal.
 //
+// The API server, the caches and what a kubelet does with a Pod are in package model.
 // The parts, from the inside out:
 //
-//   - server.go, patch.go: the API server, with versions, preconditions,
-//     finalizers and graceful deletion;
 //   - client.go, cache.go, queue.go, process.go: a controller process, that is
 //     the real cloneset.Reconciler on a delayed copy of the server's objects;
-//   - kubelet.go, operator.go, user.go, claims.go: everybody else who writes;
-//   - known.go, invariants.go, budgets.go, claimrules.go, goal.go: what must hold;
+//   - kubelet.go, faults.go, operator.go, user.go, claims.go: everybody else who writes;
+//   - known.go, invariants.go, budgets.go, moves.go, claimrules.go, goal.go: what must hold;
 //   - explore*.go: all schedules of a small cluster instead of random ones;
-//   - world.go, setup.go, trace.go: time, chance, and the story of a run.
+//   - world.go, setup.go, story.go: time, randomness, and the story of a run.
 package sim

@@ -268,7 +268,7 @@ func (x *explorer) start() (*cluster, *Violation) {
 	return nil, &Violation{Rule: ruleConverge, What: "the set is not brought up in 1000 steps", At: epoch}
 }
 
-// advance takes one step on the way to rest: nil if there is none.
+// advance takes one step of a cluster that settles; nil if there is none.
 func (x *explorer) advance(c *cluster) (*cluster, *Violation) {
 	r := x.runPass(begin(c))
 	if r.end == nil {

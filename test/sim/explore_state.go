@@ -73,13 +73,13 @@ type interned struct {
 	name string
 	// versions are copies of the object, by version.
 	versions []client.Object
-	// settled is the content in a state without a pass, by the generation that the
+	// normalized is the content in a state without a pass, by the generation that the
 	// kubelet acts on.
-	settled map[int64]settled
-	renamed map[string]uint32
+	normalized map[int64]normalized
+	renamed    map[string]uint32
 }
 
-type settled struct {
+type normalized struct {
 	id         uint32
 	generation int64
 }
@@ -143,7 +143,7 @@ func (l *interner) intern(object client.Object) uint32 {
 	id := l.objects.id(string(sum[:16]), func() *interned {
 		return &interned{
 			kind: kind, name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
-			settled: map[int64]settled{}, renamed: map[string]uint32{},
+			normalized: map[int64]normalized{}, renamed: map[string]uint32{},
 		}
 	})
 	l.fresh[object] = id
@@ -212,7 +212,7 @@ type reference struct {
 func (l *interner) encode(c *cluster) string {
 	w := &writer{interner: l, ranks: map[string][]int64{}}
 	if c.pass == nil {
-		c = l.settle(c)
+		c = l.normalize(c)
 	} else {
 		w.rank(c)
 	}
@@ -344,16 +344,16 @@ func runOf(running map[types.UID]*model.Run, pod client.Object) *model.Run {
 	return &model.Run{}
 }
 
-// settle normalizes a state without a pass. As no process remembers anything to compare
+// normalize normalizes a state without a pass. As no process remembers anything to compare
 // with, versions do not matter; of generations and names only the order matters; and
 // any pass recomputes the status, except the current revision.
-func (l *interner) settle(c *cluster) *cluster {
+func (l *interner) normalize(c *cluster) *cluster {
 	out := &cluster{objects: model.Objects{}, running: map[types.UID]*model.Run{}, edits: c.edits, faults: c.faults}
 	renaming, replacer := l.renaming(c.objects[model.Pods])
 	for _, kind := range kinds {
 		for _, object := range model.Sorted(c.objects[kind]) {
 			run := runOf(c.running, object)
-			found := l.settleObject(l.intern(object), run.Generation)
+			found := l.normalizeObject(l.intern(object), run.Generation)
 			if replacer != nil && kind != model.Revisions {
 				found.id = l.rename(found.id, renaming, replacer)
 			}
@@ -369,12 +369,12 @@ func (l *interner) settle(c *cluster) *cluster {
 	return out
 }
 
-func (l *interner) settleObject(id uint32, generation int64) settled {
+func (l *interner) normalizeObject(id uint32, generation int64) normalized {
 	c := l.objects.items[id]
-	if found, ok := c.settled[generation]; ok {
+	if found, ok := c.normalized[generation]; ok {
 		return found
 	}
-	found := settled{id: id, generation: generation}
+	found := normalized{id: id, generation: generation}
 	switch o := model.WithVersion(c.versions[0], "").(type) {
 	case *apps.CloneSet:
 		o.Status = apps.CloneSetStatus{CurrentRevision: o.Status.CurrentRevision}
@@ -385,7 +385,7 @@ func (l *interner) settleObject(id uint32, generation int64) settled {
 		o.Generation, o.Status.ObservedGeneration, found.generation = place[0], place[1], place[2]
 		found.id = l.intern(o)
 	}
-	c.settled[generation] = found
+	c.normalized[generation] = found
 	return found
 }
 

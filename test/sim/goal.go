@@ -47,12 +47,12 @@ func (p *Process) knows(name string) bool {
 	return false
 }
 
-// Rest ends the faults and lets the cluster come to rest. It fails the run if that
-// takes too long, if the cluster rests short of its goal, or if a pass at rest writes
+// Settle ends the faults and lets the cluster settle. It fails the run if that
+// takes too long, if the cluster settles short of its goal, or if a pass after that writes
 // anything.
-func (s *Simulation) Rest() *Violation {
+func (s *Simulation) Settle() *Violation {
 	s.closing = true
-	s.settle()
+	s.endFaults()
 	patience := s.config.Patience
 	if patience == 0 {
 		patience = time.Hour
@@ -60,23 +60,23 @@ func (s *Simulation) Rest() *Violation {
 	deadline, most := s.World.now().Add(patience), s.World.steps+mostSteps
 	for !s.World.idle() && s.World.failure == nil {
 		if s.World.now().After(deadline) || s.World.steps > most {
-			s.World.fail("it comes to rest", "something still happens %s and %d steps after the last fault; %s",
+			s.World.fail("it settles", "something still happens %s and %d steps after the last fault; %s",
 				s.World.now().Sub(deadline.Add(-patience)), s.World.steps-most+mostSteps, s.missing())
 			break
 		}
 		s.World.step()
 	}
 	if s.World.failure == nil {
-		s.checkRest()
+		s.checkSettled()
 	}
 	return s.World.failure
 }
 
-// settle makes every actor well-behaved.
-func (s *Simulation) settle() {
+// endFaults makes every actor well-behaved.
+func (s *Simulation) endFaults() {
 	s.World.say("story", "from here on nothing goes wrong any more")
 	s.nodes.heal()
-	s.settleUser()
+	s.removeObstacles()
 	s.operator.finish()
 	for _, p := range s.processes {
 		p.config.Faults = Faults{}
@@ -86,10 +86,10 @@ func (s *Simulation) settle() {
 	}
 }
 
-// mostSteps limits the steps until a set comes to rest; a run takes some hundreds.
+// mostSteps limits the steps until a set settles; a run takes some hundreds.
 const mostSteps = 20000
 
-func (s *Simulation) checkRest() {
+func (s *Simulation) checkSettled() {
 	if what := s.missing(); what != "" {
 		s.World.fail("it converges", "nothing happens any more, but %s", what)
 		return

@@ -49,7 +49,7 @@ const (
 	ruleNewPods     = "new Pods keep to the partition"
 	ruleCurrent     = "the current revision does not advance early"
 	ruleConverges   = "it converges"
-	ruleRests       = "it comes to rest"
+	ruleSettles     = "it settles"
 	ruleLeaving     = "no Pod in PreparingDelete or on its way out is updated"
 	ruleMoves       = "states follow the table"
 	rulePaused      = "nothing is updated that the strategy leaves alone"
@@ -159,11 +159,11 @@ func planMutants() []mutant {
 	return []mutant{
 		{name: "drops the drain", change: careless, caught: []string{ruleDrain},
 			after: eachAction(without(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse))},
-		{name: "never brings a drained Pod back", caught: []string{ruleConverges, ruleDone, ruleRests},
+		{name: "never brings a drained Pod back", caught: []string{ruleConverges, ruleDone, ruleSettles},
 			after: eachAction(func(a *plan.Action) bool {
 				return a.Verb == plan.Create || without(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue)(a)
 			})},
-		{name: "never lifts the mark", caught: []string{ruleConverges, ruleRests},
+		{name: "never lifts the mark", caught: []string{ruleConverges, ruleSettles},
 			after: eachAction(without(apps.ConditionPodReady, corev1.ConditionTrue))},
 		{name: "deletes held Pods", caught: []string{ruleHeldDelete},
 			after: eachAction(func(a *plan.Action) bool {
@@ -190,7 +190,7 @@ func planMutants() []mutant {
 			after: eachAction(func(a *plan.Action) bool { return a.Pod == nil || model.State(a.Pod) != apps.StateUpdated })},
 		{name: "never cleans up", caught: []string{ruleConverges},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonCleanUp })},
-		{name: "never revives", caught: []string{ruleConverges, ruleRests, rulePods},
+		{name: "never revives", caught: []string{ruleConverges, ruleSettles, rulePods},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonScaleInCancelled })},
 		{name: "never wakes up by itself", caught: []string{ruleConverges},
 			after: func(_ *plan.Snapshot, p *plan.Plan) { p.RequeueAt = time.Time{} }},

@@ -27,7 +27,7 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	}
 	watch.stopped = false
 	watch.Relist()
-	if v := s.Rest(); v != nil {
+	if v := s.Settle(); v != nil {
 		t.Errorf("%s%v", s.World.Story(), v)
 	}
 }

@@ -124,5 +124,5 @@ func (c scenario) play(config Config) (*Simulation, *Violation) {
 			step.do(s)
 		}
 	}
-	return s, s.Rest()
+	return s, s.Settle()
 }

@@ -100,21 +100,21 @@ func (s *Simulation) randomSchedule() {
 	s.plannedEnd = at + w.between(0, time.Minute)
 }
 
-// Run runs to the end, including the rest.
+// Run runs to the end, until it has settled.
 func (s *Simulation) Run() *Violation {
 	s.World.runUntil(epoch.Add(s.plannedEnd))
 	if s.World.failure != nil {
 		return s.World.failure
 	}
-	return s.Rest()
+	return s.Settle()
 }
 
-// settleUser reverts what keeps a set from coming to rest.
-func (s *Simulation) settleUser() {
+// removeObstacles reverts what keeps a set from settling.
+func (s *Simulation) removeObstacles() {
 	if u := s.Set().Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(s.Set().Spec.ScaleStrategy.PodsToDelete) > 0 {
 		s.letGoOn()
 	}
-	s.settleClaims()
+	s.giveUpPods()
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
 		if slices.Contains(pod.Finalizers, "other/finalizer") {
 			s.changePod(pod, func(pod *corev1.Pod) {

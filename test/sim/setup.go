@@ -33,7 +33,7 @@ type Config struct {
 	Steady bool
 	// Restart is how long it takes until another process replaces a crashed one.
 	Restart time.Duration
-	// Patience is how long the set may take to come to rest after the last
+	// Patience is how long the set may take to settle after the last
 	// fault. Default: 4 hours of virtual time.
 	Patience time.Duration
 }

@@ -32,7 +32,7 @@ func TestStatusOncePerStep(t *testing.T) {
 			s.World.runUntil(epoch.Add(time.Minute))
 			before := len(s.statuses(t))
 			s.Edit("rolls out app:2", Image("app:2"))
-			if v := s.Rest(); v != nil {
+			if v := s.Settle(); v != nil {
 				t.Fatalf("%v\n%s", v, s.World.Story())
 			}
 			writes := len(s.statuses(t)) - before
@@ -53,7 +53,7 @@ func TestStatusOfALargeSet(t *testing.T) {
 	s.World.runUntil(epoch.Add(10 * time.Minute))
 	s.Edit("rolls out app:2", Image("app:2"))
 	edited := s.Server.Version
-	if v := s.Rest(); v != nil {
+	if v := s.Settle(); v != nil {
 		t.Fatalf("%v\n%s", v, s.World.Story())
 	}
 	writes := 0
