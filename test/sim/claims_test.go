@@ -16,9 +16,9 @@ import (
 func TestCrashBetweenAPodAndItsClaims(t *testing.T) {
 	hook := &apps.Lifecycle{PreDelete: LabelHooks().PreDelete}
 	for name, c := range map[string]scenario{
-		"told by its state": {set: func() *apps.CloneSet { return Demo(3).Claims("data", "log").Hooks(hook).Build() },
+		"its state shows it": {set: func() *apps.CloneSet { return Demo(3).Claims("data", "log").Hooks(hook).Build() },
 			steps: []step{{time.Minute, scaleTo(1)}}},
-		"not told": {set: func() *apps.CloneSet { return Demo(3).Claims("data", "log").Build() },
+		"nothing shows it": {set: func() *apps.CloneSet { return Demo(3).Claims("data", "log").Build() },
 			steps: []step{{time.Minute, scaleTo(1)}, {time.Minute, scaleTo(3)}}},
 	} {
 		t.Run(name, func(t *testing.T) {

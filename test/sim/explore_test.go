@@ -71,7 +71,7 @@ var found = []struct{ mutant, model string }{
 	{"never cleans up", "a Pod is evicted"},
 	{"forgets what it wrote", "stale caches, scale in and out"},
 	{"goes to and fro", "roll back, label hooks"},
-	{"acts on what it is not told of", "somebody annotates a Pod"},
+	{"acts on a change without an event", "somebody annotates a Pod"},
 	{"acts on its own status", "metadata only"},
 }
 
@@ -88,7 +88,7 @@ func graphMutants() []mutant {
 				s.Spec.Replicas++
 			}
 		}},
-		{name: "acts on what it is not told of", caught: []string{ruleEvents}, after: func(s *plan.Snapshot, p *plan.Plan) {
+		{name: "acts on a change without an event", caught: []string{ruleEvents}, after: func(s *plan.Snapshot, p *plan.Plan) {
 			label(s, p, func(pod *corev1.Pod) bool { return pod.Annotations["other/note"] != "" })
 		}},
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-var update = flag.Bool("update", false, "write the golden stories anew; read every line that changes before you commit it")
+var update = flag.Bool("update", false, "rewrite the golden stories; read every line that changes before you commit it")
 
 // TestGolden plays the classic rollouts and compares their stories with reviewed ones.
 func TestGolden(t *testing.T) {
@@ -48,7 +48,7 @@ func golden(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("the text has changed (-want +got); if it is right, write it anew with -update:\n%s", diff)
+		t.Errorf("the text has changed (-want +got); if it is right, rewrite it with -update:\n%s", diff)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestAPodJoinsASecondSelectorWhenItsRegistryIsBack(t *testing.T) {
 // lists a Pod that could vanish.
 func TestADeletedPodWaitsForARegistryThatItHasLeft(t *testing.T) {
 	for name, leave := range map[string]func(*simulation){
-		"the Pod is labelled anew": func(s *simulation) {
+		"the Pod is relabelled": func(s *simulation) {
 			pod := s.pods()[0]
 			s.label(pod, "nginx", "stable")
 		},

@@ -10,11 +10,10 @@ import (
 	"maps"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 	"github.com/usher-dev/usher/test/model"
@@ -143,22 +142,16 @@ func (d defects) misreadAll(r *model.Request) {
 	if d.misreads == nil {
 		return
 	}
-	switch out := r.Out.(type) {
-	case *corev1.PodList:
-		for i := range out.Items {
-			out.Items[i].Annotations = maps.Clone(out.Items[i].Annotations) // the cache's own
-			d.misreads(&out.Items[i], r.Cached)
-		}
-	case *usher.RegistrationList:
-		for i := range out.Items {
-			d.misreads(&out.Items[i], r.Cached)
-		}
-	case *usher.RegistryList:
-		for i := range out.Items {
-			d.misreads(&out.Items[i], r.Cached)
-		}
-	case client.Object:
-		d.misreads(out, r.Cached)
+	misread := func(o runtime.Object) error {
+		object, _ := o.(client.Object)                             // lists hold nothing else
+		object.SetAnnotations(maps.Clone(object.GetAnnotations())) // those of a list's items are the cache's
+		d.misreads(object, r.Cached)
+		return nil
+	}
+	if list, ok := r.Out.(client.ObjectList); ok {
+		_ = meta.EachListItem(list, misread) // it does not fail
+	} else if object, ok := r.Out.(client.Object); ok {
+		_ = misread(object)
 	}
 }
 
