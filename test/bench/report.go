@@ -48,6 +48,10 @@ func grids(withRegistry bool) []grid {
 		first = []column{{"registry", true, func(r *result) string { return r.server }}, size("Pods")}
 		server, usherTitle, etcdTitle = "The registry", "Usher, both halves", "its etcd"
 	}
+	nodes := []column{{"nodes done", false, func(r *result) string { return stage.Seconds(r.perRound(r.done)) }}}
+	if withRegistry {
+		nodes = nil
+	}
 	step := append(slices.Clone(first), column{"phase", true, func(r *result) string { return r.name }})
 	wall := column{"wall", false, func(r *result) string { return stage.Seconds(r.perRound(r.wall)) }}
 	all := []grid{
@@ -56,8 +60,7 @@ func grids(withRegistry bool) []grid {
 			{"per second", false, func(r *result) string { return decimal(r.perSecond(), 0) }},
 			{"p50", false, func(r *result) string { return percentile(r.latency, 50) }},
 			{"p99", false, func(r *result) string { return percentile(r.latency, 99) }},
-			{"nodes done", false, func(r *result) string { return stage.Seconds(r.perRound(r.done)) }},
-		})},
+		}, nodes)},
 		{usherTitle, false, slices.Concat(step, []column{wall}, outcome(withRegistry))},
 		{"Requests to the API server per Pod", false, slices.Concat(step, writes(withRegistry))},
 		{"CPU seconds", false, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
@@ -88,7 +91,12 @@ func outcome(withRegistry bool) []column {
 	peak := column{"peak MiB", false, func(r *result) string { return decimal(r.peak, 0) }}
 	if withRegistry {
 		return []column{
-			{"changed", false, func(r *result) string { return stage.Thousands(r.pods) }}, rate,
+			{"changed", false, func(r *result) string {
+				if r.name == stepIdle {
+					return "0"
+				}
+				return stage.Thousands(r.pods)
+			}}, rate,
 			{"calls/Pod", false, func(r *result) string { return decimal(r.perPod(float64(sum(r.calls))), 2) }}, written, rejected,
 			{"entries came", false, func(r *result) string { return stage.Thousands(r.joined) }},
 			{"left", false, func(r *result) string { return stage.Thousands(r.left) }},

@@ -90,18 +90,23 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	if o.Place != nil {
 		control = []stage.Step{d.startRealNode}
 	}
-	return result, stage.Run{
+	kept := false
+	err = stage.Run{
 		Name: "usher-demo", Out: o.Out, Getenv: o.Getenv, Setup: append(control, d.install),
 		Play: func(ctx context.Context, s *stage.Stage) (err error) {
 			d.Stage = s
 			defer d.screen.hide()
 			result, err = d.play(ctx)
 			if err == nil && o.Keep {
-				err = d.keep(ctx)
+				kept, err = true, d.keep(ctx)
 			}
 			return err
 		},
 	}.Run(ctx)
+	if kept && ctx.Err() != nil {
+		err = nil // That is how a cluster that is kept is stopped.
+	}
+	return result, err
 }
 
 func startCluster(ctx context.Context, s *stage.Stage) error {
