@@ -29,13 +29,22 @@ e2e: ## Play stories with real containers on a real node; needs root on Debian (
 	@echo "Compiling the stories: a minute the first time."
 	@$(GO) -C test run ./cmd/e2e $(ARGS)
 
-.PHONY: test
+.PHONY: test test-units test-tools test-stories test-sim
+# Test binaries are linked each time; without symbols that takes a third less.
+RACE := CGO_ENABLED=1 $(GO) test -race -timeout 20m -ldflags='-s -w'
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C test run ./cmd/devcluster build
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
+	@$(MAKE) --no-print-directory -j2 --output-sync=line test-stories test-units test-sim test-tools
+test-units:
+	$(RACE) ./...
+test-tools:
 	$(GO) -C tools/image test ./...
 	$(GO) -C tools/chart test ./...
-	CGO_ENABLED=1 $(GO) -C test test -race -timeout 20m ./...
+test-stories: # the longest first
+	cd test && $(RACE) ./demo ./integration/... $$($(GO) list ./... | grep -v /test/sim)
+test-sim: # some seeds with the race detector; all of them and the mutants would take five times as long with it
+	$(GO) -C test test ./sim/...
+	cd test && $(RACE) ./sim/... -seeds 20 -skip 'Mutants|Explore|Anywhere|Losing'
 
 .PHONY: versions
 versions: ## Play the stories on the oldest and the newest supported Kubernetes, built from source on the first run.
