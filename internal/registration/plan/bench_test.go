@@ -11,6 +11,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // BenchmarkDraining plans from scratch in the middle of the largest rollout.
@@ -36,30 +37,37 @@ func manyPods(pods int) *fixture {
 }
 
 // BenchmarkPass asks all that a pass over 5,000 Pods asks, of which one has changed since the
-// pass before.
+// pass before: with and without a memory, with and without a listing, as in a rollout.
 func BenchmarkPass(b *testing.B) {
-	for _, listed := range []bool{false, true} { // as in a rollout, or while nothing is to be done
-		b.Run(fmt.Sprintf("one of 5000 changed, listed %t", listed), func(b *testing.B) {
-			f := manyPods(5_000)
-			f.Memory = &Memory{}
-			listing := f.Listings[target("discovery")]
-			version := 1
-			for b.Loop() {
-				version++
-				next := f.Pods[2_500].DeepCopy()
-				next.ResourceVersion, next.Labels["track"] = fmt.Sprint(version), fmt.Sprint(version)
-				f.Pods[2_500] = next
-				f.Listings = map[Target]Listing{}
-				Outdated(f.Snapshot)
-				Targets(f.Snapshot)
-				Needs(f.Snapshot)
-				if listed {
-					f.Listings[target("discovery")] = Listing{Entries: slices.Clone(listing.Entries)}
-					Make(f.Snapshot)
+	for _, memory := range []*Memory{nil, {}} {
+		for _, listed := range []bool{false, true} {
+			b.Run(fmt.Sprintf("memory %t, listed %t", memory != nil, listed), func(b *testing.B) {
+				f := manyPods(5_000)
+				f.Memory = memory
+				listing := f.Listings[target("discovery")]
+				for version := 2; b.Loop(); version++ {
+					next := f.Pods[2_500].DeepCopy()
+					next.ResourceVersion, next.Labels["track"] = fmt.Sprint(version), fmt.Sprint(version)
+					f.Pods[2_500] = next
+					f.pass(listed, listing.Entries)
 				}
-				Make(f.Snapshot)
-				f.Memory.Release()
-			}
-		})
+			})
+		}
+	}
+}
+
+// pass asks what a pass asks.
+func (f *fixture) pass(listed bool, entries []registry.Entry) {
+	f.Listings = map[Target]Listing{}
+	Outdated(f.Snapshot)
+	Targets(f.Snapshot)
+	Needs(f.Snapshot)
+	if listed {
+		f.Listings[target("discovery")] = Listing{Entries: slices.Clone(entries)}
+		Make(f.Snapshot)
+	}
+	Make(f.Snapshot)
+	if f.Memory != nil {
+		f.Memory.Release()
 	}
 }
