@@ -215,16 +215,21 @@ func (r *passRun) again(answer *result, request *model.Request) error {
 		return answer.err
 	}
 	for _, object := range answer.seen {
-		if !request.Writes() {
-			r.process.learn(object)
-		} else if set, ok := object.(*apps.CloneSet); ok {
-			r.process.learnedSet = set
-		}
+		r.process.learnAgain(object, request)
 	}
 	if request.Out == nil {
 		return nil
 	}
 	return request.Receive(answer.seen)
+}
+
+// learnAgain notes what the process learns from an object in an earlier answer.
+func (p *Process) learnAgain(object client.Object, request *model.Request) {
+	if !request.Writes() {
+		p.learn(object)
+	} else if set, ok := object.(*apps.CloneSet); ok {
+		p.learnedSet = set
+	}
 }
 
 // missing notes which Pods were absent from an answer.

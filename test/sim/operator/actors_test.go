@@ -179,13 +179,18 @@ var moves = []move{
 	{from: apps.StatePreparingDelete, label: keyDelete, value: "false", to: terminated},
 }
 
-// reconcile does one thing that a CloneSet controller may do with the Pod now; forward,
-// only what leads to Normal or to the end.
-func (s *simulation) reconcile(pod *corev1.Pod, forward bool) {
-	s.Helper()
-	possible := slices.DeleteFunc(slices.Clone(moves), func(m move) bool {
+// movesOf are those that a CloneSet controller may make with the Pod now; forward, only
+// those that lead to Normal or to the end.
+func movesOf(pod *corev1.Pod, forward bool) []move {
+	return slices.DeleteFunc(slices.Clone(moves), func(m move) bool {
 		return m.from != plan.StateOf(pod) || m.label != "" && pod.Labels[m.label] != m.value || forward && m.back
 	})
+}
+
+// reconcile makes one of the moves that a CloneSet controller may make with the Pod.
+func (s *simulation) reconcile(pod *corev1.Pod, forward bool) {
+	s.Helper()
+	possible := movesOf(pod, forward)
 	// A drain takes a while; it is not undone at every turn.
 	if len(possible) == 0 || pod.DeletionTimestamp != nil || possible[0].back && len(possible) == 1 && s.random.IntN(4) > 0 {
 		return

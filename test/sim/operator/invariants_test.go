@@ -32,22 +32,29 @@ func (s *simulation) check() {
 		}
 	}
 	for _, name := range registries {
-		foreign := false
-		r := model.Get[*usher.Registry](s.server.Objects, types.NamespacedName{Name: name})
-		known := r != nil && controllerutil.ContainsFinalizer(r, usher.Finalizer) && len(r.Status.Users) > 0
-		for _, e := range s.entries(name) {
-			switch {
-			case e.ID == s.foreign.ID:
-				foreign = e.Same(s.foreign) && e.Version == s.foreign.Version
-			case !held[e.Owner.PodUID]:
-				s.fail("%s lists %s, whose Pod could vanish or has", name, e.Owner.Pod)
-			case !known:
-				s.fail("%s lists %s, and the Registry could vanish, or knows of no Registration: %+v", name, e.Owner.Pod, r)
-			}
+		s.checkEntries(name, held)
+	}
+}
+
+// checkEntries checks the entries in a registry; held are the UIDs of Pods that cannot
+// vanish.
+func (s *simulation) checkEntries(name string, held map[string]bool) {
+	s.Helper()
+	foreign := false
+	r := s.registry(name)
+	known := r != nil && controllerutil.ContainsFinalizer(r, usher.Finalizer) && len(r.Status.Users) > 0
+	for _, e := range s.entries(name) {
+		switch {
+		case e.ID == s.foreign.ID:
+			foreign = e.Same(s.foreign) && e.Version == s.foreign.Version
+		case !held[e.Owner.PodUID]:
+			s.fail("%s lists %s, whose Pod could vanish or has", name, e.Owner.Pod)
+		case !known:
+			s.fail("%s lists %s, and the Registry could vanish, or knows of no Registration: %+v", name, e.Owner.Pod, r)
 		}
-		if !foreign {
-			s.fail("the foreign entry in %s was touched", name)
-		}
+	}
+	if !foreign {
+		s.fail("the foreign entry in %s was touched", name)
 	}
 }
 
@@ -80,20 +87,28 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 	s.released[gate]++
 	stays := key == keyInPlace && s.features.policy == usher.InPlaceUpdateStay
 	overdue := s.features.proceed && key == keyInPlace && s.clock.Now().Sub(s.entered[pod.UID]) >= deadline
-	listed, serving := s.listed(pod.UID)
-	switch last, ever := s.lastSeen[pod.UID]; {
+	switch {
 	case plan.StateOf(pod) != state:
 		s.fail("%s of %s was released in %s", key, pod.Name, plan.StateOf(pod))
 	case s.released[gate] > 1:
 		s.fail("%s of %s was released twice", key, pod.Name)
-	case stays, overdue:
-	case ever && !listed && last.Before(s.recreated):
-		// A Registration does not wait for what an earlier one of its name removed.
+	case !stays && !overdue:
+		s.judgeDrain(key, pod)
+	}
+}
+
+// judgeDrain checks that no callers use a Pod whose hook is released.
+func (s *simulation) judgeDrain(key string, pod *corev1.Pod) {
+	s.Helper()
+	listed, serving := s.listed(pod.UID)
+	switch last, ever := s.lastSeen[pod.UID]; {
 	case serving, listed && key == keyDelete:
 		s.fail("%s of %s was released while a registry lists it", key, pod.Name)
-	case ever && s.clock.Now().Sub(last) < propagation:
+	case !ever, !listed && last.Before(s.recreated):
+		// A Registration does not wait for what an earlier one of its name removed.
+	case s.clock.Now().Sub(last) < propagation:
 		s.fail("%s of %s was released %s after it was last listed", key, pod.Name, s.clock.Now().Sub(last))
-	case ever:
+	default:
 		s.judgeOutages(key, pod)
 	}
 }
