@@ -66,15 +66,9 @@ func judge(results []*result) []goal {
 func judgeRate(results []*result) []goal {
 	find := func(name string) *result {
 		named := slices.DeleteFunc(slices.Clone(results), func(r *result) bool { return r.name != name })
-		if len(named) == 0 {
-			return nil
-		}
 		return slices.MaxFunc(named, func(a, b *result) int { return a.size - b.size })
 	}
 	step, ceiling := find(stepInPlace), find(requestImage)
-	if step == nil || ceiling == nil {
-		return nil
-	}
 	limit := ceiling.perSecond() / writesInPlace
 	return []goal{{
 		met:  step.perSecond() >= ceilingShare*limit,

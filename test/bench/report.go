@@ -43,9 +43,10 @@ type grid struct {
 // grids are the tables of a report. Some columns are only for measurements with a
 // registry, and some only for those without one.
 func grids(withRegistry bool) []grid {
-	first, server, usherTitle, etcdTitle := []column{size("Pods")}, "The API server", "Usher", "etcd"
+	pods := column{"Pods", false, func(r *result) string { return stage.Thousands(r.size) }}
+	first, server, usherTitle, etcdTitle := []column{pods}, "The API server", "Usher", "etcd"
 	if withRegistry {
-		first = []column{{"registry", true, func(r *result) string { return r.server }}, size("Pods")}
+		first = []column{{"registry", true, func(r *result) string { return r.server }}, pods}
 		server, usherTitle, etcdTitle = "The registry", "Usher, both halves", "its etcd"
 	}
 	nodes := []column{{"nodes done", false, func(r *result) string { return stage.Seconds(r.perRound(r.done)) }}}
@@ -72,10 +73,6 @@ func grids(withRegistry bool) []grid {
 			column{"by kind", true, func(r *result) string { return stage.Counts(r.calls) }})})
 	}
 	return all
-}
-
-func size(title string) column {
-	return column{title, false, func(r *result) string { return stage.Thousands(r.size) }}
 }
 
 // outcome is what Usher achieved, and at what cost.

@@ -282,14 +282,10 @@ func (m *measurement) perform(ctx context.Context, p step) (generation int64, er
 	if err := m.pods.await(ctx, p.replicas, map[string]int{image(p.version): p.replicas - p.old, image(p.version - 1): p.old}); err != nil {
 		return 0, err
 	}
-	return generation, m.awaitEntries(ctx, p)
-}
-
-func (m *measurement) awaitEntries(ctx context.Context, p step) error {
 	if m.server == nil {
-		return nil
+		return generation, nil
 	}
-	return m.entries.await(ctx, p.replicas)
+	return generation, m.entries.await(ctx, p.replicas)
 }
 
 // killTwice kills Usher when a third and when two thirds of a step are done.
@@ -327,7 +323,7 @@ func removeEntry(ctx context.Context, m *measurement, p step) error {
 	if err := m.entries.awaitMoves(ctx, 1); err != nil {
 		return err
 	}
-	return m.awaitEntries(ctx, p)
+	return m.entries.await(ctx, p.replicas)
 }
 
 // account adds what is known only afterwards.

@@ -22,8 +22,6 @@ const (
 	drawEvery = 200 * time.Millisecond
 	// lossesEvery is how often the log reports a CloneSet's lost requests.
 	lossesEvery = time.Second
-	// catchUp bounds the wait for callers after a phase.
-	catchUp = 30 * time.Second
 )
 
 // run is one run through all phases.
@@ -186,14 +184,14 @@ func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
 		var err error
 		switch name {
 		case phaseCreate:
-			err = stage.Poll(ctx, catchUp, "requests to "+a.name, func(context.Context) (bool, error) {
+			err = stage.Poll(ctx, r.options.pace.bound, "requests to "+a.name, func(context.Context) (bool, error) {
 				return a.client.Stats(time.Now()).Sent > 0, nil
 			})
 		case phaseDelete:
 			err = r.finish(ctx, a, max(time.Until(end), time.Second))
 		default:
 			// Otherwise the next phase would count this one's losses.
-			err = stage.Poll(ctx, catchUp, "the callers of "+a.name+" to catch up", func(context.Context) (bool, error) {
+			err = stage.Poll(ctx, r.options.pace.bound, "the callers of "+a.name+" to catch up", func(context.Context) (bool, error) {
 				return a.client.Settled(time.Now()), nil
 			})
 		}

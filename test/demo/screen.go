@@ -83,15 +83,12 @@ func (s *screen) draw(always bool) {
 // escapes are sequences that take no cell.
 var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-// cells counts the cells that a line takes.
-func cells(line string) int { return utf8.RuneCountInString(escapes.ReplaceAllString(line, "")) }
-
 // height is how many rows lines take on a terminal that may have become narrower since
 // they were written.
 func height(lines []string, columns int) int {
 	rows := 0
 	for _, line := range lines {
-		rows += 1 + max(0, cells(line)-1)/max(columns, 1)
+		rows += 1 + max(0, utf8.RuneCountInString(escapes.ReplaceAllString(line, ""))-1)/max(columns, 1)
 	}
 	return rows
 }

@@ -152,7 +152,7 @@ func inside(ctx context.Context, place *sandbox.Place, o Options) error {
 	began := time.Now()
 	return stage.Run{
 		Dir: place.Dir, Out: o.Out, Getenv: o.Getenv,
-		Setup: []stage.Step{s.startNode, s.startRegistries, s.connect, s.installUsher, s.addRegistries},
+		Setup: []stage.Step{s.startNode, s.startRegistries, s.installUsher, s.addRegistries},
 		Play: func(ctx context.Context, _ *stage.Stage) error {
 			_, _ = fmt.Fprintf(o.Out, "The node and Usher are up after %s.\n\n", stage.Seconds(time.Since(began)))
 			if o.Shell {

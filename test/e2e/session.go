@@ -58,11 +58,6 @@ func (s *session) startNode(ctx context.Context, on *stage.Stage) (err error) {
 			s.Fail(err)
 		}
 	}()
-	return nil
-}
-
-// connect creates the administrator's client.
-func (s *session) connect(context.Context, *stage.Stage) (err error) {
 	s.Kube, err = stage.NewClient(s.node.RESTConfig())
 	return err
 }

@@ -46,16 +46,13 @@ const (
 // with Helm, to see that it comes up and can be removed, and then without Helm for the
 // stories.
 func (s *session) installUsher(ctx context.Context, _ *stage.Stage) error {
-	for _, step := range []func() error{
-		func() error { return s.install(ctx, "helm install") },
-		func() error { return s.uninstall(ctx, "helm uninstall") },
-		func() error { return s.install(ctx, "kubectl apply") },
-	} {
-		if err := step(); err != nil {
-			return fmt.Errorf("install Usher: %w", err)
-		}
+	if err := s.install(ctx, "helm install"); err != nil {
+		return err
 	}
-	return nil
+	if err := s.uninstall(ctx, "helm uninstall"); err != nil {
+		return err
+	}
+	return s.install(ctx, "kubectl apply")
 }
 
 // install follows a step of the document and waits until Usher is ready.
@@ -69,7 +66,7 @@ func (s *session) install(ctx context.Context, way string) error {
 		return fmt.Sprintf("two replicas are ready and one leads %s after the command", stage.Seconds(time.Since(began))), err
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", way, err)
+		return fmt.Errorf("install Usher with %s: %w", way, err)
 	}
 	return s.measureInstallation(ctx, way, time.Since(began))
 }

@@ -5,7 +5,6 @@ package stage
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -49,11 +48,8 @@ func Save(value any, path ...string) error {
 // Load reads what Save has written.
 func Load(value any, path ...string) error {
 	text, err := os.ReadFile(filepath.Join(path...))
-	if err == nil {
-		err = json.Unmarshal(text, value)
-	}
 	if err != nil {
-		return fmt.Errorf("read what was prepared: %w", err)
+		return err
 	}
-	return nil
+	return json.Unmarshal(text, value)
 }

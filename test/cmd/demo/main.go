@@ -30,12 +30,7 @@ func run(ctx context.Context, o demo.Options, args []string) error {
 	if err := stage.Parse(flags, args); err != nil {
 		return err
 	}
-	if keep := o.Getenv("KEEP"); keep != "" {
-		var err error
-		if o.Keep, err = strconv.ParseBool(keep); err != nil {
-			return fmt.Errorf("%w: KEEP=%s: give 1 to leave the cluster up, or 0", stage.ErrUsage, keep)
-		}
-	}
+	o.Keep, _ = strconv.ParseBool(o.Getenv("KEEP"))
 	switch node := o.Getenv("NODE"); {
 	case node != "" && node != "real":
 		return fmt.Errorf("%w: NODE=%s: give real, a node with a kubelet and containerd, or nothing for processes", stage.ErrUsage, node)
