@@ -22,6 +22,7 @@ const quiet = 10 * time.Minute
 // Reasons and actions of events.
 const (
 	eventForced    = "HookReleasedAtDeadline"
+	eventTakenBack = "DeletionTakenBack"
 	eventOverdue   = plan.ReasonDeadlineExceeded
 	actionRelease  = "ReleaseHook"
 	actionDrain    = "Drain"
@@ -80,6 +81,10 @@ func (p *pass) announce(decided plan.Plan) {
 // reportReleases reports the hooks that a patch has released.
 func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
 	logPatch(ctx, patch)
+	if t := patch.TakenBack; t != nil {
+		p.announcer.warn(patch.Pod, eventTakenBack, actionRegister, fmt.Sprintf(
+			"%s asked to delete the Pod, and has not come back for %s: it is registered again.", t.By, t.After.Round(time.Second)))
+	}
 	for _, release := range patch.Released {
 		p.metrics.released(release)
 		if len(release.Forced) > 0 {

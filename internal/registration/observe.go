@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -69,6 +70,9 @@ func (p *pass) readObjects(ctx context.Context) error {
 	if err := p.client.List(ctx, &registrations, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list Registrations: %w", err)
 	}
+	if err := p.readBudgets(ctx); err != nil {
+		return err
+	}
 	for i := range pods.Items {
 		p.snapshot.Pods = append(p.snapshot.Pods, &pods.Items[i])
 	}
@@ -85,6 +89,19 @@ func (p *pass) readObjects(ctx context.Context) error {
 	slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
 	slices.SortFunc(p.snapshot.CloneSets, byName[*appsv1alpha1.CloneSet])
 	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
+	return nil
+}
+
+// readBudgets reads the PodDisruptionBudgets.
+func (p *pass) readBudgets(ctx context.Context) error {
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := p.client.List(ctx, &budgets, client.InNamespace(p.snapshot.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list PodDisruptionBudgets: %w", err)
+	}
+	for i := range budgets.Items {
+		p.snapshot.Budgets = append(p.snapshot.Budgets, &budgets.Items[i])
+	}
+	slices.SortFunc(p.snapshot.Budgets, byName[*policyv1.PodDisruptionBudget])
 	return nil
 }
 

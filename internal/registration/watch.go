@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -38,6 +39,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		Watches(&usherv1alpha1.Registration{}, inNamespace(), builder.WithPredicates(specChanged)).
 		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged)).
 		Watches(&corev1.Pod{}, r.ofPods()).
+		Watches(&policyv1.PodDisruptionBudget{}, inNamespace(), builder.WithPredicates(moreAllowed())).
 		Watches(&usherv1alpha1.Registry{}, r.ofRegistries(), builder.WithPredicates(reachabilityChanged())).
 		WatchesRawSource(source.Channel(r.back, r.ofRegistries())).
 		WatchesMetadata(&corev1.Namespace{}, r.ofNamespaces(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -64,6 +66,15 @@ func inNamespace() handler.EventHandler {
 
 // specChanged ignores status writes, including our own.
 var specChanged = predicate.GenerationChangedPredicate{}
+
+// moreAllowed also lets through a PodDisruptionBudget that allows more evictions than before.
+func moreAllowed() predicate.Predicate {
+	return predicate.Or(specChanged, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		older, ok := e.ObjectOld.(*policyv1.PodDisruptionBudget)
+		newer, okToo := e.ObjectNew.(*policyv1.PodDisruptionBudget)
+		return ok && okToo && older.Status.DisruptionsAllowed < newer.Status.DisruptionsAllowed
+	}})
+}
 
 // reachabilityChanged also lets through a registry that came back or went away.
 func reachabilityChanged() predicate.Predicate {

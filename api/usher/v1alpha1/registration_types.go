@@ -233,6 +233,14 @@ type Drain struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10m')",message="a duration is a number with a unit, as in 30s, 5m or 1m30s, and here at most 10m"
 	// +optional
 	AfterOutage *metav1.Duration `json:"afterOutage,omitempty"`
+	// RequestTimeout is how long a Pod stays out of its registries after someone asked
+	// to delete or evict it and did not come back. Then it is registered again. Default: 2m.
+	// +kubebuilder:default="2m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) >= duration('1m') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 90s, 5m or 1h30m, and here at least 1m: clients repeat a request as rarely as every 30 s"
+	// +optional
+	RequestTimeout *metav1.Duration `json:"requestTimeout,omitempty"`
 	// Deadline is how long a drain may take, propagation included. Default: 5m.
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string

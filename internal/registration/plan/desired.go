@@ -28,7 +28,7 @@ const (
 )
 
 func (ix *index) desiredOf(r *registration, p *pod) desired {
-	if p.DeletionTimestamp != nil || !slices.Contains(p.selectedBy, r) {
+	if p.DeletionTimestamp != nil || p.requested() || !slices.Contains(p.selectedBy, r) {
 		return absent
 	}
 	if serves, _ := p.serves(r); serves {
@@ -60,6 +60,9 @@ func (p *pod) serves(r *registration) (bool, string) {
 // misplaced is why no Pod in this state belongs in the Registration's registries; empty if
 // it does.
 func (p *pod) misplaced(r *registration) string {
+	if p.requested() {
+		return p.whyRequested()
+	}
 	switch p.state {
 	case appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
 	case appsv1alpha1.StatePreparingNormal:

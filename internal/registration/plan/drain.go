@@ -35,11 +35,14 @@ type Record struct {
 	// Gone is when a listing first showed that the Pod is not there, by
 	// "registration@registry/prefix/service".
 	Gone map[string]time.Time `json:"gone,omitempty"`
+	// Until is when the drain ends if nothing else happens; zero while a registry lists
+	// the Pod. It is for those who wait: a change of it alone is not written.
+	Until time.Time `json:"until,omitzero"`
 }
 
-// readRecord returns nil if the Pod has no record, or an unreadable one: a drain that
+// ReadRecord returns a Pod's drain record. It returns nil if the Pod has no record, or an unreadable one: a drain that
 // starts over waits longer, never too short.
-func readRecord(pod *corev1.Pod) *Record {
+func ReadRecord(pod *corev1.Pod) *Record {
 	text, ok := pod.Annotations[usherv1alpha1.AnnotationDrain]
 	if !ok {
 		return nil
@@ -64,7 +67,7 @@ func (r *Record) equal(other *Record) bool {
 // continued returns the record of a drain for the gate, continued from the one on the Pod
 // or new, and the one on the Pod.
 func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record) {
-	stored = readRecord(pod)
+	stored = ReadRecord(pod)
 	next = &Record{Gate: gate, Entered: pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp], Began: now.UTC()}
 	if stored != nil && stored.Gate == gate && stored.Entered == next.Entered {
 		next.Began, next.Gone = stored.Began, maps.Clone(stored.Gone)
@@ -130,7 +133,7 @@ func ownDeadline(r *usherv1alpha1.Registration, gate Gate) (own *usherv1alpha1.H
 		return deadlines.InPlaceUpdate, false
 	case GateInPlaceUpdate:
 		return deadlines.InPlaceUpdate, true
-	case GatePreDelete, GateDeletion:
+	case GatePreDelete, GateRequested, GateDeletion:
 		return deadlines.PreDelete, true
 	}
 	return nil, false

@@ -188,7 +188,10 @@ func (b *podBuilder) drained(gate Gate, began time.Duration, gone map[string]tim
 	if err != nil {
 		panic(err) // A record of times always encodes.
 	}
-	b.pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: text}
+	if b.pod.Annotations == nil {
+		b.pod.Annotations = map[string]string{}
+	}
+	b.pod.Annotations[usherv1alpha1.AnnotationDrain] = text
 	return b
 }
 
@@ -266,12 +269,8 @@ func renderPatch(p *PodPatch) string {
 			words = append(words, short+"="+*p.Labels[key])
 		}
 	}
-	for _, name := range p.AddFinalizers {
-		words = append(words, "+"+name)
-	}
-	for _, name := range p.RemoveFinalizers {
-		words = append(words, "-"+name)
-	}
+	words = append(words, prefixed("+", p.AddFinalizers)...)
+	words = append(words, prefixed("-", p.RemoveFinalizers)...)
 	if p.Registrations != nil {
 		words = append(words, "in("+*p.Registrations+")")
 	}
@@ -280,6 +279,9 @@ func renderPatch(p *PodPatch) string {
 	}
 	if p.DropDrain {
 		words = append(words, "-drain")
+	}
+	if p.TakenBack != nil {
+		words = append(words, "taken back")
 	}
 	if p.Condition != nil {
 		words = append(words, renderCondition(p.Condition))
@@ -290,6 +292,14 @@ func renderPatch(p *PodPatch) string {
 		}
 	}
 	return strings.Join(words, " ")
+}
+
+func prefixed(prefix string, names []string) []string {
+	out := make([]string, len(names))
+	for i, name := range names {
+		out[i] = prefix + name
+	}
+	return out
 }
 
 func renderCondition(c *corev1.PodCondition) string {

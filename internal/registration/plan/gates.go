@@ -153,6 +153,8 @@ func elapsed(since, now time.Time) time.Duration {
 // its way out there, and nobody knows any more what they answered.
 func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 	var v verdict
+	known := true
+	record.Until = time.Time{}
 	for _, r := range slices.Concat(h.answerers, p.deselected()) {
 		if r.staysFor(h) {
 			continue
@@ -168,7 +170,14 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 			}
 			v.wait(wait, limit)
 			v.changesAt(*free)
+			known = known && !free.IsZero()
+			if free.After(record.Until) {
+				record.Until = *free
+			}
 		}
+	}
+	if !known {
+		record.Until = time.Time{}
 	}
 	return v.final()
 }

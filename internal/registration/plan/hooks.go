@@ -89,7 +89,7 @@ type hook struct {
 // leaving reports whether the gate opens when the Pod is out of its registries, rather than
 // in.
 func (h hook) leaving() bool {
-	return h.gate == GateInPlaceUpdate || h.gate == GatePreDelete
+	return h.gate == GateInPlaceUpdate || h.gate == GatePreDelete || h.gate == GateRequested
 }
 
 // hooksAt returns the hooks that wait for Usher in the Pod's state, sorted by key.
@@ -105,6 +105,9 @@ func hooksAt(p *pod) []hook {
 			}
 			hooks[at].answerers = append(hooks[at].answerers, r)
 		}
+	}
+	if p.requested() && p.hasFinalizer() {
+		hooks = append(hooks, p.requestedHook())
 	}
 	slices.SortFunc(hooks, func(a, b hook) int { return strings.Compare(a.key.name, b.key.name) })
 	return hooks

@@ -85,6 +85,10 @@ type pod struct {
 	ready     bool
 	// unready is why it is not ready.
 	unready string
+	// request asks for its deletion; nil if none does. It is queued while a
+	// PodDisruptionBudget does not allow the eviction.
+	request *usherv1alpha1.DeletionRequest
+	queued  bool
 	// silent means that only its node does not answer.
 	silent      bool
 	silentSince time.Time
@@ -116,6 +120,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix.Snapshot = snapshot
 	ix.indexRegistrations()
 	ix.indexPods()
+	ix.queueEvictions()
 	ix.keepListings()
 	return ix
 }
@@ -233,6 +238,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object)}
 	p.ready, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
+	p.request = readRequest(object)
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		p.owner = owner.UID
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {

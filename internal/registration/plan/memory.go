@@ -133,10 +133,10 @@ func (ix *index) stillIdle(p *pod) bool {
 }
 
 // noteIdle notes that the Pod is idle, unless something else than Memory's inputs decides how
-// long: a node that does not answer, targets or Registrations that the Pod is leaving, a
+// long: a node that does not answer, a request for its deletion, targets or Registrations that the Pod is leaving, a
 // refused change, an entry that is not as it should be.
 func (ix *index) noteIdle(p *pod) {
-	if p.silent || len(p.former) > 0 {
+	if p.silent || p.request != nil || len(p.former) > 0 {
 		return
 	}
 	rest := idle{}

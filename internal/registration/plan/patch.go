@@ -32,6 +32,8 @@ type PodPatch struct {
 	// AddFinalizers and RemoveFinalizers change the list; what else is in it stays.
 	AddFinalizers    []string
 	RemoveFinalizers []string
+	// TakenBack removes the request for the Pod's deletion.
+	TakenBack *TakenBack
 	// Condition is written through the status subresource.
 	Condition *corev1.PodCondition
 	// Released are the hooks that this patch lets go or sets.
@@ -65,7 +67,7 @@ func (p *PodPatch) setLabel(key string, value *string) {
 
 // ChangesMetadata reports whether Metadata has something to send.
 func (p *PodPatch) ChangesMetadata() bool {
-	return len(p.Labels) > 0 || p.Drain != nil || p.DropDrain || p.Registrations != nil ||
+	return len(p.Labels) > 0 || p.Drain != nil || p.DropDrain || p.TakenBack != nil || p.Registrations != nil ||
 		len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0
 }
 
@@ -96,6 +98,9 @@ type podMetadata struct {
 // annotations are those that change; nil removes one.
 func (p *PodPatch) annotations() (map[string]*string, error) {
 	annotations := map[string]*string{}
+	if p.TakenBack != nil {
+		annotations = undo(p.Pod)
+	}
 	if p.DropDrain {
 		annotations[usherv1alpha1.AnnotationDrain] = nil
 	}

@@ -100,6 +100,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	default:
 		next = ix.planLiving(p, &patch, plan)
 	}
+	next = Earlier(next, ix.planRequest(p, &patch))
 	plan.RequeueAt = Earlier(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[first:], &patch)
 	if !patch.Empty() {
@@ -176,7 +177,7 @@ func (ix *index) drainOf(p *pod) (record, stored *Record) {
 			return continued(p.Pod, h.gate, ix.Now)
 		}
 	}
-	return nil, readRecord(p.Pod)
+	return nil, ReadRecord(p.Pod)
 }
 
 // decide decides whether the hook is released.

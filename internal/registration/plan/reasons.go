@@ -17,6 +17,8 @@ const (
 	GateUpdated Gate = "updated"
 	// GatePreDelete holds a Pod until it is drained for its deletion.
 	GatePreDelete Gate = "preDelete"
+	// GateRequested holds a Pod that someone wants to delete until it is drained.
+	GateRequested Gate = "deletionRequested"
 	// GateJoining is a Pod that no hook holds on its way into a registry.
 	GateJoining Gate = "joining"
 	// GateLeaving is a Pod that no hook holds on its way out of a registry.
@@ -28,7 +30,7 @@ const (
 // leaves reports whether a Pod at the gate waits to leave a registry.
 func (g Gate) leaves() bool {
 	switch g {
-	case GateInPlaceUpdate, GatePreDelete, GateLeaving, GateDeletion:
+	case GateInPlaceUpdate, GatePreDelete, GateRequested, GateLeaving, GateDeletion:
 		return true
 	}
 	return false

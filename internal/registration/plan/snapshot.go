@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -65,6 +66,8 @@ type Snapshot struct {
 	Pods []*corev1.Pod
 	// CloneSets are all of the namespace, sorted by name.
 	CloneSets []*appsv1alpha1.CloneSet
+	// Budgets are the PodDisruptionBudgets of the namespace, sorted by name.
+	Budgets []*policyv1.PodDisruptionBudget
 	// Registries by name; one that is missing here does not exist.
 	Registries map[string]RegistryState
 	// Known has "namespace/name" of every Registration of the cluster.

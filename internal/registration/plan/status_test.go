@@ -176,7 +176,7 @@ func TestRecordsKeepTheirTimesExactly(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{usherv1alpha1.AnnotationDrain: text}}}
-	if have := readRecord(pod); !record.equal(have) {
+	if have := ReadRecord(pod); !record.equal(have) {
 		t.Errorf("%+v came back as %+v: a wait that is cut short loses requests", record, have)
 	}
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// AnnotationDeletionRequest records on a Pod that someone wants to delete it, and
+	// asks Usher to take it out of its registries before. Its value is a
+	// DeletionRequest in JSON.
+	AnnotationDeletionRequest = "usher.dev/deletion-request"
+	// AnnotationSkipDrain with the value "true" lets a Pod be deleted at once, without a
+	// drain. Requests may be lost.
+	AnnotationSkipDrain = "usher.dev/skip-drain"
+)
+
+// DeletionRequest is the value of AnnotationDeletionRequest. While a Pod carries a
+// request that is not Named, no registry is to list the Pod, and Usher takes its
+// finalizer off the Pod when callers have had time to notice. A request that no deletion
+// follows is taken back after spec.drain.requestTimeout of the Pod's Registrations.
+type DeletionRequest struct {
+	// Since is when the deletion was first asked for, At when it last was.
+	Since metav1.MicroTime `json:"since"`
+	At    metav1.MicroTime `json:"at"`
+	// By is the user who asked first.
+	By string `json:"by"`
+	// Eviction reports whether the request is an eviction: PodDisruptionBudgets limit how
+	// many of those drain at a time.
+	Eviction bool `json:"eviction,omitempty"`
+	// Named reports whether the Pod's CloneSet deletes it, with its hooks and budgets:
+	// then the hook of the set starts the drain, not this request.
+	Named bool `json:"named,omitempty"`
+	// DeletionCost is the Pod's annotation controller.kubernetes.io/pod-deletion-cost
+	// before the request; nil if it had none. While the request lasts, that annotation
+	// makes a ReplicaSet choose this Pod again.
+	DeletionCost *string `json:"deletionCost,omitempty"`
+}
+
+// DeletionRequestOf returns the deletion request that a Pod carries, nil if it carries
+// none. One that cannot be read is an error.
+func DeletionRequestOf(pod *corev1.Pod) (*DeletionRequest, error) {
+	text, ok := pod.Annotations[AnnotationDeletionRequest]
+	if !ok {
+		return nil, nil
+	}
+	var request DeletionRequest
+	if err := json.Unmarshal([]byte(text), &request); err != nil {
+		return nil, fmt.Errorf("annotation %s of Pod %s: %w; remove it", AnnotationDeletionRequest, pod.Name, err)
+	}
+	return &request, nil
+}

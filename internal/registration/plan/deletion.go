@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// DefaultRequestTimeout is how long a Pod whose deletion was asked for stays out of its
+// registries if nobody deletes it.
+const DefaultRequestTimeout = 2 * time.Minute
+
+// DeletionCost is the deletion cost that makes a ReplicaSet choose a Pod again whose
+// drain it has asked for.
+var DeletionCost = strconv.Itoa(math.MinInt32)
+
+// TakenBack is a deletion request that nobody came back for.
+type TakenBack struct {
+	// By asked for the deletion; After is how long ago.
+	By    string
+	After time.Duration
+}
+
+// readRequest finds the request that makes the Pod leave its registries. A named one
+// makes the CloneSet act, and one that cannot be read is replaced by the next.
+func readRequest(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	if err != nil || request == nil || request.Named || pod.DeletionTimestamp != nil {
+		return nil
+	}
+	return request
+}
+
+// requested reports whether the Pod leaves its registries because someone wants to
+// delete it.
+func (p *pod) requested() bool { return p.request != nil && !p.queued }
+
+// queueEvictions holds back evictions that PodDisruptionBudgets do not allow yet: the API
+// server counts a Pod only when it is gone, and would let all Pods of a node drain at once.
+func (ix *index) queueEvictions() {
+	queued := map[*pod]bool{}
+	for _, budget := range ix.Budgets {
+		if selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector); err == nil {
+			for _, p := range ix.beyond(int(budget.Status.DisruptionsAllowed), selector) {
+				queued[p] = true
+			}
+		}
+	}
+	for _, p := range ix.pods {
+		if p.queued != queued[p] {
+			p.queued = queued[p]
+			p.hooks = hooksAt(p)
+			p.settled = p.isSettled()
+		}
+	}
+}
+
+// beyond returns the evictions that have to wait if so many may drain at a time. The
+// oldest go first.
+func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
+	var waiting []*pod
+	for _, p := range ix.pods {
+		switch {
+		// One that is not Ready does not count as healthy any more.
+		case p.request == nil, !p.request.Eviction, conditionStatus(p.Pod, corev1.PodReady) != corev1.ConditionTrue,
+			!selector.Matches(labels.Set(p.Labels)):
+		case p.drains():
+			allowed--
+		default:
+			waiting = append(waiting, p)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *pod) int {
+		return cmp.Or(a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return waiting[min(max(allowed, 0), len(waiting)):]
+}
+
+// drains reports whether the drain that the request asks for has begun, or is over.
+func (p *pod) drains() bool {
+	record := ReadRecord(p.Pod)
+	return !p.hasFinalizer() || record != nil && record.Gate == GateRequested
+}
+
+// requestedHook holds a Pod whose deletion was asked for until it is drained: the guard
+// lets nobody delete it while it carries our finalizer.
+func (p *pod) requestedHook() hook {
+	return hook{gate: GateRequested, key: hookKey{name: usherv1alpha1.Finalizer, finalizer: true}, answerers: p.selectedBy}
+}
+
+// expiry is when the request is taken back.
+func (p *pod) expiry() time.Time {
+	timeout := time.Duration(0)
+	for _, r := range p.all() {
+		timeout = max(timeout, durationOf(r.Spec.Drain.RequestTimeout, DefaultRequestTimeout))
+	}
+	return p.request.At.Add(timeout)
+}
+
+// planRequest takes a request back that nobody came back for. It returns when it will.
+func (ix *index) planRequest(p *pod, patch *PodPatch) time.Time {
+	if p.request == nil {
+		return time.Time{}
+	}
+	end := p.expiry()
+	if ix.Now.Before(end) {
+		return end
+	}
+	patch.TakenBack = &TakenBack{By: p.request.By, After: ix.Now.Sub(p.request.At.Time)}
+	return time.Time{}
+}
+
+// undo returns the annotations without the request; nil removes one.
+func undo(pod *corev1.Pod) map[string]*string {
+	annotations := map[string]*string{usherv1alpha1.AnnotationDeletionRequest: nil}
+	if request := readRequest(pod); request != nil && pod.Annotations[corev1.PodDeletionCost] == DeletionCost {
+		annotations[corev1.PodDeletionCost] = request.DeletionCost
+	}
+	return annotations
+}
+
+// whyRequested explains why a Pod is out of its registries.
+func (p *pod) whyRequested() string {
+	return fmt.Sprintf("%s asked to delete it at %s", p.request.By, p.request.Since.UTC().Format(time.RFC3339))
+}
