@@ -103,6 +103,7 @@ generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them and 
 	$(GENERATE) crd:crdVersions=v1 paths=./api/... output:crd:dir=config/crd
 	$(GENERATE) rbac:roleName=usher-cloneset paths=./internal/cloneset/... output:rbac:dir=config/rbac/cloneset
 	$(GENERATE) rbac:roleName=usher-registration paths=./internal/registration/... output:rbac:dir=config/rbac/registration
+	$(GENERATE) rbac:roleName=usher-guard paths=./internal/guard/... output:rbac:dir=config/rbac/guard
 	$(GO) -C tools/chart run . -root $(CURDIR)
 
 .PHONY: check

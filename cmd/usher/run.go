@@ -34,10 +34,11 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
-// halves are the values of --controllers.
+// The values of --controllers: the two halves, and the guard.
 const (
 	halfCloneSet     = "cloneset"
 	halfRegistration = "registration"
+	partGuard        = "guard"
 )
 
 // settings are the flags.
@@ -50,6 +51,7 @@ type settings struct {
 	metricsAddress  string
 	probeAddress    string
 	xds             xds.ServerOptions
+	guard           guardSettings
 	qps             float64
 	parallel        int
 	keepManagers    bool
@@ -60,7 +62,7 @@ func parse(args []string) (*settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("usher", flag.ContinueOnError)
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the Pod's service account, then $KUBECONFIG")
-	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "the halves to run: cloneset, registration, or both")
+	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "what to run: cloneset, registration, guard, separated by commas")
 	flags.BoolVar(&s.leaderElect, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
 	flags.StringVar(&s.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
 	flags.StringVar(&s.leaderID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
@@ -70,6 +72,7 @@ func parse(args []string) (*settings, error) {
 	flags.StringVar(&s.xds.TLS.Certificate, "xds-tls-cert", "", "PEM `file` with the xDS server's certificate; default: plain text")
 	flags.StringVar(&s.xds.TLS.Key, "xds-tls-key", "", "PEM `file` with that certificate's key")
 	flags.StringVar(&s.xds.TLS.ClientCA, "xds-client-ca", "", "PEM `file` with the CAs that xDS clients' certificates are checked with; default: clients need none")
+	s.guard.bind(flags)
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.parallel, "parallel", 32, "how many Pods of one set are written at a time")
 	flags.BoolVar(&s.keepManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
@@ -80,21 +83,26 @@ func parse(args []string) (*settings, error) {
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q: usher takes flags only, see usher --help", flags.Arg(0))
 	}
-	for _, half := range strings.Split(s.controllers, ",") {
-		if half != halfCloneSet && half != halfRegistration {
-			return nil, fmt.Errorf("--controllers: %q is neither %s nor %s", half, halfCloneSet, halfRegistration)
+	return &s, s.check()
+}
+
+// check refuses flags that do not fit together.
+func (s *settings) check() error {
+	for _, part := range strings.Split(s.controllers, ",") {
+		if part != halfCloneSet && part != halfRegistration && part != partGuard {
+			return fmt.Errorf("--controllers: %q is none of %s, %s, %s", part, halfCloneSet, halfRegistration, partGuard)
 		}
 	}
 	if s.servesXDS() && !s.runs(halfRegistration) {
-		return nil, fmt.Errorf("--xds-bind-address needs %s among --controllers", halfRegistration)
+		return fmt.Errorf("--xds-bind-address needs %s among --controllers", halfRegistration)
 	}
 	if !s.servesXDS() && s.xds.TLS != (xds.TLSFiles{}) {
-		return nil, errors.New("--xds-tls-cert, --xds-tls-key and --xds-client-ca need --xds-bind-address")
+		return errors.New("--xds-tls-cert, --xds-tls-key and --xds-client-ca need --xds-bind-address")
 	}
 	if s.parallel < 1 {
-		return nil, fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
+		return fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
 	}
-	return &s, nil
+	return s.guard.check(s.runs(partGuard))
 }
 
 func (s *settings) runs(half string) bool {
@@ -122,6 +130,17 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := s.setUp(ctx, mgr, found); err != nil {
+		return err
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	return nil
+}
+
+// setUp adds what --controllers names.
+func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer) error {
 	if s.runs(halfCloneSet) {
 		if err := cloneset.Setup(ctx, mgr, cloneset.Options{
 			Parallel: s.parallel, KeepFieldManagers: s.keepManagers, NoResize: found.noResize,
@@ -134,8 +153,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run: %w", err)
+	if s.runs(partGuard) {
+		return s.guard.setup(ctx, mgr)
 	}
 	return nil
 }

@@ -129,6 +129,7 @@ func TestValuesRefused(t *testing.T) {
 		{"serviceAccount: {name: mine}", "set serviceAccount.create to false"},
 		{"halves: {registration: false}\nxds: {enabled: true}", "turn on halves.registration"},
 		{"xds: {enabled: true, clientCA: true}", "set xds.tlsSecret"},
+		{"halves: {registration: false}\nguard: {enabled: true}", "turn on halves.registration"},
 		{"topologySpreadConstraints: [{maxSkew: 1}]", "topologySpreadConstraints"},
 	} {
 		_, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, parse[map[string]any](t, test.values))

@@ -24,11 +24,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* The halves that run, as a list: cloneset, registration. */}}
+{{/* What runs, as a list: cloneset, registration, guard. */}}
 {{- define "usher.halves" -}}
 {{- $halves := list -}}
 {{- if .Values.halves.cloneset }}{{ $halves = append $halves "cloneset" }}{{ end -}}
 {{- if .Values.halves.registration }}{{ $halves = append $halves "registration" }}{{ end -}}
+{{- if include "usher.guard" . }}{{ $halves = append $halves "guard" }}{{ end -}}
 {{- if not $halves }}{{ fail "halves: turn on cloneset, registration, or both; without either there is nothing to install" }}{{ end -}}
 {{- toYaml $halves -}}
 {{- end -}}
@@ -44,6 +45,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $parts = append $parts (dict "name" $name "component" "controller" "lease" "usher.usher.dev" "halves" $halves) -}}
 {{- end -}}
 {{- toYaml $parts -}}
+{{- end -}}
+
+{{/* "true" if the guard runs, else empty. */}}
+{{- define "usher.guard" -}}
+{{- if .Values.guard.enabled -}}
+{{- if not .Values.halves.registration }}{{ fail "guard.enabled: the hook operator does what the guard asks for; turn on halves.registration too" }}{{ end -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{/* "true" if xDS is served, else empty. */}}
@@ -64,6 +73,15 @@ true
 {{- else -}}
 {{- required "serviceAccount.name: name the account to use, or set serviceAccount.create to true" $root.Values.serviceAccount.name -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The users that CloneSet controllers act as, separated by commas. */}}
+{{- define "usher.cloneSetUsers" -}}
+{{- $users := .Values.guard.cloneSetUsers -}}
+{{- range include "usher.parts" . | fromYamlArray }}
+{{- if has "cloneset" .halves }}{{ $users = append $users (printf "system:serviceaccount:%s:%s" $.Release.Namespace (include "usher.account" (list $ .))) }}{{ end -}}
+{{- end -}}
+{{- $users | join "," -}}
 {{- end -}}
 
 {{- define "usher.image" -}}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Usher makes its certificate with client-go's cert package. open-policy-agent's
+// cert-controller does the same with a CA key in the Secret, certificates that are
+// mounted as files (a minute late), and the right to read all Secrets of the namespace.
+
+const (
+	// lifetime is how long a certificate is valid; it is renewed in its last third.
+	lifetime = 365 * 24 * time.Hour
+	renewal  = lifetime / 3
+	// checkEvery is how often the age of the certificate is checked.
+	checkEvery = time.Hour
+)
+
+// certificate is what a replica serves. It follows the Secret, and needs no restart.
+type certificate struct {
+	current atomic.Pointer[tls.Certificate]
+}
+
+func (c *certificate) configure(config *tls.Config) {
+	config.MinVersion = tls.VersionTLS13
+	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if found := c.current.Load(); found != nil {
+			return found, nil
+		}
+		return nil, errors.New("the guard has no certificate yet")
+	}
+}
+
+// follow takes over the certificate at each change of the Secret, which is the only one
+// in the cache.
+func (c *certificate) follow(ctx context.Context, own cache.Cache, logger logr.Logger) error {
+	load := func(object any) {
+		if secret, ok := object.(*corev1.Secret); ok {
+			if err := c.load(secret); err != nil {
+				logger.Error(err, "The guard keeps its previous certificate")
+			}
+		}
+	}
+	informer, err := own.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
+	if err == nil {
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: load, UpdateFunc: func(_, object any) { load(object) },
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("watch the guard's certificate: %w", err)
+	}
+	return nil
+}
+
+func (c *certificate) load(secret *corev1.Secret) error {
+	if len(secret.Data[corev1.TLSCertKey]) == 0 {
+		return nil
+	}
+	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return fmt.Errorf("read the certificate in Secret %s: %w", secret.Name, err)
+	}
+	c.current.Store(&pair)
+	return nil
+}
+
+// keeper keeps the certificate in the Secret valid, and the webhook's caBundle so that
+// API servers trust it. It runs in the leader.
+type keeper struct {
+	client client.Client
+	reader client.Reader
+	clock  clock.PassiveClock
+	// object names the Secret, and the webhook's configuration.
+	object types.NamespacedName
+	// host is the name that API servers call the guard by.
+	host string
+}
+
+// Reconcile makes the certificate if it is missing, of another host or old. API servers
+// trust the new one before any replica serves it.
+func (k *keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	secret := &corev1.Secret{}
+	if err := k.reader.Get(ctx, k.object, secret); err != nil {
+		return ctrl.Result{}, fmt.Errorf("read the Secret for the guard's certificate: %w; install the chart again, it makes the Secret", err)
+	}
+	chain := secret.Data[corev1.TLSCertKey]
+	fresh := k.fresh(chain)
+	if !fresh {
+		made, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: k.host, MaxAge: lifetime})
+		if err != nil {
+			return ctrl.Result{}, fmt.Errorf("make the guard's certificate: %w", err)
+		}
+		chain = made
+		secret.Data = map[string][]byte{corev1.TLSCertKey: made, corev1.TLSPrivateKeyKey: key}
+	}
+	if err := k.trust(ctx, chain); err != nil {
+		return ctrl.Result{}, err
+	}
+	if !fresh {
+		if err := k.client.Update(ctx, secret); err != nil {
+			return ctrl.Result{}, fmt.Errorf("store the guard's certificate: %w", err)
+		}
+	}
+	return ctrl.Result{RequeueAfter: checkEvery}, nil
+}
+
+// fresh reports whether the certificate is for the host and not in its last third.
+func (k *keeper) fresh(chain []byte) bool {
+	parsed, err := cert.ParseCertsPEM(chain)
+	if err != nil {
+		return false
+	}
+	return parsed[0].VerifyHostname(k.host) == nil && k.clock.Now().Before(parsed[0].NotAfter.Add(-renewal))
+}
+
+// trust adds the chain's CA to the caBundle of the webhooks, and drops CAs that have
+// expired. Others stay: a replica may still serve the previous certificate.
+func (k *keeper) trust(ctx context.Context, chain []byte) error {
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := k.reader.Get(ctx, types.NamespacedName{Name: k.object.Name}, configuration); err != nil {
+		return fmt.Errorf("read the guard's webhook configuration: %w", err)
+	}
+	next := configuration.DeepCopy()
+	changed := false
+	for i := range next.Webhooks {
+		webhook := &next.Webhooks[i].ClientConfig
+		bundle, err := k.bundle(webhook.CABundle, chain)
+		if err != nil {
+			return err
+		}
+		changed = changed || !bytes.Equal(bundle, webhook.CABundle)
+		webhook.CABundle = bundle
+	}
+	if !changed {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(configuration, client.MergeFromWithOptimisticLock{})
+	if err := k.client.Patch(ctx, next, patch); err != nil {
+		return fmt.Errorf("write the guard's CA into its webhook configuration: %w", err)
+	}
+	return nil
+}
+
+// bundle joins the CAs of the old bundle that are still valid with those of the chain.
+func (k *keeper) bundle(old, chain []byte) ([]byte, error) {
+	added, err := cert.ParseCertsPEM(chain)
+	if err != nil {
+		return nil, fmt.Errorf("read the guard's certificate: %w", err)
+	}
+	// What is no certificate in the bundle is somebody's mistake, and replaced.
+	known, err := cert.ParseCertsPEM(old)
+	if err != nil {
+		known = nil
+	}
+	var bundle []byte
+	var all []*x509.Certificate
+	for _, one := range append(known, added...) {
+		if one.IsCA && k.clock.Now().Before(one.NotAfter) && !slices.ContainsFunc(all, one.Equal) {
+			all = append(all, one)
+			bundle = append(bundle, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: one.Raw})...)
+		}
+	}
+	return bundle, nil
+}

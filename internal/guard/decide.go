@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+)
+
+const (
+	// renewAfter is the age at which a repeated request is written again, so that it is
+	// not taken back while someone waits.
+	renewAfter = 20 * time.Second
+	// minRetry and maxRetry bound the time after which a client repeats its request.
+	// client-go gives up after ten times, so the interval grows with the time that has
+	// passed: ten of them last for about two minutes.
+	minRetry, maxRetry = time.Second, 30 * time.Second
+)
+
+// Request is a request to delete or evict a Pod.
+type Request struct {
+	// Pod is the Pod as the API server stores it.
+	Pod *corev1.Pod
+	// User is who asks.
+	User string
+	// Eviction reports whether the request is an eviction.
+	Eviction bool
+	// Now is the time of the request.
+	Now time.Time
+}
+
+// Decision is the answer to a Request.
+type Decision struct {
+	// Allowed lets the request pass, now; Skipped without a drain, because the Pod
+	// says so. The other fields are empty then.
+	Allowed, Skipped bool
+	// RetryAfter is when to repeat the request; whole seconds, at least one.
+	RetryAfter time.Duration
+	// Message says what the request waits for.
+	Message string
+	// Patch is a JSON merge patch of the Pod that asks for what has to happen first; nil
+	// if it has been asked for.
+	Patch []byte
+}
+
+// Decide answers a request. direct are the users whose deletions of a CloneSet's Pods
+// are not turned into named deletions: CloneSet controllers, and those who delete the
+// Pods of owners and namespaces that are gone.
+func Decide(r Request, direct []string) (Decision, error) {
+	pod := r.Pod
+	switch {
+	case !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer), pod.DeletionTimestamp != nil:
+		return Decision{Allowed: true}, nil
+	case pod.Annotations[usherv1alpha1.AnnotationSkipDrain] == "true":
+		return Decision{Allowed: true, Skipped: true}, nil
+	}
+	// A request that cannot be read is replaced.
+	stored, err := usherv1alpha1.DeletionRequestOf(pod)
+	if err != nil {
+		stored = nil
+	}
+	named := cloneSetOf(pod) != "" && !slices.Contains(direct, r.User)
+	d := Decision{RetryAfter: r.retryAfter(stored), Message: r.message(named)}
+	if r.asked(stored, named) {
+		return d, nil
+	}
+	d.Patch, err = r.patch(stored, named)
+	return d, err
+}
+
+// cloneSetOf is the name of the CloneSet that controls the Pod; empty if none does.
+func cloneSetOf(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != "CloneSet" || owner.APIVersion != appsv1alpha1.GroupVersion.String() {
+		return ""
+	}
+	return owner.Name
+}
+
+// asked reports whether the Pod says all that this request has to say.
+func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named bool) bool {
+	switch {
+	case stored == nil:
+		return false
+	case named:
+		// A drain that a CloneSet controller or the garbage collector has asked for is more.
+		return !stored.Named || r.Pod.Labels[appsv1alpha1.LabelSpecifiedDelete] == "true"
+	}
+	return !stored.Named && stored.Eviction == (stored.Eviction && r.Eviction) && r.Now.Sub(stored.At.Time) < renewAfter
+}
+
+// retryAfter is the time until the drain ends, as far as the Pod tells; else it grows
+// with the time since the first request.
+func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest) time.Duration {
+	if stored == nil {
+		return minRetry
+	}
+	wait := r.Now.Sub(stored.Since.Time)
+	if until := drainedAt(r.Pod); until.After(r.Now) {
+		wait = until.Sub(r.Now)
+	}
+	// Rounded up: a client that comes too early has to come twice.
+	return min(max((wait+time.Second-1).Truncate(time.Second), minRetry), maxRetry)
+}
+
+// message says whom the request waits for.
+func (r Request) message(named bool) string {
+	text := fmt.Sprintf("Pod %s leaves its registries before it is deleted", r.Pod.Name)
+	if named {
+		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks and budgets allow", cloneSetOf(r.Pod), r.Pod.Name)
+	}
+	if until := drainedAt(r.Pod); until.After(r.Now) {
+		text += "; callers may use it until " + until.UTC().Format(time.RFC3339)
+	}
+	for _, c := range r.Pod.Status.Conditions {
+		if c.Type == usherv1alpha1.ConditionRegistered && c.Status != corev1.ConditionTrue && c.Message != "" {
+			text += "; " + c.Message
+		}
+	}
+	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)
+}
+
+// patch asks for a named deletion, or for a drain.
+func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) ([]byte, error) {
+	now := metav1.NewMicroTime(r.Now.UTC())
+	next := usherv1alpha1.DeletionRequest{Since: now, By: r.User}
+	if stored != nil {
+		next = *stored
+	}
+	next.At, next.Named = now, named
+	// A budget limits evictions only: once anybody deletes the Pod, it does not count.
+	next.Eviction = r.Eviction && (stored == nil || stored.Named || stored.Eviction)
+	metadata := map[string]any{"uid": r.Pod.UID}
+	annotations := map[string]any{}
+	switch cost, has := r.Pod.Annotations[corev1.PodDeletionCost]; {
+	case named:
+		metadata["labels"] = map[string]any{appsv1alpha1.LabelSpecifiedDelete: "true"}
+	case ownedByReplicaSet(r.Pod) && cost != plan.DeletionCost:
+		annotations[corev1.PodDeletionCost] = plan.DeletionCost
+		if has {
+			next.DeletionCost = &cost
+		}
+	}
+	text, err := json.Marshal(next)
+	if err != nil {
+		return nil, err
+	}
+	annotations[usherv1alpha1.AnnotationDeletionRequest] = string(text)
+	metadata["annotations"] = annotations
+	return json.Marshal(map[string]any{"metadata": metadata})
+}
+
+func ownedByReplicaSet(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "ReplicaSet"
+}
+
+// drainedAt is when the Pod's drain ends if nothing else happens; zero if that is not known.
+func drainedAt(pod *corev1.Pod) time.Time {
+	if record := plan.ReadRecord(pod); record != nil {
+		return record.Until
+	}
+	return time.Time{}
+}

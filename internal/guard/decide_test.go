@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// pod makes a registered Pod and changes it.
+func pod(changes ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "demo", Name: "web-1", UID: "uid-1", Finalizers: []string{usherv1alpha1.Finalizer},
+		Labels: map[string]string{}, Annotations: map[string]string{},
+	}}
+	for _, change := range changes {
+		change(p)
+	}
+	return p
+}
+
+func owner(apiVersion, kind string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		yes := true
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", Controller: &yes}}
+	}
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[key] = value }
+}
+
+// requested puts a request on the Pod that was made first and last so long ago.
+func requested(since, at time.Duration, fields string) func(*corev1.Pod) {
+	return annotated(usherv1alpha1.AnnotationDeletionRequest, fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"%s}`,
+		stamp(since), stamp(at), fields))
+}
+
+func stamp(ago time.Duration) string { return now.Add(-ago).Format(metav1.RFC3339Micro) }
+
+var (
+	cloneSet   = owner("apps.kruise.io/v1alpha1", "CloneSet")
+	replicaSet = owner("apps/v1", "ReplicaSet")
+)
+
+func named(p *corev1.Pod) { p.Labels[appsv1alpha1.LabelSpecifiedDelete] = "true" }
+
+// TestDecide holds every branch of a decision: what is allowed, what is asked for, and
+// when to come again.
+func TestDecide(t *testing.T) {
+	fresh := fmt.Sprintf(`{"since":%q,"at":%q,"by":"ann"`, stamp(0), stamp(0))
+	request := func(json string) string {
+		text, err := marshal(json)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"metadata":{"annotations":{"usher.dev/deletion-request":` + text + `},"uid":"uid-1"}}`
+	}
+	for name, c := range map[string]struct {
+		pod      *corev1.Pod
+		user     string
+		eviction bool
+		allowed  bool
+		skipped  bool
+		after    int
+		patch    string
+	}{
+		"no registry lists it": {pod: pod(func(p *corev1.Pod) { p.Finalizers = []string{"other"} }), allowed: true},
+		"it is being deleted":  {pod: pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), allowed: true},
+		"its annotation lets it go": {
+			pod: pod(annotated(usherv1alpha1.AnnotationSkipDrain, "true")), allowed: true, skipped: true},
+		"its annotation says something else": {
+			pod: pod(annotated(usherv1alpha1.AnnotationSkipDrain, "1")), after: 1, patch: request(fresh + "}")},
+
+		"first deletion": {pod: pod(), after: 1, patch: request(fresh + "}")},
+		"first eviction": {pod: pod(), eviction: true, after: 1, patch: request(fresh + `,"eviction":true}`)},
+		"second deletion, nothing known of the drain": {
+			pod: pod(requested(5*time.Second, 5*time.Second, "")), after: 5},
+		"an unreadable request is replaced": {
+			pod: pod(annotated(usherv1alpha1.AnnotationDeletionRequest, "{")), after: 1, patch: request(fresh + "}")},
+		"the drain ends in 4.2 s": {
+			pod: pod(requested(time.Second, time.Second, ""), annotated(usherv1alpha1.AnnotationDrain,
+				fmt.Sprintf(`{"until":%q}`, now.Add(4200*time.Millisecond).Format(time.RFC3339Nano)))), after: 5},
+		"the drain should have ended": {
+			pod: pod(requested(8*time.Second, time.Second, ""), annotated(usherv1alpha1.AnnotationDrain,
+				fmt.Sprintf(`{"until":%q}`, now.Format(time.RFC3339Nano)))), after: 8},
+		"a long drain is asked about rarely, and renewed": {
+			pod: pod(requested(5*time.Minute, 20*time.Second, "")), after: 30,
+			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"}`, stamp(5*time.Minute), stamp(0)))},
+		"a deletion after an eviction lifts the budget": {
+			pod: pod(requested(time.Second, time.Second, `,"eviction":true`)), after: 1,
+			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"}`, stamp(time.Second), stamp(0)))},
+		"an eviction after a deletion does not bring it back": {
+			pod: pod(requested(time.Second, time.Second, "")), eviction: true, after: 1},
+
+		"a ReplicaSet chooses it again": {
+			pod: pod(replicaSet), after: 1,
+			patch: strings.Replace(request(fresh+"}"), `"usher.dev/`, `"controller.kubernetes.io/pod-deletion-cost":"-2147483648","usher.dev/`, 1)},
+		"a ReplicaSet's own cost is kept": {
+			pod: pod(replicaSet, annotated(corev1.PodDeletionCost, "7")), after: 1,
+			patch: strings.Replace(request(fresh+`,"deletionCost":"7"}`), `"usher.dev/`, `"controller.kubernetes.io/pod-deletion-cost":"-2147483648","usher.dev/`, 1)},
+		"the kept cost stays when the request is renewed": {
+			pod: pod(replicaSet, annotated(corev1.PodDeletionCost, "-2147483648"), requested(time.Minute, time.Minute, `,"deletionCost":"7"`)), after: 30,
+			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob","deletionCost":"7"}`, stamp(time.Minute), stamp(0)))},
+
+		"a CloneSet's Pod becomes a named deletion": {
+			pod: pod(cloneSet), after: 1,
+			patch: strings.Replace(request(fresh+`,"named":true}`), `"uid"`, `"labels":{"apps.kruise.io/specified-delete":"true"},"uid"`, 1)},
+		"an eviction of a CloneSet's Pod as well": {
+			pod: pod(cloneSet), eviction: true, after: 1,
+			patch: strings.Replace(request(fresh+`,"eviction":true,"named":true}`), `"uid"`, `"labels":{"apps.kruise.io/specified-delete":"true"},"uid"`, 1)},
+		"a named deletion is asked for once": {
+			pod: pod(cloneSet, named, requested(time.Minute, time.Minute, `,"named":true`)), after: 30},
+		"a named deletion that somebody took back is asked for again": {
+			pod: pod(cloneSet, requested(time.Second, time.Second, `,"named":true`)), after: 1,
+			patch: strings.Replace(request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob","named":true}`, stamp(time.Second), stamp(0))),
+				`"uid"`, `"labels":{"apps.kruise.io/specified-delete":"true"},"uid"`, 1)},
+		"the CloneSet controller itself asks for a drain": {
+			pod: pod(cloneSet, named, requested(time.Second, time.Second, `,"named":true`)), user: "controller", after: 1,
+			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"}`, stamp(time.Second), stamp(0)))},
+		"a user after the CloneSet controller waits with it": {
+			pod: pod(cloneSet, named, requested(time.Second, time.Second, "")), after: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user := "ann"
+			if c.user != "" {
+				user = c.user
+			}
+			got, err := Decide(Request{Pod: c.pod, User: user, Eviction: c.eviction, Now: now}, []string{"controller"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := Decision{Allowed: c.allowed, Skipped: c.skipped, RetryAfter: time.Duration(c.after) * time.Second, Message: got.Message}
+			if c.patch != "" {
+				want.Patch = []byte(c.patch)
+			}
+			if diff := cmp.Diff(want, got, cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
+				t.Errorf("want -, got +:\n%s", diff)
+			}
+			if c.allowed != (got.Message == "") {
+				t.Errorf("message %q", got.Message)
+			}
+		})
+	}
+}
+
+func marshal(text string) (string, error) {
+	quoted, err := json.Marshal(text)
+	return string(quoted), err
+}
+
+// TestTenRetries: the ten attempts of client-go last for at least two minutes of a drain
+// whose end nobody knows.
+func TestTenRetries(t *testing.T) {
+	at := now
+	for range 10 {
+		p := pod(requested(0, 0, ""))
+		d, err := Decide(Request{Pod: p, User: "ann", Now: at}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = at.Add(d.RetryAfter)
+	}
+	if passed := at.Sub(now); passed < 2*time.Minute || passed > 5*time.Minute {
+		t.Errorf("ten attempts last for %v", passed)
+	}
+}
+
+// TestMessage names whom the request waits for and how to go on without.
+func TestMessage(t *testing.T) {
+	p := pod(cloneSet, requested(time.Second, time.Second, ""), annotated(usherv1alpha1.AnnotationDrain, `{"until":"2026-03-01T12:00:04Z"}`))
+	p.Status.Conditions = []corev1.PodCondition{{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse, Message: "Waits for Registry backup"}}
+	d, err := Decide(Request{Pod: p, User: "ann", Now: now}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"CloneSet web", "web-1", "2026-03-01T12:00:04Z", "Waits for Registry backup", "usher.dev/skip-drain=true"} {
+		if !strings.Contains(d.Message, part) {
+			t.Errorf("%q does not say %q", d.Message, part)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;patch
+// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reasons of the guard's events on Pods.
+const (
+	// ReasonDeletionRequested: someone wants to delete the Pod; it leaves its registries first.
+	ReasonDeletionRequested = "DeletionRequested"
+	// ReasonDrainSkipped: someone deleted the Pod without a drain, as its annotation allows.
+	ReasonDrainSkipped = "DrainSkipped"
+)
+
+// handler answers admission requests. It needs nothing but the API server, so every
+// replica can serve, leader or not.
+type handler struct {
+	// reader and writer go to the API server, not to a cache: a Pod that was registered a
+	// moment ago is to be seen.
+	reader   client.Reader
+	writer   client.Client
+	recorder events.EventRecorder
+	clock    clock.PassiveClock
+	direct   []string
+}
+
+var _ admission.Handler = &handler{}
+
+// Handle implements admission.Handler. An error allows the request: the guard never keeps
+// a Pod because of its own trouble.
+func (h *handler) Handle(ctx context.Context, request admission.Request) admission.Response {
+	response, err := h.answer(ctx, &request.AdmissionRequest)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "A Pod is deleted without a drain", "pod", request.Namespace+"/"+request.Name)
+		return admission.Allowed("").WithWarnings("usher: the Pod is deleted without a drain: " + err.Error())
+	}
+	return response
+}
+
+func (h *handler) answer(ctx context.Context, request *admissionv1.AdmissionRequest) (admission.Response, error) {
+	if request.DryRun != nil && *request.DryRun {
+		return admission.Allowed(""), nil
+	}
+	pod, eviction, err := h.podOf(ctx, request)
+	if apierrors.IsNotFound(err) {
+		return admission.Allowed(""), nil
+	}
+	if err != nil {
+		return admission.Response{}, err
+	}
+	d, err := Decide(Request{
+		Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.clock.Now(),
+	}, h.direct)
+	switch {
+	case err != nil:
+		return admission.Response{}, err
+	case d.Skipped:
+		h.recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonDrainSkipped, "Delete",
+			"%s deletes the Pod without a drain: it is annotated so. Callers may lose requests.", request.UserInfo.Username)
+		return admission.Allowed(""), nil
+	case d.Allowed:
+		return admission.Allowed(""), nil
+	}
+	if err := h.tryEviction(ctx, pod, eviction); err != nil {
+		return refused(err), nil
+	}
+	return later(d), h.ask(ctx, pod, &d, request.UserInfo.Username)
+}
+
+// podOf returns the Pod that a request is about, and the eviction if it is one.
+func (h *handler) podOf(ctx context.Context, request *admissionv1.AdmissionRequest) (*corev1.Pod, *policyv1.Eviction, error) {
+	pod := &corev1.Pod{}
+	if request.SubResource == "" {
+		// A deletecollection names the Pod in the old object only.
+		if err := json.Unmarshal(request.OldObject.Raw, pod); err != nil {
+			return nil, nil, fmt.Errorf("read the Pod of the request: %w", err)
+		}
+		return pod, nil, nil
+	}
+	eviction := &policyv1.Eviction{}
+	if err := json.Unmarshal(request.Object.Raw, eviction); err != nil {
+		return nil, nil, fmt.Errorf("read the eviction of the request: %w", err)
+	}
+	if o := eviction.DeleteOptions; o != nil && (len(o.DryRun) > 0 || o.GracePeriodSeconds != nil && *o.GracePeriodSeconds == 0) {
+		return pod, nil, nil
+	}
+	err := h.reader.Get(ctx, types.NamespacedName{Namespace: request.Namespace, Name: request.Name}, pod)
+	return pod, eviction, err
+}
+
+// tryEviction asks the API server whether it would evict the Pod now, so that a
+// PodDisruptionBudget refuses before the Pod leaves its registries. There may be no eviction.
+func (h *handler) tryEviction(ctx context.Context, pod *corev1.Pod, eviction *policyv1.Eviction) error {
+	if eviction == nil {
+		return nil
+	}
+	// Without the dry run among its own options as well, the guard would call itself.
+	attempt := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
+	}
+	if eviction.DeleteOptions != nil {
+		attempt.DeleteOptions.Preconditions = eviction.DeleteOptions.Preconditions
+	}
+	return client.IgnoreNotFound(h.writer.SubResource("eviction").Create(ctx, pod, attempt, client.DryRunAll))
+}
+
+// ask writes the request for a drain on the Pod, unless it is there. The Pod may be gone.
+func (h *handler) ask(ctx context.Context, pod *corev1.Pod, d *Decision, user string) error {
+	if d.Patch == nil {
+		return nil
+	}
+	err := h.writer.Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, d.Patch))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask for a drain: %w", err)
+	}
+	h.recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonDeletionRequested, "Drain", "%s asks to delete the Pod: %s", user, d.Message)
+	return nil
+}
+
+// later answers 429 Too Many Requests: client-go repeats the request by itself.
+func later(d Decision) admission.Response {
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+		Message: d.Message, Details: &metav1.StatusDetails{RetryAfterSeconds: int32(d.RetryAfter / time.Second)},
+	}}}
+}
+
+// refused passes on why the API server would not evict the Pod.
+func refused(err error) admission.Response {
+	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Message: err.Error()}
+	if known, ok := err.(apierrors.APIStatus); ok {
+		status = known.Status()
+	}
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// raw encodes an object of a request.
+func raw(t *testing.T, object any) runtime.RawExtension {
+	t.Helper()
+	data, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runtime.RawExtension{Raw: data}
+}
+
+func deletion(t *testing.T, p *corev1.Pod) admission.Request {
+	t.Helper()
+	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: p.Namespace, OldObject: raw(t, p)}}
+}
+
+func evictionOf(t *testing.T, p *corev1.Pod, options *metav1.DeleteOptions) admission.Request {
+	t.Helper()
+	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		Namespace: p.Namespace, Name: p.Name, SubResource: "eviction", Object: raw(t, policyv1.Eviction{DeleteOptions: options}),
+	}}
+}
+
+// server is an API server that fails patches and refuses evictions, and notes whether the
+// last eviction was a dry run.
+func server(broken, refusal error, dry *bool) client.Client {
+	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if broken != nil {
+				return broken
+			}
+			return api.Patch(ctx, object, patch, options...)
+		},
+		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, _, body client.Object, options ...client.SubResourceCreateOption) error {
+			o := (&client.SubResourceCreateOptions{}).ApplyOptions(options)
+			*dry = len(o.DryRun) > 0 && len(body.(*policyv1.Eviction).DeleteOptions.DryRun) > 0
+			return refusal
+		},
+	}).Build()
+}
+
+// TestHandle: what the guard answers, and whether it asks for a drain. The guard's own
+// trouble never keeps a Pod.
+func TestHandle(t *testing.T) {
+	none, yes := int64(0), true
+	refusal := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+	for name, c := range map[string]handleCase{
+		"a deletion": {request: deletion, code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
+		"a dry run": {request: func(t *testing.T, p *corev1.Pod) admission.Request {
+			r := deletion(t, p)
+			r.DryRun = &yes
+			return r
+		}, allowed: true},
+		"an eviction": {request: func(t *testing.T, p *corev1.Pod) admission.Request { return evictionOf(t, p, nil) },
+			code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
+		"an eviction that a budget refuses": {request: func(t *testing.T, p *corev1.Pod) admission.Request { return evictionOf(t, p, nil) },
+			refusal: refusal, code: http.StatusTooManyRequests, message: "disruption budget"},
+		"an eviction by force": {request: func(t *testing.T, p *corev1.Pod) admission.Request {
+			return evictionOf(t, p, &metav1.DeleteOptions{GracePeriodSeconds: &none})
+		}, allowed: true},
+		"a dry run of an eviction": {request: func(t *testing.T, p *corev1.Pod) admission.Request {
+			return evictionOf(t, p, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
+		}, allowed: true},
+		"an eviction of a Pod that is gone": {request: func(t *testing.T, p *corev1.Pod) admission.Request { return evictionOf(t, p, nil) },
+			gone: true, allowed: true},
+		"a Pod that goes meanwhile": {request: deletion, gone: true, code: http.StatusTooManyRequests, message: "leaves its registries"},
+		"the API server does not take the request for a drain": {request: deletion, broken: errors.New("no"),
+			allowed: true, warnings: "deleted without a drain: ask for a drain: no"},
+		"an unreadable Pod": {request: func(*testing.T, *corev1.Pod) admission.Request {
+			return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{OldObject: runtime.RawExtension{Raw: []byte("{")}}}
+		}, allowed: true, warnings: "deleted without a drain"},
+	} {
+		t.Run(name, func(t *testing.T) { c.run(t) })
+	}
+}
+
+// handleCase is a request, what the API server does meanwhile, and the answer.
+type handleCase struct {
+	request  func(*testing.T, *corev1.Pod) admission.Request
+	refusal  error
+	broken   error
+	gone     bool
+	allowed  bool
+	code     int32
+	message  string
+	warnings string
+	asked    bool
+}
+
+func (c handleCase) run(t *testing.T) {
+	p, dry := pod(), false
+	api := server(c.broken, c.refusal, &dry)
+	if !c.gone {
+		if err := api.Create(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &handler{reader: api, writer: api, recorder: events.NewFakeRecorder(10), clock: clocktesting.NewFakePassiveClock(now)}
+	request := c.request(t, p)
+	got := h.Handle(t.Context(), request)
+	have := fmt.Sprintf("%t %d %s %q", got.Allowed, got.Result.Code, got.Result.Message, got.Warnings)
+	want := regexp.MustCompile(fmt.Sprintf("^%t %d .*%s.*%s", c.allowed, cmp.Or(c.code, http.StatusOK), c.message, c.warnings))
+	if !want.MatchString(have) {
+		t.Errorf("%s, want %s", have, want)
+	}
+	if details := got.Result.Details; c.asked && details.RetryAfterSeconds != 1 {
+		t.Errorf("retry after %d s", details.RetryAfterSeconds)
+	}
+	if request.SubResource != "" && c.asked && !dry {
+		t.Error("the eviction was tried for good, not as a dry run")
+	}
+	if asked := asksForDrain(t, api, p); asked != c.asked {
+		t.Errorf("asked for a drain: %t", asked)
+	}
+}
+
+// asksForDrain reports whether the stored Pod, if it is there, carries a request.
+func asksForDrain(t *testing.T, api client.Client, p *corev1.Pod) bool {
+	t.Helper()
+	stored := &corev1.Pod{}
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(p), stored); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	_, asked := stored.Annotations[usherv1alpha1.AnnotationDeletionRequest]
+	return asked
+}

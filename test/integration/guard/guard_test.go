@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+)
+
+// story is a namespace with a Registration of the Pods with app=web.
+type story struct {
+	*testing.T
+	namespace string
+}
+
+func begin(t *testing.T) *story {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "guard-"}}
+	s := &story{T: t}
+	s.must(api.Create(t.Context(), namespace))
+	s.namespace = namespace.Name
+	s.must(api.Create(t.Context(), &usherv1alpha1.Registration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"},
+		Spec: usherv1alpha1.RegistrationSpec{
+			Selector: metav1.LabelSelector{MatchLabels: labels}, Registries: []string{"memory"},
+			Instance: usherv1alpha1.Instance{Service: s.namespace, Port: intstr.FromInt32(80)},
+			Drain:    usherv1alpha1.Drain{Propagation: &metav1.Duration{Duration: propagation}},
+		},
+	}))
+	t.Cleanup(func() {
+		if early := callers.tooEarly(s.namespace); len(early) > 0 {
+			t.Errorf("deleted while callers could use them:\n%s", strings.Join(early, "\n"))
+		}
+	})
+	return s
+}
+
+var labels = map[string]string{"app": "web"}
+
+func (s *story) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func meta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}
+}
+
+var podSpec = corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.test/web:v1"}}}
+
+func template() corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec}
+}
+
+// eventually waits until the registry lists so many Pods, and that there are as many.
+func (s *story) eventually(what string, check func() string) {
+	s.Helper()
+	registrytest.Eventually(s.T, what, check)
+}
+
+func (s *story) pods() []corev1.Pod {
+	s.Helper()
+	var list corev1.PodList
+	s.must(api.List(s.Context(), &list, client.InNamespace(s.namespace)))
+	return list.Items
+}
+
+// inService waits until there are just so many Pods, and the registry lists them.
+func (s *story) inService(n int) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("%d Pods in service", n), func() string {
+		listed := map[string]bool{}
+		for _, e := range callers.registry.Entries(s.namespace) {
+			listed[e.Owner.PodUID] = true
+		}
+		pods := s.pods()
+		for _, pod := range pods {
+			if !listed[string(pod.UID)] || pod.DeletionTimestamp != nil {
+				return pod.Name + " is not in service"
+			}
+		}
+		if len(pods) != n || len(listed) != n {
+			return fmt.Sprintf("there are %d Pods, %d listed", len(pods), len(listed))
+		}
+		return ""
+	})
+}
+
+func (s *story) deployment(replicas int32) *appsv1.Deployment {
+	s.Helper()
+	d := &appsv1.Deployment{ObjectMeta: meta(s.namespace, "web"), Spec: appsv1.DeploymentSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(),
+	}}
+	s.must(api.Create(s.Context(), d))
+	s.inService(int(replicas))
+	return d
+}
+
+// merge changes an object as kubectl patch does.
+func (s *story) merge(object client.Object, body string) {
+	s.Helper()
+	s.must(api.Patch(s.Context(), object, client.RawPatch(types.MergePatchType, []byte(body))))
+}
+
+func (s *story) get(name string) *corev1.Pod {
+	s.Helper()
+	pod := &corev1.Pod{}
+	s.must(api.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: name}, pod))
+	return pod
+}
+
+// event waits for an event about a Pod.
+func (s *story) event(reason, text string) {
+	s.Helper()
+	s.eventually("event "+reason, func() string {
+		var list corev1.EventList
+		s.must(api.List(s.Context(), &list, client.InNamespace(s.namespace)))
+		for _, e := range list.Items {
+			if e.Reason == reason && strings.Contains(e.Message, text) {
+				return ""
+			}
+		}
+		return "none"
+	})
+}
+
+// TestDelete: a client that knows nothing of Usher deletes a Pod, waits as long as the
+// drain, and succeeds.
+func TestDelete(t *testing.T) {
+	s := begin(t)
+	pod := &corev1.Pod{ObjectMeta: meta(s.namespace, "web"), Spec: podSpec}
+	s.must(api.Create(t.Context(), pod))
+	s.inService(1)
+	s.must(api.Delete(t.Context(), pod))
+	s.inService(0)
+	s.event("DeletionRequested", "asks to delete the Pod")
+}
+
+// TestDeleteCollection: all at once, each with a drain of its own.
+func TestDeleteCollection(t *testing.T) {
+	s := begin(t)
+	for i := range 3 {
+		s.must(api.Create(t.Context(), &corev1.Pod{ObjectMeta: meta(s.namespace, fmt.Sprintf("web-%d", i)), Spec: podSpec}))
+	}
+	s.inService(3)
+	s.must(api.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(s.namespace), client.MatchingLabels(labels)))
+	s.inService(0)
+}
+
+// TestScaleIn: of twenty Pods the ten that the ReplicaSet chose first leave, and no other.
+func TestScaleIn(t *testing.T) {
+	s := begin(t)
+	d := s.deployment(20)
+	s.merge(d, `{"spec":{"replicas":10}}`)
+	s.inService(10)
+	if left := callers.leavers(s.namespace); len(left) != 10 {
+		t.Errorf("%d Pods have left the registry: %v", len(left), left)
+	}
+}
+
+// TestRollout: a Deployment replaces its Pods, and each leaves its registry first.
+func TestRollout(t *testing.T) {
+	s := begin(t)
+	d := s.deployment(4)
+	s.merge(d, `{"spec":{"template":{"metadata":{"labels":{"version":"2"}}}}}`)
+	s.eventually("the rollout ends", func() string {
+		for _, pod := range s.pods() {
+			if pod.Labels["version"] != "2" {
+				return pod.Name + " is old"
+			}
+		}
+		return ""
+	})
+	s.inService(4)
+}
+
+// TestCascade: the owner goes in the background, in the foreground, or with its namespace.
+func TestCascade(t *testing.T) {
+	for name, remove := range map[string]func(*story, *appsv1.Deployment){
+		"background": func(s *story, d *appsv1.Deployment) {
+			s.must(api.Delete(s.Context(), d, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		},
+		"foreground": func(s *story, d *appsv1.Deployment) {
+			s.must(api.Delete(s.Context(), d, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(t)
+			remove(s, s.deployment(3))
+			s.inService(0)
+		})
+	}
+}
+
+// evict asks for an eviction once, as a client does that does not come back.
+func (s *story) evict(pod *corev1.Pod) error {
+	once, err := kubernetes.NewForConfig(plane.RESTConfig())
+	s.must(err)
+	body, err := json.Marshal(policyv1.Eviction{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+	})
+	s.must(err)
+	return once.CoreV1().RESTClient().Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
+		MaxRetries(0).Body(body).SetHeader("Content-Type", "application/json").Do(s.Context()).Error()
+}
+
+// TestEviction: a PodDisruptionBudget refuses before the Pod leaves; one that allows lets
+// it drain; and an eviction that does not come back is taken back.
+func TestEviction(t *testing.T) {
+	s := begin(t)
+	s.deployment(2)
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: meta(s.namespace, "web"), Spec: policyv1.PodDisruptionBudgetSpec{
+		MinAvailable: ptr(intstr.FromInt32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+	}}
+	s.must(api.Create(t.Context(), budget))
+	s.eventually("the budget counts", func() string {
+		s.must(api.Get(t.Context(), client.ObjectKeyFromObject(budget), budget))
+		if budget.Status.CurrentHealthy != 2 {
+			return "not yet"
+		}
+		return ""
+	})
+	pod := s.pods()[0]
+	if err := s.evict(&pod); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
+		t.Fatalf("the budget should refuse, but: %v", err)
+	}
+	if left := callers.leavers(s.namespace); len(left) > 0 {
+		t.Fatalf("left although the budget refuses: %v", left)
+	}
+	s.merge(budget, `{"spec":{"minAvailable":1}}`)
+	s.eventually("the guard asks for a drain", func() string {
+		if err := s.evict(&pod); err == nil || !strings.Contains(err.Error(), "leaves its registries") {
+			return fmt.Sprint(err)
+		}
+		return ""
+	})
+	s.eventually("it is drained", func() string {
+		if p := s.get(pod.Name); len(p.Finalizers) > 0 {
+			return "it has a finalizer"
+		}
+		return ""
+	})
+	s.age(pod.Name)
+	s.inService(2)
+	s.event("DeletionTakenBack", "registered again")
+	if p := s.get(pod.Name); p.Annotations[usherv1alpha1.AnnotationDeletionRequest] != "" || p.Annotations[corev1.PodDeletionCost] != "" {
+		t.Errorf("the request has left traces: %v", p.Annotations)
+	}
+	s.must(api.SubResource("eviction").Create(t.Context(), s.get(pod.Name), &policyv1.Eviction{}))
+	s.inService(2)
+}
+
+// age makes a request two minutes old.
+func (s *story) age(name string) {
+	s.Helper()
+	pod := s.get(name)
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	s.must(err)
+	request.At = metav1.NewMicroTime(request.At.Add(-2 * time.Minute))
+	text, err := json.Marshal(request)
+	s.must(err)
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		usherv1alpha1.AnnotationDeletionRequest: string(text)}}})
+	s.must(err)
+	s.merge(pod, string(body))
+}
+
+// TestBudgetDrainsOneByOne: of three Pods that are evicted together, one drains at a time.
+func TestBudgetDrainsOneByOne(t *testing.T) {
+	s := begin(t)
+	s.deployment(3)
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: meta(s.namespace, "web"), Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: ptr(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+	}}
+	s.must(api.Create(t.Context(), budget))
+	errs := make(chan error)
+	for _, pod := range s.pods() {
+		go func() {
+			for {
+				err := api.SubResource("eviction").Create(t.Context(), &pod, &policyv1.Eviction{})
+				if !apierrors.IsTooManyRequests(err) {
+					errs <- client.IgnoreNotFound(err)
+					return
+				}
+				time.Sleep(poll)
+			}
+		}()
+	}
+	least := 3
+	for range 3 {
+	wait:
+		for {
+			select {
+			case err := <-errs:
+				s.must(err)
+				break wait
+			case <-time.After(poll):
+				least = min(least, len(callers.registry.Entries(s.namespace)))
+			}
+		}
+	}
+	s.inService(3)
+	if least < 2 {
+		t.Errorf("only %d of 3 Pods were in service, the budget asks for 2", least)
+	}
+}
+
+// TestForce: --force is the user's word, and so is the annotation.
+func TestForce(t *testing.T) {
+	s := begin(t)
+	for _, name := range []string{"forced", "annotated"} {
+		s.must(api.Create(t.Context(), &corev1.Pod{ObjectMeta: meta(s.namespace, name), Spec: podSpec}))
+	}
+	s.inService(2)
+	callers.registry.Break(memory.Down)
+	defer callers.registry.Break(memory.None)
+	s.must(api.Delete(t.Context(), s.get("forced"), client.GracePeriodSeconds(0)))
+	s.merge(s.get("annotated"), `{"metadata":{"annotations":{"usher.dev/skip-drain":"true"}}}`)
+	s.must(api.Delete(t.Context(), s.get("annotated")))
+	for _, name := range []string{"forced", "annotated"} {
+		if s.get(name).DeletionTimestamp == nil {
+			t.Errorf("%s is not being deleted", name)
+		}
+	}
+	s.event("DrainSkipped", "deletes the Pod without a drain")
+	callers.forget(s.namespace)
+}
+
+const cloneSet = `
+metadata: {namespace: %s, name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  lifecycle: {preDelete: {labelsHandler: {web.usher.dev/drained: "true"}}}
+  template:
+    metadata: {labels: {app: web, web.usher.dev/drained: "true"}}
+    spec: {containers: [{name: web, image: "example.test/web:v1"}]}
+`
+
+// TestCloneSet: a deletion becomes a named deletion, with the set's hook.
+func TestCloneSet(t *testing.T) {
+	s := begin(t)
+	set := &appsv1alpha1.CloneSet{}
+	s.must(yaml.UnmarshalStrict([]byte(fmt.Sprintf(cloneSet, s.namespace)), set))
+	s.must(api.Create(t.Context(), set))
+	s.inService(3)
+	pod := s.pods()[0]
+	s.must(client.IgnoreNotFound(api.Delete(t.Context(), &pod)))
+	s.inService(3)
+	if left := callers.leavers(s.namespace); len(left) != 1 || left[0] != s.namespace+"/"+pod.Name {
+		t.Errorf("left the registry: %v, want %s alone", left, pod.Name)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
