@@ -218,18 +218,13 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 		t.Registry, end.Format(time.RFC3339))), &end
 }
 
-// goneSince is since when a Pod is gone that nobody saw go: since now, or since its
-// condition became False. A Pod without the finalizer and without such a condition never
-// had an entry, so no caller can have it in a cache.
+// goneSince is since when a Pod is gone that nobody saw go: since now. Its condition does not
+// tell: it is False from when the first of several registries does not list the Pod. A Pod
+// without the finalizer and without a condition never had an entry, so no caller can have it
+// in a cache.
 func (ix *index) goneSince(p *pod) (gone time.Time, ever bool) {
-	c := condition(p.Pod, usherv1alpha1.ConditionRegistered)
-	switch {
-	case p.hasFinalizer():
-	case c == nil || c.Status == corev1.ConditionUnknown:
+	if !p.hasFinalizer() && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown {
 		return time.Time{}, false
-	case c.Status == corev1.ConditionFalse:
-		// Times in a status have whole seconds.
-		return Earlier(ix.Now, c.LastTransitionTime.Add(time.Second)).UTC(), true
 	}
 	return ix.Now.UTC(), true
 }

@@ -222,6 +222,9 @@ func TestDraining(t *testing.T) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).registered()
 		}, []string{"patch a: drain(inPlaceUpdate 0s: discovery 0s) registered=False",
 			"wait a inPlaceUpdate discovery Propagation", "again in 5s"}},
+		{"a Pod that was deselected a moment ago is not gone since its condition became False", func(f *fixture) {
+			f.add("a", appsv1alpha1.StatePreparingUpdate).condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
+		}, []string{"patch a: drain(inPlaceUpdate 0s: discovery 0s)", "wait a inPlaceUpdate discovery Propagation", "again in 5s"}},
 		{"in mid-propagation nothing is written", func(f *fixture) {
 			f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
 				drained(GateInPlaceUpdate, 4*time.Second, map[string]time.Duration{"discovery": 3 * time.Second}).
