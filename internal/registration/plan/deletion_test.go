@@ -161,3 +161,27 @@ func TestUntil(t *testing.T) {
 		t.Errorf("backup has just let it go: %+v", p.Patches[0].Drain)
 	}
 }
+
+// TestVanishedRegistrationHolds: what only the record still knows holds the Pod as long as
+// the record says, and no longer.
+func TestVanishedRegistrationHolds(t *testing.T) {
+	for left, want := range map[time.Duration][]string{
+		2 * time.Second: {"wait a inPlaceUpdate discovery Propagation", "again in 2s"},
+		0:               {"patch a: unready-blocker-inplace=false -drain"},
+	} {
+		f := newFixture()
+		b := f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
+		record := Record{Gate: GateInPlaceUpdate, Began: epoch.Add(-8 * time.Second), Until: epoch.Add(left), Gone: map[string]time.Time{
+			"nginx@" + nameOf(target("discovery")): epoch.Add(-8 * time.Second),
+			"gone@" + nameOf(target("discovery")):  epoch.Add(left - 5*time.Second),
+		}}
+		text, err := record.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: text}
+		if diff := cmp.Diff(want, render(Make(f.Snapshot))); diff != "" {
+			t.Errorf("%s left: want -, got +:\n%s", left, diff)
+		}
+	}
+}

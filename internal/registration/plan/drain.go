@@ -40,6 +40,9 @@ type Record struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
+// recordKey is the key of Record.Gone.
+func recordKey(r *registration, t Target) string { return r.Name + "@" + nameOf(t) }
+
 // ReadRecord returns a Pod's drain record. It returns nil if the Pod has no record, or an unreadable one: a drain that
 // starts over waits longer, never too short.
 func ReadRecord(pod *corev1.Pod) *Record {
@@ -70,7 +73,7 @@ func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record)
 	stored = ReadRecord(pod)
 	next = &Record{Gate: gate, Entered: pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp], Began: now.UTC()}
 	if stored != nil && stored.Gate == gate && stored.Entered == next.Entered {
-		next.Began, next.Gone = stored.Began, maps.Clone(stored.Gone)
+		next.Began, next.Gone, next.Until = stored.Began, maps.Clone(stored.Gone), stored.Until
 	}
 	if next.Gone == nil {
 		next.Gone = map[string]time.Time{}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -153,7 +154,7 @@ func elapsed(since, now time.Time) time.Duration {
 // its way out there, and nobody knows any more what they answered.
 func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 	var v verdict
-	known := true
+	before, known, seen := record.Until, true, map[string]bool{}
 	record.Until = time.Time{}
 	for _, r := range slices.Concat(h.answerers, p.deselected()) {
 		if r.staysFor(h) {
@@ -163,6 +164,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 		limit := ix.limit(r, &base, &v)
 		for _, t := range r.targets() {
 			base.Registry = t.Registry
+			seen[recordKey(r, t)] = true
 			wait, free := ix.drained(r, t, p, record, base)
 			if free == nil {
 				v.confirmed(t.Registry, elapsed(record.Began, wait.Since))
@@ -171,22 +173,47 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 			v.wait(wait, limit)
 			v.changesAt(*free)
 			known = known && !free.IsZero()
-			if free.After(record.Until) {
-				record.Until = *free
-			}
+			record.Until = later(record.Until, *free)
 		}
 	}
+	ix.holdForVanished(p, h, record, before, seen, &v)
 	if !known {
 		record.Until = time.Time{}
 	}
 	return v.final()
 }
 
+// holdForVanished keeps the drain's promise for Registrations that vanished, and targets
+// that they left, after the Pod was gone there: only the record still knows them.
+func (ix *index) holdForVanished(p *pod, h hook, record *Record, until time.Time, seen map[string]bool, v *verdict) {
+	if !ix.Now.Before(until) {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(record.Gone)) {
+		if seen[key] {
+			continue
+		}
+		name, target, _ := strings.Cut(key, "@")
+		registry, _, _ := strings.Cut(target, "/")
+		base := Waiting{Registration: name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Registry: registry, Since: record.Began}
+		v.waiting = append(v.waiting, base.propagating(until))
+		v.changesAt(until)
+		record.Until = later(record.Until, until)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // drained reports whether the Registration's entries of the Pod have been gone from the
 // target for long enough: then free is nil, and wait.Since is when they went. Otherwise
 // free is when they may be, zero if that is not known.
 func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base Waiting) (wait Waiting, free *time.Time) {
-	key := r.Name + "@" + nameOf(t)
+	key := recordKey(r, t)
 	found := ix.presence(r, t, p)
 	if wait, gone := base.unlessGone(found); !gone {
 		if found.err == nil {
@@ -214,8 +241,13 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 			"callers of Registry %s may learn of it as late as %s, because they have to reconnect first: the registry %s",
 			t.Registry, end.UTC().Format(time.RFC3339), outage)), &end
 	}
-	return base.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
-		t.Registry, end.Format(time.RFC3339))), &end
+	return base.propagating(end), &end
+}
+
+// propagating explains an entry that is gone, and that callers may still use.
+func (w Waiting) propagating(until time.Time) Waiting {
+	return w.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
+		w.Registry, until.Format(time.RFC3339)))
 }
 
 // goneSince is since when a Pod is gone that nobody saw go: since now. Its condition does not
