@@ -34,7 +34,7 @@ e2e: ## Play stories with real containers on a real node; needs root on Debian (
 RACE := CGO_ENABLED=1 $(GO) test -race -timeout 20m -ldflags='-s -w'
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C test run ./cmd/devcluster build
-	@$(MAKE) --no-print-directory -j2 --output-sync=line test-stories test-units test-sim test-tools
+	@$(MAKE) --no-print-directory -j2 test-stories test-units test-sim test-tools
 test-units:
 	$(RACE) ./...
 test-tools:
