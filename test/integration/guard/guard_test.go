@@ -3,6 +3,7 @@
 package guard_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -73,7 +75,7 @@ func template() corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec}
 }
 
-// eventually waits until the registry lists so many Pods, and that there are as many.
+// eventually waits until check returns "".
 func (s *story) eventually(what string, check func() string) {
 	s.Helper()
 	registrytest.Eventually(s.T, what, check)
@@ -298,14 +300,13 @@ func TestBudgetDrainsOneByOne(t *testing.T) {
 	errs := make(chan error)
 	for _, pod := range s.pods() {
 		go func() {
-			for {
-				err := api.SubResource("eviction").Create(t.Context(), &pod, &policyv1.Eviction{})
-				if !apierrors.IsTooManyRequests(err) {
-					errs <- client.IgnoreNotFound(err)
-					return
+			errs <- wait.PollUntilContextTimeout(t.Context(), poll, time.Minute, true, func(ctx context.Context) (bool, error) {
+				err := api.SubResource("eviction").Create(ctx, &pod, &policyv1.Eviction{})
+				if apierrors.IsTooManyRequests(err) {
+					return false, nil
 				}
-				time.Sleep(poll)
-			}
+				return true, client.IgnoreNotFound(err)
+			})
 		}()
 	}
 	least := 3

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -168,16 +169,11 @@ func startUsher(ctx context.Context, scheme *runtime.Scheme, port int) error {
 			fmt.Fprintln(os.Stderr, "Usher ended:", err)
 		}
 	}()
-	for ; ctx.Err() == nil; time.Sleep(poll) {
+	return wait.PollUntilContextTimeout(ctx, poll, time.Minute, true, func(ctx context.Context) (bool, error) {
 		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-		if err := api.Get(ctx, types.NamespacedName{Name: service.Name}, &configuration); err != nil {
-			return err
-		}
-		if len(configuration.Webhooks[0].ClientConfig.CABundle) > 0 {
-			return nil
-		}
-	}
-	return ctx.Err()
+		err := api.Get(ctx, types.NamespacedName{Name: service.Name}, &configuration)
+		return err == nil && len(configuration.Webhooks[0].ClientConfig.CABundle) > 0, err
+	})
 }
 
 var _ registry.Connector = &watched{}

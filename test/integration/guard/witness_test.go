@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -127,7 +128,7 @@ func (w *witness) leavers(namespace string) []string {
 }
 
 func within(name, namespace string) bool {
-	return len(name) > len(namespace) && name[:len(namespace)+1] == namespace+"/"
+	return strings.HasPrefix(name, namespace+"/")
 }
 
 // forget drops what was seen of a namespace whose Pods are deleted without a drain.
