@@ -327,7 +327,7 @@ func (s *simulation) bypass() {
 	}
 	s.log("Registration %s is created again", s.absent.Name)
 	s.make(s.absent)
-	s.absent, s.recreated = nil, s.clock.Now()
+	s.absent = nil
 }
 
 // vanish deletes a Registration past its finalizer, and returns one to create again.

@@ -104,8 +104,7 @@ func (s *simulation) judgeDrain(key string, pod *corev1.Pod) {
 	switch last, ever := s.lastSeen[pod.UID]; {
 	case serving, listed && key == keyDelete:
 		s.fail("%s of %s was released while a registry lists it", key, pod.Name)
-	case !ever, !listed && last.Before(s.recreated):
-		// A Registration does not wait for what an earlier one of its name removed.
+	case !ever:
 	case s.clock.Now().Sub(last) < propagation:
 		s.fail("%s of %s was released %s after it was last listed", key, pod.Name, s.clock.Now().Sub(last))
 	default:

@@ -72,10 +72,8 @@ type simulation struct {
 	serial   int
 	absences []*absence
 	// absent is a Registration while somebody has deleted it past its finalizer.
-	absent *usher.Registration
-	// recreated is when that was created again last.
-	recreated time.Time
-	lastSeen  map[types.UID]time.Time
+	absent   *usher.Registration
+	lastSeen map[types.UID]time.Time
 	// entered is when a Pod entered its state.
 	entered  map[types.UID]time.Time
 	released map[string]int
