@@ -53,7 +53,7 @@ func FuzzCloneSet(f *testing.F) {
 		if err := keepsTemplate(&set); err != nil {
 			t.Error(err)
 		}
-		spec, err := specOf(&set)
+		spec, err := plan.SpecOf(&set)
 		if err != nil && !strings.HasPrefix(err.Error(), "spec.") {
 			t.Errorf("the error names no field: %v", err)
 		}

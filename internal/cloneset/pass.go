@@ -132,7 +132,7 @@ func isIdle(counts plan.Counts, decided *plan.Plan, left *plan.Snapshot) bool {
 // prepare ensures that a plan can be made, and reads its input. Only the steps before
 // observe write; observe only reads.
 func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
-	spec, err := specOf(set)
+	spec, err := plan.SpecOf(set)
 	if err != nil {
 		return nil, nil, invalid(err)
 	}

@@ -3,9 +3,7 @@
 package cloneset
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -14,36 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
-
-// readSpread reads the template's topologySpreadConstraints. It skips what cannot be
-// read: the API server refuses the template for it, and says why.
-func readSpread(template *apps.PodTemplate) []plan.SpreadTerm {
-	if !bytes.Contains(template.Raw(), []byte(`"topologySpreadConstraints"`)) {
-		return nil // spares most sets the decoding
-	}
-	var declared struct {
-		Spec struct {
-			Constraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints"`
-		} `json:"spec"`
-	}
-	if json.Unmarshal(template.Raw(), &declared) != nil {
-		return nil
-	}
-	var out []plan.SpreadTerm
-	for _, c := range declared.Spec.Constraints {
-		selector, err := metav1.LabelSelectorAsSelector(c.LabelSelector)
-		if err != nil || c.LabelSelector == nil { // without a selector it counts no Pod
-			continue
-		}
-		out = append(out, plan.SpreadTerm{TopologyKey: c.TopologyKey, Selector: selector, MatchLabelKeys: c.MatchLabelKeys})
-	}
-	return out
-}
 
 // nodesWithin bounds the wait for the nodes, which are read on first use: without the
 // right to list nodes, the wait would never end.

@@ -5,7 +5,6 @@ package cloneset
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
@@ -73,33 +71,5 @@ func TestNodeLabels(t *testing.T) {
 	reader.fails = apierrors.NewForbidden(corev1.Resource("nodes"), "n1", errors.New("no"))
 	if _, err := r.nodeLabels(t.Context(), byZone, pods); !apierrors.IsForbidden(err) {
 		t.Errorf("error = %v, want what the API server said", err)
-	}
-}
-
-// TestReadSpread: the template's constraints that count a Pod.
-func TestReadSpread(t *testing.T) {
-	web := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
-	template := apps.NewPodTemplate(corev1.PodTemplateSpec{Spec: corev1.PodSpec{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
-		{TopologyKey: zoneKey, LabelSelector: web, MatchLabelKeys: []string{"pod-template-hash"}},
-		{TopologyKey: "counts-nothing"},
-		{TopologyKey: "illegal", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"": "!"}}},
-		{TopologyKey: corev1.LabelHostname, LabelSelector: web},
-	}}})
-	var got []string
-	for _, term := range readSpread(&template) {
-		got = append(got, fmt.Sprintf("%s %v %v", term.TopologyKey, term.Selector, term.MatchLabelKeys))
-	}
-	if diff := cmp.Diff([]string{zoneKey + " app=web [pod-template-hash]", corev1.LabelHostname + " app=web []"}, got); diff != "" {
-		t.Errorf("constraints (-want +got):\n%s", diff)
-	}
-	plain := apps.NewPodTemplate(corev1.PodTemplateSpec{})
-	var unreadable apps.PodTemplate
-	if err := unreadable.UnmarshalJSON([]byte(`{"spec":{"topologySpreadConstraints":"none"}}`)); err != nil {
-		t.Fatal(err)
-	}
-	for name, template := range map[string]*apps.PodTemplate{"without": &plain, "unreadable": &unreadable} {
-		if got := readSpread(template); got != nil {
-			t.Errorf("%s: %v", name, got)
-		}
 	}
 }

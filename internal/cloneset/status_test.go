@@ -72,7 +72,7 @@ func TestNoDeadline(t *testing.T) {
 	set := web()
 	for seconds, want := range map[int32]time.Duration{math.MaxInt32: 0, math.MaxInt32 - 1: (math.MaxInt32 - 1) * time.Second} {
 		set.Spec.ProgressDeadlineSeconds = &seconds
-		if spec, err := specOf(set); err != nil || spec.ProgressDeadline != want {
+		if spec, err := plan.SpecOf(set); err != nil || spec.ProgressDeadline != want {
 			t.Errorf("%d seconds: deadline %v, %v", seconds, spec.ProgressDeadline, err)
 		}
 	}

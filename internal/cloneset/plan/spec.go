@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloneset
+package plan
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
-	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// specOf translates a CloneSet into the planner's terms. Admission refuses illegal
-// values; an object older than those rules is refused here, with an error that names the
-// field, and never read as something else.
-func specOf(set *apps.CloneSet) (plan.Spec, error) {
+// SpecOf reads a CloneSet. Admission refuses illegal values; an object older than those
+// rules is refused here, with an error that names the field, and never read as something
+// else.
+func SpecOf(set *apps.CloneSet) (Spec, error) {
 	in := &set.Spec
-	spec := plan.Spec{
+	spec := Spec{
 		Replicas:     1,
 		PodsToDelete: in.ScaleStrategy.PodsToDelete,
-		Method:       plan.Method(in.UpdateStrategy.Type),
+		Method:       Method(in.UpdateStrategy.Type),
 		Paused:       in.UpdateStrategy.Paused,
 		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
@@ -38,7 +40,7 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 		spec.Replicas = int(*in.Replicas)
 	}
 	if spec.Method == "" {
-		spec.Method = plan.Recreate
+		spec.Method = Recreate
 	}
 	if in.ProgressDeadlineSeconds != nil && *in.ProgressDeadlineSeconds != math.MaxInt32 { // as for a Deployment, this means none
 		spec.ProgressDeadline = time.Duration(*in.ProgressDeadlineSeconds) * time.Second
@@ -47,24 +49,24 @@ func specOf(set *apps.CloneSet) (plan.Spec, error) {
 		spec.Grace = time.Duration(in.UpdateStrategy.InPlaceUpdateStrategy.GracePeriodSeconds) * time.Second
 	}
 	for _, term := range in.UpdateStrategy.ScatterStrategy {
-		spec.Scatter = append(spec.Scatter, plan.ScatterTerm{Key: term.Key, Value: term.Value})
+		spec.Scatter = append(spec.Scatter, ScatterTerm{Key: term.Key, Value: term.Value})
 	}
 	if err := readCounts(in, &spec); err != nil {
-		return plan.Spec{}, err
+		return Spec{}, err
 	}
 	return spec, readPriority(in.UpdateStrategy.PriorityStrategy, &spec)
 }
 
-func readCounts(in *apps.CloneSetSpec, spec *plan.Spec) error {
+func readCounts(in *apps.CloneSetSpec, spec *Spec) error {
 	for _, field := range []struct {
 		name     string
 		value    *apps.Count
-		fallback plan.Count
-		to       *plan.Count
+		fallback Count
+		to       *Count
 	}{
-		{"updateStrategy.partition", in.UpdateStrategy.Partition, plan.Count{}, &spec.Partition},
-		{"updateStrategy.maxUnavailable", in.UpdateStrategy.MaxUnavailable, plan.Count{Value: 20, Percent: true}, &spec.MaxUnavailable},
-		{"updateStrategy.maxSurge", in.UpdateStrategy.MaxSurge, plan.Count{}, &spec.MaxSurge},
+		{"updateStrategy.partition", in.UpdateStrategy.Partition, Count{}, &spec.Partition},
+		{"updateStrategy.maxUnavailable", in.UpdateStrategy.MaxUnavailable, Count{Value: 20, Percent: true}, &spec.MaxUnavailable},
+		{"updateStrategy.maxSurge", in.UpdateStrategy.MaxSurge, Count{}, &spec.MaxSurge},
 	} {
 		count, err := readCount(field.value, field.fallback)
 		if err != nil {
@@ -73,7 +75,7 @@ func readCounts(in *apps.CloneSetSpec, spec *plan.Spec) error {
 		*field.to = count
 	}
 	if in.ScaleStrategy.MaxUnavailable != nil {
-		count, err := readCount(in.ScaleStrategy.MaxUnavailable, plan.Count{})
+		count, err := readCount(in.ScaleStrategy.MaxUnavailable, Count{})
 		if err != nil {
 			return fmt.Errorf("spec.scaleStrategy.maxUnavailable: %w", err)
 		}
@@ -82,16 +84,16 @@ func readCounts(in *apps.CloneSetSpec, spec *plan.Spec) error {
 	return nil
 }
 
-func readCount(value *apps.Count, fallback plan.Count) (plan.Count, error) {
+func readCount(value *apps.Count, fallback Count) (Count, error) {
 	switch {
 	case value == nil:
 		return fallback, nil
 	case value.Type == intstr.String:
-		return plan.ParsePercent(atMost(value.StrVal))
+		return ParsePercent(atMost(value.StrVal))
 	case value.IntVal < 0:
-		return plan.Count{}, fmt.Errorf("%d is negative", value.IntVal)
+		return Count{}, fmt.Errorf("%d is negative", value.IntVal)
 	}
-	return plan.Count{Value: int(value.IntVal)}, nil
+	return Count{Value: int(value.IntVal)}, nil
 }
 
 // mostPercent is more Pods than any set has to handle at once.
@@ -113,7 +115,7 @@ func atMost(text string) string {
 	return digits + "%"
 }
 
-func readPriority(in *apps.UpdatePriorityStrategy, spec *plan.Spec) error {
+func readPriority(in *apps.UpdatePriorityStrategy, spec *Spec) error {
 	if in == nil {
 		return nil
 	}
@@ -125,9 +127,34 @@ func readPriority(in *apps.UpdatePriorityStrategy, spec *plan.Spec) error {
 		if err != nil {
 			return fmt.Errorf("spec.updateStrategy.priorityStrategy.weightPriority[%d].matchSelector: %w", i, err)
 		}
-		spec.Priority.Weights = append(spec.Priority.Weights, plan.WeightTerm{
+		spec.Priority.Weights = append(spec.Priority.Weights, WeightTerm{
 			Weight: int(in.WeightPriority[i].Weight), Selector: selector,
 		})
 	}
 	return nil
+}
+
+// readSpread reads the template's topologySpreadConstraints. It skips what cannot be
+// read: the API server refuses the template for it, and says why.
+func readSpread(template *apps.PodTemplate) []SpreadTerm {
+	if !bytes.Contains(template.Raw(), []byte(`"topologySpreadConstraints"`)) {
+		return nil // spares most sets the decoding
+	}
+	var declared struct {
+		Spec struct {
+			Constraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints"`
+		} `json:"spec"`
+	}
+	if json.Unmarshal(template.Raw(), &declared) != nil {
+		return nil
+	}
+	var out []SpreadTerm
+	for _, c := range declared.Spec.Constraints {
+		selector, err := metav1.LabelSelectorAsSelector(c.LabelSelector)
+		if err != nil || c.LabelSelector == nil { // without a selector it counts no Pod
+			continue
+		}
+		out = append(out, SpreadTerm{TopologyKey: c.TopologyKey, Selector: selector, MatchLabelKeys: c.MatchLabelKeys})
+	}
+	return out
 }

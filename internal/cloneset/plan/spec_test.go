@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// TestLargePercentages: more than all Pods is read as more than all, however many digits
+// it has. What is no percentage stays an error.
+func TestLargePercentages(t *testing.T) {
+	set := &apps.CloneSet{}
+	for text, want := range map[string]int{
+		"150%": 150, "9999%": 9999, "10000%": 9999, "99999999999999999999%": 9999, "0000000%": 0, "000020%": 20,
+	} {
+		set.Spec.UpdateStrategy.Partition = (*apps.Count)(&intstr.IntOrString{Type: intstr.String, StrVal: text})
+		spec, err := SpecOf(set)
+		if err != nil || spec.Partition != (Count{Value: want, Percent: true}) {
+			t.Errorf("partition %q is read as %+v, %v", text, spec.Partition, err)
+		}
+	}
+	for _, text := range []string{"1.5%", "10000", "-10000%", "10 000%", "10000%%"} {
+		set.Spec.UpdateStrategy.Partition = (*apps.Count)(&intstr.IntOrString{Type: intstr.String, StrVal: text})
+		if spec, err := SpecOf(set); err == nil || !strings.HasPrefix(err.Error(), "spec.updateStrategy.partition: ") {
+			t.Errorf("partition %q is read as %+v, %v", text, spec.Partition, err)
+		}
+	}
+}
+
+// TestTypes: the empty type is ReCreate.
+func TestTypes(t *testing.T) {
+	for kind, want := range map[apps.UpdateStrategyType]Method{
+		"": Recreate, apps.UpdateReCreate: Recreate, apps.UpdateInPlaceOnly: InPlaceOnly, apps.UpdateOnDelete: OnDelete,
+	} {
+		set := &apps.CloneSet{}
+		set.Spec.UpdateStrategy.Type = kind
+		if spec, err := SpecOf(set); err != nil || spec.Method != want {
+			t.Errorf("type %q is read as %q, %v", kind, spec.Method, err)
+		}
+	}
+}
+
+// TestReadSpread: the template's constraints that count a Pod.
+func TestReadSpread(t *testing.T) {
+	web := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	template := apps.NewPodTemplate(corev1.PodTemplateSpec{Spec: corev1.PodSpec{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+		{TopologyKey: zoneKey, LabelSelector: web, MatchLabelKeys: []string{"pod-template-hash"}},
+		{TopologyKey: "counts-nothing"},
+		{TopologyKey: "illegal", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"": "!"}}},
+		{TopologyKey: corev1.LabelHostname, LabelSelector: web},
+	}}})
+	var got []string
+	for _, term := range readSpread(&template) {
+		got = append(got, fmt.Sprintf("%s %v %v", term.TopologyKey, term.Selector, term.MatchLabelKeys))
+	}
+	if diff := cmp.Diff([]string{zoneKey + " app=web [pod-template-hash]", corev1.LabelHostname + " app=web []"}, got); diff != "" {
+		t.Errorf("constraints (-want +got):\n%s", diff)
+	}
+	plain := apps.NewPodTemplate(corev1.PodTemplateSpec{})
+	var unreadable apps.PodTemplate
+	if err := unreadable.UnmarshalJSON([]byte(`{"spec":{"topologySpreadConstraints":"none"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	for name, template := range map[string]*apps.PodTemplate{"without": &plain, "unreadable": &unreadable} {
+		if got := readSpread(template); got != nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
