@@ -46,13 +46,11 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	if prepared || len(decided.Protect) > 0 {
 		decided = p.decide()
 	}
-	stale, err := p.confirmRegistrations(ctx, decided.Changes)
+	behind, err := p.confirmOwners(ctx, decided.Changes)
 	if err != nil {
 		return decided, err
 	}
-	if stale {
-		decided = p.decide()
-	}
+	maps.Copy(unprepared, behind)
 	changed, err := p.confirm(ctx, decided.Changes)
 	if err != nil {
 		return decided, err

@@ -29,9 +29,10 @@ type reachability struct {
 
 func (s *reachability) away() bool { return s.outage != (plan.Outage{}) && s.outage.To.IsZero() }
 
-// reachabilityOf is what an earlier process left in the status of a Registry.
-func reachabilityOf(status usherv1alpha1.RegistryStatus) reachability {
-	s := reachability{recalled: true}
+// reachabilityOf is what an earlier process left in the status of a Registry. One that left
+// nothing may have met an outage all the same: it began after the Registry was created.
+func reachabilityOf(object *usherv1alpha1.Registry) reachability {
+	s, status := reachability{recalled: true, answered: object.CreationTimestamp.Time}, object.Status
 	if o := status.LastOutage; o != nil {
 		s.outage.From, s.answered = o.From.Time, o.From.Time
 		if o.To != nil {
@@ -93,7 +94,7 @@ func (r *Reconciler) recall(ctx context.Context, name string) error {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
 	if s := r.pool.state(name); !s.recalled {
-		s.reachability = reachabilityOf(live.Status)
+		s.reachability = reachabilityOf(&live)
 	}
 	return nil
 }

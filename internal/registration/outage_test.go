@@ -38,7 +38,7 @@ func TestOutagesAreNoticed(t *testing.T) {
 		"from the last answer to the next":      {calls: []call{{1, nil}, {5, broken}, {6, broken}, {9, nil}, {12, nil}}, want: away(1, 9)},
 		"it goes on":                            {calls: []call{{1, nil}, {5, broken}}, want: plan.Outage{From: at(1)}},
 		"refusing is no answer":                 {calls: []call{{1, nil}, {5, broken}, {6, refused}}, want: plan.Outage{From: at(1)}},
-		"it never answered before":              {calls: []call{{5, broken}, {9, nil}}, want: away(5, 9)},
+		"no process has written when it went":   {calls: []call{{5, broken}, {9, nil}}, want: away(0, 9)},
 		"another process saw it go":             {status(plan.Outage{From: at(1)}, 0), []call{{9, nil}}, away(1, 9)},
 		"another process saw it all":            {status(away(1, 9), 9), []call{{20, nil}}, away(1, 9)},
 		"another process saw it work, long ago": {status(plan.Outage{}, 3), []call{{20, broken}, {21, nil}}, away(3, 21)},
@@ -47,7 +47,7 @@ func TestOutagesAreNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(epoch)
 			p := newPool(nil, nil, clock)
-			p.state("a").reachability = reachabilityOf(c.known)
+			p.state("a").reachability = reachabilityOf(&usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch)}, Status: c.known})
 			for _, call := range c.calls {
 				clock.SetTime(at(call.at))
 				p.noteCall(t.Context(), "a", call.err)

@@ -263,46 +263,64 @@ func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha
 	return &live, nil
 }
 
-// confirmRegistrations reads each Registration that registers Pods once from the API server,
-// and reports whether one is gone: just after a change of leader the cache may still show one
-// whose records are gone, too.
-func (p *pass) confirmRegistrations(ctx context.Context, changes []plan.Changes) (stale bool, err error) {
-	joining := map[string]bool{}
+// confirmOwners reads the Registrations and Registries of new entries once from the API
+// server. It returns the Registrations that register nothing in this pass: just after a change
+// of leader the cache may still show one that is gone, or records that were removed since.
+func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes) (behind map[string]bool, err error) {
+	behind = map[string]bool{}
 	for _, c := range changes {
 		for _, change := range c.Joins {
-			joining[change.Entry.Owner.Registration] = true
+			name := change.Entry.Owner.Registration
+			at := slices.IndexFunc(p.snapshot.Registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == name })
+			if at < 0 || behind[name] {
+				continue
+			}
+			r := p.snapshot.Registrations[at]
+			confirmed, err := p.confirmRegistration(ctx, r)
+			if err == nil && confirmed {
+				confirmed, err = p.confirmRegistry(ctx, r, c.Target)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if !confirmed {
+				behind[name] = true
+				p.again(soon)
+			}
 		}
 	}
-	for _, r := range slices.Clone(p.snapshot.Registrations) {
-		if !joining[r.Name] || p.notes.confirmed[r.UID] {
-			continue
-		}
-		live, err := p.findRegistration(ctx, r.Name)
-		if err != nil {
-			return false, err
-		}
-		if live != nil && live.UID == r.UID && (live.DeletionTimestamp == nil) == (r.DeletionTimestamp == nil) {
-			p.notes.confirmed[r.UID] = true
-			continue
-		}
-		stale = true
-		p.forgetRegistration(r, live)
-	}
-	if stale {
-		p.again(soon)
-		return true, p.takeOver(ctx)
-	}
-	return false, nil
+	return behind, nil
 }
 
-// forgetRegistration replaces an outdated one in the snapshot; live is nil if there is none.
-func (p *pass) forgetRegistration(r, live *usherv1alpha1.Registration) {
-	p.snapshot.Registrations = slices.DeleteFunc(p.snapshot.Registrations, func(other *usherv1alpha1.Registration) bool {
-		return other.UID == r.UID
-	})
-	if live == nil {
-		delete(p.snapshot.Known, r.Namespace+"/"+r.Name)
-		return
+// confirmRegistration reports whether the Registration is there.
+func (p *pass) confirmRegistration(ctx context.Context, r *usherv1alpha1.Registration) (bool, error) {
+	if p.notes.confirmed[r.UID] {
+		return true, nil
 	}
-	p.snapshot.Registrations = append(p.snapshot.Registrations, live)
+	live, err := p.findRegistration(ctx, r.Name)
+	if err != nil {
+		return false, err
+	}
+	p.notes.confirmed[r.UID] = live != nil && live.UID == r.UID && (live.DeletionTimestamp == nil) == (r.DeletionTimestamp == nil)
+	return p.notes.confirmed[r.UID], nil
+}
+
+// confirmRegistry reports whether the Registry is there and has recorded the Registration's
+// target.
+func (p *pass) confirmRegistry(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) (bool, error) {
+	object := p.objects[t.Registry]
+	if object == nil || p.notes.confirmed[object.UID] {
+		return true, nil
+	}
+	live := &usherv1alpha1.Registry{}
+	err := p.reader.Get(ctx, types.NamespacedName{Name: t.Registry}, live)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read Registry %s before its first entry: %w", t.Registry, err)
+	}
+	p.notes.registries.wrote(live)
+	p.notes.confirmed[live.UID] = true
+	return live.UID == object.UID && hasFinalizer(live) && recorded(live, r, t), nil
 }

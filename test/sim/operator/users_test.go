@@ -131,3 +131,45 @@ func TestARegistryWaitsForWhatIsLeft(t *testing.T) {
 		}
 	}
 }
+
+// TestAnOldCacheRegistersNothing starts a process whose cache shows what holds entries as it
+// was before it vanished.
+func TestAnOldCacheRegistersNothing(t *testing.T) {
+	for name, old := range map[string]struct {
+		kind  model.Kind
+		since func(s *simulation, vanished *usher.Registration)
+		lists int
+	}{
+		"the Registry has no records any more": {"Registry", func(s *simulation, r *usher.Registration) { s.make(r) }, 1},
+		"the Registry is gone": {"Registry", func(s *simulation, r *usher.Registration) {
+			s.make(r)
+			if err := s.server.Delete("user", "Registry", types.NamespacedName{Name: "discovery"}, model.Deletion{}); err != nil {
+				s.Fatal(err)
+			}
+			s.refresh()
+			s.probe()
+		}, 0},
+		"the Registration is gone": {"Registration", func(*simulation, *usher.Registration) {}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSimulation(t)
+			s.populate(1)
+			s.passes(2)
+			before := s.cached[old.kind]
+			vanished := s.vanish("nginx")
+			s.passes(3)
+			s.lists(0, 0)
+			old.since(s, vanished)
+			s.refresh()
+			s.cached[old.kind] = before
+			s.restart()
+			s.pass()
+			s.lists(0, 0)
+			s.wait(time.Second)
+			s.passes(2)
+			if have := s.listedIn("discovery"); have != old.lists {
+				t.Errorf("discovery lists %d Pods once the cache is up to date, want %d", have, old.lists)
+			}
+		})
+	}
+}
