@@ -6,74 +6,66 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // newIdleAgent creates an agent that does only what a test calls, with one Pod on the
 // API server.
-func newIdleAgent(t *testing.T, object *corev1.Pod) *Agent {
+func newIdleAgent(t *testing.T, object *corev1.Pod) (a *Agent, reconcileIt func()) {
 	t.Helper()
 	runtime, err := NewSimulatedRuntime(SimulatedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := newAgent(fake.NewClientset(object), Options{Runtime: runtime})
-	t.Cleanup(a.queue.ShutDown)
-	a.base = t.Context()
-	a.observe(object)
-	return a
+	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: runtime})
+	a.base, a.enqueue = t.Context(), func(types.NamespacedName) {}
+	return a, func() {
+		t.Helper()
+		if _, err := a.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
-// TestCacheThatLags makes the informer show the Pod as it was before the agent's last
-// write: the agent must not act on it again.
+// TestCacheThatLags shows the agent the Pod as it was before the agent's last write: it
+// must not act on it again.
 func TestCacheThatLags(t *testing.T) {
 	object := buildPod()
 	object.ResourceVersion = "9"
-	a := newIdleAgent(t, object)
-	p := a.pods[object.UID]
-	p.version = 10
-	for _, seen := range []struct {
+	a, reconcileIt := newIdleAgent(t, object)
+	key := client.ObjectKeyFromObject(object)
+	for _, last := range []struct {
 		version string
 		want    corev1.PodPhase
-	}{{"9", ""}, {"10", corev1.PodRunning}} {
-		object = object.DeepCopy()
-		object.ResourceVersion = seen.version
-		a.observe(object)
-		if _, err := a.sync(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-		current, err := a.client.CoreV1().Pods(object.Namespace).Get(t.Context(), object.Name, metav1.GetOptions{})
-		if err != nil || current.Status.Phase != seen.want {
-			t.Errorf("version %s: phase %q, %v; want %q", seen.version, current.Status.Phase, err, seen.want)
+	}{{"10", ""}, {"9", corev1.PodRunning}} {
+		a.record(key, &pod{kubelet: &a.kubelet, uid: object.UID, version: last.version})
+		reconcileIt()
+		if err := a.client.Get(t.Context(), key, object); err != nil || object.Status.Phase != last.want {
+			t.Errorf("after our version %s: phase %q, %v; want %q", last.version, object.Status.Phase, err, last.want)
 		}
 	}
 }
 
-func TestPodsOfOthersAreLeftAlone(t *testing.T) {
-	object := buildPod()
-	object.Spec.NodeName = "another"
-	if a := newIdleAgent(t, object); len(a.pods) != 0 {
-		t.Errorf("the agent has a record of a Pod on another's node")
+// TestRecords: the agent has records of the Pods on its nodes that exist.
+func TestRecords(t *testing.T) {
+	other := buildPod()
+	other.Spec.NodeName = "another"
+	a, reconcileIt := newIdleAgent(t, other)
+	if reconcileIt(); len(a.pods) != 0 {
+		t.Error("the agent has a record of a Pod on another's node")
 	}
-}
-
-// TestGoneObjects ends a Pod's record for each way in which an informer reports that
-// its object is gone.
-func TestGoneObjects(t *testing.T) {
 	object := buildPod()
-	for _, reported := range []any{object, cache.DeletedFinalStateUnknown{Key: "k", Obj: object}} {
-		a := newIdleAgent(t, object)
-		p := a.pods[object.UID]
-		for range 2 {
-			if _, err := a.sync(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
-			a.forget(reported)
-		}
-		if len(a.pods) > 0 {
-			t.Errorf("%T: the agent still has a record of the Pod", reported)
-		}
+	a, reconcileIt = newIdleAgent(t, object)
+	if reconcileIt(); len(a.pods) != 1 {
+		t.Error("the agent has no record of its Pod")
+	}
+	if err := a.client.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	if reconcileIt(); len(a.pods) != 0 {
+		t.Error("the agent still has a record of a Pod that is gone")
 	}
 }

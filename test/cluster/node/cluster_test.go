@@ -197,7 +197,7 @@ func inPlaceUpdate(b *bench) {
 // requests on SIGTERM, so an answer shows that SIGTERM came after the hook.
 func preStopSavesRequests(b *bench) {
 	object := b.create("hooked", func(object *corev1.Pod) {
-		hook := corev1.LifecycleHandler{HTTPGet: get("/slow?d=2s").HTTPGet}
+		hook := sleep(2)
 		object.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &hook}
 	})
 	ready := b.await(object, "is ready", isReady)

@@ -4,10 +4,20 @@ package node
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+)
+
+const (
+	// pullPeriod is how often a missing image is looked for.
+	pullPeriod = 10 * time.Second
+	// The first restart after a crash is immediate; the next wait, from firstBackoff,
+	// doubled each time, to lastBackoff. After forgiveAfter without a crash, it starts
+	// over. These are a kubelet's values.
+	firstBackoff, lastBackoff, forgiveAfter = 10 * time.Second, 5 * time.Minute, 10 * time.Minute
 )
 
 // container is the agent's record of one container of a Pod.
@@ -20,25 +30,19 @@ type container struct {
 	startedAt          time.Time
 	restarts           int32
 	resources          corev1.ResourceRequirements
-	instance           Instance // nil unless it runs
+	instance           Instance     // nil unless it runs
+	passes             *atomic.Bool // its readiness probe's last attempt
+	stopProbe          func()       // nil if it has none
+	halt               *halt        // nil unless it is being stopped
 
 	exit *corev1.ContainerStateTerminated // its end; nil while it runs
 	last *corev1.ContainerStateTerminated // the end of the previous instance
 	// waiting is what keeps the container from starting.
 	waiting *corev1.ContainerStateWaiting
 
-	// What is known of the running instance.
-	hooked                       bool  // the postStart hook is done
-	postStart                    *hook // nil if there is none
-	startup, readiness, liveness probeResult
-	stopProbes                   func() // nil if there are none
-	halt                         *halt  // nil unless it is being stopped
-
-	startAt time.Time     // earliest next start
-	delay   time.Duration // the part of it due to a crash loop
-	fresh   bool          // the next start follows a change, not a crash
-	crash   backoff
-	pull    pull
+	startAt time.Time // earliest next start
+	fresh   bool      // the next start follows a change, not a crash
+	crashes int       // in a row
 }
 
 // observe takes over the container's spec.
@@ -47,13 +51,7 @@ func (c *container) observe(spec *corev1.Container, traits Traits) {
 	c.affordable = traits.MostCPU.IsZero() || spec.Resources.Requests.Cpu().Cmp(traits.MostCPU) <= 0
 }
 
-// started reports whether the running instance is up: the postStart hook and the
-// startup probe have succeeded.
-func (c *container) started() bool {
-	return c.instance != nil && c.hooked && c.startup == probeSuccess
-}
-
-func (c *container) ready() bool { return c.started() && c.readiness == probeSuccess }
+func (c *container) ready() bool { return c.instance != nil && c.passes.Load() }
 
 // resized reports whether the container has the resources of its spec.
 func (c *container) resized() bool {
@@ -91,18 +89,14 @@ func (p *pod) supervise(c *container, now time.Time) bool {
 		return true
 	}
 	if c.halt == nil {
-		if !c.hooked && c.postStart.finished(now) {
-			c.hooked = c.postStart.err == nil
-		}
-		c.postStart.wake(p, now)
-		cause := p.stopCause(c, now)
-		if cause == nil {
+		if c.image == c.spec.Image && !c.restartsOnResize() {
 			if c.affordable {
 				c.resources = c.spec.Resources // a resize needs nothing more
 			}
 			return false
 		}
-		p.stop(c, now, *cause)
+		p.stop(c, now, now.Add(p.grace(nil)))
+		c.halt.fresh = true
 	}
 	p.advance(c, now)
 	return p.reap(c, now)
@@ -112,24 +106,25 @@ func (p *pod) supervise(c *container, now time.Time) bool {
 // wait.
 func (p *pod) launch(c *container, now time.Time) bool {
 	if c.exit != nil && !c.fresh && c.image != c.spec.Image {
-		c.changed(now, p.backoff) // while it was down: crashes of the other image do not count
+		c.changed(now) // while it was down: crashes of the other image do not count
 	}
 	if now.Before(c.startAt) {
 		if !c.fresh {
-			c.waiting = &corev1.ContainerStateWaiting{
-				Reason: "CrashLoopBackOff",
-				Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
-					c.delay, c.spec.Name, p.object.Name, p.object.Namespace, p.uid),
-			}
+			c.waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off restarting failed container " + c.spec.Name}
 		}
 		p.wake(c.startAt)
 		return false
 	}
-	imageID, ok := p.pullImage(c, now)
-	if ok {
-		p.start(c, imageID, now)
+	imageID, err := p.runtime.Pull(c.spec.Image)
+	if err != nil {
+		c.waiting = &corev1.ContainerStateWaiting{
+			Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: %s", c.spec.Image, err),
+		}
+		p.wake(now.Add(pullPeriod))
+		return false
 	}
-	return ok
+	p.start(c, imageID, now)
+	return true
 }
 
 // start gives the container a new instance.
@@ -143,33 +138,21 @@ func (p *pod) start(c *container, imageID string, now time.Time) {
 	c.image, c.imageID, c.startedAt = c.spec.Image, imageID, now
 	c.last, c.exit, c.waiting, c.fresh = c.exit, nil, nil, false
 	instance, err := p.runtime.Start(ContainerConfig{
-		Pod: p.object, Container: c.spec, IP: p.ip, Attempt: c.restarts, Exited: func() { p.enqueue(p.uid) },
+		Pod: p.object, Container: c.spec, IP: p.ip, Attempt: c.restarts, Exited: p.again(p.object),
 	})
 	if err != nil {
 		// Counts as a crash, so that it is retried after a backoff.
 		c.id = newContainerID(p.runtime)
-		p.report(c, "Cannot start the container", err)
-		p.ended(c, Exit{Code: 128, At: now, Message: err.Error()}, "StartError")
+		p.log.Info("Cannot start the container", "pod", p.object.Namespace+"/"+p.object.Name, "container", c.spec.Name, "error", err.Error())
+		c.ended(Exit{Code: 128, At: now, Message: err.Error()}, "StartError")
 		return
 	}
 	c.instance, c.id = instance, instance.ID()
-	c.hooked, c.startup, c.readiness, c.liveness = true, probeSuccess, probeSuccess, probeSuccess
-	if c.spec.Lifecycle != nil && c.spec.Lifecycle.PostStart != nil {
-		c.hooked = false
-		c.postStart = p.startHook(c, c.spec.Lifecycle.PostStart, now)
-	}
-	if p.traits.Real {
-		p.startProbes(c)
-	}
+	p.startProbe(c)
 }
 
-// changed prepares the container for the restart that a new definition requires. As in
-// a kubelet, that restart counts as the first of a crash loop: if the new instance
-// crashes, it is not restarted at once.
-func (c *container) changed(at time.Time, limits backoffLimits) {
-	c.fresh, c.startAt = true, at
-	_, c.crash = backoff{}.crashed(at, limits)
-}
+// changed prepares the container for the restart that a new definition requires.
+func (c *container) changed(at time.Time) { c.fresh, c.startAt, c.crashes = true, at, 0 }
 
 // reap records the end of an instance; it returns true if the container no longer runs.
 func (p *pod) reap(c *container, now time.Time) bool {
@@ -182,63 +165,34 @@ func (p *pod) reap(c *container, now time.Time) bool {
 		reason = "Error"
 	}
 	fresh := c.halt != nil && c.halt.fresh
-	p.ended(c, *exit, reason)
+	c.ended(*exit, reason)
 	if fresh {
-		c.changed(now.Add(p.traits.UpdateDelay), p.backoff)
+		c.changed(now.Add(p.traits.UpdateDelay))
 	}
 	return true
 }
 
 // ended updates the record after the end of an instance.
-func (p *pod) ended(c *container, exit Exit, reason string) {
+func (c *container) ended(exit Exit, reason string) {
 	c.exit = &corev1.ContainerStateTerminated{
 		ExitCode: exit.Code, Reason: reason, Message: exit.Message, ContainerID: c.id,
 		StartedAt: stamp(c.startedAt), FinishedAt: stamp(exit.At),
 	}
-	if c.stopProbes != nil {
-		c.stopProbes()
+	if c.stopProbe != nil {
+		c.stopProbe()
 	}
-	c.postStart.abort()
-	if c.halt != nil {
-		c.halt.hook.abort()
+	c.instance, c.halt, c.stopProbe = nil, nil, nil
+	if exit.At.Sub(c.startedAt) > forgiveAfter {
+		c.crashes = 0
 	}
-	c.instance, c.halt, c.postStart, c.stopProbes = nil, nil, nil, nil
-	c.delay, c.crash = c.crash.crashed(exit.At, p.backoff)
-	c.startAt = exit.At.Add(c.delay)
+	c.startAt = exit.At.Add(backoff(c.crashes))
+	c.crashes++
 }
 
-// pull is the state of a container's image pulls.
-type pull struct {
-	image   string
-	err     error // of the last attempt
-	backoff backoff
-	retryAt time.Time
-	flipAt  time.Time // when ErrImagePull becomes ImagePullBackOff
-}
-
-// pullImage returns the ID of the container's image, or false with the reason in
-// c.waiting.
-func (p *pod) pullImage(c *container, now time.Time) (string, bool) {
-	if c.pull.image != c.spec.Image {
-		c.pull = pull{image: c.spec.Image}
+// backoff is how long to wait after that many crashes before the last one.
+func backoff(crashes int) time.Duration {
+	if crashes == 0 {
+		return 0
 	}
-	if !now.Before(c.pull.retryAt) {
-		imageID, err := p.runtime.Pull(c.spec.Image)
-		if err == nil {
-			c.pull = pull{}
-			return imageID, true
-		}
-		c.pull.err, c.pull.backoff = err, c.pull.backoff.failed(now, p.backoff)
-		c.pull.retryAt, c.pull.flipAt = now.Add(c.pull.backoff.wait), now.Add(p.backoff.base/10)
-	}
-	p.wake(c.pull.retryAt)
-	if now.Before(c.pull.flipAt) {
-		p.wake(c.pull.flipAt)
-		c.waiting = &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: c.pull.err.Error()}
-	} else {
-		c.waiting = &corev1.ContainerStateWaiting{
-			Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: %s", c.spec.Image, c.pull.err),
-		}
-	}
-	return "", false
+	return min(firstBackoff<<min(crashes-1, 10), lastBackoff)
 }

@@ -3,16 +3,15 @@
 // Package node is the node agent of the development cluster: it registers nodes, renews
 // their leases and acts as the kubelet for every Pod bound to them.
 //
-// There is one Pod state machine (pod.go, container.go, stop.go, probe.go, status.go) and
-// two runtimes behind the Runtime interface. The process runtime runs every container as
-// an operating system process with the Pod's own loopback address; the simulated runtime
-// starts nothing and therefore handles thousands of Pods.
+// agent.go is a controller of Pods. There is one Pod state machine (pod.go, container.go,
+// stop.go, probe.go, status.go) and two runtimes behind the Runtime interface. The process
+// runtime runs every container as an operating system process with the Pod's own loopback
+// address; the simulated runtime starts nothing and therefore handles thousands of Pods.
 //
 // One call of pod.step advances a Pod as far as possible now: it starts and stops
 // containers, never waits, and returns when to call it again. Whatever takes time (a
-// process, a hook, a probe) runs elsewhere, leaves its result in the record and puts
-// the Pod back in the queue. The result of the step is written to the Pod's status in
-// one patch of the changed fields.
+// process, a probe) runs elsewhere and puts the Pod back in the queue. The result of the
+// step is written to the Pod's status in one patch of the changed fields.
 //
 // The kubelet's own packages were not taken: k8s.io/kubernetes cannot be imported without
 // replacing all modules of its staging directory. kwok simulates, but runs no processes.
@@ -30,18 +29,19 @@
 //     enforced. There is no eviction, no OOM kill, no activeDeadlineSeconds.
 //   - kubectl logs, exec, attach and port-forward do not work: there is no
 //     kubelet endpoint. Container output is in files, see ProcessOptions. There are no
-//     events; failures of probes and hooks are in the agent's log.
+//     events.
 //   - Pod addresses of the process runtime are loopback addresses, reachable
 //     from this machine only. The API server refuses them in EndpointSlices,
 //     so a Service with a selector has no endpoints.
 //   - Containers of one Pod that have to restart do so at the same time; a
-//     kubelet stops one after the other. A kubelet also shows CrashLoopBackOff
-//     for a moment after an in-place change to a missing image; the agent shows
-//     only ErrImagePull and ImagePullBackOff.
+//     kubelet stops one after the other. A kubelet also shows ErrImagePull and, after
+//     an in-place change to a missing image, CrashLoopBackOff for a moment; the agent
+//     shows only ImagePullBackOff.
 //   - A terminating Pod is reported not ready at once. A kubelet leaves that
 //     to the readiness probe.
-//   - gRPC probes are ignored. An agent does not take over the Pods of a former one.
-//   - The simulated runtime runs no probes, and of the hooks supports only
-//     sleeps. It writes the status of a Pod being deleted only if a finalizer
-//     keeps the Pod.
+//   - Of the probes, only a readiness probe by HTTP runs, without thresholds. Of the
+//     hooks, only a preStop sleep does.
+//   - An agent does not take over the Pods of a former one.
+//   - The simulated runtime runs no probes. It writes the status of a Pod being deleted
+//     only if a finalizer keeps the Pod.
 package node

@@ -5,46 +5,40 @@ package node
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // kubelet is what all Pods of an agent share.
 type kubelet struct {
 	runtime Runtime
 	traits  Traits
-	clock   clock.Clock
+	clock   clock.PassiveClock
 	log     logr.Logger
-	backoff backoffLimits
-	enqueue func(types.UID)
-	// base ends with the agent, and with it every hook and probe.
+	// enqueue asks for another step of a Pod.
+	enqueue func(types.NamespacedName)
+	// base ends with the agent, and with it every probe.
 	base context.Context
 }
 
-// pod is the agent's record of one Pod. The worker that holds the Pod's key and
-// whatever runs concurrently (hooks, probes) share it under mu; only the worker uses
-// version and deleted.
+// pod is the agent's record of one Pod. Only one worker at a time has it.
 type pod struct {
 	*kubelet
 	uid    types.UID
-	latest atomic.Pointer[corev1.Pod] // the latest version from the API server
-	gone   atomic.Bool                // the object is gone
-
-	mu     sync.Mutex
-	object *corev1.Pod // as of the current or the last step
+	object *corev1.Pod // as of the last step
 	podState
 	// next is when the current step wants another one; zero: not.
 	next time.Time
 	// termination is nil until the Pod has to end.
 	termination *termination
 
-	version uint64 // resource version of our last write
+	version string // resource version of our last write
 	deleted bool   // we have asked the API server to delete the object
 }
 
@@ -62,9 +56,14 @@ type podState struct {
 	down bool
 }
 
+// podKey is an object that only names a Pod.
+func podKey(object *corev1.Pod) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
+}
+
 // step advances the Pod as far as possible now and returns when to call it again; zero
 // means that it waits for an event that will queue it.
-func (p *pod) step(object *corev1.Pod, gone bool, now time.Time) (time.Time, error) {
+func (p *pod) step(object *corev1.Pod, now time.Time) (time.Time, error) {
 	p.object, p.next = object, time.Time{}
 	if p.containers == nil {
 		p.startedAt, p.beginAt = now, now.Add(p.traits.ReadyDelay)
@@ -77,8 +76,6 @@ func (p *pod) step(object *corev1.Pod, gone bool, now time.Time) (time.Time, err
 	}
 	var err error
 	switch {
-	case gone:
-		p.killAll(now)
 	case object.DeletionTimestamp != nil:
 		p.terminate(now)
 	case object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed:
@@ -96,6 +93,11 @@ func (p *pod) wake(at time.Time) {
 	if p.next.IsZero() || at.Before(p.next) {
 		p.next = at
 	}
+}
+
+// again asks for another step from outside one.
+func (p *pod) again(object *corev1.Pod) func() {
+	return func() { p.enqueue(client.ObjectKeyFromObject(object)) }
 }
 
 // converge drives every container towards its spec.
@@ -125,17 +127,4 @@ func (p *pod) grace(override *int64) time.Duration {
 		seconds = *own
 	}
 	return time.Duration(seconds) * time.Second
-}
-
-// update changes the record from outside a step and queues the Pod.
-func (p *pod) update(change func()) {
-	p.mu.Lock()
-	change()
-	p.mu.Unlock()
-	p.enqueue(p.uid)
-}
-
-// report logs a failure of a container.
-func (p *pod) report(c *container, what string, err error) {
-	p.log.Info(what, "pod", p.object.Namespace+"/"+p.object.Name, "container", c.spec.Name, "error", err.Error())
 }

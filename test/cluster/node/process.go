@@ -105,20 +105,25 @@ func (r *processRuntime) Start(cfg ContainerConfig) (Instance, error) {
 		return nil, fmt.Errorf("log file: %w", err)
 	}
 	defer func() { _ = log.Close() }() // the process has its own descriptor
-	i := &processInstance{runtime: r, id: newContainerID(r), program: program, dir: dir, env: containerEnv(&cfg, env)}
 	argv := append(slices.Clone(cfg.Container.Command), cfg.Container.Args...)
 	if len(cfg.Container.Command) == 0 {
 		argv = append([]string{program}, argv...)
 	}
-	command := i.command(context.Background(), argv)
-	command.Stdout, command.Stderr = log, log
+	// The image's own program is found whatever directory the command puts it in.
+	path := argv[0]
+	if filepath.Base(path) == filepath.Base(program) {
+		path = program
+	}
+	command := exec.Command(path, argv[1:]...) //nolint:noctx // it outlives the call; its Pod ends it
+	command.Dir, command.Env, command.Stdout, command.Stderr = dir, containerEnv(&cfg, env), log, log
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	// Under the lock, so that Close sees every process.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.spawner.Do(command.Start); err != nil {
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
-	i.process = command.Process
+	i := &processInstance{runtime: r, id: newContainerID(r), process: command.Process}
 	r.running[i] = struct{}{}
 	go i.wait(command, cfg.Exited)
 	return i, nil
@@ -142,8 +147,7 @@ func containerEnv(cfg *ContainerConfig, image []string) []string {
 	return env
 }
 
-// Close kills all processes and waits until they are gone. Commands that run beside
-// containers end with the spawner.
+// Close kills all processes and waits until they are gone.
 func (r *processRuntime) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.spawner.Close()
@@ -167,27 +171,12 @@ func (r *processRuntime) Close(ctx context.Context) error {
 
 // processInstance is a container's process and its descendants.
 type processInstance struct {
-	runtime     *processRuntime
-	id, program string
-	dir         string
-	env         []string
-	process     *os.Process
+	runtime *processRuntime
+	id      string
+	process *os.Process
 
 	mu   sync.Mutex // also prevents signals to a group that is no longer ours
 	exit *Exit
-}
-
-// command builds a command that runs in the container. The image's own program is found
-// whatever directory the command puts it in.
-func (i *processInstance) command(ctx context.Context, argv []string) *exec.Cmd {
-	path := argv[0]
-	if filepath.Base(path) == filepath.Base(i.program) {
-		path = i.program
-	}
-	command := exec.CommandContext(ctx, path, argv[1:]...)
-	command.Env, command.Dir = i.env, i.dir
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	return command
 }
 
 // wait waits for the end of the process.
@@ -224,21 +213,4 @@ func (i *processInstance) Kill() {
 	if i.exit == nil {
 		_ = syscall.Kill(-i.process.Pid, syscall.SIGKILL) // it may have ended just now
 	}
-}
-
-func (i *processInstance) Exec(ctx context.Context, argv []string) error {
-	if len(argv) == 0 {
-		return errors.New("exec: the command is empty")
-	}
-	command := i.command(ctx, argv)
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.WaitDelay = time.Second
-	err := i.runtime.spawner.Do(command.Start)
-	if err == nil {
-		err = command.Wait()
-	}
-	if err != nil {
-		return fmt.Errorf("exec %s: %w", argv[0], err)
-	}
-	return nil
 }

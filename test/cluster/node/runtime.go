@@ -33,8 +33,8 @@ type Runtime interface {
 type Traits struct {
 	// Name is the scheme of container IDs.
 	Name string
-	// Real reports whether there are processes behind the containers: probes and hooks
-	// run, and the end of every Pod is reported.
+	// Real reports whether there are processes behind the containers: probes run, and
+	// the end of every Pod is reported.
 	Real bool
 	// MostCPU is the most that a node gives a container by a resize; zero is no limit.
 	MostCPU resource.Quantity
@@ -65,9 +65,6 @@ type Instance interface {
 	Terminate()
 	// Kill ends the instance (SIGKILL).
 	Kill()
-	// Exec runs a command beside the instance until it or ctx ends. Its error means
-	// that the command failed.
-	Exec(ctx context.Context, command []string) error
 }
 
 // Exit is the end of a container.

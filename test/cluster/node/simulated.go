@@ -83,8 +83,6 @@ func (i *simulatedInstance) Exit() *Exit { return i.exit }
 func (i *simulatedInstance) Terminate()  { i.end(0) }
 func (i *simulatedInstance) Kill()       { i.end(137) }
 
-func (i *simulatedInstance) Exec(context.Context, []string) error { return nil }
-
 func (i *simulatedInstance) end(code int32) {
 	if i.exit == nil {
 		i.exit = &Exit{Code: code, At: i.clock.Now()}

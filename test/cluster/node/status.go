@@ -5,7 +5,6 @@ package node
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,13 +37,9 @@ func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.P
 	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed { // these two are final
 		status.Phase = phase(state)
 	}
-	containersReady := containersReady(state, status.Phase)
+	containersReady := containersReady(state)
 	for _, condition := range []corev1.PodCondition{
-		{Type: corev1.PodReadyToStartContainers, Status: boolStatus(state.ip != "" && !state.down)},
-		{Type: corev1.PodInitialized, Status: corev1.ConditionTrue},
-		podReady(object, containersReady),
-		containersReady,
-		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+		containersReady, podReady(object, containersReady),
 	} {
 		condition.ObservedGeneration = object.Generation
 		setCondition(status, condition, now)
@@ -57,7 +52,7 @@ func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.P
 func (c *container) touched() bool { return c.instance != nil || c.exit != nil || c.waiting != nil }
 
 func (c *container) status(unready bool) corev1.ContainerStatus {
-	started := c.started()
+	started := c.instance != nil
 	status := corev1.ContainerStatus{
 		Name: c.spec.Name, Image: c.image, ImageID: c.imageID, ContainerID: c.id, RestartCount: c.restarts,
 		Started: &started, Ready: c.ready() && !unready,
@@ -109,26 +104,12 @@ func phase(state *podState) corev1.PodPhase {
 	return corev1.PodSucceeded
 }
 
-func containersReady(state *podState, phase corev1.PodPhase) corev1.PodCondition {
-	condition := corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionFalse}
-	var unready []string
-	for _, c := range state.containers {
-		if !c.ready() || state.unready {
-			unready = append(unready, c.spec.Name)
-		}
+func containersReady(state *podState) corev1.PodCondition {
+	unready := func(c *container) bool { return !c.ready() }
+	if state.unready || slices.ContainsFunc(state.containers, unready) {
+		return corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: "ContainersNotReady"}
 	}
-	switch {
-	case phase == corev1.PodSucceeded:
-		condition.Reason = "PodCompleted"
-	case phase == corev1.PodFailed:
-		condition.Reason = "PodFailed"
-	case len(unready) > 0:
-		condition.Reason = "ContainersNotReady"
-		condition.Message = fmt.Sprintf("containers with unready status: %s", unready)
-	default:
-		condition.Status = corev1.ConditionTrue
-	}
-	return condition
+	return corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}
 }
 
 // podReady is True if the containers are ready and every readiness gate's condition,
@@ -136,19 +117,11 @@ func containersReady(state *podState, phase corev1.PodPhase) corev1.PodCondition
 func podReady(object *corev1.Pod, containersReady corev1.PodCondition) corev1.PodCondition {
 	condition := containersReady
 	condition.Type = corev1.PodReady
-	if condition.Status != corev1.ConditionTrue {
-		return condition
-	}
-	var closed []string
 	for _, gate := range object.Spec.ReadinessGates {
-		if !conditionTrue(object.Status.Conditions, gate.ConditionType) {
-			closed = append(closed, fmt.Sprintf("readiness gate %q is not True", gate.ConditionType))
+		if condition.Status == corev1.ConditionTrue && !conditionTrue(object.Status.Conditions, gate.ConditionType) {
+			condition.Status, condition.Reason = corev1.ConditionFalse, "ReadinessGatesNotReady"
+			condition.Message = fmt.Sprintf("readiness gate %q is not True", gate.ConditionType)
 		}
-	}
-	if len(closed) > 0 {
-		condition.Status = corev1.ConditionFalse
-		condition.Reason = "ReadinessGatesNotReady"
-		condition.Message = strings.Join(closed, ", ")
 	}
 	return condition
 }
@@ -216,11 +189,4 @@ func conditionTrue(conditions []corev1.PodCondition, kind corev1.PodConditionTyp
 	return slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
 		return c.Type == kind && c.Status == corev1.ConditionTrue
 	})
-}
-
-func boolStatus(value bool) corev1.ConditionStatus {
-	if value {
-		return corev1.ConditionTrue
-	}
-	return corev1.ConditionFalse
 }

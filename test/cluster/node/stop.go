@@ -3,12 +3,7 @@
 package node
 
 import (
-	"context"
-	"errors"
-	"strconv"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // minimumGrace is the time between SIGTERM and SIGKILL that a container gets even if
@@ -17,42 +12,18 @@ const minimumGrace = 2 * time.Second
 
 // halt is an ongoing stop of one instance: preStop hook, SIGTERM, SIGKILL.
 type halt struct {
-	hook      *hook     // nil if there is none
+	sleepsTo  time.Time // the preStop hook
 	deadline  time.Time // SIGKILL
 	killFloor time.Time // the deadline cannot be moved before this
 	signalled bool      // SIGTERM is sent
 	fresh     bool      // the container restarts because its definition changed
 }
 
-// haltCause is a reason to stop an instance.
-type haltCause struct {
-	deadline time.Time
-	fresh    bool
-}
-
-// stopCause is why a running container has to be stopped although its Pod continues;
-// nil if it does not.
-func (p *pod) stopCause(c *container, now time.Time) *haltCause {
-	within := func(grace *int64) time.Time { return now.Add(p.grace(grace)) }
-	switch {
-	case c.image != c.spec.Image || c.restartsOnResize():
-		return &haltCause{deadline: within(nil), fresh: true}
-	case c.liveness == probeFailure:
-		return &haltCause{deadline: within(c.spec.LivenessProbe.TerminationGracePeriodSeconds)}
-	case c.startup == probeFailure:
-		return &haltCause{deadline: within(c.spec.StartupProbe.TerminationGracePeriodSeconds)}
-	case c.postStart != nil && c.postStart.err != nil:
-		p.report(c, "The postStart hook failed", c.postStart.err)
-		return &haltCause{deadline: within(nil)}
-	}
-	return nil
-}
-
 // stop starts the stop of a running instance.
-func (p *pod) stop(c *container, now time.Time, cause haltCause) {
-	c.halt = &halt{deadline: cause.deadline, fresh: cause.fresh}
-	if c.spec.Lifecycle != nil && c.spec.Lifecycle.PreStop != nil && now.Before(cause.deadline) {
-		c.halt.hook = p.startHook(c, c.spec.Lifecycle.PreStop, now)
+func (p *pod) stop(c *container, now, deadline time.Time) {
+	c.halt = &halt{sleepsTo: now, deadline: deadline}
+	if hooks := c.spec.Lifecycle; hooks != nil && hooks.PreStop != nil && hooks.PreStop.Sleep != nil {
+		c.halt.sleepsTo = now.Add(time.Duration(hooks.PreStop.Sleep.Seconds) * time.Second)
 	}
 }
 
@@ -60,14 +31,9 @@ func (p *pod) stop(c *container, now time.Time, cause haltCause) {
 func (p *pod) advance(c *container, now time.Time) {
 	h := c.halt
 	if !h.signalled {
-		if !h.hook.finished(now) && now.Before(h.deadline) {
-			h.hook.wake(p, now)
-			p.wake(h.deadline)
+		if signal := earlier(h.sleepsTo, h.deadline); now.Before(signal) {
+			p.wake(signal)
 			return
-		}
-		h.hook.abort()
-		if h.hook != nil && h.hook.err != nil {
-			p.report(c, "The preStop hook failed", h.hook.err)
 		}
 		h.signalled = true
 		h.killFloor = now.Add(minimumGrace)
@@ -120,7 +86,7 @@ func (p *pod) stopAll(now, deadline time.Time) bool {
 			continue
 		}
 		if c.halt == nil {
-			p.stop(c, now, haltCause{deadline: deadline})
+			p.stop(c, now, deadline)
 		}
 		c.halt.deadline = earlier(c.halt.deadline, later(deadline, c.halt.killFloor))
 		p.advance(c, now)
@@ -129,15 +95,17 @@ func (p *pod) stopAll(now, deadline time.Time) bool {
 	return down
 }
 
-// killAll kills what is left of a Pod whose object is gone.
-func (p *pod) killAll(now time.Time) {
-	p.down = true
+// killAll kills what is left of a Pod whose object is gone. It returns true if nothing
+// runs any more.
+func (p *pod) killAll(now time.Time) bool {
+	down := true
 	for _, c := range p.containers {
 		if c.instance != nil {
 			c.instance.Kill()
-			p.down = p.reap(c, now) && p.down
+			down = p.reap(c, now) && down
 		}
 	}
+	return down
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -152,64 +120,4 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// hook is a running lifecycle handler. A nil hook has finished.
-type hook struct {
-	until  time.Time          // of a sleep
-	cancel context.CancelFunc // of anything else; nil for a sleep
-	done   bool
-	err    error
-}
-
-// startHook starts a lifecycle handler. Its result arrives as an update of the Pod.
-func (p *pod) startHook(c *container, handler *corev1.LifecycleHandler, now time.Time) *hook {
-	if sleep, ok := sleepOf(handler, p.traits.Real); ok {
-		return &hook{until: now.Add(sleep)}
-	}
-	ctx, cancel := context.WithCancel(p.base)
-	h := &hook{cancel: cancel}
-	run := p.action(c, corev1.ProbeHandler{Exec: handler.Exec, HTTPGet: handler.HTTPGet, TCPSocket: handler.TCPSocket})
-	go func() {
-		err := run(ctx)
-		// As with a kubelet, any answer to a GET is a success, whatever its status.
-		if errors.As(err, new(statusError)) {
-			err = nil
-		}
-		p.update(func() { h.done, h.err = true, err })
-	}()
-	return h
-}
-
-// sleepOf is how long a handler sleeps, if that is all it does. A runtime without
-// processes treats a sleep command as a sleep, and anything else as instant.
-func sleepOf(handler *corev1.LifecycleHandler, real bool) (time.Duration, bool) {
-	if handler.Sleep != nil {
-		return time.Duration(handler.Sleep.Seconds) * time.Second, true
-	}
-	if real {
-		return 0, false
-	}
-	var seconds float64
-	if handler.Exec != nil && len(handler.Exec.Command) == 2 && handler.Exec.Command[0] == "sleep" {
-		seconds, _ = strconv.ParseFloat(handler.Exec.Command[1], 64)
-	}
-	return time.Duration(seconds * float64(time.Second)), true
-}
-
-func (h *hook) finished(now time.Time) bool {
-	return h == nil || h.done || h.cancel == nil && !now.Before(h.until)
-}
-
-// wake schedules a step of the Pod for the end of a sleep.
-func (h *hook) wake(p *pod, now time.Time) {
-	if h != nil && h.cancel == nil && now.Before(h.until) {
-		p.wake(h.until)
-	}
-}
-
-func (h *hook) abort() {
-	if h != nil && h.cancel != nil {
-		h.cancel()
-	}
 }
