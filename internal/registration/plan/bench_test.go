@@ -18,7 +18,7 @@ import (
 func BenchmarkDraining(b *testing.B) {
 	f := newFixture()
 	for n := range 5_000 {
-		f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StatePreparingUpdate).finalizers(ours).
+		f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).
 			condition(usherv1alpha1.ConditionRegistered, corev1.ConditionTrue)
 	}
 	for b.Loop() {

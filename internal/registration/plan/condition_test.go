@@ -37,22 +37,26 @@ func (f *fixture) report(t *testing.T) *corev1.PodCondition {
 func TestEveryGateTellsWhatItWaitsFor(t *testing.T) {
 	long := map[string]time.Duration{}
 	for gate, given := range map[Gate]func(*fixture) *podBuilder{
-		GatePreNormal: func(f *fixture) *podBuilder { return f.add("a", appsv1alpha1.StatePreparingNormal).finalizers(ours) },
+		GatePreNormal: func(f *fixture) *podBuilder {
+			return f.add("a", appsv1alpha1.StatePreparingNormal).finalizers(usherv1alpha1.Finalizer)
+		},
 		GateCreated: func(f *fixture) *podBuilder {
-			return f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours)
+			return f.add("a", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(usherv1alpha1.Finalizer)
 		},
 		GateInPlaceUpdate: func(f *fixture) *podBuilder {
-			return f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).drained(GateInPlaceUpdate, time.Minute/2, long)
+			return f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).drained(GateInPlaceUpdate, time.Minute/2, long)
 		},
 		GateUpdated: func(f *fixture) *podBuilder {
-			return f.add("a", appsv1alpha1.StateUpdated).label(keyInPlace, "false").finalizers(ours)
+			return f.add("a", appsv1alpha1.StateUpdated).label(keyInPlace, "false").finalizers(usherv1alpha1.Finalizer)
 		},
 		GatePreDelete: func(f *fixture) *podBuilder {
-			return f.add("a", appsv1alpha1.StatePreparingDelete).finalizers(ours).drained(GatePreDelete, time.Minute/2, long)
+			return f.add("a", appsv1alpha1.StatePreparingDelete).finalizers(usherv1alpha1.Finalizer).drained(GatePreDelete, time.Minute/2, long)
 		},
-		GateJoining: func(f *fixture) *podBuilder { return f.add("a", appsv1alpha1.StateNormal).finalizers(ours) },
+		GateJoining: func(f *fixture) *podBuilder {
+			return f.add("a", appsv1alpha1.StateNormal).finalizers(usherv1alpha1.Finalizer)
+		},
 		GateLeaving: func(f *fixture) *podBuilder {
-			return f.add("a", appsv1alpha1.StateNormal).finalizers(ours).ready(false)
+			return f.add("a", appsv1alpha1.StateNormal).finalizers(usherv1alpha1.Finalizer).ready(false)
 		},
 		GateDeletion: func(f *fixture) *podBuilder {
 			b := f.add("a", appsv1alpha1.StateNormal).registered()
@@ -94,7 +98,7 @@ func TestLinesEnd(t *testing.T) {
 	f.registry("backup")
 	f.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
 	f.down("backup")
-	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).drained(GateInPlaceUpdate, time.Second, nil).
+	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).drained(GateInPlaceUpdate, time.Second, nil).
 		condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 	if c := f.report(t); c == nil || c.Reason != string(ReasonRegistryUnavailable) || c.Status != corev1.ConditionFalse {
 		t.Fatalf("while a registry is down: %+v", c)
@@ -115,7 +119,7 @@ func TestLinesSumUp(t *testing.T) {
 	f.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
 	f.down("backup")
 	f.down("discovery")
-	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).drained(GateInPlaceUpdate, 2*time.Minute, nil)
+	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).drained(GateInPlaceUpdate, 2*time.Minute, nil)
 	c := f.report(t)
 	if c == nil || c.Status != corev1.ConditionUnknown {
 		t.Fatalf("reported %+v", c)
@@ -146,8 +150,8 @@ func TestStatusPerRegistry(t *testing.T) {
 	r := f.Registrations[0]
 	r.Spec.Registries = []string{"discovery", "backup", "down", "nowhere"}
 	f.add("a", appsv1alpha1.StateNormal).registered("discovery", "backup")
-	f.add("b", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(ours).in("discovery")
-	f.add("c", appsv1alpha1.StatePreparingUpdate).finalizers(ours).in("backup")
+	f.add("b", appsv1alpha1.StateNormal).label(keyCreated, "true").finalizers(usherv1alpha1.Finalizer).in("discovery")
+	f.add("c", appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).in("backup")
 	f.add("d", appsv1alpha1.StateNormal).ready(false)
 	f.down("down")
 	f.Registries["down"] = RegistryState{Prefix: "services", Err: registry.Transient(errors.New("connection refused"))}
@@ -159,5 +163,26 @@ func TestStatusPerRegistry(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, statusOf(f).Registries); diff != "" {
 		t.Errorf("the counts differ (-want +have):\n%s", diff)
+	}
+}
+
+func TestUnsettledMessages(t *testing.T) {
+	f := newFixture()
+	f.add("a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
+	f.add("b", appsv1alpha1.StatePreparingNormal).finalizers(usherv1alpha1.Finalizer).in("discovery")
+	f.pod("a").listed().Unsettled = inFlight
+	f.pod("b").listed().Unsettled = "HAProxy 10.0.0.2:9999 does not have it"
+	waiting := Make(f.Snapshot).Waiting
+	want := []string{
+		"Registry discovery: " + inFlight,
+		"Registry discovery: HAProxy 10.0.0.2:9999 does not have it",
+	}
+	if len(waiting) != len(want) {
+		t.Fatalf("%d Pods wait, want %d: %+v", len(waiting), len(want), waiting)
+	}
+	for i := range want {
+		if !strings.HasPrefix(waiting[i].Message, want[i]) {
+			t.Errorf("the message is %q, want %q", waiting[i].Message, want[i])
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -108,7 +109,49 @@ func (f *fixture) cloneSet() *appsv1alpha1.CloneSet {
 	return set
 }
 
-func (f *fixture) lifecycle() *appsv1alpha1.Lifecycle { return f.CloneSets[0].Spec.Lifecycle }
+// mesh adds Registration second, which selects by another label.
+func (f *fixture) mesh() {
+	f.registry("mesh")
+	f.registration("second", "mesh").Spec.Selector.MatchLabels = map[string]string{"track": "edge"}
+}
+
+// unnamed makes the Registration name no hook, and the CloneSet use keys that are named
+// after it, and one that only looks so.
+func (f *fixture) unnamed() {
+	f.Registrations[0].Spec.Hooks = usherv1alpha1.Hooks{}
+	labels := func(keys ...string) *appsv1alpha1.LifecycleHook {
+		hook := &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{}}
+		for _, key := range keys {
+			hook.LabelsHandler[key] = "true"
+		}
+		return hook
+	}
+	f.CloneSets[0].Spec.Lifecycle = &appsv1alpha1.Lifecycle{
+		PreNormal:     labels("nginx.usher.dev/online"),
+		InPlaceUpdate: labels("nginx.usher.dev/drained", "nginx2.usher.dev/drained"),
+		PreDelete:     labels("nginx.usher.dev/drained"),
+	}
+}
+
+// orphan is an entry of usherv1alpha1.Finalizer whose Pod is not known.
+func orphan(name string) registry.Entry {
+	return registry.Entry{ID: namespace + "." + name, Address: "10.9.9.9", Port: 80, Weight: 10, Version: "3",
+		Owner: registry.Owner{Cluster: here, Namespace: namespace, Registration: "nginx", Pod: name, PodUID: "uid-" + name}}
+}
+
+// pod is a Pod that is there.
+func (f *fixture) pod(name string) *podBuilder {
+	at := slices.IndexFunc(f.Pods, func(p *corev1.Pod) bool { return p.Name == name })
+	return &podBuilder{f, f.Pods[at]}
+}
+
+// budget adds a PodDisruptionBudget for all Pods.
+func (f *fixture) budget(allowed int32) {
+	f.Budgets = append(f.Budgets, &policyv1.PodDisruptionBudget{
+		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
+	})
+}
 
 // podBuilder builds Pods of the CloneSet.
 type podBuilder struct {
@@ -161,14 +204,41 @@ func (b *podBuilder) label(key, value string) *podBuilder {
 	return b
 }
 
-func (b *podBuilder) unlabel(key string) *podBuilder {
-	delete(b.pod.Labels, key)
-	return b
-}
-
 func (b *podBuilder) finalizers(names ...string) *podBuilder {
 	b.pod.Finalizers = append(b.pod.Finalizers, names...)
 	return b
+}
+
+// listed is the Pod's entry in discovery.
+func (b *podBuilder) listed() *registry.Entry {
+	entries := b.f.Listings[target("discovery")].Entries
+	return &entries[slices.IndexFunc(entries, func(e registry.Entry) bool { return e.ID == EntryID(b.pod) })]
+}
+
+// annotation gives the Pod one more.
+func (b *podBuilder) annotation(key, value string) *podBuilder {
+	metav1.SetMetaDataAnnotation(&b.pod.ObjectMeta, key, value)
+	return b
+}
+
+// named makes the Pod say which Registrations may have entries of it.
+func (b *podBuilder) named(names string) *podBuilder {
+	return b.annotation(usherv1alpha1.AnnotationRegistrations, names)
+}
+
+// since says when the Pod became ready, and entered its state.
+func (b *podBuilder) since(ready, state time.Duration) {
+	for i := range b.pod.Status.Conditions {
+		b.pod.Status.Conditions[i].LastTransitionTime = metav1.NewTime(epoch.Add(-ready))
+	}
+	b.annotation(appsv1alpha1.AnnotationLifecycleTimestamp, epoch.Add(-state).Format(time.RFC3339))
+}
+
+// lost is a Pod whose node fell silent some time ago.
+func (b *podBuilder) lost(ago time.Duration) {
+	b.condition(corev1.PodReady, corev1.ConditionFalse)
+	last := len(b.pod.Status.Conditions) - 1
+	b.pod.Status.Conditions[last].LastTransitionTime = metav1.NewTime(epoch.Add(-ago))
 }
 
 // terminating is a Pod that somebody deleted some time ago.
@@ -178,21 +248,41 @@ func (b *podBuilder) terminating(ago time.Duration) {
 	b.pod.DeletionTimestamp, b.pod.DeletionGracePeriodSeconds = &at, &grace
 }
 
-// drained gives the Pod a record of a drain that began and ended some time ago.
-func (b *podBuilder) drained(gate Gate, began time.Duration, gone map[string]time.Duration) *podBuilder {
+// drained gives the Pod a record of a drain that began and ended some time ago: in a
+// registry, such as "discovery", for nginx, or for another Registration, as "second@mesh".
+// "until" is when the drain ends.
+func (b *podBuilder) drained(gate Gate, began time.Duration, ago map[string]time.Duration) *podBuilder {
 	record := Record{Gate: gate, Began: epoch.Add(-began), Gone: map[string]time.Time{}}
-	for name, ago := range gone {
-		record.Gone["nginx@"+nameOf(target(name))] = epoch.Add(-ago)
+	for name, ago := range ago {
+		registration, registry, other := strings.Cut(name, "@")
+		switch {
+		case name == "until":
+			record.Until = epoch.Add(-ago)
+		case other:
+			record.Gone[registration+"@"+nameOf(target(registry))] = epoch.Add(-ago)
+		default:
+			record.Gone["nginx@"+nameOf(target(name))] = epoch.Add(-ago)
+		}
 	}
 	text, err := record.encode()
 	if err != nil {
 		panic(err) // A record of times always encodes.
 	}
-	if b.pod.Annotations == nil {
-		b.pod.Annotations = map[string]string{}
+	return b.annotation(usherv1alpha1.AnnotationDrain, text)
+}
+
+// requested gives the Pod a request for its deletion that was made so long ago.
+func (b *podBuilder) requested(ago time.Duration, change ...func(*usherv1alpha1.DeletionRequest)) *podBuilder {
+	at := metav1.NewMicroTime(epoch.Add(-ago))
+	request := usherv1alpha1.DeletionRequest{Since: at, At: at, By: "ann"}
+	for _, c := range change {
+		c(&request)
 	}
-	b.pod.Annotations[usherv1alpha1.AnnotationDrain] = text
-	return b
+	text, err := json.Marshal(request)
+	if err != nil {
+		panic(err) // A request always encodes.
+	}
+	return b.annotation(usherv1alpha1.AnnotationDeletionRequest, string(text))
 }
 
 // in puts the Pod's entry into registries, as the Registration nginx would.

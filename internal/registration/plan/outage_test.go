@@ -7,6 +7,7 @@ import (
 	"time"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
 // at is a time so many seconds after the epoch.
@@ -66,7 +67,7 @@ func TestNextOutage(t *testing.T) {
 func TestDrainingAfterAnOutage(t *testing.T) {
 	f := newFixture()
 	f.Registries["discovery"] = RegistryState{Prefix: "services", Outage: away(-15, -1)}
-	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(ours).
+	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).
 		drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 6 * time.Second})
 	plan := Make(f.Snapshot)
 	want := "callers of Registry discovery may learn of it as late as 2026-03-01T12:00:18Z, because they have to reconnect first: " +

@@ -100,13 +100,3 @@ func TestTagsAndMetadataFrom(t *testing.T) {
 		t.Error("the Registration itself was changed")
 	}
 }
-
-func TestInstancesValid(t *testing.T) {
-	checkConditions(t, []conditionCase{
-		{"all values can be used", func(*fixture) {}, usherv1alpha1.ConditionInstancesValid, "True", "Valid", nil},
-		{"one cannot", func(f *fixture) {
-			f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
-			f.add("a", appsv1alpha1.StateNormal).annotate("heavy")
-		}, usherv1alpha1.ConditionInstancesValid, "False", "InstanceInvalid", []string{"Pod a", weightPath, `"heavy"`, "10"}},
-	})
-}
