@@ -190,7 +190,7 @@ func (a *Agent) sync(ctx context.Context, p *pod, object *corev1.Pod) (time.Time
 		return time.Time{}, err // the cache lags behind our own write; its event is still to come
 	}
 	now := a.clock.Now()
-	next, err := p.step(object, now)
+	next, err := p.step(object, now) //nolint:contextcheck // a probe outlives the step that starts it, and has the agent's context
 	if err != nil {
 		return next, err
 	}

@@ -20,11 +20,11 @@ import (
 )
 
 // withClaims begins with volumes, and with a set of two Pods with a claim each.
-func withClaims(t *testing.T, patches ...string) *story {
+func withClaims(t *testing.T) *story {
 	t.Helper()
 	s := begin(t)
 	s.offerVolumes(8, s.namespace)
-	s.create("claimed", patches...)
+	s.create("claimed")
 	s.settled(2)
 	return s
 }
@@ -126,33 +126,6 @@ func TestClaimsInAnUpdate(t *testing.T) {
 	s.paired()
 }
 
-// The replacement of a deleted Pod has its name, its instance ID and its data.
-func TestADeletedPodsClaimsAreReused(t *testing.T) {
-	s := withClaims(t)
-	claims, pod := s.claims(), s.pods()[0]
-	s.remove(pod.Name)
-	s.until("another Pod of that name", func() bool {
-		uid := s.identities()[pod.Name]
-		return uid != "" && uid != pod.UID
-	})
-	s.settled(2)
-	s.paired()
-	s.sameClaims(claims)
-}
-
-func TestDisablePVCReuse(t *testing.T) {
-	s := withClaims(t, `spec: {scaleStrategy: {disablePVCReuse: true}}`)
-	pod := s.pods()[0]
-	lost := plan.ClaimName("data", "web", pod.Labels[apps.LabelInstanceID])
-	s.remove(pod.Name)
-	s.until("the claim to go", func() bool { return s.claims()[lost] == "" })
-	s.settled(2)
-	s.paired()
-	if s.identities()[pod.Name] != "" {
-		t.Errorf("the instance id of %s is used again", pod.Name)
-	}
-}
-
 // An additional template affects only new Pods and creates no revision; a template that
 // the API server refuses costs no Pod and is reported by name.
 func TestClaimTemplatesChange(t *testing.T) {
@@ -178,10 +151,11 @@ func TestClaimTemplatesChange(t *testing.T) {
 	}
 }
 
-// A set that was deleted without its Pods adopts them and their claims again.
+// A set that was deleted without its Pods adopts them, their claims and their revision
+// again; nothing restarts.
 func TestClaimsAreAdoptedWithTheirPods(t *testing.T) {
 	s := withClaims(t)
-	pods, claims := s.identities(), s.claims()
+	pods, claims, revisions := s.identities(), s.claims(), s.revisionNames()
 	s.must(s.client.Delete(t.Context(), s.key(), client.PropagationPolicy(metav1.DeletePropagationOrphan)))
 	s.until("the set to go", func() bool {
 		var list apps.CloneSetList
@@ -192,6 +166,9 @@ func TestClaimsAreAdoptedWithTheirPods(t *testing.T) {
 	s.settled(2)
 	s.samePods(pods)
 	s.sameClaims(claims)
+	if names := s.revisionNames(); !slices.Equal(names, revisions) || s.restarts() != "0 0" {
+		t.Errorf("revisions %v became %v, restarts %s", revisions, names, s.restarts())
+	}
 	s.patch(`spec: {replicas: 0}`)
 	s.until("no claim", func() bool { return len(s.claims()) == 0 })
 }

@@ -74,45 +74,10 @@ func TestHooksHoldEachGate(t *testing.T) {
 	}
 }
 
-func TestRecreatePassesThePreDeleteHook(t *testing.T) {
-	s := running(t, "hooked", `spec: {updateStrategy: {type: ReCreate}}`)
-	before := s.identities()
-	s.image("web:v2")
-	for range 2 {
-		pod := s.one(apps.StatePreparingDelete)
-		if count := len(s.pods()); count != 2 {
-			t.Errorf("%d Pods while %s waits at its gate: %s", count, pod.Name, s.picture())
-		}
-		s.label(pod.Name, deleteKey, "false")
-		s.gone(pod.Name)
-	}
-	s.settled(2)
-	s.newPods(before)
-}
-
 // preNormal adds a preNormal hook to a set, which new Pods do not meet yet.
 const preNormal = `spec:
   lifecycle: {preNormal: {labelsHandler: {example.com/traffic-online: "true"}}}
   template: {metadata: {labels: {example.com/traffic-online: "false"}}}`
-
-func TestACancelledDeleteIsProtectedAgain(t *testing.T) {
-	s := begin(t)
-	s.create("hooked", preNormal)
-	s.until("two Pods before their first gate", func() bool { return len(s.in(apps.StatePreparingNormal)) == 2 })
-	for _, pod := range s.pods() {
-		s.label(pod.Name, preNormalKey, "true")
-	}
-	s.settled(2)
-	s.patch(`spec: {replicas: 1}`)
-	pod := s.one(apps.StatePreparingDelete)
-	s.patch(`spec: {replicas: 2}`)
-	back := s.one(apps.StatePreparingNormal)
-	if back.Name != pod.Name || back.Labels[deleteKey] != "true" || back.Labels[preNormalKey] != "false" {
-		t.Errorf("came back as %s with labels %v", back.Name, back.Labels)
-	}
-	s.label(pod.Name, preNormalKey, "true")
-	s.settled(2)
-}
 
 func TestPreNormalKeepsNewPodsUnavailable(t *testing.T) {
 	s := begin(t)
@@ -193,14 +158,4 @@ func TestOrphansAreAdoptedAndForeignPodsAreNot(t *testing.T) {
 	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err == nil && metav1.GetControllerOf(foreign).Name != "other" {
 		t.Errorf("the foreign Pod was touched: %v", foreign.OwnerReferences)
 	}
-}
-
-func TestAFailedPodIsReplaced(t *testing.T) {
-	s := running(t, "plain")
-	victim := s.pods()[0]
-	victim.Status.Phase, victim.Status.Reason = corev1.PodFailed, "Evicted"
-	s.must(s.client.Status().Update(t.Context(), &victim))
-	s.until("the evicted Pod to be replaced and gone", func() bool {
-		return s.identities()[victim.Name] == "" && s.set().Status.AvailableReplicas == 3
-	})
 }

@@ -114,12 +114,6 @@ func (s *story) confirm(pod string) {
 	s.label(pod, inPlaceKey, "true")
 }
 
-// remove deletes a Pod, as kubectl does.
-func (s *story) remove(pod string) {
-	s.Helper()
-	s.must(s.client.Delete(s.Context(), s.pod(pod)))
-}
-
 // pod is the key of a Pod.
 func (s *story) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,6 +36,9 @@ func TestUpdate(t *testing.T) {
 		{"labels and annotations", "plain", `spec: {template: {metadata: {labels: {tier: front}, annotations: {note: x}}}}`, false, containers{"v1", "0", "0"}, 0},
 		{"environment", "plain", `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v1", env: [{name: A, value: b}]}]}}}`,
 			true, containers{"v1", "0", "0"}, 0},
+		// The empty type means ReCreate, on an existing set too.
+		{"an annotation, with the empty type", "plain", `spec: {updateStrategy: {type: ""}, template: {metadata: {annotations: {` +
+			`kubectl.kubernetes.io/restartedAt: "2026-01-02T03:04:05Z"}}}}`, true, containers{"v1", "0", "0"}, 0},
 		{"cpu without a restart", "sized", resized("v1", `{requests: {cpu: 200m, memory: 64Mi}}`), false, containers{"v1", "200m", "64Mi"}, 0},
 		{"memory with a restart", "sized", resized("v1", `{requests: {cpu: 100m, memory: 128Mi}}`), false, containers{"v1", "100m", "128Mi"}, 1},
 		{"cpu and image", "sized", resized("v2", `{requests: {cpu: 200m, memory: 64Mi}}`), false, containers{"v2", "200m", "64Mi"}, 1},
@@ -71,19 +72,6 @@ func TestUpdate(t *testing.T) {
 			s.unchanged()
 		})
 	}
-}
-
-// The empty type means ReCreate, on an existing set too: an annotation that restarts Pods
-// recreates them.
-func TestEmptyTypeRecreates(t *testing.T) {
-	s := running(t, "plain")
-	before := s.identities()
-	s.patch(`spec: {updateStrategy: {type: ""}, template: {metadata: {annotations: {kubectl.kubernetes.io/restartedAt: "2026-01-02T03:04:05Z"}}}}`)
-	s.settled(3)
-	if kind := s.set().Spec.UpdateStrategy.Type; kind != "" {
-		t.Errorf("the type has become %q", kind)
-	}
-	s.newPods(before)
 }
 
 // TestResizeRefused: a refused resize costs one Pod its service, and no Pod its life. It
@@ -213,21 +201,6 @@ func (s *story) both(main, base string) {
 	s.Helper()
 	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/%s"}, {name: base, image: "example.test/%s", `+
 		`env: [{name: KRUISE_CONTAINER_PRIORITY, value: "10"}]}]}}}`, main, base)
-}
-
-// TestPriorityOrdersAnUpdate watches the Pod: main changes only when base runs the new
-// image and is ready.
-func TestPriorityOrdersAnUpdate(t *testing.T) {
-	s := running(t, "ordered")
-	before, next := s.identities(), s.watchPods()
-	s.both("web:v2", "base:v2")
-	pod := next(func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image != "example.test/web:v1" })
-	base := pod.Status.ContainerStatuses[slices.IndexFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == "base" })]
-	if base.Image != "example.test/base:v2" || !base.Ready {
-		t.Errorf("main changes while base runs %s, ready %v", base.Image, base.Ready)
-	}
-	s.settled(1)
-	s.samePods(before)
 }
 
 // TestPriorityHoldsAndRollsBack: while a first container never comes up, the others
