@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +32,7 @@ type board struct {
 	log     func(...string)
 
 	pods          map[string]*corev1.Pod
-	sets          map[string]*appsv1alpha1.CloneSet
+	workloads     map[string]*workload
 	registrations map[string]*usherv1alpha1.Registration
 	entries       map[string]listing   // by address
 	deleted       map[string]time.Time // by address: when its Pod was first seen being deleted
@@ -55,7 +56,7 @@ const (
 func newBoard(now func() time.Time, log func(...string)) *board {
 	return &board{
 		now: now, started: now(), log: log,
-		pods: map[string]*corev1.Pod{}, sets: map[string]*appsv1alpha1.CloneSet{}, registrations: map[string]*usherv1alpha1.Registration{},
+		pods: map[string]*corev1.Pod{}, workloads: map[string]*workload{}, registrations: map[string]*usherv1alpha1.Registration{},
 		entries: map[string]listing{}, deleted: map[string]time.Time{}, waiting: map[string]*longWait{},
 	}
 }
@@ -77,8 +78,11 @@ func (b *board) watched() []stage.Follow {
 	return []stage.Follow{
 		stage.On(&corev1.Pod{}, b.podIs, b.podGone),
 		stage.On(&appsv1alpha1.CloneSet{},
-			func(set *appsv1alpha1.CloneSet) { b.Change(func() { b.sets[set.Name] = set }) },
-			func(set *appsv1alpha1.CloneSet) { b.Change(func() { delete(b.sets, set.Name) }) }),
+			func(set *appsv1alpha1.CloneSet) { b.workloadIs(set.Name, ofCloneSet(set)) },
+			func(set *appsv1alpha1.CloneSet) { b.workloadGone(set.Name) }),
+		stage.On(&appsv1.Deployment{},
+			func(d *appsv1.Deployment) { b.workloadIs(d.Name, ofDeployment(d)) },
+			func(d *appsv1.Deployment) { b.workloadGone(d.Name) }),
 		stage.On(&usherv1alpha1.Registration{},
 			func(r *usherv1alpha1.Registration) { b.Change(func() { b.registrations[r.Name] = r }) },
 			func(r *usherv1alpha1.Registration) { b.Change(func() { delete(b.registrations, r.Name) }) }),
@@ -142,7 +146,7 @@ func (b *board) row(name string) *row {
 	return &r
 }
 
-// rowsOf lists a set's Pods, the oldest first; "" is all sets.
+// rowsOf lists a workload's Pods, the oldest first; "" is all workloads.
 func (b *board) rowsOf(set string) []row {
 	rows := []row{}
 	for name := range b.pods {
@@ -172,18 +176,19 @@ func (b *board) logLongWaits() {
 	})
 }
 
-// settledAt reports whether a set has exactly that many Pods and no operation is in
-// progress on any of them, after its spec has reached a generation.
+// settledAt reports whether a workload has exactly that many Pods and no operation is in
+// progress on any of them, after its spec has reached a generation. One that is gone has
+// none.
 func (b *board) settledAt(name string, pods int, generation int64) bool {
-	set := b.sets[name]
-	if set == nil || set.Status.ObservedGeneration < generation || b.underWay(name) {
-		return false
+	w, want := b.workloads[name], int32(pods)
+	if w == nil {
+		return pods == 0 && len(b.rowsOf(name)) == 0
 	}
-	s := set.Status
-	return len(b.rowsOf(name)) == pods && int(s.Replicas) == pods && int(s.UpdatedReplicas) == pods && int(s.AvailableReplicas) == pods
+	return w.observed >= generation && !b.underWay(name) && len(b.rowsOf(name)) == pods &&
+		w.replicas == want && w.updated == want && w.available == want
 }
 
-// underWay reports whether an operation is in progress on a Pod of a set; "" is any.
+// underWay reports whether an operation is in progress on a Pod of a workload; "" is any.
 func (b *board) underWay(set string) bool {
 	return slices.ContainsFunc(b.rowsOf(set), func(r row) bool { return !r.settled() })
 }
@@ -202,16 +207,12 @@ func (b *board) leftAt(addr string) (at time.Time) {
 	return at
 }
 
-// waitingFor is what the sets and Registrations themselves report that they wait for.
+// waitingFor is what the workloads and Registrations themselves report that they wait for.
 func (b *board) waitingFor() []string {
 	lines := []string{}
 	b.Read(func() {
-		for name, set := range b.sets {
-			for _, c := range set.Status.Conditions {
-				if c.Type != appsv1alpha1.ConditionProgressing && c.Status == corev1.ConditionTrue {
-					lines = append(lines, fmt.Sprintf("CloneSet %s: %s: %s", name, c.Type, c.Message))
-				}
-			}
+		for _, w := range b.workloads {
+			lines = append(lines, w.complaints...)
 		}
 		for name, registration := range b.registrations {
 			all := registration.Status.Conditions

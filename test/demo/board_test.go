@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -42,11 +43,19 @@ func unready(pod *corev1.Pod)  { pod.Status.Conditions = nil }
 func deleted(pod *corev1.Pod)  { pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(50, 0)} }
 func draining(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelLifecycleState] = "PreparingUpdate" }
 
-func aSet(observed int64) *appsv1alpha1.CloneSet {
-	return &appsv1alpha1.CloneSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 2},
-		Status:     appsv1alpha1.CloneSetStatus{ObservedGeneration: observed, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
-	}
+// ofDeploymentWeb makes the Pod one of Deployment web.
+func ofDeploymentWeb(pod *corev1.Pod) {
+	pod.Labels = map[string]string{"pod-template-hash": "f00"}
+	pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "ReplicaSet", "web-f00"
+}
+
+func requested(pod *corev1.Pod) {
+	ofDeploymentWeb(pod)
+	pod.Annotations = map[string]string{usherv1alpha1.AnnotationDeletionRequest: "{}"}
+}
+
+func aWorkload(observed int64) *workload {
+	return &workload{observed: observed, desired: 1, replicas: 1, updated: 1, available: 1}
 }
 
 func newQuietBoard() *board { return newBoard(time.Now, func(...string) {}) }
@@ -61,19 +70,21 @@ func TestSettledAt(t *testing.T) {
 		want   bool
 	}{
 		"done":           {func(*board) {}, true},
-		"no set":         {func(b *board) { delete(b.sets, "web") }, false},
-		"not observed":   {func(b *board) { b.sets["web"] = aSet(1) }, false},
+		"no set":         {func(b *board) { delete(b.workloads, "web") }, false},
+		"not observed":   {func(b *board) { b.workloads["web"] = aWorkload(1) }, false},
+		"Deployment":     {func(b *board) { b.podIs(aPod("web-a", ofDeploymentWeb)) }, true},
+		"requested":      {func(b *board) { b.podIs(aPod("web-a", requested)) }, false},
 		"not registered": {func(b *board) { b.joins(false) }, false},
 		"a Pod too many": {func(b *board) { b.podIs(aPod("web-b")) }, false},
 		"a Pod too few":  {func(b *board) { b.podGone(aPod("web-a")) }, false},
 		"not ready":      {func(b *board) { b.podIs(aPod("web-a", unready)) }, false},
 		"at a gate":      {func(b *board) { b.podIs(aPod("web-a", draining)) }, false},
 		"being deleted":  {func(b *board) { b.podIs(aPod("web-a", deleted)) }, false},
-		"not available":  {func(b *board) { b.sets["web"].Status.AvailableReplicas = 0 }, false},
-		"not updated":    {func(b *board) { b.sets["web"].Status.UpdatedReplicas = 0 }, false},
+		"not available":  {func(b *board) { b.workloads["web"].available = 0 }, false},
+		"not updated":    {func(b *board) { b.workloads["web"].updated = 0 }, false},
 	} {
 		b := newQuietBoard()
-		b.sets["web"] = aSet(2)
+		b.workloads["web"] = aWorkload(2)
 		b.podIs(aPod("web-a"))
 		b.joins(true)
 		c.change(b)

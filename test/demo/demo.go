@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo takes CloneSets through their whole life on a real control plane while
-// requests flow, and counts the lost requests: with lifecycle hooks, and without.
+// Package demo takes CloneSets and a Deployment through their whole life on a real control
+// plane while requests flow, and counts the lost requests: with lifecycle hooks and the
+// guard, and without.
 //
 // run.go drives the phases, disturb.go disturbs them; story.go defines what happens to
-// which CloneSet; board.go is what is known of the cluster, and where conditions are
+// which workload; board.go is what is known of the cluster, and where conditions are
 // awaited; pod.go, panel.go and screen.go are what a person sees of it; report.go is the
 // outcome. The numbers come from package traffic.
 package demo
@@ -17,6 +18,11 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
@@ -74,11 +80,12 @@ const (
 type demonstration struct {
 	options Options
 	*stage.Stage
-	registry *stage.Etcd
-	screen   *screen
+	registry  *stage.Etcd
+	usherArgs []string
+	screen    *screen
 }
 
-// Run takes the CloneSets through their life, with hooks and then without, shows it, and
+// Run takes the workloads through their life, with hooks and then without, shows it, and
 // ends with a table. When it returns, no process is left, and no file except the logs of
 // a failed run. Lost requests are not an error: see Result.Failed.
 func Run(ctx context.Context, o Options) (result Result, err error) {
@@ -179,7 +186,30 @@ func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
 	if _, err := stage.Apply(ctx, s.Kube, registry); err != nil {
 		return err
 	}
-	return stage.Task(s.Tell, "usher", func() (string, error) { return "running with its own rights", s.StartUsher() })
+	return stage.Task(s.Tell, "usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })
+}
+
+// onlyDeployments keeps the guard away from CloneSets, so that these show what hooks do alone.
+const onlyDeployments = `[{"op": "add", "path": "/webhooks/0/matchConditions/-", "value": {
+	"name": "only-deployments", "expression": "has(oldObject.metadata.ownerReferences) && oldObject.metadata.ownerReferences.exists(o, o.kind == 'ReplicaSet')"}}]`
+
+// startUsher starts Usher with the guard.
+func (d *demonstration) startUsher(ctx context.Context, s *stage.Stage) error {
+	ports, err := cluster.FreePorts(ctx, 1)
+	if err != nil {
+		return err
+	}
+	if d.usherArgs, err = checkout.InstallGuard(ctx, s.Kube, s.Root, stage.UsherUser, ports[0]); err != nil {
+		return err
+	}
+	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: checkout.GuardName}}
+	if err := s.Kube.Patch(ctx, webhook, client.RawPatch(types.JSONPatchType, []byte(onlyDeployments))); err != nil {
+		return fmt.Errorf("keep the guard to Deployments: %w", err)
+	}
+	if err := s.StartUsher(d.usherArgs...); err != nil {
+		return err
+	}
+	return checkout.AwaitGuard(ctx, s.Kube)
 }
 
 func (d *demonstration) play(ctx context.Context) (Result, error) {
@@ -187,6 +217,11 @@ func (d *demonstration) play(ctx context.Context) (Result, error) {
 	for _, hooks := range []bool{true, false} {
 		if !hooks && d.options.hooksOnly {
 			break
+		}
+		if !hooks {
+			if err := checkout.RemoveGuard(ctx, d.Kube); err != nil {
+				return result, err
+			}
 		}
 		r, err := newRun(d, hooks)
 		if err != nil {
@@ -224,7 +259,7 @@ func (d *demonstration) diagnosis(r *run) string {
 
 // keep brings the first CloneSet back and leaves everything running until ctx ends.
 func (d *demonstration) keep(ctx context.Context) error {
-	web := stories(true)[0]
+	web := cloneSets(true)[0]
 	set, registration, err := web.objects(true, d.options)
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func (r *run) killUsher(ctx context.Context) error {
 	if err := stage.Pause(ctx, deadTime); err != nil {
 		return err
 	}
-	if err := r.StartUsher(); err != nil {
+	if err := r.StartUsher(r.usherArgs...); err != nil {
 		return err
 	}
 	r.board.say("✓  Usher is started again")

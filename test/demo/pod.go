@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -27,7 +28,8 @@ type listing struct {
 // row is what a person sees of a Pod.
 type row struct {
 	name, set string
-	state     string // of its lifecycle; empty while it has none
+	plain     bool   // whether no CloneSet controls it
+	state     string // of its lifecycle, or leaving its registries; empty while it has none
 	version   string // that it runs; empty if none yet
 	address   string // empty if none yet
 	restarts  int
@@ -46,7 +48,13 @@ func describe(pod *corev1.Pod, entry listing) row {
 		ready: stage.Ready(pod), restarts: stage.Restarts(pod), leaving: pod.DeletionTimestamp != nil, listing: entry,
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil {
-		r.set = owner.Name
+		r.set, r.plain = owner.Name, owner.Kind == "ReplicaSet"
+	}
+	if r.plain {
+		r.set = strings.TrimSuffix(r.set, "-"+pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey])
+		if pod.Annotations[usherv1alpha1.AnnotationDeletionRequest] != "" {
+			r.state = stateRequested
+		}
 	}
 	r.waits, r.waitsSince = waits(pod, r)
 	return r
@@ -60,9 +68,13 @@ func address(pod *corev1.Pod) string {
 	return net.JoinHostPort(pod.Status.PodIP, port)
 }
 
+// stateRequested is shown for a Pod of a Deployment that drains because someone wants to
+// delete it.
+const stateRequested = "Draining"
+
 // settled reports whether no operation is in progress on the Pod.
 func (r row) settled() bool {
-	return !r.leaving && r.ready && r.listed && r.state == string(appsv1alpha1.StateNormal)
+	return !r.leaving && r.ready && r.listed && (r.state == string(appsv1alpha1.StateNormal) || r.plain && r.state == "")
 }
 
 // waitCallers is the one wait that belongs to every drain.
@@ -76,7 +88,7 @@ func waits(pod *corev1.Pod, r row) (what string, since time.Time) {
 		if r.listed && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
 			what = "its etcd entry to go"
 		}
-	case state == appsv1alpha1.StatePreparingUpdate || state == appsv1alpha1.StatePreparingDelete:
+	case state == appsv1alpha1.StatePreparingUpdate || state == appsv1alpha1.StatePreparingDelete || r.state == stateRequested:
 		return waitsForDrain(pod, r)
 	case state == appsv1alpha1.StateUpdating:
 		what = "its new container"

@@ -12,10 +12,12 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// Outcome is the result of one CloneSet's requests.
+// Outcome is the result of one workload's requests.
 type Outcome struct {
-	// Name of the CloneSet.
+	// Name of the workload.
 	Name string
+	// Deployment reports whether it is a Deployment; the others are CloneSets.
+	Deployment bool
 	// JoinsOnly reports whether its YAML has no hook before deletion.
 	JoinsOnly bool
 	// Report are the counters.
@@ -33,7 +35,7 @@ func (o Outcome) Charged() int { return o.Report.Total().Lost - o.Leaving }
 type RunResult struct {
 	// Hooks reports whether it was run with hooks.
 	Hooks bool
-	// Outcomes has an entry per CloneSet, Took one per phase.
+	// Outcomes has an entry per workload, Took one per phase.
 	Outcomes []Outcome
 	Took     map[phase]time.Duration
 	// Waited is what the objects reported that they waited for while the registry was
@@ -58,7 +60,7 @@ func (r *RunResult) sum(of func(Outcome) int) int {
 	return sum
 }
 
-// sumHooked sums up the CloneSets with every hook, or with none. One without a hook
+// sumHooked sums up the workloads with every hook, or with none. One without a hook
 // before deletion is reported separately: per phase and reason, it is unknown whether a
 // request was lost because a Pod joined or because it left.
 func (r *RunResult) sumHooked(of func(traffic.Report) int) int {
@@ -118,20 +120,17 @@ func lostCell(lost, charged int) stage.Cell {
 	return cell
 }
 
-// requests is the table of requests by CloneSet.
+// requests is the table of requests by workload.
 func (r Result) requests() stage.Table {
 	table := stage.Table{Columns: []stage.Column{
-		{Title: "CLONESET"}, {Title: "REQUESTS", Right: true}, {Title: "LOST", Right: true},
+		{Title: "WORKLOAD"}, {Title: "REQUESTS", Right: true}, {Title: "LOST", Right: true},
 		{Title: "P50", Right: true, Expendable: 2}, {Title: "P99", Right: true}, {Title: "SLOW P50", Right: true, Expendable: 3},
 		{Title: "SLOW P99", Right: true, Expendable: 1}, {Title: "DRAINED", Right: true, Expendable: 4},
 	}}
 	for _, run := range r.Runs {
 		last := ""
 		for _, o := range run.Outcomes {
-			group := title(run.Hooks)
-			if o.JoinsOnly {
-				group = "preNormal hook alone"
-			}
+			group := o.group(run.Hooks)
 			if group != last {
 				table.Rows = append(table.Rows, []stage.Cell{{Text: group, Paint: stage.Bold}})
 				last = group
@@ -145,6 +144,21 @@ func (r Result) requests() stage.Table {
 		}
 	}
 	return table
+}
+
+// group is the heading of the workloads that are protected alike.
+func (o Outcome) group(hooks bool) string {
+	switch {
+	case o.JoinsOnly:
+		return "CloneSet, preNormal hook alone"
+	case o.Deployment && hooks:
+		return "Deployment, guard on"
+	case o.Deployment:
+		return "Deployment, guard off"
+	case hooks:
+		return "CloneSet, hooks on"
+	}
+	return "CloneSet, hooks off"
 }
 
 func milliseconds(d time.Duration) string {
@@ -163,9 +177,12 @@ func milliseconds(d time.Duration) string {
 func (r Result) times() stage.Table {
 	table := stage.Table{Columns: []stage.Column{{Title: "PHASE"}}}
 	for _, run := range r.Runs {
-		table.Columns = append(table.Columns, stage.Column{Title: strings.ToUpper(title(run.Hooks)), Right: true}, stage.Column{Title: "LOST", Right: true})
+		table.Columns = append(table.Columns, stage.Column{Title: map[bool]string{true: "ON", false: "OFF"}[run.Hooks], Right: true}, stage.Column{Title: "LOST", Right: true})
 	}
 	for _, name := range phases() {
+		if !slices.ContainsFunc(r.Runs, func(run *RunResult) bool { return run.Took[name] > 0 }) {
+			continue
+		}
 		row := stage.Cells(string(name))
 		for _, run := range r.Runs {
 			row = append(row, stage.Cell{Text: seconds(run.Took[name])}, lostCell(run.lostIn(name), run.lostIn(name)))

@@ -43,8 +43,8 @@ func TestLostRequests(t *testing.T) {
 	shown := strings.Join(result.write(stage.Style{}), "\n")
 	for _, want := range []string{
 		"where 0 requests were lost, and nothing\ncovers how they leave, where 678 were",
-		"Lost with hooks off: 1,303 × connection reset, 50 × connection refused.",
-		"hooks on: 12,800 requests, 0 lost   hooks off: 2,500 requests, 1,353 lost",
+		"Lost with hooks and guard off: 1,303 × connection reset, 50 × connection refused.",
+		"hooks and guard on: 12,800 requests, 0 lost   hooks and guard off: 2,500 requests, 1,353 lost",
 	} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the report lacks %q:\n%s", want, shown)

@@ -4,7 +4,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -20,7 +20,7 @@ import (
 const (
 	// drawEvery is how often the panel is refreshed.
 	drawEvery = 200 * time.Millisecond
-	// lossesEvery is how often the log reports a CloneSet's lost requests.
+	// lossesEvery is how often the log reports a workload's lost requests.
 	lossesEvery = time.Second
 )
 
@@ -51,7 +51,7 @@ type actor struct {
 func newRun(d *demonstration, hooks bool) (*run, error) {
 	r := &run{demonstration: d, hooks: hooks, board: newBoard(time.Now, d.screen.log)}
 	pace := d.options.pace
-	for _, story := range stories(hooks) {
+	for _, story := range d.options.stories(hooks) {
 		a := &actor{story: story, ended: make(chan error, 1)}
 		var err error
 		if a.set, a.registration, err = story.objects(hooks, d.options); err != nil {
@@ -73,9 +73,9 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 // title names a run.
 func title(hooks bool) string {
 	if hooks {
-		return "hooks on"
+		return "hooks and guard on"
 	}
-	return "hooks off"
+	return "hooks and guard off"
 }
 
 // play runs all phases. Everything it has started has ended when it returns.
@@ -89,7 +89,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 	}
 	background.Go(func() { r.draw(ctx) })
 	titles, about := []string{}, ""
-	for _, name := range phases() {
+	for _, name := range r.options.phases() {
 		titles = append(titles, string(name))
 	}
 	for _, a := range r.actors {
@@ -97,7 +97,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 	}
 	r.screen.log("\n━━ " + title(r.hooks) + ": " + strings.Join(titles, " → ") + "\n" + about)
 	result := &RunResult{Hooks: r.hooks, Took: map[phase]time.Duration{}}
-	for i, name := range phases() {
+	for i, name := range r.options.phases() {
 		began := time.Now()
 		if err := r.playPhase(ctx, &background, name, i); err != nil {
 			return nil, fmt.Errorf("%s, phase %q: %w", title(r.hooks), name, err)
@@ -113,11 +113,11 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 	return result, nil
 }
 
-// playPhase changes the CloneSets, disturbs them if asked to, and waits until all is
+// playPhase changes the workloads, disturbs them if asked to, and waits until all is
 // done.
 func (r *run) playPhase(ctx context.Context, background *sync.WaitGroup, name phase, n int) error {
 	r.mu.Lock()
-	r.phase = fmt.Sprintf("%d/%d %s", n+1, len(phases()), name)
+	r.phase = fmt.Sprintf("%d/%d %s", n+1, len(r.options.phases()), name)
 	r.mu.Unlock()
 	r.board.say("━━ %s", r.phase)
 	var acting []*actor
@@ -139,7 +139,7 @@ func (r *run) playPhase(ctx context.Context, background *sync.WaitGroup, name ph
 	return both.Wait()
 }
 
-// act applies a phase's step to one CloneSet.
+// act applies a phase's step to one workload.
 func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, name phase) (err error) {
 	switch name {
 	case phaseCreate:
@@ -152,13 +152,18 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 	case phaseDelete:
 		// Callers are to expect that they will know no instance.
 		a.client.EndWhenGone()
+		if a.deployment {
+			return r.Kube.Delete(ctx, a.set.DeepCopy())
+		}
+	case phaseDrain:
+		return r.drainNode(ctx, a)
 	}
 	step := a.steps[name]
 	if step.change == "" {
-		a.generation, err = stage.Scale(ctx, r.Kube, namespace, a.name, step.pods)
+		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), step.pods)
 		return err
 	}
-	if a.set, err = stage.Merge(a.set, stage.CloneSet{}, step.change); err != nil {
+	if a.set, err = stage.Merge(a.set, a.kind(), step.change); err != nil {
 		return err
 	}
 	a.generation, err = stage.Apply(ctx, r.Kube, a.set)
@@ -174,7 +179,7 @@ func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
 	end := time.Now().Add(limit)
 	for _, a := range acting {
 		pods := a.steps[name].pods
-		what := fmt.Sprintf("CloneSet %s to have %d Pods, all updated, available and registered", a.name, pods)
+		what := fmt.Sprintf("%s %s to have %d Pods, all updated, available and registered", a.set.GetKind(), a.name, pods)
 		err := r.board.await(ctx, time.Until(end), what, func() bool { return r.board.settledAt(a.name, pods, a.generation) })
 		if err != nil {
 			return err
@@ -214,17 +219,19 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 	case <-time.After(bound):
 		return fmt.Errorf("wait for the callers of %s to notice that it is gone: %w within %s", a.name, errLate, seconds(bound))
 	}
-	if err := errors.Join(r.Kube.Delete(ctx, a.set.DeepCopy()), r.Kube.Delete(ctx, a.registration.DeepCopy())); err != nil {
-		return fmt.Errorf("delete %s: %w", a.name, err)
+	for _, object := range []client.Object{a.set.DeepCopy(), a.registration.DeepCopy()} {
+		if err := client.IgnoreNotFound(r.Kube.Delete(ctx, object)); err != nil {
+			return fmt.Errorf("delete %s: %w", a.name, err)
+		}
 	}
-	return r.board.await(ctx, bound, "CloneSet and Registration "+a.name+" to be gone", func() bool {
-		return r.board.sets[a.name] == nil && r.board.registrations[a.name] == nil
+	return r.board.await(ctx, bound, a.set.GetKind()+" and Registration "+a.name+" to be gone", func() bool {
+		return r.board.workloads[a.name] == nil && r.board.registrations[a.name] == nil
 	})
 }
 
-// outcome summarizes one CloneSet's requests.
+// outcome summarizes one workload's requests.
 func (r *run) outcome(a *actor) Outcome {
-	o := Outcome{Name: a.name, JoinsOnly: a.joinsOnly, Report: a.client.Report()}
+	o := Outcome{Name: a.name, Deployment: a.deployment, JoinsOnly: a.joinsOnly, Report: a.client.Report()}
 	for _, loss := range o.Report.Losses {
 		if a.joinsOnly && leaving(loss, r.board.leftAt(loss.Addr)) {
 			o.Leaving++
@@ -283,9 +290,8 @@ func (r *run) panel(now time.Time) panel {
 	for _, a := range r.actors {
 		shown := progressOf{name: a.name, stats: a.client.Stats(now)}
 		r.board.Read(func() {
-			if set := r.board.sets[a.name]; set != nil {
-				shown.desired = int(*set.Spec.Replicas)
-				shown.updated, shown.available = int(set.Status.UpdatedReplicas), int(set.Status.AvailableReplicas)
+			if w := r.board.workloads[a.name]; w != nil {
+				shown.desired, shown.updated, shown.available = int(w.desired), int(w.updated), int(w.available)
 			}
 			shown.pods = r.board.rowsOf(a.name)
 		})

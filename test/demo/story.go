@@ -4,10 +4,15 @@ package demo
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/demo/manifests"
 	"github.com/usher-dev/usher/test/stage"
@@ -20,7 +25,7 @@ const (
 	port = "8080"
 )
 
-// phase is a phase of a CloneSet's life.
+// phase is a phase of a workload's life.
 type phase string
 
 const (
@@ -29,29 +34,39 @@ const (
 	phaseRecreate phase = "recreate update"
 	phaseOut      phase = "scale out"
 	phaseIn       phase = "scale in"
+	phaseDrain    phase = "node drain"
 	phaseDelete   phase = "delete"
 )
 
 // phases are all of them, in their order.
 func phases() []phase {
-	return []phase{phaseCreate, phaseInPlace, phaseRecreate, phaseOut, phaseIn, phaseDelete}
+	return []phase{phaseCreate, phaseInPlace, phaseRecreate, phaseOut, phaseIn, phaseDrain, phaseDelete}
 }
 
-// step is what a phase does to one CloneSet.
+// phases are those that have something to do.
+func (o Options) phases() []phase {
+	return slices.DeleteFunc(phases(), func(name phase) bool {
+		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.steps[name].about != "" })
+	})
+}
+
+// step is what a phase does to one workload.
 type step struct {
 	// about describes it to people.
 	about string
-	// change is a YAML document that changes the CloneSet; empty to change the replicas
+	// change is a YAML document that changes the workload; empty to change the replicas
 	// through the scale subresource instead.
 	change string
 	// pods is the number of Pods at the end.
 	pods int
 }
 
-// story is one CloneSet's life.
+// story is one workload's life.
 type story struct {
-	// name is the name of the CloneSet, the Registration and the service.
+	// name is the name of the workload, the Registration and the service.
 	name string
+	// deployment marks a Deployment, which the guard protects. The others are CloneSets.
+	deployment bool
 	// about describes what it demonstrates.
 	about string
 	// joinsOnly marks a CloneSet whose YAML has no hook before deletion: losses from
@@ -63,9 +78,37 @@ type story struct {
 	steps map[phase]step
 }
 
-// stories are the CloneSets of a run.
-func stories(hooks bool) []story {
-	const v2 = `spec: {template: {spec: {containers: [{name: main, image: "example.com/web:v2"}]}}}`
+const v2 = `spec: {template: {spec: {containers: [{name: main, image: "example.com/web:v2"}]}}}`
+
+// stories are the workloads of a run.
+func (o Options) stories(hooks bool) []story {
+	if o.KillUsher {
+		// While Usher is dead, nothing guards the Pods of a Deployment.
+		return cloneSets(hooks)
+	}
+	shop := story{
+		name: "shop", file: "deployment", deployment: true,
+		about: "a plain Deployment; the guard lets its Pods be deleted when they are drained",
+		steps: map[phase]step{
+			phaseCreate:   {about: "3 Pods", pods: 3},
+			phaseRecreate: {about: "image web:v1 → web:v2, a rollout", change: v2, pods: 3},
+			phaseOut:      {about: "3 → 5 Pods", pods: 5},
+			phaseIn:       {about: "5 → 3 Pods", pods: 3},
+			phaseDrain:    {about: "its Pods on one of two nodes, as kubectl drain does", pods: 3},
+			phaseDelete:   {about: "kubectl delete deployment"},
+		},
+	}
+	if !hooks {
+		shop.about = "the same Deployment without the guard"
+	}
+	if o.Place != nil {
+		delete(shop.steps, phaseDrain) // There is one node.
+	}
+	return append(cloneSets(hooks), shop)
+}
+
+// cloneSets are the CloneSets of a run.
+func cloneSets(hooks bool) []story {
 	web := story{
 		name: "web", file: "seed1", about: "in-place update and deletion behind hooks",
 		steps: map[phase]step{
@@ -101,7 +144,24 @@ func stories(hooks bool) []story {
 	return []story{web, drained, joins}
 }
 
-// objects returns the story's CloneSet and Registration. Without hooks, the CloneSet
+// typed names the workload.
+func (s story) typed() client.Object {
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: s.name}
+	if s.deployment {
+		return &appsv1.Deployment{ObjectMeta: meta}
+	}
+	return &appsv1alpha1.CloneSet{ObjectMeta: meta}
+}
+
+// kind tells how lists are merged.
+func (s story) kind() any {
+	if s.deployment {
+		return appsv1.Deployment{}
+	}
+	return stage.CloneSet{}
+}
+
+// objects returns the story's workload and Registration. Without hooks, the CloneSet
 // loses its lifecycle and the Registration its hooks; everything else stays.
 func (s story) objects(hooks bool, o Options) (set, registration *unstructured.Unstructured, err error) {
 	if set, err = readManifest(s.file + ".yaml"); err != nil {
@@ -114,7 +174,7 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 		// On a real node, a Pod without a probe is ready as soon as its container has
 		// started, even if it does not listen yet.
 		const probe = `spec: {template: {spec: {containers: [{name: main, readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`
-		if set, err = stage.Merge(set, stage.CloneSet{}, probe); err != nil {
+		if set, err = stage.Merge(set, s.kind(), probe); err != nil {
 			return nil, nil, err
 		}
 	}

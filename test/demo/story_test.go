@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -27,6 +28,8 @@ func TestManifestsHaveOnlyKnownFields(t *testing.T) {
 		"seed3-registration.yaml":           &usherv1alpha1.Registration{},
 		"seed3-predelete.yaml":              &appsv1alpha1.CloneSet{},
 		"seed3-predelete-registration.yaml": &usherv1alpha1.Registration{},
+		"deployment.yaml":                   &appsv1.Deployment{},
+		"deployment-registration.yaml":      &usherv1alpha1.Registration{},
 	} {
 		text, err := manifests.Read(file)
 		if err != nil {
@@ -43,12 +46,12 @@ func TestManifestsHaveOnlyKnownFields(t *testing.T) {
 
 // The stories fit their manifests.
 func TestStoriesFitTheirManifests(t *testing.T) {
-	for _, s := range stories(true) {
+	for _, s := range (Options{}).stories(true) {
 		set, registration := objectsOf(t, s, true)
 		replicas, _, _ := unstructured.NestedInt64(set.Object, "spec", "replicas")
 		service, _, _ := unstructured.NestedString(registration.Object, "spec", "instance", "service")
 		if set.GetName() != s.name || registration.GetName() != s.name || service != s.name || int(replicas) != s.steps[phaseCreate].pods {
-			t.Errorf("story %s: CloneSet %s with %d Pods, Registration %s, service %s", s.name, set.GetName(), replicas, registration.GetName(), service)
+			t.Errorf("story %s: %s with %d Pods, Registration %s, service %s", s.name, set.GetKind()+" "+set.GetName(), replicas, registration.GetName(), service)
 		}
 		for name := range s.steps {
 			if !slices.Contains(phases(), name) {
@@ -72,7 +75,7 @@ func objectsOf(t *testing.T, s story, hooks bool) (set, registration *unstructur
 
 // Without hooks, only the hooks are missing.
 func TestWithoutHooks(t *testing.T) {
-	for _, s := range stories(true) {
+	for _, s := range cloneSets(true) {
 		set, registration := objectsOf(t, s, true)
 		bareSet, bareRegistration := objectsOf(t, s, false)
 		for what, pair := range map[string][2]*unstructured.Unstructured{"lifecycle": {set, bareSet}, "hooks": {registration, bareRegistration}} {

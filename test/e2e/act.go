@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -43,7 +44,7 @@ func (s *Scene) Image(version string) {
 func (s *Scene) Scale(pods int) {
 	s.Step("scale to %d", pods)
 	var err error
-	s.generation, err = stage.Scale(s.ctx, s.Kube(), s.Namespace(), SetName, pods)
+	s.generation, err = stage.Scale(s.ctx, s.Kube(), &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: SetName}}, pods)
 	s.Check(err)
 	// A later Change must not revert it.
 	s.Check(unstructured.SetNestedField(s.set.Object, int64(pods), "spec", "replicas"))

@@ -52,18 +52,20 @@ func Apply(ctx context.Context, kube client.Client, object *unstructured.Unstruc
 	return applied.GetGeneration(), nil
 }
 
-// Scale scales a CloneSet as "kubectl scale" and autoscalers do, and returns its
+// Scale scales a workload as "kubectl scale" and autoscalers do, and returns its
 // generation.
-func Scale(ctx context.Context, kube client.Client, namespace, name string, pods int) (int64, error) {
-	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	scale := &autoscalingv1.Scale{ObjectMeta: set.ObjectMeta, Spec: autoscalingv1.ScaleSpec{Replicas: int32(pods)}}
+func Scale(ctx context.Context, kube client.Client, set client.Object, pods int) (int64, error) {
+	scale := &autoscalingv1.Scale{
+		ObjectMeta: metav1.ObjectMeta{Namespace: set.GetNamespace(), Name: set.GetName()},
+		Spec:       autoscalingv1.ScaleSpec{Replicas: int32(pods)},
+	}
 	if err := kube.SubResource("scale").Update(ctx, set, client.WithSubResourceBody(scale)); err != nil {
-		return 0, fmt.Errorf("scale CloneSet %s to %d: %w", name, pods, err)
+		return 0, fmt.Errorf("scale %s to %d: %w", set.GetName(), pods, err)
 	}
 	if err := kube.Get(ctx, client.ObjectKeyFromObject(set), set); err != nil {
-		return 0, fmt.Errorf("read CloneSet %s: %w", name, err)
+		return 0, fmt.Errorf("read %s: %w", set.GetName(), err)
 	}
-	return set.Generation, nil
+	return set.GetGeneration(), nil
 }
 
 // OpenNamespace creates a namespace and waits until Pods can be created in it.

@@ -106,7 +106,7 @@ func (r Run) directory() (string, error) {
 	if r.Dir != "" {
 		return r.Dir, nil
 	}
-	return os.MkdirTemp("", r.Name+"-")
+	return os.MkdirTemp(r.Getenv("TMPDIR"), r.Name+"-")
 }
 
 func (s *Stage) setUp(ctx context.Context, r Run) error {
