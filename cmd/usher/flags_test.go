@@ -7,14 +7,17 @@ import (
 	"testing"
 )
 
-// TestXDSFlags accepts the flags of the xDS server together or not at all.
-func TestXDSFlags(t *testing.T) {
+// TestFlags: flags that do not fit together, or have no meaning, are refused by name. Those
+// of the xDS server are accepted together or not at all.
+func TestFlags(t *testing.T) {
 	for flags, says := range map[string]string{
 		"":                      "",
 		"--xds-bind-address=:0": "",
 		"--xds-bind-address=:0 --controllers=registration":       "",
 		"--xds-bind-address=:0 --controllers=cloneset":           "--controllers",
 		"--xds-bind-address=0 --controllers=cloneset":            "",
+		"--leave-nodes=tainted":                                  "",
+		"--leave-nodes=drained":                                  `"drained" is none of [cordoned tainted never]`,
 		"--xds-tls-cert=a --xds-tls-key=b":                       "need --xds-bind-address",
 		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b": "",
 	} {

@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -30,6 +29,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
@@ -55,6 +55,7 @@ type settings struct {
 	qps             float64
 	parallel        int
 	keepManagers    bool
+	leaveNodes      plan.LeaveNodes
 	log             zap.Options
 }
 
@@ -76,6 +77,7 @@ func parse(args []string) (*settings, error) {
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.parallel, "parallel", 32, "how many Pods of one set are written at a time")
 	flags.BoolVar(&s.keepManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
+	flags.StringVar((*string)(&s.leaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
 	s.log.BindFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -102,7 +104,18 @@ func (s *settings) check() error {
 	if s.parallel < 1 {
 		return fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
 	}
+	if err := checkLeaveNodes(s.leaveNodes); err != nil {
+		return err
+	}
 	return s.guard.check(s.runs(partGuard))
+}
+
+func checkLeaveNodes(leave plan.LeaveNodes) error {
+	known := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}
+	if !slices.Contains(known, leave) {
+		return fmt.Errorf("--leave-nodes: %q is none of %v", leave, known)
+	}
+	return nil
 }
 
 func (s *settings) runs(half string) bool {
@@ -143,7 +156,7 @@ func run(ctx context.Context, args []string) error {
 func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer) error {
 	if s.runs(halfCloneSet) {
 		if err := cloneset.Setup(ctx, mgr, cloneset.Options{
-			Parallel: s.parallel, KeepFieldManagers: s.keepManagers, NoResize: found.noResize,
+			Parallel: s.parallel, KeepFieldManagers: s.keepManagers, NoResize: found.noResize, LeaveNodes: s.leaveNodes,
 		}); err != nil {
 			return err
 		}
@@ -211,7 +224,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 			// Nothing here reads managed fields, and they are a third of a Pod.
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Node{}:                  {Transform: onlyLabels},
+				&corev1.Node{}:                  cloneset.NodeCache(),
 				&corev1.Pod{}:                   cloneset.PodCache(),
 				&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
 				&discoveryv1.EndpointSlice{}:    xds.Cache(),
@@ -236,12 +249,4 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		return nil, fmt.Errorf("set up: %w", err)
 	}
 	return mgr, nil
-}
-
-// onlyLabels strips from a node's metadata what nothing reads.
-func onlyLabels(object any) (any, error) {
-	if node, ok := object.(*metav1.PartialObjectMetadata); ok {
-		node.Annotations, node.ManagedFields, node.OwnerReferences, node.Finalizers = nil, nil, nil, nil
-	}
-	return object, nil
 }

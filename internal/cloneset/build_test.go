@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -122,6 +123,8 @@ func server(t testing.TB, objects ...client.Object) client.WithWatch {
 	for _, owned := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}, &corev1.PersistentVolumeClaim{}} {
 		builder.WithIndex(owned, indexOwner, ownerOf)
 	}
+	builder.WithIndex(&corev1.Node{}, indexGoing, Options{LeaveNodes: plan.LeaveCordoned}.goingKeys)
+	builder.WithIndex(&corev1.Pod{}, indexNode, nodeOf)
 	return builder.Build()
 }
 

@@ -63,6 +63,9 @@ type Options struct {
 	// NoResize means that the API server has no subresource pods/resize. Pods whose cpu
 	// or memory changes are then recreated or, with InPlaceOnly, left alone.
 	NoResize bool
+	// LeaveNodes is which nodes Pods leave before somebody evicts them. Default:
+	// plan.LeaveCordoned.
+	LeaveNodes plan.LeaveNodes
 	// Clock is the time source. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
@@ -75,6 +78,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Parallel == 0 {
 		o.Parallel = 32
+	}
+	if o.LeaveNodes == "" {
+		o.LeaveNodes = plan.LeaveCordoned
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -155,7 +161,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		}
 	}
 	setEvents := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return r.SetChanged(e.ObjectOld, e.ObjectNew) }}
-	err = ctrl.NewControllerManagedBy(mgr).Named("cloneset").
+	b := ctrl.NewControllerManagedBy(mgr).Named("cloneset").
 		For(&apps.CloneSet{}, builder.WithPredicates(setEvents)).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
@@ -167,9 +173,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 				logger = logger.WithValues("cloneset", req.String())
 			}
 			return logger
-		}).
-		Complete(r)
-	if err != nil {
+		})
+	if err := r.watchNodes(ctx, mgr, b); err != nil {
+		return err
+	}
+	if err := b.Complete(r); err != nil {
 		return fmt.Errorf("set up the CloneSet controller: %w", err)
 	}
 	return nil

@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,6 +77,8 @@ func eventOf(a plan.Action) (eventNames, bool) {
 	switch {
 	case a.Verb == plan.Create:
 		return eventNames{"SuccessfulCreate", "FailedCreate", "create"}, true
+	case a.Reason == plan.ReasonNodeGoes && a.Verb == plan.Move:
+		return eventNames{"PodLeavesNode", "FailedUpdatePod", "replace"}, true
 	case a.Reason == plan.ReasonRecreate:
 		return eventNames{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}, true
 	case a.Verb == plan.Discard:
@@ -110,10 +113,11 @@ func (r *Reconciler) recordOutcomes(set *apps.CloneSet, outcomes []outcome) {
 			r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, nameOf(o), o.err)
 		case o.err != nil || !wanted || o.pod == nil:
 		default:
-			i := slices.IndexFunc(all, func(n *eventGroup) bool { return n.eventNames == event && n.reason == o.action.Reason })
+			why := cmp.Or(o.action.Because, o.action.Reason)
+			i := slices.IndexFunc(all, func(n *eventGroup) bool { return n.eventNames == event && n.reason == why })
 			if i < 0 {
 				i = len(all)
-				all = append(all, &eventGroup{eventNames: event, verb: o.action.Verb, reason: o.action.Reason})
+				all = append(all, &eventGroup{eventNames: event, verb: o.action.Verb, reason: why})
 			}
 			all[i].pods = append(all[i].pods, o.pod)
 		}

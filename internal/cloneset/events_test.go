@@ -43,6 +43,8 @@ func TestEventReasons(t *testing.T) {
 		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonRecreate}, nil, []string{"Normal SuccessfulUpdatePodReCreate"}},
 		{plan.Action{Verb: plan.Move, Reason: plan.ReasonRecreate}, nil, []string{"Normal SuccessfulUpdatePodReCreate"}},
 		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonRecreate}, broken, []string{"Warning FailedUpdatePodReCreate"}},
+		{plan.Action{Verb: plan.Move, Reason: plan.ReasonNodeGoes, Because: "node n1 is cordoned"}, nil, []string{"Normal PodLeavesNode"}},
+		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonNodeGoes, Because: "node n1 is cordoned"}, nil, []string{"Normal SuccessfulDelete"}},
 		{plan.Action{Verb: plan.Move, Reason: plan.ReasonConditions}, nil, nil},
 		{plan.Action{Verb: plan.Move, Reason: plan.ReasonConditions}, broken, []string{"Warning FailedUpdatePod"}},
 		{plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace}, conflict, nil},
@@ -50,6 +52,9 @@ func TestEventReasons(t *testing.T) {
 		t.Run(fmt.Sprint(test.action.Verb, test.action.Reason, test.err), func(t *testing.T) {
 			test.action.Pod = podWithSecret("web-a")
 			events := recordedEvents(t, &plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})
+			if because := test.action.Because; because != "" && !strings.Contains(strings.Join(events.notes, " "), "("+because+")") {
+				t.Errorf("notes %q lack the cause", events.notes)
+			}
 			if !slices.Equal(events.reasons, test.want) {
 				t.Errorf("events %q, want %q", events.reasons, test.want)
 			}

@@ -49,6 +49,9 @@ func logOutcomes(logger logr.Logger, outcomes []outcome) {
 		if o.action.Revision != nil {
 			about = about.WithValues("revision", o.action.Revision.Name)
 		}
+		if o.action.Because != "" {
+			about = about.WithValues("because", o.action.Because)
+		}
 		if o.action.To != "" {
 			about = about.WithValues("state", o.action.To)
 		}

@@ -46,12 +46,16 @@ func (r *Reconciler) observe(
 	if err != nil {
 		return nil, err
 	}
+	going, err := r.goingNodes(ctx, &spec)
+	if err != nil {
+		return nil, err
+	}
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		Pods: own.pods, PodInfos: read, Nodes: nodes,
+		Pods: own.pods, PodInfos: read, Nodes: nodes, GoingNodes: going,
 		// What was read after the pass began counts from when it was read, not earlier.
 		Drained: r.drains.of(read, r.Clock.Now()),
 		Claims:  own.claims, DeletedInstances: r.deletions.of(set, own.pods, own.claims), ReleasedInstances: released,

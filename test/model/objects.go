@@ -32,6 +32,7 @@ const (
 	CloneSets Kind = "CloneSet"
 	Revisions Kind = "ControllerRevision"
 	Claims    Kind = "PersistentVolumeClaim"
+	Nodes     Kind = "Node"
 )
 
 // KindOf is the kind of an object, or of the items of a list.

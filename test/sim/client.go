@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -42,13 +43,22 @@ func (p *Process) clients(send func(*model.Request, func() error) error) (cached
 	cached = &model.Client{
 		Server: p.server, Actor: p.name, Send: send,
 		Cache: func(kind model.Kind) map[types.NamespacedName]client.Object { return p.caches[kind].Objects },
-		Index: func(object client.Object) fields.Set { return fields.Set{indexOwner: model.OwnerOf(object)} },
+		Index: indexes,
 	}
 	return cached, live
 }
 
-// indexOwner is the controller's index, which a real cache maintains by the same rule.
-const indexOwner = "usher.dev/owner"
+// indexes are the controller's, which a real cache maintains by the same rules.
+func indexes(object client.Object) fields.Set {
+	out := fields.Set{"usher.dev/owner": model.OwnerOf(object)}
+	switch o := object.(type) {
+	case *corev1.Pod:
+		out["usher.dev/node"] = o.Spec.NodeName
+	case *corev1.Node:
+		out["usher.dev/going"] = fmt.Sprint(o.Spec.Unschedulable)
+	}
+	return out
+}
 
 // send carries a request to the server and back, and notes what the process learns.
 func (p *Process) send(r *model.Request, do func() error) error {

@@ -126,7 +126,7 @@ func newProcess(w *World, s *model.Server, name string, config ProcessConfig) *P
 		w.decided(p, &p.pass.plan)
 		return p.pass.plan
 	}
-	p.handlers = map[model.Kind]handler.EventHandler{model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents()}
+	p.handlers = map[model.Kind]handler.EventHandler{model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents(), model.Nodes: p.reconciler.NodeEvents()}
 	p.queue = &queue{
 		world: w, work: p.work, failures: map[reconcile.Request]int{}, due: map[reconcile.Request]time.Time{},
 		pause: func() time.Duration { return w.between(0, time.Millisecond) },

@@ -81,7 +81,7 @@ type Simulation struct {
 }
 
 // kinds lists the kinds in the order in which a run processes them.
-var kinds = []model.Kind{model.CloneSets, model.Revisions, model.Claims, model.Pods}
+var kinds = []model.Kind{model.CloneSets, model.Revisions, model.Claims, model.Pods, model.Nodes}
 
 // key is short for the name of an object.
 func key(namespace, name string) types.NamespacedName {

@@ -60,6 +60,8 @@ type Action struct {
 	Verb Verb
 	// Reason is one word that says why; see the Reason constants.
 	Reason string
+	// Because says more than the reason, for people; "" if there is no more to say.
+	Because string
 	// Pod is the Pod as it was observed; nil for Create.
 	Pod *corev1.Pod
 	// Conditions are written together with the rest of a Move, so that nobody sees a
@@ -108,6 +110,7 @@ const (
 	ReasonScaleIn          = "ScaleIn"
 	ReasonHookReleased     = "PreDeleteReleased"
 	ReasonSpecified        = "SpecifiedDelete"
+	ReasonNodeGoes         = "NodeGoes"
 	ReasonRecreate         = "Recreate"
 	ReasonInPlace          = "InPlaceUpdate"
 	ReasonPrepareUpdate    = "PrepareUpdate"

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -105,7 +106,10 @@ func (w *cluster) step(p *corev1.Pod) bool { return w.kubelet(p) || w.operator(p
 func (w *cluster) kubelet(p *corev1.Pod) bool {
 	defer w.readiness(p)
 	if p.Spec.NodeName == "" || len(p.Status.ContainerStatuses) == 0 {
-		p.Spec.NodeName, p.Status.Phase, p.Status.ObservedGeneration = "n1", corev1.PodRunning, p.Generation
+		if !w.schedule(p) {
+			return false
+		}
+		p.Status.Phase, p.Status.ObservedGeneration = corev1.PodRunning, p.Generation
 		p.Status.ContainerStatuses = nil
 		for _, c := range p.Spec.Containers {
 			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
@@ -122,6 +126,16 @@ func (w *cluster) kubelet(p *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// schedule binds the Pod to the first node that does not go.
+func (w *cluster) schedule(p *corev1.Pod) bool {
+	for _, node := range []string{"n1", "n2"} {
+		if len(w.s.GoingNodes[node]) == 0 {
+			p.Spec.NodeName = cmp.Or(p.Spec.NodeName, node)
+		}
+	}
+	return p.Spec.NodeName != ""
 }
 
 // readiness is what the kubelet derives from the readiness gates.
@@ -168,6 +182,12 @@ func readPod(p *corev1.Pod) PodInfo {
 // runToEnd runs plans, kubelets and operators until nothing more happens.
 func runToEnd(t testing.TB, s *Snapshot) {
 	t.Helper()
+	runRounds(t, s, func() {})
+}
+
+// runRounds does the same, and looks at each round's end.
+func runRounds(t testing.TB, s *Snapshot, look func()) {
+	t.Helper()
 	w := &cluster{s: s}
 	for range 200 {
 		p := decide(t, s)
@@ -177,6 +197,7 @@ func runToEnd(t testing.TB, s *Snapshot) {
 			w.readiness(pod)
 			moved = w.step(pod) || moved
 		}
+		look()
 		s.Now = s.Now.Add(time.Minute)
 		if !moved && p.RequeueAt.IsZero() {
 			return

@@ -8,18 +8,21 @@ func (p *pass) desired() int {
 	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(len(p.queue), p.shortfall()))
 }
 
-// shortfall is how many of the Pods named for deletion maxUnavailable does not cover.
+// shortfall is how many of the Pods named for deletion maxUnavailable does not cover. Those
+// that leave their nodes all count: a node is drained fastest if all replacements start at
+// once.
 func (p *pass) shortfall() int {
-	waiting, unavailable := 0, 0
+	waiting, unavailable, going := 0, 0, 0
 	for _, v := range p.pods {
 		switch {
 		case v.awaitsRemoval():
 			waiting++
+			going += one(v.leavesNode != "")
 		case !v.available && p.counted(v) && (v.leaving || !v.removed):
 			unavailable++
 		}
 	}
-	return min(max(unavailable+waiting-p.ledger.maxUnavailable, 0), waiting)
+	return max(going, min(unavailable+waiting-p.ledger.maxUnavailable, waiting))
 }
 
 // create creates the missing Pods, starting with those that the partition keeps at the

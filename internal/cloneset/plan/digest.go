@@ -49,7 +49,7 @@ func (d *digest) life(pod *corev1.Pod, f *PodInfo) {
 	} {
 		d.text(pod.Annotations[key])
 	}
-	d.number(int64(len(pod.Finalizers)))
+	d.number(int64(len(pod.Finalizers)), int64(len(pod.Spec.Tolerations))) // tolerations can only be added
 	d.text(pod.Finalizers...)
 	if f.stuckOn != nil {
 		// Without the reason: a kubelet alternates between reasons.

@@ -29,6 +29,7 @@ func TestDigest(t *testing.T) {
 		"phase":                 phase(corev1.PodFailed),
 		"node":                  on("n2"),
 		"terminating":           terminating,
+		"toleration":            tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists}),
 		"not ready":             unready,
 		"ready for less":        readyFor(time.Second),
 		"restarts":              restarts(1),

@@ -16,7 +16,8 @@
 //	                  wrong, which ended Pods are deleted                 return, or are gone
 //	create            how many Pods are missing, surge included           1 start a Pod
 //	release           which Pods no preDelete hook holds any more         nothing: paid at the gate
-//	replace           which Pods named for deletion are removed           1 start, and 1 available Pod
+//	replace           which Pods are removed that are named for deletion  1 start, and 1 available Pod
+//	                  or leave their nodes
 //	scaleIn           which surplus Pods are removed                      1 start, and 1 available Pod
 //	update            which chosen Pods change, in place or by recreate   1 start (of half of them),
 //	                                                                      and 1 available Pod

@@ -66,6 +66,9 @@ func anySnapshot(d *dice) *Snapshot {
 		}
 	}
 	anyClaims(d, s)
+	if d.roll(3) == 2 {
+		cordoned(pick(d, "n1", "n2"))(s)
+	}
 	return s
 }
 
@@ -126,6 +129,7 @@ func anyPod(d *dice, name string) *corev1.Pod {
 		pick(d, none, none, condition(apps.ConditionPodReady, corev1.ConditionFalse, pick(d, "", "[]", `[{"userAgent":"x"}]`))),
 		pick(d, none, none, none, annotation(apps.AnnotationInPlaceUpdateState, pick(d, "{", "{}", "null"))),
 		pick(d, none, none, annotation(corev1.PodDeletionCost, pick(d, "1", "-1", "x"))),
+		pick(d, none, none, on("n2"), tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})),
 		pick(d, none, none, label(apps.LabelRevision, pick(d, "", "r2", "gone"))),
 	} {
 		o(p)

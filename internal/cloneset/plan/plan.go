@@ -100,10 +100,12 @@ func newPass(s *Snapshot) *pass {
 		}
 	}
 	p.readInstances()
+	p.readNodes()
 	return p
 }
 
-// toBeDeleted reports whether the Pod is to be deleted anyway.
+// toBeDeleted reports whether the Pod is to be deleted anyway. One that leaves its node
+// counts as named for deletion.
 func (p *podState) toBeDeleted() bool { return p.specified || p.state == apps.StatePreparingDelete }
 
 // awaitsRemoval reports whether the Pod was named for deletion but its removal has not begun.
@@ -150,11 +152,11 @@ func (p *pass) remove(v *podState, reason string) {
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: reason, Claims: p.claimsOf(v)})
+		p.act(v, Action{Verb: Delete, Reason: reason, Because: v.leavesNode, Claims: p.claimsOf(v)})
 		return
 	}
 	a := Action{
-		Verb: Move, Reason: reason, To: apps.StatePreparingDelete,
+		Verb: Move, Reason: reason, Because: v.leavesNode, To: apps.StatePreparingDelete,
 		Conditions: p.conditions(v, apps.StatePreparingDelete),
 	}
 	if reason != ReasonScaleIn {

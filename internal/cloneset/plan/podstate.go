@@ -30,6 +30,10 @@ type podState struct {
 	drained time.Time
 	weight  int // by spec.updateStrategy.priorityStrategy
 
+	// leavesNode is why the Pod is to leave its node; "" if it stays, or was named for
+	// deletion anyway.
+	leavesNode string
+
 	available bool
 	underway  bool // counted in ledger.underway
 	chosen    bool // for an update, by partition and order

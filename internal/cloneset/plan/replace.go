@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// replace removes the Pods named for deletion, the least useful first, as far as the
+// replace removes the Pods that are named for deletion or leave their nodes, the least useful first, as far as the
 // budget allows.
 func (p *pass) replace() {
 	var waiting []*podState
@@ -32,12 +32,20 @@ func (p *pass) replace() {
 			}
 			continue
 		}
-		p.remove(v, ReasonSpecified)
+		p.remove(v, v.replaceReason())
 		inFlight.took(v)
 		if v.leaving {
 			inFlight.taken++ // one that is deleted outright is missing from the surplus instead
 		}
 	}
+}
+
+// replaceReason is why a Pod is replaced.
+func (p *podState) replaceReason() string {
+	if p.leavesNode != "" {
+		return ReasonNodeGoes
+	}
+	return ReasonSpecified
 }
 
 // replacements counts the Pods that are being created or removed, so that Pods which are

@@ -5,11 +5,12 @@ package plan
 import "slices"
 
 // scaleIn removes surplus Pods. While a named Pod still waits for its removal, no other
-// Pod has to go.
+// Pod has to go. One that leaves its node goes first too, but others need not wait for it:
+// it may stay.
 func (p *pass) scaleIn() {
 	leaving := 0
 	for _, v := range p.pods {
-		if v.awaitsRemoval() {
+		if v.awaitsRemoval() && v.leavesNode == "" {
 			return
 		}
 		if v.leaving {

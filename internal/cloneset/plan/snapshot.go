@@ -50,6 +50,8 @@ type Snapshot struct {
 	PodInfos []*PodInfo
 	// Nodes are the node labels that Spec.Spread names, by node, for the Pods' nodes.
 	Nodes map[string]map[string]string
+	// GoingNodes are the nodes that Pods are to leave, and the taints that say so.
+	GoingNodes map[string][]corev1.Taint
 	// Claims are the set's own claims in name order.
 	Claims []*corev1.PersistentVolumeClaim
 	// DeletedInstances are the ids of instances whose Pod this controller has deleted, or may

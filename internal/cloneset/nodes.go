@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+)
+
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+
+// NodeCache is how the cache must keep nodes: without what nothing here reads, which is
+// nearly all of a node.
+func NodeCache() cache.ByObject {
+	return cache.ByObject{Transform: func(object any) (any, error) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return object, nil
+		}
+		return &corev1.Node{
+			TypeMeta:   node.TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
+			Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
+		}, nil
+	}}
+}
+
+// indexGoing selects the nodes that Pods are to leave, indexNode the Pods of CloneSets by
+// node.
+const (
+	indexGoing = "usher.dev/going"
+	indexNode  = "usher.dev/node"
+)
+
+// goingKey is the one key of indexGoing.
+const goingKey = "true"
+
+// goingKeys is the index of nodes that Pods are to leave.
+func (o Options) goingKeys(object client.Object) []string {
+	if node, ok := object.(*corev1.Node); ok && len(o.LeaveNodes.Taints(node)) > 0 {
+		return []string{goingKey}
+	}
+	return nil
+}
+
+// nodeOf is the index of CloneSets' Pods by node.
+func nodeOf(object client.Object) []string {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil
+	}
+	if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != apps.KindCloneSet.Kind {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
+}
+
+// watchNodes has the controller act on nodes that go.
+func (r *Reconciler) watchNodes(ctx context.Context, mgr manager.Manager, b *builder.Builder) error {
+	if r.Options.LeaveNodes == plan.LeaveNever {
+		return nil
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexGoing, r.Options.goingKeys); err != nil {
+		return fmt.Errorf("index nodes that go: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexNode, nodeOf); err != nil {
+		return fmt.Errorf("index Pods by node: %w", err)
+	}
+	b.Watches(&corev1.Node{}, r.NodeEvents())
+	return nil
+}
+
+// NodeEvents returns the handler that maps nodes which go, or stay after all, to the sets
+// with Pods there. A kubelet's heartbeat changes neither.
+func (r *Reconciler) NodeEvents() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			r.nodeChanged(ctx, &corev1.Node{}, e.Object, q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			r.nodeChanged(ctx, e.ObjectOld, e.ObjectNew, q)
+		},
+	}
+}
+
+func (r *Reconciler) nodeChanged(ctx context.Context, before, after client.Object, q queue) {
+	was, okBefore := before.(*corev1.Node)
+	is, okAfter := after.(*corev1.Node)
+	if !okBefore || !okAfter || slices.Equal(r.Options.LeaveNodes.Taints(was), r.Options.LeaveNodes.Taints(is)) {
+		return
+	}
+	var pods corev1.PodList
+	if err := r.Client.List(ctx, &pods, client.MatchingFields{indexNode: is.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "list the Pods of a node", "node", is.Name)
+		return
+	}
+	handler := &podHandler{reader: r.Client}
+	for i := range pods.Items {
+		handler.enqueue(ctx, &pods.Items[i], q.Add)
+	}
+}
+
+// nodesWithin bounds the wait for the nodes: without the right to list them, the wait
+// would never end.
+const nodesWithin = 10 * time.Second
+
+// goingNodes reads the nodes that Pods are to leave.
+func (r *Reconciler) goingNodes(ctx context.Context, spec *plan.Spec) (map[string][]corev1.Taint, error) {
+	if r.Options.LeaveNodes == plan.LeaveNever || spec.Hooks.PreDelete.Empty() {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
+	defer cancel()
+	var nodes corev1.NodeList
+	if err := r.Client.List(ctx, &nodes, client.MatchingFields{indexGoing: goingKey}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w; the controller needs to get, list and watch nodes, or --leave-nodes=%s", err, plan.LeaveNever)
+	}
+	out := make(map[string][]corev1.Taint, len(nodes.Items))
+	for i := range nodes.Items {
+		out[nodes.Items[i].Name] = r.Options.LeaveNodes.Taints(&nodes.Items[i])
+	}
+	return out, nil
+}
+
+// nodeLabels reads the node labels that the constraints name, for the nodes of the set's
+// Pods. A node that does not exist (yet) is in no domain. A change of labels causes no
+// pass: they only decide which Pod is missed least when one has to go.
+func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, pods []*corev1.Pod) (map[string]map[string]string, error) {
+	keys := nodeKeys(terms)
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
+	defer cancel()
+	out := map[string]map[string]string{}
+	for _, pod := range pods {
+		name := pod.Spec.NodeName
+		if _, known := out[name]; known || name == "" {
+			continue
+		}
+		var node corev1.Node
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &node, client.UnsafeDisableDeepCopy)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read node %s for spec.template.spec.topologySpreadConstraints: %w; the controller needs to get, list and watch nodes", name, err)
+		}
+		out[name] = map[string]string{}
+		for _, key := range keys {
+			if value, ok := node.Labels[key]; ok {
+				out[name][key] = value
+			}
+		}
+	}
+	return out, nil
+}
+
+// nodeKeys are the node labels to read. The host name is not among them: it is the node's
+// name.
+func nodeKeys(terms []plan.SpreadTerm) []string {
+	var keys []string
+	for i := range terms {
+		if terms[i].TopologyKey != corev1.LabelHostname {
+			keys = append(keys, terms[i].TopologyKey)
+		}
+	}
+	return keys
+}

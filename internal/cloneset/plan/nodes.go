@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// LeaveNodes is which nodes Pods leave before somebody evicts them.
+type LeaveNodes string
+
+// The choices.
+const (
+	// LeaveCordoned: cordoned nodes too, since that is how kubectl drain begins.
+	LeaveCordoned LeaveNodes = "cordoned"
+	// LeaveTainted: only nodes with a taint that announces their end.
+	LeaveTainted LeaveNodes = "tainted"
+	LeaveNever   LeaveNodes = "never"
+)
+
+// endTaints announce that a node ends. The cluster autoscaler's
+// DeletionCandidateOfClusterAutoscaler is none: it only considers the node.
+var endTaints = []string{
+	"ToBeDeletedByClusterAutoscaler",
+	"karpenter.sh/disrupted",
+	"karpenter.sh/disruption", // before Karpenter 1.0
+	corev1.TaintNodeOutOfService,
+}
+
+// Taints returns those of a node's taints for which Pods leave it. A cordoned node counts
+// as tainted from the beginning: the node controller adds the taint a moment later.
+func (l LeaveNodes) Taints(node *corev1.Node) []corev1.Taint {
+	if l == LeaveNever {
+		return nil
+	}
+	var out []corev1.Taint
+	if node.Spec.Unschedulable && l == LeaveCordoned {
+		out = append(out, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	for _, taint := range node.Spec.Taints {
+		if slices.Contains(endTaints, taint.Key) && taint.Effect != corev1.TaintEffectPreferNoSchedule {
+			out = append(out, corev1.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect})
+		}
+	}
+	return out
+}
+
+// readNodes notes which Pods leave their nodes. They are replaced like Pods that somebody
+// has named for deletion, but nothing is written of that before they leave service: if the
+// node stays after all, those still on it stay too.
+func (p *pass) readNodes() {
+	if len(p.GoingNodes) == 0 || !p.movesPods() {
+		return
+	}
+	for _, v := range p.pods {
+		if !v.specified {
+			v.leavesNode = p.whyLeave(v)
+			v.specified = v.leavesNode != ""
+		}
+	}
+}
+
+// movesPods reports whether the set's Pods leave nodes at all. Without a preDelete hook
+// they have nothing to gain, since an eviction replaces them as well. With claims to be
+// taken over they have something to lose: a named deletion deletes the claims. A template
+// that names its node would create them there again.
+func (p *pass) movesPods() bool {
+	keepsClaims := len(p.Spec.ClaimTemplates) > 0 && !p.Spec.DisableClaimReuse
+	return !p.Spec.Hooks.PreDelete.Empty() && !keepsClaims && !pinned(p.Current) && !pinned(p.Update)
+}
+
+// pinned reports whether a template names its node.
+func pinned(r *revision.Revision) bool {
+	spec, _ := r.Template["spec"].(map[string]any)
+	return spec["nodeName"] != nil && spec["nodeName"] != ""
+}
+
+// whyLeave returns why a Pod is to leave its node; "" if it stays. A Pod that tolerates the
+// taint stays: its replacement might come to the same node, over and over.
+func (p *pass) whyLeave(v *podState) string {
+	for _, taint := range p.GoingNodes[v.node] {
+		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, true) }
+		switch {
+		case slices.ContainsFunc(v.pod.Spec.Tolerations, tolerates):
+		case taint.Key == corev1.TaintNodeUnschedulable:
+			return fmt.Sprintf("node %s is cordoned", v.node)
+		default:
+			return fmt.Sprintf("node %s has the taint %s", v.node, taint.Key)
+		}
+	}
+	return ""
+}
