@@ -2,7 +2,11 @@
 
 package plan
 
-import "slices"
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // Counts are the numbers of a set's status.
 type Counts struct {
@@ -31,6 +35,43 @@ func Review(s *Snapshot) (Counts, []Blocked) {
 	c.RolledOut = c.Updated == c.Replicas && c.Replicas == s.Spec.Replicas
 	slices.SortStableFunc(waiting, byWait)
 	return c, waiting
+}
+
+// PodStatus is what a set's status says of one Pod.
+type PodStatus struct {
+	Pod *corev1.Pod
+	// Active means that the Pod holds a place in the set: it is neither terminating nor
+	// ended.
+	Active bool
+	// Updated means that it has the update revision. Available Pods serve.
+	Updated, Ready, Available bool
+	// Waits are what it waits for, as in Review.
+	Waits []Blocked
+}
+
+// PodStatuses returns what Review counts, Pod by Pod, in name order.
+func PodStatuses(s *Snapshot) []PodStatus {
+	out := make([]PodStatus, 0, len(s.Pods))
+	for i := range s.Pods {
+		var v podState
+		s.read(&v, s.at(i))
+		out = append(out, PodStatus{
+			Pod: v.pod, Active: v.active(), Updated: v.isUpdated, Ready: v.ready, Available: v.available, Waits: s.blocked(&v),
+		})
+	}
+	return out
+}
+
+// Budget is what an update may do to a set's Pods.
+type Budget struct {
+	// Partition is how many Pods keep the old revision, MaxUnavailable how many may be out
+	// of service, MaxSurge how many may exist above replicas.
+	Partition, MaxUnavailable, MaxSurge int
+}
+
+// Budget computes percentages.
+func (s *Spec) Budget() Budget {
+	return Budget{Partition: s.partition(), MaxUnavailable: s.maxUnavailable(), MaxSurge: s.maxSurge()}
 }
 
 func (c *Counts) add(v *podState) {

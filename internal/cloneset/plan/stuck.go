@@ -45,6 +45,9 @@ func persistentReason(reason string) string {
 	return ""
 }
 
+// Persistent reports whether a container that waits for that reason of the kubelet is stuck.
+func Persistent(reason string) bool { return persistentReason(reason) != "" }
+
 // stuckIn returns the first stuck container, init containers first; nil if none is, or
 // the kubelet has not yet observed the Pod's present spec.
 func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
@@ -142,13 +145,21 @@ func notReadySince(pod *corev1.Pod) time.Time {
 	return time.Time{}
 }
 
-// text says what is wrong, and what to do.
-func (s *Stuck) text(pod string, since time.Time) string {
+// Crashes reports whether the container starts and exits again, rather than not start.
+func (s *Stuck) Crashes() bool { return s.Reason == reasonCrash }
+
+// Fault says what is wrong with the container.
+func (s *Stuck) Fault() string {
 	what := "cannot be started"
-	if s.Reason == reasonCrash {
+	if s.Crashes() {
 		what = "keeps exiting"
 	}
-	text := fmt.Sprintf("Pod %s is not ready: its container %s with image %s %s (%s)", pod, s.Container, s.Image, what, s.Reason)
+	return fmt.Sprintf("its container %s with image %s %s (%s)", s.Container, s.Image, what, s.Reason)
+}
+
+// text says what is wrong, and what to do.
+func (s *Stuck) text(pod string, since time.Time) string {
+	text := fmt.Sprintf("Pod %s is not ready: %s", pod, s.Fault())
 	if !since.IsZero() {
 		text += " since " + since.UTC().Format(time.RFC3339)
 	}

@@ -89,10 +89,7 @@ func Earlier(a, b time.Time) time.Time {
 // join decides on a hook that opens when every registry lists the Pod.
 func (ix *index) join(p *pod, h hook) verdict {
 	var v verdict
-	since := p.stateSince()
-	if at := readySince(p.Pod); at.After(since) {
-		since = at
-	}
+	since := p.waitsSince(h.gate)
 	for _, r := range h.answerers {
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: since}
 		if serves, why := p.serves(r); !serves {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// workloads are the kinds that a view can be made of.
+var workloads = []schema.GroupKind{kindCloneSet, kindDeployment, kindStatefulSet, kindDaemonSet, kindReplicaSet, kindPod}
+
+// load reads a workload and what belongs to it.
+func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
+	o := view.Objects{Now: time.Now()}
+	var registrations usherv1alpha1.RegistrationList
+	// Without the hook operator there are none.
+	if err := s.client.List(ctx, &registrations, client.InNamespace(s.namespace)); err != nil && !meta.IsNoMatchError(err) {
+		return view.Workload{}, fmt.Errorf("list Registrations: %w", err)
+	}
+	o.Registrations = pointers(registrations.Items)
+	var err error
+	switch t.kind {
+	case kindCloneSet:
+		err = s.loadCloneSet(ctx, t, &o)
+	case kindPod:
+		err = s.loadPod(ctx, t, &o)
+	default:
+		err = s.loadOther(ctx, t, &o)
+	}
+	if err != nil {
+		return view.Workload{}, err
+	}
+	return view.Of(o), nil
+}
+
+func (s *session) loadCloneSet(ctx context.Context, t target, o *view.Objects) error {
+	o.Set = &apps.CloneSet{}
+	if err := s.get(ctx, t, o.Set); err != nil {
+		return err
+	}
+	var err error
+	if o.Revisions, err = s.revisions(ctx, o.Set); err != nil {
+		return err
+	}
+	o.Pods, err = s.podsOf(ctx, o.Set)
+	return err
+}
+
+// revisions are the CloneSet's ControllerRevisions, the oldest first.
+func (s *session) revisions(ctx context.Context, set *apps.CloneSet) ([]*appsv1.ControllerRevision, error) {
+	var all appsv1.ControllerRevisionList
+	if err := s.client.List(ctx, &all, client.InNamespace(s.namespace)); err != nil {
+		return nil, fmt.Errorf("list ControllerRevisions: %w", err)
+	}
+	found := owned(pointers(all.Items), client.Object(set))
+	slices.SortFunc(found, func(a, b *appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
+	return found, nil
+}
+
+// loadPod reads a Pod together with its CloneSet, which says what holds it.
+func (s *session) loadPod(ctx context.Context, t target, o *view.Objects) error {
+	pod := &corev1.Pod{}
+	if err := s.get(ctx, t, pod); err != nil {
+		return err
+	}
+	o.Pods = []*corev1.Pod{pod}
+	owner := metav1.GetControllerOf(pod)
+	if owner != nil && owner.Kind == apps.KindCloneSet.Kind {
+		if err := s.loadCloneSet(ctx, target{kindCloneSet, owner.Name}, o); err != nil {
+			return err
+		}
+		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
+		return nil
+	}
+	o.Other = view.Summary{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, Desired: 1, Pods: 1}
+	return nil
+}
+
+// loadOther reads a workload of Kubernetes' own kinds.
+func (s *session) loadOther(ctx context.Context, t target, o *view.Objects) error {
+	o.Other = view.Summary{Kind: t.kind.Kind, Namespace: s.namespace, Name: t.name, Phase: view.PhaseUpdating}
+	sum := &o.Other
+	var object client.Object
+	var err error
+	switch t.kind {
+	case kindDeployment:
+		d := &appsv1.Deployment{}
+		object, err = d, s.get(ctx, t, d)
+		sum.Desired, sum.Pods, sum.Ready = valueOr(d.Spec.Replicas), int(d.Status.Replicas), int(d.Status.ReadyReplicas)
+		sum.Available, sum.Updated = int(d.Status.AvailableReplicas), int(d.Status.UpdatedReplicas)
+		if d.Spec.Paused {
+			sum.Phase = view.PhasePaused
+		}
+	case kindStatefulSet:
+		d := &appsv1.StatefulSet{}
+		object, err = d, s.get(ctx, t, d)
+		sum.Desired, sum.Pods, sum.Ready = valueOr(d.Spec.Replicas), int(d.Status.Replicas), int(d.Status.ReadyReplicas)
+		sum.Available, sum.Updated = int(d.Status.AvailableReplicas), int(d.Status.UpdatedReplicas)
+	case kindReplicaSet:
+		d := &appsv1.ReplicaSet{}
+		object, err = d, s.get(ctx, t, d)
+		sum.Desired, sum.Pods, sum.Ready = valueOr(d.Spec.Replicas), int(d.Status.Replicas), int(d.Status.ReadyReplicas)
+		sum.Available, sum.Updated = int(d.Status.AvailableReplicas), int(d.Status.Replicas)
+	default:
+		d := &appsv1.DaemonSet{}
+		object, err = d, s.get(ctx, t, d)
+		sum.Desired, sum.Pods, sum.Ready = int(d.Status.DesiredNumberScheduled), int(d.Status.CurrentNumberScheduled), int(d.Status.NumberReady)
+		sum.Available, sum.Updated = int(d.Status.NumberAvailable), int(d.Status.UpdatedNumberScheduled)
+	}
+	if err != nil {
+		return err
+	}
+	sum.ToUpdate = sum.Desired
+	if sum.Available == sum.Desired && sum.Updated == sum.Desired && sum.Pods == sum.Desired {
+		sum.Phase = view.PhaseDone
+	}
+	if object.GetDeletionTimestamp() != nil {
+		sum.Phase = view.PhaseDeleting
+	}
+	o.Pods, err = s.podsBelow(ctx, t, object)
+	return err
+}
+
+// podsBelow are the workload's Pods; those of a Deployment belong to its ReplicaSets.
+func (s *session) podsBelow(ctx context.Context, t target, object client.Object) ([]*corev1.Pod, error) {
+	if t.kind != kindDeployment {
+		return s.podsOf(ctx, object)
+	}
+	var sets appsv1.ReplicaSetList
+	if err := s.client.List(ctx, &sets, client.InNamespace(s.namespace)); err != nil {
+		return nil, fmt.Errorf("list ReplicaSets: %w", err)
+	}
+	var pods corev1.PodList
+	if err := s.client.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
+		return nil, fmt.Errorf("list Pods: %w", err)
+	}
+	mine := owned(pointers(sets.Items), object)
+	return slices.DeleteFunc(pointers(pods.Items), func(pod *corev1.Pod) bool {
+		return !slices.ContainsFunc(mine, func(set *appsv1.ReplicaSet) bool { return metav1.IsControlledBy(pod, set) })
+	}), nil
+}
+
+func valueOr(replicas *int32) int {
+	if replicas == nil {
+		return 1
+	}
+	return int(*replicas)
+}

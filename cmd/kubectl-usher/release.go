@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// reasonReleased is the reason of the event that a release by hand leaves behind.
+const reasonReleased = "HookReleasedByHand"
+
+func releaseCommand(s *session) *cobra.Command {
+	var hook, reason string
+	var yes, dryRun bool
+	command := &cobra.Command{
+		Use: "release pod/NAME --hook=KEY --reason=TEXT", Args: takesTarget,
+		Short: "Break the glass: let a Pod pass a hook that nobody answers",
+		Long: `Break the glass: let a Pod pass a hook that nobody answers.
+
+It does to the Pod what the hook's owner would have done: it flips the label, or adds or
+removes the finalizer. Registries that still list the Pod are not asked, so requests may be
+lost. An event on the Pod says who did it, and why.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if hook == "" || reason == "" {
+				return errors.New("--hook and --reason are needed; kubectl usher why pod/NAME names the hook")
+			}
+			t, err := s.target(args, kindPod)
+			if err != nil {
+				return err
+			}
+			pod := &corev1.Pod{}
+			if err := s.get(c.Context(), t, pod); err != nil {
+				return err
+			}
+			patch, does, err := s.releasePatch(c.Context(), pod, hook)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(s.ErrOut, "This %s Pod %s. Registries that still list the Pod are not asked: requests may be lost.\n", does, pod.Name)
+			if !yes && !dryRun && !s.confirm("Release the hook?") {
+				return errors.New("nothing was changed")
+			}
+			return s.release(c.Context(), pod, hook, reason, patch, dryRun)
+		},
+	}
+	command.Flags().StringVar(&hook, "hook", "", "`key` of the label, or the finalizer, that holds the Pod")
+	command.Flags().StringVar(&reason, "reason", "", "why; it goes into an event")
+	command.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	return command
+}
+
+func (s *session) confirm(question string) bool {
+	fmt.Fprintf(s.ErrOut, "%s [y/N] ", question)
+	answer, _ := bufio.NewReader(s.In).ReadString('\n')
+	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
+}
+
+// releasePatch returns a JSON merge patch that lets the Pod pass the hook, and what it does.
+func (s *session) releasePatch(ctx context.Context, pod *corev1.Pod, key string) (patch []byte, does string, err error) {
+	metadata := map[string]any{"uid": pod.UID}
+	label, finalizer, err := s.hook(ctx, pod, key)
+	enters := slices.Contains([]apps.LifecycleState{apps.StatePreparingNormal, apps.StateUpdated}, apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]))
+	holds := slices.Contains(pod.Finalizers, key)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case holds && (!enters || pod.DeletionTimestamp != nil):
+		metadata["finalizers"] = slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return f == key })
+		metadata["resourceVersion"] = pod.ResourceVersion
+		does = "removes the finalizer " + key + " from"
+	case finalizer && enters && !holds:
+		metadata["finalizers"] = append(slices.Clone(pod.Finalizers), key)
+		metadata["resourceVersion"] = pod.ResourceVersion
+		does = "adds the finalizer " + key + " to"
+	case label != "" && enters && pod.Labels[key] != label:
+		metadata["labels"] = map[string]any{key: label}
+		does = fmt.Sprintf("sets the label %s to %q on", key, label)
+	case label != "" && !enters && pod.Labels[key] == label:
+		metadata["labels"] = map[string]any{key: nil}
+		does = "removes the label " + key + " from"
+	default:
+		return nil, "", fmt.Errorf("pod/%s does not wait for %q; kubectl usher why pod/%s shows what it waits for", pod.Name, key, pod.Name)
+	}
+	patch, err = json.Marshal(map[string]any{"metadata": metadata})
+	return patch, does, err
+}
+
+// hook returns the value with which the label of the Pod's CloneSet holds it, and whether
+// the key is a finalizer of the set.
+func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (label string, finalizer bool, err error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != apps.KindCloneSet.Kind {
+		return "", false, nil
+	}
+	set := &apps.CloneSet{}
+	if err := s.get(ctx, target{kindCloneSet, owner.Name}, set); err != nil {
+		return "", false, err
+	}
+	if set.Spec.Lifecycle == nil {
+		return "", false, nil
+	}
+	for _, hook := range []*apps.LifecycleHook{set.Spec.Lifecycle.PreNormal, set.Spec.Lifecycle.InPlaceUpdate, set.Spec.Lifecycle.PreDelete} {
+		if hook == nil {
+			continue
+		}
+		if value, there := hook.LabelsHandler[key]; there {
+			label = value
+		}
+		finalizer = finalizer || slices.Contains(hook.FinalizersHandler, key)
+	}
+	return label, finalizer, nil
+}
+
+func (s *session) release(ctx context.Context, pod *corev1.Pod, hook, reason string, patch []byte, dryRun bool) error {
+	options := []client.PatchOption{client.FieldOwner("kubectl-usher")}
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	if err := s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), options...); err != nil {
+		return fmt.Errorf("change pod/%s: %w", pod.Name, err)
+	}
+	if dryRun {
+		fmt.Fprintf(s.Out, "pod/%s released from %s (dry run)\n", pod.Name, hook)
+		return nil
+	}
+	fmt.Fprintf(s.Out, "pod/%s released from %s\n", pod.Name, hook)
+	note := fmt.Sprintf("%s released the hook %s by hand: %s", s.whoAmI(ctx), hook, reason)
+	now := metav1.NewTime(time.Now())
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: pod.Namespace},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		},
+		Type: corev1.EventTypeWarning, Reason: reasonReleased, Message: note,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: "kubectl-usher"},
+	}
+	if err := s.client.Create(ctx, event); err != nil {
+		fmt.Fprintf(s.ErrOut, "The event that says who did it and why could not be written: %v\n", err)
+	}
+	return nil
+}
+
+// whoAmI is the user as the API server knows them.
+func (s *session) whoAmI(ctx context.Context) string {
+	review := &authenticationv1.SelfSubjectReview{}
+	if err := s.client.Create(ctx, review); err != nil || review.Status.UserInfo.Username == "" {
+		return "Somebody"
+	}
+	return review.Status.UserInfo.Username
+}
+
+func restartCommand(s *session) *cobra.Command {
+	var how change
+	return how.bind(&cobra.Command{
+		Use: "restart clone/NAME", Args: takesTarget,
+		Short: "Replace every Pod, within the budgets of the set",
+		Long: `Replace every Pod, within the budgets of the set.
+
+Each Pod is named for deletion (apps.kruise.io/specified-delete): the set drains, deletes
+and replaces as many at a time as spec.updateStrategy.maxUnavailable and maxSurge allow.
+Kubernetes cannot restart the containers of a running Pod without changing them.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			set, err := s.cloneSet(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			return s.restart(c.Context(), set, &how)
+		},
+	})
+}
+
+func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) error {
+	pods, err := s.podsOf(ctx, set)
+	if err != nil {
+		return err
+	}
+	options := []client.PatchOption{client.FieldOwner("kubectl-usher")}
+	told := ""
+	if how.dryRun {
+		options, told = append(options, client.DryRunAll), " (dry run)"
+	}
+	named := 0
+	for _, pod := range pods {
+		if pod.DeletionTimestamp != nil || pod.Labels[apps.LabelSpecifiedDelete] == "true" {
+			continue
+		}
+		text := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:"true"}}}`, pod.UID, apps.LabelSpecifiedDelete)
+		if err := s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, text), options...); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("change pod/%s, after %d others: %w", pod.Name, named, err)
+		}
+		named++
+	}
+	fmt.Fprintf(s.Out, "clone/%s replaces %d Pods%s\n", set.Name, named, told)
+	if !how.watch || how.dryRun {
+		return nil
+	}
+	return s.watch(ctx, target{kindCloneSet, set.Name}, &statusOptions{until: done})
+}

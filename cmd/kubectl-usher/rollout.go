@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pmezard/go-difflib/difflib"
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// change is how the commands that write behave.
+type change struct {
+	dryRun bool
+	watch  bool
+}
+
+func (c *change) bind(command *cobra.Command) *cobra.Command {
+	command.Flags().BoolVar(&c.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	command.Flags().BoolVarP(&c.watch, "watch", "w", false, "then show the status until the rollout is done")
+	return command
+}
+
+// merge changes fields of a CloneSet's spec.
+func (s *session) merge(ctx context.Context, set *apps.CloneSet, how *change, told string, spec map[string]any) error {
+	text, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return fmt.Errorf("encode the change: %w", err)
+	}
+	return s.patch(ctx, set, how, told, client.RawPatch(types.MergePatchType, text))
+}
+
+// replaceTemplate changes the template of a CloneSet that still is as it was read. A merge
+// would keep what only the newer template has.
+func (s *session) replaceTemplate(ctx context.Context, set *apps.CloneSet, how *change, told string, template map[string]any) error {
+	text, err := json.Marshal([]map[string]any{
+		{"op": "test", "path": "/metadata/generation", "value": set.Generation},
+		{"op": "replace", "path": "/spec/template", "value": template},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the change: %w", err)
+	}
+	return s.patch(ctx, set, how, told, client.RawPatch(types.JSONPatchType, text))
+}
+
+// patch sends a change, tells what it did, and shows what follows if it was asked to.
+func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, told string, patch client.Patch) error {
+	options := []client.PatchOption{client.FieldOwner("kubectl-usher")}
+	if how.dryRun {
+		options, told = append(options, client.DryRunAll), told+" (dry run)"
+	}
+	err := s.client.Patch(ctx, set, patch, options...)
+	switch {
+	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):
+		return fmt.Errorf("clone/%s has changed meanwhile; run the command again", set.Name)
+	case err != nil:
+		return fmt.Errorf("change clone/%s: %w", set.Name, err)
+	}
+	fmt.Fprintf(s.Out, "clone/%s %s\n", set.Name, told)
+	if !how.watch || how.dryRun {
+		return nil
+	}
+	return s.watch(ctx, target{kindCloneSet, set.Name}, &statusOptions{until: done})
+}
+
+// done reports whether a rollout is over, one way or another.
+func done(w *view.Workload) bool { return w.Phase == view.PhaseDone || w.Phase == view.PhasePaused }
+
+func pauseCommand(s *session, pause bool) *cobra.Command {
+	name, told, short := "resume", "resumed", "Go on with a paused rollout"
+	if pause {
+		name, told, short = "pause", "paused", "Stop a rollout: no further Pod is updated"
+	}
+	var how change
+	return how.bind(&cobra.Command{
+		Use: name + " clone/NAME", Args: takesTarget, Short: short,
+		RunE: func(c *cobra.Command, args []string) error {
+			set, err := s.cloneSet(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			if set.Spec.UpdateStrategy.Paused == pause {
+				return fmt.Errorf("clone/%s is %s already", set.Name, told)
+			}
+			return s.merge(c.Context(), set, &how, told, strategy("paused", pause))
+		},
+	})
+}
+
+func strategy(field string, value any) map[string]any {
+	return map[string]any{"updateStrategy": map[string]any{field: value}}
+}
+
+func partitionCommand(s *session) *cobra.Command {
+	var how change
+	return how.bind(&cobra.Command{
+		Use: "partition clone/NAME COUNT|PERCENT", Args: cobra.RangeArgs(2, 3),
+		Short: "Set how many Pods keep the old revision",
+		Example: `  kubectl usher partition clone/web 50%
+  kubectl usher partition clone/web 0 -w`,
+		RunE: func(c *cobra.Command, args []string) error {
+			last := len(args) - 1
+			set, err := s.cloneSet(c.Context(), args[:last])
+			if err != nil {
+				return err
+			}
+			var value any = args[last]
+			if number, err := strconv.Atoi(args[last]); err == nil {
+				value = number
+			} else if !strings.HasSuffix(args[last], "%") {
+				return fmt.Errorf("partition %q is neither a number of Pods nor a percentage such as 50%%", args[last])
+			}
+			return s.merge(c.Context(), set, &how, "keeps "+args[last]+" at the old revision", strategy("partition", value))
+		},
+	})
+}
+
+func historyCommand(s *session) *cobra.Command {
+	var output string
+	command := &cobra.Command{
+		Use: "history clone/NAME", Args: takesTarget, Short: "The revisions of a CloneSet",
+		RunE: func(c *cobra.Command, args []string) error {
+			set, err := s.cloneSet(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			objects, err := s.revisions(c.Context(), set)
+			if err != nil {
+				return err
+			}
+			var all []view.Revision
+			for _, object := range objects {
+				r := view.RevisionOf(object)
+				r.Current, r.Update = revision.Same(r.Name, set.Status.CurrentRevision), revision.Same(r.Name, set.Status.UpdateRevision)
+				all = append(all, r)
+			}
+			p := s.page()
+			if done, err := p.encode(output, all); done || err != nil {
+				return err
+			}
+			p.history(all, time.Now())
+			return nil
+		},
+	}
+	command.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
+	return command
+}
+
+func (p *page) history(all []view.Revision, now time.Time) {
+	var rows []row
+	for i := range all {
+		r := &all[i]
+		role := ""
+		switch {
+		case r.Update && r.Current:
+			role = "current, update"
+		case r.Update:
+			role = "update"
+		case r.Current:
+			role = "current"
+		}
+		rows = append(rows, row{cells: []string{strconv.FormatInt(r.Number, 10), r.Name, role, ago(now, r.Created), strings.Join(r.Images, " "), r.Cause}})
+	}
+	p.table([]string{"REVISION", "NAME", "ROLE", "AGE", "IMAGES", "CHANGE-CAUSE"}, rows)
+}
+
+// find returns the revision with that number or name; without one, the one that a
+// rollback leads to: the newest with another template than the present one.
+func find(set *apps.CloneSet, all []*appsv1.ControllerRevision, wanted string) (*appsv1.ControllerRevision, error) {
+	if wanted == "" {
+		for _, object := range slices.Backward(all) {
+			if !revision.Same(object.Name, set.Status.UpdateRevision) {
+				return object, nil
+			}
+		}
+		return nil, fmt.Errorf("clone/%s has no other revision than the present one", set.Name)
+	}
+	for _, object := range all {
+		if strconv.FormatInt(object.Revision, 10) == wanted || revision.Same(object.Name, wanted) {
+			return object, nil
+		}
+	}
+	return nil, fmt.Errorf("clone/%s has no revision %q; kubectl usher history clone/%s lists them", set.Name, wanted, set.Name)
+}
+
+func undoCommand(s *session) *cobra.Command {
+	var how change
+	var to string
+	command := how.bind(&cobra.Command{
+		Use: "undo clone/NAME", Args: takesTarget, Short: "Roll back to the revision before, or to the one given",
+		RunE: func(c *cobra.Command, args []string) error {
+			set, err := s.cloneSet(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			if set.Status.ObservedGeneration != set.Generation {
+				return fmt.Errorf("clone/%s: the controller has not seen the last change yet; run the command again", set.Name)
+			}
+			all, err := s.revisions(c.Context(), set)
+			if err != nil {
+				return err
+			}
+			chosen, err := find(set, all, to)
+			if err != nil {
+				return err
+			}
+			template, err := revision.Template(chosen.Data.Raw)
+			if err != nil {
+				return fmt.Errorf("revision %s: %w", chosen.Name, err)
+			}
+			if revision.Same(chosen.Name, set.Status.UpdateRevision) {
+				return fmt.Errorf("clone/%s has revision %d already", set.Name, chosen.Revision)
+			}
+			return s.replaceTemplate(c.Context(), set, &how, fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name), template)
+		},
+	})
+	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
+	return command
+}
+
+func diffCommand(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use: "diff clone/NAME [REVISION] [REVISION]", Args: cobra.RangeArgs(1, 3),
+		Short: "What differs between two revisions; by default between the one before and the present one",
+		RunE: func(c *cobra.Command, args []string) error {
+			if !strings.Contains(args[0], "/") {
+				return errors.New("write the CloneSet as clone/NAME")
+			}
+			set, err := s.cloneSet(c.Context(), args[:1])
+			if err != nil {
+				return err
+			}
+			all, err := s.revisions(c.Context(), set)
+			if err != nil {
+				return err
+			}
+			wanted := append(args[1:], "", "")[:2]
+			from, err := find(set, all, wanted[0])
+			if err != nil {
+				return err
+			}
+			if wanted[1] == "" {
+				wanted[1] = set.Status.UpdateRevision
+			}
+			to, err := find(set, all, wanted[1])
+			if err != nil {
+				return err
+			}
+			return s.page().diff(from, to)
+		},
+	}
+}
+
+func (p *page) diff(from, to *appsv1.ControllerRevision) error {
+	texts := [2]string{}
+	for i, object := range []*appsv1.ControllerRevision{from, to} {
+		template, err := revision.Template(object.Data.Raw)
+		if err != nil {
+			return fmt.Errorf("revision %s: %w", object.Name, err)
+		}
+		text, err := yaml.Marshal(revision.Normalize(template))
+		if err != nil {
+			return fmt.Errorf("revision %s: %w", object.Name, err)
+		}
+		texts[i] = string(text)
+	}
+	return difflib.WriteUnifiedDiff(p.out, difflib.UnifiedDiff{
+		A: difflib.SplitLines(texts[0]), B: difflib.SplitLines(texts[1]), Context: 3,
+		FromFile: title(from), ToFile: title(to),
+	})
+}
+
+func title(object *appsv1.ControllerRevision) string {
+	return fmt.Sprintf("revision %d (%s)", object.Revision, object.Name)
+}

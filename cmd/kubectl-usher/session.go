@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// session is what every command needs: kubectl's flags, and a client made from them.
+type session struct {
+	genericiooptions.IOStreams
+	flags  *genericclioptions.ConfigFlags
+	client client.WithWatch
+	mapper meta.RESTMapper
+	// namespace is that of --namespace or of the context.
+	namespace string
+}
+
+// connect reads kubectl's flags. It asks nothing of the API server yet.
+func (s *session) connect() error {
+	config, err := s.flags.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("find the cluster: %w", err)
+	}
+	config.QPS, config.Burst = 50, 300 // as kubectl
+	if s.mapper, err = s.flags.ToRESTMapper(); err != nil {
+		return fmt.Errorf("find the cluster: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apps.AddToScheme, usherv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("register API types: %w", err)
+		}
+	}
+	if s.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: s.mapper}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	s.namespace, _, err = s.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return fmt.Errorf("find the namespace: %w", err)
+	}
+	return nil
+}
+
+// target names an object in the session's namespace.
+type target struct {
+	kind schema.GroupKind
+	name string
+}
+
+func (t target) String() string { return strings.ToLower(t.kind.Kind) + "/" + t.name }
+
+var (
+	kindCloneSet    = apps.KindCloneSet.GroupKind()
+	kindPod         = schema.GroupKind{Kind: "Pod"}
+	kindDeployment  = schema.GroupKind{Group: "apps", Kind: "Deployment"}
+	kindReplicaSet  = schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}
+	kindStatefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
+	kindDaemonSet   = schema.GroupKind{Group: "apps", Kind: "DaemonSet"}
+)
+
+// target reads TYPE/NAME or TYPE NAME, and refuses other kinds than those.
+func (s *session) target(args []string, kinds ...schema.GroupKind) (target, error) {
+	kind, name, ok := strings.Cut(args[0], "/")
+	switch {
+	case ok && len(args) == 1:
+	case !ok && len(args) == 2:
+		name = args[1]
+	default:
+		return target{}, fmt.Errorf("%q names no object: write TYPE/NAME, such as %s", strings.Join(args, " "), example(kinds))
+	}
+	if err := s.connect(); err != nil {
+		return target{}, err
+	}
+	found, err := s.mapper.KindFor(schema.ParseGroupResource(kind).WithVersion(""))
+	if err != nil && meta.IsNoMatchError(err) {
+		if slices.Contains(aliases, strings.ToLower(kind)) {
+			return target{}, errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as docs/install.md says")
+		}
+		return target{}, fmt.Errorf("the cluster knows no resource type %q; write for example %s", kind, example(kinds))
+	}
+	if err != nil {
+		return target{}, fmt.Errorf("ask which types the cluster has: %w", err)
+	}
+	if !slices.Contains(kinds, found.GroupKind()) {
+		return target{}, fmt.Errorf("%s works for %s, not for %s", "this command", list(kinds), found.Kind)
+	}
+	return target{found.GroupKind(), name}, nil
+}
+
+// aliases are names of CloneSets that somebody may type where none are installed.
+var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
+
+func example(kinds []schema.GroupKind) string {
+	if slices.Contains(kinds, kindCloneSet) {
+		return "clone/web"
+	}
+	return strings.ToLower(kinds[0].Kind) + "/web"
+}
+
+func list(kinds []schema.GroupKind) string {
+	names := make([]string, len(kinds))
+	for i, kind := range kinds {
+		names[i] = kind.Kind + "s"
+	}
+	return strings.Join(names, ", ")
+}
+
+// get reads an object, and says what to do if it is not there.
+func (s *session) get(ctx context.Context, t target, object client.Object) error {
+	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: t.name}, object)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("there is no %s in namespace %s; kubectl get %ss -A shows those that exist", t, s.namespace, strings.ToLower(t.kind.Kind))
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", t, err)
+	}
+	return nil
+}
+
+func (s *session) cloneSet(ctx context.Context, args []string) (*apps.CloneSet, error) {
+	t, err := s.target(args, kindCloneSet)
+	if err != nil {
+		return nil, err
+	}
+	set := &apps.CloneSet{}
+	return set, s.get(ctx, t, set)
+}
+
+// owned lists the objects whose controller is the owner.
+func owned[T client.Object](all []T, owner client.Object) []T {
+	return slices.DeleteFunc(all, func(one T) bool { return !metav1.IsControlledBy(one, owner) })
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}
+
+// podsOf are the Pods that the owner controls.
+func (s *session) podsOf(ctx context.Context, owner client.Object) ([]*corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := s.client.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
+		return nil, fmt.Errorf("list Pods: %w", err)
+	}
+	return owned(pointers(pods.Items), owner), nil
+}
+
+// takes one object's name, as TYPE/NAME or TYPE NAME.
+var takesTarget = cobra.RangeArgs(1, 2)

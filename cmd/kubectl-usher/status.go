@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// mostPods is how many Pods a screen lists one by one; of more, it lists the worst, and
+// counts the others by what they have in common.
+const mostPods = 40
+
+type statusOptions struct {
+	output string
+	watch  bool
+	// until ends a watch; nil watches until it is interrupted.
+	until func(*view.Workload) bool
+}
+
+func statusCommand(s *session) *cobra.Command {
+	var o statusOptions
+	command := &cobra.Command{
+		Use: "status TYPE/NAME", Args: takesTarget,
+		Short: "One screen: the rollout, revisions, and Pods with what they wait for",
+		Example: `  kubectl usher status clone/web
+  kubectl usher status deployment/web -w
+  kubectl usher status clone/web -o json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := s.target(args, workloads...)
+			if err != nil {
+				return err
+			}
+			if o.watch {
+				return s.watch(c.Context(), t, &o)
+			}
+			_, err = s.status(c.Context(), t, &o)
+			return err
+		},
+	}
+	command.Flags().StringVarP(&o.output, "output", "o", "", "json, yaml, wide or name")
+	command.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it anew at each change until it is interrupted")
+	return command
+}
+
+// status prints a workload once.
+func (s *session) status(ctx context.Context, t target, o *statusOptions) (*view.Workload, error) {
+	w, err := s.load(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	p := s.page()
+	if o.output == "name" {
+		for i := range w.Members {
+			p.line(plain, "pod/%s", w.Members[i].Name)
+		}
+		return &w, nil
+	}
+	if done, err := p.encode(o.output, w); done || err != nil {
+		return &w, err
+	}
+	p.status(&w, time.Now(), o.output == "wide")
+	return &w, nil
+}
+
+// status prints a workload for people.
+func (p *page) status(w *view.Workload, now time.Time, wide bool) {
+	p.line(bold, "%s %s/%s  %s", w.Kind, w.Namespace, w.Name, phase(w, now))
+	if w.Kind != "Pod" {
+		p.line(plain, "Pods      %d of %d, %d ready, %d available, %d of %d updated", w.Pods, w.Desired, w.Ready, w.Available, w.Updated, w.ToUpdate)
+	}
+	if b := w.Budget; b != nil {
+		p.line(plain, "Budget    %d of %d unavailable%s; %s", b.Unavailable, b.MaxUnavailable, extra(b), b.Method)
+	}
+	for i := range w.Revisions {
+		p.line(plain, "%s", revisionLine(&w.Revisions[i]))
+	}
+	for _, problem := range w.Problems {
+		p.line(red, "%s: %s", problem.Reason, problem.Message)
+	}
+	if len(w.Members) == 0 {
+		return
+	}
+	p.line(plain, "")
+	shown, rest := worst(w.Members)
+	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", "AGE", "WAITS FOR"}
+	if wide {
+		header = append(header[:7:7], "NODE", "IMAGES", "WAITS FOR")
+	}
+	rows := make([]row, 0, len(shown))
+	for i := range shown {
+		rows = append(rows, podRow(&shown[i], now, wide))
+	}
+	p.table(header, rows)
+	for _, group := range groups(rest) {
+		p.line(dim, "%s", group)
+	}
+}
+
+func phase(w *view.Workload, now time.Time) string {
+	text := string(w.Phase)
+	if !w.Deadline.IsZero() {
+		text += fmt.Sprintf(", stalls in %s", ago(w.Deadline, now))
+	}
+	return text
+}
+
+func extra(b *view.Budget) string {
+	text := ""
+	if b.MaxSurge > 0 {
+		text += fmt.Sprintf(", surge %d", b.MaxSurge)
+	}
+	if b.Partition > 0 {
+		text += fmt.Sprintf(", partition %d", b.Partition)
+	}
+	return text
+}
+
+func revisionLine(r *view.Revision) string {
+	role := "Revision"
+	switch {
+	case r.Update:
+		role = "Update"
+	case r.Current:
+		role = "Current"
+	}
+	return strings.TrimRight(fmt.Sprintf("%-9s %s (%d)  %s  %s", role, r.Name, r.Pods, strings.Join(r.Images, " "), r.Cause), " ")
+}
+
+// worst returns the Pods to list one by one, in trouble first, and those to count.
+func worst(pods []view.Pod) (shown, rest []view.Pod) {
+	sorted := slices.Clone(pods)
+	slices.SortStableFunc(sorted, func(a, b view.Pod) int { return cmp.Compare(rank(&a), rank(&b)) })
+	at := min(len(sorted), mostPods)
+	return sorted[:at], sorted[at:]
+}
+
+// rank orders Pods: trouble, then waits, then others that do not serve.
+func rank(p *view.Pod) int {
+	switch {
+	case p.Trouble:
+		return 0
+	case len(p.Waits) > 0:
+		return 1
+	case !p.Available:
+		return 2
+	}
+	return 3
+}
+
+// groups counts Pods that have the same state and revision.
+func groups(pods []view.Pod) []string {
+	counts := map[string]int{}
+	for i := range pods {
+		p := &pods[i]
+		key := fmt.Sprintf("more Pods: %s, %s, %s", p.Revision, p.State, readiness(p))
+		counts[key]++
+	}
+	var out []string
+	for key, count := range counts {
+		out = append(out, fmt.Sprintf("%d %s", count, key))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func readiness(p *view.Pod) string {
+	switch {
+	case p.Available:
+		return "available"
+	case p.Ready:
+		return "ready"
+	}
+	return "not ready"
+}
+
+func podRow(p *view.Pod, now time.Time, wide bool) row {
+	r := row{cells: []string{
+		p.Name, cmp.Or(p.Revision, "-"), p.State, yesNo(p.Ready), cmp.Or(registered[p.Registered], "-"), strconv.Itoa(p.Restarts), ago(now, p.Created),
+	}}
+	if wide {
+		r.cells = append(r.cells, cmp.Or(p.Node, "-"), strings.Join(p.Images, " "))
+	}
+	waits := "-"
+	if len(p.Waits) > 0 {
+		waits = waitText(&p.Waits[0], now)
+	}
+	if more := len(p.Waits) - 1; more > 0 {
+		waits += fmt.Sprintf(" (and %d more)", more)
+	}
+	r.cells = append(r.cells, waits)
+	if p.Trouble {
+		r.colour = red
+	}
+	return r
+}
+
+var registered = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// waitText says what a Pod waits for, how long already, and until when.
+func waitText(w *view.Wait, now time.Time) string {
+	text := w.What
+	if !w.Since.IsZero() {
+		text += ", since " + ago(now, w.Since)
+	}
+	switch {
+	case w.Until.After(now):
+		text += ", " + ago(w.Until, now) + " to go"
+	case !w.Deadline.IsZero() && now.After(w.Deadline):
+		text += ", past its deadline"
+	case !w.Deadline.IsZero():
+		text += ", deadline in " + ago(w.Deadline, now)
+	}
+	return text
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+const (
+	// redrawEvery bounds how often a screen is drawn: people do not read faster.
+	redrawEvery = 500 * time.Millisecond
+	// clockEvery redraws a screen on which nothing but the time changes.
+	clockEvery = 5 * time.Second
+	clear      = "\x1b[H\x1b[2J"
+)
+
+// watch shows the status at each change. Off a terminal, one screen follows the other.
+func (s *session) watch(ctx context.Context, t target, o *statusOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changed := make(chan struct{}, 1)
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &apps.CloneSetList{}} {
+		w, err := s.client.Watch(ctx, list, client.InNamespace(s.namespace))
+		if meta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		go forward(w, changed)
+	}
+	clock := time.NewTicker(clockEvery)
+	defer clock.Stop()
+	for {
+		if isTerminal(s.Out) {
+			fmt.Fprint(s.Out, clear)
+		}
+		w, err := s.status(ctx, t, o)
+		if err != nil || o.until != nil && o.until(w) {
+			return err
+		}
+		pause := time.NewTimer(redrawEvery)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause.C:
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-clock.C:
+		case <-changed:
+		}
+	}
+}
+
+// forward tells of events, several of them as one. After a watch that the API server
+// ended, the clock goes on.
+func forward(w watch.Interface, changed chan<- struct{}) {
+	for range w.ResultChan() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+}

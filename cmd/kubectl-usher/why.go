@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/usher-dev/usher/internal/view"
+)
+
+func whyCommand(s *session) *cobra.Command {
+	var output string
+	command := &cobra.Command{
+		Use: "why TYPE/NAME", Args: takesTarget,
+		Short: "Why a Pod or a workload waits, who has to answer, and what to do next",
+		Example: `  kubectl usher why pod/web-x7k2p
+  kubectl usher why clone/web`,
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := s.target(args, workloads...)
+			if err != nil {
+				return err
+			}
+			w, err := s.load(c.Context(), t)
+			if err != nil {
+				return err
+			}
+			p := s.page()
+			if done, err := p.encode(output, w); done || err != nil {
+				return err
+			}
+			p.why(&w, t, time.Now())
+			return nil
+		},
+	}
+	command.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
+	return command
+}
+
+// why prints each wait with who answers it, worst first, then what holds the rollout.
+func (p *page) why(w *view.Workload, t target, now time.Time) {
+	pods, _ := worst(w.Members)
+	waiting := 0
+	for i := range pods {
+		if len(pods[i].Waits) > 0 {
+			waiting++
+			p.whyPod(&pods[i], now)
+		}
+	}
+	for _, problem := range w.Problems {
+		p.line(red, "%s: %s", problem.Reason, problem.Message)
+	}
+	if t.kind == kindPod {
+		if waiting == 0 {
+			p.line(plain, "Pod %s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(&pods[0]))
+		}
+		return
+	}
+	p.whyRollout(w, waiting)
+}
+
+func (p *page) whyPod(pod *view.Pod, now time.Time) {
+	for i := range pod.Waits {
+		wait := &pod.Waits[i]
+		colour := plain
+		if pod.Trouble {
+			colour = red
+		}
+		p.line(colour, "Pod %s %s", pod.Name, waitText(wait, now))
+		for _, fact := range []struct{ name, value string }{
+			{"Key", strings.TrimSpace(wait.Key + " " + cmp.Or(gateText(wait.Gate), ""))},
+			{"Answers", answerers(wait)},
+			{"Deadline", deadline(wait)},
+			{"Next", wait.Next},
+		} {
+			if fact.value != "" {
+				p.line(plain, "  %-9s %s", fact.name, fact.value)
+			}
+		}
+	}
+}
+
+func gateText(gate string) string {
+	if gate == "" || gate == "container" {
+		return ""
+	}
+	return "(" + gate + ")"
+}
+
+func answerers(w *view.Wait) string {
+	if len(w.Registrations) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Registration %s, when Registry %s confirms", strings.Join(w.Registrations, ", "), strings.Join(w.Registries, ", "))
+}
+
+func deadline(w *view.Wait) string {
+	if w.Deadline.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("%s, then %s", w.Deadline.UTC().Format(time.RFC3339), w.OnDeadline)
+}
+
+// whyRollout says what holds the rollout as a whole.
+func (p *page) whyRollout(w *view.Workload, waiting int) {
+	name := strings.ToLower(w.Kind) + "/" + w.Name
+	switch {
+	case w.Phase == view.PhaseDone && waiting == 0:
+		p.line(plain, "%s waits for nothing: %d of %d Pods serve.", name, w.Available, w.Desired)
+		if w.Budget != nil && w.Budget.Partition > 0 {
+			p.line(plain, "  %d Pods keep the old revision: spec.updateStrategy.partition", w.Budget.Partition)
+			p.line(plain, "  Next      kubectl -n %s usher partition clone/%s 0", w.Namespace, w.Name)
+		}
+	case w.Phase == view.PhasePaused:
+		p.line(plain, "%s is paused: spec.updateStrategy.paused", name)
+		p.line(plain, "  Next      kubectl -n %s usher resume clone/%s", w.Namespace, w.Name)
+	case w.Phase == view.PhaseStalled:
+		p.line(red, "%s has not moved for spec.progressDeadlineSeconds", name)
+		p.line(plain, "  Next      kubectl -n %s usher undo clone/%s", w.Namespace, w.Name)
+	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
+		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
+			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)
+	}
+}

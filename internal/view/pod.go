@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
+)
+
+func (o *Objects) pod(pod *corev1.Pod, holds []regplan.Hold, waits []setplan.Blocked) Pod {
+	p := Pod{
+		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod), Created: pod.CreationTimestamp.Time,
+		Revision: cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]),
+	}
+	if c := conditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
+		p.Registered = string(c.Status)
+	}
+	for i := range pod.Spec.Containers {
+		p.Images = append(p.Images, pod.Spec.Containers[i].Name+"="+pod.Spec.Containers[i].Image)
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			p.Restarts += int(list[i].RestartCount)
+		}
+	}
+	w := waiter{Objects: o, pod: pod, holds: holds}
+	p.Waits, p.Trouble = w.waits(waits)
+	return p
+}
+
+// stateOf is what people call the Pod's state.
+func stateOf(pod *corev1.Pod) string {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return "Terminating"
+	case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
+		return string(pod.Status.Phase)
+	}
+	return string(regplan.StateOf(pod))
+}
+
+func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if at < 0 {
+		return nil
+	}
+	return &pod.Status.Conditions[at]
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	c := conditionOf(pod, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Objects are what a view is made of, as the API server has them.
+type Objects struct {
+	// Now is the time of the view.
+	Now time.Time
+	// Set is the CloneSet; nil if something else controls the Pods.
+	Set *apps.CloneSet
+	// Other is what is known of a workload of another kind.
+	Other Summary
+	// Pods are the workload's own.
+	Pods []*corev1.Pod
+	// Revisions are the CloneSet's ControllerRevisions.
+	Revisions []*appsv1.ControllerRevision
+	// Registrations are all of the namespace.
+	Registrations []*usherv1alpha1.Registration
+}
+
+// Summary is a workload as a whole.
+type Summary struct {
+	// Kind and Name as in kubectl: "CloneSet", "Deployment".
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Phase is one word for the rollout; see the Phase constants.
+	Phase Phase `json:"phase"`
+	// Desired is spec.replicas. The others count Pods as the status does.
+	Desired   int `json:"desired"`
+	Pods      int `json:"pods"`
+	Ready     int `json:"ready"`
+	Available int `json:"available"`
+	Updated   int `json:"updated"`
+	// ToUpdate is how many Pods are to have the update revision.
+	ToUpdate int `json:"toUpdate"`
+	// Budget is nil where no CloneSet says what an update may do.
+	Budget *Budget `json:"budget,omitempty"`
+	// Deadline is when the rollout will have stalled for too long; zero without one.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Problems are conditions that somebody has to act on.
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// Phase is how far a rollout is.
+type Phase string
+
+// The phases.
+const (
+	// PhaseDone: every Pod that is to have the update revision has it, and serves.
+	PhaseDone Phase = "Done"
+	// PhaseUpdating: Pods are on their way.
+	PhaseUpdating Phase = "Updating"
+	// PhasePaused: spec.updateStrategy.paused.
+	PhasePaused Phase = "Paused"
+	// PhaseStalled: nothing moved for spec.progressDeadlineSeconds.
+	PhaseStalled Phase = "Stalled"
+	// PhaseDeleting: the workload is being deleted.
+	PhaseDeleting Phase = "Deleting"
+	// PhaseInvalid: the spec cannot be carried out.
+	PhaseInvalid Phase = "Invalid"
+)
+
+// Budget is what an update may do, and how much of it is in use.
+type Budget struct {
+	Method         string `json:"method"`
+	Partition      int    `json:"partition"`
+	MaxUnavailable int    `json:"maxUnavailable"`
+	MaxSurge       int    `json:"maxSurge"`
+	// Unavailable is how many of the desired Pods do not serve.
+	Unavailable int `json:"unavailable"`
+}
+
+// Problem is something that somebody has to act on.
+type Problem struct {
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// Revision is one version of the template.
+type Revision struct {
+	Name   string `json:"name"`
+	Number int64  `json:"number"`
+	// Pods is how many have it.
+	Pods int `json:"pods"`
+	// Current means that it is that of the last finished rollout, Update that it is the
+	// template's.
+	Current bool `json:"current,omitempty"`
+	Update  bool `json:"update,omitempty"`
+	// Images are those of the containers, as "name=image".
+	Images []string `json:"images,omitempty"`
+	// Cause is the annotation kubernetes.io/change-cause.
+	Cause   string    `json:"cause,omitempty"`
+	Created time.Time `json:"created,omitzero"`
+}
+
+// Pod is one Pod of a workload.
+type Pod struct {
+	Name      string `json:"name"`
+	Node      string `json:"node,omitempty"`
+	Revision  string `json:"revision,omitempty"`
+	Updated   bool   `json:"updated"`
+	State     string `json:"state"`
+	Ready     bool   `json:"ready"`
+	Available bool   `json:"available"`
+	// Registered is the status of the condition usher.dev/registered: True, False, Unknown,
+	// or empty if no Registration selects the Pod.
+	Registered string    `json:"registered,omitempty"`
+	Restarts   int       `json:"restarts"`
+	Images     []string  `json:"images,omitempty"`
+	Created    time.Time `json:"created"`
+	// Waits are what the Pod waits for, the most urgent first.
+	Waits []Wait `json:"waits,omitempty"`
+	// Trouble means that the wait will not end by itself.
+	Trouble bool `json:"trouble,omitempty"`
+}
+
+// Wait is one thing that a Pod waits for.
+type Wait struct {
+	// What says it in a sentence without the Pod's name.
+	What string `json:"what"`
+	// Gate and Key are what holds the Pod; empty if it waits for something else.
+	Gate string `json:"gate,omitempty"`
+	Key  string `json:"key,omitempty"`
+	// Registrations are those that answer, Registries those that have to confirm.
+	Registrations []string `json:"registrations,omitempty"`
+	Registries    []string `json:"registries,omitempty"`
+	// Since is when it began; zero if unknown. Until is when it ends if all goes well.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+	// Deadline is when somebody gives up, and OnDeadline what happens then.
+	Deadline   time.Time `json:"deadline,omitzero"`
+	OnDeadline string    `json:"onDeadline,omitempty"`
+	// Next is a command that helps.
+	Next string `json:"next,omitempty"`
+}
+
+// Workload is a workload with its Pods.
+type Workload struct {
+	Summary
+	// Revisions that Pods have, that are current or the template's; the newest first.
+	Revisions []Revision `json:"revisions,omitempty"`
+	// Members are the Pods in name order.
+	Members []Pod `json:"podList"`
+}

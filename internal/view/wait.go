@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
+)
+
+// waiter finds what one Pod waits for.
+type waiter struct {
+	*Objects
+	pod   *corev1.Pod
+	holds []regplan.Hold
+	out   []Wait
+	// trouble means that one of the waits does not end by itself.
+	trouble bool
+}
+
+// waits returns what the Pod waits for: what the CloneSet's planner says, the hooks that
+// only Usher's operator knows, and why the Pod is not ready.
+func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
+	for i := range blocked {
+		w.blocked(&blocked[i])
+	}
+	for i := range w.holds {
+		if !w.told(w.holds[i].Key) {
+			w.held(&w.holds[i])
+		}
+	}
+	w.foreignFinalizers()
+	if len(w.out) == 0 && w.pod.DeletionTimestamp == nil {
+		w.notReady()
+	}
+	w.condition()
+	return w.out, w.trouble
+}
+
+func (w *waiter) told(key string) bool {
+	return slices.ContainsFunc(w.out, func(one Wait) bool { return one.Key == key })
+}
+
+// blocked is what the CloneSet's planner says.
+func (w *waiter) blocked(b *setplan.Blocked) {
+	switch {
+	case b.Batch != nil:
+		w.out = append(w.out, Wait{Since: b.Batch.Since, What: fmt.Sprintf("waits for its containers %s to be ready before it updates %s",
+			strings.Join(b.Batch.Containers, ", "), strings.Join(b.Batch.Next, ", "))})
+		return
+	case b.Stuck != nil:
+		w.trouble = true
+		one := Wait{What: "is not ready: " + b.Stuck.Fault(), Gate: b.Gate, Since: b.Since, Next: w.command("usher undo clone/%s", w.Set.Name)}
+		if b.Stuck.Crashes() {
+			one.Next = w.command("logs %s -c %s --previous", w.pod.Name, b.Stuck.Container)
+		}
+		w.out = append(w.out, one)
+		return
+	}
+	for _, key := range b.Keys {
+		at := slices.IndexFunc(w.holds, func(h regplan.Hold) bool { return h.Key == key })
+		if at >= 0 {
+			w.held(&w.holds[at])
+			continue
+		}
+		// A key of Usher's domain has no other who could answer it.
+		w.trouble = w.trouble || strings.Contains(key, usherv1alpha1.HookDomain)
+		w.out = append(w.out, Wait{
+			What: fmt.Sprintf("waits at %s for somebody to answer the hook %s", b.Gate, key),
+			Gate: b.Gate, Key: key, Since: b.Since,
+			Next: w.command("usher release pod/%s --hook=%s --reason=…", w.pod.Name, key),
+		})
+	}
+}
+
+// held is a hook that Registrations answer.
+func (w *waiter) held(h *regplan.Hold) {
+	one := Wait{
+		What: what(h), Gate: string(h.Gate), Key: h.Key, Registrations: h.Registrations, Registries: h.Registries,
+		Since: h.Since, Until: h.Until, Deadline: h.Deadline, OnDeadline: string(h.Policy),
+	}
+	if !h.Deadline.IsZero() && w.Now.After(h.Deadline) {
+		w.trouble = true
+		one.Next = w.command("describe registration %s", strings.Join(h.Registrations, " "))
+	}
+	w.out = append(w.out, one)
+}
+
+func what(h *regplan.Hold) string {
+	from := strings.Join(h.Registries, ", ")
+	switch h.Gate {
+	case regplan.GateCreated, regplan.GatePreNormal, regplan.GateUpdated, regplan.GateJoining:
+		return "waits to be listed by " + from
+	case regplan.GateRequested:
+		return "leaves " + from + " before it is deleted, as somebody asked"
+	case regplan.GateDeletion:
+		return "is deleted, and stays until " + from + " no longer lists it"
+	}
+	if !h.Until.IsZero() {
+		return "has left " + from + "; callers may still use it"
+	}
+	return "leaves " + from
+}
+
+// foreignFinalizers hold a terminating Pod, and are nobody's that this view knows.
+func (w *waiter) foreignFinalizers() {
+	if w.pod.DeletionTimestamp == nil {
+		return
+	}
+	for _, key := range w.pod.Finalizers {
+		if !w.told(key) {
+			w.out = append(w.out, Wait{
+				What: "is deleted, and stays until somebody removes the finalizer " + key, Key: key, Since: w.pod.DeletionTimestamp.Time,
+				Next: w.command("usher release pod/%s --hook=%s --reason=…", w.pod.Name, key),
+			})
+		}
+	}
+}
+
+// notReady is why a Pod that waits for nobody outside is not ready.
+func (w *waiter) notReady() {
+	ready := conditionOf(w.pod, corev1.PodReady)
+	if ready != nil && ready.Status == corev1.ConditionTrue || w.pod.Status.Phase == corev1.PodSucceeded {
+		return
+	}
+	one := Wait{What: "is not ready yet", Next: w.command("describe pod %s", w.pod.Name)}
+	if ready != nil {
+		one.Since = ready.LastTransitionTime.Time
+	}
+	scheduled := conditionOf(w.pod, corev1.PodScheduled)
+	switch container := waitingContainer(w.pod); {
+	case w.pod.Status.Phase == corev1.PodFailed:
+		one.What = strings.TrimSpace("has failed: " + w.pod.Status.Reason + " " + w.pod.Status.Message)
+		w.trouble = true
+	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
+		one.What, one.Since = "has no node: "+scheduled.Message, scheduled.LastTransitionTime.Time
+	case container != nil:
+		one.What = fmt.Sprintf("waits for its container %s: %s", container.Name, container.State.Waiting.Reason)
+		w.trouble = setplan.Persistent(container.State.Waiting.Reason)
+	default:
+		if _, why := regplan.Ready(w.pod); why != "" {
+			one.What = "is not ready: " + why
+		}
+	}
+	w.out = append(w.out, one)
+}
+
+func waitingContainer(pod *corev1.Pod) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].State.Waiting != nil {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// condition is what the hook operator wrote of a wait: it knows what a registry answered.
+func (w *waiter) condition() {
+	c := conditionOf(w.pod, usherv1alpha1.ConditionRegistered)
+	if c == nil || c.Status == corev1.ConditionTrue || c.Reason == regplan.ReasonDeregistered || c.Message == "" {
+		return
+	}
+	_, detail, found := strings.Cut(c.Message, ": ")
+	if !found {
+		detail = c.Message
+	}
+	if len(w.out) == 0 {
+		w.out = append(w.out, Wait{Since: c.LastTransitionTime.Time})
+	}
+	w.out[0].What = strings.TrimPrefix(w.out[0].What+": "+detail, ": ")
+	switch regplan.Reason(c.Reason) {
+	case regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
+		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonDuplicate:
+		w.trouble = true
+	}
+}
+
+// command is a kubectl command in the workload's namespace.
+func (w *waiter) command(format string, args ...any) string {
+	return "kubectl -n " + w.pod.Namespace + " " + fmt.Sprintf(format, args...)
+}

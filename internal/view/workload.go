@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
+)
+
+// annotationCause is where kubectl keeps why a template was changed.
+const annotationCause = "kubernetes.io/change-cause"
+
+// Of returns the view of a workload.
+func Of(o Objects) Workload {
+	sortByName(o.Pods)
+	holds := regplan.Holds(o.operator())
+	if o.Set == nil {
+		return o.other(holds)
+	}
+	return o.cloneSet(holds)
+}
+
+func sortByName(pods []*corev1.Pod) {
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// operator is what the hook operator's planner reads.
+func (o *Objects) operator() regplan.Snapshot {
+	s := regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations}
+	if o.Set != nil {
+		s.CloneSets = []*apps.CloneSet{o.Set}
+	}
+	return s
+}
+
+// other is a workload of a kind that Kubernetes brings along.
+func (o *Objects) other(holds map[string][]regplan.Hold) Workload {
+	w := Workload{Summary: o.Other}
+	for _, pod := range o.Pods {
+		p := o.pod(pod, holds[pod.Name], nil)
+		p.Ready = isTrue(pod, corev1.PodReady)
+		p.Available = p.Ready && pod.DeletionTimestamp == nil
+		w.Members = append(w.Members, p)
+	}
+	return w
+}
+
+func (o *Objects) cloneSet(holds map[string][]regplan.Hold) Workload {
+	set := o.Set
+	w := Workload{Summary: Summary{
+		Kind: apps.KindCloneSet.Kind, Namespace: set.Namespace, Name: set.Name,
+		Desired: int(valueOr(set.Spec.Replicas, 1)), Problems: o.problems(),
+	}}
+	spec, err := setplan.SpecOf(set)
+	if err != nil {
+		w.Phase, w.Problems = PhaseInvalid, append(w.Problems, Problem{Reason: "SpecInvalid", Message: err.Error()})
+		return w
+	}
+	s := o.planner(spec)
+	counts, _ := setplan.Review(s)
+	w.Pods, w.Ready, w.Available, w.Updated, w.ToUpdate = counts.Replicas, counts.Ready, counts.Available, counts.Updated, counts.ExpectedUpdated
+	budget := spec.Budget()
+	w.Budget = &Budget{
+		Method: string(spec.Method), Partition: budget.Partition, MaxUnavailable: budget.MaxUnavailable, MaxSurge: budget.MaxSurge,
+		Unavailable: max(w.Desired-counts.Available, 0),
+	}
+	w.Phase = o.phase(&spec, counts)
+	if c := o.condition(apps.ConditionProgressing); c != nil && w.Phase == PhaseUpdating && spec.ProgressDeadline > 0 {
+		w.Deadline = c.LastUpdateTime.Add(spec.ProgressDeadline)
+	}
+	for _, status := range setplan.PodStatuses(s) {
+		p := o.pod(status.Pod, holds[status.Pod.Name], status.Waits)
+		p.Updated, p.Ready, p.Available = status.Updated, status.Ready, status.Available
+		w.Members = append(w.Members, p)
+	}
+	w.Revisions = o.revisions(w.Members)
+	return w
+}
+
+func valueOr(value *int32, absent int32) int32 {
+	if value == nil {
+		return absent
+	}
+	return *value
+}
+
+// planner is what the CloneSet controller's planner reads.
+func (o *Objects) planner(spec setplan.Spec) *setplan.Snapshot {
+	s := &setplan.Snapshot{
+		Now: o.Now, Set: o.Set.Name, Deleting: o.Set.DeletionTimestamp != nil, Spec: spec, Pods: o.Pods,
+		Revisions: map[string]*revision.Revision{},
+	}
+	for _, object := range o.Revisions {
+		found := &revision.Revision{Name: object.Name, Number: object.Revision}
+		if template, err := revision.Template(object.Data.Raw); err == nil {
+			found.Template = template
+		}
+		s.Revisions[revision.Short(object.Name)] = found
+	}
+	s.Update = o.named(s, o.Set.Status.UpdateRevision)
+	s.Current = o.named(s, o.Set.Status.CurrentRevision)
+	return s
+}
+
+// named is a revision of the status, also where the object is gone.
+func (o *Objects) named(s *setplan.Snapshot, name string) *revision.Revision {
+	if found := s.Revisions[revision.Short(name)]; found != nil {
+		return found
+	}
+	return &revision.Revision{Name: name}
+}
+
+func (o *Objects) condition(kind apps.CloneSetConditionType) *apps.CloneSetCondition {
+	for i := range o.Set.Status.Conditions {
+		if c := &o.Set.Status.Conditions[i]; c.Type == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+func (o *Objects) phase(spec *setplan.Spec, counts setplan.Counts) Phase {
+	updated := counts.Replicas == spec.Replicas && counts.UpdatedAvailable >= counts.ExpectedUpdated && counts.Available == counts.Replicas
+	stalled := o.condition(apps.ConditionProgressing)
+	switch {
+	case o.Set.DeletionTimestamp != nil:
+		return PhaseDeleting
+	case updated && o.Set.Status.ObservedGeneration == o.Set.Generation:
+		return PhaseDone
+	case spec.Paused:
+		return PhasePaused
+	case stalled != nil && stalled.Reason == setplan.ProgressDeadlineExceeded:
+		return PhaseStalled
+	}
+	return PhaseUpdating
+}
+
+// problems are the conditions that say that something is wrong. Blocked is not among them:
+// the Pods say it themselves.
+func (o *Objects) problems() []Problem {
+	var out []Problem
+	for i := range o.Set.Status.Conditions {
+		c := &o.Set.Status.Conditions[i]
+		failed := c.Type == apps.ConditionFailedScale || c.Type == apps.ConditionFailedUpdate
+		if failed && c.Status == corev1.ConditionTrue && !slices.ContainsFunc(out, func(p Problem) bool { return p.Message == c.Message }) {
+			out = append(out, Problem{Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time})
+		}
+	}
+	return out
+}
+
+// revisions are those that count, the newest first.
+func (o *Objects) revisions(pods []Pod) []Revision {
+	counts := map[string]int{}
+	for i := range pods {
+		counts[revision.Short(pods[i].Revision)]++
+	}
+	var out []Revision
+	for _, object := range o.Revisions {
+		r := RevisionOf(object)
+		r.Pods = counts[revision.Short(object.Name)]
+		r.Current = revision.Same(object.Name, o.Set.Status.CurrentRevision)
+		r.Update = revision.Same(object.Name, o.Set.Status.UpdateRevision)
+		if r.Pods > 0 || r.Current || r.Update {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b Revision) int { return cmp.Or(cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name)) })
+	return out
+}
+
+// RevisionOf reads a ControllerRevision of a CloneSet.
+func RevisionOf(object *appsv1.ControllerRevision) Revision {
+	r := Revision{
+		Name: object.Name, Number: object.Revision, Created: object.CreationTimestamp.Time,
+		Cause: object.Annotations[annotationCause],
+	}
+	if template, err := revision.Template(object.Data.Raw); err == nil {
+		r.Images = templateImages(template)
+	}
+	return r
+}
+
+func templateImages(template map[string]any) []string {
+	spec, _ := template["spec"].(map[string]any)
+	containers, _ := spec["containers"].([]any)
+	var out []string
+	for _, one := range containers {
+		if c, ok := one.(map[string]any); ok {
+			out = append(out, fmt.Sprintf("%v=%v", c["name"], c["image"]))
+		}
+	}
+	return out
+}
