@@ -45,8 +45,11 @@ func (p *page) line(colour, format string, args ...any) {
 	if p.colour && colour != plain {
 		text = colour + text + reset
 	}
-	fmt.Fprintln(p.out, text)
+	tell(p.out, "%s\n", text)
 }
+
+// tell writes to the user, who is gone if that fails.
+func tell(out io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) }
 
 // row is one line of a table.
 type row struct {
@@ -58,11 +61,11 @@ type row struct {
 func (p *page) table(header []string, rows []row) {
 	var text strings.Builder
 	w := printers.GetNewTabWriter(&text)
-	fmt.Fprintln(w, strings.Join(header, "\t"))
+	tell(w, "%s\n", strings.Join(header, "\t"))
 	for _, r := range rows {
-		fmt.Fprintln(w, strings.Join(r.cells, "\t"))
+		tell(w, "%s\n", strings.Join(r.cells, "\t"))
 	}
-	w.Flush()
+	_ = w.Flush() // into memory
 	for i, line := range strings.Split(strings.TrimRight(text.String(), "\n"), "\n") {
 		colour := dim
 		if i > 0 {

@@ -52,7 +52,7 @@ lost. An event on the Pod says who did it, and why.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(s.ErrOut, "This %s Pod %s. Registries that still list the Pod are not asked: requests may be lost.\n", does, pod.Name)
+			tell(s.ErrOut, "This %s Pod %s. Registries that still list the Pod are not asked: requests may be lost.\n", does, pod.Name)
 			if !yes && !dryRun && !s.confirm("Release the hook?") {
 				return errors.New("nothing was changed")
 			}
@@ -67,39 +67,61 @@ lost. An event on the Pod says who did it, and why.`,
 }
 
 func (s *session) confirm(question string) bool {
-	fmt.Fprintf(s.ErrOut, "%s [y/N] ", question)
+	tell(s.ErrOut, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(s.In).ReadString('\n')
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
 }
 
 // releasePatch returns a JSON merge patch that lets the Pod pass the hook, and what it does.
 func (s *session) releasePatch(ctx context.Context, pod *corev1.Pod, key string) (patch []byte, does string, err error) {
-	metadata := map[string]any{"uid": pod.UID}
 	label, finalizer, err := s.hook(ctx, pod, key)
-	enters := slices.Contains([]apps.LifecycleState{apps.StatePreparingNormal, apps.StateUpdated}, apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]))
-	holds := slices.Contains(pod.Finalizers, key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, "", err
-	case holds && (!enters || pod.DeletionTimestamp != nil):
-		metadata["finalizers"] = slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return f == key })
-		metadata["resourceVersion"] = pod.ResourceVersion
-		does = "removes the finalizer " + key + " from"
-	case finalizer && enters && !holds:
-		metadata["finalizers"] = append(slices.Clone(pod.Finalizers), key)
-		metadata["resourceVersion"] = pod.ResourceVersion
-		does = "adds the finalizer " + key + " to"
-	case label != "" && enters && pod.Labels[key] != label:
-		metadata["labels"] = map[string]any{key: label}
-		does = fmt.Sprintf("sets the label %s to %q on", key, label)
-	case label != "" && !enters && pod.Labels[key] == label:
-		metadata["labels"] = map[string]any{key: nil}
-		does = "removes the label " + key + " from"
+	}
+	var metadata map[string]any
+	switch apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) {
+	case apps.StatePreparingNormal, apps.StateUpdated:
+		metadata, does = complete(pod, key, label, finalizer)
 	default:
+		metadata, does = free(pod, key, label)
+	}
+	if metadata == nil || pod.DeletionTimestamp != nil {
+		metadata, does = free(pod, key, "") // a terminating Pod waits for finalizers alone
+	}
+	if metadata == nil {
 		return nil, "", fmt.Errorf("pod/%s does not wait for %q; kubectl usher why pod/%s shows what it waits for", pod.Name, key, pod.Name)
 	}
+	metadata["uid"] = pod.UID
 	patch, err = json.Marshal(map[string]any{"metadata": metadata})
 	return patch, does, err
+}
+
+// complete gives the Pod what the hook misses; nil if it misses nothing.
+func complete(pod *corev1.Pod, key, label string, finalizer bool) (metadata map[string]any, does string) {
+	switch {
+	case finalizer && !slices.Contains(pod.Finalizers, key):
+		return finalizers(pod, append(slices.Clone(pod.Finalizers), key)), "adds the finalizer " + key + " to"
+	case label != "" && pod.Labels[key] != label:
+		return map[string]any{"labels": map[string]any{key: label}}, fmt.Sprintf("sets the label %s to %q on", key, label)
+	}
+	return nil, ""
+}
+
+// free takes from the Pod what the hook holds it by; nil if it holds it by nothing.
+func free(pod *corev1.Pod, key, label string) (metadata map[string]any, does string) {
+	switch {
+	case slices.Contains(pod.Finalizers, key):
+		rest := slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return f == key })
+		return finalizers(pod, rest), "removes the finalizer " + key + " from"
+	case label != "" && pod.Labels[key] == label:
+		return map[string]any{"labels": map[string]any{key: nil}}, "removes the label " + key + " from"
+	}
+	return nil, ""
+}
+
+// finalizers replaces the list as a whole, so nobody may have changed it meanwhile.
+func finalizers(pod *corev1.Pod, list []string) map[string]any {
+	return map[string]any{"finalizers": list, "resourceVersion": pod.ResourceVersion}
 }
 
 // hook returns the value with which the label of the Pod's CloneSet holds it, and whether
@@ -137,10 +159,10 @@ func (s *session) release(ctx context.Context, pod *corev1.Pod, hook, reason str
 		return fmt.Errorf("change pod/%s: %w", pod.Name, err)
 	}
 	if dryRun {
-		fmt.Fprintf(s.Out, "pod/%s released from %s (dry run)\n", pod.Name, hook)
+		tell(s.Out, "pod/%s released from %s (dry run)\n", pod.Name, hook)
 		return nil
 	}
-	fmt.Fprintf(s.Out, "pod/%s released from %s\n", pod.Name, hook)
+	tell(s.Out, "pod/%s released from %s\n", pod.Name, hook)
 	note := fmt.Sprintf("%s released the hook %s by hand: %s", s.whoAmI(ctx), hook, reason)
 	now := metav1.NewTime(time.Now())
 	event := &corev1.Event{
@@ -152,7 +174,7 @@ func (s *session) release(ctx context.Context, pod *corev1.Pod, hook, reason str
 		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: "kubectl-usher"},
 	}
 	if err := s.client.Create(ctx, event); err != nil {
-		fmt.Fprintf(s.ErrOut, "The event that says who did it and why could not be written: %v\n", err)
+		tell(s.ErrOut, "The event that says who did it and why could not be written: %v\n", err)
 	}
 	return nil
 }
@@ -207,7 +229,7 @@ func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) 
 		}
 		named++
 	}
-	fmt.Fprintf(s.Out, "clone/%s replaces %d Pods%s\n", set.Name, named, told)
+	tell(s.Out, "clone/%s replaces %d Pods%s\n", set.Name, named, told)
 	if !how.watch || how.dryRun {
 		return nil
 	}

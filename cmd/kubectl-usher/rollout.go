@@ -72,7 +72,7 @@ func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, to
 	case err != nil:
 		return fmt.Errorf("change clone/%s: %w", set.Name, err)
 	}
-	fmt.Fprintf(s.Out, "clone/%s %s\n", set.Name, told)
+	tell(s.Out, "clone/%s %s\n", set.Name, told)
 	if !how.watch || how.dryRun {
 		return nil
 	}

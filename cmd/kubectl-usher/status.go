@@ -100,7 +100,9 @@ func (p *page) status(w *view.Workload, now time.Time, wide bool) {
 	for i := range shown {
 		rows = append(rows, podRow(&shown[i], now, wide))
 	}
-	p.table(header, rows)
+	if len(rows) > 0 {
+		p.table(header, rows)
+	}
 	for _, group := range groups(rest) {
 		p.line(dim, "%s", group)
 	}
@@ -136,13 +138,21 @@ func revisionLine(r *view.Revision) string {
 	return strings.TrimRight(fmt.Sprintf("%-9s %s (%d)  %s  %s", role, r.Name, r.Pods, strings.Join(r.Images, " "), r.Cause), " ")
 }
 
-// worst returns the Pods to list one by one, in trouble first, and those to count.
+// worst returns the Pods to list one by one, in trouble first, and those to count: of many
+// Pods, all that just serve.
 func worst(pods []view.Pod) (shown, rest []view.Pod) {
 	sorted := slices.Clone(pods)
 	slices.SortStableFunc(sorted, func(a, b view.Pod) int { return cmp.Compare(rank(&a), rank(&b)) })
-	at := min(len(sorted), mostPods)
+	at := len(sorted)
+	if at > mostPods {
+		at = slices.IndexFunc(sorted, func(p view.Pod) bool { return rank(&p) == serves })
+		at = min(max(at, 0), mostPods)
+	}
 	return sorted[:at], sorted[at:]
 }
+
+// serves is the rank of a Pod that waits for nothing.
+const serves = 3
 
 // rank orders Pods: trouble, then waits, then others that do not serve.
 func rank(p *view.Pod) int {
@@ -154,7 +164,7 @@ func rank(p *view.Pod) int {
 	case !p.Available:
 		return 2
 	}
-	return 3
+	return serves
 }
 
 // groups counts Pods that have the same state and revision.
@@ -162,7 +172,7 @@ func groups(pods []view.Pod) []string {
 	counts := map[string]int{}
 	for i := range pods {
 		p := &pods[i]
-		key := fmt.Sprintf("more Pods: %s, %s, %s", p.Revision, p.State, readiness(p))
+		key := fmt.Sprintf("Pods: %s, %s, %s", p.Revision, p.State, readiness(p))
 		counts[key]++
 	}
 	var out []string

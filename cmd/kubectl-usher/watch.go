@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/watch"
@@ -27,32 +28,23 @@ const (
 func (s *session) watch(ctx context.Context, t target, o *statusOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changed := make(chan struct{}, 1)
-	for _, list := range []client.ObjectList{&corev1.PodList{}, &apps.CloneSetList{}} {
-		w, err := s.client.Watch(ctx, list, client.InNamespace(s.namespace))
-		if meta.IsNoMatchError(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("watch: %w", err)
-		}
-		go forward(w, changed)
+	changed, err := s.changes(ctx)
+	if err != nil {
+		return err
 	}
 	clock := time.NewTicker(clockEvery)
 	defer clock.Stop()
+	pace := rate.NewLimiter(rate.Every(redrawEvery), 1)
 	for {
+		if err := pace.Wait(ctx); err != nil {
+			return err
+		}
 		if isTerminal(s.Out) {
-			fmt.Fprint(s.Out, clear)
+			tell(s.Out, clear)
 		}
 		w, err := s.status(ctx, t, o)
 		if err != nil || o.until != nil && o.until(w) {
 			return err
-		}
-		pause := time.NewTimer(redrawEvery)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-pause.C:
 		}
 		select {
 		case <-ctx.Done():
@@ -61,6 +53,22 @@ func (s *session) watch(ctx context.Context, t target, o *statusOptions) error {
 		case <-changed:
 		}
 	}
+}
+
+// changes tells of changes of Pods and CloneSets.
+func (s *session) changes(ctx context.Context) (<-chan struct{}, error) {
+	changed := make(chan struct{}, 1)
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &apps.CloneSetList{}} {
+		w, err := s.client.Watch(ctx, list, client.InNamespace(s.namespace))
+		if meta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("watch: %w", err)
+		}
+		go forward(w, changed)
+	}
+	return changed, nil
 }
 
 // forward tells of events, several of them as one. After a watch that the API server

@@ -56,7 +56,7 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	}
 	if t.kind == kindPod {
 		if waiting == 0 {
-			p.line(plain, "Pod %s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(&pods[0]))
+			p.line(plain, "pod/%s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(&pods[0]))
 		}
 		return
 	}
@@ -112,7 +112,7 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 	case w.Phase == view.PhaseDone && waiting == 0:
 		p.line(plain, "%s waits for nothing: %d of %d Pods serve.", name, w.Available, w.Desired)
 		if w.Budget != nil && w.Budget.Partition > 0 {
-			p.line(plain, "  %d Pods keep the old revision: spec.updateStrategy.partition", w.Budget.Partition)
+			p.line(plain, "  spec.updateStrategy.partition keeps Pods at the old revision: %d", w.Budget.Partition)
 			p.line(plain, "  Next      kubectl -n %s usher partition clone/%s 0", w.Namespace, w.Name)
 		}
 	case w.Phase == view.PhasePaused:
@@ -124,5 +124,7 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
 			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)
+	case w.Phase == view.PhaseUpdating:
+		p.line(plain, "%s is on its way: %d of %d Pods are updated, and %d of %d serve.", name, w.Updated, w.ToUpdate, w.Available, w.Desired)
 	}
 }

@@ -98,7 +98,7 @@ func what(h *regplan.Hold) string {
 	case regplan.GateCreated, regplan.GatePreNormal, regplan.GateUpdated, regplan.GateJoining:
 		return "waits to be listed by " + from
 	case regplan.GateRequested:
-		return "leaves " + from + " before it is deleted, as somebody asked"
+		return "leaves " + from + " before it is deleted, as " + h.By + " asked"
 	case regplan.GateDeletion:
 		return "is deleted, and stays until " + from + " no longer lists it"
 	}
@@ -165,7 +165,7 @@ func waitingContainer(pod *corev1.Pod) *corev1.ContainerStatus {
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
 func (w *waiter) condition() {
 	c := conditionOf(w.pod, usherv1alpha1.ConditionRegistered)
-	if c == nil || c.Status == corev1.ConditionTrue || c.Reason == regplan.ReasonDeregistered || c.Message == "" {
+	if c == nil || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered || c.Message == "" {
 		return
 	}
 	_, detail, found := strings.Cut(c.Message, ": ")

@@ -16,6 +16,8 @@ type Hold struct {
 	Key  string
 	// Registrations have to agree, and Registries to confirm; both are sorted.
 	Registrations, Registries []string
+	// By is who asked for the Pod's deletion; empty at other gates.
+	By string
 	// Since is when the wait began; zero if the Pod does not show it.
 	Since time.Time
 	// Until is when callers no longer use the Pod, if its drain goes on as it is; zero if
@@ -45,6 +47,9 @@ func Holds(snapshot Snapshot) map[string][]Hold {
 
 func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
 	h := Hold{Gate: gate, Key: key, Since: p.waitsSince(gate)}
+	if gate == GateRequested {
+		h.By = p.request.By
+	}
 	for _, r := range answerers {
 		h.Registrations = append(h.Registrations, r.Name)
 		h.Registries = append(h.Registries, r.Spec.Registries...)
