@@ -17,7 +17,6 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // hooked is a CloneSet whose Pods Usher drains, and which somebody else holds once more
@@ -47,7 +46,7 @@ type plugin struct {
 func (p *plugin) run(args ...string) (printed string, fails bool) {
 	p.Helper()
 	command := exec.CommandContext(p.Context(), p.program, append([]string{"-n", p.namespace, "--kubeconfig", p.kubeconfig}, args...)...)
-	command.Env = append(os.Environ(), "HOME="+p.TempDir())
+	command.Env = append(os.Environ(), "HOME="+filepath.Dir(p.program))
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
 	err := command.Run()
@@ -82,7 +81,7 @@ func (p *plugin) refuses(args, text string) {
 // TestPlugin plays the commands of the kubectl plugin.
 func TestPlugin(t *testing.T) {
 	p := &plugin{story: begin(t), program: filepath.Join(t.TempDir(), "kubectl-usher"), kubeconfig: plane.Kubeconfig()}
-	p.must(checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: p.program}.Compile(t.Context(), func(progress.Event) {}))
+	p.must(checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: p.program}.Compile(t.Context(), nil))
 	set := &appsv1alpha1.CloneSet{}
 	p.must(yaml.UnmarshalStrict([]byte(hooked), set))
 	set.ObjectMeta = metav1.ObjectMeta{Namespace: p.namespace, Name: "web"}
