@@ -104,6 +104,11 @@ func TestCompatibilityNamesTestsThatExist(t *testing.T) {
 			}
 		}
 	}
+	for _, found := range regexp.MustCompile("`TestPlans` \\(([^()]+)\\)").FindAllStringSubmatch(read(t, "compatibility.md"), -1) {
+		for name := range strings.SplitSeq(found[1], ", ") {
+			read(t, "../internal/cloneset/plan/testdata/plans/"+name+".txt")
+		}
+	}
 	if rows < 50 {
 		t.Errorf("%d rows of the table were understood", rows)
 	}

@@ -5,7 +5,6 @@ package plan
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -89,45 +88,6 @@ func kubeletSays(kind corev1.PodConditionType, reason string) podOption {
 	}
 }
 
-const resizesA = "continue a (ResizeContainers)"
-
-// TestResizeSteps leads one Pod through a change of cpu.
-func TestResizeSteps(t *testing.T) {
-	small := hasCPU("100m")
-	expectEach(t, []planCase{
-		{"drains", sizedSet(pod("a", 1, small)), []string{updatesA(2)}},
-		{"grace begins", sizedSet(pod("a", 1, small), grace(time.Minute)), []string{"move a (StartInPlaceUpdate)" + readyFalse}},
-		{"in grace", sizedSet(pod("a", 1, small, out(2, 59*time.Second)), grace(time.Minute)), nil},
-		{"no node: the state shows that a write is due", sizedSet(pod("a", 1, small, fresh)), []string{updatesA(2)}},
-		{"the resize was not written", sizedSet(pod("a", 1, small, resizing(false))), []string{resizesA}},
-		{"… and somebody put the Pod back into service",
-			sizedSet(pod("a", 1, small, resizing(false), condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, ""))), []string{resizesA + readyFalse}},
-		{"… and somebody took the state away", sizedSet(pod("a", 1, small, resizing(false), state(""))), []string{resizesA + " to Updating"}},
-		{"… of an update that began in the midst of another", sizedSet(pod("a", 1, small, resizing(false), state(""), out(7, 2*time.Minute))), []string{resizesA + " to Updating"}},
-		{"an autoscaler resized the Pod after its update, and another one was called off",
-			sizedSet(pod("a", 1, resizing(true), resized, hasCPU("500m"), state(apps.StateNormal), out(3, time.Second)), paused),
-			[]string{"move a (Conditions) InPlaceUpdateReady=True"}},
-		{"… while paused: what has begun goes on", sizedSet(pod("a", 1, small, resizing(false)), paused), []string{resizesA}},
-		{"… on its way out", sizedSet(pod("a", 1, small, resizing(false), state(apps.StatePreparingDelete), label(apps.LabelSpecifiedDelete, "true"), finalizers(keyDelete)),
-			hooks(preDelete())), nil},
-		{"under way", sizedSet(pod("a", 1, small, resizing(true))), nil},
-		{"pending", sizedSet(pod("a", 1, small, resizing(true), kubeletSays(corev1.PodResizePending, "Infeasible"))), nil},
-		{"in progress", sizedSet(pod("a", 1, small, resizing(true), resized, kubeletSays(corev1.PodResizeInProgress, ""))), nil},
-		{"done", sizedSet(pod("a", 1, small, resizing(true), resized)), []string{"move a (UpdateDone) to Normal InPlaceUpdateReady=True"}},
-		{"the same amount by another name", sizedSet(pod("a", 1, small), toRevision(rev(2, withCPU("0.1"), onlyLabel))),
-			[]string{"update a (InPlaceUpdate) revision web-r2"}},
-	})
-}
-
-// TestResizeIsInTheChange: what the executor has to write.
-func TestResizeIsInTheChange(t *testing.T) {
-	p := Make(sizedSet(pod("a", 1, hasCPU("100m"))))
-	cpu := p.Actions[0].Change.Resources["main"].Requests[corev1.ResourceCPU]
-	if cpu.String() != "200m" || len(p.Actions[0].Change.Images) > 0 {
-		t.Errorf("change %+v", p.Actions[0].Change)
-	}
-}
-
 // TestResizeRefusedByTheKubelet: it is reported with the Pod's name and the kubelet's
 // words, no Pod is recreated, the others stay, and both ways out work.
 func TestResizeRefusedByTheKubelet(t *testing.T) {
@@ -146,28 +106,6 @@ func TestResizeRefusedByTheKubelet(t *testing.T) {
 		s.Spec.Method = InPlaceOnly
 		expect(t, s, "update a (InPlaceUpdate) to Updating revision web-r3")
 	}
-}
-
-// TestResizeNotPossible: another QoS class needs a new Pod.
-func TestResizeNotPossible(t *testing.T) {
-	guaranteed := toRevision(rev(2, func(template map[string]any) {
-		mainOf(template)["resources"] = map[string]any{"limits": map[string]any{"cpu": "1", "memory": "1Gi"}}
-	}))
-	small := func() *corev1.Pod { return pod("a", 1, hasCPU("100m")) }
-	expect(t, sizedSet(small(), guaranteed), recreates("a"))
-	expectProblem(t, expect(t, sizedSet(small(), guaranteed, method(InPlaceOnly))), ProblemNotInPlace,
-		"containers[main].resources cannot change in place: the QoS class would change")
-}
-
-// TestResizeWithoutTheSubresource: with an API server that resizes no Pods, Pods are
-// recreated, or the set reports why they stay; images still change in place.
-func TestResizeWithoutTheSubresource(t *testing.T) {
-	noResize := func(s *Snapshot) { s.NoResize = true }
-	small := func() *corev1.Pod { return pod("a", 1, hasCPU("100m")) }
-	expect(t, sizedSet(small(), noResize), recreates("a"))
-	expectProblem(t, expect(t, sizedSet(small(), noResize, method(InPlaceOnly))), ProblemNotInPlace,
-		"cpu or memory of container main cannot change in place: the API server has no subresource pods/resize")
-	expect(t, five(method(InPlaceOnly), noResize), updatesA(2))
 }
 
 // rankedSet is one Pod of r1 with two containers in a set that rolls out r2.
@@ -190,31 +128,6 @@ func baseRuns(ready bool) podOption {
 	}
 }
 
-const nextA = "continue a (NextContainers)"
-
-// TestPrioritySteps leads one Pod from the first containers to the next.
-func TestPrioritySteps(t *testing.T) {
-	two := hasBase
-	expectEach(t, []planCase{
-		{"begins like any other", rankedSet(pod("a", 1, two)), []string{updatesA(2)}},
-		{"the first restarts", rankedSet(pod("a", 1, two, inBatch)), nil},
-		{"the first is not ready", rankedSet(pod("a", 1, two, inBatch, baseRuns(false))), nil},
-		{"the first is ready", rankedSet(pod("a", 1, two, inBatch, baseRuns(true))), []string{nextA}},
-		{"… while paused: what has begun goes on", rankedSet(pod("a", 1, two, inBatch, baseRuns(true)), paused), []string{nextA}},
-		{"… and the partition keeps the Pod old", rankedSet(pod("a", 1, two, inBatch, baseRuns(true)), partition(1)), []string{nextA}},
-		{"the hook was given back: to the gate first", rankedSet(pod("a", 1, two, inBatch, baseRuns(true), state(apps.StateNormal), finalizers(keyUpdate)), hooks(updateGate())),
-			[]string{"move a (PrepareUpdate) to PreparingUpdate"}},
-		{"… where it waits", rankedSet(pod("a", 1, two, inBatch, baseRuns(true), state(apps.StatePreparingUpdate), finalizers(keyUpdate)), hooks(updateGate()), paused), nil},
-		{"… and goes on", rankedSet(pod("a", 1, two, inBatch, baseRuns(true), state(apps.StatePreparingUpdate)), hooks(updateGate()), paused), []string{nextA + " to Updating"}},
-		{"rolled back: the next do not begin", rankedSet(pod("a", 1, two, inBatch, baseRuns(true)), toRevision(rev(1, withBase(1)))),
-			[]string{"update a (InPlaceUpdate) to Updating revision web-r1"}},
-		{"newer: the next do not begin", rankedSet(pod("a", 1, two, inBatch, baseRuns(true)), toRevision(rev(3, withBase(3)))),
-			[]string{"update a (InPlaceUpdate) to Updating revision web-r3"}},
-		{"newer, metadata only: the rest is still to come, out of service", rankedSet(pod("a", 1, two, inBatch), toRevision(rev(3, withBase(2), onlyLabel, withImage("app:2")))),
-			[]string{"update a (InPlaceUpdate) to Updating revision web-r3"}},
-	})
-}
-
 // TestPriorityWaitIsReported: which Pod, which container, what waits for it, since when.
 func TestPriorityWaitIsReported(t *testing.T) {
 	waits := rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false)))
@@ -230,18 +143,6 @@ func TestPriorityWaitIsReported(t *testing.T) {
 	if b := waiting(rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(true)))); len(b) > 0 {
 		t.Errorf("blocked = %v", b)
 	}
-}
-
-// TestPriorityUnreadable is reported, and delays nothing.
-func TestPriorityUnreadable(t *testing.T) {
-	odd := func(n int) option {
-		return toRevision(rev(n, withBase(n), func(template map[string]any) {
-			base := template["spec"].(map[string]any)["containers"].([]any)[1].(map[string]any)
-			base["env"].([]any)[0].(map[string]any)["value"] = "first"
-		}))
-	}
-	p := expect(t, snap(1, odd(1), odd(2), method(InPlaceIfPossible), with(pod("a", 1, hasBase))), updatesA(2))
-	expectProblem(t, p, ProblemPriority, "of container base in spec.template is not a whole number")
 }
 
 // TestDigestOfAResize: what a resize waits for changes the digest.

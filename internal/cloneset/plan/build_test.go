@@ -91,7 +91,6 @@ func maxSurge(n int) option          { return func(s *Snapshot) { s.Spec.MaxSurg
 func partition(n int) option         { return func(s *Snapshot) { s.Spec.Partition = Count{Value: n} } }
 func paused(s *Snapshot)             { s.Spec.Paused = true }
 func grace(d time.Duration) option   { return func(s *Snapshot) { s.Spec.Grace = d } }
-func excludePreparing(s *Snapshot)   { s.ExcludePreparingDelete = true }
 func named(names ...string) option   { return func(s *Snapshot) { s.Spec.PodsToDelete = names } }
 func hooks(h lifecycle.Hooks) option { return func(s *Snapshot) { s.Spec.Hooks = h } }
 func starts(n int) option            { return func(s *Snapshot) { s.Starts = n } }
@@ -168,6 +167,11 @@ func conditionSince(kind corev1.PodConditionType, status corev1.ConditionStatus,
 			Type: kind, Status: status, Message: message, LastTransitionTime: metav1.NewTime(since),
 		})
 	}
+}
+
+// withoutInPlaceCondition has lost the condition InPlaceUpdateReady.
+func withoutInPlaceCondition(p *corev1.Pod) {
+	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == apps.ConditionInPlaceUpdateReady })
 }
 
 func unready(p *corev1.Pod) { condition(corev1.PodReady, corev1.ConditionFalse, "")(p) }

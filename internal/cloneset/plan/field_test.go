@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -83,76 +82,6 @@ func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
 			t.Errorf("label %s = %v, want %v", key, got, want)
 		}
 	}
-	apply(s.Pods[0], a, now)
-	if p, b := decide(t, s), waiting(s); len(p.Actions) > 0 || len(b) != 1 || b[0].Gate != "preNormal" {
-		t.Errorf("the Pod does not wait at preNormal: %v, %v", describe(p), b)
-	}
-}
-
-// TestField_NoStateWithoutAnExit: a rollback, a newer revision, a removed hook, a removed
-// lifecycle, a changed method or a partition leads every Pod that its kubelet has
-// finished with back to Normal.
-func TestField_NoStateWithoutAnExit(t *testing.T) {
-	cases := map[string]option{
-		"rollback":           toRevision(rev(1)),
-		"newer revision":     func(s *Snapshot) { toRevision(rev(2))(s); toRevision(rev(3))(s) },
-		"hook removed":       func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Hooks.InPlaceUpdate = lifecycle.Hook{} },
-		"lifecycle removed":  func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Hooks = lifecycle.Hooks{} },
-		"OnDelete":           func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Method = OnDelete },
-		"paused":             func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Paused = true },
-		"partition raised":   func(s *Snapshot) { toRevision(rev(2))(s); s.Spec.Partition = Count{Value: 1} },
-		"template refused":   func(s *Snapshot) { toRevision(rev(2))(s); refused(s) },
-		"InPlaceOnly cannot": func(s *Snapshot) { toRevision(rev(2, newEnv))(s); s.Spec.Method = InPlaceOnly },
-	}
-	for name, change := range cases {
-		for _, at := range everyState {
-			for _, marking := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%s/%v", name, at, marking), func(t *testing.T) {
-					p := pod("a", 1, registered, state(at))
-					if at == apps.StateUpdating {
-						p = pod("a", 1, updating(2), finalizers(keyNormal, keyDelete))
-					}
-					s := snap(1, method(InPlaceIfPossible), hooks(gates(marking)), with(p))
-					change(s)
-					runToEnd(t, s)
-					if got := s.Pods[0].Labels[apps.LabelLifecycleState]; got != string(apps.StateNormal) && got != "" {
-						t.Errorf("the Pod ends in %q", got)
-					}
-				})
-			}
-		}
-	}
-}
-
-// TestField_DrainIsNeverSkipped: the containers of a serving Pod change only together
-// with, or after, InPlaceUpdateReady=False for that very revision.
-func TestField_DrainIsNeverSkipped(t *testing.T) {
-	for _, at := range everyState {
-		for _, wait := range []time.Duration{0, time.Minute} {
-			for name, drained := range map[string]podOption{
-				"in service": func(*corev1.Pod) {}, "drained for r2": out(2, time.Hour), "drained for another": out(3, time.Hour),
-			} {
-				s := snap(1, method(InPlaceIfPossible), toRevision(rev(2)), grace(wait), with(pod("a", 1, state(at), drained)))
-				for _, a := range decide(t, s).Actions {
-					if name != "drained for r2" && changesUndrained(a, wait) {
-						t.Errorf("%q, %s, grace %v: %v", at, name, wait, a)
-					}
-				}
-			}
-		}
-	}
-}
-
-// changesUndrained reports whether an action restarts containers of a Pod that has not
-// been out of its endpoints for the grace period, and does not even take it out now.
-func changesUndrained(a Action, wait time.Duration) bool {
-	if a.Verb != Update || !a.Change.Drains() {
-		return false
-	}
-	drains := slices.ContainsFunc(a.Conditions, func(c Condition) bool {
-		return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse
-	})
-	return !drains || wait > 0
 }
 
 // TestField_KubeletRestartDoesNotCostAllPods: all Pods are unready for a moment;
@@ -191,12 +120,6 @@ func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
 	})
 }
 
-// TestField_MinReadySecondsDoesNotBlockScaleIn.
-func TestField_MinReadySecondsDoesNotBlockScaleIn(t *testing.T) {
-	s := snap(1, func(s *Snapshot) { s.Spec.MinReady = time.Hour }, with(pod("a", 1, readyFor(time.Minute)), pod("b", 1, readyFor(time.Minute)), pod("c", 1, readyFor(time.Minute))))
-	expect(t, s, "delete a (ScaleIn)", "delete b (ScaleIn)")
-}
-
 // TestField_CurrentRevisionDoesNotAdvanceEarly: not before every Pod that should exist
 // has the update revision.
 func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
@@ -217,34 +140,5 @@ func TestField_CurrentRevisionDoesNotAdvanceEarly(t *testing.T) {
 		if got := tally(test.s).RolledOut; got != test.want {
 			t.Errorf("%s: RolledOut = %v", test.name, got)
 		}
-	}
-}
-
-// TestField_RecordThatCannotBeRead counts as done only if the Pod's status says so, and
-// does not hold the Pod forever.
-func TestField_RecordThatCannotBeRead(t *testing.T) {
-	broken := annotation(apps.AnnotationInPlaceUpdateState, "{")
-	expect(t, snap(1, with(pod("a", 1, updating(1), broken))))
-	expect(t, snap(1, with(pod("a", 1, updating(1), broken, restarted))), "move a (UpdateDone) to Normal InPlaceUpdateReady=True")
-}
-
-// TestField_SpecifiedDeleteFalse: only "true" requests a deletion.
-func TestField_SpecifiedDeleteFalse(t *testing.T) {
-	for _, value := range []string{"false", "", "True", "1"} {
-		expect(t, snap(1, with(pod("a", 1, label(apps.LabelSpecifiedDelete, value)))))
-	}
-}
-
-// TestField_PausedAndOnDeleteRefresh: states and conditions are corrected whatever the
-// strategy.
-func TestField_PausedAndOnDeleteRefresh(t *testing.T) {
-	for name, o := range map[string]option{"paused": paused, "OnDelete": method(OnDelete)} {
-		t.Run(name, func(t *testing.T) {
-			expect(t, snap(1, o, with(pod("a", 1, state(apps.StatePreparingNormal)))), "move a (Scheduled) to Normal")
-			expect(t, snap(1, o, with(pod("a", 1, updating(1), restarted))), "move a (UpdateDone) to Normal InPlaceUpdateReady=True")
-			expect(t, snap(1, o, with(pod("a", 1, state(apps.StateUpdated)))), "move a (HookRestored) to Normal")
-			expect(t, snap(1, o, with(pod("a", 1, func(p *corev1.Pod) { p.Status.Conditions = p.Status.Conditions[:1] }))),
-				"move a (Conditions) InPlaceUpdateReady=True KruisePodReady=True")
-		})
 	}
 }

@@ -80,8 +80,10 @@ func loneOnNode(o podOption, options ...option) *Snapshot {
 }
 
 const (
-	leaveA = "move a (NodeGoes) to PreparingDelete"
-	leaveB = "move b (NodeGoes) to PreparingDelete"
+	create1 = "create a new Pod (ScaleOut) revision web-r1"
+	create2 = "create a new Pod (ScaleOut) revision web-r2"
+	leaveA  = "move a (NodeGoes) to PreparingDelete"
+	leaveB  = "move b (NodeGoes) to PreparingDelete"
 )
 
 // TestNodeGoes: Pods leave a node like Pods that are named for deletion.

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// TestPlans checks the scenarios in testdata/plans. A scenario is its name, below it what is
+// there, a line for the set and for each Pod, and then what is planned, after "=":
+//
+//	grace over
+//	  Set: r2; InPlaceIfPossible; grace 1m
+//	  Pod a r1: out r2 61s
+//	  = update a (InPlaceUpdate) to Updating revision web-r2
+//
+// The set has r1 and as many replicas as Pods, unless it says otherwise. What is below
+// "always" is also there in the scenarios that follow.
+func TestPlans(t *testing.T) {
+	files, err := filepath.Glob("testdata/plans/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runScenarios(t, file) })
+	}
+}
+
+func runScenarios(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var always []string
+	for scenario := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
+		lines := slices.DeleteFunc(strings.Split(scenario, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
+		switch {
+		case len(lines) == 0:
+		case lines[0] == "always":
+			always = lines[1:]
+		default:
+			t.Run(lines[0], func(t *testing.T) { runScenario(t, slices.Concat(always, lines[1:])) })
+		}
+	}
+}
+
+func runScenario(t *testing.T, lines []string) {
+	t.Helper()
+	s, want := snap(-1), []string{}
+	for _, line := range lines {
+		if result, ok := strings.CutPrefix(line, "  = "); ok {
+			want = append(want, result)
+		} else if err := given(s, strings.TrimSpace(line)); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+	if s.Spec.Replicas < 0 {
+		s.Spec.Replicas = len(s.Pods)
+	}
+	slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	if diff := cmp.Diff(want, render(s, decide(t, s))); diff != "" {
+		t.Errorf("the plan differs (-want +got):\n%s", diff)
+	}
+}
+
+// given makes one line of a scenario true.
+func given(s *Snapshot, line string) error {
+	head, about, _ := strings.Cut(line, ": ")
+	args := append(strings.Fields(head), "", "")
+	switch args[0] {
+	case "Set":
+		return say(setWords, s, about)
+	case "Pod":
+		return givenPod(s, args[1], args[2], args[3], about)
+	case "Pods":
+		at := slices.IndexFunc(args, func(arg string) bool { return arg == "r1" || arg == "r2" })
+		for _, name := range args[1:at] {
+			if err := givenPod(s, name, args[at], args[at+1], about); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "Instance":
+		p := owner(args[1])
+		with(p)(s)
+		return say(podWords, p, about)
+	case "Claim":
+		c := claim(args[1], args[2])
+		withClaims(c)(s)
+		return say(claimWords, c, about)
+	}
+	return fmt.Errorf("nobody knows what a %s is", args[0])
+}
+
+func givenPod(s *Snapshot, name, revision, in, about string) error {
+	p := pod(name, number(revision[1:]))
+	if in != "" {
+		state(apps.LifecycleState(in))(p)
+	}
+	with(p)(s)
+	return say(podWords, p, about)
+}
+
+// say makes words about something true.
+func say[T any](words map[string]func(T, string), something T, about string) error {
+	if about == "" {
+		return nil
+	}
+	for word := range strings.SplitSeq(about, "; ") {
+		name, value, _ := strings.Cut(word, " ")
+		do, known := words[name]
+		if !known {
+			return fmt.Errorf("%q is none of %v", name, slices.Sorted(maps.Keys(words)))
+		}
+		do(something, value)
+	}
+	return nil
+}
+
+// setWords are what can be said about a set.
+var setWords = map[string]func(s *Snapshot, value string){
+	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = number(value) },
+	"InPlaceIfPossible":   func(s *Snapshot, _ string) { s.Spec.Method = InPlaceIfPossible },
+	"InPlaceOnly":         func(s *Snapshot, _ string) { s.Spec.Method = InPlaceOnly },
+	"OnDelete":            func(s *Snapshot, _ string) { s.Spec.Method = OnDelete },
+	"partition":           func(s *Snapshot, value string) { s.Spec.Partition = countOf(value) },
+	"maxUnavailable":      func(s *Snapshot, value string) { s.Spec.MaxUnavailable = countOf(value) },
+	"maxSurge":            func(s *Snapshot, value string) { s.Spec.MaxSurge = countOf(value) },
+	"scaleMaxUnavailable": func(s *Snapshot, value string) { s.Spec.ScaleMaxUnavailable = new(countOf(value)) },
+	"grace":               func(s *Snapshot, value string) { s.Spec.Grace = duration(value) },
+	"minReady":            func(s *Snapshot, value string) { s.Spec.MinReady = duration(value) },
+	"named":               func(s *Snapshot, value string) { s.Spec.PodsToDelete = strings.Fields(value) },
+	"starts":              func(s *Snapshot, value string) { s.Starts = number(value) },
+	"paused":              func(s *Snapshot, _ string) { paused(s) },
+	"refused":             func(s *Snapshot, _ string) { refused(s) },
+	"deleting":            func(s *Snapshot, _ string) { s.Deleting = true },
+	"noResize":            func(s *Snapshot, _ string) { s.NoResize = true },
+	"excludePreparing":    func(s *Snapshot, _ string) { s.ExcludePreparingDelete = true },
+	"templates":           func(s *Snapshot, value string) { s.Spec.ClaimTemplates = strings.Fields(value) },
+	"claims":              func(s *Snapshot, value string) { claims(strings.Fields(value)...)(s) },
+	"noReuse":             func(s *Snapshot, _ string) { s.Spec.DisableClaimReuse = true },
+	"deleted":             func(s *Snapshot, value string) { deletedInstance(value)(s) },
+	"released":            func(s *Snapshot, value string) { releasedInstance(value)(s) },
+	"claimsRefused":       func(s *Snapshot, _ string) { claimsRefused(s) },
+	"hooks":               func(s *Snapshot, value string) { s.Spec.Hooks = hookSets()[value] },
+	"r1":                  func(s *Snapshot, value string) { roll(s, 1, value) },
+	"r2":                  func(s *Snapshot, value string) { roll(s, 2, value) },
+	"r3":                  func(s *Snapshot, value string) { roll(s, 3, value) },
+	// current is the update revision, as after a rollout.
+	"current": func(s *Snapshot, _ string) { s.Current = s.Update },
+	// unreadable and unknown are the revision r1.
+	"unreadable": func(s *Snapshot, _ string) { s.Revisions["r1"] = &revision.Revision{Name: "web-r1", Number: 1} },
+	"unknown":    func(s *Snapshot, _ string) { delete(s.Revisions, "r1") },
+}
+
+// hookSets are the hooks of a set, by what they ask for and whether they mark Pods.
+func hookSets() map[string]lifecycle.Hooks {
+	return map[string]lifecycle.Hooks{
+		"all": gates(false), "all, marking": gates(true), "preDelete": preDelete(), "inPlaceUpdate": updateGate(),
+		"inPlaceUpdate, marking": {InPlaceUpdate: gates(true).InPlaceUpdate},
+	}
+}
+
+// roll makes rN the update revision, with changes to its template such as "cpu 200m, image app:1".
+func roll(s *Snapshot, n int, changes string) {
+	var edits []func(map[string]any)
+	for change := range strings.SplitSeq(changes, ", ") {
+		name, value, _ := strings.Cut(change, " ")
+		switch name {
+		case "env":
+			edits = append(edits, newEnv)
+		case "label":
+			edits = append(edits, onlyLabel)
+		case "image":
+			edits = append(edits, withImage(value))
+		case "cpu":
+			edits = append(edits, withCPU(value))
+		case "base":
+			edits = append(edits, withBase(number(value)))
+		case "unreadablePriority":
+			edits = append(edits, func(template map[string]any) {
+				base := template["spec"].(map[string]any)["containers"].([]any)[1].(map[string]any)
+				base["env"].([]any)[0].(map[string]any)["value"] = "first"
+			})
+		case "guaranteed":
+			edits = append(edits, func(template map[string]any) {
+				mainOf(template)["resources"] = map[string]any{"limits": map[string]any{"cpu": "1", "memory": "1Gi"}}
+			})
+		}
+	}
+	toRevision(rev(n, edits...))(s)
+}
+
+// claimWords are what can be said about a claim.
+var claimWords = map[string]func(c *corev1.PersistentVolumeClaim, value string){
+	"going": func(c *corev1.PersistentVolumeClaim, _ string) { going(c) },
+	"of":    func(c *corev1.PersistentVolumeClaim, value string) { c.Labels[apps.LabelInstanceID] = value },
+}
+
+// podWords are what can be said about a Pod.
+var podWords = map[string]func(p *corev1.Pod, value string){
+	"stateless":   func(p *corev1.Pod, _ string) { state("")(p) },
+	"unready":     func(p *corev1.Pod, _ string) { unready(p) },
+	"ready":       func(p *corev1.Pod, value string) { readyFor(duration(value))(p) },
+	"specified":   func(p *corev1.Pod, _ string) { label(apps.LabelSpecifiedDelete, "true")(p) },
+	"registered":  func(p *corev1.Pod, _ string) { registered(p) },
+	"created":     func(p *corev1.Pod, value string) { created(duration(value))(p) },
+	"terminating": func(p *corev1.Pod, _ string) { terminating(p) },
+	"gone":        func(p *corev1.Pod, value string) { gone(duration(value))(p) },
+	"pending":     func(p *corev1.Pod, _ string) { pending(p) },
+	"fresh":       func(p *corev1.Pod, _ string) { fresh(p) },
+	"restarted":   func(p *corev1.Pod, _ string) { restarted(p) },
+	"failed":      func(p *corev1.Pod, _ string) { phase(corev1.PodFailed)(p) },
+	"succeeded":   func(p *corev1.Pod, _ string) { phase(corev1.PodSucceeded)(p) },
+	"updating":    func(p *corev1.Pod, value string) { updating(number(value[1:]))(p) },
+	"on":          func(p *corev1.Pod, value string) { on(value)(p) },
+	"label": func(p *corev1.Pod, value string) {
+		key, value, _ := strings.Cut(value, "=")
+		label(key, value)(p)
+	},
+	"unlabelled": func(p *corev1.Pod, value string) { delete(p.Labels, value) },
+	"state":      func(p *corev1.Pod, value string) { state(apps.LifecycleState(value))(p) },
+	"holds":      func(p *corev1.Pod, value string) { finalizers("example.com/" + value)(p) },
+	"out": func(p *corev1.Pod, value string) {
+		revision, ago, _ := strings.Cut(value, " ")
+		out(number(revision[1:]), duration(ago))(p)
+	},
+	"marked": func(p *corev1.Pod, _ string) {
+		condition(apps.ConditionPodReady, corev1.ConditionFalse, `[{"userAgent":"Lifecycle","key":"preUpdateHook"}]`)(p)
+	},
+	"markedByThePlanner": func(p *corev1.Pod, _ string) {
+		condition(apps.ConditionPodReady, corev1.ConditionFalse, "held by the inPlaceUpdate hook")(p)
+	},
+	"notReadyForAHook": func(p *corev1.Pod, _ string) { condition(apps.ConditionPodReady, corev1.ConditionFalse, "")(p) },
+	"inService": func(p *corev1.Pod, _ string) {
+		condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, "")(p)
+	},
+	"conditionless": func(p *corev1.Pod, _ string) {
+		p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type != corev1.PodReady })
+	},
+	"withoutCondition": func(p *corev1.Pod, _ string) { withoutInPlaceCondition(p) },
+	"withoutGate":      func(p *corev1.Pod, _ string) { p.Spec.ReadinessGates = p.Spec.ReadinessGates[1:] },
+	"unreadableRecord": func(p *corev1.Pod, _ string) {
+		annotation(apps.AnnotationInPlaceUpdateState, "{")(p)
+	},
+	"entered": func(p *corev1.Pod, value string) {
+		annotation(apps.AnnotationLifecycleTimestamp, now.Add(-duration(value)).Format(time.RFC3339))(p)
+	},
+	"image": func(p *corev1.Pod, value string) { p.Spec.Containers[0].Image = value },
+	// began is a change to r1, which the kubelet has not made.
+	"began": func(p *corev1.Pod, value string) {
+		change := &inplace.Change{Images: map[string]string{"main": "app:1"}}
+		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, rev(1).Name, now.Add(-duration(value))).State.String()
+		p.Generation++
+	},
+	// ofOpenKruise is left in its grace period before r2.
+	"ofOpenKruise": func(p *corev1.Pod, _ string) { leftInGrace(p) },
+	"cpu":          func(p *corev1.Pod, value string) { hasCPU(value)(p) },
+	"resizing":     func(p *corev1.Pod, value string) { resizing(value == "written")(p) },
+	"resized":      func(p *corev1.Pod, _ string) { resized(p) },
+	"kubelet": func(p *corev1.Pod, value string) {
+		kind, reason, _ := strings.Cut(value, " ")
+		kubeletSays(corev1.PodConditionType(kind), reason)(p)
+	},
+	"base":     func(p *corev1.Pod, _ string) { hasBase(p) },
+	"inBatch":  func(p *corev1.Pod, _ string) { inBatch(p) },
+	"baseRuns": func(p *corev1.Pod, value string) { baseRuns(value == "ready")(p) },
+}
+
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic(err) // A scenario is misspelt.
+	}
+	return n
+}
+
+func countOf(text string) Count {
+	n, percent := strings.CutSuffix(text, "%")
+	return Count{Value: number(n), Percent: percent}
+}
+
+func duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		panic(err) // A scenario is misspelt.
+	}
+	return d
+}
+
+// render lists what a plan does, and what it reports; "2 ×" of what it does twice.
+func render(s *Snapshot, p Plan) []string {
+	lines := []string{}
+	for _, a := range p.Actions {
+		lines = append(lines, renderAction(a))
+	}
+	lines = fold(lines)
+	for _, b := range waiting(s) {
+		if b.Batch != nil {
+			lines = append(lines, fmt.Sprintf("%s waits for its containers %s", b.Pod, strings.Join(b.Batch.Containers, ", ")))
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%s waits at %s for %s", b.Pod, b.Gate, strings.Join(b.Keys, ", ")))
+	}
+	if p.ScaleUpLimited > 0 {
+		lines = append(lines, fmt.Sprintf("%d more wait", p.ScaleUpLimited))
+	}
+	for _, name := range p.PrunePodsToDelete {
+		lines = append(lines, "podsToDelete loses "+name)
+	}
+	for _, problem := range p.Problems {
+		lines = append(lines, "problem "+problem.Reason+": "+problem.Message)
+	}
+	if p.More {
+		lines = append(lines, "again at once")
+	}
+	if !p.RequeueAt.IsZero() {
+		lines = append(lines, "again in "+p.RequeueAt.Sub(now).String())
+	}
+	if len(lines) == 0 {
+		return []string{"nothing"}
+	}
+	return lines
+}
+
+// renderAction also tells what an action writes to a Pod beyond its state and conditions.
+func renderAction(a Action) string {
+	line := a.String()
+	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
+		line += " " + key + "="
+		if value := a.Labels[key]; value != nil {
+			line += *value
+		}
+	}
+	for _, name := range a.AddFinalizers {
+		line += " +" + name
+	}
+	for _, name := range a.RemoveFinalizers {
+		line += " -" + name
+	}
+	if a.Change == nil {
+		return line
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Change.Images)) {
+		line += " " + name + ": " + a.Change.Images[name]
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Change.Resources)) {
+		requests := a.Change.Resources[name].Requests
+		line += " " + name + ": cpu " + requests.Cpu().String()
+	}
+	return line
+}
+
+// fold writes equal lines once.
+func fold(lines []string) []string {
+	var out []string
+	for i := 0; i < len(lines); {
+		n := 1
+		for i+n < len(lines) && lines[i+n] == lines[i] {
+			n++
+		}
+		line := lines[i]
+		if n > 1 {
+			line = fmt.Sprintf("%d × %s", n, line)
+		}
+		out = append(out, line)
+		i += n
+	}
+	return out
+}
