@@ -88,7 +88,7 @@ func (c *certificate) load(secret *corev1.Secret) error {
 }
 
 // keeper keeps the certificate in the Secret valid, and the webhook's caBundle so that
-// API servers trust it. It runs in the leader.
+// API servers trust it. It runs in every replica; of several that make one, the first wins.
 type keeper struct {
 	client client.Client
 	reader client.Reader

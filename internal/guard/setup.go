@@ -5,6 +5,7 @@ package guard
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -56,8 +57,8 @@ type Options struct {
 	Clock clock.PassiveClock
 }
 
-// Setup adds the guard to the manager. Every replica serves it; the leader keeps its
-// certificate valid.
+// Setup adds the guard to the manager. Every replica serves it and keeps its certificate
+// valid: in an upgrade from a version without the guard, the leader knows nothing of it.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -86,7 +87,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		reader: mgr.GetAPIReader(), writer: mgr.GetClient(), recorder: recorder, clock: o.Clock,
 		direct: slices.Concat(collectors, o.CloneSetUsers, []string{self}),
 	}})
-	if err := mgr.Add(server); err != nil {
+	// A replica without the certificate is not ready: API servers do not call it then.
+	if err := errors.Join(mgr.Add(server), mgr.AddReadyzCheck("guard", server.StartedChecker())); err != nil {
 		return fmt.Errorf("serve the guard with the manager: %w", err)
 	}
 	if o.ExternalCertificate {
@@ -115,7 +117,7 @@ func (o *Options) cache(mgr ctrl.Manager) (cache.Cache, error) {
 		},
 	})
 	if err == nil {
-		err = mgr.Add(own)
+		err = mgr.Add(inEveryReplica{own})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("watch the guard's certificate: %w", err)
@@ -123,18 +125,25 @@ func (o *Options) cache(mgr ctrl.Manager) (cache.Cache, error) {
 	return own, nil
 }
 
+// inEveryReplica is a cache that runs in replicas that do not lead, too. A manager starts
+// one with ByObject only in the leader.
+type inEveryReplica struct{ cache.Cache }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (inEveryReplica) NeedLeaderElection() bool { return false }
+
 // keepCertificate adds the controller that makes and renews the certificate.
 func (o *Options) keepCertificate(mgr ctrl.Manager, own cache.Cache) error {
 	// Names of controllers are unique in a process; a manager that is started again in the
 	// same one is no mistake. controller-runtime's priority queue can block for ever when it
 	// is shut down (kubernetes-sigs/controller-runtime#3538).
-	again, priorities := true, false
+	again, priorities, inLeader := true, false, false
 	keeper, err := controller.New("guard-certificate", mgr, controller.Options{
 		Reconciler: &keeper{
 			client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: o.Clock,
 			object: o.Service, host: o.Host,
 		},
-		SkipNameValidation: &again, UsePriorityQueue: &priorities,
+		SkipNameValidation: &again, UsePriorityQueue: &priorities, NeedLeaderElection: &inLeader,
 	})
 	if err == nil {
 		err = keeper.Watch(source.Kind(own, &corev1.Secret{}, enqueueOne[*corev1.Secret]()))

@@ -7,10 +7,12 @@ package guard_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
@@ -151,29 +154,52 @@ func install(ctx context.Context, port int) error {
 		api.Create(ctx, configuration), api.Create(ctx, registry))
 }
 
-// startUsher runs all three parts, and waits until API servers trust the guard.
+// startUsher runs both halves in a leader that knows nothing of the guard, and the guard in
+// a replica that does not lead. It waits until API servers can call that.
 func startUsher(ctx context.Context, scheme *runtime.Scheme, port int) error {
-	mgr, err := ctrl.NewManager(plane.RESTConfig(), ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	leader, err := newManager(scheme)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(
-		cloneset.Setup(ctx, mgr, cloneset.Options{Registerer: prometheus.NewRegistry()}),
-		registration.Setup(mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}),
-		guard.Setup(ctx, mgr, guard.Options{Service: service, Host: "127.0.0.1", Port: port}),
+		cloneset.Setup(ctx, leader, cloneset.Options{Registerer: prometheus.NewRegistry()}),
+		registration.Setup(leader, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}),
 	); err != nil {
 		return err
 	}
+	run(ctx, leader)
+	<-leader.Elected()
+	other, err := newManager(scheme)
+	if err != nil {
+		return err
+	}
+	if err := guard.Setup(ctx, other, guard.Options{Service: service, Host: "127.0.0.1", Port: port}); err != nil {
+		return err
+	}
+	run(ctx, other)
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	return wait.PollUntilContextTimeout(ctx, poll, time.Minute, true, func(ctx context.Context) (bool, error) {
+		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return false, nil // It has no certificate yet.
+		}
+		return true, conn.Close()
+	})
+}
+
+func newManager(scheme *runtime.Scheme) (manager.Manager, error) {
+	return ctrl.NewManager(plane.RESTConfig(), ctrl.Options{
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace,
+	})
+}
+
+func run(ctx context.Context, mgr manager.Manager) {
 	go func() {
 		if err := mgr.Start(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "Usher ended:", err)
 		}
 	}()
-	return wait.PollUntilContextTimeout(ctx, poll, time.Minute, true, func(ctx context.Context) (bool, error) {
-		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-		err := api.Get(ctx, types.NamespacedName{Name: service.Name}, &configuration)
-		return err == nil && len(configuration.Webhooks[0].ClientConfig.CABundle) > 0, err
-	})
 }
 
 var _ registry.Connector = &watched{}
