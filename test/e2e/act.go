@@ -3,16 +3,21 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -24,13 +29,13 @@ func (s *Scene) apply(object *unstructured.Unstructured) int64 {
 	return generation
 }
 
-// Change merges a YAML document into the CloneSet. Containers and variables are matched
+// Change merges a YAML document into the workload. Containers and variables are matched
 // by name; null removes a field.
 func (s *Scene) Change(document string) {
-	changed, err := stage.Merge(s.set, stage.CloneSet{}, document)
+	changed, err := stage.Merge(s.object, s.schema, document)
 	s.Check(err)
-	s.set = changed
-	s.generation = s.apply(s.set)
+	s.object = changed
+	s.generation = s.apply(s.object)
 }
 
 // Image sets the image of the container main to a version of the web service: v1, v2,
@@ -44,10 +49,23 @@ func (s *Scene) Image(version string) {
 func (s *Scene) Scale(pods int) {
 	s.Step("scale to %d", pods)
 	var err error
-	s.generation, err = stage.Scale(s.ctx, s.Kube(), &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: SetName}}, pods)
+	s.generation, err = stage.Scale(s.ctx, s.Kube(), s.object.DeepCopy(), pods)
 	s.Check(err)
 	// A later Change must not revert it.
-	s.Check(unstructured.SetNestedField(s.set.Object, int64(pods), "spec", "replicas"))
+	s.Check(unstructured.SetNestedField(s.object.Object, int64(pods), "spec", "replicas"))
+}
+
+// Kubectl runs kubectl in the story's namespace, and returns what it writes.
+func (s *Scene) Kubectl(args ...string) string {
+	s.Step("kubectl %s", strings.Join(args, " "))
+	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, fmt.Errorf("after %s", patience))
+	defer cancel()
+	cmd := s.session.tool(ctx, "kubectl", append([]string{"--namespace", s.Namespace()}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.Check(fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, out))
+	}
+	return string(out)
 }
 
 // DeletePod deletes a Pod as "kubectl delete pod" does.
@@ -63,10 +81,49 @@ func (s *Scene) ForceDeletePod(name string) {
 }
 
 // Evict evicts a Pod as "kubectl drain" does.
-func (s *Scene) Evict(name string) {
+func (s *Scene) Evict(name string) { s.Check(s.TryEvict(name)) }
+
+// TryEvict is Evict; it returns why it is refused.
+func (s *Scene) TryEvict(name string) error {
 	s.Step("evict %s", name)
-	s.Check(s.Kube().SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{}))
+	return s.Kube().SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{})
 }
+
+// TimeDelete deletes a Pod with kubectl. It returns how long that took until the API server
+// accepted the deletion, and until the Pod had been drained.
+func (s *Scene) TimeDelete(name string) (took, drained time.Duration) {
+	began, pod := time.Now(), &corev1.Pod{}
+	watching := make(chan time.Duration, 1)
+	go func() {
+		_ = wait.PollUntilContextTimeout(s.ctx, 10*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+			err := s.session.objects.Get(ctx, client.ObjectKeyFromObject(s.pod(name)), pod)
+			return err != nil || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer), nil
+		})
+		watching <- time.Since(began)
+	}()
+	s.Kubectl("delete", "pod", name, "--wait=false")
+	return time.Since(began), <-watching
+}
+
+// Budget protects the story's Pods with a PodDisruptionBudget, and waits until it counts.
+func (s *Scene) Budget(spec string) {
+	s.Step("a budget %s", spec)
+	budget, err := build(policyv1.PodDisruptionBudget{}, fmt.Sprintf(
+		"{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {namespace: %s, name: web}, spec: {selector: {matchLabels: {app: web}}, %s}}", s.Namespace(), spec))
+	s.Check(err)
+	s.apply(budget)
+	s.Await("the budget to count", func(now State) string {
+		found := &policyv1.PodDisruptionBudget{}
+		s.Check(s.Kube().Get(s.ctx, client.ObjectKeyFromObject(budget), found))
+		if n := int(found.Status.CurrentHealthy); n != len(now.Pods) {
+			return fmt.Sprintf("it has counted %d Pods", n)
+		}
+		return ""
+	})
+}
+
+// Found adds a row to what is known of Usher's footprint.
+func (s *Scene) Found(what, found, how string) { s.session.found(what, found, how) }
 
 func (s *Scene) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: name}}

@@ -37,14 +37,20 @@ const (
 	HAProxy Registry = "haproxy"
 )
 
-// Story is one thing that happens to a CloneSet while requests flow.
+// Story is one thing that happens to a workload, usually a CloneSet, while requests flow.
 type Story struct {
 	// Name is short, unique, and a valid namespace name.
 	Name string
 	// About describes in one line what happens.
 	About string
-	// Registry is where callers look; default Etcd.
-	Registry Registry
+	// Registries are where callers look, each with callers of its own; default Etcd.
+	Registries []Registry
+	// Unguarded keeps the guard away from the story's Pods.
+	Unguarded bool
+	// SecondNode adds a second node for Pods that tolerate its taint.
+	SecondNode bool
+	// Ends means that the service itself ends: HAProxy then answers for it.
+	Ends bool
 	// Alone excludes other stories while it plays, because it disturbs what all share.
 	Alone bool
 	// Takes is roughly how long it plays, for long stories: the longest start first, so
@@ -59,6 +65,15 @@ type Story struct {
 	// Play plays it. It returns when its end is reached, or fails through the Scene.
 	// Requests flow until it returns.
 	Play func(s *Scene)
+}
+
+// registries lists the names of the story's registries.
+func (s Story) registries() string {
+	var names []string
+	for _, kind := range s.Registries {
+		names = append(names, string(kind))
+	}
+	return strings.Join(names, ", ")
 }
 
 // Options configures a run.
@@ -98,8 +113,8 @@ func (o Options) chosen() []Story {
 		if o.Run != nil && !o.Run.MatchString(story.Name) {
 			continue
 		}
-		if story.Registry == "" {
-			story.Registry = Etcd
+		if story.Registries == nil {
+			story.Registries = []Registry{Etcd}
 		}
 		if story.Propagation == 0 {
 			story.Propagation = defaultPropagation

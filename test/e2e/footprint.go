@@ -26,6 +26,8 @@ const (
 )
 
 func (s *session) found(what, found, how string) {
+	s.foundMu.Lock()
+	defer s.foundMu.Unlock()
 	s.footprint = append(s.footprint, stage.Cells(what, found, how))
 }
 

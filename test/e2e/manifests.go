@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -49,6 +51,30 @@ spec:
   updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
 `
 
+// plain is the start of every story with a workload of Kubernetes' own kinds: it knows
+// nothing of Usher.
+const plain = `
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: main
+        image: usher.test/web:v1
+        readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
+        resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
+`
+
+// workloadOf returns the type and the manifest of a workload.
+func workloadOf(kind string) (schema any, manifest string) {
+	schema = map[string]any{
+		"Deployment": appsv1.Deployment{}, "StatefulSet": appsv1.StatefulSet{}, "DaemonSet": appsv1.DaemonSet{},
+	}[kind]
+	return schema, fmt.Sprintf("apiVersion: apps/v1\nkind: %s%s", kind, plain)
+}
+
 const registration = `
 apiVersion: usher.dev/v1alpha1
 kind: Registration
@@ -56,11 +82,15 @@ metadata: {name: web}
 spec:
   selector: {matchLabels: {app: web}}
   instance: {port: 8080}
+  drain: {deadline: 5m, onDeadline: Block}
+`
+
+const hooks = `
+spec:
   hooks:
     created: example.com/newly-create
     inPlaceUpdate: example.com/unready-blocker-inplace
     preDelete: example.com/unready-blocker-delete
-  drain: {deadline: 5m, onDeadline: Block}
 `
 
 // build merges documents into a new object.
@@ -68,15 +98,15 @@ func build(kind any, documents ...string) (*unstructured.Unstructured, error) {
 	return stage.Merge(&unstructured.Unstructured{Object: map[string]any{}}, kind, documents...)
 }
 
-// newCloneSet is a manifest with documents merged into it.
-func newCloneSet(story Story, manifest string, documents []string) (*unstructured.Unstructured, error) {
-	return build(stage.CloneSet{}, append([]string{manifest, names(story)}, documents...)...)
+// newWorkload merges documents, the first of which is a manifest.
+func newWorkload(story Story, schema any, documents []string) (*unstructured.Unstructured, error) {
+	return build(schema, append(slices.Clone(documents), names(story))...)
 }
 
-// newRegistration is a manifest with documents merged into it.
+// newRegistration merges documents, the first of which is a manifest.
 func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
-	return build(usherv1alpha1.Registration{}, append(documents, names(story),
-		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}", story.Registry, story.Name, max(story.Propagation, 0)))...)
+	return build(usherv1alpha1.Registration{}, append(slices.Clone(documents), names(story),
+		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}", story.registries(), story.Name, max(story.Propagation, 0)))...)
 }
 
 func names(story Story) string {

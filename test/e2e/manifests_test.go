@@ -10,12 +10,13 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // The usual manifests and those of registries contain nothing that the API would drop.
 func TestManifestsHaveOnlyKnownFields(t *testing.T) {
 	story := Options{Stories: []Story{{Name: "a-story"}}}.chosen()[0]
-	set, err := newCloneSet(story, cloneSet, []string{"spec: {replicas: 7}"})
+	set, err := newWorkload(story, stage.CloneSet{}, []string{cloneSet, "spec: {replicas: 7}"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +25,7 @@ func TestManifestsHaveOnlyKnownFields(t *testing.T) {
 	if *typed.Spec.Replicas != 7 || typed.Namespace != "a-story" || typed.Name != SetName {
 		t.Errorf("the set is %s/%s with %d replicas", typed.Namespace, typed.Name, *typed.Spec.Replicas)
 	}
-	made, err := newRegistration(story, []string{registration, "spec: {hooks: {created: null}}"})
+	made, err := newRegistration(story, []string{registration, hooks, "spec: {hooks: {created: null}}"})
 	if err != nil {
 		t.Fatal(err)
 	}

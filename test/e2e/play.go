@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -97,11 +96,7 @@ func (s *session) play(ctx context.Context, story Story, tell progress.Sink) out
 		tell.Tell(progress.Event{Task: story.Name, State: playing, Detail: step})
 	}}
 	failure := scene.perform()
-	var report traffic.Report
-	if scene.client != nil {
-		report = scene.client.Report()
-	}
-	o := outcomeOf(story, report, time.Since(began), failure)
+	o := outcomeOf(story, scene.report, time.Since(began), failure)
 	if failure != nil {
 		now, err := s.state(context.WithoutCancel(ctx), story.Name)
 		o.failure += fmt.Sprintf("\n%s", now)
@@ -109,7 +104,7 @@ func (s *session) play(ctx context.Context, story Story, tell progress.Sink) out
 			o.failure += "\n" + err.Error()
 		}
 	}
-	s.leaving.Go(func() { s.leave(ctx, story.Name) })
+	s.leaving.Go(func() { s.leave(ctx, scene) })
 	event := progress.Event{Task: story.Name, State: progress.Done, Detail: o.line()}
 	if o.failure != "" {
 		event.State = progress.Failed
@@ -129,11 +124,14 @@ func (s *session) restore(ctx context.Context, story Story) error {
 	return errors.Join(s.Cluster.StartAPIServer(ctx), s.node.StartKubelet(ctx), s.freeLease(ctx))
 }
 
-// leave deletes a namespace while the next stories play: first its set, because a
+// leave deletes a namespace while the next stories play: first its workload, because a
 // namespace that is deleted with Pods in it is checked again only after half of their
 // grace period. Whatever remains at the end fails the run.
-func (s *session) leave(ctx context.Context, name string) {
-	_ = s.Kube.Delete(ctx, &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: SetName}})
+func (s *session) leave(ctx context.Context, scene *Scene) {
+	name := scene.Namespace()
+	if scene.object != nil {
+		_ = s.Kube.Delete(ctx, scene.object.DeepCopy())
+	}
 	_ = stage.Poll(ctx, patience, "the Pods of "+name+" to be gone", func(ctx context.Context) (bool, error) {
 		now, err := s.state(ctx, name)
 		return now.Set == nil && len(now.Pods) == 0, err

@@ -37,7 +37,7 @@ var ports = map[Registry]int{Etcd: 2379, OwnEtcd: 2479, Consul: 8500, HAProxy: 9
 
 // uses reports whether a registry is needed.
 func uses(stories []Story, kind Registry) bool {
-	return slices.ContainsFunc(stories, func(s Story) bool { return s.Registry == kind })
+	return slices.ContainsFunc(stories, func(s Story) bool { return slices.Contains(s.Registries, kind) })
 }
 
 // address is where Usher finds a registry.
@@ -49,15 +49,15 @@ func address(kind Registry) string {
 	return scheme + "://" + net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[kind]))
 }
 
-// source is where a story's callers find its Pods.
-func (s *session) source(story Story) traffic.Source {
-	switch story.Registry {
+// source is where a story's callers of a registry find its Pods.
+func (s *session) source(story Story, kind Registry) traffic.Source {
+	switch kind {
 	case Consul:
 		return traffic.Consul{Address: address(Consul), Service: story.Name}
 	case HAProxy:
 		return traffic.Fixed(net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(s.front(story))))
 	default:
-		return traffic.Etcd{Client: s.etcds[story.Registry].Client, Prefix: etcdPrefix, Service: story.Name}
+		return traffic.Etcd{Client: s.etcds[kind].Client, Prefix: etcdPrefix, Service: story.Name}
 	}
 }
 
@@ -150,9 +150,14 @@ defaults
 func (s *session) startHAProxy(ctx context.Context) error {
 	config := fmt.Sprintf(haproxyConfig, ports[HAProxy])
 	for _, story := range s.stories {
-		if story.Registry == HAProxy {
-			config += fmt.Sprintf("frontend %[1]s-callers\n  bind 0.0.0.0:%[2]d\n  default_backend %[1]s\nbackend %[1]s\n", story.Name, s.front(story))
+		if !slices.Contains(story.Registries, HAProxy) {
+			continue
 		}
+		config += fmt.Sprintf("frontend %[1]s-callers\n  bind 0.0.0.0:%[2]d\n", story.Name, s.front(story))
+		if story.Ends {
+			config += fmt.Sprintf("  http-request return status 200 if { nbsrv(%s) eq 0 }\n", story.Name)
+		}
+		config += fmt.Sprintf("  default_backend %[1]s\nbackend %[1]s\n", story.Name)
 	}
 	file := s.Path("haproxy.cfg")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {

@@ -69,7 +69,7 @@ func storyTable(outcomes []outcome) stage.Table {
 		{Title: "p99", Right: true}, {Title: "Time", Right: true}, {Title: "What happens", Expendable: 2},
 	}}
 	for _, o := range outcomes {
-		row := stage.Cells(o.Name, string(o.Registry), stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99(), stage.Seconds(o.took), o.About)
+		row := stage.Cells(o.Name, o.registries(), stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99(), stage.Seconds(o.took), o.About)
 		row[0].Paint, row[6].Paint = stage.Green, stage.Faint
 		if o.failure != "" {
 			row[0] = stage.Cell{Text: "✗ " + o.Name, Paint: stage.Red}

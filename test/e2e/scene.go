@@ -4,9 +4,9 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,7 +32,7 @@ const (
 	late = 30 * time.Second
 )
 
-// Scene is what a story acts on: its own namespace with a CloneSet, a Registration and
+// Scene is what a story acts on: its own namespace with a workload, a Registration and
 // callers. Its methods end the story when they fail, like those of testing.T; only the
 // story's own goroutine may call them.
 type Scene struct {
@@ -41,12 +41,12 @@ type Scene struct {
 	story   Story
 	tell    func(step string)
 
-	set         *unstructured.Unstructured // as last requested
-	generation  int64
-	client      *traffic.Client
-	stopTraffic context.CancelFunc
-	flowing     chan error
-	failure     error
+	object     *unstructured.Unstructured // the workload as last requested
+	schema     any                        // its type, which tells how documents are merged into it
+	generation int64
+	callers    *callers // nil if there are none
+	report     traffic.Report
+	failure    error
 }
 
 // perform plays a story to its end and returns why it failed.
@@ -57,11 +57,8 @@ func (s *Scene) perform() error {
 		s.story.Play(s)
 	}()
 	<-done
-	if s.stopTraffic != nil {
-		s.stopTraffic()
-		if err := <-s.flowing; err != nil && s.failure == nil {
-			s.failure = fmt.Errorf("the callers: %w", err)
-		}
+	if err := s.hangUp(); err != nil && s.failure == nil {
+		s.failure = err
 	}
 	return s.failure
 }
@@ -98,18 +95,19 @@ func (s *Scene) Kube() client.Client { return s.session.Kube }
 // Node is the node.
 func (s *Scene) Node() *realnode.Node { return s.session.node }
 
-// Generation is the set's generation after the story's last change.
+// Generation is the workload's generation after the story's last change.
 func (s *Scene) Generation() int64 { return s.generation }
 
 // State returns the present state.
 func (s *Scene) State() State {
 	now, err := s.session.state(s.ctx, s.Namespace())
 	s.Check(err)
+	if s.object != nil && now.Set == nil {
+		now.Workload, err = s.session.workload(s.ctx, s.object)
+		s.Check(err)
+	}
 	return now
 }
-
-// Stats are the callers' counters.
-func (s *Scene) Stats() traffic.Stats { return s.client.Stats(time.Now()) }
 
 // Await waits until look returns "", that is, reports no obstacle.
 func (s *Scene) Await(what string, look func(State) string) State {
@@ -156,74 +154,53 @@ func (s *Scene) Settle() State {
 		if wrong := now.Unsettled(s.generation); wrong != "" {
 			return wrong
 		}
-		if !s.client.Settled(time.Now()) {
-			return "callers have old lists or open requests"
-		}
-		return ""
+		return s.callers.unsettled()
 	})
 }
 
 // Open creates the namespace, the usual Registration and the usual CloneSet, with YAML
 // documents merged into it, and returns when its Pods answer requests.
-func (s *Scene) Open(documents ...string) { s.open(cloneSet, []string{registration}, documents) }
+func (s *Scene) Open(documents ...string) { s.OpenWith("", documents...) }
 
 // OpenWith is Open with a YAML document merged into the usual Registration too.
 func (s *Scene) OpenWith(over string, documents ...string) {
-	s.open(cloneSet, []string{registration, over}, documents)
+	s.open(stage.CloneSet{}, append([]string{cloneSet}, documents...), registration, hooks, over)
+}
+
+// OpenWorkload is Open with a workload of Kubernetes' own kinds: a Deployment, a
+// StatefulSet or a DaemonSet.
+func (s *Scene) OpenWorkload(kind string, documents ...string) {
+	schema, manifest := workloadOf(kind)
+	s.open(schema, append([]string{manifest}, documents...), registration)
 }
 
 // OpenManifest is Open with other manifests. The story replaces the names of objects,
 // service and registry, and the drain time.
 func (s *Scene) OpenManifest(set, registration string, documents ...string) {
-	s.open(set, []string{registration}, documents)
+	s.open(stage.CloneSet{}, append([]string{set}, documents...), registration)
 }
 
-func (s *Scene) open(set string, registration, documents []string) {
+// open creates what a story needs, unless it is there.
+func (s *Scene) open(schema any, documents []string, registration ...string) {
 	s.Step("open")
-	s.Check(stage.OpenNamespace(s.ctx, s.Kube(), s.Namespace()))
+	if s.object == nil {
+		s.Check(stage.OpenNamespace(s.ctx, s.Kube(), s.Namespace()))
+	}
 	made, err := newRegistration(s.story, registration)
 	s.Check(err)
 	s.apply(made)
-	s.set, err = newCloneSet(s.story, set, documents)
+	s.schema = schema
+	s.object, err = newWorkload(s.story, schema, documents)
 	s.Check(err)
-	s.generation = s.apply(s.set)
-	if s.story.Registry == HAProxy {
+	s.generation = s.apply(s.object)
+	if slices.Contains(s.story.Registries, HAProxy) {
 		// A load balancer accepts requests before it has any instance for them.
 		s.Await("the first Pods", func(now State) string { return now.Unsettled(s.generation) })
 	}
 	s.call()
 	s.Settle()
-	s.Await("the first requests", func(State) string {
-		if sent := s.Stats().Sent; sent < firstRequests {
-			return fmt.Sprintf("%d were sent", sent)
-		}
-		return ""
-	})
+	s.Await("the first requests", func(State) string { return s.callers.silent() })
 }
 
 // Pause waits for a time that is part of the story.
 func (s *Scene) Pause(d time.Duration) { s.Check(stage.Pause(s.ctx, d)) }
-
-// call starts the callers.
-func (s *Scene) call() {
-	var err error
-	// A drain has to be longer than this delay and the longest request together.
-	part := s.story.Propagation / 8
-	if part < 0 {
-		part = defaultPropagation / 8
-	}
-	s.client, err = traffic.New(traffic.Options{
-		Source: s.session.source(s.story), Rate: rate, CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part,
-		Timeout: late,
-	})
-	s.Check(err)
-	ctx, stop := context.WithCancel(s.ctx)
-	s.stopTraffic, s.flowing = stop, make(chan error, 1)
-	go func() {
-		err := s.client.Run(ctx)
-		if errors.Is(err, context.Canceled) {
-			err = nil
-		}
-		s.flowing <- err
-	}()
-}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,7 @@ type session struct {
 	etcds   map[Registry]*stage.Etcd
 	// footprint is what is known of Usher's footprint so far.
 	footprint [][]stage.Cell
+	foundMu   sync.Mutex
 	// leaving counts the stories whose namespaces are being deleted.
 	leaving sync.WaitGroup
 }
@@ -47,6 +49,7 @@ func (s *session) startNode(ctx context.Context, on *stage.Stage) (err error) {
 	}
 	s.node, err = s.StartRealNode(ctx, s.place, realnode.Options{
 		Assets: s.kit.Assets, Images: []string{s.kit.Programs, s.kit.Usher}, NodeGone: nodeGone,
+		Second: slices.ContainsFunc(s.stories, func(story Story) bool { return story.SecondNode }),
 	})
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -23,7 +23,9 @@ type State struct {
 	// Set and Registration are nil if they do not exist.
 	Set          *appsv1alpha1.CloneSet
 	Registration *usherv1alpha1.Registration
-	// Pods are the set's, by name, including those being deleted.
+	// Workload is the story's workload if that is no CloneSet; nil if it does not exist.
+	Workload *unstructured.Unstructured
+	// Pods are those of the namespace, by name, including those being deleted.
 	Pods []corev1.Pod
 }
 
@@ -44,12 +46,20 @@ func (s *session) state(ctx context.Context, namespace string) (now State, err e
 	if err := s.objects.List(ctx, pods, client.InNamespace(namespace)); err != nil {
 		return now, err
 	}
-	now.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
-		owner := metav1.GetControllerOf(&pod)
-		return owner == nil || owner.Kind != "CloneSet" || owner.Name != SetName
-	})
+	now.Pods = pods.Items
 	slices.SortFunc(now.Pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return now, nil
+}
+
+// workload returns the present state of an object; nil if it does not exist.
+func (s *session) workload(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	found := &unstructured.Unstructured{}
+	found.SetGroupVersionKind(object.GroupVersionKind())
+	err := s.objects.Get(ctx, client.ObjectKeyFromObject(object), found)
+	if err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return found, nil
 }
 
 // Pod finds a Pod by its name; nil if it is gone.
@@ -90,19 +100,16 @@ func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) appsv1alpha1.C
 // partition), serves and is registered. It is empty if nothing is missing.
 func (s State) Unsettled(generation int64) string {
 	switch {
+	case s.Workload != nil:
+		return s.unsettledWorkload(generation)
 	case s.Set == nil:
 		return "the set is not there"
 	case s.Set.Generation < generation || s.Set.Status.ObservedGeneration < s.Set.Generation:
 		return "Usher has not seen the set's last change"
 	}
 	replicas, status := *s.Set.Spec.Replicas, s.Set.Status
-	if len(s.Pods) != int(replicas) {
-		return fmt.Sprintf("%d Pods, want %d", len(s.Pods), replicas)
-	}
-	for _, pod := range s.Pods {
-		if wrong := unsettledPod(&pod); wrong != "" {
-			return pod.Name + " is " + wrong
-		}
+	if wrong := s.unsettledPods(replicas); wrong != "" {
+		return wrong
 	}
 	if status.Replicas != replicas || status.AvailableReplicas != replicas || status.UpdatedAvailableReplicas < status.ExpectedUpdatedReplicas {
 		return fmt.Sprintf("the status counts %d Pods, %d available, %d updated and available, want %d, %d, %d",
@@ -111,12 +118,49 @@ func (s State) Unsettled(generation int64) string {
 	return s.unregistered(replicas)
 }
 
-func unsettledPod(pod *corev1.Pod) string {
+// unsettledWorkload is Unsettled for a Deployment, a StatefulSet or a DaemonSet.
+func (s State) unsettledWorkload(generation int64) string {
+	count := func(fields ...string) int64 {
+		n, _, _ := unstructured.NestedInt64(s.Workload.Object, fields...) // What is absent is 0.
+		return n
+	}
+	if seen := count("status", "observedGeneration"); s.Workload.GetGeneration() < generation || seen < s.Workload.GetGeneration() {
+		return "its controller has not seen its last change"
+	}
+	want, fields := count("spec", "replicas"), []string{"replicas", "updatedReplicas", "availableReplicas"}
+	if s.Workload.GetKind() == "DaemonSet" {
+		want = count("status", "desiredNumberScheduled")
+		fields = []string{"currentNumberScheduled", "updatedNumberScheduled", "numberAvailable"}
+	}
+	for _, field := range fields {
+		if n := count("status", field); n != want || want == 0 {
+			return fmt.Sprintf("its status has %d %s, want %d", n, field, want)
+		}
+	}
+	if wrong := s.unsettledPods(int32(want)); wrong != "" {
+		return wrong
+	}
+	return s.unregistered(int32(want))
+}
+
+func (s State) unsettledPods(want int32) string {
+	if len(s.Pods) != int(want) {
+		return fmt.Sprintf("%d Pods, want %d", len(s.Pods), want)
+	}
+	for _, pod := range s.Pods {
+		if wrong := unsettledPod(&pod, s.Set != nil); wrong != "" {
+			return pod.Name + " is " + wrong
+		}
+	}
+	return ""
+}
+
+func unsettledPod(pod *corev1.Pod, inSet bool) string {
 	state := pod.Labels[appsv1alpha1.LabelLifecycleState]
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return "being deleted"
-	case state != string(appsv1alpha1.StateNormal):
+	case inSet && state != string(appsv1alpha1.StateNormal):
 		return state
 	case !stage.Ready(pod):
 		return "not ready"
@@ -140,12 +184,15 @@ func (s State) String() string {
 	if s.Set != nil {
 		shown["CloneSet"] = s.Set.Status
 	}
+	if s.Workload != nil {
+		shown[s.Workload.GetKind()] = s.Workload.Object["status"]
+	}
 	if s.Registration != nil {
 		shown["Registration"] = s.Registration.Status
 	}
 	for _, pod := range s.Pods {
 		shown["Pod "+pod.Name] = map[string]any{
-			"phase": pod.Status.Phase, "ready": stage.Ready(&pod), "deleted": pod.DeletionTimestamp, "finalizers": pod.Finalizers,
+			"node": pod.Spec.NodeName, "annotations": pod.Annotations, "phase": pod.Status.Phase, "ready": stage.Ready(&pod), "deleted": pod.DeletionTimestamp, "finalizers": pod.Finalizers,
 			"labels": pod.Labels, "containers": pod.Status.ContainerStatuses,
 		}
 	}

@@ -52,14 +52,17 @@ func (s *session) installUsher(ctx context.Context, _ *stage.Stage) error {
 	if err := s.uninstall(ctx, "helm uninstall"); err != nil {
 		return err
 	}
-	return s.install(ctx, "kubectl apply")
+	if err := s.install(ctx, "kubectl apply"); err != nil {
+		return err
+	}
+	return s.turnOnGuard(ctx)
 }
 
 // install follows a step of the document and waits until Usher is ready.
 func (s *session) install(ctx context.Context, way string) error {
 	began := time.Now()
 	err := stage.Task(s.Tell, "Usher, "+way, func() (string, error) {
-		if err := s.follow(ctx, way); err != nil {
+		if err := s.follow(ctx, "install.md", way); err != nil {
 			return "", err
 		}
 		err := s.awaitUsher(ctx, began, readyTime)
@@ -76,7 +79,7 @@ func (s *session) install(ctx context.Context, way string) error {
 // installation would have to wait until the lease expires. The lease is therefore
 // deleted too, as on a cluster that has never had Usher.
 func (s *session) uninstall(ctx context.Context, way string) error {
-	if err := s.follow(ctx, way); err != nil {
+	if err := s.follow(ctx, "install.md", way); err != nil {
 		return err
 	}
 	err := stage.Poll(ctx, patience, "the end of Usher's processes after "+way, func(context.Context) (bool, error) {
@@ -90,21 +93,29 @@ func (s *session) uninstall(ctx context.Context, way string) error {
 	return client.IgnoreNotFound(s.Kube.Delete(ctx, lease))
 }
 
-// follow runs the commands of a step of docs/install.md.
-func (s *session) follow(ctx context.Context, step string) error {
-	script, err := checkout.DocumentedStep(s.Root, "install.md", step)
+// follow runs the commands of a step of a document.
+func (s *session) follow(ctx context.Context, document, step string) error {
+	script, err := checkout.DocumentedStep(s.Root, document, step)
 	if err != nil {
 		return err
 	}
-	home := s.Path("home")
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
-	cmd.Dir, cmd.WaitDelay = s.Root, stopGrace
-	cmd.Env = append(os.Environ(), "PATH="+toolsIn(s.Dir)+":"+os.Getenv("PATH"), "KUBECONFIG="+s.node.Kubeconfig(), "HOME="+home,
-		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := s.tool(ctx, "bash", "-euo", "pipefail", "-c", script).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n$ %s\n%s", step, err, strings.TrimSpace(script), out)
 	}
 	return nil
+}
+
+// tool is a command that finds the cluster, and the programs of fetchTools.
+func (s *session) tool(ctx context.Context, program string, args ...string) *exec.Cmd {
+	if own := filepath.Join(toolsIn(s.Dir), program); program != "bash" {
+		program = own
+	}
+	home := s.Path("home")
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir, cmd.WaitDelay = s.Root, stopGrace
+	cmd.Env = append(os.Environ(), "PATH="+toolsIn(s.Dir)+":"+os.Getenv("PATH"), "KUBECONFIG="+s.node.Kubeconfig(), "HOME="+home,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	return cmd
 }
 
 // awaitUsher waits until all replicas are ready and one has become leader since a time.
@@ -157,13 +168,36 @@ func usherProcesses() (found []int, err error) {
 // one leads when the dead leader's lease has expired, after 15 seconds.
 func (s *Scene) KillUsher() {
 	s.Step("kill Usher")
+	s.SignalUsher(syscall.SIGKILL)
+}
+
+// SignalUsher sends a signal to all replicas of Usher.
+func (s *Scene) SignalUsher(signal syscall.Signal) {
 	found, err := usherProcesses()
 	s.Check(err)
 	if len(found) == 0 {
-		s.Fatalf("kill Usher: it does not run")
+		s.Fatalf("send %s to Usher: it does not run", signal)
 	}
 	for _, pid := range found {
-		s.Check(syscall.Kill(pid, syscall.SIGKILL))
+		s.Check(syscall.Kill(pid, signal))
+	}
+}
+
+// ScaleUsher changes the number of Usher's replicas. At 0 it waits until none runs.
+func (s *Scene) ScaleUsher(replicas int) {
+	s.Step("%d replicas of Usher", replicas)
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	s.Check(s.Kube().Patch(s.ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))))
+	if replicas == 0 {
+		s.Await("the end of Usher", func(State) string {
+			found, err := usherProcesses()
+			s.Check(err)
+			if len(found) > 0 {
+				return fmt.Sprintf("%d processes run", len(found))
+			}
+			return ""
+		})
 	}
 }
 

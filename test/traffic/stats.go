@@ -96,6 +96,17 @@ func (r Report) Total() Section {
 	return total
 }
 
+// Add joins the reports of two streams.
+func (r Report) Add(o Report) Report {
+	counts := map[string]int{}
+	for _, reason := range slices.Concat(r.Reasons, o.Reasons) {
+		counts[reason.Reason] += reason.Count
+	}
+	return Report{
+		Sections: slices.Concat(r.Sections, o.Sections), Losses: slices.Concat(r.Losses, o.Losses), Reasons: countReasons(counts),
+	}
+}
+
 func countReasons(counts map[string]int) []ReasonCount {
 	list := make([]ReasonCount, 0, len(counts))
 	for reason, count := range counts {

@@ -3,6 +3,7 @@
 package realnode
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,11 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/test/cluster/sandbox"
 )
 
 const (
-	// socket is containerd's; the sandbox has its own /run.
-	socket = "/run/containerd/containerd.sock"
 	// PauseImage is the name of the image that holds a Pod's namespaces.
 	PauseImage = "usher.test/pause:1"
 	// maxOpenFiles is what a kubelet requests by default.
@@ -26,7 +27,7 @@ const (
 // containerdConfig has version 2, which containerd 1.6 to 2 read.
 const containerdConfig = `version = 2
 root = %[1]q
-state = "/run/containerd"
+state = %[8]q
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
 [grpc]
   address = %[2]q
@@ -47,14 +48,19 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 `
 
 // configure writes what containerd, the CNI plugins and the kubelet read.
-func (n *Node) configure() error {
+func (m *machine) configure(context.Context) error {
+	if m.cgroup != "" {
+		if err := sandbox.MakeGroup(filepath.Join(m.options.Cgroup, m.cgroup)); err != nil {
+			return err
+		}
+	}
 	containerd := fmt.Sprintf(containerdConfig,
-		n.path("containerd"), socket, PauseImage, n.options.Assets.plugins(), n.path("cni"), n.options.Assets.runc(), n.path("mirrors"))
-	network, err := json.Marshal(networkConfig())
+		m.path("containerd"), m.socket(), PauseImage, m.options.Assets.plugins(), m.path("cni"), m.options.Assets.runc(), m.path("mirrors"), filepath.Dir(m.socket()))
+	network, err := json.Marshal(m.networkConfig())
 	if err != nil {
 		return err
 	}
-	settings, err := n.kubeletSettings()
+	settings, err := m.kubeletSettings()
 	if err != nil {
 		return err
 	}
@@ -65,28 +71,28 @@ func (n *Node) configure() error {
 	files := map[string]string{
 		"containerd.toml": containerd, "cni/10-pods.conflist": string(network), "kubelet.yaml": string(kubelet), "resolv.conf": "",
 	}
-	for host, url := range n.options.Mirrors {
+	for host, url := range m.options.Mirrors {
 		files["mirrors/"+host+"/hosts.toml"] = fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", url)
 	}
 	for name, text := range files {
-		if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(m.path(name)), 0o755); err != nil {
 			return fmt.Errorf("configure the node: %w", err)
 		}
-		if err := os.WriteFile(n.path(name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(m.path(name), []byte(text), 0o644); err != nil {
 			return fmt.Errorf("configure the node: %w", err)
 		}
 	}
 	return nil
 }
 
-func networkConfig() map[string]any {
+func (p *place) networkConfig() map[string]any {
 	return map[string]any{
 		"cniVersion": "1.0.0",
-		"name":       "pods",
+		"name":       "pods" + p.suffix,
 		"plugins": []map[string]any{{
-			"type": "bridge", "bridge": "cni0", "isGateway": true, "isDefaultGateway": true,
+			"type": "bridge", "bridge": "cni0" + p.suffix, "isGateway": true, "isDefaultGateway": true,
 			"ipMasq": false, "hairpinMode": true,
-			"ipam": map[string]any{"type": "host-local", "ranges": [][]map[string]any{{{"subnet": PodRange}}}},
+			"ipam": map[string]any{"type": "host-local", "ranges": [][]map[string]any{{{"subnet": p.pods}}}},
 		}},
 	}
 }
@@ -94,7 +100,7 @@ func networkConfig() map[string]any {
 // kubeletSettings suit a node that lives for minutes and shares its machine: it neither
 // evicts nor garbage-collects, and does not ask for what only the whole machine could
 // give.
-func (n *Node) kubeletSettings() (map[string]any, error) {
+func (m *machine) kubeletSettings() (map[string]any, error) {
 	// Lowering the score of this process takes a privilege that a machine may withhold.
 	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -113,15 +119,19 @@ func (n *Node) kubeletSettings() (map[string]any, error) {
 		"kind":                     "KubeletConfiguration",
 		"authentication":           map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
 		"authorization":            map[string]any{"mode": "AlwaysAllow"},
-		"containerRuntimeEndpoint": "unix://" + socket,
+		"containerRuntimeEndpoint": "unix://" + m.socket(),
 		"cgroupDriver":             "cgroupfs",
-		"cgroupRoot":               n.options.Cgroup,
+		"cgroupRoot":               filepath.Join(m.options.Cgroup, m.cgroup),
+		"port":                     m.port,
+		"healthzPort":              m.port - 2,
+		"podLogsDir":               "/var/log/pods" + m.suffix,
+		"registerWithTaints":       m.taints,
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		"makeIPTablesUtilChains":   false,
 		"oomScoreAdj":              score,
 		"maxOpenFiles":             min(files.Max, maxOpenFiles),
-		"resolvConf":               n.path("resolv.conf"),
+		"resolvConf":               m.path("resolv.conf"),
 		"evictionHard": map[string]string{
 			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
 		},

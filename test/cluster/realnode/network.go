@@ -8,17 +8,17 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// bridge is the node's own interface. A bridge without ports works like a dummy
+// bridge is the nodes' own interface. A bridge without ports works like a dummy
 // interface, and every kernel that can run Pods has one; the kubelet refuses the
 // loopback interface.
 const bridge = "usher0"
 
-// makeNetwork assigns the node's addresses in the sandbox.
+// makeNetwork assigns the nodes' addresses in the sandbox.
 func makeNetwork() error {
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}); err != nil {
 		return fmt.Errorf("add a bridge (the kernel needs the module bridge): %w", err)
 	}
-	for name, addresses := range map[string][]string{"lo": nil, bridge: {NodeAddress, serviceAddress}} {
+	for name, addresses := range map[string][]string{"lo": nil, bridge: {NodeAddress, secondAddress, serviceAddress}} {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", name, err)

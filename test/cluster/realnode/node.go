@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -39,6 +36,8 @@ type Options struct {
 	Images []string
 	// Mirrors maps hosts in image names to the registry URLs to pull from instead.
 	Mirrors map[string]string
+	// Second adds a second node, which takes only Pods that tolerate SecondTaint.
+	Second bool
 	// NodeGone is how long the control plane waits before it considers a silent node
 	// lost; default 8 s.
 	NodeGone time.Duration
@@ -48,18 +47,15 @@ type Options struct {
 
 const defaultNodeGone = 8 * time.Second
 
-// Node is a running cluster of one node.
+// Node is a running cluster of one node, or two.
 type Node struct {
 	options Options
 	plane   *cluster.Cluster
 	spawner *process.Spawner
 	clients kubernetes.Interface
-
-	containerd *process.Process
-	failed     chan error
-
-	mu      sync.Mutex
-	kubelet *process.Process // nil if it does not run
+	// machines are the first node and, if it is wanted, the second.
+	machines []*machine
+	failed   chan error
 }
 
 // Start starts everything and returns when the node is ready and accepts Pods.
@@ -68,9 +64,15 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		o.NodeGone = defaultNodeGone
 	}
 	n := &Node{options: o, spawner: process.NewSpawner(), failed: make(chan error, 1)}
+	for i, p := range places() {
+		if i == 0 || o.Second {
+			n.machines = append(n.machines, &machine{Node: n, place: p})
+		}
+	}
 	for _, step := range []func(context.Context) error{
-		func(context.Context) error { return errors.Join(makeNetwork(), n.configure()) },
-		n.startContainerd, n.startPlaneAndImport, n.StartKubelet, n.awaitNode,
+		func(context.Context) error { return makeNetwork() },
+		n.each((*machine).configure), n.each((*machine).startContainerd), n.startPlaneAndImport,
+		n.each(func(m *machine, _ context.Context) error { return m.startKubelet() }), n.each((*machine).awaitNode),
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, n.Stop(ctx))
@@ -79,10 +81,22 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
+// each does the same on all machines, one after the other.
+func (n *Node) each(do func(*machine, context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, m := range n.machines {
+			if err := do(m, ctx); err != nil {
+				return fmt.Errorf("%s: %w", m.name, err)
+			}
+		}
+		return nil
+	}
+}
+
 // startPlaneAndImport does two independent things at once.
 func (n *Node) startPlaneAndImport(ctx context.Context) error {
 	imported := make(chan error, 1)
-	go func() { imported <- n.importAll(ctx) }()
+	go func() { imported <- n.each((*machine).importAll)(ctx) }()
 	return errors.Join(n.startPlane(ctx), <-imported)
 }
 
@@ -106,15 +120,15 @@ func (n *Node) Kubeconfig() string { return n.plane.Kubeconfig() }
 // Failed receives the error of a part that ended unexpectedly.
 func (n *Node) Failed() <-chan error { return n.failed }
 
-// Stop ends the kubelet, the control plane and containerd. Containers keep running
-// until the sandbox ends.
+// Stop ends the nodes and the control plane. Containers keep running until the sandbox
+// ends.
 func (n *Node) Stop(ctx context.Context) error {
-	errs := []error{n.StopKubelet(ctx)}
+	var errs []error
+	for _, m := range n.machines {
+		errs = append(errs, m.stop(ctx))
+	}
 	if n.plane != nil {
 		errs = append(errs, n.plane.Stop(ctx))
-	}
-	if n.containerd != nil {
-		errs = append(errs, n.containerd.Stop(ctx, stopGrace))
 	}
 	n.spawner.Close()
 	return errors.Join(errs...)
@@ -145,15 +159,6 @@ func (n *Node) fail(err error) {
 	}
 }
 
-func (n *Node) startContainerd(ctx context.Context) (err error) {
-	n.tell("containerd", progress.Starting, "")
-	n.containerd, err = n.spawn("containerd", n.options.Assets.containerd(), "--config", n.path("containerd.toml"))
-	if err != nil {
-		return err
-	}
-	return n.await(ctx, n.containerd, "ready", func(ctx context.Context) error { return n.ctr(ctx, "version") })
-}
-
 // await waits until a part is ready.
 func (n *Node) await(ctx context.Context, p *process.Process, detail string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("after %s", startTime))
@@ -171,6 +176,7 @@ func (n *Node) startPlane(ctx context.Context) error {
 	extra := cluster.ExtraArgs{
 		APIServer: []string{
 			"--bind-address=0.0.0.0", "--advertise-address=" + NodeAddress, "--kubelet-preferred-address-types=InternalIP",
+			"--enable-aggregator-routing", // Webhooks are called at their Pods' addresses: nothing routes those of Services.
 		},
 		ControllerManager: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String()},
 	}
@@ -191,75 +197,10 @@ func (n *Node) startPlane(ctx context.Context) error {
 	return err
 }
 
-// StartKubelet starts the kubelet unless it already runs.
-func (n *Node) StartKubelet(_ context.Context) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.kubelet != nil {
-		return nil
-	}
-	kubeconfig, err := n.plane.UserKubeconfig("system:node:"+NodeName, "system:nodes")
-	if err != nil {
-		return err
-	}
-	n.kubelet, err = n.spawn("kubelet", n.options.Assets.Kubelet,
-		"--config="+n.path("kubelet.yaml"), "--kubeconfig="+kubeconfig,
-		"--hostname-override="+NodeName, "--node-ip="+NodeAddress, "-v=2")
-	return err
-}
+// StartKubelet starts the first node's kubelet unless it already runs.
+func (n *Node) StartKubelet(context.Context) error { return n.machines[0].startKubelet() }
 
-// StopKubelet ends only the kubelet: its containers keep running, and the control plane
-// hears nothing from the node. It is not an error if the kubelet does not run.
-func (n *Node) StopKubelet(ctx context.Context) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.kubelet == nil {
-		return nil
-	}
-	err := n.kubelet.Stop(ctx, stopGrace)
-	n.kubelet = nil
-	return err
-}
-
-func (n *Node) awaitNode(ctx context.Context) error {
-	n.tell("kubelet", progress.Starting, "")
-	return n.await(ctx, n.kubelet, "node "+NodeName+" is ready", n.ready)
-}
-
-// ready returns nil if the node is ready and accepts Pods.
-func (n *Node) ready(ctx context.Context) error {
-	node, err := n.clients.CoreV1().Nodes().Get(ctx, NodeName, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	if len(node.Spec.Taints) > 0 {
-		return fmt.Errorf("the node has the taint %s", node.Spec.Taints[0].Key)
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return nil
-		}
-		if c.Type == corev1.NodeReady {
-			return errors.New(c.Message)
-		}
-	}
-	return errors.New("the kubelet has not written the node's status yet")
-}
-
-// ctr runs containerd's own client.
-func (n *Node) ctr(ctx context.Context, args ...string) error {
-	return n.options.Assets.run(ctx, n.options.Assets.ctr(),
-		append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
-}
-
-// importAll makes the images of all archives available to the node, as if it had pulled
-// them.
-func (n *Node) importAll(ctx context.Context) error {
-	for _, archive := range n.options.Images {
-		if err := n.ctr(ctx, "images", "import", archive); err != nil {
-			return fmt.Errorf("import images: %w", err)
-		}
-	}
-	// Garbage collection must not remove it, because it cannot be pulled.
-	return n.ctr(ctx, "images", "label", PauseImage, "io.cri-containerd.pinned=pinned")
-}
+// StopKubelet ends only the first node's kubelet: its containers keep running, and the
+// control plane hears nothing from the node. It is not an error if the kubelet does not
+// run.
+func (n *Node) StopKubelet(ctx context.Context) error { return n.machines[0].stopKubelet(ctx) }

@@ -53,6 +53,15 @@ func hierarchies() ([]hierarchy, error) {
 	return found, nil
 }
 
+// MakeGroup makes a control group below a sandbox's. It goes with the sandbox.
+func MakeGroup(path string) error {
+	trees, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	return makeGroup(trees, path)
+}
+
 // makeGroup makes a group in every tree.
 func makeGroup(trees []hierarchy, name string) error {
 	for _, h := range trees {

@@ -38,15 +38,16 @@ var bypasses = []e2e.Story{
 	{
 		Name:    "deleted-pods",
 		About:   "kubectl delete pod, then an eviction: nobody asks Usher, and the container ends at once",
-		MayLose: true,
+		MayLose: true, Unguarded: true,
 		Play: func(s *e2e.Scene) {
 			s.Open()
 			withoutAsking(s)
 		},
 	},
 	{
-		Name:  "deleted-pods-prestop",
-		About: "the same with a preStop sleep longer than the drain time: it gives callers the time that Usher would have",
+		Name:      "deleted-pods-prestop",
+		About:     "the same with a preStop sleep longer than the drain time: it gives callers the time that Usher would have",
+		Unguarded: true,
 		Play: func(s *e2e.Scene) {
 			s.Open(preStop(4))
 			withoutAsking(s)

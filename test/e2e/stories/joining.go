@@ -46,9 +46,7 @@ var joining = []e2e.Story{
 			}
 			after := s.Settle()
 			wantVersion(s, after, "v2")
-			for _, pod := range after.Pods {
-				want(s, old.Pod(pod.Name) == nil, "%s to be gone", pod.Name)
-			}
+			wantOthers(s, old, after)
 		},
 	},
 }

@@ -50,8 +50,8 @@ var outages = []e2e.Story{
 		Name:  "registry-down",
 		About: "etcd is killed in the middle of an update in place and back after 15 s: no Pod is touched while nobody can know what it lists",
 		// Nobody else needs it.
-		Registry: e2e.OwnEtcd,
-		Takes:    70 * time.Second,
+		Registries: []e2e.Registry{e2e.OwnEtcd},
+		Takes:      70 * time.Second,
 		Play: func(s *e2e.Scene) {
 			midway(s)
 			s.Step("the registry is down")

@@ -17,17 +17,17 @@ func updateAndScale(s *e2e.Scene) {
 
 var registries = []e2e.Story{
 	{
-		Name:     "registry-consul",
-		About:    "callers that ask Consul: an update in place, out and in",
-		Takes:    30 * time.Second,
-		Registry: e2e.Consul,
-		Play:     updateAndScale,
+		Name:       "registry-consul",
+		About:      "callers that ask Consul: an update in place, out and in",
+		Takes:      30 * time.Second,
+		Registries: []e2e.Registry{e2e.Consul},
+		Play:       updateAndScale,
 	},
 	{
-		Name:     "registry-haproxy",
-		About:    "callers behind HAProxy: an update in place, out and in",
-		Takes:    25 * time.Second,
-		Registry: e2e.HAProxy,
+		Name:       "registry-haproxy",
+		About:      "callers behind HAProxy: an update in place, out and in",
+		Takes:      25 * time.Second,
+		Registries: []e2e.Registry{e2e.HAProxy},
 		// HAProxy itself knows when the last request is over.
 		Propagation: -1,
 		Play:        updateAndScale,

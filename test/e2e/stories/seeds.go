@@ -51,6 +51,7 @@ var seeds = []e2e.Story{
 		Name:        "seed-prenormal",
 		About:       "the CloneSet of OpenKruise's proposal “PreNormal Hook”: recreated, scaled out and in; it asks for no hook before a Pod goes",
 		MayLose:     true,
+		Unguarded:   true,
 		Propagation: seedPropagation,
 		Play:        func(s *e2e.Scene) { preNormal(s, "seed3") },
 	},

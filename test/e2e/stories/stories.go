@@ -13,7 +13,7 @@ import (
 
 // All returns the stories in the order of the report.
 func All() []e2e.Story {
-	return slices.Concat(seeds, joining, updates, containers, failures, bypasses, forced, registries, outages, nodes)
+	return slices.Concat(seeds, joining, updates, containers, failures, bypasses, forced, guarded, registries, outages, nodes)
 }
 
 // want ends the story if a condition is false.

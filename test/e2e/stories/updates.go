@@ -78,9 +78,7 @@ var updates = []e2e.Story{
 			s.Image("v2")
 			after := s.Settle()
 			wantVersion(s, after, "v2")
-			for _, pod := range after.Pods {
-				want(s, before.Pod(pod.Name) == nil, "%s to be gone", pod.Name)
-			}
+			wantOthers(s, before, after)
 		},
 	},
 	{

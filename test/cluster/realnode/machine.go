@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/cluster/progress"
+)
+
+// machine is one node: containerd and a kubelet. All machines share the network of the
+// sandbox, which routes between their Pods.
+type machine struct {
+	*Node
+	place
+	containerd *process.Process
+
+	mu      sync.Mutex
+	kubelet *process.Process // nil if it does not run
+}
+
+// place is what machines differ in.
+type place struct {
+	// name is the node's, suffix ends the names of whatever else each machine has.
+	name, suffix string
+	// address is the node's, pods the range of its Pods' addresses.
+	address, pods string
+	// port is the kubelet's; it checks its health two below.
+	port int
+	// cgroup holds the Pods, below the sandbox's; the kubelet ends what it finds there
+	// and does not know.
+	cgroup string
+	// taints keep Pods away that do not ask for the node.
+	taints []corev1.Taint
+}
+
+// places are the places of the first machine and of the second.
+func places() []place {
+	return []place{
+		{name: NodeName, address: NodeAddress, pods: PodRange, port: 10250},
+		{
+			name: SecondNode, suffix: "-2", address: secondAddress, pods: secondRange, port: 10350, cgroup: SecondNode,
+			taints: []corev1.Taint{{Key: SecondTaint, Effect: corev1.TaintEffectNoSchedule}},
+		},
+	}
+}
+
+func (m *machine) path(parts ...string) string {
+	return filepath.Join(append([]string{m.options.Dir, m.name}, parts...)...)
+}
+
+// socket is containerd's; the sandbox has its own /run.
+func (p *place) socket() string { return "/run/containerd" + p.suffix + "/containerd.sock" }
+
+func (m *machine) startContainerd(ctx context.Context) (err error) {
+	m.tell("containerd"+m.suffix, progress.Starting, "")
+	m.containerd, err = m.spawn("containerd"+m.suffix, m.options.Assets.containerd(), "--config", m.path("containerd.toml"))
+	if err != nil {
+		return err
+	}
+	return m.await(ctx, m.containerd, "ready", func(ctx context.Context) error { return m.ctr(ctx, "version") })
+}
+
+func (m *machine) startKubelet() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kubelet != nil {
+		return nil
+	}
+	kubeconfig, err := m.plane.UserKubeconfig("system:node:"+m.name, "system:nodes")
+	if err != nil {
+		return err
+	}
+	root := "/var/lib/kubelet" + m.suffix
+	m.kubelet, err = m.spawn("kubelet"+m.suffix, m.options.Assets.Kubelet,
+		"--config="+m.path("kubelet.yaml"), "--kubeconfig="+kubeconfig, "--root-dir="+root, "--cert-dir="+filepath.Join(root, "pki"),
+		"--hostname-override="+m.name, "--node-ip="+m.address, "-v=2")
+	return err
+}
+
+func (m *machine) stopKubelet(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kubelet == nil {
+		return nil
+	}
+	err := m.kubelet.Stop(ctx, stopGrace)
+	m.kubelet = nil
+	return err
+}
+
+func (m *machine) awaitNode(ctx context.Context) error {
+	m.tell(m.kubelet.Name(), progress.Starting, "")
+	return m.await(ctx, m.kubelet, "node "+m.name+" is ready", m.ready)
+}
+
+// ready returns nil if the node is ready and accepts Pods.
+func (m *machine) ready(ctx context.Context) error {
+	node, err := m.clients.CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, taint := range node.Spec.Taints {
+		if taint.Key != SecondTaint {
+			return fmt.Errorf("the node has the taint %s", taint.Key)
+		}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return nil
+		}
+		if c.Type == corev1.NodeReady {
+			return errors.New(c.Message)
+		}
+	}
+	return errors.New("the kubelet has not written the node's status yet")
+}
+
+// ctr runs containerd's own client.
+func (m *machine) ctr(ctx context.Context, args ...string) error {
+	return m.options.Assets.run(ctx, m.options.Assets.ctr(),
+		append([]string{"--address", m.socket(), "--namespace", "k8s.io"}, args...)...)
+}
+
+// importAll makes the images of all archives available to the node, as if it had pulled
+// them.
+func (m *machine) importAll(ctx context.Context) error {
+	for _, archive := range m.options.Images {
+		if err := m.ctr(ctx, "images", "import", archive); err != nil {
+			return fmt.Errorf("import images: %w", err)
+		}
+	}
+	// Garbage collection must not remove it, because it cannot be pulled.
+	return m.ctr(ctx, "images", "label", PauseImage, "io.cri-containerd.pinned=pinned")
+}
+
+// stop ends the kubelet and containerd.
+func (m *machine) stop(ctx context.Context) error {
+	errs := []error{m.stopKubelet(ctx)}
+	if m.containerd != nil {
+		errs = append(errs, m.containerd.Stop(ctx, stopGrace))
+	}
+	return errors.Join(errs...)
+}

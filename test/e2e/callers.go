@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+// callers send requests to a story's Pods, some through each of its registries.
+type callers struct {
+	clients []*traffic.Client
+	stop    context.CancelFunc
+	flowing *errgroup.Group
+}
+
+// call starts the callers.
+func (s *Scene) call() {
+	// A drain has to be longer than this delay and the longest request together.
+	part := s.story.Propagation / 8
+	if part < 0 {
+		part = defaultPropagation / 8
+	}
+	ctx, stop := context.WithCancel(s.ctx)
+	s.callers = &callers{stop: stop, flowing: &errgroup.Group{}}
+	for _, kind := range s.story.Registries {
+		client, err := traffic.New(traffic.Options{
+			Source: s.session.source(s.story, kind), Rate: rate / len(s.story.Registries),
+			CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part, Timeout: late,
+		})
+		s.Check(err)
+		s.callers.clients = append(s.callers.clients, client)
+		s.callers.flowing.Go(func() error {
+			if err := client.Run(ctx); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		})
+	}
+}
+
+// hangUp stops the callers, if there are any, and adds what they have seen to the report.
+func (s *Scene) hangUp() error {
+	if s.callers == nil {
+		return nil
+	}
+	s.callers.stop()
+	err := s.callers.flowing.Wait()
+	for _, client := range s.callers.clients {
+		s.report = s.report.Add(client.Report())
+	}
+	s.callers = nil
+	if err != nil {
+		return fmt.Errorf("the callers: %w", err)
+	}
+	return nil
+}
+
+// EndService tells callers that the service ends, and calls end. When its Pods are gone,
+// the callers stop.
+func (s *Scene) EndService(end func()) {
+	for _, client := range s.callers.clients {
+		client.EndWhenGone()
+	}
+	end()
+	s.Await("all Pods to be gone", func(now State) string {
+		if len(now.Pods) > 0 {
+			return fmt.Sprintf("%d are there", len(now.Pods))
+		}
+		return ""
+	})
+	s.Check(s.hangUp())
+}
+
+// Stats are the counters of the callers that use the story's first registry.
+func (s *Scene) Stats() traffic.Stats { return s.callers.clients[0].Stats(time.Now()) }
+
+// unsettled returns why the last change of a registry can still cause losses.
+func (c *callers) unsettled() string {
+	now := time.Now()
+	if slices.ContainsFunc(c.clients, func(client *traffic.Client) bool { return !client.Settled(now) }) {
+		return "callers have old lists or open requests"
+	}
+	return ""
+}
+
+// silent returns which callers have hardly begun.
+func (c *callers) silent() string {
+	now := time.Now()
+	for _, client := range c.clients {
+		if sent := client.Stats(now).Sent; sent < firstRequests {
+			return fmt.Sprintf("%d were sent", sent)
+		}
+	}
+	return ""
+}

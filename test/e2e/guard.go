@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/test/stage"
+)
+
+// guardName is the name of the guard's webhook configuration.
+const guardName = "usher-guard"
+
+// turnOnGuard turns the guard on as its page says, and keeps it away from the stories
+// that measure what is lost without it.
+func (s *session) turnOnGuard(ctx context.Context) error {
+	began := time.Now()
+	err := stage.Task(s.Tell, "the guard", func() (string, error) {
+		if err := s.follow(ctx, "guard.md", "guard"); err != nil {
+			return "", err
+		}
+		if err := s.awaitUsher(ctx, began, patience); err != nil {
+			return "", err
+		}
+		return "answers " + stage.Seconds(time.Since(began)) + " after the command", s.limitGuard(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("turn the guard on: %w", err)
+	}
+	return nil
+}
+
+// limitGuard waits until API servers trust the guard, and excludes namespaces.
+func (s *session) limitGuard(ctx context.Context) error {
+	excluded := metav1.LabelSelectorRequirement{
+		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: []string{metav1.NamespaceSystem},
+	}
+	for _, story := range s.stories {
+		if story.Unguarded {
+			excluded.Values = append(excluded.Values, story.Name)
+		}
+	}
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	err := stage.Poll(ctx, patience, "the guard's certificate", func(ctx context.Context) (bool, error) {
+		err := s.Kube.Get(ctx, client.ObjectKey{Name: guardName}, configuration)
+		return err == nil && len(configuration.Webhooks[0].ClientConfig.CABundle) > 0, err
+	})
+	if err != nil {
+		return err
+	}
+	before := configuration.DeepCopy()
+	for i := range configuration.Webhooks {
+		configuration.Webhooks[i].NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{excluded}}
+	}
+	return errors.Join(s.Kube.Patch(ctx, configuration, client.MergeFrom(before)))
+}
