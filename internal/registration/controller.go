@@ -26,12 +26,14 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
-// +kubebuilder:rbac:groups=usher.dev,resources=registrations;registries,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=usher.dev,resources=registrations,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=usher.dev,resources=registries,verbs=get;list;watch;patch;create
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations/status;registries/status,verbs=patch
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
@@ -80,6 +82,9 @@ type Reconciler struct {
 	// probes are Registries that passes want probed; back are those that answered a probe
 	// again.
 	probes, back chan event.GenericEvent
+	// builtIn means that there is a Registry of the kind service, or that Usher has made
+	// one. Only the probes' controller uses it, for one name and so one at a time.
+	builtIn bool
 
 	// mu guards what passes share, and the fields of a pass that has several calls in
 	// flight.

@@ -4,6 +4,7 @@ package registration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
 
@@ -133,7 +135,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		kind, settings := kinds.Of(r, p.snapshot.Namespace)
 		p.snapshot.Registries[r.Name] = plan.RegistryState{
 			Prefix: settings.Root, Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
-			HoldsBack: kind.HoldsBack, Err: down,
+			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Err: down,
 		}
 	}
 	return nil
@@ -218,6 +220,9 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, targ
 	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	entries, err := c.List(callCtx, target.Service)
+	if errors.Is(err, registry.ErrOneService) {
+		return p.unlistable(ctx, object.Name, target, err)
+	}
 	p.pool.noteCall(ctx, object.Name, err)
 	if err != nil {
 		p.registryFailed(ctx, object, err)
@@ -227,4 +232,14 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, targ
 		entries = noEntries
 	}
 	return plan.Listing{Entries: entries}
+}
+
+// unlistable notes an answer of a registry that works, but not for the service. Each pass asks
+// again, so that the status keeps saying so until somebody has mended it.
+func (p *pass) unlistable(ctx context.Context, name string, target plan.Target, err error) plan.Listing {
+	p.pool.noteCall(ctx, name, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notes.dirty[target] = true
+	return plan.Listing{Err: err}
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,6 +51,10 @@ func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged)).
 		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
 		WatchesRawSource(source.Channel(r.probes, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Name: BuiltIn}})
+			return nil
+		})).
 		Complete(reconcile.Func(r.ReconcileRegistry))
 }
 
@@ -84,6 +89,9 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 		if apierrors.IsNotFound(err) {
 			r.pool.forget(request.Name)
 			r.metrics.forgetRegistry(request.Name)
+			if request.Name == BuiltIn {
+				return ctrl.Result{}, r.makeBuiltIn(ctx)
+			}
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("read Registry %s: %w", request.Name, err)

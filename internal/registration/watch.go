@@ -32,7 +32,11 @@ type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
 // watchNamespaces maps every event to the namespaces that it may concern.
 func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	services, err := r.services(mgr)
+	if err != nil {
+		return err
+	}
+	controller := ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
 		WithOptions(controllerOptions(r.options.MaxConcurrentPasses)).
 		WithLogConstructor(logConstructor(mgr, keyNamespace)).
@@ -42,8 +46,11 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		Watches(&policyv1.PodDisruptionBudget{}, inNamespace(), builder.WithPredicates(moreAllowed())).
 		Watches(&usherv1alpha1.Registry{}, r.ofRegistries(), builder.WithPredicates(reachabilityChanged())).
 		WatchesRawSource(source.Channel(r.back, r.ofRegistries())).
-		WatchesMetadata(&corev1.Namespace{}, r.ofNamespaces(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Complete(r)
+		WatchesMetadata(&corev1.Namespace{}, r.ofNamespaces(), builder.WithPredicates(predicate.LabelChangedPredicate{}))
+	for _, events := range services {
+		controller.WatchesRawSource(events)
+	}
+	return controller.Complete(r)
 }
 
 func gather(q queue, namespace string) {

@@ -26,14 +26,16 @@ const crdKind = "CustomResourceDefinition"
 // Render is Helm's output for a chart and values over its defaults, in the order in which
 // Helm creates the objects, without the release's notes. CRDs precede what guards them, so
 // that kubectl delete, which uses the same order, meets the guard. The values must match
-// the chart's schema.
+// the chart's schema. The server has what the newest tested one has.
 func Render(folder string, release Release, values map[string]any) ([]Object, error) {
 	chart, err := loader.LoadDir(folder)
 	if err != nil {
 		return nil, fmt.Errorf("load the chart %s: %w", folder, err)
 	}
 	options := common.ReleaseOptions{Name: release.Name, Namespace: release.Namespace, Revision: 1, IsInstall: true}
-	rendered, err := util.ToRenderValues(chart, values, options, common.DefaultCapabilities)
+	server := common.DefaultCapabilities.Copy()
+	server.APIVersions = append(server.APIVersions, "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
+	rendered, err := util.ToRenderValues(chart, values, options, server)
 	if err != nil {
 		return nil, fmt.Errorf("values: %w", err)
 	}

@@ -13,11 +13,13 @@ type Instance struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
 	Service string `json:"service"`
-	// Port is a port number, or the name of a container port.
+	// Port is a port number, or the name of a container port. Every kind of registry needs
+	// it except service.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
-	Port intstr.IntOrString `json:"port"`
+	// +optional
+	Port intstr.IntOrString `json:"port,omitzero"`
 	// Weight is the instance's share of requests, relative to other instances, from 1
 	// to 65535. Default: 1.
 	// +kubebuilder:default=1

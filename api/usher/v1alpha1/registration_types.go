@@ -62,7 +62,8 @@ type RegistrationSpec struct {
 	// OnInPlaceUpdate decides what happens to a Pod's entries before an in-place
 	// update. Deregister removes them, and writes them again when the updated Pod is
 	// Ready. FailOver keeps them, out of service, in registries that can hold an entry
-	// back: Consul, Eureka, HAProxy, Nacos and xDS; elsewhere it acts as Deregister.
+	// back: Consul, Eureka, HAProxy, Nacos, Services and xDS; elsewhere it acts as
+	// Deregister.
 	// Stay keeps them in service and releases the hook at once: use it for updates that
 	// do not interrupt the Pod. Default: Deregister.
 	// +kubebuilder:default=Deregister
@@ -322,7 +323,8 @@ type Target struct {
 	Registry string `json:"registry"`
 	// Prefix is where the Registry kept its services when the target was recorded: the
 	// prefix in etcd, the datacenter in Consul, the zone in DNS, the path in ZooKeeper,
-	// the namespace of EndpointSlices, or the namespace, group and cluster in Nacos.
+	// the namespace of EndpointSlices or Services, or the namespace, group and cluster in
+	// Nacos.
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// Service is the service name that callers look up.
@@ -358,6 +360,7 @@ const (
 	// separated by commas. On a Pod with the finalizer and without it, any may.
 	AnnotationRegistrations = "usher.dev/registrations"
 	// ConditionRegistered is True on a Pod while every registry lists it. A Pod can use
-	// it as a readiness gate.
+	// it as a readiness gate. For a Registry of the kind service it is the entry itself: it
+	// stays True until the Pod is to leave.
 	ConditionRegistered corev1.PodConditionType = "usher.dev/registered"
 )

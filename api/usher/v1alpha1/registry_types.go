@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Registry describes a service registry outside Kubernetes where callers find services.
+// Registry describes a service registry where callers find services.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=usher
@@ -35,7 +35,7 @@ type RegistryList struct {
 
 // RegistrySpec sets the registry's kind and location. Set exactly one kind.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, webhook, xds or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, service, webhook, xds or zookeeper"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -58,6 +58,10 @@ type RegistrySpec struct {
 	// Nacos keeps entries as persistent instances in Nacos 3.
 	// +optional
 	Nacos *NacosRegistry `json:"nacos,omitempty"`
+	// Service is for Services with a selector: Kubernetes lists the Pods, and Usher turns
+	// their readiness gate. One Registry of this kind, called service, is made by Usher.
+	// +optional
+	Service *ServiceRegistry `json:"service,omitempty"`
 	// Webhook sends entries to your own HTTP service.
 	// +optional
 	Webhook *WebhookRegistry `json:"webhook,omitempty"`
@@ -289,6 +293,12 @@ type NacosRegistry struct {
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }
+
+// ServiceRegistry is this Kubernetes cluster, as callers of its Services see it: through
+// kube-proxy, DNS, a gateway, a mesh or a load balancer. The service of a Registration is a
+// Service with a selector in the Registration's namespace. The Pods need the readiness gate
+// usher.dev/registered.
+type ServiceRegistry struct{}
 
 // XDSRegistry is Usher itself, started with --xds-bind-address. Clients ask its
 // replicas for xds:///<service>.<namespace>. Usher keeps the entries in EndpointSlices

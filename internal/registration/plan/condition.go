@@ -26,7 +26,7 @@ const (
 // itself shows that nothing is left to do.
 func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 	released := len(patch.RemoveFinalizers) > 0
-	if !p.hasCondition(released) {
+	if !ix.hasCondition(p, released) {
 		return
 	}
 	now, next := condition(p.Pod, usherv1alpha1.ConditionRegistered), ix.conditionWithoutWait(p, released)
@@ -64,13 +64,13 @@ func (p *pod) upToDate(now, next *corev1.PodCondition) bool {
 }
 
 // hasCondition reports whether the condition is of use: not on a Pod that is let go, and on
-// one that no Registration selects only while the finalizer is there.
-func (p *pod) hasCondition(released bool) bool {
+// one that no Registration selects only while the finalizer is there, or the gate holds it back.
+func (ix *index) hasCondition(p *pod, released bool) bool {
 	switch {
 	case p.DeletionTimestamp != nil:
 		return !released && len(p.ownFinalizers()) > 0
 	case len(p.selectedBy) == 0:
-		return p.hasFinalizer()
+		return p.hasFinalizer() || ix.abandons(p)
 	}
 	return true
 }
@@ -82,7 +82,9 @@ func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition
 		Type: usherv1alpha1.ConditionRegistered, Status: conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered),
 		LastTransitionTime: metav1.NewTime(ix.Now),
 	}
-	if listed, known := ix.listedEverywhere(p); known && (released || len(p.selectedBy) > 0) {
+	if status, decided := ix.turn(p); decided {
+		c.Status = status
+	} else if listed, known := ix.listedEverywhere(p); known && (released || len(p.selectedBy) > 0) {
 		c.Status = corev1.ConditionFalse
 		if listed {
 			c.Status = corev1.ConditionTrue
@@ -152,8 +154,16 @@ func (ix *index) listedEverywhere(p *pod) (listed, known bool) {
 	listed, known = len(p.selectedBy) > 0, true
 	for _, r := range p.selectedBy {
 		serves, _ := p.serves(r)
-		listed = listed && len(r.missing) == 0
+		if p.gate { // The registry that is missing may be the one that the gate stands for.
+			known = known && len(r.missing) == 0
+		} else {
+			listed = listed && len(r.missing) == 0
+		}
 		for _, t := range r.current {
+			if ix.gated(t) {
+				listed = listed && (!p.gate || serves && p.protected())
+				continue
+			}
 			found := ix.presence(r, t, p)
 			switch {
 			case found.err != nil, !serves && found.listed:

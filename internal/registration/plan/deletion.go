@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -52,7 +53,7 @@ func (ix *index) queueEvictions() {
 	queued := map[*pod]bool{}
 	for _, budget := range ix.Budgets {
 		if selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector); err == nil {
-			for _, p := range ix.beyond(int(budget.Status.DisruptionsAllowed), selector) {
+			for _, p := range ix.beyond(ix.allowed(budget, selector), selector) {
 				queued[p] = true
 			}
 		}
@@ -64,6 +65,18 @@ func (ix *index) queueEvictions() {
 			p.settled = p.isSettled()
 		}
 	}
+}
+
+// allowed is how many Pods the budget allows to disrupt. Its status may be older than what the
+// Pods show: those that have stopped being Ready since count already.
+func (ix *index) allowed(budget *policyv1.PodDisruptionBudget, selector labels.Selector) int {
+	healthy := 0
+	for _, p := range ix.pods {
+		if p.DeletionTimestamp == nil && conditionStatus(p.Pod, corev1.PodReady) == corev1.ConditionTrue && selector.Matches(labels.Set(p.Labels)) {
+			healthy++
+		}
+	}
+	return int(budget.Status.DisruptionsAllowed) - max(0, int(budget.Status.CurrentHealthy)-healthy)
 }
 
 // beyond returns the evictions that have to wait if so many may drain at a time. The

@@ -78,7 +78,7 @@ func (p *pod) misplaced(r *registration) string {
 // wanted reports whether any registry should list the Pod.
 func (p *pod) wanted() bool {
 	for _, r := range p.selectedBy {
-		if serves, _ := p.serves(r); serves && len(r.current) > 0 {
+		if serves, _ := p.serves(r); serves && r.operates(p) {
 			return true
 		}
 	}

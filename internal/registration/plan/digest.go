@@ -20,6 +20,9 @@ func Matters(a, b *corev1.Pod) bool {
 		!slices.Equal(a.Finalizers, b.Finalizers) {
 		return true
 	}
+	if hasGate(a) && conditionStatus(a, corev1.PodReady) != conditionStatus(b, corev1.PodReady) {
+		return true // The kubelet has answered a turn of the gate.
+	}
 	aReady, _ := Ready(a)
 	bReady, _ := Ready(b)
 	registered := usherv1alpha1.ConditionRegistered

@@ -50,8 +50,10 @@ func (ix *index) changes() []Changes {
 			continue
 		}
 		c := Changes{Target: t, Swept: ix.Sweep[t], Suspects: map[string]bool{}, Reasons: map[string]string{}}
-		claimed := ix.joins(listed, &c)
-		ix.leaves(listed, claimed, &c)
+		if !ix.gated(t) {
+			claimed := ix.joins(listed, &c)
+			ix.leaves(listed, claimed, &c)
+		}
 		if !c.Empty() || c.Swept {
 			all = append(all, c)
 		}

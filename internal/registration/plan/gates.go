@@ -160,6 +160,9 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
 		limit := ix.limit(r, &base, &v)
 		for _, t := range r.targets() {
+			if !ix.holds(r, t, p, h) {
+				continue
+			}
 			base.Registry = t.Registry
 			seen[recordKey(r, t)] = true
 			wait, free := ix.drained(r, t, p, record, base)
@@ -212,7 +215,7 @@ func later(a, b time.Time) time.Time {
 func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base Waiting) (wait Waiting, free *time.Time) {
 	key := recordKey(r, t)
 	found := ix.presence(r, t, p)
-	if wait, gone := base.unlessGone(found); !gone {
+	if wait, gone := base.unlessGone(found, t); !gone {
 		if found.err == nil {
 			delete(record.Gone, key)
 		}
@@ -221,7 +224,7 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 	gone, seen := record.Gone[key]
 	if !seen {
 		var ever bool
-		if gone, ever = ix.goneSince(p); !ever {
+		if gone, ever = ix.goneSince(p, t); !ever {
 			base.Since = ix.Now
 			return base, nil
 		}
@@ -251,14 +254,18 @@ func (w Waiting) propagating(until time.Time) Waiting {
 // tell: it is False from when the first of several registries does not list the Pod. A Pod
 // without the finalizer and without a condition never had an entry, so no caller can have it
 // in a cache.
-func (ix *index) goneSince(p *pod) (gone time.Time, ever bool) {
+func (ix *index) goneSince(p *pod, t Target) (gone time.Time, ever bool) {
+	if ix.gated(t) {
+		return ix.goneFromService(p), true
+	}
 	if !p.hasFinalizer() && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown {
 		return time.Time{}, false
 	}
 	return ix.Now.UTC(), true
 }
 
-// gone reports whether no target of the Registrations lists the Pod, and if not, why.
+// gone reports whether no target of the Registrations lists the Pod, and if not, why. Services
+// need no care: Kubernetes takes a terminating Pod out of them.
 func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 	var v verdict
 	gate, since := GateLeaving, deletionSince(p.Pod)
@@ -269,8 +276,11 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: gate, Since: since}
 		limit := ix.limit(r, &base, &v)
 		for _, t := range r.targets() {
+			if ix.gated(t) {
+				continue
+			}
 			base.Registry = t.Registry
-			if wait, gone := base.unlessGone(ix.presence(r, t, p)); gone {
+			if wait, gone := base.unlessGone(ix.presence(r, t, p), t); gone {
 				v.confirmed(t.Registry, elapsed(since, ix.Now))
 			} else {
 				v.wait(wait, limit)
@@ -281,10 +291,12 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 }
 
 // unlessGone explains a target that lists a Pod, or that may.
-func (w Waiting) unlessGone(found presence) (wait Waiting, gone bool) {
+func (w Waiting) unlessGone(found presence, t Target) (wait Waiting, gone bool) {
 	switch {
 	case found.err != nil:
 		return w.failed(found.err), false
+	case found.listed && found.gateless:
+		return w.withoutGate(t), false
 	case found.listed:
 		return w.stillListed(found), false
 	}

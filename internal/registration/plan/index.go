@@ -45,6 +45,9 @@ type registration struct {
 	// current are the targets where its Pods belong, former those where it may have left
 	// entries. Both are sorted.
 	current, former []Target
+	// gated means that a current target is a Service that lists Pods while they are Ready;
+	// writes means that Usher writes entries to another one.
+	gated, writes bool
 	// missing are registries that it names and cannot use.
 	missing []missingRegistry
 	pods    []*pod
@@ -83,6 +86,8 @@ type pod struct {
 	lifecycle appsv1alpha1.Lifecycle
 	state     appsv1alpha1.LifecycleState
 	ready     bool
+	// gate means that the Pod is Ready only with Usher's condition.
+	gate bool
 	// unready is why it is not ready.
 	unready string
 	// request asks for its deletion; nil if none does. It is queued while a
@@ -200,6 +205,9 @@ func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registrati
 	if !r.deleting {
 		ix.findCurrent(r)
 	}
+	for _, t := range r.current {
+		r.gated, r.writes = r.gated || ix.gated(t), r.writes || !ix.gated(t)
+	}
 	ix.findFormer(r)
 	return r
 }
@@ -235,7 +243,7 @@ func (ix *index) findFormer(r *registration) {
 }
 
 func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *pod {
-	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object)}
+	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object), gate: hasGate(object)}
 	p.ready, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
 	p.request = readRequest(object)
@@ -325,7 +333,7 @@ func (ix *index) look(t Target) (*listing, error) {
 		return nil, listed.Err
 	}
 	if ix.listings[t] == nil {
-		ix.listings[t] = ix.newListing(listed.Entries)
+		ix.listings[t] = ix.newListing(listed.Entries, ix.gated(t))
 	}
 	return ix.listings[t], nil
 }
@@ -336,7 +344,8 @@ func (l *listing) of(from Listing) bool {
 		(len(l.entries) == 0 || &l.entries[0] == &from.Entries[0])
 }
 
-func (ix *index) newListing(entries []registry.Entry) *listing {
+// newListing sorts entries by Pod: those that Usher has written, and in Services all.
+func (ix *index) newListing(entries []registry.Entry, gated bool) *listing {
 	l := &listing{
 		entries: entries, byID: make(map[string]*registry.Entry, len(entries)),
 		byPod: make(map[types.UID][]*registry.Entry, len(entries)),
@@ -345,7 +354,7 @@ func (ix *index) newListing(entries []registry.Entry) *listing {
 	for i := range entries {
 		e := &entries[i]
 		l.byID[e.ID], all[i] = e, e
-		if e.Owner.Cluster != ix.Cluster {
+		if e.Owner.Cluster != ix.Cluster && !gated {
 			continue
 		}
 		uid := types.UID(e.Owner.PodUID)

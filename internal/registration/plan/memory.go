@@ -50,7 +50,7 @@ func inputsOf(s *Snapshot) string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
 		state := s.Registries[name]
-		fmt.Fprintf(&b, "%s %q %t %t %t\n", name, state.Prefix, state.Denied, state.Leaving, state.HoldsBack)
+		fmt.Fprintf(&b, "%s %q %t %t %t %t\n", name, state.Prefix, state.Denied, state.Leaving, state.HoldsBack, state.Gated)
 	}
 	for _, set := range s.CloneSets {
 		fmt.Fprintf(&b, "%s %s %d\n", set.Name, set.UID, set.Generation)
@@ -144,9 +144,9 @@ func (ix *index) noteIdle(p *pod) {
 		if r.failing || len(r.former) > 0 {
 			return
 		}
-		for _, l := range r.listings {
+		for i, l := range r.listings {
 			now := l.shows(p)
-			if now.known && !ix.asDesired(r, p, now) {
+			if now.known && !ix.asDesired(r, r.current[i], p, now) {
 				return
 			}
 			rest = append(rest, now)
@@ -157,7 +157,10 @@ func (ix *index) noteIdle(p *pod) {
 
 // asDesired reports whether a target shows just the Pod's entry, or rightly nothing of it. So
 // every entry with the ID of an idle Pod belongs there.
-func (ix *index) asDesired(r *registration, p *pod, now shown) bool {
+func (ix *index) asDesired(r *registration, t Target, p *pod, now shown) bool {
+	if ix.gated(t) {
+		return ix.presenceInService(t, p).serving == (ix.desiredOf(r, p) == present)
+	}
 	switch want, _ := ix.entry(r, p); ix.desiredOf(r, p) {
 	case present:
 		return now.byID != nil && want.Same(*now.byID)

@@ -70,7 +70,7 @@ func (p *pod) isSettled() bool {
 	case p.wanted():
 		return registered == "True" && p.protected()
 	}
-	return registered != "True" && (!p.hasFinalizer() || registered == "False")
+	return !p.writes() || registered != "True" && (!p.hasFinalizer() || registered == "False")
 }
 
 // ownFinalizers are those that Usher may remove from a terminating Pod.

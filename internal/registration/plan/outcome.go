@@ -3,11 +3,13 @@
 package plan
 
 import (
+	"errors"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // Outcome is what a plan says of one Registration.
@@ -44,6 +46,11 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 		o.PerRegistry[missing.name] += 0
 		o.Missing = append(o.Missing, Waiting{Registration: r.Name, Registry: missing.name}.
 			because(missing.reason, missing.message(ix.Namespace)))
+	}
+	for _, t := range r.current {
+		if err := ix.Listings[t].Err; errors.Is(err, registry.ErrOneService) {
+			o.Missing = append(o.Missing, Waiting{Registration: r.Name, Registry: t.Registry}.failed(err))
+		}
 	}
 	joining := false
 	for _, p := range r.pods {
@@ -121,7 +128,7 @@ func (ix *index) vacated(r *registration, t Target) bool {
 	if slices.Contains(r.current, t) {
 		return false
 	}
-	if !slices.Contains(r.former, t) {
+	if !slices.Contains(r.former, t) || ix.gated(t) {
 		return true
 	}
 	listed, err := ix.look(t)
@@ -145,7 +152,7 @@ func (ix *index) released(r *registration) bool {
 	}
 	// Its Pods are released first: afterwards nobody knows where they were.
 	for _, p := range ix.pods {
-		if len(p.selectedBy) == 0 && slices.Contains(p.former, r) && p.hasFinalizer() {
+		if len(p.selectedBy) == 0 && slices.Contains(p.former, r) && (p.hasFinalizer() || ix.holdsBack(p)) {
 			return false
 		}
 	}
@@ -156,7 +163,7 @@ func (ix *index) released(r *registration) bool {
 func (ix *index) unreachable(r *registration) []Waiting {
 	var waiting []Waiting
 	for _, t := range r.former {
-		if _, err := ix.look(t); err != nil {
+		if _, err := ix.look(t); err != nil && !ix.gated(t) {
 			base := Waiting{Registration: r.Name, Gate: GateDeletion, Registry: t.Registry, Since: r.DeletionTimestamp.Time}
 			waiting = append(waiting, base.failed(err))
 		}

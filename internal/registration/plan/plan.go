@@ -218,10 +218,10 @@ func (ix *index) planDrain(p *pod, record, stored *Record, drains bool, patch *P
 
 // unhooked are the waits for registries that no hook covers.
 func (ix *index) unhooked(p *pod) []Waiting {
+	waiting := ix.gateless(p)
 	if p.settled && !ix.refused(p) {
-		return nil
+		return waiting
 	}
-	var waiting []Waiting
 	for _, r := range p.selectedBy {
 		if !slices.ContainsFunc(p.hooks, func(h hook) bool { return slices.Contains(h.answerers, r) }) {
 			waiting = append(waiting, ix.unhookedFrom(p, r)...)

@@ -24,6 +24,8 @@ type presence struct {
 	// unsettled is why one of them is neither in service nor gone; empty if none is in
 	// between.
 	unsettled string
+	// gateless means that the Pod has no readiness gate that could take it out of a Service.
+	gateless bool
 	// reason is why the entry is not current.
 	reason Reason
 	// cause is why a change was refused in this pass; nil if none was.
@@ -32,6 +34,9 @@ type presence struct {
 
 // presence looks for the Registration's entries of the Pod.
 func (ix *index) presence(r *registration, t Target, p *pod) presence {
+	if ix.gated(t) {
+		return ix.presenceInService(t, p)
+	}
 	listed, err := ix.look(t)
 	if err != nil {
 		return presence{err: err}

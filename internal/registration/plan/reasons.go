@@ -68,6 +68,9 @@ const (
 	ReasonForeignEntry Reason = "ForeignEntry"
 	// ReasonDuplicate: another Registration registers the Pod there already.
 	ReasonDuplicate Reason = "DuplicateRegistration"
+	// ReasonGateMissing: the Pod has no readiness gate usher.dev/registered, so nothing
+	// takes it out of its Service.
+	ReasonGateMissing Reason = "ReadinessGateMissing"
 	// ReasonNodeSilent: the Pod's node does not answer, as too many others do not,
 	// and the Pod stays listed.
 	ReasonNodeSilent Reason = "NodeSilent"

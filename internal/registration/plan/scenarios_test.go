@@ -201,6 +201,14 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"noMetadata":   func(b *podBuilder, _ string) { b.listed().NoMetadata = true },
 	"terminating":  func(b *podBuilder, value string) { b.terminating(duration(value)) },
 	"names":        func(b *podBuilder, value string) { b.named(value) },
+	"gate":         func(b *podBuilder, value string) { b.gate(value) },
+	"endpoint":     func(b *podBuilder, value string) { b.endpoint(value == "ready") },
+	"kubelet": func(b *podBuilder, value string) {
+		b.condition(corev1.PodReady, map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[value == "ready"])
+	},
+	"turned": func(b *podBuilder, ago string) {
+		condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(epoch.Add(-duration(ago)))
+	},
 	"since": func(b *podBuilder, value string) {
 		ready, entered, _ := strings.Cut(value, "/")
 		b.since(duration(ready), duration(entered))
@@ -261,6 +269,9 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"refuses": func(b registryBuilder, why string) {
 		b.state(func(s *RegistryState) { s.Err = registry.Permanent(errors.New(why)) })
 	},
+	"unlistable": func(b registryBuilder, why string) {
+		b.f.Listings[target(b.name)] = Listing{Err: registry.OneService(registry.Permanent(errors.New(why)))}
+	},
 	"readOnly": func(b registryBuilder, pod string) {
 		id := ""
 		if pod != "" {
@@ -287,4 +298,9 @@ var circumstances = map[string]func(f *fixture, value string){
 	},
 	"NoBudget":  func(f *fixture, _ string) { f.budget(0) },
 	"BudgetOf1": func(f *fixture, _ string) { f.budget(1) },
+	"OldBudget": func(f *fixture, _ string) {
+		f.budget(1)
+		f.Budgets[0].Status.CurrentHealthy = 2
+	},
+	"Service": func(f *fixture, others string) { f.inService(strings.Fields(others)...) },
 }

@@ -37,6 +37,9 @@ type RegistryState struct {
 	Leaving bool
 	// HoldsBack means that entries of weight 0 stay there and get no callers.
 	HoldsBack bool
+	// Gated means that Kubernetes lists Pods there while they are Ready: nothing is
+	// written, and the Pods' readiness gate decides.
+	Gated bool
 	// Outage is when it last did not answer.
 	Outage Outage
 	// Err is why the registry could not be used when it was last tried.

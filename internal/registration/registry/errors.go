@@ -21,6 +21,9 @@ var (
 	// ErrForeign marks a change to an entry that another owner wrote. The change was
 	// not made and must not be forced.
 	ErrForeign = errors.New("foreign entry")
+	// ErrOneService marks a failure that concerns a single service: the registry itself
+	// works. It comes with another mark.
+	ErrOneService = errors.New("one service")
 )
 
 // marked adds a mark that errors.Is finds, without repeating it in the message.
@@ -36,6 +39,9 @@ func Transient(err error) error { return mark(err, ErrTransient) }
 
 // Permanent marks err with ErrPermanent.
 func Permanent(err error) error { return mark(err, ErrPermanent) }
+
+// OneService marks err with ErrOneService.
+func OneService(err error) error { return mark(err, ErrOneService) }
 
 func mark(err, as error) error {
 	if err == nil {

@@ -34,20 +34,24 @@ type story struct {
 	namespace string
 }
 
-func begin(t *testing.T) *story {
+func begin(t *testing.T, change ...func(*usherv1alpha1.RegistrationSpec)) *story {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "guard-"}}
 	s := &story{T: t}
 	s.must(api.Create(t.Context(), namespace))
 	s.namespace = namespace.Name
-	s.must(api.Create(t.Context(), &usherv1alpha1.Registration{
+	registration := &usherv1alpha1.Registration{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"},
 		Spec: usherv1alpha1.RegistrationSpec{
 			Selector: metav1.LabelSelector{MatchLabels: labels}, Registries: []string{"memory"},
 			Instance: usherv1alpha1.Instance{Service: s.namespace, Port: intstr.FromInt32(80)},
 			Drain:    usherv1alpha1.Drain{Propagation: &metav1.Duration{Duration: propagation}},
 		},
-	}))
+	}
+	for _, do := range change {
+		do(&registration.Spec)
+	}
+	s.must(api.Create(t.Context(), registration))
 	t.Cleanup(func() {
 		if early := callers.tooEarly(s.namespace); len(early) > 0 {
 			t.Errorf("deleted while callers could use them:\n%s", strings.Join(early, "\n"))

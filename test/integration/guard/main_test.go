@@ -111,7 +111,7 @@ func setUp(ctx context.Context) error {
 	if err := startUsher(ctx, scheme, port); err != nil {
 		return err
 	}
-	return callers.follow(ctx, api)
+	return errors.Join(callers.follow(ctx, api), listed.follow(ctx, api))
 }
 
 // freePort finds a port for the webhook.
@@ -148,6 +148,9 @@ func install(ctx context.Context, port int) error {
 	}
 	registry := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "memory"}}
 	registry.Spec.Etcd = &usherv1alpha1.EtcdRegistry{Endpoints: []string{"http://127.0.0.1:1"}}
+	if err := installPolicy(ctx, string(manifests)); err != nil {
+		return err
+	}
 	return errors.Join(
 		api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: service.Namespace}}),
 		api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}}),

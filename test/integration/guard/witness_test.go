@@ -17,6 +17,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	registryservice "github.com/usher-dev/usher/internal/registration/registry/service"
 )
 
 const (
@@ -49,7 +50,10 @@ type watched struct {
 	witness *witness
 }
 
-func (w *witness) connect(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
+func (w *witness) connect(r *usherv1alpha1.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
+	if r.Spec.Service != nil {
+		return registryservice.New(api, root)
+	}
 	return &watched{Registry: w.registry, witness: w}, nil
 }
 

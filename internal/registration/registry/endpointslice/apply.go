@@ -64,10 +64,10 @@ func (r *Registry) write(ctx context.Context, shelves []*shelf) (refused []error
 			stale = true
 		case apierrors.IsInvalid(err):
 			for _, id := range slices.Compact(slices.Sorted(slices.Values(s.changed))) {
-				refused = append(refused, &registry.ChangeError{ID: id, Err: typed(ctx, err)})
+				refused = append(refused, &registry.ChangeError{ID: id, Err: Typed(ctx, err)})
 			}
 		default:
-			return refused, stale, typed(ctx, err)
+			return refused, stale, Typed(ctx, err)
 		}
 		if err != nil && s.gains {
 			// An entry that was to move here may be about to leave another slice. It

@@ -180,7 +180,7 @@ func TestTyped(t *testing.T) {
 		"broken":       {apierrors.NewInternalError(errors.New("broken")), registry.ErrTransient},
 		"unreachable":  {errors.New("connection refused"), registry.ErrTransient},
 	} {
-		registrytest.Check(t, name, typed(t.Context(), fmt.Errorf("list: %w", test.err)), test.want)
+		registrytest.Check(t, name, Typed(t.Context(), fmt.Errorf("list: %w", test.err)), test.want)
 	}
 	registrytest.CheckOptions(t, New, map[string]Options{"no client": {}})
 }

@@ -107,7 +107,7 @@ func New(options Options) (*Registry, error) {
 // cluster.
 func (r *Registry) Ping(ctx context.Context) error {
 	var list discoveryv1.EndpointSliceList
-	return typed(ctx, r.reader.List(ctx, &list, client.InNamespace(r.namespace), client.Limit(1)))
+	return Typed(ctx, r.reader.List(ctx, &list, client.InNamespace(r.namespace), client.Limit(1)))
 }
 
 // List implements registry.Connector. The read is consistent. An endpoint that is not
@@ -121,7 +121,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	}
 	if r.awaitServed != nil {
 		if err := r.awaitServed(ctx, r.namespace, service, list); err != nil {
-			return nil, typed(ctx, err)
+			return nil, Typed(ctx, err)
 		}
 	}
 	return r.layout(service, list).entries(), nil
@@ -147,14 +147,14 @@ func (r *Registry) slices(ctx context.Context, service string) (*discoveryv1.End
 	err := r.reader.List(ctx, &list, client.InNamespace(r.namespace),
 		client.MatchingLabels{r.label: service})
 	if err != nil {
-		return nil, typed(ctx, err)
+		return nil, Typed(ctx, err)
 	}
 	return &list, nil
 }
 
-// typed marks an error of the API server. An error not known to be permanent is
+// Typed marks an error of the API server. An error not known to be permanent is
 // transient, because a needless retry is the safer mistake.
-func typed(ctx context.Context, err error) error {
+func Typed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}

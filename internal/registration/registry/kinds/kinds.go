@@ -20,6 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/eureka"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
+	"github.com/usher-dev/usher/internal/registration/registry/service"
 	"github.com/usher-dev/usher/internal/registration/registry/webhook"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
@@ -36,6 +37,9 @@ type Kind struct {
 	// callers, as onInPlaceUpdate: FailOver requires. Such a connector calls
 	// registry.ValidateHolding.
 	HoldsBack bool
+	// Gated means that Kubernetes lists the Pods while they are Ready: Usher writes no
+	// entries, and turns the Pods' readiness gate instead.
+	Gated bool
 	// Read reads the kind's field, and returns nil if it is not set. namespace is the
 	// Registration's.
 	Read func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings
@@ -53,20 +57,22 @@ type Cluster struct {
 
 type keys = []string
 
-// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Read.
+// table has one row for each kind, sorted by name: Name, Keys, HoldsBack,
+// Gated, Read.
 func table(in Cluster) []Kind {
 	tls := func(others ...string) keys { return append(others, credentials.TLSKeys()...) }
 	return []Kind{
-		{"consul", tls(consul.KeyToken), true, consul.FromSpec},
-		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, dns.FromSpec},
-		{"endpointSlice", nil, false, endpointslice.FromSpec(in.Reader, in.Writer)},
-		{"etcd", tls(etcd.KeyUsername, etcd.KeyPassword), false, etcd.FromSpec},
-		{"eureka", tls(eureka.KeyUsername, eureka.KeyPassword), true, eureka.FromSpec},
-		{"haproxy", tls(), true, haproxy.FromSpec},
-		{"nacos", tls(nacos.KeyUsername, nacos.KeyPassword), true, nacos.FromSpec},
-		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, webhook.FromSpec},
-		{"xds", nil, true, xds.FromSpec(in.Reader, in.Writer, in.XDS)},
-		{"zookeeper", keys{zookeeper.KeyUsername, zookeeper.KeyPassword}, false, zookeeper.FromSpec},
+		{"consul", tls(consul.KeyToken), true, false, consul.FromSpec},
+		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, dns.FromSpec},
+		{"endpointSlice", nil, false, false, endpointslice.FromSpec(in.Reader, in.Writer)},
+		{"etcd", tls(etcd.KeyUsername, etcd.KeyPassword), false, false, etcd.FromSpec},
+		{"eureka", tls(eureka.KeyUsername, eureka.KeyPassword), true, false, eureka.FromSpec},
+		{"haproxy", tls(), true, false, haproxy.FromSpec},
+		{"nacos", tls(nacos.KeyUsername, nacos.KeyPassword), true, false, nacos.FromSpec},
+		{"service", nil, true, true, service.FromSpec(in.Reader)},
+		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, false, webhook.FromSpec},
+		{"xds", nil, true, false, xds.FromSpec(in.Reader, in.Writer, in.XDS)},
+		{"zookeeper", keys{zookeeper.KeyUsername, zookeeper.KeyPassword}, false, false, zookeeper.FromSpec},
 	}
 }
 

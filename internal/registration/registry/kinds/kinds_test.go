@@ -40,6 +40,7 @@ func TestKinds(t *testing.T) {
 			Addresses: []string{"unix:///run/haproxy.sock"}, CredentialsSecret: secret}}, "haproxy", "", false},
 		"nacos": {usherv1alpha1.RegistrySpec{Nacos: &usherv1alpha1.NacosRegistry{
 			Address: "http://localhost:8848", Group: "mine", CredentialsSecret: secret}}, "nacos", "public/mine/DEFAULT", false},
+		"service": {usherv1alpha1.RegistrySpec{Service: &usherv1alpha1.ServiceRegistry{}}, "service", "demo", true},
 		"webhook": {usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
 			URL: "http://localhost", CredentialsSecret: secret}}, "webhook", "", false},
 		"xds": {usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{}}, "xds", "demo", true},

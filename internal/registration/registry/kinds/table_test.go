@@ -202,8 +202,8 @@ func refusesToHold(c registry.Connector) bool {
 	return errors.Is(err, registry.ErrPermanent) && strings.Contains(err.Error(), "weight 0")
 }
 
-// TestSuite checks that every kind has a file called <kind>_test.go that runs the
-// connectors' common suite.
+// TestSuite checks that every kind that Usher writes to has a file called <kind>_test.go that
+// runs the connectors' common suite.
 func TestSuite(t *testing.T) {
 	run := map[string]bool{}
 	for _, folder := range []string{"test/registries", "test/integration/registries", "internal/registration/registry"} {
@@ -216,7 +216,7 @@ func TestSuite(t *testing.T) {
 		registrytest.NoError(t, err)
 	}
 	for _, row := range table(Cluster{}) {
-		if name := strings.ToLower(row.Name); !run[name] {
+		if name := strings.ToLower(row.Name); !run[name] && !row.Gated {
 			t.Errorf("no %s_test.go runs registrytest", name)
 		}
 	}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Kubernetes lists a Pod in a Service while it is Ready. There Usher has no entry to write:
+// what it can turn is the Pod's condition usher.dev/registered, if that is a readiness gate of
+// the Pod. Such a target is called gated. The gate is turned off only for a Pod that is to
+// leave, never because the Pod fails by itself: such a Pod comes back without Usher, which may
+// be down.
+
+// unanswered is how much later a Pod counts as gone from a Service if it was not Ready when
+// its gate was turned off. The kubelet, or the EndpointSlice controller, may still be at work
+// on what was before: nothing shows whether they know of the last turn.
+const unanswered = 2 * time.Second
+
+// gated reports whether Kubernetes lists the Pods of a target while they are Ready.
+func (ix *index) gated(t Target) bool { return ix.Registries[t.Registry].Gated }
+
+// hasGate reports whether the Pod is not Ready without Usher's condition.
+func hasGate(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.ReadinessGates, func(gate corev1.PodReadinessGate) bool {
+		return gate.ConditionType == usherv1alpha1.ConditionRegistered
+	})
+}
+
+// operates reports whether Usher can bring the Pod into a target of the Registration, and take
+// it out.
+func (r *registration) operates(p *pod) bool { return r.writes || r.gated && p.gate }
+
+// writes reports whether the Pod has entries that Usher writes.
+func (p *pod) writes() bool {
+	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return r.writes })
+}
+
+// leavesService reports whether the Registration takes the Pod out of its Service.
+func (ix *index) leavesService(p *pod, r *registration) bool {
+	return r.gated && p.misplaced(r) != "" && ix.desiredOf(r, p) != unchanged
+}
+
+// turn returns the status of the condition of a Pod that is in a Service; false if the
+// registries that Usher writes to decide.
+func (ix *index) turn(p *pod) (corev1.ConditionStatus, bool) {
+	now := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered)
+	inService := func(r *registration) bool { return r.gated }
+	switch {
+	case ix.abandons(p):
+		return corev1.ConditionTrue, true
+	case !slices.ContainsFunc(p.selectedBy, inService):
+	case !p.gate:
+		return now, !p.writes()
+	case slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return ix.leavesService(p, r) }):
+		return corev1.ConditionFalse, true
+	case now == corev1.ConditionTrue:
+		return now, true
+	}
+	return "", false
+}
+
+// abandons reports whether the Pod's gate is left to the Pod's owner, since no Registration
+// selects the Pod any more: it must not keep the Pod out of its Service.
+func (ix *index) abandons(p *pod) bool {
+	return p.gate && p.DeletionTimestamp == nil && len(p.selectedBy) == 0 &&
+		slices.ContainsFunc(p.former, func(r *registration) bool { return slices.ContainsFunc(r.targets(), ix.gated) })
+}
+
+// holdsBack reports whether the gate keeps a Pod out of its Service that no Registration
+// selects.
+func (ix *index) holdsBack(p *pod) bool {
+	return ix.abandons(p) && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
+}
+
+// holds reports whether a hook waits for the target. A Service is waited for only on behalf of
+// a Registration that takes the Pod out of it. A Pod that has no gate cannot be taken out: it
+// holds the hooks that somebody has asked for, and no deletion.
+func (ix *index) holds(r *registration, t Target, p *pod, h hook) bool {
+	if !ix.gated(t) {
+		return true
+	}
+	return r.gated && slices.Contains(p.selectedBy, r) && (p.gate || h.gate != GateRequested)
+}
+
+// presenceInService looks for the Pod among the endpoints of a Service. It may be listed as
+// long as the kubelet or the gate say so, whatever the slices show: those may be older.
+func (ix *index) presenceInService(t Target, p *pod) presence {
+	listed, err := ix.look(t)
+	if err != nil {
+		return presence{err: err}
+	}
+	found := presence{reason: ReasonNotListed, gateless: !p.gate}
+	for _, e := range listed.byPod[p.UID] {
+		found.current = found.current || e.Weight > 0
+	}
+	found.serving = found.current
+	found.listed = found.current || conditionStatus(p.Pod, corev1.PodReady) == corev1.ConditionTrue ||
+		p.gate && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
+	return found
+}
+
+// goneFromService is since when a Pod is gone from a Service: since now, or a while later if
+// nothing shows that the kubelet has answered the last turn of the gate.
+func (ix *index) goneFromService(p *pod) time.Time {
+	gate, ready := condition(p.Pod, usherv1alpha1.ConditionRegistered), condition(p.Pod, corev1.PodReady)
+	if p.gate && gate != nil && ready != nil && ready.LastTransitionTime.Before(&gate.LastTransitionTime) {
+		return ix.Now.UTC().Add(unanswered)
+	}
+	return ix.Now.UTC()
+}
+
+// gateless tells of a Pod that cannot be taken out of its Service. At a hook that it leaves by,
+// the hook tells.
+func (ix *index) gateless(p *pod) []Waiting {
+	if p.gate || slices.ContainsFunc(p.hooks, hook.leaving) {
+		return nil
+	}
+	var waiting []Waiting
+	for _, r := range p.selectedBy {
+		for _, t := range r.current {
+			if ix.gated(t) {
+				base := Waiting{Registration: r.Name, Pod: p.Name, Gate: GateJoining, Registry: t.Registry}
+				waiting = append(waiting, base.withoutGate(t))
+			}
+		}
+	}
+	return waiting
+}
+
+func (w Waiting) withoutGate(t Target) Waiting {
+	return w.because(ReasonGateMissing, fmt.Sprintf("it has no readiness gate, so nothing takes it out of Service %s before it ends: "+
+		"add spec.readinessGates: [{conditionType: %s}] to its Pod template", t.Service, usherv1alpha1.ConditionRegistered))
+}
