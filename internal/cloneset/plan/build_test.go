@@ -299,20 +299,6 @@ func count(p Plan, match func(Action) bool) int {
 	return len(slices.DeleteFunc(slices.Clone(p.Actions), func(a Action) bool { return !match(a) }))
 }
 
-// planCase is a snapshot, and the actions of its plan.
-type planCase struct {
-	name string
-	s    *Snapshot
-	want []string
-}
-
-func expectEach(t *testing.T, cases []planCase) {
-	t.Helper()
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { expect(t, c.s, c.want...) })
-	}
-}
-
 // expectProblem: a plan has this one problem, and its message names the parts.
 func expectProblem(t *testing.T, p Plan, reason string, parts ...string) {
 	t.Helper()

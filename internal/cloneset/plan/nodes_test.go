@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // TestLeaveNodesTaints: which nodes Pods leave.
@@ -63,77 +61,6 @@ func cordoned(nodes ...string) option {
 
 func tolerating(toleration corev1.Toleration) podOption {
 	return func(p *corev1.Pod) { p.Spec.Tolerations = append(p.Spec.Tolerations, toleration) }
-}
-
-// nodeSet is a set with a preDelete hook whose Pods a, b are on the cordoned node n1, and
-// c, d on n2.
-func nodeSet(replicas int, options ...option) *Snapshot {
-	held := finalizers(keyDelete)
-	return snap(replicas, append([]option{hooks(preDelete()), cordoned("n1"),
-		with(pod("a", 1, held), pod("b", 1, held), pod("c", 1, held, on("n2")), pod("d", 1, held, on("n2"))),
-	}, options...)...)
-}
-
-// loneOnNode is a set of a single Pod, which is on the cordoned node.
-func loneOnNode(o podOption, options ...option) *Snapshot {
-	return snap(1, append([]option{hooks(preDelete()), cordoned("n1"), maxUnavailable(1), with(pod("a", 1, finalizers(keyDelete), o))}, options...)...)
-}
-
-const (
-	create1 = "create a new Pod (ScaleOut) revision web-r1"
-	create2 = "create a new Pod (ScaleOut) revision web-r2"
-	leaveA  = "move a (NodeGoes) to PreparingDelete"
-	leaveB  = "move b (NodeGoes) to PreparingDelete"
-)
-
-// TestNodeGoes: Pods leave a node like Pods that are named for deletion.
-func TestNodeGoes(t *testing.T) {
-	nothing := func(*corev1.Pod) {}
-	cordon := corev1.Toleration{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists}
-	otherEffect := corev1.Toleration{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
-	noHook := func(s *Snapshot) { s.Spec.Hooks = gates(false); s.Spec.Hooks.PreDelete.Finalizers = nil }
-	dropsClaims := func(s *Snapshot) { s.Spec.DisableClaimReuse = true }
-	onNode := rev(1, func(template map[string]any) { template["spec"].(map[string]any)["nodeName"] = "n1" })
-	broken := with(pod("e", 1, unready, on("n2")))
-	expectEach(t, []planCase{
-		{"within maxUnavailable", nodeSet(4, maxUnavailable(1)), []string{leaveA}},
-		{"side by side", nodeSet(4, maxUnavailable(3)), []string{leaveA, leaveB}},
-		{"no budget", nodeSet(4, maxUnavailable(0)), nil},
-		{"new Pods first", nodeSet(4, maxUnavailable(0), maxSurge(4)), []string{create1, create1}},
-		{"new Pods are ready", nodeSet(2, maxUnavailable(0), maxSurge(2)), []string{leaveA, leaveB}},
-		{"replacements start at once, whatever maxUnavailable allows", nodeSet(4, maxUnavailable(1), maxSurge(2)), []string{leaveA, create1, create1}},
-		{"one leaves already", nodeSet(4, maxUnavailable(1), with(pod("0", 1, state(apps.StatePreparingDelete), label(apps.LabelSpecifiedDelete, "true"), finalizers(keyDelete)))),
-			[]string{leaveA}},
-		{"no budget while another is unavailable", nodeSet(5, maxUnavailable(1), broken), nil},
-		{"no node goes", nodeSet(4, maxUnavailable(3), cordoned()), nil},
-		{"not scheduled", loneOnNode(fresh, hooks(preDelete())), []string{"move a (Conditions) InPlaceUpdateReady=True KruisePodReady=True"}},
-		{"nothing holds it", snap(1, hooks(preDelete()), cordoned("n1"), maxUnavailable(1), with(pod("a", 1))), []string{"delete a (NodeGoes)"}},
-		// Who stays
-		{"tolerates it", loneOnNode(tolerating(cordon)), nil},
-		{"tolerates everything", loneOnNode(tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})), nil},
-		{"tolerates another effect", loneOnNode(tolerating(otherEffect)), []string{leaveA}},
-		{"no preDelete hook", loneOnNode(nothing, noHook), nil},
-		{"claims that its replacement takes over", loneOnNode(nothing, templates("data")), nil},
-		{"claims that go with it", loneOnNode(nothing, templates("data"), dropsClaims), []string{leaveA}},
-		{"a template that names its node", loneOnNode(nothing, toRevision(onNode)), nil},
-		{"terminating", loneOnNode(terminating), []string{create1}},
-		// Beside other plans
-		{"named for deletion too", loneOnNode(label(apps.LabelSpecifiedDelete, "true")), []string{"move a (SpecifiedDelete) to PreparingDelete"}},
-		{"no update in place", loneOnNode(nothing, method(InPlaceIfPossible), toRevision(rev(2))), []string{leaveA}},
-		{"in the middle of an update in place", loneOnNode(updating(2), method(InPlaceIfPossible), toRevision(rev(2))), []string{leaveA}},
-		{"the partition keeps the revision", nodeSet(4, toRevision(rev(2)), partition(4), maxUnavailable(0), maxSurge(1)), []string{create1}},
-		{"the partition does not", nodeSet(4, toRevision(rev(2)), partition(2), maxUnavailable(0), maxSurge(1)), []string{create2}},
-		{"they go first in a scale-in", nodeSet(2, maxUnavailable(0)), []string{leaveA, leaveB}},
-		{"a scale-in does not wait for them", nodeSet(4, maxUnavailable(0), broken), []string{"delete e (ScaleIn)"}},
-		{"a scale-in that is taken back leaves them", loneOnNode(state(apps.StatePreparingDelete)), nil},
-	})
-	if because := decide(t, nodeSet(2)).Actions[0].Because; because != "node n1 is cordoned" {
-		t.Errorf("because %q", because)
-	}
-	tainted := func(s *Snapshot) { s.GoingNodes["n1"] = []corev1.Taint{{Key: "karpenter.sh/disrupted"}} }
-	if because := decide(t, nodeSet(2, tainted)).Actions[0].Because; because != "node n1 has the taint karpenter.sh/disrupted" {
-		t.Errorf("because %q", because)
-	}
 }
 
 // drainNode cordons the node of so many Pods of a set, plays it to the end, and returns how many

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -71,8 +72,8 @@ func runScenario(t *testing.T, lines []string) {
 			t.Fatalf("%s: %v", line, err)
 		}
 	}
-	if s.Spec.Replicas < 0 {
-		s.Spec.Replicas = len(s.Pods)
+	if s.Spec.Replicas < 0 { // as many as Pods, or a few less
+		s.Spec.Replicas += len(s.Pods) + 1
 	}
 	slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	if diff := cmp.Diff(want, render(s, decide(t, s))); diff != "" {
@@ -95,6 +96,11 @@ func given(s *Snapshot, line string) error {
 			if err := givenPod(s, name, args[at], args[at+1], about); err != nil {
 				return err
 			}
+		}
+		return nil
+	case "PodsOn": // "a1 b2" are p00 on node a1 and p01 on b2
+		for i, node := range strings.Fields(line)[1:] {
+			with(pod(fmt.Sprintf("p%02d", i), 1, on(node)))(s)
 		}
 		return nil
 	case "Instance":
@@ -137,6 +143,7 @@ func say[T any](words map[string]func(T, string), something T, about string) err
 // setWords are what can be said about a set.
 var setWords = map[string]func(s *Snapshot, value string){
 	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = number(value) },
+	"goes":                func(s *Snapshot, value string) { s.Spec.Replicas = -1 - number(value) },
 	"InPlaceIfPossible":   func(s *Snapshot, _ string) { s.Spec.Method = InPlaceIfPossible },
 	"InPlaceOnly":         func(s *Snapshot, _ string) { s.Spec.Method = InPlaceOnly },
 	"OnDelete":            func(s *Snapshot, _ string) { s.Spec.Method = OnDelete },
@@ -160,9 +167,32 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"released":            func(s *Snapshot, value string) { releasedInstance(value)(s) },
 	"claimsRefused":       func(s *Snapshot, _ string) { claimsRefused(s) },
 	"hooks":               func(s *Snapshot, value string) { s.Spec.Hooks = hookSets()[value] },
-	"r1":                  func(s *Snapshot, value string) { roll(s, 1, value) },
-	"r2":                  func(s *Snapshot, value string) { roll(s, 2, value) },
-	"r3":                  func(s *Snapshot, value string) { roll(s, 3, value) },
+	"orderKeys":           func(s *Snapshot, value string) { s.Spec.Priority.OrderKeys = strings.Fields(value) },
+	"cordoned":            func(s *Snapshot, value string) { cordoned(strings.Fields(value)...)(s) },
+	"matchLabelKeys":      func(s *Snapshot, value string) { s.Spec.Spread[0].MatchLabelKeys = strings.Fields(value) },
+	"spreadSelector":      func(s *Snapshot, value string) { s.Spec.Spread[0].Selector = selectorOf(value) },
+	"spread": func(s *Snapshot, value string) {
+		zones(s)
+		spread(strings.Fields(value)...)(s)
+	},
+	"scatter": func(s *Snapshot, value string) {
+		key, value, _ := strings.Cut(value, "=")
+		s.Spec.Scatter = []ScatterTerm{{Key: key, Value: value}}
+	},
+	// weights are such as "class=gold 10, class=silver 5".
+	"weights": func(s *Snapshot, value string) {
+		for term := range strings.SplitSeq(value, ", ") {
+			selector, weight, _ := strings.Cut(term, " ")
+			s.Spec.Priority.Weights = append(s.Spec.Priority.Weights, WeightTerm{Weight: number(weight), Selector: selectorOf(selector)})
+		}
+	},
+	"tainted": func(s *Snapshot, value string) {
+		node, key, _ := strings.Cut(value, " ")
+		s.GoingNodes[node] = []corev1.Taint{{Key: key}}
+	},
+	"r1": func(s *Snapshot, value string) { roll(s, 1, value) },
+	"r2": func(s *Snapshot, value string) { roll(s, 2, value) },
+	"r3": func(s *Snapshot, value string) { roll(s, 3, value) },
 	// current is the update revision, as after a rollout.
 	"current": func(s *Snapshot, _ string) { s.Current = s.Update },
 	// unreadable and unknown are the revision r1.
@@ -199,6 +229,8 @@ func roll(s *Snapshot, n int, changes string) {
 				base := template["spec"].(map[string]any)["containers"].([]any)[1].(map[string]any)
 				base["env"].([]any)[0].(map[string]any)["value"] = "first"
 			})
+		case "node":
+			edits = append(edits, func(template map[string]any) { template["spec"].(map[string]any)["nodeName"] = value })
 		case "guaranteed":
 			edits = append(edits, func(template map[string]any) {
 				mainOf(template)["resources"] = map[string]any{"limits": map[string]any{"cpu": "1", "memory": "1Gi"}}
@@ -227,10 +259,17 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"pending":     func(p *corev1.Pod, _ string) { pending(p) },
 	"fresh":       func(p *corev1.Pod, _ string) { fresh(p) },
 	"restarted":   func(p *corev1.Pod, _ string) { restarted(p) },
+	"phase":       func(p *corev1.Pod, value string) { phase(corev1.PodPhase(value))(p) },
+	"restarts":    func(p *corev1.Pod, value string) { restarts(int32(number(value)))(p) },
+	"cost":        func(p *corev1.Pod, value string) { annotation(corev1.PodDeletionCost, value)(p) },
 	"failed":      func(p *corev1.Pod, _ string) { phase(corev1.PodFailed)(p) },
 	"succeeded":   func(p *corev1.Pod, _ string) { phase(corev1.PodSucceeded)(p) },
 	"updating":    func(p *corev1.Pod, value string) { updating(number(value[1:]))(p) },
 	"on":          func(p *corev1.Pod, value string) { on(value)(p) },
+	"tolerates": func(p *corev1.Pod, value string) {
+		key, effect, _ := strings.Cut(value, " ")
+		tolerating(corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)})(p)
+	},
 	"label": func(p *corev1.Pod, value string) {
 		key, value, _ := strings.Cut(value, "=")
 		label(key, value)(p)
@@ -279,9 +318,28 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		kind, reason, _ := strings.Cut(value, " ")
 		kubeletSays(corev1.PodConditionType(kind), reason)(p)
 	},
+	"waits":        func(p *corev1.Pod, value string) { waits(value)(p) },
+	"seen":         func(p *corev1.Pod, _ string) { seen(p) },
+	"newContainer": func(p *corev1.Pod, _ string) { newContainer(p) },
+	"ended": func(p *corev1.Pod, value string) {
+		id, code, _ := strings.Cut(value, " ")
+		ended(id, int32(number(code)))(p)
+	},
+	"runsAgain": func(p *corev1.Pod, value string) {
+		id, code, _ := strings.Cut(value, " ")
+		runsAgain(id, int32(number(code)))(p)
+	},
 	"base":     func(p *corev1.Pod, _ string) { hasBase(p) },
 	"inBatch":  func(p *corev1.Pod, _ string) { inBatch(p) },
 	"baseRuns": func(p *corev1.Pod, value string) { baseRuns(value == "ready")(p) },
+}
+
+func selectorOf(text string) labels.Selector {
+	selector, err := labels.Parse(text)
+	if err != nil {
+		panic(err) // A scenario is misspelt.
+	}
+	return selector
 }
 
 func number(text string) int {
@@ -354,6 +412,9 @@ func renderAction(a Action) string {
 	}
 	for _, name := range a.RemoveFinalizers {
 		line += " -" + name
+	}
+	if a.Because != "" {
+		line += " because " + a.Because
 	}
 	if a.Change == nil {
 		return line

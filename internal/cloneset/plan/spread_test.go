@@ -43,53 +43,6 @@ func placed(nodes string, options ...podOption) []*corev1.Pod {
 	return out
 }
 
-// TestSpreadConstraints: the fullest domain loses a Pod first, as if the earlier
-// victims were gone.
-func TestSpreadConstraints(t *testing.T) {
-	only := func(s *Snapshot) {
-		s.Spec.Spread[0].Selector = labels.SelectorFromSet(labels.Set{"tier": "front"})
-	}
-	front := label("tier", "front")
-	byTier := func(s *Snapshot) { s.Spec.Spread[0].MatchLabelKeys = []string{"tier"} }
-	for _, test := range []struct {
-		name    string
-		goes    int
-		pods    []*corev1.Pod
-		options []option
-		want    string
-	}{
-		{"zones, by the nodes' label", 1, placed("a1 b1 b2 c1"), []option{spread(zoneKey)}, "p01"},
-		{"evened out", 3, placed("a1 a2 a3 b1 b2 c1"), []option{spread(zoneKey)}, "p00 p01 p03"},
-		{"host names need no nodes", 1, placed("n1 n2 n2 n3"), []option{spread(corev1.LabelHostname)}, "p01"},
-		{"the first constraint counts before the second", 1, placed("a1 a1 b1 b2 b3"), []option{spread(zoneKey, corev1.LabelHostname)}, "p02"},
-		{"the second one among equals", 1, placed("a1 a2 b1 b1"), []option{spread(zoneKey, corev1.LabelHostname)}, "p02"},
-		{"constraints that cross each other", 2, placed("a1 a2 b1 b3"), []option{spread(zoneKey, "rack")}, "p00 p02"},
-		{"only what the selector counts", 1,
-			append(placed("a1 a1 a1"), pod("q1", 1, front, on("b1")), pod("q2", 1, front, on("c1")), pod("q3", 1, front, on("c1"))),
-			[]option{spread(zoneKey), only}, "q2"},
-		{"matchLabelKeys count apart", 1,
-			append(placed("a1 a1 b1"), pod("q1", 1, front, on("a1")), pod("q2", 1, front, on("b1")), pod("q3", 1, front, on("b1")), pod("q4", 1, front, on("b1"))),
-			[]option{spread(zoneKey), byTier}, "q2"},
-		{"a node without the label is in no domain", 1, placed("x1 x1 x1 a1"), []option{spread(zoneKey)}, "p03"},
-		{"cost comes first", 1, append(placed("a1 a1"), pod("q", 1, on("b1"), annotation(corev1.PodDeletionCost, "-1"))), []option{spread(zoneKey)}, "q"},
-		{"what goes first counts as gone", 2, append(placed("a1 a1 b1"), pod("q", 1, on("a1"), unready)), []option{spread(zoneKey)}, "q p00"},
-		{"what leaves already does not count", 1, append(placed("a1 b1 b1"), pod("q1", 1, on("a1"), state(apps.StatePreparingDelete)),
-			pod("q2", 1, on("a1"), state(apps.StatePreparingDelete))), []option{spread(zoneKey)}, "p01"},
-		{"by node without constraints", 2, placed("n1 n2 n2 n2 n3"), nil, "p01 p02"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := snap(len(test.pods)-test.goes, append(test.options, zones, with(test.pods...))...)
-			var got []string
-			for _, v := range newPass(s).victims(test.goes) {
-				got = append(got, v.pod.Name)
-			}
-			if want := strings.Fields(test.want); !slices.Equal(got, want) {
-				t.Errorf("%v go, want %v", got, want)
-			}
-		})
-	}
-}
-
 // TestScaleInStaysEven: from 9 Pods in 3 zones to 3, over as many passes as the budget
 // and the hook require, no zone ever has two Pods more than another.
 func TestScaleInStaysEven(t *testing.T) {
@@ -128,15 +81,4 @@ func perZone(s *Snapshot) []int {
 		}
 	}
 	return counts
-}
-
-// TestRestoreWhereItIsEmpty: of the Pods that are being removed, those return that leave
-// the zones even.
-func TestRestoreWhereItIsEmpty(t *testing.T) {
-	leaving := []podOption{state(apps.StatePreparingDelete), finalizers(keyDelete)}
-	s := snap(3, hooks(preDelete()), spread(zoneKey), zones, with(
-		pod("p1", 1, on("b1")), pod("p2", 1, on("c1")),
-		pod("q1", 1, append(leaving, on("a1"))...), pod("q2", 1, append(leaving, on("b1"))...), pod("q3", 1, append(leaving, on("c1"))...),
-	))
-	expect(t, s, "move q1 (ScaleInCancelled) to PreparingNormal")
 }
