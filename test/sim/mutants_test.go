@@ -172,7 +172,7 @@ func planMutants() []mutant {
 				}
 				return true
 			})},
-		{name: "revives Pods without their hooks", caught: []string{ruleHooks},
+		{name: "restores Pods without their hooks", caught: []string{ruleHooks},
 			after: eachAction(func(a *plan.Action) bool {
 				if a.Reason == plan.ReasonScaleInCancelled {
 					a.Labels, a.AddFinalizers, a.RemoveFinalizers = nil, nil, nil
@@ -190,7 +190,7 @@ func planMutants() []mutant {
 			after: eachAction(func(a *plan.Action) bool { return a.Pod == nil || model.State(a.Pod) != apps.StateUpdated })},
 		{name: "never cleans up", caught: []string{ruleConverges},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonCleanUp })},
-		{name: "never revives", caught: []string{ruleConverges, ruleSettles, rulePods},
+		{name: "never restores", caught: []string{ruleConverges, ruleSettles, rulePods},
 			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonScaleInCancelled })},
 		{name: "never wakes up by itself", caught: []string{ruleConverges},
 			after: func(_ *plan.Snapshot, p *plan.Plan) { p.RequeueAt = time.Time{} }},

@@ -88,7 +88,6 @@ func maxUnavailable(n int) option {
 	return func(s *Snapshot) { s.Spec.MaxUnavailable = Count{Value: n} }
 }
 func maxSurge(n int) option          { return func(s *Snapshot) { s.Spec.MaxSurge = Count{Value: n} } }
-func partition(n int) option         { return func(s *Snapshot) { s.Spec.Partition = Count{Value: n} } }
 func paused(s *Snapshot)             { s.Spec.Paused = true }
 func grace(d time.Duration) option   { return func(s *Snapshot) { s.Spec.Grace = d } }
 func named(names ...string) option   { return func(s *Snapshot) { s.Spec.PodsToDelete = names } }

@@ -78,9 +78,9 @@ func drainNode(t *testing.T, pods int, options ...option) (s *Snapshot, rounds, 
 	return s, rounds, fewest
 }
 
-// leftOn counts the Pods on a node.
-func leftOn(s *Snapshot, node string) int {
-	return len(slices.DeleteFunc(slices.Clone(s.Pods), func(p *corev1.Pod) bool { return p.Spec.NodeName != node }))
+// left counts the Pods on the node n1.
+func left(s *Snapshot) int {
+	return len(slices.DeleteFunc(slices.Clone(s.Pods), func(p *corev1.Pod) bool { return p.Spec.NodeName != "n1" }))
 }
 
 // TestNodeDrains: a node with many Pods drains as fast as one with a single Pod, and with a
@@ -89,11 +89,11 @@ func TestNodeDrains(t *testing.T) {
 	surge := []option{maxUnavailable(0), maxSurge(50), starts(64)}
 	_, alone, _ := drainNode(t, 1, surge...)
 	s, rounds, fewest := drainNode(t, 50, surge...)
-	if leftOn(s, "n1") > 0 || len(s.Pods) != 50 || fewest < 50 || rounds != alone {
-		t.Errorf("%d of %d Pods left on the node, at least %d served, %d rounds, want those of one Pod: %d", leftOn(s, "n1"), len(s.Pods), fewest, rounds, alone)
+	if left(s) > 0 || len(s.Pods) != 50 || fewest < 50 || rounds != alone {
+		t.Errorf("%d of %d Pods left on the node, at least %d served, %d rounds, want those of one Pod: %d", left(s), len(s.Pods), fewest, rounds, alone)
 	}
-	if s, _, fewest := drainNode(t, 10, maxUnavailable(3)); leftOn(s, "n1") > 0 || len(s.Pods) != 10 || fewest < 7 {
-		t.Errorf("without a surge %d Pods are left on the node, at least %d served", leftOn(s, "n1"), fewest)
+	if s, _, fewest := drainNode(t, 10, maxUnavailable(3)); left(s) > 0 || len(s.Pods) != 10 || fewest < 7 {
+		t.Errorf("without a surge %d Pods are left on the node, at least %d served", left(s), fewest)
 	}
 }
 
@@ -102,13 +102,13 @@ func TestNodeDrains(t *testing.T) {
 func TestSingleNodeStays(t *testing.T) {
 	for name, options := range map[string][]option{"alone": {maxUnavailable(3)}, "with a surge": {maxUnavailable(3), maxSurge(2)}} {
 		s, _, fewest := drainNode(t, 10, append(options, cordoned("n1", "n2"))...)
-		if leftOn(s, "n1") != 7 || fewest != 7 {
-			t.Errorf("%s: %d Pods are left on the node, at least %d served, want 7", name, leftOn(s, "n1"), fewest)
+		if left(s) != 7 || fewest != 7 {
+			t.Errorf("%s: %d Pods are left on the node, at least %d served, want 7", name, left(s), fewest)
 		}
 		cordoned()(s)
 		runToEnd(t, s)
-		if got := tally(s); leftOn(s, "n1") != 10 || got.Available != 10 {
-			t.Errorf("%s, uncordoned: %d Pods on the node, %+v", name, leftOn(s, "n1"), got)
+		if got := tally(s); left(s) != 10 || got.Available != 10 {
+			t.Errorf("%s, uncordoned: %d Pods on the node, %+v", name, left(s), got)
 		}
 	}
 }
