@@ -12,6 +12,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/collectors"
 )
 
 // metrics are the controller's Prometheus metrics. docs/metrics.md lists them.
@@ -52,20 +53,8 @@ func newMetrics(now func() time.Time) *metrics {
 // process.
 func (m *metrics) register(registerer prometheus.Registerer) error {
 	return errors.Join(
-		register(registerer, &m.sets), register(registerer, &m.writes), register(registerer, &m.actions),
-		register(registerer, &m.updates), register(registerer, &m.passes))
-}
-
-func register[C prometheus.Collector](registerer prometheus.Registerer, collector *C) error {
-	err := registerer.Register(*collector)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if existing, ok := already.ExistingCollector.(C); ok {
-			*collector = existing
-			return nil
-		}
-	}
-	return err
+		collectors.Register(registerer, &m.sets), collectors.Register(registerer, &m.writes), collectors.Register(registerer, &m.actions),
+		collectors.Register(registerer, &m.updates), collectors.Register(registerer, &m.passes))
 }
 
 // passed records what a pass decided and how it left the set.

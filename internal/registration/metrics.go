@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/collectors"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -63,21 +64,9 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			"Entries removed because their Pod or Registration is no more.", "registry"),
 	}
 	return m, errors.Join(
-		register(registerer, &m.pods), register(registerer, &m.perRegistry), register(registerer, &m.waiting),
-		register(registerer, &m.since), register(registerer, &m.waits), register(registerer, &m.failures),
-		register(registerer, &m.orphans), register(registerer, &m.removed))
-}
-
-func register[C prometheus.Collector](registerer prometheus.Registerer, collector *C) error {
-	err := registerer.Register(*collector)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if existing, ok := already.ExistingCollector.(C); ok {
-			*collector = existing
-			return nil
-		}
-	}
-	return err
+		collectors.Register(registerer, &m.pods), collectors.Register(registerer, &m.perRegistry), collectors.Register(registerer, &m.waiting),
+		collectors.Register(registerer, &m.since), collectors.Register(registerer, &m.waits), collectors.Register(registerer, &m.failures),
+		collectors.Register(registerer, &m.orphans), collectors.Register(registerer, &m.removed))
 }
 
 // count sets the metrics of one Registration after a pass.

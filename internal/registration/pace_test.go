@@ -3,14 +3,27 @@
 package registration
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
 
 // A pass that listed and planned for long is followed by a longer pause, and
@@ -67,3 +80,133 @@ func TestOverlayCoversALaggingCache(t *testing.T) {
 		}
 	}
 }
+
+// batches is a registry that notes the batches that it is given.
+type batches struct {
+	registry.Connector
+	sizes  []int
+	bounds []time.Time
+	answer func(batch int, changes []registry.Change) error
+}
+
+func (b *batches) Apply(ctx context.Context, _ string, changes []registry.Change) error {
+	bound, _ := ctx.Deadline()
+	b.sizes, b.bounds = append(b.sizes, len(changes)), append(b.bounds, bound)
+	return b.answer(len(b.sizes), changes)
+}
+
+// applied makes 1,200 changes, of which the first 600 leave.
+func applied(t *testing.T, b *batches) (*pass, error) {
+	t.Helper()
+	object := &usherv1alpha1.Registry{}
+	object.Name, object.UID = "discovery", "discovery"
+	metrics, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
+	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock)
+	p := &pass{Reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
+	c := plan.Changes{Target: plan.Target{Registry: object.Name, Prefix: "services", Service: "nginx"}}
+	for n := range 600 {
+		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: registry.Entry{ID: fmt.Sprintf("leaves-%d", n)}})
+		c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: registry.Entry{ID: fmt.Sprintf("joins-%d", n)}})
+	}
+	return p, p.applyOne(t.Context(), c)
+}
+
+func TestManyChangesAreManyCalls(t *testing.T) {
+	b := &batches{answer: func(_ int, changes []registry.Change) error {
+		return &registry.ChangeError{ID: changes[0].Entry.ID, Err: registry.ErrConflict}
+	}}
+	_, err := applied(t, b)
+	refused, rest := registry.ChangeErrors(err)
+	if fmt.Sprint(b.sizes) != "[500 500 200]" || rest != nil || len(refused) != 3 ||
+		refused["leaves-0"] == nil || refused["leaves-500"] == nil || refused["joins-400"] == nil {
+		t.Errorf("batches of %v; refused %v, %v", b.sizes, refused, rest)
+	}
+	for i, bound := range b.bounds {
+		if bound.IsZero() || i > 0 && !bound.After(b.bounds[i-1]) {
+			t.Errorf("call %d is bounded by %s, the one before by %s", i, bound, b.bounds[max(i-1, 0)])
+		}
+	}
+}
+
+func TestAFailedBatchIsTheLast(t *testing.T) {
+	down := errors.New("down")
+	b := &batches{answer: func(batch int, changes []registry.Change) error {
+		if batch == 2 {
+			return registry.Transient(down)
+		}
+		return &registry.ChangeError{ID: changes[0].Entry.ID, Err: registry.ErrForeign}
+	}}
+	p, err := applied(t, b)
+	refused, rest := registry.ChangeErrors(err)
+	if len(b.sizes) != 2 || !errors.Is(rest, down) || len(refused) != 1 {
+		t.Errorf("batches of %v; refused %v, %v", b.sizes, refused, rest)
+	}
+	if _, err := p.pool.down("discovery"); !errors.Is(err, down) {
+		t.Errorf("the registry is down with %v", err)
+	}
+}
+
+// TestAProbeReportsOnceThatARegistryIsBack: that report causes the passes of its users.
+func TestAProbeReportsOnceThatARegistryIsBack(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := usherv1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "backup"}}
+	object.Spec.Webhook = &usherv1alpha1.WebhookRegistry{}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(object).WithObjects(object).Build()
+	store := memory.New()
+	r, err := New(api, api, events.NewFakeRecorder(1), Options{
+		Registerer: prometheus.NewRegistry(),
+		Connect: func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
+			return store, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, probe := range []struct {
+		fault memory.Fault
+		back  int
+	}{{memory.None, 0}, {memory.Down, 0}, {memory.None, 1}, {memory.None, 1}} {
+		store.Break(probe.fault)
+		if _, err := r.ReconcileRegistry(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "backup"}}); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.back) != probe.back {
+			t.Errorf("a probe of a registry with fault %d: %d reports that it is back, want %d", probe.fault, len(r.back), probe.back)
+		}
+	}
+}
+
+// TestMetricsOfWhatIsGone forgets a Registration and a Registry.
+func TestMetricsOfWhatIsGone(t *testing.T) {
+	scraped := prometheus.NewRegistry()
+	m, err := newMetrics(scraped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := plan.Plan{Waiting: []plan.Waiting{{Registration: "nginx", Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}}}
+	m.count(namespace, plan.Outcome{Registration: &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: "nginx"}}}, waits,
+		usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}})
+	m.released(plan.Release{Gate: plan.GateCreated, Waits: []plan.RegistryWait{{Registry: "discovery", Wait: time.Second}}})
+	m.failed("discovery", errors.New("refused"))
+	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
+	m.removed.WithLabelValues("discovery").Add(1)
+	if n, err := testutil.GatherAndCount(scraped); err != nil || n != 13 {
+		t.Errorf("there are %d series, %v", n, err)
+	}
+	m.forget(namespace, "nginx")
+	m.forgetRegistry("discovery")
+	if n, err := testutil.GatherAndCount(scraped); err != nil || n != 0 {
+		t.Errorf("%d series are left, %v", n, err)
+	}
+}
+
+const namespace = "demo"
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

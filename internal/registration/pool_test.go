@@ -3,7 +3,10 @@
 package registration
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 )
@@ -83,5 +87,132 @@ func TestSecretsAreFollowed(t *testing.T) {
 	}
 	if len(seen) != 2 || seen[0] != "old" || seen[1] != "new" {
 		t.Errorf("connectors were made with %v, want one with each password", seen)
+	}
+}
+
+// at is a time so many seconds after the epoch.
+func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
+
+func away(from, to int) plan.Outage { return plan.Outage{From: at(from), To: at(to)} }
+
+// TestOutagesAreNoticed tells a pool what registries answer.
+func TestOutagesAreNoticed(t *testing.T) {
+	refused, broken := registry.Permanent(errors.New("refused")), registry.Transient(errors.New("down"))
+	type call struct {
+		at  int
+		err error
+	}
+	for name, c := range map[string]struct {
+		known usherv1alpha1.RegistryStatus
+		calls []call
+		want  plan.Outage
+	}{
+		"all is well":                           {calls: []call{{1, nil}, {2, nil}}},
+		"it refuses us alone":                   {calls: []call{{1, nil}, {2, refused}, {9, nil}}},
+		"from the last answer to the next":      {calls: []call{{1, nil}, {5, broken}, {6, broken}, {9, nil}, {12, nil}}, want: away(1, 9)},
+		"it goes on":                            {calls: []call{{1, nil}, {5, broken}}, want: plan.Outage{From: at(1)}},
+		"refusing is no answer":                 {calls: []call{{1, nil}, {5, broken}, {6, refused}}, want: plan.Outage{From: at(1)}},
+		"no process has written when it went":   {calls: []call{{5, broken}, {9, nil}}, want: away(0, 9)},
+		"another process saw it go":             {status(plan.Outage{From: at(1)}, 0), []call{{9, nil}}, away(1, 9)},
+		"another process saw it all":            {status(away(1, 9), 9), []call{{20, nil}}, away(1, 9)},
+		"another process saw it work, long ago": {status(plan.Outage{}, 3), []call{{20, broken}, {21, nil}}, away(3, 21)},
+		"it is gone again soon":                 {status(away(1, 9), 9), []call{{10, nil}, {11, broken}, {12, nil}}, away(1, 12)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := clocktesting.NewFakePassiveClock(epoch)
+			p := newPool(nil, nil, clock)
+			p.state("a").reachability = reachabilityOf(&usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch)}, Status: c.known})
+			for _, call := range c.calls {
+				clock.SetTime(at(call.at))
+				p.noteCall(t.Context(), "a", call.err)
+			}
+			if have := p.outage("a"); have != c.want {
+				t.Errorf("noticed %+v, want %+v", have, c.want)
+			}
+		})
+	}
+}
+
+// status is what a process leaves behind that saw the outage, and the registry
+// work since so many seconds after the epoch, if that is not 0.
+func status(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
+	s := usherv1alpha1.RegistryStatus{LastOutage: o.Status()}
+	if since != 0 {
+		s.Conditions = []metav1.Condition{{Type: usherv1alpha1.ConditionReachable, Status: metav1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(at(since))}}
+	}
+	return s
+}
+
+func TestACancelledCallIsNoOutage(t *testing.T) {
+	p := newPool(nil, nil, clocktesting.NewFakePassiveClock(epoch))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.noteCall(ctx, "a", registry.Transient(context.Canceled))
+	if have := p.outage("a"); have != (plan.Outage{}) {
+		t.Errorf("the end of a pass made %+v", have)
+	}
+}
+
+// chatterbox repeats in its errors what it was given.
+type chatterbox struct{ said string }
+
+func (c chatterbox) List(context.Context, string) ([]registry.Entry, error) {
+	return nil, registry.Transient(errors.New("sent " + c.said))
+}
+
+func (c chatterbox) Apply(context.Context, string, []registry.Change) error {
+	return errors.Join(
+		&registry.ChangeError{ID: "a", Err: fmt.Errorf("sent %s: %w", c.said, registry.ErrForeign)},
+		&registry.ChangeError{ID: "b", Err: registry.Permanent(errors.New("sent " + c.said))},
+		registry.Transient(fmt.Errorf("sent %s: %w", c.said, context.DeadlineExceeded)))
+}
+
+func (c chatterbox) Ping(context.Context) error {
+	return registry.Permanent(errors.New("sent " + c.said))
+}
+
+func (c chatterbox) Close() error { return nil }
+
+func TestSecretsAreHidden(t *testing.T) {
+	secret := map[string][]byte{"password": []byte("p/ss word\n"), "token": []byte("p/ss word and more"), "username": []byte("me")}
+	for _, said := range []string{
+		"p/ss word", "p/ss word\n", "p/ss word and more", "p%2Fss+word", "p%2Fss%20word", "cC9zcyB3b3Jk",
+	} {
+		c := scrub(chatterbox{said}, secret)
+		_, err := c.List(t.Context(), "web")
+		apply := c.Apply(t.Context(), "web", nil)
+		byID, rest := registry.ChangeErrors(apply)
+		for where, err := range map[string]error{
+			"list": err, "ping": c.Ping(t.Context()), "apply": apply, "a": byID["a"], "b": byID["b"], "rest": rest,
+			"connect": cleaned(errors.New("sent "+said), secret),
+		} {
+			for _, format := range []string{"%v", "%+v"} {
+				if text := fmt.Sprintf(format, err); strings.Contains(text, said) || !strings.Contains(text, "sent "+hidden) {
+					t.Errorf("%s of %q says %q", where, said, text)
+				}
+			}
+		}
+	}
+}
+
+func TestHiddenErrorsKeepTheirMarks(t *testing.T) {
+	c := scrub(chatterbox{"s3cret"}, map[string][]byte{"token": []byte("s3cret")})
+	_, list := c.List(t.Context(), "web")
+	byID, rest := registry.ChangeErrors(c.Apply(t.Context(), "web", nil))
+	for _, test := range []struct {
+		err, mark error
+		want      bool
+	}{
+		{list, registry.ErrTransient, true}, {byID["a"], registry.ErrForeign, true}, {byID["b"], registry.ErrPermanent, true},
+		{rest, context.DeadlineExceeded, true}, {rest, registry.ErrPermanent, false}, {c.Ping(t.Context()), registry.ErrPermanent, true},
+	} {
+		if errors.Is(test.err, test.mark) != test.want {
+			t.Errorf("%v is %v: %t", test.err, test.mark, !test.want)
+		}
+	}
+	plain := chatterbox{"anything"}
+	if scrub(plain, nil) != registry.Connector(plain) || scrub(plain, map[string][]byte{"username": []byte("me")}) != registry.Connector(plain) {
+		t.Error("a connector without secrets is wrapped")
 	}
 }

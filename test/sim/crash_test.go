@@ -3,14 +3,18 @@
 package sim
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -85,4 +89,70 @@ func (s *Simulation) end() string {
 	status := s.Set().Status
 	return fmt.Sprintf("%s\n%d %d %d %s %s", strings.Join(pods, "\n"), status.Replicas, status.AvailableReplicas,
 		status.UpdatedReplicas, status.CurrentRevision, status.UpdateRevision)
+}
+
+// TestPodThatNoWatchShows: a Pod that is created and removed while the watch is
+// interrupted produces no event; its absence is noticed all the same.
+func TestPodThatNoWatchShows(t *testing.T) {
+	s := New(steady(), Demo(1).Build())
+	watch := s.processes[0].caches[model.Pods]
+	watch.stopped = true
+	s.World.runUntil(epoch.Add(time.Second))
+	pods := s.Pods()
+	if len(pods) != 1 {
+		t.Fatalf("%d Pods", len(pods))
+	}
+	if err := s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pods[0]), model.Deletion{Now: true}); err != nil {
+		t.Fatal(err)
+	}
+	watch.stopped = false
+	watch.Relist()
+	if v := s.Settle(); v != nil {
+		t.Errorf("%s%v", s.World.Story(), v)
+	}
+}
+
+// containerMutants break the steps between the writes of one update.
+func containerMutants() []mutant {
+	careless := func(c *Config) { c.Process.Careless = true }
+	return []mutant{
+		{name: "believes a resize done at once", change: careless, caught: []string{ruleDone},
+			before: eachRecord(func(record map[string]any) { delete(record, "containerResources") })},
+		{name: "never resizes", caught: []string{ruleConverges, ruleSettles},
+			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonResize && !resizes(a) })},
+		{name: "resizes what is in service", change: careless, caught: []string{ruleDrain},
+			after: eachAction(func(a *plan.Action) bool {
+				if resizes(a) {
+					a.Conditions = nil
+				}
+				return true
+			})},
+		{name: "does not wait for the first containers", change: careless, caught: []string{ruleOrder},
+			before: eachRecord(func(record map[string]any) { record["preCheckBeforeNext"] = map[string]any{} })},
+		{name: "never comes to the next containers", caught: []string{ruleConverges, ruleSettles},
+			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonNextContainers })},
+		{name: "forgets the next containers", change: careless, caught: []string{ruleDone, ruleConverges},
+			before: eachRecord(func(record map[string]any) { delete(record, "nextContainerImages") })},
+	}
+}
+
+func resizes(a *plan.Action) bool { return a.Change != nil && len(a.Change.Resources) > 0 }
+
+// eachRecord changes the record of every Pod that the planner sees.
+func eachRecord(change func(map[string]any)) func(*Process, *plan.Snapshot) {
+	return func(_ *Process, s *plan.Snapshot) {
+		pods := make([]*corev1.Pod, 0, len(s.Pods))
+		for _, pod := range s.Pods {
+			var record map[string]any
+			if json.Unmarshal([]byte(pod.Annotations[apps.AnnotationInPlaceUpdateState]), &record) == nil {
+				change(record)
+				if data, err := json.Marshal(record); err == nil {
+					pod = pod.DeepCopy()
+					pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(data)
+				}
+			}
+			pods = append(pods, pod)
+		}
+		s.Pods = pods
+	}
 }

@@ -5,8 +5,10 @@ package plan
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -52,5 +54,121 @@ func TestPodInfosOfOthers(t *testing.T) {
 	s.PodInfos = ReadPods([]*corev1.Pod{pod("a", 1, unready), s.Pods[1]}, nil)
 	if got := tally(s); got.Ready != 2 {
 		t.Errorf("%d Pods are ready, want 2", got.Ready)
+	}
+}
+
+// TestAvailable: a Pod is available if it is Normal, has been ready for minReadySeconds,
+// and is not out of its endpoints for an update.
+func TestAvailable(t *testing.T) {
+	noGate := func(p *corev1.Pod) { p.Spec.ReadinessGates, p.Status.Conditions = nil, p.Status.Conditions[:1] }
+	for _, test := range []struct {
+		name      string
+		pod       *corev1.Pod
+		available bool
+		due       time.Duration // 0 if time alone changes nothing
+	}{
+		{"ready and Normal", pod("a", 1), true, 0},
+		{"no state label", pod("a", 1, state("")), true, 0},
+		{"no condition of ours", pod("a", 1, noGate), true, 0},
+		{"not ready", pod("a", 1, unready), false, 0},
+		{"out of its endpoints", pod("a", 1, out(1, time.Hour)), false, 0},
+		{"ready for too short a time", pod("a", 1, readyFor(59*time.Second)), false, time.Second},
+		{"ready for long enough", pod("a", 1, readyFor(time.Minute)), true, 0},
+		{"PreparingNormal", pod("a", 1, state(apps.StatePreparingNormal)), false, 0},
+		{"PreparingUpdate", pod("a", 1, state(apps.StatePreparingUpdate)), false, 0},
+		{"Updating", pod("a", 1, state(apps.StateUpdating)), false, 0},
+		{"Updated", pod("a", 1, state(apps.StateUpdated)), false, 0},
+		{"PreparingDelete", pod("a", 1, state(apps.StatePreparingDelete)), false, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := snap(1, with(test.pod))
+			s.Spec.MinReady = time.Minute
+			var v podState
+			s.read(&v, newPodInfo(test.pod))
+			if v.available != test.available || (test.due == 0) != v.wakeAt.IsZero() || (test.due != 0 && !v.wakeAt.Equal(now.Add(test.due))) {
+				t.Errorf("available %v, to be looked at again at %v", v.available, v.wakeAt)
+			}
+			if got := tally(s).Available == 1; got != test.available {
+				t.Errorf("counted as available: %v", got)
+			}
+		})
+	}
+}
+
+// TestDigest: what the planner reads changes the digest; what it does not read does not.
+func TestDigest(t *testing.T) {
+	status := func(edit func(*corev1.ContainerStatus)) podOption {
+		return func(p *corev1.Pod) { edit(&p.Status.ContainerStatuses[0]) }
+	}
+	matters := map[string]podOption{
+		"label added":           label("x", "y"),
+		"label changed":         label("app", "db"),
+		"state":                 state(apps.StatePreparingUpdate),
+		"state's time":          annotation(apps.AnnotationLifecycleTimestamp, "now"),
+		"cost":                  annotation(corev1.PodDeletionCost, "7"),
+		"record":                annotation(apps.AnnotationInPlaceUpdateState, "{}"),
+		"grace":                 annotation(apps.AnnotationInPlaceUpdateGrace, "{}"),
+		"finalizer":             finalizers("a/b"),
+		"phase":                 phase(corev1.PodFailed),
+		"node":                  on("n2"),
+		"terminating":           terminating,
+		"toleration":            tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists}),
+		"not ready":             unready,
+		"ready for less":        readyFor(time.Second),
+		"restarts":              restarts(1),
+		"in-place condition":    condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse, ""),
+		"its message":           condition(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, "web-r9"),
+		"mark":                  condition(apps.ConditionPodReady, corev1.ConditionFalse, ""),
+		"released by its owner": func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{UID: "u"}} },
+	}
+	idle := map[string]podOption{
+		"another annotation": annotation("x", "y"),
+		"another condition":  condition("Other", corev1.ConditionTrue, ""),
+		"version":            func(p *corev1.Pod) { p.ResourceVersion = "2" },
+		"managed fields":     func(p *corev1.Pod) { p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}} },
+		"a status message":   func(p *corev1.Pod) { p.Status.Message = "m" },
+		"container ID":       status(func(c *corev1.ContainerStatus) { c.ContainerID = "c9" }),
+		"observed generation": func(p *corev1.Pod) {
+			p.Status.ObservedGeneration++
+		},
+	}
+	mattersInUpdate := map[string]podOption{
+		"container ID":        idle["container ID"],
+		"image ID":            status(func(c *corev1.ContainerStatus) { c.ImageID = "i9" }),
+		"image":               status(func(c *corev1.ContainerStatus) { c.Image = "i9" }),
+		"stopped":             status(func(c *corev1.ContainerStatus) { c.State.Running = nil }),
+		"observed generation": idle["observed generation"],
+		"sidecar": func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses = append(p.Status.InitContainerStatuses, corev1.ContainerStatus{Name: "s"})
+		},
+	}
+	mattersAtItsEnd := map[string]podOption{ // it matters for the claims
+		"state": matters["state"], "phase": matters["phase"], "released by its owner": matters["released by its owner"],
+		"named for deletion": label(apps.LabelSpecifiedDelete, "true"),
+	}
+	idleAtItsEnd := map[string]podOption{
+		"not ready": matters["not ready"], "restarts": matters["restarts"], "finalizer": matters["finalizer"],
+		"in-place condition": matters["in-place condition"], "record": matters["record"],
+	}
+	compare := func(name string, before podOption, edit podOption, changes bool) {
+		if got := Digest(pod("a", 1, before)) != Digest(pod("a", 1, before, edit)); got != changes {
+			t.Errorf("%s: changes the digest = %v", name, got)
+		}
+	}
+	nothing := func(*corev1.Pod) {}
+	for name, edit := range matters {
+		compare(name, nothing, edit, true)
+	}
+	for name, edit := range idle {
+		compare(name, nothing, edit, false)
+	}
+	for name, edit := range mattersInUpdate {
+		compare("updating: "+name, updating(2), edit, true)
+	}
+	for name, edit := range mattersAtItsEnd {
+		compare("terminating: "+name, terminating, edit, true)
+	}
+	for name, edit := range idleAtItsEnd {
+		compare("terminating: "+name, terminating, edit, false)
 	}
 }

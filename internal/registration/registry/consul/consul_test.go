@@ -3,6 +3,7 @@
 package consul
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -170,5 +171,202 @@ func TestNoTokenIsNoReasonToListLess(t *testing.T) {
 		r.token = ""
 		_, err := r.List(t.Context(), "web")
 		registrytest.Check(t, fmt.Sprint("an answer with ", code), err, want)
+	}
+}
+
+// scripted has no instances, and answers transactions according to the script.
+type scripted struct {
+	*testing.T
+	// commit returns, by service ID, why a transaction of these services is refused.
+	// Empty means that the transaction succeeds.
+	commit func(round int, ids []string) map[string]string
+	rounds int
+}
+
+// ServeHTTP implements http.Handler.
+func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/v1/txn" {
+		_, _ = w.Write([]byte("[]"))
+		return
+	}
+	var ops []operation
+	if err := json.NewDecoder(r.Body).Decode(&ops); err != nil {
+		s.Error(err)
+	}
+	if len(ops) > maxTxnOps {
+		s.Errorf("a transaction of %d operations", len(ops))
+	}
+	var ids []string
+	at := map[string]int{}
+	for i, op := range ops {
+		if op.Service != nil {
+			ids = append(ids, op.Service.Service.ID)
+			at[op.Service.Service.ID] = i
+		}
+	}
+	s.rounds++
+	refusals := s.commit(s.rounds, ids)
+	if len(refusals) == 0 {
+		_, _ = w.Write([]byte("{}"))
+		return
+	}
+	var said []map[string]any
+	for id, what := range refusals {
+		said = append(said, map[string]any{"OpIndex": at[id], "What": what})
+	}
+	w.WriteHeader(http.StatusConflict)
+	if err := json.NewEncoder(w).Encode(map[string]any{"Errors": said}); err != nil {
+		s.Error(err)
+	}
+}
+
+func (s *scripted) apply(n int) error {
+	s.Helper()
+	server := registrytest.Serve(s.T, s)
+	r := registrytest.Connect(s.T, New, Options{Address: server, Secret: map[string][]byte{KeyToken: []byte("token")}})
+	var entries []registry.Entry
+	for i := range n {
+		entries = append(entries, registrytest.Entry(fmt.Sprintf("entry-%d", i)))
+	}
+	return registrytest.TryPut(s.T, r, entries...)
+}
+
+// TestRefusedAloneOthersGoOn checks that a transaction is resent without the refused
+// changes.
+func TestRefusedAloneOthersGoOn(t *testing.T) {
+	var last []string
+	s := &scripted{T: t, commit: func(round int, ids []string) map[string]string {
+		last = ids
+		if round == 1 {
+			return map[string]string{"entry-1": "Permission denied"}
+		}
+		return nil
+	}}
+	registrytest.CheckRefused(t, "three changes", s.apply(3), "entry-1", registry.ErrPermanent)
+	if strings.Join(last, " ") != "entry-0 entry-2" {
+		t.Errorf("the last transaction was of %v", last)
+	}
+}
+
+// TestStaleForEver checks that Apply gives up and reports a conflict.
+func TestStaleForEver(t *testing.T) {
+	s := &scripted{T: t, commit: func(int, []string) map[string]string {
+		return map[string]string{"entry-0": `failed to set service "entry-0" on node "n", index is stale`}
+	}}
+	registrytest.CheckRefused(t, "one change", s.apply(1), "entry-0", registry.ErrConflict)
+	if s.rounds != registry.MaxRounds {
+		t.Errorf("%d transactions were tried", s.rounds)
+	}
+}
+
+// TestManyChanges makes more changes than fit into one transaction.
+func TestManyChanges(t *testing.T) {
+	seen := map[string]bool{}
+	s := &scripted{T: t, commit: func(_ int, ids []string) map[string]string {
+		for _, id := range ids {
+			seen[id] = true
+		}
+		return nil
+	}}
+	if err := s.apply(50); err != nil || len(seen) != 50 || s.rounds != 3 {
+		t.Errorf("%d entries in %d transactions, %v", len(seen), s.rounds, err)
+	}
+}
+
+// guarded is a minimal Consul whose ACLs hide entries.
+type guarded struct {
+	*testing.T
+	*Registry
+	entries []registry.Entry
+	acls    bool
+	asked   int
+}
+
+func startGuarded(t *testing.T) *guarded {
+	t.Helper()
+	g := &guarded{T: t}
+	server := registrytest.Serve(t, http.HandlerFunc(g.serve))
+	r := registrytest.Connect(t, New, Options{Address: server})
+	g.Registry = r
+	return g
+}
+
+func (g *guarded) serve(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/v1/acl/") {
+		g.asked++
+		code := http.StatusUnauthorized
+		if g.acls {
+			code = http.StatusForbidden
+		}
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte("ACL support disabled"))
+		return
+	}
+	var all []string
+	for _, e := range g.entries {
+		all = append(all, fmt.Sprintf(`{"Node": {"Node": %q}, "Service": {"ID": %q, "Weights": {"Passing": 1}}}`,
+			NodeName("web", e.ID), e.ID))
+	}
+	_, _ = w.Write([]byte("[" + strings.Join(all, ",") + "]"))
+}
+
+func (g *guarded) holds(ids ...string) {
+	g.entries = nil
+	for _, id := range ids {
+		g.entries = append(g.entries, registry.Entry{ID: id})
+	}
+}
+
+func TestACLsAreAskedForWhereSomethingIsMissing(t *testing.T) {
+	g := startGuarded(t)
+	for _, step := range []struct {
+		name  string
+		holds []string
+		asks  int
+	}{
+		{"the first list", []string{"a", "b"}, 1},
+		{"nothing has changed", []string{"a", "b"}, 0},
+		{"one more", []string{"a", "b", "c"}, 0},
+		{"one is gone", []string{"a", "c"}, 1},
+		{"and still is", []string{"a", "c"}, 0},
+		{"all are", nil, 1},
+		{"and still are", nil, 0},
+	} {
+		g.asked = 0
+		g.holds(step.holds...)
+		listed, err := g.List(t.Context(), "web")
+		if err != nil || len(listed) != len(step.holds) || g.asked != step.asks {
+			t.Errorf("%s: %d are listed, %v, asked %d times, want %d", step.name, len(listed), err, g.asked, step.asks)
+		}
+	}
+	if _, err := g.List(t.Context(), "other"); err != nil || g.asked != 1 {
+		t.Errorf("another service: %v, asked %d times, want once", err, g.asked)
+	}
+}
+
+// TestHiddenIsNotGone turns ACLs on after a connector has believed lists.
+func TestHiddenIsNotGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after []string
+		writes        string
+	}{
+		"everything is hidden":             {before: []string{"a"}},
+		"our own are hidden":               {before: []string{"a", "theirs"}, after: []string{"theirs"}},
+		"what was written last is hidden":  {writes: "a"},
+		"what was written again is hidden": {before: []string{"b"}, after: []string{"b"}, writes: "a"},
+	} {
+		g := startGuarded(t)
+		g.holds(c.before...)
+		registrytest.List(t, g)
+		if c.writes != "" {
+			g.memory.wrote("web", []registry.Change{{Op: registry.Put, Entry: registry.Entry{ID: c.writes}}})
+		}
+		g.holds(c.after...)
+		g.acls = true
+		for range 2 {
+			_, err := g.List(t.Context(), "web")
+			registrytest.Check(t, name+": list", err, registry.ErrPermanent)
+		}
+		registrytest.Check(t, name+": ping", g.Ping(t.Context()), registry.ErrPermanent)
 	}
 }

@@ -3,14 +3,23 @@
 package kinds
 
 import (
+	"context"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
@@ -93,5 +102,213 @@ func TestXDSUnserved(t *testing.T) {
 	_, err := Connect(Cluster{Reader: kube, Writer: kube})(served, "demo", nil)
 	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "--xds-bind-address") {
 		t.Errorf("xds that nobody serves: %v", err)
+	}
+}
+
+const root = "../../../../"
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(root + path)
+	registrytest.NoError(t, err)
+	return string(data)
+}
+
+// TestTable checks that the table, the API's fields and the CRD agree.
+func TestTable(t *testing.T) {
+	var names []string
+	for _, row := range table(Cluster{}) {
+		names = append(names, row.Name)
+	}
+	if fields := fieldsOfAPI(t); !slices.Equal(names, fields) {
+		t.Errorf("the table has the kinds %q, RegistrySpec the fields %q", names, fields)
+	}
+	spec := specOf(t)
+	for _, row := range table(Cluster{}) {
+		if rule := spec.Rules[0]; !strings.Contains(rule.Rule, "has(self."+row.Name+")") || !strings.Contains(rule.Message, row.Name) {
+			t.Errorf("the rule of RegistrySpec leaves %s out: %s: %s", row.Name, rule.Message, rule.Rule)
+		}
+		for _, key := range row.Keys {
+			if said := spec.Properties[row.Name].Properties["credentialsSecret"].Description; !strings.Contains(said, key) {
+				t.Errorf("spec.%s.credentialsSecret does not say that the key %s is read: %q", row.Name, key, said)
+			}
+		}
+	}
+}
+
+// fieldsOfAPI returns the kinds in the API, sorted, and checks that its own row reads
+// each.
+func fieldsOfAPI(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[usherv1alpha1.RegistrySpec]()) {
+		if !strings.HasSuffix(field.Type.String(), "Registry") {
+			continue
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		names = append(names, name)
+		r := &usherv1alpha1.Registry{}
+		reflect.ValueOf(&r.Spec).Elem().FieldByIndex(field.Index).Set(reflect.New(field.Type.Elem()))
+		if kind, _ := Of(r, ""); kind.Name != name {
+			t.Errorf("spec.%s is read by the row %q", name, kind.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// schema is the part of a CRD's schema that the tests read.
+type schema struct {
+	Description string            `json:"description"`
+	Properties  map[string]schema `json:"properties"`
+	Rules       []struct {
+		Rule    string `json:"rule"`
+		Message string `json:"message"`
+	} `json:"x-kubernetes-validations"`
+}
+
+// specOf returns the schema of spec that the API server uses.
+func specOf(t *testing.T) schema {
+	t.Helper()
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct {
+					Root schema `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	registrytest.NoError(t, yaml.Unmarshal([]byte(read(t, "config/crd/usher.dev_registries.yaml")), &crd))
+	if len(crd.Spec.Versions) != 1 || len(crd.Spec.Versions[0].Schema.Root.Properties["spec"].Rules) != 1 {
+		t.Fatalf("the CRD is not one version with one rule for spec: %+v", crd)
+	}
+	return crd.Spec.Versions[0].Schema.Root.Properties["spec"]
+}
+
+// TestDocuments checks that docs/registries.md has a row and an example for each kind
+// and README.md names it, that each example works, and that its connector holds entries
+// back exactly if the table says so.
+func TestDocuments(t *testing.T) {
+	text := read(t, "docs/registries.md")
+	_, list, _ := strings.Cut(read(t, "README.md"), "Registries so far:")
+	kube := fake.NewClientBuilder().Build()
+	connect := Connect(Cluster{Reader: kube, Writer: kube, XDS: xds.NewStore()})
+	examples := examplesIn(t, text)
+	for _, row := range table(Cluster{}) {
+		if !strings.Contains(strings.ToLower(list), strings.ToLower(row.Name)) {
+			t.Errorf("README.md does not name %s", row.Name)
+		}
+		cells := cellsOf(text, row.Name)
+		if len(cells) != 6 || cells[1] != secretCell(row.Keys) || (cells[4] == "no") == row.HoldsBack {
+			t.Errorf("the table of docs/registries.md has %q; its Secret is %q, and it holds back: %t", cells, secretCell(row.Keys), row.HoldsBack)
+		}
+		r := examples[row.Name]
+		if r == nil {
+			t.Errorf("docs/registries.md has no example of %s", row.Name)
+			continue
+		}
+		_, settings := Of(r, "demo")
+		c, err := connect(r, settings.Root, nil)
+		if err != nil {
+			t.Errorf("the example of %s: %v", row.Name, err)
+			continue
+		}
+		if refused := refusesToHold(c); refused == row.HoldsBack {
+			t.Errorf("%s refuses to hold an entry back: %t, and the table says that it holds back: %t", row.Name, refused, row.HoldsBack)
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("close %s: %v", row.Name, err)
+		}
+	}
+}
+
+// examplesIn returns the Registries in a document, by kind.
+func examplesIn(t *testing.T, text string) map[string]*usherv1alpha1.Registry {
+	t.Helper()
+	all := map[string]*usherv1alpha1.Registry{}
+	for _, part := range strings.Split(text, "```yaml\n")[1:] {
+		block, _, _ := strings.Cut(part, "```")
+		for document := range strings.SplitSeq(block, "---\n") {
+			if !strings.Contains(document, "\nkind: Registry\n") {
+				continue
+			}
+			r := &usherv1alpha1.Registry{}
+			if err := yaml.UnmarshalStrict([]byte(document), r); err != nil {
+				t.Errorf("%v in\n%s", err, document)
+			}
+			kind, _ := Of(r, "")
+			all[kind.Name] = r
+		}
+	}
+	return all
+}
+
+// cellsOf returns the cells of a kind's row.
+func cellsOf(text, name string) []string {
+	_, row, _ := strings.Cut(text, "\n| `"+name+"` |")
+	row, _, _ = strings.Cut(row, "|\n")
+	cells := []string{name}
+	for cell := range strings.SplitSeq(row, "|") {
+		cells = append(cells, strings.TrimSpace(cell))
+	}
+	return cells
+}
+
+// secretCell names the keys of a Secret, with the TLS keys grouped as one.
+func secretCell(keys []string) string {
+	var words []string
+	tls := credentials.TLSKeys()
+	for _, key := range keys {
+		if !slices.Contains(tls, key) || len(keys) < len(tls) {
+			words = append(words, "`"+key+"`")
+		}
+	}
+	if len(words) < len(keys) {
+		words = append(words, "TLS")
+	}
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ", ")
+}
+
+// refusesToHold reports whether the connector refuses an entry because its weight is 0.
+// It contacts no server.
+func refusesToHold(c registry.Connector) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := c.Apply(ctx, "web", []registry.Change{{Op: registry.Put, Entry: registry.Entry{
+		ID: "a", Address: "10.0.0.1", Port: 80, Owner: registry.Owner{Cluster: "here", PodUID: "uid"},
+	}}})
+	return errors.Is(err, registry.ErrPermanent) && strings.Contains(err.Error(), "weight 0")
+}
+
+// TestSuite checks that every kind that Usher writes to has a file called <kind>_test.go that
+// runs the connectors' common suite.
+func TestSuite(t *testing.T) {
+	run := map[string]bool{}
+	for _, folder := range []string{"test/registries", "test/integration/registries", "internal/registration/registry"} {
+		err := filepath.WalkDir(root+folder, func(path string, _ fs.DirEntry, err error) error {
+			if name, isTest := strings.CutSuffix(filepath.Base(path), "_test.go"); isTest && err == nil {
+				run[name] = run[name] || strings.Contains(read(t, strings.TrimPrefix(path, root)), "registrytest.Run(")
+			}
+			return err
+		})
+		registrytest.NoError(t, err)
+	}
+	for _, row := range table(Cluster{}) {
+		if name := strings.ToLower(row.Name); !run[name] && !row.Gated {
+			t.Errorf("no %s_test.go runs registrytest", name)
+		}
+	}
+}
+
+// TestOnlyItsKeys checks that a connector receives only the Secret keys that the table
+// names.
+func TestOnlyItsKeys(t *testing.T) {
+	got := only(map[string][]byte{"token": []byte("a"), "password": []byte("b")}, []string{"token", "ca.crt"})
+	if len(got) != 1 || string(got["token"]) != "a" {
+		t.Errorf("the connector gets %v", got)
 	}
 }

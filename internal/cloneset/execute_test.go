@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// TestTakenName: if a name is taken, by a terminating Pod or by anyone else's, another
+// one is tried, a few times.
+func TestTakenName(t *testing.T) {
+	for taken, want := range map[int]string{
+		0: "web-id0", 1: "web-id1", idTries - 1: fmt.Sprintf("web-id%d", idTries-1), idTries: "",
+	} {
+		t.Run(fmt.Sprint(taken), func(t *testing.T) {
+			var there []client.Object
+			for i := range taken {
+				there = append(there, podOf(nil, fmt.Sprintf("web-id%d", i)))
+			}
+			r, _ := reconcilerOn(server(t, there...))
+			tries := 0
+			r.NewID = func() string { tries++; return fmt.Sprintf("id%d", tries-1) }
+			made := r.perform(t.Context(), web(), plan.Action{Verb: plan.Create, Revision: emptyRevision()})
+			if want == "" {
+				if !apierrors.IsAlreadyExists(made.err) || tries != idTries {
+					t.Errorf("after %d tries: %v", tries, made.err)
+				}
+				return
+			}
+			if made.err != nil || made.pod.Name != want || "web-"+made.pod.Labels[apps.LabelInstanceID] != want {
+				t.Fatalf("made %v: %v", made.pod, made.err)
+			}
+			if i := indexOf(made.pod, apps.ConditionInPlaceUpdateReady); i < 0 || made.pod.Status.Conditions[i].Status != corev1.ConditionTrue {
+				t.Errorf("conditions %v", made.pod.Status.Conditions)
+			}
+		})
+	}
+}
+
+// TestNewPod: what a Pod is created with, in addition to its template. The gates are
+// there whatever the update type: no webhook adds them.
+func TestNewPod(t *testing.T) {
+	template := `{"metadata":{"labels":{"app":"web","lifecycle.apps.kruise.io/state":"Normal"},"annotations":{"note":"x"},"finalizers":["example.com/f"]},` +
+		`"spec":{"readinessGates":[{"conditionType":"mine"},{"conditionType":"InPlaceUpdateReady"}],"fromTheFuture":{"a":9007199254740993},"containers":[{"name":"main","image":"app:1"}]}}`
+	marked := &apps.Lifecycle{PreDelete: &apps.LifecycleHook{MarkPodNotReady: true}}
+	for _, test := range []struct {
+		name      string
+		template  string
+		kind      apps.UpdateStrategyType
+		lifecycle *apps.Lifecycle
+		gates     []string
+	}{
+		{"recreate", `{"spec":{"containers":[]}}`, apps.UpdateReCreate, nil, []string{"InPlaceUpdateReady"}},
+		{"gates of its own", template, apps.UpdateInPlaceIfPossible, nil, []string{"mine", "InPlaceUpdateReady"}},
+		{"a hook that marks", template, apps.UpdateOnDelete, marked, []string{"mine", "InPlaceUpdateReady", "KruisePodReady"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			raw, err := revision.Decode([]byte(test.template))
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := web()
+			set.Spec.UpdateStrategy.Type, set.Spec.Lifecycle = test.kind, test.lifecycle
+			pod := podManifest(set, &revision.Revision{Name: "web-r1", Template: raw}, "abcde", now)
+			if gates := gatesOf(pod); !slices.Equal(gates, test.gates) {
+				t.Errorf("gates %v, want %v", gates, test.gates)
+			}
+			isNewPod(t, pod, set)
+			if test.template != template {
+				return
+			}
+			future, _, _ := unstructured.NestedInt64(pod.Object, "spec", "fromTheFuture", "a")
+			if future != 9007199254740993 || pod.GetAnnotations()["note"] != "x" || !slices.Equal(pod.GetFinalizers(), []string{"example.com/f"}) {
+				t.Errorf("lost on the way: %v", pod.Object)
+			}
+		})
+	}
+}
+
+func gatesOf(pod *unstructured.Unstructured) []string {
+	var out []string
+	list, _, _ := unstructured.NestedSlice(pod.Object, "spec", "readinessGates")
+	for _, gate := range list {
+		out = append(out, gate.(map[string]any)["conditionType"].(string))
+	}
+	return out
+}
+
+// isNewPod checks what every new Pod web-abcde of revision web-r1 carries.
+func isNewPod(t *testing.T, pod *unstructured.Unstructured, set *apps.CloneSet) {
+	t.Helper()
+	for key, want := range map[string]string{
+		apps.LabelInstanceID: "abcde", apps.LabelRevision: "web-r1", apps.LabelTemplateHash: "r1", apps.LabelLifecycleState: "PreparingNormal",
+	} {
+		if got := pod.GetLabels()[key]; got != want {
+			t.Errorf("label %s = %q, want %q", key, got, want)
+		}
+	}
+	if at := pod.GetAnnotations()[apps.AnnotationLifecycleTimestamp]; pod.GetName() != "web-abcde" || at != "2026-01-02T03:04:05Z" || !metav1.IsControlledBy(pod, set) {
+		t.Errorf("Pod %s since %s of %v", pod.GetName(), at, pod.GetOwnerReferences())
+	}
+}
+
+// TestPatchIsEncoded: whatever the user's keys and values, an encoder builds the patch,
+// and it touches only what it names.
+func TestPatchIsEncoded(t *testing.T) {
+	key, value := `a/b~c`, `x","op":"remove`
+	pod := podWithSecret("web-a")
+	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
+	data, err := podPatch(pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var patch jsonPatch
+	if err := json.Unmarshal(data, &patch); err != nil {
+		t.Fatal(err)
+	}
+	patch = slices.DeleteFunc(patch, func(o operation) bool { return o.Op == "test" })
+	want := jsonPatch{
+		{"add", "/metadata/labels/a~1b~0c", value},
+		{"add", "/metadata/finalizers", []any{"example.com/theirs", "example.com/ours"}},
+	}
+	if diff := cmp.Diff(want, patch); diff != "" {
+		t.Errorf("patch (-want +got):\n%s", diff)
+	}
+}
+
+func cpu(amount string) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}}
+}
+
+// resizing is a drained Pod whose record asks for cpu 200m, and whose spec has 100m.
+func resizing(edits ...func(*corev1.Pod)) *corev1.Pod {
+	pod := podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, time.Unix(0, 0)))
+	pod.Generation, pod.Spec.NodeName = 3, "n1"
+	pod.Labels[apps.LabelLifecycleState] = string(apps.StateUpdating)
+	pod.Spec.Containers = []corev1.Container{{Name: "log"}, {Name: "main", Resources: cpu("100m")}}
+	change := &inplace.Change{Resources: map[string]corev1.ResourceRequirements{"main": cpu("200m")}}
+	pod.Annotations = map[string]string{apps.AnnotationInPlaceUpdateState: inplace.Begin(pod, change, "web-r2", time.Unix(0, 0)).State.String()}
+	for _, edit := range edits {
+		edit(pod)
+	}
+	return pod
+}
+
+// TestResizePatch: the patch sets the resources of the right container, and depends on
+// the Pod being drained, in the update, and unchanged since it was observed.
+func TestResizePatch(t *testing.T) {
+	pod := resizing()
+	data, err := resizePatch(pod, &plan.Action{Verb: plan.Continue, Pod: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := patched(t, pod, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := after.Spec.Containers[1].Resources.Requests.Cpu(); got.String() != "200m" || len(after.Spec.Containers[0].Resources.Requests) > 0 {
+		t.Errorf("patched: %v", after.Spec.Containers)
+	}
+	stops(t, pod, data, map[string]func(*corev1.Pod){
+		"service":        func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue },
+		"another drain":  func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Unix(100, 0)) },
+		"another spec":   func(p *corev1.Pod) { p.Generation++ },
+		"another record": func(p *corev1.Pod) { p.Annotations[apps.AnnotationInPlaceUpdateState] = "{}" },
+		"another Pod":    func(p *corev1.Pod) { p.UID = "uid-b" },
+		"another state":  func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" },
+	})
+	// Nothing is written twice, or over someone else's change.
+	for name, edit := range map[string]func(*corev1.Pod){
+		"written":   func(p *corev1.Pod) { p.Spec.Containers[1].Resources = cpu("0.2") },
+		"no record": func(p *corev1.Pod) { p.Annotations = nil },
+		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // whoever changed it since did so on purpose
+	} {
+		pod := resizing(edit)
+		if data, err := resizePatch(pod, &plan.Action{Pod: pod}); err != nil || data != nil {
+			t.Errorf("%s: patch %s, %v", name, data, err)
+		}
+	}
+}
+
+// TestResizeAnswers: a refusal is reported as one, and never taken for a deleted Pod, a
+// lost answer or a conflict.
+func TestResizeAnswers(t *testing.T) {
+	pods := corev1.Resource("pods")
+	gone, same := apierrors.NewNotFound(pods, "web-a"), []client.Object{resizing()}
+	for name, test := range map[string]struct {
+		answer  error
+		live    []client.Object
+		refused bool
+		is      func(error) bool
+	}{
+		"forbidden":                {apierrors.NewForbidden(pods, "web-a", errors.New("policy")), same, true, apierrors.IsForbidden},
+		"invalid":                  {apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "web-a", nil), same, false, failedTest},
+		"no such subresource":      {gone, same, true, apierrors.IsForbidden},
+		"not supported":            {apierrors.NewMethodNotSupported(corev1.Resource("pods/resize"), "patch"), same, true, apierrors.IsForbidden},
+		"the Pod is gone":          {gone, nil, false, apierrors.IsNotFound},
+		"another Pod of that name": {gone, []client.Object{resizing(func(p *corev1.Pod) { p.UID = "uid-b" })}, false, apierrors.IsNotFound},
+		"timed out":                {apierrors.NewTimeoutError("slow", 1), same, false, unanswered},
+		"conflict":                 {apierrors.NewConflict(pods, "web-a", errors.New("newer")), same, false, apierrors.IsConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := reconcilerOn(interceptor.NewClient(server(t, test.live...), interceptor.Funcs{
+				SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+					return test.answer
+				},
+			}))
+			pod := resizing()
+			_, err := r.patchResize(t.Context(), web(), pod, plan.Action{Verb: plan.Continue, Pod: pod})
+			var refusal *resizeRefusal
+			if errors.As(err, &refusal) != test.refused || !test.is(err) {
+				t.Fatalf("err = %v", err)
+			}
+			if !test.refused {
+				return
+			}
+			f := find(&plan.Plan{}, nil, []outcome{{action: plan.Action{Verb: plan.Continue}, err: err}})
+			if f.failedUpdate.reason != plan.ProblemResize || !strings.Contains(f.failedUpdate.message, "containers main of Pod web-a") {
+				t.Errorf("reported: %+v", f.failedUpdate)
+			}
+		})
+	}
+}
+
+func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFieldsEntry {
+	var entries []metav1.ManagedFieldsEntry
+	for _, operation := range operations {
+		entries = append(entries, metav1.ManagedFieldsEntry{
+			Manager: "somebody", Operation: operation, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`),
+		})
+	}
+	return entries
+}
+
+// TestRecordIsDropped: a patch that is sent anyway drops the field managers' record, from
+// the Pod as the cache keeps it and as the API server returns it. The record stays on a
+// Pod that someone applies to, and on every Pod if records are to be kept.
+func TestRecordIsDropped(t *testing.T) {
+	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
+	dropped := jsonPatch{
+		{"test", "/metadata/managedFields/0/operation", string(update)},
+		{"replace", "/metadata/managedFields", []any{map[string]any{}}},
+	}
+	move := &plan.Action{Verb: plan.Move, To: apps.StateNormal}
+	for _, test := range []struct {
+		name   string
+		record []metav1.ManagedFieldsEntry
+		action *plan.Action
+		keep   bool
+		want   jsonPatch
+	}{
+		{"written by updates", record(update, update), move, false, dropped},
+		{"somebody applies", record(apply, update), move, false, nil},
+		{"there is none", nil, move, false, nil},
+		{"it is to be kept", record(update), move, true, nil},
+		{"nothing is sent", record(update), &plan.Action{Verb: plan.Move}, false, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			answered := podWithSecret("web-a")
+			answered.ManagedFields = test.record
+			cached, err := shortenRecord(answered.DeepCopy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": cached.(*corev1.Pod)} {
+				data, err := podPatch(pod, test.action, test.keep, now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(test.want, aboutRecord(t, data)); diff != "" {
+					t.Errorf("from %s (-want +got):\n%s", from, diff)
+				}
+			}
+		})
+	}
+}
+
+// aboutRecord returns the operations of a patch that name managed fields.
+func aboutRecord(t *testing.T, data []byte) jsonPatch {
+	t.Helper()
+	if data == nil {
+		return nil
+	}
+	var patch jsonPatch
+	if err := json.Unmarshal(data, &patch); err != nil {
+		t.Fatal(err)
+	}
+	patch = slices.DeleteFunc(patch, func(o operation) bool {
+		return o.Path != "/metadata/managedFields" && o.Path != "/metadata/managedFields/0/operation"
+	})
+	if len(patch) == 0 {
+		return nil
+	}
+	return patch
+}
+
+// TestCacheKeepsNoRecord: the cache keeps only what a patch needs of a record, and Pods
+// share that.
+func TestCacheKeepsNoRecord(t *testing.T) {
+	pod := podWithSecret("web-a")
+	pod.ManagedFields = record(metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate)
+	if _, err := shortenRecord(pod); err != nil {
+		t.Fatal(err)
+	}
+	if len(pod.ManagedFields) != 1 || pod.ManagedFields[0].FieldsV1 != nil || !applied(pod) {
+		t.Errorf("kept %v", pod.ManagedFields)
+	}
+	if other, err := shortenRecord("other"); err != nil || other != "other" {
+		t.Errorf("what is no Pod becomes %v, %v", other, err)
+	}
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package collectors is what both halves do with Prometheus alike.
+package collectors
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Register registers a collector, or takes over the one that an earlier controller of
+// this process has registered.
+func Register[C prometheus.Collector](registerer prometheus.Registerer, collector *C) error {
+	err := registerer.Register(*collector)
+	var already prometheus.AlreadyRegisteredError
+	if errors.As(err, &already) {
+		if existing, ok := already.ExistingCollector.(C); ok {
+			*collector = existing
+			return nil
+		}
+	}
+	return err
+}
