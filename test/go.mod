@@ -76,7 +76,6 @@ require (
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/usher-dev/usher v0.0.0-00010101000000-000000000000
-	github.com/usher-dev/usher/test/registries v0.0.0-00010101000000-000000000000
 	github.com/usher-dev/usher/tools/image v0.0.0-00010101000000-000000000000
 	github.com/x448/float16 v0.8.4 // indirect
 	go.etcd.io/etcd/api/v3 v3.6.8
@@ -106,7 +105,5 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3
 )
-
-replace github.com/usher-dev/usher/test/registries => ./registries
 
 replace github.com/usher-dev/usher/tools/image => ../tools/image

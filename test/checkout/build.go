@@ -10,6 +10,7 @@ import (
 
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/progress"
+	"github.com/usher-dev/usher/test/fetch"
 )
 
 // Find returns the root of the checkout that contains the working directory.
@@ -37,7 +38,7 @@ type Program struct {
 // output; it is the cause of ctx if that ended.
 func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
 	tell.Tell(progress.Event{Task: p.Name, State: progress.Compiling})
-	if err := build.Go(ctx, p.Module, func() {}, "build", "-o", p.Out, p.Pkg); err != nil {
+	if _, err := fetch.Run(ctx, p.Module, "go", "build", "-o", p.Out, p.Pkg); err != nil {
 		tell.Tell(progress.Event{Task: p.Name, State: progress.Failed})
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}

@@ -12,57 +12,34 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-)
-
-const (
-	fieldManager = "usher-checkout"
-	pollEvery    = 100 * time.Millisecond
-	// establishTime bounds the wait for an installed API.
-	establishTime = 30 * time.Second
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
 // Install installs the CRDs of the checkout at root, waits until their objects can be
 // created, and grants only the cluster roles of config/rbac to a user.
-func Install(ctx context.Context, c client.Client, root, user string) error {
-	crds, err := readFolder(filepath.Join(root, "config", "crd"), "CustomResourceDefinition")
+func Install(ctx context.Context, c client.Client, config *rest.Config, root, user string) error {
+	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{filepath.Join(root, "config", "crd")}, ErrorIfPathMissing: true})
 	if err != nil {
-		return err
+		return fmt.Errorf("install the CRDs: %w", err)
 	}
 	roles, err := readFolder(filepath.Join(root, "config", "rbac"), "ClusterRole")
 	if err != nil {
 		return err
 	}
-	for _, object := range append(crds, roles...) {
-		if err := apply(ctx, c, object); err != nil {
-			return err
-		}
-	}
 	for _, role := range roles {
+		if err := client.IgnoreAlreadyExists(c.Create(ctx, role)); err != nil {
+			return fmt.Errorf("create ClusterRole %s: %w", role.GetName(), err)
+		}
 		if err := bind(ctx, c, role.GetName(), user); err != nil {
 			return err
 		}
-	}
-	for _, crd := range crds {
-		if err := awaitEstablished(ctx, c, crd); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func apply(ctx context.Context, c client.Client, object *unstructured.Unstructured) error {
-	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(fieldManager), client.ForceOwnership)
-	if err != nil {
-		return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	return nil
 }
@@ -73,39 +50,10 @@ func bind(ctx context.Context, c client.Client, role, user string) error {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}
-	if err := c.Create(ctx, binding); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := client.IgnoreAlreadyExists(c.Create(ctx, binding)); err != nil {
 		return fmt.Errorf("bind role %s to user %s: %w", role, user, err)
 	}
 	return nil
-}
-
-func awaitEstablished(ctx context.Context, c client.Client, crd *unstructured.Unstructured) error {
-	err := wait.PollUntilContextTimeout(ctx, pollEvery, establishTime, true, func(ctx context.Context) (bool, error) {
-		return established(ctx, c, crd)
-	})
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("wait for the API of %s: %w", crd.GetName(), err)
-	}
-	return nil
-}
-
-func established(ctx context.Context, c client.Client, crd *unstructured.Unstructured) (bool, error) {
-	now := &unstructured.Unstructured{}
-	now.SetGroupVersionKind(crd.GroupVersionKind())
-	if err := c.Get(ctx, client.ObjectKeyFromObject(crd), now); err != nil {
-		return false, err
-	}
-	// At first they are null, which is not an error here.
-	conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
-	for _, item := range conditions {
-		if condition, ok := item.(map[string]any); ok && condition["type"] == "Established" {
-			return condition["status"] == "True", nil
-		}
-	}
-	return false, nil
 }
 
 // readFolder reads all objects of a kind from the YAML files below a directory.

@@ -4,9 +4,15 @@ package cluster
 
 import (
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 )
+
+const loopback = "127.0.0.1"
+
+func hostPort(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }
 
 // ports are the ports of one start, all on 127.0.0.1.
 type ports struct {

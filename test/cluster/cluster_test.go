@@ -5,12 +5,9 @@ package cluster_test
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +24,6 @@ import (
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // bound limits how long a test waits.
@@ -200,33 +196,6 @@ func lockedBy(t *testing.T, dir string, want int) {
 	}
 }
 
-// The API server's port is taken once, between its choice and its use.
-func TestStartThatLosesAPortTakesAnother(t *testing.T) {
-	dir, taken := t.TempDir(), ""
-	take := sync.OnceFunc(func() {
-		config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		taken = config.Host
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", strings.TrimPrefix(taken, "https://"))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		t.Cleanup(func() { _ = listener.Close() })
-	})
-	c := start(t, cluster.Options{Dir: dir, Tell: func(e progress.Event) {
-		if e.Task == build.APIServer && e.State == progress.Starting {
-			take()
-		}
-	}})
-	if taken == "" || c.Server() == taken {
-		t.Errorf("the cluster is at %s, taken was %q", c.Server(), taken)
-	}
-}
-
 func TestFailedStart(t *testing.T) {
 	dir := t.TempDir()
 	_, err := cluster.Start(t.Context(), cluster.Options{Dir: dir, ExtraArgs: cluster.ExtraArgs{APIServer: []string{"--no-such-flag"}}})
@@ -249,13 +218,13 @@ func TestEtcdKeepsItsDataAndPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = e.Kill() }()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}, DialTimeout: bound})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	for i, end := range []func() error{func() error { return e.Stop(t.Context()) }, e.Kill, func() error { return nil }} {
+	defer func() { _ = e.Close() }()
+	for i, end := range []func() error{e.Kill, func() error { return nil }} {
 		endpoint, pid := e.Endpoint(), e.PID()
 		if _, err := c.Put(t.Context(), "web", string(rune('a'+i))); err != nil {
 			t.Fatal(err)
@@ -267,23 +236,5 @@ func TestEtcdKeepsItsDataAndPort(t *testing.T) {
 		if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != string(rune('a'+i)) || e.Endpoint() != endpoint || e.PID() == pid {
 			t.Errorf("end %d: %v, %v at %s, process %d; it was at %s, process %d", i, got, err, e.Endpoint(), e.PID(), endpoint, pid)
 		}
-	}
-}
-
-func TestFreePorts(t *testing.T) {
-	ports, err := cluster.FreePorts(t.Context(), 3)
-	if err != nil || len(slices.Compact(slices.Sorted(slices.Values(ports)))) != 3 {
-		t.Fatalf("ports are %v, %v; want three different ones", ports, err)
-	}
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	taken := listener.Addr().(*net.TCPAddr).Port
-	_, err = cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{Port: taken})
-	var inUse *cluster.PortInUseError
-	if !errors.As(err, &inUse) || inUse.Port != taken {
-		t.Errorf("a taken port: %v, want *PortInUseError", err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -16,29 +15,26 @@ import (
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/progress"
+	"github.com/usher-dev/usher/test/servers/run"
 )
-
-// startTries bounds how often a start is retried because another program took a port
-// between its choice and its use.
-const startTries = 3
 
 // Start builds what is missing, starts a control plane and returns when it is usable:
 // the API server is ready, the default namespace has its service account, and the
 // controller manager and the scheduler are healthy. ctx bounds the build and the start,
 // not the cluster's life; Stop ends that.
 //
-// Errors: *PortInUseError if Options.Port is taken, *InUseError if a cluster already
-// runs in Options.Dir, *process.ExitError if a component ended.
+// Errors: *InUseError if a cluster already runs in Options.Dir, *process.ExitError if a
+// component ended, for instance because Options.Port is taken.
 func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	// First what fails before a build that takes minutes.
-	if err := errors.Join(ClaimDir(opts.Dir), checkPort(ctx, opts.Port)); err != nil {
+	if err := ClaimDir(opts.Dir); err != nil {
 		return nil, err
 	}
 	dir, err := filepath.Abs(opts.Dir)
 	if err != nil {
 		return nil, err
 	}
-	binaries, err := build.Ensure(ctx, build.Options{Tell: opts.Tell})
+	binaries, err := build.Ensure(ctx, build.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -57,37 +53,27 @@ func startLocked(ctx context.Context, opts Options, l layout, binaries *build.Bi
 	opts.Tell.Tell(progress.Event{Detail: "Starting Kubernetes " + binaries.Kubernetes + " on " + loopback + " in " + l.dir + "."})
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the start took longer than %s", startTimeout))
 	defer cancel()
-	for try := 1; ; try++ {
-		if err := l.reset(); err != nil {
-			return nil, err
-		}
-		c := &Cluster{
-			opts: opts, layout: l, binaries: binaries, lock: lock,
-			spawner: process.NewSpawner(), done: make(chan struct{}), running: map[string]*process.Process{},
-		}
-		err := c.start(ctx)
-		if err == nil {
-			return c, nil
-		}
-		for name := range c.PIDs() {
-			err = errors.Join(err, c.end(name, (*process.Process).Kill))
-		}
-		c.spawner.Close()
-		if try == startTries || !lostPort(err) {
-			return nil, err
-		}
+	if err := l.reset(); err != nil {
+		return nil, err
 	}
-}
-
-// lostPort reports whether a component ended because its port was taken.
-func lostPort(err error) bool {
-	var exit *process.ExitError
-	return errors.As(err, &exit) && strings.Contains(strings.Join(exit.Tail, "\n"), "address already in use")
+	c := &Cluster{
+		opts: opts, layout: l, binaries: binaries, lock: lock,
+		spawner: process.NewSpawner(), done: make(chan struct{}), running: map[string]*process.Process{},
+	}
+	err := c.start(ctx)
+	if err == nil {
+		return c, nil
+	}
+	for name := range c.PIDs() {
+		err = errors.Join(err, c.end(name, (*process.Process).Kill))
+	}
+	c.spawner.Close()
+	return nil, err
 }
 
 // start runs the components in the order of their dependencies.
 func (c *Cluster) start(ctx context.Context) (err error) {
-	free, err := FreePorts(ctx, 5)
+	free, err := run.FreePorts(ctx, 5)
 	if err != nil {
 		return err
 	}

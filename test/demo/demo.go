@@ -29,6 +29,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/stage"
@@ -138,7 +139,7 @@ func RunReal(ctx context.Context, o Options, args []string) error {
 	return sandbox.Session{
 		Prefix: "usher-real-demo-", Args: args, Out: o.Out, Logs: []string{"node/logs"},
 		Prepare: func(ctx context.Context, dir string) error {
-			tell, end := stage.Display(o.Out)
+			tell, end := progress.Show(o.Out)
 			defer end()
 			assets, err := realnode.GetAssets(ctx, tell)
 			if err != nil {

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -142,7 +143,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 	return sandbox.Session{
 		Prefix: "usher-e2e-", Args: o.Args, Out: o.Out,
 		Prepare: func(ctx context.Context, dir string) error {
-			tell, end := stage.Display(o.Out)
+			tell, end := progress.Show(o.Out)
 			defer end()
 			return prepare(ctx, o, dir, tell)
 		},

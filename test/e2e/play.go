@@ -47,7 +47,7 @@ func (s *session) playMeasured(ctx context.Context, o Options) ([]outcome, error
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	go used.follow(following)
-	tell, end := stage.Display(o.Out)
+	tell, end := progress.Show(o.Out)
 	outcomes := s.playAll(ctx, tell)
 	end()
 	if cause := context.Cause(ctx); cause != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
-	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/stage"
 )
 

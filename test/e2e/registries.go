@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/realnode"
-	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )

@@ -48,7 +48,7 @@ func startEtcd(ctx context.Context, where Where) (Server, error) {
 		Endpoints: []string{process.Endpoint()}, DialTimeout: startTime, Logger: zap.NewNop(),
 	})
 	if err != nil {
-		return nil, errors.Join(err, process.Kill())
+		return nil, errors.Join(err, process.Close())
 	}
 	status, err := e.client.Status(ctx, process.Endpoint())
 	if err != nil {
@@ -166,4 +166,4 @@ func choiceOf(kv *mvccpb.KeyValue) choice {
 	return choice{string(kv.Key): {uid: stored.Metadata.Usher.UID, life: uint64(kv.CreateRevision)}}
 }
 
-func (e *etcd) Close() error { return errors.Join(e.client.Close(), e.Kill()) }
+func (e *etcd) Close() error { return errors.Join(e.client.Close(), e.Process.Close()) }

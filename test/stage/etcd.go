@@ -37,8 +37,8 @@ func (s *Stage) StartEtcd(ctx context.Context, name string, options cluster.Etcd
 		Logger: zap.NewNop(), // Its outages are intended.
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the registry %s: %w", name, err), server.Kill())
+		return nil, errors.Join(fmt.Errorf("the registry %s: %w", name, err), server.Close())
 	}
-	s.AtEnd(func(context.Context) error { return errors.Join(client.Close(), server.Kill()) })
+	s.AtEnd(func(context.Context) error { return errors.Join(client.Close(), server.Close()) })
 	return &Etcd{server, client}, nil
 }

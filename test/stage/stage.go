@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -110,7 +109,7 @@ func (r Run) directory() (string, error) {
 }
 
 func (s *Stage) setUp(ctx context.Context, r Run) error {
-	tell, end := Display(r.Out)
+	tell, end := progress.Show(r.Out)
 	defer end()
 	s.Tell = tell
 	for _, step := range r.Setup {
@@ -125,23 +124,6 @@ func (s *Stage) setUp(ctx context.Context, r Run) error {
 func Quiet() {
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
-}
-
-// Display shows progress until end is called; later events are dropped, because the
-// outcome comes last.
-func Display(out *os.File) (tell progress.Sink, end func()) {
-	shown := progress.Show(out)
-	sink, open := shown.Sink(), &atomic.Bool{}
-	open.Store(true)
-	tell = func(event progress.Event) {
-		if open.Load() {
-			sink(event)
-		}
-	}
-	return tell, func() {
-		open.Store(false)
-		shown.Close()
-	}
 }
 
 // Task shows the progress of a task; do returns what is known when it is done.
@@ -218,7 +200,7 @@ func (s *Stage) Install(ctx context.Context, namespace string) error {
 		if s.Kube, err = NewClient(s.Cluster.RESTConfig()); err != nil {
 			return "", err
 		}
-		if err := checkout.Install(ctx, s.Kube, s.Root, UsherUser); err != nil {
+		if err := checkout.Install(ctx, s.Kube, s.Cluster.RESTConfig(), s.Root, UsherUser); err != nil {
 			return "", err
 		}
 		return "installed", OpenNamespace(ctx, s.Kube, namespace)

@@ -94,7 +94,7 @@ func TestEtcdSource(t *testing.T) {
 		t.Errorf("sizes of the list %v: a transaction was shown in part", sink.sizes)
 	}
 
-	registrytest.NoError(t, etcd.Stop(t.Context()))
+	registrytest.NoError(t, etcd.Kill())
 	registrytest.NoError(t, etcd.Restart(t.Context()))
 	do(add("c", "127.0.0.4:80"))
 	eventually(t, "a change after an outage", func() bool { return sink.has(`{"b":"127.0.0.3:80","c":"127.0.0.4:80"}`) })

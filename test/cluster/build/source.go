@@ -4,10 +4,8 @@
 // modules, as pinned by test/cluster/controlplane, into a user's cache. It needs only
 // the go command and a module proxy, and it compiles only once per version.
 //
-// An interrupted build, even after SIGKILL, leaves nothing half-done: a binary is built
-// under a temporary name and renamed, and the go command caches what it has compiled,
-// so that the next build continues from there. Two builders never work on the same
-// cache at once.
+// An interrupted build, even after SIGKILL, leaves nothing half-done (fetch.Once), and the
+// go command caches what it has compiled, so that the next build continues from there.
 package build
 
 import (
@@ -25,6 +23,10 @@ import (
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/semver"
 )
+
+// buildEnv makes binaries static: they need no C compiler, and an image may hold nothing
+// else. fetch.Run sets it.
+const buildEnv = "CGO_ENABLED=0"
 
 // VersionEnv names the environment variable that selects the minor version of
 // Kubernetes, for instance "v1.33". Empty means the one that go.mod pins; each other

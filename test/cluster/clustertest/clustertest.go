@@ -37,7 +37,6 @@ import (
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 const (
@@ -100,7 +99,7 @@ func StartEtcd(t *testing.T) *cluster.Etcd {
 		if t.Failed() {
 			t.Log(tail(e.Log()))
 		}
-		if err := e.Kill(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Errorf("stop etcd: %v", err)
 		}
 	})
@@ -163,8 +162,6 @@ func start(ctx context.Context, dir string, opts []Option) (*cluster.Cluster, er
 // ensure builds what is missing and shows the progress on stderr, because a test that
 // takes minutes should say why.
 func ensure(ctx context.Context, only ...string) error {
-	display := progress.Show(os.Stderr)
-	defer display.Close()
-	_, err := build.Ensure(ctx, build.Options{Only: only, Tell: display.Sink()})
+	_, err := build.Ensure(ctx, build.Options{Only: only})
 	return err
 }

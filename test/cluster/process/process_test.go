@@ -44,12 +44,6 @@ func TestMain(m *testing.M) {
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("waiting")
 		hang()
-	case "parent": // has a child and never ends it
-		_, err := NewSpawner().Start(Spec{
-			Name: "child", Path: os.Args[0], Env: append(os.Environ(), roleEnv+"=stubborn"), Log: os.Getenv("CHILD_LOG"),
-		})
-		fmt.Println("started a child", err)
-		hang()
 	}
 }
 
@@ -126,32 +120,6 @@ func TestStartFails(t *testing.T) {
 	if _, err := s.Start(spec); !errors.Is(err, ErrClosed) {
 		t.Errorf("error after Close is %v; want ErrClosed", err)
 	}
-}
-
-// A parent killed with SIGKILL cannot end its children; the kernel does it.
-func TestNoChildOutlivesItsParent(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "child")
-	parent := start(t, "parent", "CHILD_LOG="+log)
-	eventually(t, "the child runs", func() bool { return len(TailFile(log, 1)) > 0 })
-	running := func() bool {
-		lines, err := filepath.Glob("/proc/[0-9]*/environ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, line := range lines {
-			if text, err := os.ReadFile(line); err == nil && strings.Contains(string(text), log) && strings.Contains(string(text), "=stubborn") {
-				return true
-			}
-		}
-		return false
-	}
-	if !running() {
-		t.Fatal("the child is not found")
-	}
-	if err := parent.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the child ends", func() bool { return !running() })
 }
 
 func TestUsageOfThisProcess(t *testing.T) {

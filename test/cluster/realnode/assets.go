@@ -13,7 +13,7 @@ import (
 
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/progress"
-	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/fetch"
 )
 
 // Assets are the programs of a node.
@@ -30,7 +30,7 @@ func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return Assets{}, fmt.Errorf("a real node needs packages of Debian or one of its relatives: run this on Debian, in a virtual machine for instance: %w", err)
 	}
-	bins, err := build.Ensure(ctx, build.Options{Tell: tell, Only: append(build.All(), build.Kubelet)})
+	bins, err := build.Ensure(ctx, build.Options{Only: append(build.All(), build.Kubelet)})
 	if err != nil {
 		return Assets{}, err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // pollEvery is how often to check the state of another process.
@@ -46,10 +45,7 @@ func up(ctx context.Context, s settings) error {
 		return err
 	}
 	// Built here, because this process shows the progress.
-	display := progress.Show(os.Stderr)
-	_, err := build.Ensure(ctx, build.Options{Tell: display.Sink()})
-	display.Close()
-	if err != nil {
+	if _, err := build.Ensure(ctx, build.Options{}); err != nil {
 		return err
 	}
 	child, err := startBackground(s)

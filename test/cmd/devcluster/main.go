@@ -17,7 +17,6 @@ import (
 	"syscall"
 
 	"github.com/usher-dev/usher/test/cluster/build"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // dirEnv names the environment variable for the cluster's directory.
@@ -116,9 +115,7 @@ func (s *settings) complete() (err error) {
 
 // buildOnly builds the binaries.
 func buildOnly(ctx context.Context, _ settings) error {
-	display := progress.Show(os.Stderr)
-	binaries, err := build.Ensure(ctx, build.Options{Tell: display.Sink()})
-	display.Close()
+	binaries, err := build.Ensure(ctx, build.Options{})
 	if err != nil {
 		return err
 	}

@@ -67,14 +67,14 @@ Stop it:  make down
 
 // runCluster runs the cluster until ctx ends, which is not an error, or a component does.
 func runCluster(ctx context.Context, s settings) (err error) {
-	display := progress.Show(os.Stderr)
-	defer display.Close()
-	c, err := cluster.Start(ctx, cluster.Options{Dir: s.dir, Port: s.port, Tell: display.Sink()})
+	tell, end := progress.Show(os.Stderr)
+	defer end()
+	c, err := cluster.Start(ctx, cluster.Options{Dir: s.dir, Port: s.port, Tell: tell})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, bounded(ctx, c.Stop)) }()
-	agent, err := startNodes(ctx, c, s, display.Sink())
+	agent, err := startNodes(ctx, c, s, tell)
 	if err != nil {
 		return fmt.Errorf("start the nodes: %w", err)
 	}

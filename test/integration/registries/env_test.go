@@ -101,8 +101,8 @@ func newManager(t *testing.T, config *rest.Config, probes string) ctrl.Manager {
 	return mgr
 }
 
-// run starts a manager and returns what ends it.
-func run(t *testing.T, mgr ctrl.Manager) (stop func()) {
+// runManager starts a manager and returns what ends it.
+func runManager(t *testing.T, mgr ctrl.Manager) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -126,7 +126,7 @@ func (e *env) start() {
 		e.must(err)
 	}
 	e.must(registration.Setup(mgr, options))
-	e.stop = run(e.T, mgr)
+	e.stop = runManager(e.T, mgr)
 }
 
 // must ends the test if there is an error.

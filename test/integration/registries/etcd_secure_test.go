@@ -14,6 +14,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // TestEtcdUsers logs in; errors say what is wrong with the credentials.
@@ -61,7 +62,7 @@ func TestEtcdUsers(t *testing.T) {
 // without TLS serves to wait for the start.
 func startTLS(t *testing.T, args ...string) string {
 	t.Helper()
-	ports, err := cluster.FreePorts(t.Context(), 2)
+	ports, err := run.FreePorts(t.Context(), 2)
 	registrytest.NoError(t, err)
 	plain, secure := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("https://127.0.0.1:%d", ports[1])
 	server, err := cluster.StartEtcd(registrytest.Bounded(t), t.TempDir(), cluster.EtcdOptions{

@@ -26,12 +26,13 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // freePort returns a free loopback address, for a server that restarts on it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ports, err := cluster.FreePorts(t.Context(), 1)
+	ports, err := run.FreePorts(t.Context(), 1)
 	registrytest.NoError(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
@@ -50,7 +51,7 @@ func startXDS(t *testing.T, config *rest.Config, options xds.ServerOptions) *rep
 	options.Registerer = prometheus.NewRegistry()
 	store, err := xds.Setup(t.Context(), mgr, options)
 	registrytest.NoError(t, err)
-	r := &replica{store: store, stop: run(t, mgr)}
+	r := &replica{store: store, stop: runManager(t, mgr)}
 	t.Cleanup(r.stop)
 	registrytest.Eventually(t, "readiness", func() string { return get(t, "http://"+probes+"/readyz") })
 	return r

@@ -17,7 +17,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
-	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
 	"github.com/usher-dev/usher/test/servers/run"
 )

@@ -7,25 +7,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/fetch"
 )
 
-const (
-	// startTimeout bounds the time until a server is ready: a Java server takes seconds
-	// when many tests share a processor.
-	startTimeout = 2 * time.Minute
-	// readyPoll is how often to check whether a server is ready.
-	readyPoll = 50 * time.Millisecond
-)
+// startTimeout bounds the time until a server is ready: a Java server takes seconds when
+// many tests share a processor.
+const startTimeout = 2 * time.Minute
 
 // Spec describes how to run a server.
 type Spec struct {
@@ -77,21 +73,9 @@ func (p *Process) Restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the start took longer than %s", startTimeout))
 	defer cancel()
-	for {
-		err := p.spec.Ready(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.Done():
-			return p.ExitError()
-		case <-ctx.Done():
-			return fmt.Errorf("%s was not ready within %s: %w\n%s", p.spec.Name, startTimeout, err, strings.Join(p.Tail(20), "\n"))
-		case <-time.After(readyPoll):
-		}
-	}
+	return p.WaitReady(ctx, p.spec.Ready)
 }
 
 // Kill ends the process, and what it started, with SIGKILL, and returns when it is gone.
@@ -135,25 +119,31 @@ func (p *Process) Hang() error {
 // Resume continues a process that hangs.
 func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
-// FreePorts returns n ports of 127.0.0.1 that are free for both TCP and UDP. They are
-// held until all are known, so that no two are the same.
+// Ports are below the range for outgoing connections (Linux: 32768 and up), so that no
+// connection can take one between its choice and its use.
+const firstPort, lastPort = 20000, 32000
+
+// FreePorts picks n ports of 127.0.0.1 at random that are free for both TCP and UDP. They
+// are held until all are known, so that no two are the same.
 func FreePorts(ctx context.Context, n int) ([]int, error) {
 	var ports []int
-	for range 100 {
+	for range 200 * n {
 		if len(ports) == n {
 			return ports, nil
 		}
-		tcp, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		tcp, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err != nil {
-			return nil, err
+			continue // Taken: try another one.
 		}
 		defer func() { _ = tcp.Close() }()
-		udp, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", tcp.Addr().String())
+		udp, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", address)
 		if err != nil {
-			continue // Taken for UDP: try another one.
+			continue
 		}
 		defer func() { _ = udp.Close() }()
-		ports = append(ports, tcp.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
-	return nil, fmt.Errorf("%d of %d ports are free for both TCP and UDP", len(ports), n)
+	return nil, fmt.Errorf("found no %d free ports from %d to %d on 127.0.0.1: end programs that listen there", n, firstPort, lastPort)
 }

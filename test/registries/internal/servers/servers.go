@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/registries/fetch"
+	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/servers/run"
 )
 

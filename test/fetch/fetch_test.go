@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gofrs/flock"
+
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -24,7 +26,7 @@ func TestOnceIsOnce(t *testing.T) {
 		all.Go(func() {
 			err := Once(t.Context(), folder, "Making a thing", func(_ context.Context, dir string) error {
 				made.Add(1)
-				return os.WriteFile(filepath.Join(dir, "whole"), nil, 0o600)
+				return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "whole"), nil, 0o600))
 			})
 			if err != nil {
 				t.Error(err)
@@ -40,24 +42,22 @@ func TestOnceIsOnce(t *testing.T) {
 func TestOnceLeavesNothingThatFailed(t *testing.T) {
 	folder, broken := filepath.Join(t.TempDir(), "thing"), errors.New("broken")
 	err := Once(t.Context(), folder, "Making a thing", func(_ context.Context, dir string) error {
-		return errors.Join(os.WriteFile(filepath.Join(dir, "half"), nil, 0o600), broken)
+		return errors.Join(os.WriteFile(dir, nil, 0o600), broken)
 	})
-	if !errors.Is(err, broken) || isFolder(folder) || isFolder(folder+".making") {
-		t.Errorf("%v; is the folder there: %v", err, isFolder(folder))
+	if !errors.Is(err, broken) || exists(folder) || exists(folder+".making") {
+		t.Errorf("%v; is the folder there: %v", err, exists(folder))
 	}
 }
 
 func TestOnceWaitsNoLongerThanItsContext(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "thing")
-	unlock, err := lock(t.Context(), folder+".lock")
-	registrytest.NoError(t, err)
+	lock := flock.New(folder + ".lock")
+	registrytest.NoError(t, lock.Lock())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = Once(ctx, folder, "Making a thing", func(context.Context, string) error { return nil })
-	if !errors.Is(err, context.Canceled) || isFolder(folder) {
+	err := Once(ctx, folder, "Making a thing", func(context.Context, string) error { return nil })
+	if !errors.Is(err, context.Canceled) || exists(folder) {
 		t.Errorf("while another makes it: %v", err)
 	}
-	if err := unlock(); err != nil {
-		t.Error(err)
-	}
+	registrytest.NoError(t, lock.Close())
 }

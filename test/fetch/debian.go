@@ -16,7 +16,7 @@ import (
 // them, and returns the directory. It does not download dependencies: name them where
 // needed, or use DebianProgram. It needs apt-get, dpkg and the package lists.
 func Debian(ctx context.Context, name string, packages ...string) (string, error) {
-	uris, err := run(ctx, "", "apt-get", append([]string{"download", "--print-uris", "-qq"}, packages...)...)
+	uris, err := Run(ctx, "", "apt-get", append([]string{"download", "--print-uris", "-qq"}, packages...)...)
 	if err != nil {
 		return "", fmt.Errorf("%w; if apt-get knows no such package, run apt-get update", err)
 	}
@@ -26,9 +26,12 @@ func Debian(ctx context.Context, name string, packages ...string) (string, error
 	}
 	what := "Fetching " + name + " from Debian"
 	return folder, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			return err
+		}
 		// Without this, apt-get fails if its own user cannot write here.
 		args := append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, packages...)
-		if _, err := run(ctx, folder, "apt-get", args...); err != nil {
+		if _, err := Run(ctx, folder, "apt-get", args...); err != nil {
 			return fmt.Errorf("%w; if a package is no longer found, run apt-get update", err)
 		}
 		files, err := filepath.Glob(filepath.Join(folder, "*.deb"))
@@ -36,7 +39,7 @@ func Debian(ctx context.Context, name string, packages ...string) (string, error
 			return errors.Join(err, fmt.Errorf("apt-get fetched %d of %d packages", len(files), len(packages)))
 		}
 		for _, file := range files {
-			if _, err := run(ctx, folder, "dpkg", "-x", file, folder); err != nil {
+			if _, err := Run(ctx, folder, "dpkg", "-x", file, folder); err != nil {
 				return err
 			}
 			if err := os.Remove(file); err != nil {
@@ -73,12 +76,12 @@ func LibraryPath(folder string) string {
 // missingLibraries returns the library packages that packages depend on, directly or
 // indirectly, and that are not installed.
 func missingLibraries(ctx context.Context, packages []string) ([]string, error) {
-	tree, err := run(ctx, "", "apt-cache", append([]string{"depends", "--recurse", "--no-recommends", "--no-suggests",
+	tree, err := Run(ctx, "", "apt-cache", append([]string{"depends", "--recurse", "--no-recommends", "--no-suggests",
 		"--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}, packages...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w; if apt-cache knows no such package, run apt-get update", err)
 	}
-	installed, err := run(ctx, "", "dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\n")
+	installed, err := Run(ctx, "", "dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\n")
 	if err != nil {
 		return nil, err
 	}

@@ -16,8 +16,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
+
+	"github.com/gofrs/flock"
 )
 
 // CacheEnv names the environment variable that replaces the default cache directory,
@@ -27,49 +28,53 @@ const CacheEnv = "USHER_CACHE"
 // lockPoll is how often to try the lock of a directory while another process holds it.
 const lockPoll = 200 * time.Millisecond
 
+// Root is the user's cache directory.
+func Root() (string, error) {
+	if root := os.Getenv(CacheEnv); root != "" {
+		return filepath.Abs(root)
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache folder (set %s to choose one): %w", CacheEnv, err)
+	}
+	return filepath.Join(user, "usher"), nil
+}
+
 // Cache is the user's directory for something with that name and version. It need not
 // exist.
 func Cache(name, version string) (string, error) {
-	root := os.Getenv(CacheEnv)
-	if root == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("find the cache folder (set %s to choose one): %w", CacheEnv, err)
-		}
-		root = filepath.Join(user, "usher")
-	}
-	return filepath.Abs(filepath.Join(root, "conformance", name+"-"+version))
+	root, err := Root()
+	return filepath.Join(root, "conformance", name+"-"+version), err
 }
 
-// Once creates the directory if it is missing: fill gets an empty one that becomes it.
+// Once creates a file or a directory if it is missing: create makes it at a temporary path.
 // If several processes need it, one creates it and the others wait.
-func Once(ctx context.Context, folder, what string, fill func(ctx context.Context, folder string) error) (err error) {
-	if isFolder(folder) {
+func Once(ctx context.Context, path, what string, create func(ctx context.Context, temp string) error) (err error) {
+	if exists(path) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make the cache folder (set %s to choose another): %w", CacheEnv, err)
 	}
-	unlock, err := lock(ctx, folder+".lock")
-	if err != nil {
-		return fmt.Errorf("wait for another process that makes %s: %w", folder, err)
+	lock := flock.New(path + ".lock")
+	if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
+		return fmt.Errorf("wait for another process that makes %s: %w", path, err)
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	if isFolder(folder) {
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if exists(path) {
 		return nil
 	}
-	// What a killed process left is incomplete.
-	temp := folder + ".making"
-	if err := errors.Join(os.RemoveAll(temp), os.Mkdir(temp, 0o755)); err != nil {
-		return fmt.Errorf("make a folder for %s: %w", what, err)
+	temp := path + ".making"
+	if err := os.RemoveAll(temp); err != nil { // what a killed process left
+		return err
 	}
 	began := time.Now()
-	announce("%s: this is done once. It goes to %s.", what, folder)
-	if err := fill(ctx, temp); err != nil {
+	announce("%s: this is done once. It goes to %s.", what, path)
+	if err := create(ctx, temp); err != nil {
 		return fmt.Errorf("%s: %w", what, errors.Join(err, os.RemoveAll(temp)))
 	}
 	announce("%s: done in %s.", what, time.Since(began).Round(time.Second))
-	return os.Rename(temp, folder)
+	return os.Rename(temp, path)
 }
 
 // announce shows slow steps to whoever waits for the test: on the terminal if there is one,
@@ -83,30 +88,9 @@ func announce(format string, args ...any) {
 	_, _ = fmt.Fprintf(out, format+"\n", args...)
 }
 
-func isFolder(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
-}
-
-func lock(ctx context.Context, path string) (unlock func() error, err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return file.Close, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.Join(err, file.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), file.Close())
-		case <-time.After(lockPoll):
-		}
-	}
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // digest identifies what was made from the parts.

@@ -35,12 +35,7 @@ func GoProgram(ctx context.Context, name, module, pkg, estimate string) (string,
 	what := "Building " + name + " from source (" + estimate + " the first time)"
 	program := filepath.Join(folder, name)
 	return program, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
-		module, err := filepath.Abs(module)
-		if err != nil {
-			return err
-		}
-		_, err = run(ctx, module, "go", "build", "-mod=readonly", "-buildvcs=false", "-ldflags", "-s -w",
-			"-o", filepath.Join(folder, name), pkg)
+		_, err := Run(ctx, module, "go", "build", "-mod=readonly", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(folder, name), pkg)
 		return err
 	})
 }
@@ -62,7 +57,7 @@ func Maven(ctx context.Context, name, project string) (string, error) {
 	}
 	what := "Fetching " + name + " from Maven Central"
 	return folder, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
-		_, err := run(ctx, filepath.Dir(pom), "mvn", "-q", "-B", "-f", pom,
+		_, err := Run(ctx, filepath.Dir(pom), "mvn", "-q", "-B", "-f", pom,
 			"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+folder)
 		return err
 	})
@@ -77,8 +72,9 @@ func Program(name string) (string, error) {
 	return path, nil
 }
 
-// run returns the command's stdout. Its error holds the end of the output.
-func run(ctx context.Context, dir, name string, args ...string) (string, error) {
+// Run returns the command's stdout. Its error holds the end of the output; it is the cause
+// of ctx if that ended.
+func Run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := Program(name)
 	if err != nil {
 		return "", err
@@ -93,7 +89,9 @@ func run(ctx context.Context, dir, name string, args ...string) (string, error) 
 	cmd.WaitDelay = stopGrace
 	stdout, stderr := &strings.Builder{}, &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	if err := cmd.Run(); err != nil {
+	if err := cmd.Run(); err != nil && ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	} else if err != nil {
 		return "", fmt.Errorf("%s %s: %w\n%s", name, args[0], err, lastLines(stdout.String()+stderr.String(), 20))
 	}
 	return stdout.String(), nil
