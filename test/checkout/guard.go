@@ -79,7 +79,7 @@ func placeGuard(object *unstructured.Unstructured, user string, port int) bool {
 // AwaitGuard waits until API servers trust the guard, which Usher sees to when it starts.
 func AwaitGuard(ctx context.Context, c client.Client) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	err := wait.PollUntilContextTimeout(ctx, pollEvery, trustTime, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, trustTime, true, func(ctx context.Context) (bool, error) {
 		err := c.Get(ctx, client.ObjectKey{Name: GuardName}, configuration)
 		return err == nil && len(configuration.Webhooks[0].ClientConfig.CABundle) > 0, err
 	})

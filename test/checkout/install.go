@@ -34,12 +34,20 @@ func Install(ctx context.Context, c client.Client, config *rest.Config, root, us
 		return err
 	}
 	for _, role := range roles {
-		if err := client.IgnoreAlreadyExists(c.Create(ctx, role)); err != nil {
-			return fmt.Errorf("create ClusterRole %s: %w", role.GetName(), err)
+		if err := apply(ctx, c, role); err != nil {
+			return err
 		}
 		if err := bind(ctx, c, role.GetName(), user); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func apply(ctx context.Context, c client.Client, object *unstructured.Unstructured) error {
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("usher-checkout"), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
+	servers "github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -196,7 +197,7 @@ const onlyDeployments = `[{"op": "add", "path": "/webhooks/0/matchConditions/-",
 
 // startUsher starts Usher with the guard.
 func (d *demonstration) startUsher(ctx context.Context, s *stage.Stage) error {
-	ports, err := cluster.FreePorts(ctx, 1)
+	ports, err := servers.FreePorts(ctx, 1)
 	if err != nil {
 		return err
 	}
