@@ -26,13 +26,13 @@ A workload is named as in kubectl: clone/web, deployment/web, sts/db, pod/web-x.
 	s.flags.AddFlags(root.PersistentFlags())
 	root.AddGroup(&cobra.Group{ID: "look", Title: "See and ask:"}, &cobra.Group{ID: "act", Title: "Take hold:"})
 	for _, command := range []*cobra.Command{
-		statusCommand(s), whyCommand(s), historyCommand(s), diffCommand(s),
+		statusCommand(s), whyCommand(s), historyCommand(s), diffCommand(s), registryCommand(s), doctorCommand(s),
 	} {
 		command.GroupID = "look"
 		root.AddCommand(command)
 	}
 	for _, command := range []*cobra.Command{
-		undoCommand(s), pauseCommand(s, true), pauseCommand(s, false), partitionCommand(s), restartCommand(s), releaseCommand(s),
+		undoCommand(s), pauseCommand(s, true), pauseCommand(s, false), partitionCommand(s), restartCommand(s), drainCommand(s), releaseCommand(s),
 	} {
 		command.GroupID = "act"
 		root.AddCommand(command)

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -43,51 +45,111 @@ func TestGolden(t *testing.T) {
 			p.status(&w, o.Now, false)
 			p.line(plain, "\n# why")
 			p.why(&w, target{kindCloneSet, w.Name}, o.Now)
-			golden := strings.TrimSuffix(file, "yaml") + "txt"
-			if *update {
-				if err := os.WriteFile(golden, out.Bytes(), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), out.String()); diff != "" {
-				t.Errorf("%s (-want +got); go test . -update writes it:\n%s", golden, diff)
-			}
+			compare(t, file, out.String())
 		})
 	}
 }
 
-// objects reads the documents of a file.
+// compare holds what was printed against the golden text beside a file.
+func compare(t *testing.T, file, got string) {
+	t.Helper()
+	golden := strings.TrimSuffix(file, "yaml") + "txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got); go test . -update writes it:\n%s", golden, diff)
+	}
+}
+
+// TestDoctor examines an installation in which everything is wrong, and one that is well.
+func TestDoctor(t *testing.T) {
+	const file = "testdata/doctor/broken.yaml"
+	c := &view.Cluster{Now: noon, Kinds: []string{"CloneSet", "Registration"}}
+	for _, document := range documents(t, file) {
+		examined(t, c, document)
+	}
+	var out bytes.Buffer
+	p := &page{out: &out}
+	p.findings(view.Examine(c), []string{"Leases (forbidden)"})
+	p.line(plain, "\n# well")
+	well := &view.Cluster{Now: noon, Kinds: view.Kinds, Deployments: c.Deployments[1:], Guards: c.Guards}
+	well.Guards[0].Webhooks[0].ClientConfig.CABundle = []byte("x")
+	p.findings(view.Examine(well), nil)
+	compare(t, file, out.String())
+}
+
+func examined(t *testing.T, c *view.Cluster, document []byte) {
+	t.Helper()
+	switch kind := kindOf(t, document); kind {
+	case "Deployment":
+		c.Deployments = append(c.Deployments, decode[appsv1.Deployment](t, document))
+	case "Lease":
+		c.Leases = append(c.Leases, decode[coordinationv1.Lease](t, document))
+	case "ValidatingWebhookConfiguration":
+		c.Guards = append(c.Guards, decode[admissionregistrationv1.ValidatingWebhookConfiguration](t, document))
+	case "Registry":
+		c.Registries = append(c.Registries, decode[usherv1alpha1.Registry](t, document))
+	case "Registration":
+		c.Registrations = append(c.Registrations, decode[usherv1alpha1.Registration](t, document))
+	case "CloneSet":
+		c.CloneSets = append(c.CloneSets, decode[apps.CloneSet](t, document))
+	case "Pod":
+		c.Pods = append(c.Pods, decode[corev1.Pod](t, document))
+	default:
+		t.Fatalf("%q in %s", kind, document)
+	}
+}
+
+var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// objects reads what belongs to one workload.
 func objects(t *testing.T, file string) view.Objects {
+	t.Helper()
+	o := view.Objects{Now: noon}
+	for _, document := range documents(t, file) {
+		add(t, &o, document)
+	}
+	return o
+}
+
+func documents(t *testing.T, file string) (all [][]byte) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := view.Objects{Now: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for {
-		document, err := documents.Read()
+		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
-			return o
+			return all
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		add(t, &o, document)
+		all = append(all, document)
 	}
 }
 
-func add(t *testing.T, o *view.Objects, document []byte) {
+func kindOf(t *testing.T, document []byte) string {
 	t.Helper()
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(document, &kind); err != nil {
 		t.Fatal(err)
 	}
-	switch kind.Kind {
+	return kind.Kind
+}
+
+func add(t *testing.T, o *view.Objects, document []byte) {
+	t.Helper()
+	switch kind := kindOf(t, document); kind {
 	case "CloneSet":
 		o.Set = decode[apps.CloneSet](t, document)
 	case "ControllerRevision":
@@ -100,7 +162,7 @@ func add(t *testing.T, o *view.Objects, document []byte) {
 		o.Other = *decode[view.Summary](t, document)
 		o.Other.Kind = "Deployment"
 	default:
-		t.Fatalf("%q in %s", kind.Kind, document)
+		t.Fatalf("%q in %s", kind, document)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -26,12 +27,12 @@ apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
 spec:
   replicas: 2
-  selector: {matchLabels: {app: web}}
+  selector: {matchLabels: {app: web, set: web}}
   lifecycle:
     inPlaceUpdate: {labelsHandler: {web.usher.dev/drained: "true"}}
     preDelete: {labelsHandler: {web.usher.dev/drained: "true", example.com/told: "true"}}
   template:
-    metadata: {labels: {app: web, web.usher.dev/drained: "true", example.com/told: "true"}}
+    metadata: {labels: {app: web, set: web, web.usher.dev/drained: "true", example.com/told: "true"}}
     spec: {containers: [{name: main, image: "example.test/web:v1"}]}
   updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
 `
@@ -70,6 +71,17 @@ func (p *plugin) says(args string, texts ...string) {
 	})
 }
 
+// does runs the plugin once, which succeeds and prints all of the texts.
+func (p *plugin) does(args string, texts ...string) {
+	p.Helper()
+	printed, fails := p.run(strings.Fields(args)...)
+	for _, text := range texts {
+		if fails || !strings.Contains(printed, text) {
+			p.Errorf("kubectl usher %s fails: %v; want %q in\n%s", args, fails, text, printed)
+		}
+	}
+}
+
 // refuses runs the plugin once, which fails with the text.
 func (p *plugin) refuses(args, text string) {
 	p.Helper()
@@ -90,6 +102,7 @@ func TestPlugin(t *testing.T) {
 	t.Run("looks", func(t *testing.T) { p.at(t).looks(set) })
 	t.Run("acts", func(t *testing.T) { p.at(t).acts(set) })
 	t.Run("releases", func(t *testing.T) { p.at(t).releases(set) })
+	t.Run("drains", func(t *testing.T) { p.at(t).drains(set) })
 	t.Run("refuses", func(t *testing.T) { p.at(t).refusals() })
 }
 
@@ -109,14 +122,14 @@ func (p *plugin) looks(set *appsv1alpha1.CloneSet) {
 }
 
 func (p *plugin) acts(set *appsv1alpha1.CloneSet) {
-	p.says("pause clone/web", "clone/web paused")
+	p.does("pause clone/web", "clone/web paused")
 	p.says("undo clone/web --dry-run", "rolled back to revision 1", "(dry run)")
-	p.says("undo clone/web --to-revision 1", "rolled back to revision 1")
+	p.does("undo clone/web --to-revision 1", "rolled back to revision 1")
 	p.says("why clone/web", "is paused", "usher resume clone/web")
-	p.says("partition clone/web 1", "clone/web keeps 1 at the old revision")
-	p.says("resume clone/web", "clone/web resumed")
+	p.does("partition clone/web 1", "clone/web keeps 1 at the old revision")
+	p.does("resume clone/web", "clone/web resumed")
 	p.says("status clone/web", "Done", "1 of 1 updated")
-	p.says("partition clone/web 0", "clone/web keeps 0")
+	p.does("partition clone/web 0", "clone/web keeps 0")
 	p.says("status clone/web", "2 of 2 updated")
 	p.must(api.Get(p.Context(), client.ObjectKeyFromObject(set), set))
 	if template, err := set.Spec.Template.Decode(); err != nil || template.Spec.Containers[0].Image != "example.test/web:v1" {
@@ -140,15 +153,31 @@ func (p *plugin) releases(set *appsv1alpha1.CloneSet) {
 	})
 	p.refuses("release pod/"+name+" --hook=example.com/told --reason=test", "nothing was changed")
 	p.refuses("release pod/"+name+" --hook=example.com/other --reason=test -y", "does not wait for")
-	p.says("release pod/"+name+" --hook=example.com/told --reason=told-by-hand -y", "released from example.com/told")
+	p.does("release pod/"+name+" --hook=example.com/told --reason=told-by-hand -y", "released from example.com/told")
 	p.event("HookReleasedByHand", "told-by-hand")
 	p.inService(1)
+}
+
+// drains takes Pods out of their registries and away, without help of the guard.
+func (p *plugin) drains(set *appsv1alpha1.CloneSet) {
+	p.merge(set, `{"spec":{"lifecycle":{"preDelete":{"labelsHandler":{"example.com/told":null}}}}}`)
+	p.does("drain pod/"+p.pods()[0].Name, "is named for deletion: clone/web replaces it", "has left memory", "is gone")
+	p.inService(1)
+	bare := &corev1.Pod{ObjectMeta: meta(p.namespace, "bare"), Spec: podSpec}
+	p.must(api.Create(p.Context(), bare))
+	p.inService(2)
+	p.does("drain pod/bare", "leaves its registries", "has left memory", "is deleted", "is gone")
+	p.inService(1)
+	p.says("registry", "memory", "yes")
+	p.says("registry memory", p.namespace+"/web")
+	p.refuses("doctor", "no Deployment has the label")
 }
 
 func (p *plugin) refusals() {
 	p.refuses("status clone/none", "there is no cloneset/none in namespace "+p.namespace)
 	p.refuses("status tank/web", `no resource type "tank"`)
 	p.refuses("pause deployment/web", "works for CloneSets")
+	p.refuses("drain pod/none", "there is no pod/none")
 	p.refuses("undo clone/web --to-revision 99", "has no revision")
 	p.refuses("partition clone/web some", "neither a number of Pods nor a percentage")
 	p.refuses("release pod/web", "--hook and --reason are needed")

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
+)
+
+var kindNode = schema.GroupKind{Kind: "Node"}
+
+const (
+	// askAgain is how often a Pod's deletion is asked for anew, so that Usher does not take
+	// the drain back, and an eviction that a budget refuses, as kubectl drain does.
+	askAgain = 5 * time.Second
+	// drainWithin bounds all of it: a drain whose deadline blocks may never end.
+	drainWithin = time.Hour
+)
+
+func drainCommand(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use: "drain pod/NAME | node/NAME", Args: takesTarget,
+		Short: "Take a Pod, or all Pods of a node, out of its registries and then away",
+		Long: `Take a Pod, or all Pods of a node, out of its registries and then away.
+
+A Pod of a CloneSet is named for deletion: the set replaces it with its hooks and budgets.
+Any other Pod leaves its registries first and is deleted when callers have had time to
+notice. A node is cordoned, and its Pods are evicted side by side, as many at a time as
+PodDisruptionBudgets allow; those of DaemonSets stay. A line says when each registry lets go.
+This needs no guard.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := s.target(args, kindPod, kindNode)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), drainWithin)
+			defer cancel()
+			if t.kind == kindNode {
+				return s.drainNode(ctx, t)
+			}
+			pod := &corev1.Pod{}
+			if err := s.get(ctx, t, pod); err != nil {
+				return err
+			}
+			return s.drain(ctx, pod, false)
+		},
+	}
+}
+
+func (s *session) drainNode(ctx context.Context, t target) error {
+	node := &corev1.Node{}
+	if err := s.client.Get(ctx, client.ObjectKey{Name: t.name}, node); err != nil {
+		return fmt.Errorf("read %s: %w", t, err)
+	}
+	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))); err != nil {
+		return fmt.Errorf("cordon %s: %w", t, err)
+	}
+	tell(s.Out, "%s cordoned\n", t)
+	var pods corev1.PodList
+	if err := s.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.name}); err != nil {
+		return fmt.Errorf("list the Pods of %s: %w", t, err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; !stays(pod) {
+			group.Go(func() error { return s.drain(ctx, pod, true) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	tell(s.Out, "%s drained\n", t)
+	return nil
+}
+
+// stays reports whether a drained node keeps the Pod: it would come back at once, or the
+// kubelet runs it by itself.
+func stays(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return mirror || owner != nil && owner.Kind == "DaemonSet"
+}
+
+// drain takes one Pod away, and returns when it is gone.
+func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error {
+	d := &draining{session: s, pod: pod, evict: evict, began: time.Now(), by: s.whoAmI(ctx), told: map[string]bool{}}
+	changes, err := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name})
+	if err != nil {
+		return fmt.Errorf("watch pod/%s: %w", pod.Name, err)
+	}
+	defer changes.Stop()
+	clock := time.NewTicker(askAgain)
+	defer clock.Stop()
+	for {
+		gone, err := d.step(ctx, pod)
+		if err != nil {
+			return fmt.Errorf("drain pod/%s: %w", pod.Name, err)
+		}
+		if gone {
+			d.tell("is gone")
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("pod/%s is still there; kubectl -n %s usher why pod/%s says what it waits for", pod.Name, pod.Namespace, pod.Name)
+		case e := <-changes.ResultChan():
+			pod = podOf(e)
+		case <-clock.C:
+			d.why(ctx)
+			pod = nil
+		}
+	}
+}
+
+// why tells what a Pod waits for that does not go at once.
+func (d *draining) why(ctx context.Context) {
+	w, err := d.in(d.pod.Namespace).load(ctx, target{kindPod, d.pod.Name})
+	if err != nil {
+		return // the Pod may be gone
+	}
+	for i := range w.Members {
+		for j := range w.Members[i].Waits {
+			d.tell("%s", w.Members[i].Waits[j].What)
+		}
+	}
+}
+
+// in is the session in another namespace.
+func (s *session) in(namespace string) *session {
+	other := *s
+	other.namespace = namespace
+	return &other
+}
+
+// draining is a Pod on its way out.
+type draining struct {
+	*session
+	pod   *corev1.Pod
+	evict bool
+	by    string
+	began time.Time
+	// asked is when it was last asked to go.
+	asked time.Time
+	told  map[string]bool
+}
+
+func (d *draining) tell(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !d.told[text] {
+		d.told[text] = true
+		tell(d.Out, "%6.1fs  pod/%s %s\n", time.Since(d.began).Seconds(), d.pod.Name, text)
+	}
+}
+
+// podOf is the Pod of an event, so that no version of it is missed; nil after a watch that
+// has ended, and for a Pod that is gone.
+func podOf(e watch.Event) *corev1.Pod {
+	if pod, ok := e.Object.(*corev1.Pod); ok && e.Type != watch.Deleted {
+		return pod
+	}
+	return nil
+}
+
+// step looks at the Pod, tells what has changed, and asks for what comes next. It reports
+// whether the Pod is gone. Without a Pod it asks for it.
+func (d *draining) step(ctx context.Context, pod *corev1.Pod) (gone bool, err error) {
+	if pod == nil {
+		pod = &corev1.Pod{}
+		err = d.client.Get(ctx, client.ObjectKeyFromObject(d.pod), pod)
+		if client.IgnoreNotFound(err) != nil {
+			return false, err
+		}
+	}
+	if err != nil || pod.UID != d.pod.UID {
+		return true, nil
+	}
+	d.report(pod)
+	owner := metav1.GetControllerOf(pod)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return false, nil
+	case owner != nil && owner.Kind == apps.KindCloneSet.Kind:
+		return false, d.name(ctx, pod, owner.Name)
+	case slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer):
+		return false, d.request(ctx, pod)
+	}
+	return false, d.remove(ctx, pod)
+}
+
+// report tells which registries have let go.
+func (d *draining) report(pod *corev1.Pod) {
+	record := regplan.ReadRecord(pod)
+	if record == nil {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(record.Gone)) {
+		_, at, _ := strings.Cut(key, "@")
+		registry, _, _ := strings.Cut(at, "/")
+		d.tell("has left %s", registry)
+	}
+	if !record.Until.IsZero() {
+		d.tell("may be used by callers until %s", record.Until.UTC().Format(time.TimeOnly))
+	}
+}
+
+// name asks the Pod's CloneSet to replace it.
+func (d *draining) name(ctx context.Context, pod *corev1.Pod, set string) error {
+	if pod.Labels[apps.LabelSpecifiedDelete] == "true" {
+		return nil
+	}
+	d.tell("is named for deletion: clone/%s replaces it within its budgets", set)
+	return d.merge(ctx, pod, map[string]any{"labels": map[string]any{apps.LabelSpecifiedDelete: "true"}})
+}
+
+// request asks the hook operator for a drain, as the guard does.
+func (d *draining) request(ctx context.Context, pod *corev1.Pod) error {
+	if time.Since(d.asked) < askAgain {
+		return nil
+	}
+	d.asked = time.Now()
+	now := metav1.NowMicro()
+	request := usherv1alpha1.DeletionRequest{Since: now, At: now, By: d.by, Eviction: d.evict}
+	if before, err := usherv1alpha1.DeletionRequestOf(pod); err == nil && before != nil {
+		request = *before
+		request.At = now
+	}
+	text, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("encode the request: %w", err)
+	}
+	d.tell("leaves its registries")
+	return d.merge(ctx, pod, map[string]any{"annotations": map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(text)}})
+}
+
+func (d *draining) merge(ctx context.Context, pod *corev1.Pod, metadata map[string]any) error {
+	metadata["uid"] = pod.UID
+	text, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("encode the change: %w", err)
+	}
+	err = d.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, text), client.FieldOwner("kubectl-usher"))
+	return client.IgnoreNotFound(err)
+}
+
+// remove deletes or evicts a Pod that no registry lists.
+func (d *draining) remove(ctx context.Context, pod *corev1.Pod) error {
+	if !d.evict {
+		d.tell("is deleted")
+		return client.IgnoreNotFound(d.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+	}
+	if time.Since(d.asked) < askAgain && d.told["waits for a PodDisruptionBudget"] {
+		return nil
+	}
+	d.asked = time.Now()
+	err := d.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{})
+	if apierrors.IsTooManyRequests(err) {
+		d.tell("waits for a PodDisruptionBudget")
+		return nil
+	}
+	if err == nil {
+		d.tell("is evicted")
+	}
+	return client.IgnoreNotFound(err)
+}

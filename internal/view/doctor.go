@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Cluster is what an examination looks at, in all namespaces that the caller may read.
+type Cluster struct {
+	Now time.Time
+	// Kinds are those of Usher's API that the API server knows.
+	Kinds []string
+	// Deployments and Leases are Usher's own; Guards are its webhooks.
+	Deployments   []*appsv1.Deployment
+	Leases        []*coordinationv1.Lease
+	Guards        []*admissionregistrationv1.ValidatingWebhookConfiguration
+	CloneSets     []*apps.CloneSet
+	Registrations []*usherv1alpha1.Registration
+	Registries    []*usherv1alpha1.Registry
+	Pods          []*corev1.Pod
+}
+
+// Finding is something that is wrong with an installation, or may be.
+type Finding struct {
+	// Wrong means that something does not work; otherwise it is a risk.
+	Wrong bool `json:"wrong"`
+	// Object is what it is about, such as "registration shop/web".
+	Object string `json:"object"`
+	// Message says what is wrong and what to do.
+	Message string `json:"message"`
+}
+
+const (
+	// stuckAfter is how long a terminating Pod may wait for Usher's finalizer.
+	stuckAfter = 10 * time.Minute
+	// silentAfter is how long a lease may be without a renewal, in terms of its duration.
+	silentAfter = 2
+	// skew is how far clocks may be apart.
+	skew = 30 * time.Second
+)
+
+// Kinds are those of Usher's API.
+var Kinds = []string{"CloneSet", "Registration", "Registry"}
+
+// Examine finds what is wrong with an installation: what does not work before what is a
+// risk, each in the order of the objects.
+func Examine(c *Cluster) []Finding {
+	var all []Finding
+	for _, check := range []func(*Cluster) []Finding{
+		(*Cluster).kinds, (*Cluster).usher, (*Cluster).leases, (*Cluster).guards, (*Cluster).registries, (*Cluster).registrations,
+		(*Cluster).hooks, (*Cluster).stuck, (*Cluster).probes,
+	} {
+		all = append(all, check(c)...)
+	}
+	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(one(b.Wrong), one(a.Wrong)) })
+	return all
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func wrong(object, format string, args ...any) Finding {
+	return Finding{Wrong: true, Object: object, Message: fmt.Sprintf(format, args...)}
+}
+
+func risk(object, format string, args ...any) Finding {
+	return Finding{Object: object, Message: fmt.Sprintf(format, args...)}
+}
+
+func named(kind string, object metav1.Object) string {
+	if object.GetNamespace() == "" {
+		return kind + " " + object.GetName()
+	}
+	return kind + " " + object.GetNamespace() + "/" + object.GetName()
+}
+
+func (c *Cluster) kinds() (all []Finding) {
+	for _, kind := range Kinds {
+		if !slices.Contains(c.Kinds, kind) {
+			all = append(all, wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind))
+		}
+	}
+	return all
+}
+
+// usher checks that Usher runs, in one version.
+func (c *Cluster) usher() (all []Finding) {
+	if len(c.Deployments) == 0 {
+		return []Finding{wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher, or look with the right to see its namespace")}
+	}
+	versions := map[string]bool{}
+	for _, d := range c.Deployments {
+		if d.Status.AvailableReplicas == 0 {
+			all = append(all, wrong(named("deployment", d), "none of its replicas is available: kubectl -n %s describe pods -l app.kubernetes.io/name=usher", d.Namespace))
+		}
+		if v := d.Labels["app.kubernetes.io/version"]; v != "" {
+			versions[v] = true
+		}
+	}
+	if len(versions) > 1 {
+		all = append(all, risk("cluster", "Usher runs in %d versions: update all its Deployments", len(versions)))
+	}
+	return all
+}
+
+// leases checks that somebody leads, and that its clock agrees with ours.
+func (c *Cluster) leases() (all []Finding) {
+	for _, l := range c.Leases {
+		if l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+			continue // nobody leads for the moment, as just after a leader has stopped
+		}
+		length := time.Duration(valueOr(l.Spec.LeaseDurationSeconds, 15)) * time.Second
+		switch age := c.Now.Sub(l.Spec.RenewTime.Time); {
+		case age < -skew:
+			all = append(all, risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second)))
+		case age > silentAfter*length:
+			all = append(all, wrong(named("lease", l), "its holder %s last renewed it %s ago: nobody leads", *l.Spec.HolderIdentity, age.Round(time.Second)))
+		}
+	}
+	return all
+}
+
+func (c *Cluster) guards() (all []Finding) {
+	if len(c.Guards) == 0 {
+		return []Finding{risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (docs/guard.md)")}
+	}
+	for _, g := range c.Guards {
+		for i := range g.Webhooks {
+			if len(g.Webhooks[i].ClientConfig.CABundle) == 0 {
+				all = append(all, wrong(named("validatingwebhookconfiguration", g), "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; see the log of Usher", g.Webhooks[i].Name))
+			}
+		}
+	}
+	return all
+}
+
+func (c *Cluster) registries() (all []Finding) {
+	for _, r := range c.Registries {
+		for _, condition := range r.Status.Conditions {
+			if condition.Status == metav1.ConditionFalse {
+				all = append(all, wrong(named("registry", r), "%s", condition.Message))
+			}
+		}
+	}
+	return all
+}
+
+// registrations checks what the hook operator says of each, and that it has Pods.
+func (c *Cluster) registrations() (all []Finding) {
+	for _, r := range c.Registrations {
+		for _, kind := range []string{usherv1alpha1.ConditionReady, usherv1alpha1.ConditionHooksMatched, usherv1alpha1.ConditionInstancesValid} {
+			if found := meta.FindStatusCondition(r.Status.Conditions, kind); found != nil && found.Status == metav1.ConditionFalse {
+				all = append(all, wrong(named("registration", r), "%s", found.Message))
+			}
+		}
+		switch {
+		case len(r.Status.Conditions) == 0:
+			all = append(all, wrong(named("registration", r), "nobody has looked at it: does the hook operator run (--controllers=registration)?"))
+		case r.Status.Pods == 0:
+			all = append(all, risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace))
+		}
+	}
+	return all
+}
+
+// hooks checks that a key in Usher's domain has a Registration of its name.
+func (c *Cluster) hooks() (all []Finding) {
+	for _, set := range c.CloneSets {
+		if set.Spec.Lifecycle == nil {
+			continue
+		}
+		for _, key := range keysOf(set.Spec.Lifecycle) {
+			name, _, usher := strings.Cut(key, usherv1alpha1.HookDomain)
+			there := slices.ContainsFunc(c.Registrations, func(r *usherv1alpha1.Registration) bool {
+				return r.Namespace == set.Namespace && (r.Name == name || slices.Contains([]string{
+					r.Spec.Hooks.PreNormal, r.Spec.Hooks.InPlaceUpdate, r.Spec.Hooks.PreDelete,
+				}, key))
+			})
+			if usher && !there {
+				all = append(all, wrong(named("cloneset", set), "nobody answers its hook %s: create Registration %s in namespace %s", key, name, set.Namespace))
+			}
+		}
+	}
+	return all
+}
+
+func keysOf(l *apps.Lifecycle) []string {
+	var keys []string
+	for _, hook := range []*apps.LifecycleHook{l.PreNormal, l.InPlaceUpdate, l.PreDelete} {
+		if hook == nil {
+			continue
+		}
+		for key := range hook.LabelsHandler {
+			keys = append(keys, key)
+		}
+		keys = append(keys, hook.FinalizersHandler...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// stuck finds Pods that wait behind Usher's finalizer for long.
+func (c *Cluster) stuck() (all []Finding) {
+	for _, pod := range c.Pods {
+		if pod.DeletionTimestamp == nil || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+			continue
+		}
+		if age := c.Now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
+			all = append(all, wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl -n %s usher why pod/%s",
+				age.Round(time.Minute), pod.Namespace, pod.Name))
+		}
+	}
+	return all
+}
+
+// probes finds workloads whose Pods count as ready before they serve. One Pod speaks for
+// those of the same owner.
+func (c *Cluster) probes() (all []Finding) {
+	known := map[string]bool{}
+	for _, pod := range c.Pods {
+		owner := named("pod", pod)
+		if ref := metav1.GetControllerOf(pod); ref != nil {
+			owner = strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
+		}
+		if known[owner] || !c.registered(pod) || probed(pod) {
+			continue
+		}
+		known[owner] = true
+		all = append(all, risk(owner, "its Pods are registered and no container has a readinessProbe: callers are sent to them before they serve"))
+	}
+	return all
+}
+
+func probed(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.ReadinessProbe != nil })
+}
+
+// registered reports whether a Registration selects the Pod.
+func (c *Cluster) registered(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(c.Registrations, func(r *usherv1alpha1.Registration) bool {
+		selector, err := metav1.LabelSelectorAsSelector(&r.Spec.Selector)
+		return err == nil && r.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))
+	})
+}
