@@ -87,12 +87,7 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 	var object usherv1alpha1.Registry
 	if err := r.client.Get(ctx, request.NamespacedName, &object); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.pool.forget(request.Name)
-			r.metrics.forgetRegistry(request.Name)
-			if request.Name == BuiltIn {
-				return ctrl.Result{}, r.makeBuiltIn(ctx)
-			}
-			return ctrl.Result{}, nil
+			return ctrl.Result{}, r.forgetRegistry(ctx, request.Name)
 		}
 		return ctrl.Result{}, fmt.Errorf("read Registry %s: %w", request.Name, err)
 	}
@@ -124,6 +119,16 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 		return ctrl.Result{RequeueAfter: min(next, soon)}, nil
 	}
 	return ctrl.Result{RequeueAfter: next}, err
+}
+
+// forgetRegistry forgets a Registry that does not exist, or makes the built-in one.
+func (r *Reconciler) forgetRegistry(ctx context.Context, name string) error {
+	r.pool.forget(name)
+	r.metrics.forgetRegistry(name)
+	if name == BuiltIn {
+		return r.makeBuiltIn(ctx)
+	}
+	return nil
 }
 
 func (r *Reconciler) ping(ctx context.Context, object *usherv1alpha1.Registry) error {

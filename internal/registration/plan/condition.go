@@ -153,28 +153,33 @@ func (ix *index) worthReporting(wait *Waiting) bool {
 func (ix *index) listedEverywhere(p *pod) (listed, known bool) {
 	listed, known = len(p.selectedBy) > 0, true
 	for _, r := range p.selectedBy {
-		serves, _ := p.serves(r)
-		if p.gate { // The registry that is missing may be the one that the gate stands for.
-			known = known && len(r.missing) == 0
-		} else {
-			listed = listed && len(r.missing) == 0
+		switch {
+		case len(r.missing) == 0:
+		case p.gate: // The registry that is missing may be the one that the gate stands for.
+			known = false
+		default:
+			listed = false
 		}
 		for _, t := range r.current {
-			if ix.gated(t) {
-				listed = listed && (!p.gate || serves && p.protected())
-				continue
-			}
-			found := ix.presence(r, t, p)
-			switch {
-			case found.err != nil, !serves && found.listed:
-				// The condition does not report an entry that is about to go.
-				known = false
-			case !found.serving:
-				listed = false
-			}
+			there, certain := ix.listedIn(r, t, p)
+			listed, known = listed && (there || !certain), known && certain
 		}
 	}
 	return listed, known || !listed
+}
+
+// listedIn reports whether a target lists the Pod. A Service will, once the gate is on.
+func (ix *index) listedIn(r *registration, t Target, p *pod) (listed, known bool) {
+	serves, _ := p.serves(r)
+	if ix.gated(t) {
+		return !p.gate || serves && p.protected(), true
+	}
+	found := ix.presence(r, t, p)
+	if found.err != nil || !serves && found.listed {
+		// The condition does not report an entry that is about to go.
+		return false, false
+	}
+	return found.serving, true
 }
 
 // Shorten cuts a text to that many bytes, between characters.

@@ -20,9 +20,12 @@ func Matters(a, b *corev1.Pod) bool {
 		!slices.Equal(a.Finalizers, b.Finalizers) {
 		return true
 	}
-	if hasGate(a) && conditionStatus(a, corev1.PodReady) != conditionStatus(b, corev1.PodReady) {
-		return true // The kubelet has answered a turn of the gate.
-	}
+	return answered(a, b) || differ(a, b)
+}
+
+// differ reports whether the Pod became ready for callers or stopped being so, or whether its
+// own condition has changed.
+func differ(a, b *corev1.Pod) bool {
 	aReady, _ := Ready(a)
 	bReady, _ := Ready(b)
 	registered := usherv1alpha1.ConditionRegistered

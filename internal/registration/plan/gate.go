@@ -33,6 +33,11 @@ func hasGate(pod *corev1.Pod) bool {
 	})
 }
 
+// answered reports whether the kubelet has answered a turn of the gate.
+func answered(a, b *corev1.Pod) bool {
+	return hasGate(a) && conditionStatus(a, corev1.PodReady) != conditionStatus(b, corev1.PodReady)
+}
+
 // operates reports whether Usher can bring the Pod into a target of the Registration, and take
 // it out.
 func (r *registration) operates(p *pod) bool { return r.writes || r.gated && p.gate }
@@ -89,15 +94,11 @@ func (ix *index) holds(r *registration, t Target, p *pod, h hook) bool {
 	return r.gated && slices.Contains(p.selectedBy, r) && (p.gate || h.gate != GateRequested)
 }
 
-// presenceInService looks for the Pod among the endpoints of a Service. It may be listed as
-// long as the kubelet or the gate say so, whatever the slices show: those may be older.
-func (ix *index) presenceInService(t Target, p *pod) presence {
-	listed, err := ix.look(t)
-	if err != nil {
-		return presence{err: err}
-	}
+// inService looks for the Pod among the endpoints of a Service. It may be listed as long as the
+// kubelet or the gate say so, whatever the slices show: those may be older.
+func (l *listing) inService(p *pod) presence {
 	found := presence{reason: ReasonNotListed, gateless: !p.gate}
-	for _, e := range listed.byPod[p.UID] {
+	for _, e := range l.byPod[p.UID] {
 		found.current = found.current || e.Weight > 0
 	}
 	found.serving = found.current

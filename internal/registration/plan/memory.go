@@ -159,7 +159,7 @@ func (ix *index) noteIdle(p *pod) {
 // every entry with the ID of an idle Pod belongs there.
 func (ix *index) asDesired(r *registration, t Target, p *pod, now shown) bool {
 	if ix.gated(t) {
-		return ix.presenceInService(t, p).serving == (ix.desiredOf(r, p) == present)
+		return ix.presence(r, t, p).serving == (ix.desiredOf(r, p) == present)
 	}
 	switch want, _ := ix.entry(r, p); ix.desiredOf(r, p) {
 	case present:

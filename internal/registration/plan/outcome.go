@@ -47,11 +47,7 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 		o.Missing = append(o.Missing, Waiting{Registration: r.Name, Registry: missing.name}.
 			because(missing.reason, missing.message(ix.Namespace)))
 	}
-	for _, t := range r.current {
-		if err := ix.Listings[t].Err; errors.Is(err, registry.ErrOneService) {
-			o.Missing = append(o.Missing, Waiting{Registration: r.Name, Registry: t.Registry}.failed(err))
-		}
-	}
+	o.Missing = append(o.Missing, ix.unlistable(r)...)
 	joining := false
 	for _, p := range r.pods {
 		serves, _ := p.serves(r)
@@ -74,6 +70,17 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 		plan.Waiting = append(plan.Waiting, ix.unreachable(r)...)
 	}
 	return o
+}
+
+// unlistable are the services of the Registration that cannot be listed, in registries that
+// work.
+func (ix *index) unlistable(r *registration) (problems []Waiting) {
+	for _, t := range r.current {
+		if err := ix.Listings[t].Err; errors.Is(err, registry.ErrOneService) {
+			problems = append(problems, Waiting{Registration: r.Name, Registry: t.Registry}.failed(err))
+		}
+	}
+	return problems
 }
 
 // counts is what one Pod adds to the counts of a Registration.

@@ -34,13 +34,17 @@ type presence struct {
 
 // presence looks for the Registration's entries of the Pod.
 func (ix *index) presence(r *registration, t Target, p *pod) presence {
-	if ix.gated(t) {
-		return ix.presenceInService(t, p)
-	}
 	listed, err := ix.look(t)
-	if err != nil {
+	switch {
+	case err != nil:
 		return presence{err: err}
+	case ix.gated(t):
+		return listed.inService(p)
 	}
+	return ix.presenceOfEntry(r, t, p, listed)
+}
+
+func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *listing) presence {
 	want, hasPort := ix.entry(r, p)
 	found := presence{cause: ix.failure(t, want.ID)}
 	heldBack := ix.heldBack(r, t, p)

@@ -64,6 +64,9 @@ func (s *simulation) create(name string, state apps.LifecycleState, labels ...st
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx:1"}}},
 	}
+	if s.features.service {
+		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: usher.ConditionRegistered}}
+	}
 	for _, track := range labels {
 		pod.Labels["track"] = track
 	}
@@ -111,6 +114,7 @@ func (s *simulation) kubelets() {
 	for _, pod := range s.pods() {
 		s.kubelet(pod)
 	}
+	s.endpoints()
 }
 
 func (s *simulation) report(pod *corev1.Pod) {
@@ -121,6 +125,13 @@ func (s *simulation) report(pod *corev1.Pod) {
 			pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", s.serial/250, s.serial%250+1)
 		}
 		report(pod, s.clock.Now())
+		// The kubelet's reason tells a Pod that waits for its gates from one whose node is silent.
+		for i := range pod.Status.Conditions {
+			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+				waits := c.Status != corev1.ConditionTrue && model.Condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
+				c.Reason = map[bool]string{true: "ReadinessGatesNotReady"}[waits]
+			}
+		}
 	})
 	s.log("%s: ready is %s", pod.Name, model.Condition(s.pod(pod.Name), corev1.PodReady).Status)
 }

@@ -4,6 +4,7 @@ package operator
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +47,8 @@ type features struct {
 	rate int32
 	// second adds a Registration for some of the Pods, with the same hooks.
 	second bool
+	// service puts Pods into a Service as well, by a readiness gate.
+	service bool
 	// proceed lets updates in place proceed at a deadline.
 	proceed bool
 }
@@ -59,6 +62,7 @@ func drawFeatures(seed uint64) features {
 		rate:    int32(max(random.IntN(8)-3, 0)),
 		second:  random.IntN(2) > 0,
 		proceed: random.IntN(3) == 0,
+		service: random.IntN(2) == 0,
 	}
 }
 
@@ -75,6 +79,9 @@ func (f features) registration(name, label string) *usher.Registration {
 			Drain:           usher.Drain{Propagation: &metav1.Duration{Duration: propagation}, Deadline: &metav1.Duration{Duration: time.Minute}},
 			OnInPlaceUpdate: f.policy,
 		},
+	}
+	if f.service && name == service {
+		r.Spec.Registries = append(slices.Clone(registries), inServices)
 	}
 	if f.weights {
 		r.Spec.Instance.WeightFrom = fromAnnotation()

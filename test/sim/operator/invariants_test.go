@@ -31,6 +31,7 @@ func (s *simulation) check() {
 			s.lastSeen[pod.UID] = s.clock.Now()
 		}
 	}
+	s.noteServed()
 	for _, name := range registries {
 		s.checkEntries(name, held)
 	}
@@ -75,6 +76,7 @@ func (s *simulation) judge(c *model.Commit) {
 			s.judgeRelease(before, key, state)
 		}
 	}
+	s.judgeGate(before, after)
 	lost := controllerutil.ContainsFinalizer(before, usher.Finalizer) && !controllerutil.ContainsFinalizer(after, usher.Finalizer)
 	if listed, _ := s.listed(before.UID); lost && listed {
 		s.fail("the finalizer of %s was removed while a registry lists it", before.Name)
@@ -94,6 +96,7 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 		s.fail("%s of %s was released twice", key, pod.Name)
 	case !stays && !overdue:
 		s.judgeDrain(key, pod)
+		s.judgeService(key, pod)
 	}
 }
 
@@ -126,6 +129,7 @@ func (s *simulation) checkSettled() {
 			s.fail("%s: %s", pod.Name, wrong)
 		}
 	}
+	s.checkServed()
 	for _, name := range registries {
 		have := map[string]bool{}
 		for _, e := range s.entries(name) {

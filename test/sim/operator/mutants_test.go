@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,6 +62,18 @@ func TestMutantsAreCaught(t *testing.T) {
 			defects: misreading(func(r *registration) { r.Spec.NodeFailure = &usher.NodeFailure{Grace: &metav1.Duration{}} })},
 		"takes all Pods for equal": {defects: misreading(func(r *registration) { r.Spec.Instance.WeightFrom = nil }),
 			features: features{weights: true}, caught: []string{"with the weight"}},
+		"believes that a Service lists nobody": {features: features{service: true}, caught: []string{"while its Service lists it", "stuck in"},
+			defects: defects{misreads: func(object client.Object, _ bool) {
+				if slice, ok := object.(*discoveryv1.EndpointSlice); ok {
+					slice.Endpoints = nil
+				}
+			}}},
+		"sees no readiness gates": {features: features{service: true}, caught: []string{"is to stay"},
+			defects: misreading(func(pod *corev1.Pod) { pod.Spec.ReadinessGates = nil })},
+		"ignores the propagation of a Service": {features: features{service: true}, caught: []string{"after its Service last listed it"},
+			defects: misreading(func(r *registration) {
+				r.Spec.Drain.Propagation, r.Spec.Registries = &metav1.Duration{}, []string{inServices}
+			})},
 		"forgets the finalizer":            {defects: withoutField("finalizers"), caught: []string{"could vanish", "stuck in"}},
 		"ignores the version":              {defects: withoutField("resourceVersion"), caught: []string{"released", "finalizer", "could vanish"}},
 		"forgets how far a drain has come": {defects: withoutField("annotations"), caught: []string{"stuck in"}},

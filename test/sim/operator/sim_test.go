@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -27,6 +28,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	registryservice "github.com/usher-dev/usher/internal/registration/registry/service"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -74,6 +76,11 @@ type simulation struct {
 	// absent is a Registration while somebody has deleted it past its finalizer.
 	absent   *usher.Registration
 	lastSeen map[types.UID]time.Time
+	// served is when the Service last listed a Pod. seen is what the EndpointSlice controller
+	// has last seen, and when.
+	served map[types.UID]time.Time
+	seen   []discoveryv1.Endpoint
+	seenAt time.Time
 	// entered is when a Pod entered its state.
 	entered  map[types.UID]time.Time
 	released map[string]int
@@ -91,7 +98,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	s := &simulation{
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock,
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
-		lastSeen: map[types.UID]time.Time{}, entered: map[types.UID]time.Time{}, released: map[string]int{},
+		lastSeen: map[types.UID]time.Time{}, served: map[types.UID]time.Time{}, entered: map[types.UID]time.Time{}, released: map[string]int{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
 	}
 	for _, object := range given.objects() {
@@ -141,7 +148,10 @@ func (s *simulation) restart() {
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	operator, err := registration.New(&cached, &live, recorder{s}, registration.Options{
 		Workers: 1, Clock: s.clock, Registerer: scraped,
-		Connect: func(r *usher.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
+		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
+			if r.Spec.Service != nil {
+				return registryservice.New(&live, root)
+			}
 			return &connector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
 		},
 	})
@@ -201,6 +211,7 @@ func (s *simulation) settle() {
 	}
 	for range 40 {
 		s.kubelets()
+		s.endpoints()
 		for _, pod := range s.pods() {
 			s.reconcile(pod, true)
 		}
@@ -279,5 +290,5 @@ func (f features) objects() []client.Object {
 	set := &apps.CloneSet{ObjectMeta: namespaced("nginx")}
 	set.Spec.Lifecycle = &apps.Lifecycle{PreNormal: hook(keyPreNormal), InPlaceUpdate: hook(keyInPlace), PreDelete: hook(keyDelete)}
 	set.Spec.Template.Metadata.Labels = map[string]apps.LabelValue{"app": "nginx", keyCreated: "true"}
-	return append(out, set)
+	return append(append(out, set), f.serviceObjects()...)
 }

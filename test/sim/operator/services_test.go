@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/test/model"
+)
+
+const (
+	// inServices is the Registry of the kind service, which Registration nginx has in runs
+	// with services.
+	inServices = "services"
+	// lag is how long the EndpointSlice controller may take. What a drain waits covers it.
+	lag = time.Second
+)
+
+// at is where the Service's only slice is.
+var at = types.NamespacedName{Namespace: namespace, Name: service}
+
+// services are the objects of runs with a Service.
+func (f features) serviceObjects() []client.Object {
+	if !f.service {
+		return nil
+	}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}}
+	r := &usher.Registry{ObjectMeta: metav1.ObjectMeta{Name: inServices}}
+	r.Spec.Service = &usher.ServiceRegistry{}
+	return []client.Object{r, &discoveryv1.EndpointSlice{ObjectMeta: meta},
+		&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": service}}}}
+}
+
+// sliced are the Pods that the Service lists as ready.
+func (s *simulation) sliced() (uids []types.UID) {
+	slice := model.Get[*discoveryv1.EndpointSlice](s.server.Objects, at)
+	if slice == nil {
+		return nil
+	}
+	for i := range slice.Endpoints {
+		if *slice.Endpoints[i].Conditions.Ready {
+			uids = append(uids, slice.Endpoints[i].TargetRef.UID)
+		}
+	}
+	return uids
+}
+
+// endpoints is a turn of the EndpointSlice controller. What it writes is what it has seen a
+// turn before, unless it has no time left.
+func (s *simulation) endpoints() {
+	if !s.features.service {
+		return
+	}
+	if s.seen == nil || s.clock.Now().Sub(s.seenAt) >= lag {
+		s.see()
+	}
+	seen := s.seen
+	s.see()
+	s.write(seen)
+}
+
+func (s *simulation) see() {
+	s.seenAt, s.seen = s.clock.Now(), []discoveryv1.Endpoint{}
+	for _, pod := range s.pods() {
+		if pod.Labels["app"] != service || pod.Status.PodIP == "" {
+			continue
+		}
+		ready := pod.DeletionTimestamp == nil && model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+		s.seen = append(s.seen, discoveryv1.Endpoint{
+			Addresses: []string{pod.Status.PodIP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pod.Name, UID: pod.UID},
+		})
+	}
+}
+
+func (s *simulation) write(endpoints []discoveryv1.Endpoint) {
+	before := s.sliced()
+	model.Change(s.server, "endpointslices", at, "", func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = endpoints })
+	if now := s.sliced(); !slices.Equal(before, now) {
+		s.log("the Service lists %v", now)
+	}
+}
+
+// noteServed notes which Pods callers of the Service can use, and makes the EndpointSlice
+// controller write in time.
+func (s *simulation) noteServed() {
+	if s.features.service && s.clock.Now().Sub(s.seenAt) >= lag {
+		s.endpoints()
+	}
+	for _, uid := range s.sliced() {
+		s.served[uid] = s.clock.Now()
+	}
+}
+
+// follows reports whether the operator sees Registration nginx, which takes Pods out of their
+// Service.
+func (s *simulation) follows(pod *corev1.Pod) bool {
+	r := model.Get[*usher.Registration](s.cached, types.NamespacedName{Namespace: namespace, Name: service})
+	return s.features.service && r != nil && r.DeletionTimestamp == nil && pod.Labels["app"] == service
+}
+
+// judgeService checks that callers of the Service do not use a Pod whose hook is released.
+func (s *simulation) judgeService(key string, pod *corev1.Pod) {
+	s.Helper()
+	last, ever := s.served[pod.UID]
+	switch {
+	case !s.follows(pod) || !ever:
+	case slices.Contains(s.sliced(), pod.UID):
+		s.fail("%s of %s was released while its Service lists it", key, pod.Name)
+	case s.clock.Now().Sub(last) < propagation-lag:
+		s.fail("%s of %s was released %s after its Service last listed it", key, pod.Name, s.clock.Now().Sub(last))
+	}
+}
+
+// judgeGate checks a turn of a Pod's gate: only one that is to leave is taken out of its
+// Service, and only one that is protected is brought in.
+func (s *simulation) judgeGate(before, after *corev1.Pod) {
+	s.Helper()
+	if !s.follows(before) || after.UID != before.UID {
+		return
+	}
+	was, is := model.Condition(before, usher.ConditionRegistered).Status, model.Condition(after, usher.ConditionRegistered).Status
+	stays := before.DeletionTimestamp == nil && slices.Contains([]apps.LifecycleState{apps.StateNormal, apps.StateUpdated}, plan.StateOf(before))
+	switch {
+	case was == corev1.ConditionTrue && is != was && stays:
+		s.fail("%s is taken out of its Service, and is to stay", before.Name)
+	case is == corev1.ConditionTrue && is != was && !controllerutil.ContainsFinalizer(before, usher.Finalizer):
+		s.fail("%s is brought into its Service without the finalizer", before.Name)
+	}
+}
+
+// checkServed checks that the Service lists every Pod when nothing is left to do.
+func (s *simulation) checkServed() {
+	s.Helper()
+	if !s.features.service {
+		return
+	}
+	listed := s.sliced()
+	for _, pod := range s.pods() {
+		if !slices.Contains(listed, pod.UID) {
+			s.fail("%s is not in its Service", pod.Name)
+		}
+	}
+}
