@@ -210,13 +210,6 @@ func (e *env) kubelet(name, ip string, ready bool) {
 	})
 }
 
-// silence does what the node controller does to a Pod whose node does not answer.
-func (e *env) silence(name string) {
-	e.Helper()
-	pod := e.pod(name)
-	e.patchStatus(pod, func() { setConditions(pod, false, corev1.PodReady) })
-}
-
 func (e *env) patchStatus(pod *corev1.Pod, change func()) {
 	e.Helper()
 	base := pod.DeepCopy()

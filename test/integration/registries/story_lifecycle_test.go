@@ -132,20 +132,6 @@ func TestStoryNamesakes(t *testing.T) {
 	s.lists()
 }
 
-// TestStoryReadiness lets a Pod leave and come back with its readiness.
-func TestStoryReadiness(t *testing.T) {
-	s := newStory(t)
-	name := s.ready("aaaaa", "10.0.0.1")
-	s.registered(name, "True", "")
-	s.lists("10.0.0.1:80")
-	s.kubelet(name, "10.0.0.1", false)
-	s.registered(name, "False", "")
-	s.lists()
-	s.kubelet(name, "10.0.0.1", true)
-	s.registered(name, "True", "")
-	s.lists("10.0.0.1:80")
-}
-
 // TestStoryTearDown deletes everything at once; nothing is left behind.
 func TestStoryTearDown(t *testing.T) {
 	s := newStory(t)
@@ -164,30 +150,33 @@ func TestStoryTearDown(t *testing.T) {
 	}
 }
 
-// TestStoryMove changes the service: the Pod leaves the old one and joins the new one.
+// TestStoryMove changes where Pods are registered: they leave the old place and join the
+// new one.
 func TestStoryMove(t *testing.T) {
-	s := newStory(t)
-	s.serving("aaaaa", "10.0.0.1")
-	s.lists("10.0.0.1:80")
-	s.patch(s.registration, map[string]any{"spec": map[string]any{"instance": map[string]any{"service": "moved"}}})
-	s.lists()
-	s.service = "moved"
-	s.lists("10.0.0.1:80")
-}
-
-// TestStoryNewPrefix moves the entries of an etcd Registry.
-func TestStoryNewPrefix(t *testing.T) {
-	s := newStory(t)
-	s.serving("aaaaa", "10.0.0.1")
-	s.lists("10.0.0.1:80")
-	s.patch(s.registry, map[string]any{"spec": map[string]any{"etcd": map[string]any{"prefix": "moved/here"}}})
-	s.lists()
-	s.prefix = "moved/here"
-	s.lists("10.0.0.1:80")
-	s.eventually("the recorded targets", func() string {
-		targets := s.current().Status.Targets
-		return registrytest.Unless(len(targets) == 1 && targets[0].Prefix == "moved/here", "are wrong")
-	})
+	for name, move := range map[string]func(*story){
+		"another service": func(s *story) {
+			s.patch(s.registration, map[string]any{"spec": map[string]any{"instance": map[string]any{"service": "moved"}}})
+			s.lists()
+			s.service = "moved"
+		},
+		"another prefix": func(s *story) {
+			s.patch(s.registry, map[string]any{"spec": map[string]any{"etcd": map[string]any{"prefix": "moved/here"}}})
+			s.lists()
+			s.prefix = "moved/here"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			s.serving("aaaaa", "10.0.0.1")
+			s.lists("10.0.0.1:80")
+			move(s)
+			s.lists("10.0.0.1:80")
+			s.eventually("the recorded targets", func() string {
+				targets := s.current().Status.Targets
+				return registrytest.Unless(len(targets) == 1 && targets[0].Prefix == s.prefix, "are wrong")
+			})
+		})
+	}
 }
 
 // TestStoryHooksThatDoNotMatch reports a hook that only one side names to both sides.

@@ -5,7 +5,6 @@ package registries_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,27 +50,6 @@ func TestStoryValuesOfPods(t *testing.T) {
 	s.weigh(name, nil)
 	s.condition(usherv1alpha1.ConditionInstancesValid, "True", "")
 	s.registered(name, corev1.ConditionTrue, "Every registry lists the Pod.")
-}
-
-// TestStoryNodeSilent does what the node controller does to the Pods of an unresponsive
-// node: they are deregistered after a grace period, except the last one, and come back
-// with the node.
-func TestStoryNodeSilent(t *testing.T) {
-	s := newStory(t, func(r *usherv1alpha1.RegistrationSpec) {
-		r.NodeFailure = &usherv1alpha1.NodeFailure{Grace: &metav1.Duration{Duration: 3 * time.Second}, MaxPercent: new(int32(100))}
-	})
-	first, last := s.serving("aaaaa", "10.0.0.1"), s.serving("bbbbb", "10.0.0.2")
-	s.silence(first)
-	s.staysListed(2)
-	s.lists("10.0.0.2:80")
-	s.silence(last)
-	s.condition(usherv1alpha1.ConditionWaiting, "True", "", last, "its node does not answer", "the last one always stays")
-	s.registered(last, corev1.ConditionTrue, "its node does not answer")
-	s.lists("10.0.0.2:80")
-	s.kubelet(first, "10.0.0.1", true)
-	s.lists("10.0.0.1:80")
-	s.kubelet(last, "10.0.0.2", true)
-	s.lists("10.0.0.1:80", "10.0.0.2:80")
 }
 
 // podsOf waits for the Pods that a Kubernetes controller creates.

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/usher-dev/usher/test/cluster/clustertest"
+)
+
+// directory is the registry that the example writes to.
+type directory struct {
+	mu      sync.Mutex
+	entries map[string]bool
+	// least is the lowest number of entries since all were there.
+	least  int
+	broken bool
+}
+
+func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.broken:
+		http.Error(w, "out of order", http.StatusServiceUnavailable)
+	case r.Method == http.MethodPut:
+		d.entries[r.URL.Path] = true
+	case r.Method == http.MethodDelete:
+		delete(d.entries, r.URL.Path)
+		d.least = min(d.least, len(d.entries))
+	}
+}
+
+func (d *directory) list() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.entries))
+}
+
+func (d *directory) breaks(broken bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken, d.least = broken, len(d.entries)
+}
+
+// startExample builds the example and runs it until the end of the test, as a user would:
+// as a separate process.
+func (s *story) startExample(kubeconfig string, d *directory) {
+	s.Helper()
+	registry := httptest.NewServer(d)
+	s.Cleanup(registry.Close)
+	binary := filepath.Join(s.TempDir(), "operator")
+	build := exec.CommandContext(s.Context(), "go", "build", "-o", binary, "./examples/operator")
+	build.Dir = filepath.Join("..", "..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		s.Fatalf("build the example: %v\n%s", err, out)
+	}
+	var output strings.Builder
+	ctx, cancel := context.WithCancel(context.Background())
+	command := exec.CommandContext(ctx, binary)
+	command.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "REGISTRY_URL="+registry.URL)
+	command.Stdout, command.Stderr = &output, &output
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	s.must(command.Start())
+	s.Cleanup(func() {
+		cancel()
+		_ = command.Wait() // It was interrupted.
+		if s.Failed() {
+			s.Logf("the output of the example:\n%s", output.String())
+		}
+	})
+}
+
+// TestExample takes a set through its life; only the example of the hook library answers
+// its hooks. It has its own cluster, because the example serves all namespaces.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	c := clustertest.Start(t)
+	own, err := prepare(t.Context(), c.RESTConfig())
+	s, d := &story{T: t, environment: own, namespace: "default", name: "web"}, &directory{entries: map[string]bool{}}
+	s.must(err)
+	s.startController()
+	s.startExample(c.Kubeconfig(), d)
+	s.create("hooked", `spec: {replicas: 3, updateStrategy: {maxUnavailable: 1}, template: {metadata: {labels: {example.com/newly-create: "true"}}}}`)
+	listed := func(when string, count int) {
+		t.Helper()
+		s.until(fmt.Sprintf("the registry to have the addresses of exactly %d Pods %s", count, when), func() bool {
+			var want []string
+			for _, pod := range s.pods() {
+				want = append(want, "/web/"+pod.Status.PodIP)
+			}
+			slices.Sort(want)
+			return len(want) == count && slices.Equal(d.list(), want)
+		})
+	}
+	listed("after scale out", 3)
+
+	d.breaks(false)
+	s.image("web:v2")
+	s.settled(3)
+	listed("after the update", 3)
+	if d.least != 2 {
+		t.Errorf("at the least %d Pods were registered during the update, want 2", d.least)
+	}
+
+	// While the registry is down, a leaving Pod waits and reports it.
+	d.breaks(true)
+	s.patch(`spec: {replicas: 2}`)
+	s.until("the event", func() bool {
+		var list corev1.EventList
+		s.list(&list)
+		return slices.ContainsFunc(list.Items, func(event corev1.Event) bool {
+			return event.Reason == "HookFailed" && strings.Contains(event.Message, "503 Service Unavailable")
+		})
+	})
+	d.breaks(false)
+	listed("after scale in", 2)
+
+	// Somebody other than the controller deletes a Pod: it is deregistered all the same.
+	victim := s.pods()[0]
+	s.must(s.client.Delete(t.Context(), &victim))
+	s.until("the Pod's end", func() bool { return s.identities()[victim.Name] != victim.UID })
+	listed("after a Pod was deleted", 2)
+	for _, pod := range s.pods() {
+		if !slices.Contains(pod.Finalizers, "example.com/traffic") {
+			t.Errorf("%s is registered and not guarded: %v", pod.Name, pod.Finalizers)
+		}
+	}
+}
