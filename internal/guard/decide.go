@@ -26,6 +26,29 @@ const (
 	minRetry, maxRetry = time.Second, 30 * time.Second
 )
 
+// collectors delete Pods whose owner or namespace is gone; no CloneSet is left to do it.
+var collectors = []string{
+	"system:serviceaccount:kube-system:generic-garbage-collector",
+	"system:serviceaccount:kube-system:namespace-controller",
+	// Both, in a controller manager without --use-service-account-credentials.
+	"system:kube-controller-manager",
+}
+
+// maxHold is how long a collector waits: it has a few workers for the whole cluster, too,
+// but nothing wakes it when a Pod is drained.
+const maxHold = 5 * time.Second
+
+// podControllers watch Pods, and repeat a deletion when the Pod changes, at the latest when
+// it is drained. With a time to wait, each of their few workers would sleep through a drain,
+// and with it the workloads that it has nothing to do with.
+var podControllers = []string{
+	"system:serviceaccount:kube-system:daemon-set-controller",
+	"system:serviceaccount:kube-system:job-controller",
+	"system:serviceaccount:kube-system:replicaset-controller",
+	"system:serviceaccount:kube-system:replication-controller",
+	"system:serviceaccount:kube-system:statefulset-controller",
+}
+
 // Request is a request to delete or evict a Pod.
 type Request struct {
 	// Pod is the Pod as the API server stores it.
@@ -43,7 +66,7 @@ type Decision struct {
 	// Allowed lets the request pass, now; Skipped without a drain, because the Pod
 	// says so. The other fields are empty then.
 	Allowed, Skipped bool
-	// RetryAfter is when to repeat the request; whole seconds, at least one.
+	// RetryAfter is when to repeat the request, in whole seconds; 0 leaves that to the client.
 	RetryAfter time.Duration
 	// Message says what the request waits for.
 	Message string
@@ -69,7 +92,10 @@ func Decide(r Request, direct []string) (Decision, error) {
 		stored = nil
 	}
 	named := cloneSetOf(pod) != "" && !slices.Contains(direct, r.User)
-	d := Decision{RetryAfter: r.retryAfter(stored), Message: r.message(named)}
+	d := Decision{Message: r.message(named)}
+	if r.waits() {
+		d.RetryAfter = r.retryAfter(stored)
+	}
 	if r.asked(stored, named) {
 		return d, nil
 	}
@@ -96,6 +122,16 @@ func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named bool) bool {
 		return !stored.Named || r.Pod.Labels[appsv1alpha1.LabelSpecifiedDelete] == "true"
 	}
 	return !stored.Named && stored.Eviction == (stored.Eviction && r.Eviction) && r.Now.Sub(stored.At.Time) < renewAfter
+}
+
+// waits reports whether the client may wait inside its request: not where that would hold
+// up others, as far as a drain could last.
+func (r Request) waits() bool {
+	if slices.Contains(collectors, r.User) {
+		left := drainedAt(r.Pod).Sub(r.Now)
+		return left > 0 && left <= maxHold
+	}
+	return !slices.Contains(podControllers, r.User)
 }
 
 // retryAfter is the time until the drain ends, as far as the Pod tells; else it grows

@@ -48,6 +48,11 @@ func requested(since, at time.Duration, fields string) func(*corev1.Pod) {
 		stamp(since), stamp(at), fields))
 }
 
+// drainedIn says on the Pod when its drain ends.
+func drainedIn(left time.Duration) func(*corev1.Pod) {
+	return annotated(usherv1alpha1.AnnotationDrain, fmt.Sprintf(`{"until":%q}`, now.Add(left).Format(time.RFC3339Nano)))
+}
+
 func stamp(ago time.Duration) string { return now.Add(-ago).Format(metav1.RFC3339Micro) }
 
 var (
@@ -91,11 +96,9 @@ func TestDecide(t *testing.T) {
 		"an unreadable request is replaced": {
 			pod: pod(annotated(usherv1alpha1.AnnotationDeletionRequest, "{")), after: 1, patch: request(fresh + "}")},
 		"the drain ends in 4.2 s": {
-			pod: pod(requested(time.Second, time.Second, ""), annotated(usherv1alpha1.AnnotationDrain,
-				fmt.Sprintf(`{"until":%q}`, now.Add(4200*time.Millisecond).Format(time.RFC3339Nano)))), after: 5},
+			pod: pod(requested(time.Second, time.Second, ""), drainedIn(4200*time.Millisecond)), after: 5},
 		"the drain should have ended": {
-			pod: pod(requested(8*time.Second, time.Second, ""), annotated(usherv1alpha1.AnnotationDrain,
-				fmt.Sprintf(`{"until":%q}`, now.Format(time.RFC3339Nano)))), after: 8},
+			pod: pod(requested(8*time.Second, time.Second, ""), drainedIn(0)), after: 8},
 		"a long drain is asked about rarely, and renewed": {
 			pod: pod(requested(5*time.Minute, 20*time.Second, "")), after: 30,
 			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"}`, stamp(5*time.Minute), stamp(0)))},
@@ -105,6 +108,15 @@ func TestDecide(t *testing.T) {
 		"an eviction after a deletion does not bring it back": {
 			pod: pod(requested(time.Second, time.Second, "")), eviction: true, after: 1},
 
+		"a controller that watches Pods does not wait": {
+			pod: pod(), user: "system:serviceaccount:kube-system:statefulset-controller",
+			patch: request(strings.Replace(fresh, "ann", "system:serviceaccount:kube-system:statefulset-controller", 1) + "}")},
+		"a collector waits for a drain that ends soon": {
+			pod: pod(requested(time.Second, time.Second, ""), drainedIn(4*time.Second)), user: collectors[0], after: 4},
+		"a collector does not wait for a long drain": {
+			pod: pod(requested(time.Second, time.Second, ""), drainedIn(6*time.Second)), user: collectors[0]},
+		"a collector does not wait if the end is not known": {
+			pod: pod(requested(time.Second, time.Second, "")), user: collectors[0]},
 		"a ReplicaSet chooses it again": {
 			pod: pod(replicaSet), after: 1,
 			patch: strings.Replace(request(fresh+"}"), `"usher.dev/`, `"controller.kubernetes.io/pod-deletion-cost":"-2147483648","usher.dev/`, 1)},

@@ -31,14 +31,6 @@ import (
 // Path is where the webhook is served.
 const Path = "/guard"
 
-// collectors delete Pods whose owner or namespace is gone; no CloneSet is left to do it.
-var collectors = []string{
-	"system:serviceaccount:kube-system:generic-garbage-collector",
-	"system:serviceaccount:kube-system:namespace-controller",
-	// Both, in a controller manager without --use-service-account-credentials.
-	"system:kube-controller-manager",
-}
-
 // Options of Setup.
 type Options struct {
 	// Service is how API servers reach the guard. The Secret with the certificate has the

@@ -60,6 +60,9 @@ func begin(t *testing.T, change ...func(*usherv1alpha1.RegistrationSpec)) *story
 	return s
 }
 
+// replicaSetWorkers is the controller manager's --concurrent-replicaset-syncs.
+const replicaSetWorkers = 5
+
 var labels = map[string]string{"app": "web"}
 
 func (s *story) must(err error) {
@@ -199,6 +202,41 @@ func TestRollout(t *testing.T) {
 		return ""
 	})
 	s.inService(4)
+}
+
+// TestOthersGoOn: while all workers of the ReplicaSet controller have a Pod to delete that
+// cannot be drained, other Deployments get their Pods.
+func TestOthersGoOn(t *testing.T) {
+	var held []*story
+	for range replicaSetWorkers {
+		s := begin(t)
+		s.deployment(2)
+		held = append(held, s)
+	}
+	callers.registry.Break(memory.Down)
+	defer callers.registry.Break(memory.None)
+	for _, s := range held {
+		s.merge(&appsv1.Deployment{ObjectMeta: meta(s.namespace, "web")}, `{"spec":{"replicas":1}}`)
+	}
+	for _, s := range held {
+		s.event("DeletionRequested", "replicaset-controller")
+	}
+	other := &story{T: t, namespace: held[0].namespace}
+	replicas := int32(1)
+	began := time.Now()
+	other.must(api.Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: other.namespace, Name: "other"}, Spec: appsv1.DeploymentSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "other"}}, Spec: podSpec},
+	}}))
+	other.eventually("the other Deployment has its Pod", func() string {
+		for _, pod := range other.pods() {
+			if pod.Labels["app"] == "other" {
+				return ""
+			}
+		}
+		return fmt.Sprintf("not after %s", time.Since(began))
+	})
+	t.Logf("another Deployment had its Pod after %s", time.Since(began))
 }
 
 // TestCascade: the owner goes in the background, in the foreground, or with its namespace.
