@@ -3,12 +3,15 @@
 package inplace
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+	gocmp "github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 )
 
@@ -38,14 +41,77 @@ spec:
   - {name: log, image: "log:1"}
 `
 
-// edit returns the base template with replacements of its text.
-func edit(t testing.TB, pairs ...string) map[string]any {
-	t.Helper()
-	text := strings.NewReplacer(pairs...).Replace(base)
-	if text == base {
-		t.Fatalf("nothing to replace in %q", pairs)
+// TestDiff checks the edits in testdata/diffs.txt: below the name of each, what is replaced in
+// the text of a template, and after "=" what that changes in a Pod.
+func TestDiff(t *testing.T) {
+	file, err := os.ReadFile("testdata/diffs.txt")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return template(t, text)
+	var always []string
+	for block := range strings.SplitSeq(strings.TrimSpace(string(file)), "\n\n") {
+		lines := slices.DeleteFunc(strings.Split(block, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
+		switch {
+		case len(lines) == 0:
+		case lines[0] == "always":
+			always = lines[1:]
+		default:
+			t.Run(lines[0], func(t *testing.T) { checkEdits(t, slices.Concat(always, lines[1:])) })
+		}
+	}
+}
+
+func checkEdits(t *testing.T, lines []string) {
+	t.Helper()
+	var before string
+	var want, edits []string
+	for _, line := range lines {
+		line = strings.TrimPrefix(line, "  ")
+		if result, ok := strings.CutPrefix(line, "= "); ok {
+			want = append(want, result)
+		} else if name, ok := strings.CutPrefix(line, "Template "); ok {
+			before = cmp.Or(map[string]string{"base": base, "sized": sized}[name], name)
+		} else {
+			from, to, _ := strings.Cut(strings.ReplaceAll(line, `\n`, "\n"), " → ")
+			edits = append(edits, from, strings.TrimPrefix(to, "(nothing)"))
+		}
+	}
+	after := strings.NewReplacer(edits...).Replace(before)
+	if len(edits) > 0 && after == before {
+		t.Fatalf("nothing to replace in %q", edits)
+	}
+	if diff := gocmp.Diff(want, render(Diff(template(t, before), template(t, after)))); diff != "" {
+		t.Errorf("the change differs (-want +got):\n%s", diff)
+	}
+}
+
+// render lists what a change consists of, or why it is refused.
+func render(change *Change, err error) []string {
+	if err != nil {
+		return []string{"refused: " + err.Error()}
+	}
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(change.Images)) {
+		lines = append(lines, "image "+name+": "+change.Images[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(change.Resources)) {
+		lines = append(lines, "resources "+name+": "+amounts(change.Resources[name]))
+	}
+	for _, kind := range []struct {
+		name   string
+		values map[string]string
+	}{{"label ", text(change.Labels)}, {"annotation ", text(change.Annotations)}} {
+		for _, key := range slices.Sorted(maps.Keys(kind.values)) {
+			lines = append(lines, kind.name+key+": "+kind.values[key])
+		}
+	}
+	if change.Drains() {
+		lines = append(lines, "drains")
+	}
+	if len(lines) == 0 {
+		return []string{"nothing"}
+	}
+	return lines
 }
 
 func text(values map[string]*string) map[string]string {
@@ -59,67 +125,9 @@ func text(values map[string]*string) map[string]string {
 	return out
 }
 
-// TestDiffPossible: what can change in a running Pod.
-func TestDiffPossible(t *testing.T) {
-	for _, test := range []struct {
-		name                        string
-		to                          map[string]any
-		images, labels, annotations map[string]string
-		drains                      bool
-	}{
-		{"nothing", template(t, base), nil, nil, nil, false},
-		{"one image", edit(t, "app:1", "app:2"), map[string]string{"main": "app:2"}, nil, nil, true},
-		{"two images", edit(t, "app:1", "app:2", "log:1", "log:2"), map[string]string{"main": "app:2", "log": "log:2"}, nil, nil, true},
-		{"sidecar image", edit(t, "proxy:1", "proxy:2"), map[string]string{"proxy": "proxy:2"}, nil, nil, true},
-		{"label changed", edit(t, "front", "back"), nil, map[string]string{"tier": "back"}, nil, false},
-		{"label removed", edit(t, ", tier: front", ""), nil, map[string]string{"tier": "(removed)"}, nil, false},
-		{"annotation added", edit(t, "note: one", "note: one, more: two"), nil, nil, map[string]string{"more": "two"}, false},
-		{"annotations removed", edit(t, "  annotations: {note: one}\n", ""), nil, nil, map[string]string{"note": "(removed)"}, false},
-		{"all at once", edit(t, "app:1", "app:2", "front", "back", "one", "two"),
-			map[string]string{"main": "app:2"}, map[string]string{"tier": "back"}, map[string]string{"note": "two"}, true},
-		{"empty fields are no change", edit(t, "spec:", "spec:\n  volumes: []\n  securityContext: {}\n  nodeName: null"), nil, nil, nil, false},
-		{"creationTimestamp is no change", edit(t, "metadata:", "metadata:\n  creationTimestamp: null"), nil, nil, nil, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			change, err := Diff(template(t, base), test.to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, want := []map[string]string{change.Images, text(change.Labels), text(change.Annotations)}, []map[string]string{test.images, test.labels, test.annotations}
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || change.Drains() != test.drains {
-				t.Errorf("drains: %t; images, labels, annotations (-want +got):\n%s", change.Drains(), diff)
-			}
-		})
-	}
-}
-
-// TestDiffRefused: a refusal names the first field that only a new Pod can have.
-func TestDiffRefused(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		to    map[string]any
-		field string
-	}{
-		{"env", edit(t, `value: "1"`, `value: "2"`), "spec.template.spec.containers[main].env[A].value"},
-		{"port", edit(t, "containerPort: 80", "containerPort: 81"), "spec.template.spec.containers[main].ports[0].containerPort"},
-		{"image that was not there", edit(t, `image: "log:1"`, "tty: true"), "spec.template.spec.containers[log].image"},
-		{"container added", edit(t, `- {name: log, image: "log:1"}`, `- {name: log, image: "log:1"}`+"\n  - {name: new, image: new}"),
-			"spec.template.spec.containers"},
-		{"container renamed", edit(t, "name: log", "name: logs"), "spec.template.spec.containers[logs].name"},
-		{"init image", edit(t, "setup:1", "setup:2"), "spec.template.spec.initContainers[setup].image"},
-		{"grace period", edit(t, "Seconds: 30", "Seconds: 31"), "spec.template.spec.terminationGracePeriodSeconds"},
-		{"unknown field", edit(t, "spec:", "spec:\n  fromTheFuture: {deep: [1]}"), "spec.template.spec.fromTheFuture.deep"},
-		{"metadata other than labels", edit(t, "metadata:", "metadata:\n  finalizers: [a/b]"), "spec.template.metadata.finalizers"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			refusedWith(t, template(t, base), test.to, test.field, "")
-		})
-	}
-}
-
 // TestDiffLeavesItsArguments: templates are shared, so a diff must not write.
 func TestDiffLeavesItsArguments(t *testing.T) {
-	from, to := template(t, base), edit(t, "app:1", "app:2")
+	from, to := template(t, base), template(t, strings.ReplaceAll(base, "app:1", "app:2"))
 	before, _ := json.Marshal([]any{from, to})
 	if _, err := Diff(from, to); err != nil {
 		t.Fatal(err)

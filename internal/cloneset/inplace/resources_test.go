@@ -3,7 +3,6 @@
 package inplace
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -27,16 +26,6 @@ spec:
   - {name: log, image: "log:1"}
 `
 
-// resizedTemplate returns the sized template with replacements of its text.
-func resizedTemplate(t testing.TB, pairs ...string) map[string]any {
-	t.Helper()
-	text := strings.NewReplacer(pairs...).Replace(sized)
-	if text == sized {
-		t.Fatalf("nothing to replace in %q", pairs)
-	}
-	return template(t, text)
-}
-
 // amounts formats resources in a fixed order.
 func amounts(r corev1.ResourceRequirements) string {
 	var parts []string
@@ -53,79 +42,7 @@ func amounts(r corev1.ResourceRequirements) string {
 	return strings.Join(parts, " ")
 }
 
-// TestDiffResources: cpu and memory change in place, with all the container's amounts of
-// them; the same amount in another form is no change.
-func TestDiffResources(t *testing.T) {
-	const main = "{requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}}"
-	for _, test := range []struct {
-		name, from, to string
-		container      string
-		want           string
-	}{
-		{"cpu", "cpu: 100m", "cpu: 200m", "main", "requests.cpu=200m requests.memory=64Mi limits.memory=128Mi"},
-		{"a limit", "memory: 128Mi", "memory: 1Gi", "main", "requests.cpu=100m requests.memory=64Mi limits.memory=1Gi"},
-		{"a limit added", "limits: {memory: 128Mi}", "limits: {memory: 128Mi, cpu: 2}", "main",
-			"requests.cpu=100m requests.memory=64Mi limits.cpu=2 limits.memory=128Mi"},
-		{"a sidecar", "cpu: 50m", "cpu: 60m", "proxy", "requests.cpu=60m"},
-		{"a container that had none", `image: "log:1"`, `image: "log:1", resources: {requests: {cpu: 1m}}`, "log", "requests.cpu=1m"},
-		{"a limit is a request too", `image: "log:1"`, `image: "log:1", resources: {limits: {cpu: 1m}}`, "log", "requests.cpu=1m limits.cpu=1m"},
-		{"another form", "{cpu: 100m, memory: 64Mi}", `{cpu: 0.1, memory: "67108864"}`, "main", ""},
-		{"a whole number", "cpu: 100m", "cpu: 1", "main", "requests.cpu=1 requests.memory=64Mi limits.memory=128Mi"},
-		{"empty lists", main, "{requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}, claims: []}", "main", ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			change, err := Diff(template(t, sized), resizedTemplate(t, test.from, test.to))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := amounts(change.Resources[test.container]); got != test.want {
-				t.Errorf("resources = %q, want %q", got, test.want)
-			}
-			if change.Drains() != (test.want != "") || len(change.Images) > 0 {
-				t.Errorf("Drains = %v, images %v", change.Drains(), change.Images)
-			}
-		})
-	}
-}
-
-// TestDiffResourcesRefused: a refusal names the field, and why it cannot change.
-func TestDiffResourcesRefused(t *testing.T) {
-	const main = "spec.template.spec.containers[main].resources"
-	for _, test := range []struct {
-		name     string
-		from, to string
-		field    string
-		why      string
-	}{
-		{"a request removed", "cpu: 100m, ", "", main + ".requests.cpu", "cannot be removed"},
-		{"a limit removed", ", limits: {memory: 128Mi}", "", main + ".limits.memory", "cannot be removed"},
-		{"all removed", "{requests: {cpu: 50m}}", "{}", "spec.template.spec.initContainers[proxy].resources.requests.cpu", "cannot be removed"},
-		{"an init container that ends", "cpu: 10m", "cpu: 20m", "spec.template.spec.initContainers[setup].resources.requests.cpu", ""},
-		{"another resource", "cpu: 100m", "cpu: 100m, ephemeral-storage: 1Gi", main + ".requests.ephemeral-storage", ""},
-		{"claims", "{requests: {cpu: 100m", "{claims: [{name: a}], requests: {cpu: 100m", main + ".claims", ""},
-		{"no quantity", "cpu: 100m", "cpu: lots", main + ".requests.cpu", ""},
-		{"Pods with resources of their own", "spec:\n", "spec:\n  resources: {requests: {cpu: 1}}\n", "spec.template.spec.resources.requests.cpu", ""},
-		{"resize policy", "image: app:1", "image: app:1\n    resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]", "spec.template.spec.containers[main].resizePolicy", ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			refusedWith(t, template(t, sized), resizedTemplate(t, test.from, test.to), test.field, test.why)
-		})
-	}
-}
-
-func refusedWith(t *testing.T, from, to map[string]any, field, why string) {
-	t.Helper()
-	_, err := Diff(from, to)
-	var refusal *Refusal
-	if !errors.As(err, &refusal) {
-		t.Fatalf("err = %v, want a refusal", err)
-	}
-	if refusal.Field != field || !strings.Contains(refusal.Why, why) || !strings.Contains(err.Error(), refusal.Field) {
-		t.Errorf("refusal %q of field %q, want %q and %q", err, refusal.Field, field, why)
-	}
-}
-
-// TestQOS: a resize never changes the class; within one it is possible.
+// TestQOS: the class of a Pod.
 func TestQOS(t *testing.T) {
 	one := func(resources string) map[string]any {
 		return template(t, `spec: {containers: [{name: main, image: a, resources: `+resources+`}]}`)
@@ -150,16 +67,6 @@ func TestQOS(t *testing.T) {
 	if got := qos(template(t, `spec: {containers: [{name: a, resources: {limits: {cpu: 1, memory: 1}}}, {name: b}]}`)); got != corev1.PodQOSBurstable {
 		t.Errorf("one container without limits: %s", got)
 	}
-	const field = "spec.template.spec.containers[main].resources"
-	refusedWith(t, one("{}"), one("{requests: {cpu: 1}}"), field, "from BestEffort to Burstable")
-	refusedWith(t, one("{requests: {cpu: 1, memory: 1Gi}}"), one("{limits: {cpu: 1, memory: 1Gi}}"), field, "from Burstable to Guaranteed")
-	if _, err := Diff(one("{limits: {cpu: 1, memory: 1Gi}}"), one("{limits: {cpu: 2, memory: 1Gi}}")); err != nil {
-		t.Errorf("Guaranteed stays Guaranteed: %v", err)
-	}
-	podLevel := func(cpu string) map[string]any {
-		return template(t, `spec: {resources: {requests: {cpu: 4}}, containers: [{name: main, resources: {requests: {cpu: `+cpu+`}}}]}`)
-	}
-	refusedWith(t, podLevel("1"), podLevel("2"), field, "resources of their own")
 }
 
 func requests(cpu, memory string) corev1.ResourceRequirements {
