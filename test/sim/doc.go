@@ -9,10 +9,10 @@
 // The API server, the caches and what a kubelet does with a Pod are in package model.
 // The parts, from the inside out:
 //
-//   - client.go, cache.go, process.go: a controller process, that is
+//   - client.go, process.go: a controller process, that is
 //     the real cloneset.Reconciler on a delayed copy of the server's objects;
-//   - kubelet.go, faults.go, operator.go, user.go, claims.go: everybody else who writes;
-//   - known.go, invariants.go, budgets.go, moves.go, claimrules.go, goal.go: what must hold;
+//   - kubelet.go, operator.go, user.go, claims.go: everybody else who writes;
+//   - known.go, invariants.go, moves.go, claimrules.go, goal.go: what must hold;
 //   - explore*.go: all schedules of a small cluster instead of random ones;
 //   - world.go, setup.go, story.go: time, randomness, and the story of a run.
 package sim
