@@ -3,17 +3,27 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 	spdxjson "github.com/spdx/tools-golang/json"
 	"github.com/spdx/tools-golang/spdxlib"
 )
@@ -55,23 +65,6 @@ func digest(t *testing.T, result *Result) string {
 	return hash.String()
 }
 
-// TestSamePlaceOrNot: the same sources give the same images for both platforms,
-// wherever they are.
-func TestSamePlaceOrNot(t *testing.T) {
-	platforms := []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}
-	if a, b := digest(t, build(t, project(t), platforms...)), digest(t, build(t, project(t), platforms...)); a != b {
-		t.Errorf("two builds make %s and %s", a, b)
-	}
-	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
-	config, err := build(t, project(t), platforms[0]).Variants[0].Image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if config.Created.Unix() != 1700000000 || config.Config.Labels["org.opencontainers.image.created"] != "2023-11-14T22:13:20Z" {
-		t.Errorf("made at %s, labels %v", config.Created, config.Config.Labels)
-	}
-}
-
 // TestUsherIsReproducible: building Usher itself twice gives the same image, which
 // lists its components.
 func TestUsherIsReproducible(t *testing.T) {
@@ -99,31 +92,6 @@ func TestUsherIsReproducible(t *testing.T) {
 	}
 }
 
-func TestCommand(t *testing.T) {
-	folder := t.TempDir()
-	var out strings.Builder
-	server := httptest.NewServer(registry.New())
-	defer server.Close()
-	pushed := strings.TrimPrefix(server.URL, "http://") + "/usher:1.2.3"
-	args := []string{"-root", project(t), "-version", "1.2.3", "-out", folder, "-platforms", "linux/arm64", "-push", pushed}
-	if err := run(t.Context(), args, &out); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"oci/index.json", "usher-linux-arm64.tar", "usher-linux-arm64.spdx.json"} {
-		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
-			t.Errorf("%v; it said:\n%s", err, &out)
-		}
-	}
-	if ref, err := name.ParseReference(pushed); err != nil {
-		t.Error(err)
-	} else if _, err := remote.Head(ref); err != nil {
-		t.Errorf("the registry does not have it: %v", err)
-	}
-	if !strings.HasPrefix(out.String(), "ghcr.io/usher-dev/usher:1.2.3@sha256:") {
-		t.Errorf("it said:\n%s", &out)
-	}
-}
-
 func TestCommandRefuses(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"now", "unexpected argument"},
@@ -132,6 +100,132 @@ func TestCommandRefuses(t *testing.T) {
 	} {
 		if err := run(t.Context(), strings.Fields(test.args), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("image %s: %v, want %q", test.args, err, test.want)
+		}
+	}
+}
+
+// contents describes an image of Usher: its configuration, its annotations, its files.
+func contents(t *testing.T, image v1.Image) string {
+	t.Helper()
+	config, errConfig := image.ConfigFile()
+	manifest, errManifest := image.Manifest()
+	layers, errLayers := image.Layers()
+	if err := errors.Join(errConfig, errManifest, errLayers, validate.Image(image)); err != nil {
+		t.Fatal(err)
+	}
+	lines := []string{fmt.Sprintf("%s/%s user %s runs %v", config.OS, config.Architecture, config.Config.User, config.Config.Entrypoint)}
+	for _, key := range slices.Sorted(maps.Keys(manifest.Annotations)) {
+		lines = append(lines, key+"="+manifest.Annotations[key])
+	}
+	for _, layer := range layers {
+		content, err := layer.Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := tar.NewReader(content)
+		for header, err := reader.Next(); !errors.Is(err, io.EOF); header, err = reader.Next() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, fmt.Sprintf("%s %d:%d %d %s", header.FileInfo().Mode(), header.Uid, header.Gid, header.ModTime.Unix(), header.Name))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+const armContents = `linux/arm64 user 65532:65532 runs [/usr/local/bin/usher]
+org.opencontainers.image.created=2023-11-14T22:13:20Z
+org.opencontainers.image.description=Brings Pods into service and sees them out, without losing a request
+org.opencontainers.image.licenses=Apache-2.0
+org.opencontainers.image.source=https://github.com/usher-dev/usher
+org.opencontainers.image.title=usher
+org.opencontainers.image.url=https://github.com/usher-dev/usher
+org.opencontainers.image.version=1.2.3
+drwxr-xr-x 0:0 0 etc/
+-rw-r--r-- 0:0 0 etc/group
+-rw-r--r-- 0:0 0 etc/passwd
+drwxr-xr-x 0:0 0 etc/ssl/
+drwxr-xr-x 0:0 0 etc/ssl/certs/
+-rw-r--r-- 0:0 0 etc/ssl/certs/ca-certificates.crt
+dtrwxrwxrwx 0:0 0 tmp/
+drwxr-xr-x 0:0 0 usr/
+drwxr-xr-x 0:0 0 usr/local/
+drwxr-xr-x 0:0 0 usr/local/bin/
+-rwxr-xr-x 0:0 0 usr/local/bin/usher
+drwxr-xr-x 0:0 0 usr/share/
+drwxr-xr-x 0:0 0 usr/share/doc/
+drwxr-xr-x 0:0 0 usr/share/doc/usher/
+-rw-r--r-- 0:0 0 usr/share/doc/usher/LICENSE
+-rw-r--r-- 0:0 0 usr/share/doc/usher/sbom.spdx.json`
+
+// served is a name in a registry.
+func served(t *testing.T) (name.Tag, *httptest.Server) {
+	t.Helper()
+	server := httptest.NewServer(registry.New())
+	t.Cleanup(server.Close)
+	return name.MustParseReference(strings.TrimPrefix(server.URL, "http://") + "/usher:1.2.3").(name.Tag), server
+}
+
+// TestCommand builds the same image twice, from sources in two places and into one folder:
+// what is in the layout, in the archive and in the registry is the same image.
+func TestCommand(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	folder := t.TempDir()
+	ref, _ := served(t)
+	var said [2]strings.Builder
+	for i := range said {
+		if err := run(t.Context(), []string{"-root", project(t), "-version", "1.2.3", "-out", folder, "-push", ref.String()}, &said[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tag := name.MustParseReference("ghcr.io/usher-dev/usher:1.2.3").(name.Tag)
+	digest := layoutDigest(t, filepath.Join(folder, "oci"), tag)
+	if said[0].String() != said[1].String() || !strings.HasPrefix(said[0].String(), tag.String()+"@"+digest.String()) {
+		t.Errorf("it said:\n%s\nand then:\n%s\nwant %s", &said[0], &said[1], digest)
+	}
+	if pushed, err := remote.Head(ref); err != nil || pushed.Digest != digest {
+		t.Errorf("the registry has %+v, %v, want %s", pushed, err, digest)
+	}
+	archived, errArchive := tarball.ImageFromPath(filepath.Join(folder, "usher-linux-arm64.tar"), &tag)
+	pulled, errPulled := remote.Image(ref, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: "arm64"}))
+	_, errList := os.Stat(filepath.Join(folder, "usher-linux-arm64.spdx.json"))
+	if err := errors.Join(errArchive, errPulled, errList, validate.Image(archived)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(armContents, contents(t, pulled)); diff != "" {
+		t.Errorf("the image (-want +got):\n%s", diff)
+	}
+	a, _ := archived.ConfigName()
+	if b, _ := pulled.ConfigName(); a != b {
+		t.Errorf("the archive holds %s, the registry %s", a, b)
+	}
+}
+
+// layoutDigest is the digest of the only image in a layout, which has the name.
+func layoutDigest(t *testing.T, folder string, tag name.Tag) v1.Hash {
+	t.Helper()
+	index, err := layout.ImageIndexFromPath(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err := errors.Join(err, validate.Index(index)); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{"org.opencontainers.image.ref.name": tag.TagStr(), "io.containerd.image.name": tag.String()}
+	if len(manifest.Manifests) != 1 || !maps.Equal(manifest.Manifests[0].Annotations, names) {
+		t.Fatalf("the layout lists %+v", manifest.Manifests)
+	}
+	return manifest.Manifests[0].Digest
+}
+
+func TestCommandFails(t *testing.T) {
+	ref, server := served(t)
+	server.Close()
+	for flag, want := range map[string]string{"-push=" + ref.String(): "push " + ref.String(), "-name=web": "such as example.com/web:v1"} {
+		err := run(t.Context(), []string{"-root", project(t), "-platforms", "linux/amd64", "-out", t.TempDir(), flag}, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("image %s: %v, want %q", flag, err, want)
 		}
 	}
 }
