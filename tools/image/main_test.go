@@ -163,7 +163,11 @@ func served(t *testing.T) (name.Tag, *httptest.Server) {
 	t.Helper()
 	server := httptest.NewServer(registry.New())
 	t.Cleanup(server.Close)
-	return name.MustParseReference(strings.TrimPrefix(server.URL, "http://") + "/usher:1.2.3").(name.Tag), server
+	tag, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/usher:1.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tag, server
 }
 
 // TestCommand builds the same image twice, from sources in two places and into one folder:

@@ -5,6 +5,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -111,4 +112,23 @@ func leftInGrace(p *corev1.Pod) {
 		annotation(apps.AnnotationInPlaceUpdateState, `{"revision":"web-r2","updateTimestamp":"2026-01-02T03:04:00Z","lastContainerStatuses":null,"updateImages":true}`),
 		annotation(apps.AnnotationInPlaceUpdateGrace, `{"revision":"web-r2","containerImages":{"main":"app:2"},"graceSeconds":30}`),
 	)(p)
+}
+
+// TestUpdateOrder: it does not depend on the order in which the Pods are known.
+func TestUpdateOrder(t *testing.T) {
+	s := snap(4, toRevision(rev(2)), with(pods(1, "a", "b", "c", "d")...))
+	for _, p := range s.Pods[2:] {
+		label("app", "db")(p)
+	}
+	setWords["scatter"](s, "app=db")
+	for range 2 {
+		var order []string
+		for _, v := range s.orderForUpdate(newPass(s).pods) {
+			order = append(order, v.pod.Name)
+		}
+		if want := []string{"c", "a", "b", "d"}; !slices.Equal(order, want) {
+			t.Errorf("the order is %v, want %v", order, want)
+		}
+		slices.Reverse(s.Pods)
+	}
 }
