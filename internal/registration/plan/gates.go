@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -368,6 +369,9 @@ func (m missingRegistry) message(namespace string) string {
 func joinMessage(found presence, t Target, p *pod, r *registration) string {
 	switch found.reason {
 	case ReasonPortNotFound:
+		if r.Spec.Instance.Port == (intstr.IntOrString{}) {
+			return fmt.Sprintf("Registry %s needs a port: set spec.instance.port", t.Registry)
+		}
 		return fmt.Sprintf("no container of it has a port named %q: correct spec.instance.port", r.Spec.Instance.Port.StrVal)
 	case ReasonForeignEntry:
 		return fmt.Sprintf("Registry %s has an entry %s of somebody else for service %s: remove that one",

@@ -52,6 +52,8 @@ func selectorAdmission() map[string]admission {
 func instanceAdmission() map[string]admission {
 	long := strings.Repeat("k", 250)
 	return map[string]admission{
+		"no port, as for Services": {with(object{"instance": object{"service": "web"}}), ""},
+		"port 0":                   {withInstance(object{"port": int64(0)}), "a number from 1 to 65535"},
 		"everything from the Pod": {withInstance(object{
 			"weight": int64(10), "weightFrom": fieldRef("metadata.annotations['example.com/weight']"),
 			"tags": []any{"v2", "urlprefix-/a"}, "tagsFrom": []any{fieldRef("metadata.labels['track']")},

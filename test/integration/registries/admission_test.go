@@ -68,6 +68,7 @@ func TestRegistryAdmission(t *testing.T) {
 		"endpointSlice":                          {object{"endpointSlice": object{}}, ""},
 		"endpointSlice with a namespace":         {object{"endpointSlice": object{"namespace": "edge"}}, ""},
 		"endpointSlice with no namespace's name": {object{"endpointSlice": object{"namespace": "Edge/x"}}, "spec.endpointSlice.namespace"},
+		"service":                                {object{"service": object{}}, ""},
 		"xds":                                    {object{"xds": object{}}, ""},
 		"xds with a namespace":                   {object{"xds": object{"namespace": "edge"}}, ""},
 		"xds with no namespace's name":           {object{"xds": object{"namespace": "Edge/x"}}, "spec.xds.namespace"},
