@@ -49,6 +49,11 @@ var podControllers = []string{
 	"system:serviceaccount:kube-system:statefulset-controller",
 }
 
+// inOrder is the controller of StatefulSets. It does not repeat a deletion while a Pod of the
+// set is not Ready, as one is that drains by its readiness gate: an update would stand still
+// for good. So it has to wait in its request.
+const inOrder = "system:serviceaccount:kube-system:statefulset-controller"
+
 // Request is a request to delete or evict a Pod.
 type Request struct {
 	// Pod is the Pod as the API server stores it.
@@ -131,7 +136,7 @@ func (r Request) waits() bool {
 		left := drainedAt(r.Pod).Sub(r.Now)
 		return left > 0 && left <= maxHold
 	}
-	return !slices.Contains(podControllers, r.User)
+	return !slices.Contains(podControllers, r.User) || r.User == inOrder && plan.HasGate(r.Pod)
 }
 
 // retryAfter is the time until the drain ends, as far as the Pod tells; else it grows

@@ -60,6 +60,10 @@ var (
 	replicaSet = owner("apps/v1", "ReplicaSet")
 )
 
+func gated(p *corev1.Pod) {
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: usherv1alpha1.ConditionRegistered}}
+}
+
 func named(p *corev1.Pod) { p.Labels[appsv1alpha1.LabelSpecifiedDelete] = "true" }
 
 // TestDecide holds every branch of a decision: what is allowed, what is asked for, and
@@ -111,6 +115,8 @@ func TestDecide(t *testing.T) {
 		"a controller that watches Pods does not wait": {
 			pod: pod(), user: "system:serviceaccount:kube-system:statefulset-controller",
 			patch: request(strings.Replace(fresh, "ann", "system:serviceaccount:kube-system:statefulset-controller", 1) + "}")},
+		"that of StatefulSets waits for a Pod with the readiness gate": {
+			pod: pod(gated), after: 1, user: inOrder, patch: request(strings.Replace(fresh, "ann", inOrder, 1) + "}")},
 		"a collector waits for a drain that ends soon": {
 			pod: pod(requested(time.Second, time.Second, ""), drainedIn(4*time.Second)), user: collectors[0], after: 4},
 		"a collector does not wait for a long drain": {

@@ -26,8 +26,8 @@ const unanswered = 2 * time.Second
 // gated reports whether Kubernetes lists the Pods of a target while they are Ready.
 func (ix *index) gated(t Target) bool { return ix.Registries[t.Registry].Gated }
 
-// hasGate reports whether the Pod is not Ready without Usher's condition.
-func hasGate(pod *corev1.Pod) bool {
+// HasGate reports whether the Pod is not Ready without Usher's condition.
+func HasGate(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.ReadinessGates, func(gate corev1.PodReadinessGate) bool {
 		return gate.ConditionType == usherv1alpha1.ConditionRegistered
 	})
@@ -35,7 +35,7 @@ func hasGate(pod *corev1.Pod) bool {
 
 // answered reports whether the kubelet has answered a turn of the gate.
 func answered(a, b *corev1.Pod) bool {
-	return hasGate(a) && conditionStatus(a, corev1.PodReady) != conditionStatus(b, corev1.PodReady)
+	return HasGate(a) && conditionStatus(a, corev1.PodReady) != conditionStatus(b, corev1.PodReady)
 }
 
 // operates reports whether Usher can bring the Pod into a target of the Registration, and take

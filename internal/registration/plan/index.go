@@ -243,7 +243,7 @@ func (ix *index) findFormer(r *registration) {
 }
 
 func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *pod {
-	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object), gate: hasGate(object)}
+	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object), gate: HasGate(object)}
 	p.ready, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
 	p.request = readRequest(object)

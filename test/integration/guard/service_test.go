@@ -210,6 +210,34 @@ func TestServiceDeployment(t *testing.T) {
 	s.must(api.Create(t.Context(), d))
 	s.served(6)
 	s.merge(d, `{"spec":{"template":{"metadata":{"labels":{"version":"2"}}}}}`)
+	s.replaced()
+	s.served(6)
+	s.merge(d, `{"spec":{"replicas":3}}`)
+	s.served(3)
+	s.must(api.Delete(t.Context(), d, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+	s.served(0)
+}
+
+// TestServiceStatefulSet: a StatefulSet replaces its Pods in order. Its controller does nothing
+// while a Pod is not Ready, so it waits for the drain in its request.
+func TestServiceStatefulSet(t *testing.T) {
+	s := beginService(t)
+	s.service()
+	set := &appsv1.StatefulSet{ObjectMeta: meta(s.namespace, "web"), Spec: appsv1.StatefulSetSpec{
+		Replicas: new(int32(2)), ServiceName: "web", Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: gated(),
+	}}
+	s.must(api.Create(t.Context(), set))
+	s.served(2)
+	s.merge(set, `{"spec":{"template":{"metadata":{"labels":{"version":"2"}}}}}`)
+	s.replaced()
+	s.served(2)
+	s.merge(set, `{"spec":{"replicas":1}}`)
+	s.served(1)
+}
+
+// replaced waits until every Pod is of the second version.
+func (s *story) replaced() {
+	s.Helper()
 	s.eventually("the rollout ends", func() string {
 		for _, pod := range s.pods() {
 			if pod.Labels["version"] != "2" {
@@ -218,11 +246,6 @@ func TestServiceDeployment(t *testing.T) {
 		}
 		return ""
 	})
-	s.served(6)
-	s.merge(d, `{"spec":{"replicas":3}}`)
-	s.served(3)
-	s.must(api.Delete(t.Context(), d, client.PropagationPolicy(metav1.DeletePropagationForeground)))
-	s.served(0)
 }
 
 // TestServiceTakenBack: a Pod whose eviction does not come back is in the Service again.
