@@ -41,7 +41,7 @@ func up(ctx context.Context, s settings) error {
 	if err := cluster.ClaimDir(s.dir); err != nil {
 		return err
 	}
-	if err := os.Remove(recordFile(s.dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(readyFile(s.dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	// Built here, because this process shows the progress.
@@ -96,7 +96,7 @@ func await(ctx context.Context, s settings, child *exec.Cmd) error {
 				strings.Join(process.TailFile(logFile(s.dir), logLines), "\n"))
 		case <-time.After(pollEvery):
 		}
-		if _, err := os.Stat(recordFile(s.dir)); err == nil {
+		if _, err := os.Stat(readyFile(s.dir)); err == nil {
 			return status(ctx, s)
 		}
 	}
@@ -111,7 +111,7 @@ func status(_ context.Context, s settings) error {
 	if pid == 0 {
 		return errNotRunning
 	}
-	ready, err := readRecord(s.dir)
+	ready, err := os.ReadFile(readyFile(s.dir))
 	if err != nil {
 		return fmt.Errorf("process %d is starting or stopping the cluster, see %s", pid, logFile(s.dir))
 	}

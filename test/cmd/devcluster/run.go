@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,41 +27,21 @@ const (
 	simulatedPods = 5000
 )
 
-// record describes a cluster that is ready to other processes. It is valid only while
-// the cluster's directory is locked.
-type record struct {
-	Version, Server, Kubeconfig string
-	Nodes                       int
-	Since                       time.Time
-}
+// readyFile describes a cluster that is ready to people and other processes. It is valid
+// only while the cluster's directory is locked.
+func readyFile(dir string) string { return filepath.Join(dir, "ready.txt") }
 
-func recordFile(dir string) string { return filepath.Join(dir, "devcluster.json") }
-
-func (r record) write(dir string) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	// Renamed, so that nobody reads half of it.
-	temp := recordFile(dir) + ".new"
-	return errors.Join(os.WriteFile(temp, text, 0o600), os.Rename(temp, recordFile(dir)))
-}
-
-func readRecord(dir string) (r record, err error) {
-	text, err := os.ReadFile(recordFile(dir))
-	if err != nil {
-		return r, err
-	}
-	return r, json.Unmarshal(text, &r)
-}
-
-func (r record) String() string {
-	return fmt.Sprintf(`Kubernetes %s on %s with %d nodes, ready since %s.
+func writeReady(s settings, c *cluster.Cluster) error {
+	text := fmt.Sprintf(`Kubernetes %s on %s with %d nodes, ready since %s.
 
 Use it:   export KUBECONFIG=%s
           kubectl create deployment web --image=web:v1 --replicas=3
 Stop it:  make down
-`, r.Version, r.Server, r.Nodes, r.Since.Format(time.TimeOnly), r.Kubeconfig)
+`, c.Version(), c.Server(), s.nodes, time.Now().Format(time.TimeOnly), c.Kubeconfig())
+	fmt.Print(text)
+	// Renamed, so that nobody reads half of it.
+	temp := readyFile(s.dir) + ".new"
+	return errors.Join(os.WriteFile(temp, []byte(text), 0o600), os.Rename(temp, readyFile(s.dir)))
 }
 
 // runCluster runs the cluster until ctx ends, which is not an error, or a component does.
@@ -81,11 +60,9 @@ func runCluster(ctx context.Context, s settings) (err error) {
 	if agent != nil {
 		defer func() { err = errors.Join(err, bounded(ctx, agent.Stop)) }()
 	}
-	ready := record{Version: c.Version(), Server: c.Server(), Kubeconfig: c.Kubeconfig(), Nodes: s.nodes, Since: time.Now()}
-	if err := ready.write(s.dir); err != nil {
+	if err := writeReady(s, c); err != nil {
 		return err
 	}
-	fmt.Print(ready)
 	select {
 	case <-c.Done():
 		return c.Err()
