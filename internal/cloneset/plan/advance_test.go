@@ -57,14 +57,6 @@ func hasBase(p *corev1.Pod) {
 	})
 }
 
-// sizedSet is one Pod of r1 with cpu 100m in a set that rolls out r2 with 200m.
-func sizedSet(p *corev1.Pod, options ...option) *Snapshot {
-	first := rev(1, withCPU("100m"))
-	second := rev(2, withCPU("200m"), withImage("app:1"))
-	all := []option{toRevision(first), toRevision(second), method(InPlaceIfPossible), with(p)}
-	return snap(1, append(all, options...)...)
-}
-
 // resizing is on its way to cpu 200m: its record is written, and its spec if asked.
 func resizing(written bool) podOption {
 	return func(p *corev1.Pod) {
@@ -85,26 +77,6 @@ func kubeletSays(kind corev1.PodConditionType, reason string) podOption {
 	return func(p *corev1.Pod) {
 		p.Status.ObservedGeneration = p.Generation
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: "not enough cpu"})
-	}
-}
-
-// TestResizeRefusedByTheKubelet: it is reported with the Pod's name and the kubelet's
-// words, no Pod is recreated, the others stay, and both ways out work.
-func TestResizeRefusedByTheKubelet(t *testing.T) {
-	for _, kind := range []string{"Infeasible", "Deferred"} {
-		stuck := pod("a", 1, hasCPU("100m"), resizing(true), kubeletSays(corev1.PodResizePending, kind))
-		s := sizedSet(stuck, with(pod("b", 1, hasCPU("100m"))), maxUnavailable(1))
-		s.Spec.Replicas = 2
-		p := expect(t, s)
-		expectProblem(t, p, ProblemResize, "Pod a ", "containers main", kind+": not enough cpu", "spec.template")
-		toRevision(s.Revisions["r1"])(s)
-		if p := expect(t, s, "update a (InPlaceUpdate) to Updating revision web-r1"); len(p.Problems) > 0 {
-			t.Errorf("problems = %v", p.Problems)
-		}
-		toRevision(rev(3, withCPU("150m")))(s)
-		expect(t, s, "update a (InPlaceUpdate) to Updating revision web-r3")
-		s.Spec.Method = InPlaceOnly
-		expect(t, s, "update a (InPlaceUpdate) to Updating revision web-r3")
 	}
 }
 

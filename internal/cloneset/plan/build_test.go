@@ -90,7 +90,6 @@ func maxUnavailable(n int) option {
 func maxSurge(n int) option          { return func(s *Snapshot) { s.Spec.MaxSurge = Count{Value: n} } }
 func paused(s *Snapshot)             { s.Spec.Paused = true }
 func grace(d time.Duration) option   { return func(s *Snapshot) { s.Spec.Grace = d } }
-func named(names ...string) option   { return func(s *Snapshot) { s.Spec.PodsToDelete = names } }
 func hooks(h lifecycle.Hooks) option { return func(s *Snapshot) { s.Spec.Hooks = h } }
 func starts(n int) option            { return func(s *Snapshot) { s.Starts = n } }
 func refused(s *Snapshot)            { s.UpdateRefused = "the API server refuses Pods of spec.template: no" }
@@ -296,19 +295,6 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 // count counts the actions that match.
 func count(p Plan, match func(Action) bool) int {
 	return len(slices.DeleteFunc(slices.Clone(p.Actions), func(a Action) bool { return !match(a) }))
-}
-
-// expectProblem: a plan has this one problem, and its message names the parts.
-func expectProblem(t *testing.T, p Plan, reason string, parts ...string) {
-	t.Helper()
-	if len(p.Problems) != 1 || p.Problems[0].Reason != reason {
-		t.Fatalf("problems = %v, want %s", p.Problems, reason)
-	}
-	for _, part := range parts {
-		if !strings.Contains(p.Problems[0].Message, part) {
-			t.Errorf("message %q lacks %q", p.Problems[0].Message, part)
-		}
-	}
 }
 
 // expectRequeue: the next pass is due then; with 0 nothing is due.

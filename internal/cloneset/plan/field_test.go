@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -82,42 +81,6 @@ func TestField_CancelledDeletePassesPreNormalAgain(t *testing.T) {
 			t.Errorf("label %s = %v, want %v", key, got, want)
 		}
 	}
-}
-
-// TestField_KubeletRestartDoesNotCostAllPods: all Pods are unready for a moment;
-// deletions and updates stay within maxUnavailable all the same.
-func TestField_KubeletRestartDoesNotCostAllPods(t *testing.T) {
-	for _, m := range []Method{Recreate, InPlaceIfPossible} {
-		t.Run("update "+string(m), func(t *testing.T) {
-			s := snap(20, method(m), toRevision(rev(2)), maxUnavailable(3))
-			for i := range 20 {
-				with(pod(fmt.Sprintf("p%02d", i), 1, unready))(s)
-			}
-			if p := decide(t, s); len(p.Actions) != 3 {
-				t.Errorf("%d Pods are touched, want 3: %v", len(p.Actions), describe(p))
-			}
-		})
-	}
-	t.Run("named Pods", func(t *testing.T) {
-		s := snap(20, maxUnavailable(3))
-		for i := range 20 {
-			name := fmt.Sprintf("p%02d", i)
-			with(pod(name, 1, unready))(s)
-			s.Spec.PodsToDelete = append(s.Spec.PodsToDelete, name)
-		}
-		if p := decide(t, s); len(p.Actions) != 3 {
-			t.Errorf("%d Pods go, want 3: %v", len(p.Actions), describe(p))
-		}
-		// Their replacements are not there yet: no other Pod leaves.
-		for i := range 3 {
-			s.Pods[i] = pod(fmt.Sprintf("q%02d", i), 1, unready, created(0))
-		}
-		expect(t, s)
-	})
-	t.Run("a broken Pod can always be replaced, whoever else is broken", func(t *testing.T) {
-		s := snap(3, maxUnavailable(1), named("b"), with(pod("a", 1, unready), pod("b", 1, unready), pod("c", 1, unready)))
-		expect(t, s, "delete b (SpecifiedDelete)")
-	})
 }
 
 // TestField_CurrentRevisionDoesNotAdvanceEarly: not before every Pod that should exist
