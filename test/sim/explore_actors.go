@@ -27,6 +27,8 @@ type Edit struct {
 	Named func(*apps.CloneSet, string)
 	// Pod changes any one of the Pods.
 	Pod func(*corev1.Pod)
+	// Nodes changes the nodes.
+	Nodes func(*nodes)
 }
 
 // Fault happens to any one of the Pods, at most once.
@@ -186,7 +188,11 @@ func (x *explorer) slowActions(pod *corev1.Pod, step func(func(*corev1.Pod)) []a
 }
 
 func (x *explorer) scheduled(pod *corev1.Pod) {
-	x.sim.nodes.write("scheduler", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Spec.NodeName = "node-0" })
+	node := nodeName(0)
+	if x.sim.nodes.cordoned(node) {
+		node = nodeName(1)
+	}
+	x.sim.nodes.write("scheduler", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Spec.NodeName = node })
 }
 
 // running returns what runs of a Pod, to change it.
@@ -282,6 +288,9 @@ func (x *explorer) editActions() []action {
 	edit := &x.model.Edits[x.edits]
 	if edit.Set != nil {
 		return []action{{byUser, func() { x.edit(edit.Set) }}}
+	}
+	if edit.Nodes != nil {
+		return []action{{byUser, func() { x.edits++; edit.Nodes(x.sim.nodes) }}}
 	}
 	var out []action
 	for _, pod := range x.sim.Pods() {

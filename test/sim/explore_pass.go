@@ -99,7 +99,7 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 	}
 	out.Plan = func(s *plan.Snapshot) plan.Plan {
 		s.Starts = x.config.Process.Starts
-		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
+		p.pass.learned, p.pass.absent, p.pass.going = maps.Clone(p.learned), maps.Clone(p.absent), p.going()
 		p.pass.plan = x.config.Process.Planner(p, s)
 		if x.model.Reverse {
 			reverse(p.pass.plan.Actions)

@@ -63,6 +63,7 @@ var found = []struct{ mutant, model string }{
 	{"ignores the grace period", "roll back with a grace period"},
 	{"ignores minReadySeconds", "minReadySeconds"},
 	{"ignores the pause", "pause and go on"},
+	{"ignores cordons", "a node is cordoned"},
 	{"overruns the partition", "canary by partition"},
 	{"makes every new Pod of the update revision", "scale out with a partition"},
 	{"restores Pods without their hooks", "scale in and take it back"},
@@ -181,6 +182,10 @@ func named() Edit {
 	return Edit{What: "labels a Pod for deletion", Pod: func(pod *corev1.Pod) { pod.Labels[apps.LabelSpecifiedDelete] = "true" }}
 }
 
+func cordons(yes bool) Edit {
+	return Edit{What: "cordons the node or uncordons it", Nodes: func(n *nodes) { n.cordon(0, yes) }}
+}
+
 func listed(scale bool) Edit {
 	return Edit{What: "lists a Pod for deletion", Named: func(set *apps.CloneSet, name string) {
 		set.Spec.ScaleStrategy.PodsToDelete = []string{name}
@@ -262,6 +267,9 @@ func smallModels() []Model {
 		{Name: "type changed mid-way", Set: hooked(1).Build, Interfere: 1, Edits: []Edit{rollout("app:2"), typeTo(apps.UpdateReCreate)}},
 		{Name: "scale in and take it back", Set: hooked(2).Build, Interfere: unbounded, Edits: []Edit{replicasTo(1), replicasTo(2)}},
 		{Name: "a Pod is labelled for deletion", Set: Demo(2).Unavailable(one).Hooks(preDelete()).Build, Interfere: 1, Edits: []Edit{named()}},
+		{Name: "a node is cordoned", Set: surging(2).Hooks(preDelete()).Build, Interfere: 1, Edits: []Edit{cordons(true)}},
+		{Name: "a node is cordoned and uncordoned", Set: Demo(1).Unavailable(one).Hooks(preDelete()).Build, Interfere: 1,
+			Edits: []Edit{cordons(true), cordons(false)}},
 		{Name: "kubelet step by step", Set: inPlace(1).Build, Interfere: 1, Slow: true, Edits: []Edit{rollout("app:2"), rollout("app:1")}},
 		{Name: "a Pod is evicted", Set: Demo(1).Hooks(preDelete()).Build, Interfere: 1, Faults: []Fault{Evicted}},
 		{Name: "somebody annotates a Pod", Set: inPlace(1).Build, Interfere: 1, Edits: []Edit{rollout("app:2")}, Faults: []Fault{Touched}},
@@ -327,6 +335,8 @@ func largeScaleModels() []Model {
 		{Name: "a Pod is listed for deletion", Set: Demo(2).Unavailable(one).Build, Interfere: 2, Edits: []Edit{listed(false)}},
 		{Name: "a Pod is listed and the set scaled", Set: Demo(2).Unavailable(one).Hooks(preDelete()).Build, Interfere: 1, Edits: []Edit{listed(true)}},
 		{Name: "a Pod is labelled for deletion during an update", Set: hooked(2).Build, Interfere: 1, Edits: []Edit{rollout("app:2"), named()}},
+		{Name: "a node is cordoned during an update, and uncordoned", Set: hooked(1).Build, Interfere: 1,
+			Edits: []Edit{rollout("app:2"), cordons(true), cordons(false)}},
 		{Name: "PreparingDelete left out of the count", Set: Demo(1).Unavailable(one).Hooks(preDelete()).Build, Interfere: 1,
 			Edits: []Edit{excludes(), named(), replicasTo(0), replicasTo(1)}},
 	}

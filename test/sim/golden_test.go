@@ -207,6 +207,9 @@ func scenarios() []scenario {
 		{name: "canary by partition", set: func() *apps.CloneSet { return inPlace(3).Build() }, steps: []step{
 			{time.Minute, edit("rolls out app:2 to one Pod", func(set *apps.CloneSet) { Image("app:2")(set); Partition(2)(set) })},
 			{time.Minute, scaleTo(4)}, {time.Minute, partitionAt(0)}}},
+		{name: "cordon a node", mostWrites: 5, set: func() *apps.CloneSet {
+			return Demo(4).Unavailable(zero).Surge(two).Hooks(LabelHooks()).Build()
+		}, steps: []step{{time.Minute, func(s *Simulation) { s.nodes.cordon(1, true) }}}},
 		{name: "take a Pod out by its labels", set: hooked, steps: []step{{time.Minute, func(s *Simulation) {
 			s.changePod(s.Pods()[0], func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
 		}}}},

@@ -73,6 +73,7 @@ var rules = []rule{
 	{"the partition is never overrun", partitionOverrun},
 	{"new Pods keep to the partition", wrongRevision},
 	{"nothing is updated that the strategy leaves alone", updatedAgainstWill},
+	{"no Pod is named for deletion for nothing", namedForNothing},
 	{"a Pod is made after its claims", withoutClaims},
 	{"claims that wait are used first", claimsLeft},
 }

@@ -188,11 +188,6 @@ func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
 		(set.Spec.MinReadySeconds == 0 || !ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now))
 }
 
-// doomed reports whether a Pod is to be deleted.
-func doomed(pod *corev1.Pod, set *apps.CloneSet) bool {
-	return model.State(pod) == apps.StatePreparingDelete || specified(pod, set)
-}
-
 // specified reports whether the user has asked to delete this Pod.
 func specified(pod *corev1.Pod, set *apps.CloneSet) bool {
 	return pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name)

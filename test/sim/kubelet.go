@@ -80,14 +80,19 @@ func (n *nodes) observe(c *model.Commit) {
 
 // schedule assigns a node to a Pod.
 func (n *nodes) schedule(at types.NamespacedName) {
-	if pod := model.Get[*corev1.Pod](n.server.Objects, at); pod != nil && !mountable(n.server, pod) {
+	pod := model.Get[*corev1.Pod](n.server.Objects, at)
+	if pod == nil {
+		return
+	}
+	place, found := n.place()
+	if !found || !mountable(n.server, pod) {
 		if pod.DeletionTimestamp == nil {
 			n.world.after(n.span(max(n.config.Schedule, time.Second)), func() { n.schedule(at) })
 		}
 		return
 	}
-	n.placed++
-	node := fmt.Sprintf("node-%d", n.placed%max(n.config.Nodes, 1))
+	n.placed = place
+	node := nodeName(place % max(n.config.Nodes, 1))
 	n.write("scheduler", at, "", func(pod *corev1.Pod) {
 		if model.Next(pod) == model.Bind {
 			pod.Spec.NodeName = node
@@ -222,7 +227,7 @@ func (n *nodes) on(node string) []*corev1.Pod {
 // nodeDown kills a kubelet: its Pods become not ready, and nothing happens to them
 // until it is back.
 func (n *nodes) nodeDown(node int) {
-	name := fmt.Sprintf("node-%d", node)
+	name := nodeName(node)
 	if n.down[name] {
 		return
 	}
@@ -239,7 +244,7 @@ func (n *nodes) nodeDown(node int) {
 
 // nodeUp brings a kubelet back; its containers kept running.
 func (n *nodes) nodeUp(node int) {
-	name := fmt.Sprintf("node-%d", node)
+	name := nodeName(node)
 	if !n.down[name] {
 		return
 	}
@@ -288,6 +293,9 @@ func (r *running) forget() {
 func (n *nodes) heal() {
 	for node := range max(n.config.Nodes, 1) {
 		n.nodeUp(node)
+	}
+	if _, found := n.place(); !found {
+		n.cordon(0, false)
 	}
 	n.Broken, n.Roomy, n.server.RefuseResizes = map[string]bool{}, true, false
 	for _, pod := range model.List[*corev1.Pod](n.server.Objects) {

@@ -126,15 +126,15 @@ func wrongRevision(w *podWrite) string {
 
 // keepsOld reports whether a Pod has an old revision and is to stay.
 func (w *podWrite) keepsOld(pod *corev1.Pod) bool {
-	return model.Active(pod) && !of(pod, w.update) && !doomed(pod, w.set)
+	return model.Active(pod) && !of(pod, w.update) && !w.doomed(pod)
 }
 
 // countsAsOld reports whether a Pod has an old revision when a new one is created. A
 // Pod chosen by a scale-in counts: a growing set takes those back first, and if that
 // write is refused, the next pass does it.
 func (w *podWrite) countsAsOld(pod *corev1.Pod) bool {
-	planned := model.State(pod) == apps.StatePreparingDelete && !specified(pod, w.set)
-	return model.Active(pod) && !of(pod, w.update) && (planned || !doomed(pod, w.set))
+	planned := model.State(pod) == apps.StatePreparingDelete && !specified(pod, w.set) && !w.leavesNode(pod)
+	return model.Active(pod) && !of(pod, w.update) && (planned || !w.doomed(pod))
 }
 
 // partitionOverrun: no Pod that the partition keeps is updated, or deleted for the
@@ -215,11 +215,11 @@ func tooManyTouched(w *podWrite) string {
 	if !w.touchesIdle() || w.rivals() || (w.leaves() && w.staying() >= replicas(w.set)) {
 		return ""
 	}
-	if doomed(w.old, w.set) {
+	if w.doomed(w.old) {
 		return w.tooManyNamed(w.old)
 	}
 	settled := w.after.count(func(pod *corev1.Pod) bool {
-		return w.counted(pod) && !w.serves(pod) && (w.underWay(pod) || (of(pod, w.update) && !doomed(pod, w.set)))
+		return w.counted(pod) && !w.serves(pod) && (w.underWay(pod) || (of(pod, w.update) && !w.doomed(pod)))
 	})
 	room := unavailableOf(w.set) + w.after.count(w.counted) - replicas(w.set)
 	if settled > room {
@@ -263,7 +263,7 @@ func (w *podWrite) staying() int {
 func (w *podWrite) tooManyNamed(was *corev1.Pod) string {
 	made := w.after.count(func(pod *corev1.Pod) bool {
 		return w.counted(pod) && !w.serves(pod) &&
-			(model.State(pod) == apps.StatePreparingDelete || (of(pod, w.update) && !doomed(pod, w.set) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
+			(model.State(pod) == apps.StatePreparingDelete || (of(pod, w.update) && !w.doomed(pod) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
 	})
 	room := max(unavailableOf(w.set), 1) + w.after.count(w.counted) - replicas(w.set)
 	if made > room {
@@ -285,7 +285,7 @@ func tooManyPods(w *podWrite) string {
 	}
 	surge := surgeOf(w.set)
 	need := w.after.count(func(pod *corev1.Pod) bool {
-		return model.Active(pod) && (!of(pod, w.update) || doomed(pod, w.set))
+		return model.Active(pod) && (!of(pod, w.update) || w.doomed(pod))
 	})
 	most := replicas(w.set) + min(surge, need)
 	if n := w.after.count(w.counted); n > most {

@@ -59,6 +59,7 @@ const (
 	ruleClaimLost   = "claims outlive a Pod that others deleted"
 	ruleClaimsLeft  = "claims that wait are used first"
 	ruleWithClaims  = "a Pod is made after its claims"
+	ruleNamed       = "no Pod is named for deletion for nothing"
 )
 
 func mutants() []mutant {
@@ -84,6 +85,10 @@ func snapshotMutants() []mutant {
 			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.PreNormal = lifecycle.Hook{} }},
 		{name: "ignores the preDelete hook", caught: []string{ruleHeldDelete},
 			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.PreDelete = lifecycle.Hook{} }},
+		{name: "ignores cordons", caught: []string{ruleConverges},
+			before: func(_ *Process, s *plan.Snapshot) { s.GoingNodes = nil }},
+		{name: "takes a node for cordoned that is not", caught: []string{ruleNamed},
+			before: func(_ *Process, s *plan.Snapshot) { s.GoingNodes = cordonedNode() }},
 		{name: "ignores the pause", caught: []string{rulePaused},
 			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Paused = false }},
 		{name: "updates what is to be updated by hand", caught: []string{rulePaused},
@@ -151,6 +156,12 @@ func without(kind corev1.PodConditionType, status corev1.ConditionStatus) func(*
 		a.Conditions = slices.DeleteFunc(slices.Clone(a.Conditions), func(c plan.Condition) bool { return c.Type == kind && c.Status == status })
 		return true
 	}
+}
+
+// cordonedNode is the first node, cordoned.
+func cordonedNode() map[string][]corev1.Taint {
+	node := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}
+	return map[string][]corev1.Taint{nodeName(0): plan.LeaveCordoned.Taints(node)}
 }
 
 // planMutants decide wrongly.

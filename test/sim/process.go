@@ -100,6 +100,8 @@ type pass struct {
 	absent  map[types.UID]bool
 	// decidedAt is the position in the server's log at that time; 0 before that.
 	decidedAt int
+	// going are the nodes that were cordoned then.
+	going map[string]bool
 	// snapshot is the input of the decision, plan its result.
 	snapshot *plan.Snapshot
 	plan     plan.Plan
@@ -122,7 +124,7 @@ func newProcess(w *World, s *model.Server, name string, config ProcessConfig) *P
 	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
 		s.Starts = config.Starts
 		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
-		p.pass.decidedAt = len(p.server.Log[model.Pods])
+		p.pass.decidedAt, p.pass.going = len(p.server.Log[model.Pods]), p.going()
 		p.pass.snapshot, p.pass.plan = s, planner(p, s)
 		w.decided(p, &p.pass.plan)
 		return p.pass.plan

@@ -45,6 +45,7 @@ var userActions = []struct {
 	{2, func(s *Simulation) { s.eachOf(1, s.nodes.restart) }},
 	{2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }},
 	{3, func(s *Simulation) { s.losesNode() }},
+	{4, func(s *Simulation) { s.cordonsNode() }},
 	{1, func(s *Simulation) { s.orphanByHand() }},
 	{2, func(s *Simulation) { s.takeOutByHand() }},
 	{2, func(s *Simulation) { s.breakImage() }},

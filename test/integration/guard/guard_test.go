@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -116,11 +117,12 @@ func (s *story) inService(n int) {
 	})
 }
 
-func (s *story) deployment(replicas int32) *appsv1.Deployment {
+func (s *story) deployment(replicas int32, gates ...corev1.PodReadinessGate) *appsv1.Deployment {
 	s.Helper()
 	d := &appsv1.Deployment{ObjectMeta: meta(s.namespace, "web"), Spec: appsv1.DeploymentSpec{
 		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(),
 	}}
+	d.Spec.Template.Spec.ReadinessGates = gates
 	s.must(api.Create(s.Context(), d))
 	s.inService(int(replicas))
 	return d
@@ -331,42 +333,51 @@ func (s *story) age(name string) {
 	s.merge(pod, string(body))
 }
 
-// TestBudgetDrainsOneByOne: of three Pods that are evicted together, one drains at a time.
-func TestBudgetDrainsOneByOne(t *testing.T) {
-	s := begin(t)
-	s.deployment(3)
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: meta(s.namespace, "web"), Spec: policyv1.PodDisruptionBudgetSpec{
-		MaxUnavailable: ptr(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
-	}}
-	s.must(api.Create(t.Context(), budget))
-	errs := make(chan error)
-	for _, pod := range s.pods() {
-		go func() {
-			errs <- wait.PollUntilContextTimeout(t.Context(), poll, time.Minute, true, func(ctx context.Context) (bool, error) {
-				err := api.SubResource("eviction").Create(ctx, &pod, &policyv1.Eviction{})
+// evictAll evicts Pods side by side until all are gone. Like kubectl drain, it comes back
+// five seconds after a refusal.
+func (s *story) evictAll(pods []corev1.Pod) {
+	s.Helper()
+	var group errgroup.Group
+	for i := range pods {
+		group.Go(func() error {
+			return wait.PollUntilContextTimeout(s.Context(), 5*time.Second, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+				err := api.SubResource("eviction").Create(ctx, &pods[i], &policyv1.Eviction{})
 				if apierrors.IsTooManyRequests(err) {
 					return false, nil
 				}
 				return true, client.IgnoreNotFound(err)
 			})
-		}()
+		})
 	}
-	least := 3
-	for range 3 {
-	wait:
-		for {
-			select {
-			case err := <-errs:
-				s.must(err)
-				break wait
-			case <-time.After(poll):
-				least = min(least, len(callers.registry.Entries(s.namespace)))
+	s.must(group.Wait())
+}
+
+// TestBudgetOfEvictions: of Pods that are evicted together, as many drain at a time as the
+// budget allows: not more, and not fewer. The Pods are ready when they are registered, so
+// that the budget counts what callers have.
+func TestBudgetOfEvictions(t *testing.T) {
+	for _, test := range []struct{ pods, allowed int }{{3, 1}, {6, 3}} {
+		t.Run(fmt.Sprintf("%d of %d", test.allowed, test.pods), func(t *testing.T) {
+			s := begin(t)
+			s.deployment(int32(test.pods), corev1.PodReadinessGate{ConditionType: usherv1alpha1.ConditionRegistered})
+			budget := &policyv1.PodDisruptionBudget{ObjectMeta: meta(s.namespace, "web"), Spec: policyv1.PodDisruptionBudgetSpec{
+				MaxUnavailable: ptr(intstr.FromInt(test.allowed)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			}}
+			s.must(api.Create(t.Context(), budget))
+			s.eventually("the budget counts", func() string {
+				s.must(api.Get(t.Context(), client.ObjectKeyFromObject(budget), budget))
+				if int(budget.Status.DisruptionsAllowed) != test.allowed {
+					return "not yet"
+				}
+				return ""
+			})
+			fewest := callers.count(s.namespace)
+			s.evictAll(s.pods())
+			s.inService(test.pods)
+			if got := fewest(); got != test.pods-test.allowed {
+				t.Errorf("%d of %d Pods were in service at least, and the budget allows %d to be away", got, test.pods, test.allowed)
 			}
-		}
-	}
-	s.inService(3)
-	if least < 2 {
-		t.Errorf("only %d of 3 Pods were in service, the budget asks for 2", least)
+		})
 	}
 }
 
@@ -394,21 +405,30 @@ func TestForce(t *testing.T) {
 const cloneSet = `
 metadata: {namespace: %s, name: web}
 spec:
-  replicas: 3
+  replicas: %d
   selector: {matchLabels: {app: web}}
-  lifecycle: {preDelete: {labelsHandler: {web.usher.dev/drained: "true"}}}
+  lifecycle:
+    preNormal: {labelsHandler: {web.usher.dev/online: "true"}}
+    preDelete: {labelsHandler: {web.usher.dev/drained: "true"}}
   template:
     metadata: {labels: {app: web, web.usher.dev/drained: "true"}}
     spec: {containers: [{name: web, image: "example.test/web:v1"}]}
+  updateStrategy: %s
 `
+
+// cloneSet creates a CloneSet, whose Pods are available when they are registered.
+func (s *story) cloneSet(replicas int, strategy string) {
+	s.Helper()
+	set := &appsv1alpha1.CloneSet{}
+	s.must(yaml.UnmarshalStrict(fmt.Appendf(nil, cloneSet, s.namespace, replicas, strategy), set))
+	s.must(api.Create(s.Context(), set))
+	s.inService(replicas)
+}
 
 // TestCloneSet: a deletion becomes a named deletion, with the set's hook.
 func TestCloneSet(t *testing.T) {
 	s := begin(t)
-	set := &appsv1alpha1.CloneSet{}
-	s.must(yaml.UnmarshalStrict([]byte(fmt.Sprintf(cloneSet, s.namespace)), set))
-	s.must(api.Create(t.Context(), set))
-	s.inService(3)
+	s.cloneSet(3, "{}")
 	pod := s.pods()[0]
 	s.must(client.IgnoreNotFound(api.Delete(t.Context(), &pod)))
 	s.inService(3)

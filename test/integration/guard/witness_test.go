@@ -36,12 +36,14 @@ type witness struct {
 	// everLeft are the Pods that have left at least once, with their names.
 	everLeft map[types.UID]string
 	deleted  map[types.UID]bool
+	// fewest are the fewest entries that a service has had since somebody asked to count.
+	fewest map[string]int
 	// early are Pods that were deleted too early, as namespace/name and why.
 	early []string
 }
 
 func newWitness() *witness {
-	return &witness{registry: memory.New(), left: map[types.UID]time.Time{}, everLeft: map[types.UID]string{}, deleted: map[types.UID]bool{}}
+	return &witness{registry: memory.New(), left: map[types.UID]time.Time{}, everLeft: map[types.UID]string{}, deleted: map[types.UID]bool{}, fewest: map[string]int{}}
 }
 
 // watched is the registry; it tells the witness of each change.
@@ -63,6 +65,9 @@ func (c *watched) Apply(ctx context.Context, service string, changes []registry.
 	defer c.witness.mu.Unlock()
 	if err := c.Registry.Apply(ctx, service, changes); err != nil {
 		return err
+	}
+	if fewest, counts := c.witness.fewest[service]; counts {
+		c.witness.fewest[service] = min(fewest, len(c.Registry.Entries(service)))
 	}
 	for _, change := range changes {
 		uid := types.UID(change.Entry.Owner.PodUID)
@@ -133,6 +138,18 @@ func (w *witness) leavers(namespace string) []string {
 
 func within(name, namespace string) bool {
 	return strings.HasPrefix(name, namespace+"/")
+}
+
+// count begins to count a service's entries; the returned function says how few there were.
+func (w *witness) count(service string) (fewest func() int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fewest[service] = len(w.registry.Entries(service))
+	return func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.fewest[service]
+	}
 }
 
 // forget drops what was seen of a namespace whose Pods are deleted without a drain.
