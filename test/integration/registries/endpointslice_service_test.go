@@ -33,7 +33,7 @@ func (e *env) newServices() *kube {
 // TestStoryEndpointSlice takes a Pod into and out of a Service of its namespace.
 func TestStoryEndpointSlice(t *testing.T) {
 	e := newEnv(t)
-	set := e.cloneSet(lifecycleDemo)
+	set := e.cloneSet(lifecycleDemo(t))
 	k := e.newServices()
 	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal).Name
 	e.kubelet(name, "10.0.0.1", true)
@@ -91,7 +91,7 @@ func (e *env) bind(name string) {
 func TestStoryServiceMoves(t *testing.T) {
 	const theirs, mirror = "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"
 	e := newEnv(t)
-	set := e.cloneSet(lifecycleDemo)
+	set := e.cloneSet(lifecycleDemo(t))
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "web"},
 		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{"app": "nginx"},

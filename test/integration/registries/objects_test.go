@@ -4,6 +4,8 @@ package registries_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -33,38 +35,6 @@ const (
 // registrationName is the name of each story's Registration.
 const registrationName = "nginx"
 
-const lifecycleDemo = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata:
-  name: cloneset-lifecycle-demo
-spec:
-  replicas: 2
-  lifecycle:
-    inPlaceUpdate:
-      labelsHandler:
-        example.com/unready-blocker-inplace: "true"
-    preDelete:
-      labelsHandler:
-        example.com/unready-blocker-delete: "true"
-  selector:
-    matchLabels:
-      app: nginx
-  template:
-    metadata:
-      labels:
-        app: nginx
-        example.com/newly-create: "true"
-        example.com/unready-blocker-inplace: "true"
-        example.com/unready-blocker-delete: "true"
-    spec:
-      containers:
-      - name: main
-        image: nginx:latest
-  updateStrategy:
-    type: InPlaceIfPossible
-`
-
 // story is an env with an etcd as the registry, and a CloneSet with its Registration.
 type story struct {
 	*env
@@ -75,10 +45,21 @@ type story struct {
 	registration *usherv1alpha1.Registration
 }
 
-// newStory begins a story with lifecycleDemo. change is applied to its Registration.
+// lifecycleDemo is the CloneSet of most stories.
+func lifecycleDemo(t *testing.T) string { return testdata(t, "lifecycle.yaml") }
+
+// testdata is a file of testdata.
+func testdata(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	registrytest.NoError(t, err)
+	return string(text)
+}
+
+// newStory begins a story with lifecycle.yaml. change is applied to its Registration.
 func newStory(t *testing.T, change ...func(*usherv1alpha1.RegistrationSpec)) *story {
 	t.Helper()
-	return newStoryOf(t, lifecycleDemo, change...)
+	return newStoryOf(t, lifecycleDemo(t), change...)
 }
 
 // newStoryOf is newStory for another CloneSet.
@@ -93,7 +74,7 @@ func newStoryOf(t *testing.T, manifest string, change ...func(*usherv1alpha1.Reg
 	return s
 }
 
-// hooks replaces the hooks of lifecycleDemo.
+// hooks replaces the hooks of lifecycle.yaml.
 func hooks(h usherv1alpha1.Hooks) func(*usherv1alpha1.RegistrationSpec) {
 	return func(r *usherv1alpha1.RegistrationSpec) { r.Hooks = h }
 }
@@ -114,7 +95,7 @@ func (s *story) serving(id, ip string) (name string) {
 	return name
 }
 
-// seedHooks are the hooks of the CloneSet lifecycleDemo.
+// seedHooks are the hooks of the CloneSet lifecycle.yaml.
 func seedHooks() usherv1alpha1.Hooks {
 	return usherv1alpha1.Hooks{Created: keyCreated, InPlaceUpdate: keyInPlace, PreDelete: keyDelete}
 }

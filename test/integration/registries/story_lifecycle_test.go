@@ -43,38 +43,9 @@ func TestStoryLabelHooks(t *testing.T) {
 	s.delete(name)
 }
 
-const preNormalDemo = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata:
-  name: online
-spec:
-  replicas: 3
-  lifecycle:
-    preNormal:
-      labelsHandler:
-        example.com/traffic-online: "true"
-  selector:
-    matchLabels:
-      app: nginx
-  template:
-    metadata:
-      labels:
-        app: nginx
-        example.com/traffic-online: "false"
-    spec:
-      containers:
-      - name: main
-        image: nginx:latest
-  updateStrategy:
-    type: ReCreate
-    maxSurge: 1
-    maxUnavailable: 0
-`
-
 // TestStoryPreNormal holds back a new Pod until callers find it.
 func TestStoryPreNormal(t *testing.T) {
-	s := newStoryOf(t, preNormalDemo, hooks(usherv1alpha1.Hooks{PreNormal: keyPreNormal}))
+	s := newStoryOf(t, testdata(t, "prenormal.yaml"), hooks(usherv1alpha1.Hooks{PreNormal: keyPreNormal}))
 	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StatePreparingNormal).Name
 	s.kubelet(name, "10.0.0.1", false)
 	s.keepsLabel(name, keyPreNormal, "false", time.Second)
@@ -90,7 +61,7 @@ func TestStoryFinalizerHooks(t *testing.T) {
 	s := newStoryOf(t, strings.NewReplacer(
 		"labelsHandler:\n        example.com/unready-blocker-inplace: \"true\"", "finalizersHandler: ["+hook+"]",
 		"labelsHandler:\n        example.com/unready-blocker-delete: \"true\"", "finalizersHandler: ["+hook+"]",
-	).Replace(lifecycleDemo), hooks(usherv1alpha1.Hooks{InPlaceUpdate: hook, PreDelete: hook}))
+	).Replace(lifecycleDemo(t)), hooks(usherv1alpha1.Hooks{InPlaceUpdate: hook, PreDelete: hook}))
 	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal).Name
 	s.patch(s.pod(name), map[string]any{"metadata": map[string]any{"finalizers": []string{hook}}})
 	s.kubelet(name, "10.0.0.1", true)
@@ -113,7 +84,7 @@ func TestStoryFinalizerHooks(t *testing.T) {
 // stays registered during an in-place update.
 func TestStoryNamesakes(t *testing.T) {
 	s := newStoryOf(t, strings.NewReplacer("example.com/newly-create", "nginx.usher.dev/created",
-		"example.com/unready-blocker", "nginx.usher.dev/blocker").Replace(lifecycleDemo),
+		"example.com/unready-blocker", "nginx.usher.dev/blocker").Replace(lifecycleDemo(t)),
 		hooks(usherv1alpha1.Hooks{}), func(r *usherv1alpha1.RegistrationSpec) { r.OnInPlaceUpdate = "Stay" })
 	name := s.ready("aaaaa", "10.0.0.1")
 	s.hasLabel(name, "nginx.usher.dev/created", "false")

@@ -189,7 +189,7 @@ func newMeshEnv(t *testing.T, port int32) (*env, *appsv1alpha1.CloneSet) {
 	e.register(func(spec *usherv1alpha1.RegistrationSpec) {
 		spec.Registries, spec.Instance.Service, spec.Instance.Port = []string{r.Name}, "web", intstr.FromInt32(port)
 	})
-	return e, e.cloneSet(lifecycleDemo)
+	return e, e.cloneSet(lifecycleDemo(t))
 }
 
 // TestStoryXDS takes a Pod into and out of what the operator itself serves.

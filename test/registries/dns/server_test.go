@@ -35,29 +35,6 @@ type bind struct {
 	port   int
 }
 
-// config lets the key "usher" do what the connector needs, and the key "reader" only
-// read. max-records-per-type defaults to 100, and more instances than that would be
-// refused.
-const config = `
-key usher { algorithm hmac-sha256; secret "%[1]s"; };
-key usher512 { algorithm hmac-sha512; secret "%[1]s"; };
-key reader { algorithm hmac-sha256; secret "%[1]s"; };
-options {
-  directory "%[2]s";
-  pid-file none; session-keyfile "%[2]s/session.key";
-  listen-on port %[3]d { 127.0.0.1; };
-  listen-on-v6 { none; };
-  recursion no;
-  allow-transfer { none; };
-  max-records-per-type 0;
-};
-controls { };
-view all {
-  match-clients { any; };
-%[4]s
-};
-`
-
 const zoneConfig = `  zone "%[1]s" { type primary; file "%[2]s/%[1]s"; update-policy { %[3]s }; %[4]s };
 `
 
@@ -83,7 +60,9 @@ func startBind(t *testing.T, zones int) *bind {
 	for _, name := range names {
 		b.write(t, name, zoneFile)
 	}
-	b.write(t, "named.conf", fmt.Sprintf(config, secret, b.folder, b.port, list))
+	config, err := os.ReadFile(filepath.Join("testdata", "named.conf"))
+	registrytest.NoError(t, err)
+	b.write(t, "named.conf", fmt.Sprintf(string(config), secret, b.folder, b.port, list))
 	b.Process = servers.Start(t, run.Spec{
 		Name: "named", Path: filepath.Join(root, "usr/sbin/named"), Ready: b.ready,
 		Args: []string{"-g", "-n", "1", "-c", filepath.Join(b.folder, "named.conf")},

@@ -35,28 +35,6 @@ type proxy struct {
 	more string
 }
 
-const config = `
-global
-  stats socket %[1]s mode 600 level admin
-  stats socket ipv4@127.0.0.1:%[2]d level admin
-  stats socket ipv4@127.0.0.1:%[3]d level operator
-defaults
-  mode http
-  timeout connect 2s
-  timeout client 30s
-  timeout server 30s
-  timeout queue 2s
-frontend callers
-  bind 127.0.0.1:%[4]d
-  default_backend web
-backend web
-backend web-2
-backend we
-backend sticky
-  balance static-rr
-%[5]s
-`
-
 // newProxy prepares one without starting it.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
@@ -83,7 +61,9 @@ func startProxy(t *testing.T) *proxy {
 func (p *proxy) start(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(p.folder, "haproxy.cfg")
-	text := fmt.Sprintf(config, p.socket, p.api, p.observer, p.front, p.more)
+	config, err := os.ReadFile(filepath.Join("testdata", "haproxy.cfg"))
+	registrytest.NoError(t, err)
+	text := fmt.Sprintf(string(config), p.socket, p.api, p.observer, p.front, p.more)
 	registrytest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	p.Process = servers.Start(t, run.Spec{
 		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
