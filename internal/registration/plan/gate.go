@@ -97,7 +97,7 @@ func (ix *index) holds(r *registration, t Target, p *pod, h hook) bool {
 // inService looks for the Pod among the endpoints of a Service. It may be listed as long as the
 // kubelet or the gate say so, whatever the slices show: those may be older.
 func (l *listing) inService(p *pod) presence {
-	found := presence{reason: ReasonNotListed, gateless: !p.gate}
+	found := presence{reason: ReasonNotListed, inService: p}
 	for _, e := range l.byPod[p.UID] {
 		found.current = found.current || e.Weight > 0
 	}
@@ -105,6 +105,20 @@ func (l *listing) inService(p *pod) presence {
 	found.listed = found.current || conditionStatus(p.Pod, corev1.PodReady) == corev1.ConditionTrue ||
 		p.gate && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
 	return found
+}
+
+// stage is whom a Pod waits for on its way into a Service, or out of it.
+func (p *pod) stage(t Target, in bool) string {
+	gate, ready := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered), conditionStatus(p.Pod, corev1.PodReady)
+	switch {
+	case p.gate && (gate == corev1.ConditionTrue) != in:
+		return fmt.Sprintf("its readiness gate %s is %s yet", usherv1alpha1.ConditionRegistered, gate)
+	case (ready == corev1.ConditionTrue) != in:
+		return fmt.Sprintf("its kubelet has to answer the readiness gate: Ready is %s yet", ready)
+	case in:
+		return fmt.Sprintf("Service %s does not list it as ready: if that stays so, compare the Service's selector with its labels", t.Service)
+	}
+	return fmt.Sprintf("Service %s still lists it as ready", t.Service)
 }
 
 // goneFromService is since when a Pod is gone from a Service: since now, or a while later if

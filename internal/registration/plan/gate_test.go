@@ -4,11 +4,13 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -72,5 +74,26 @@ func TestServiceMatters(t *testing.T) {
 	before := b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).pod.DeepCopy()
 	if b.gate("off"); !Matters(before, b.pod) {
 		t.Error("the kubelet has answered, and nobody looks")
+	}
+}
+
+// TestServiceStages: each wait names whom the Pod waits for.
+func TestServiceStages(t *testing.T) {
+	for says, given := range map[string]func(b *podBuilder){
+		"its readiness gate usher.dev/registered is True yet":                    func(b *podBuilder) { b.gate("on") },
+		"its kubelet has to answer the readiness gate: Ready is True yet":        func(b *podBuilder) { b.gate("off"); b.ready(true) },
+		"Service nginx still lists it as ready":                                  func(b *podBuilder) { b.gate("off"); b.endpoint(true) },
+		"Service nginx does not list it as ready: if that stays so, compare the": func(b *podBuilder) { b.label(keyCreated, "true").gate("on") },
+	} {
+		f, state := newFixture(), appsv1alpha1.StatePreparingUpdate
+		f.inService()
+		if strings.Contains(says, "compare") {
+			state = appsv1alpha1.StateNormal
+		}
+		b := f.add("a", state).finalizers(usherv1alpha1.Finalizer)
+		given(b)
+		if waits := Make(f.Snapshot).Waiting; len(waits) != 1 || !strings.HasPrefix(waits[0].Message, says) {
+			t.Errorf("it waits for %v, want %q", waits, says)
+		}
 	}
 }

@@ -296,8 +296,10 @@ func (w Waiting) unlessGone(found presence, t Target) (wait Waiting, gone bool) 
 	switch {
 	case found.err != nil:
 		return w.failed(found.err), false
-	case found.listed && found.gateless:
+	case found.listed && found.inService != nil && !found.inService.gate:
 		return w.withoutGate(t), false
+	case found.listed && found.inService != nil:
+		return w.because(ReasonStillListed, found.inService.stage(t, false)), false
 	case found.listed:
 		return w.stillListed(found), false
 	}
@@ -380,7 +382,10 @@ func joinMessage(found presence, t Target, p *pod, r *registration) string {
 		return fmt.Sprintf("another Registration puts it into service %s of Registry %s: give them different services",
 			t.Service, t.Registry)
 	}
-	if found.unsettled != "" {
+	switch {
+	case found.inService != nil:
+		return p.stage(t, true)
+	case found.unsettled != "":
 		return fmt.Sprintf("Registry %s: %s", t.Registry, found.unsettled)
 	}
 	return fmt.Sprintf("Registry %s does not list it yet", t.Registry)

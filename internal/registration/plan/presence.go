@@ -24,8 +24,8 @@ type presence struct {
 	// unsettled is why one of them is neither in service nor gone; empty if none is in
 	// between.
 	unsettled string
-	// gateless means that the Pod has no readiness gate that could take it out of a Service.
-	gateless bool
+	// inService is the Pod if the target is a Service that Kubernetes lists it in.
+	inService *pod
 	// reason is why the entry is not current.
 	reason Reason
 	// cause is why a change was refused in this pass; nil if none was.
