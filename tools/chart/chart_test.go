@@ -133,6 +133,8 @@ func TestValuesRefused(t *testing.T) {
 		{"halves: {registration: false}\nxds: {enabled: true}", "turn on halves.registration"},
 		{"xds: {enabled: true, clientCA: true}", "set xds.tlsSecret"},
 		{"halves: {registration: false}\nguard: {enabled: true}", "turn on halves.registration"},
+		{"metrics: {enabled: false}\nprometheusRule: {enabled: true}", "alerts need metrics.enabled"},
+		{"metrics: {enabled: false}\ngrafana: {enabled: true}", "the dashboard needs metrics.enabled"},
 		{"topologySpreadConstraints: [{maxSkew: 1}]", "topologySpreadConstraints"},
 	} {
 		_, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, parse[map[string]any](t, test.values))

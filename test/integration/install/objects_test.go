@@ -65,7 +65,7 @@ func requests(t *testing.T, file string) (created, applied []*unstructured.Unstr
 	}
 	for _, object := range objects {
 		switch object.GetKind() {
-		case "ServiceMonitor", "Certificate": // Their CRDs are those of the Prometheus operator and of cert-manager.
+		case "ServiceMonitor", "PrometheusRule", "Certificate": // Their CRDs are those of the Prometheus operator and of cert-manager.
 		case "Namespace", "CustomResourceDefinition":
 			applied = append(applied, object)
 		case "Deployment":
