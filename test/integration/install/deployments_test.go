@@ -117,6 +117,10 @@ func (g *guarded) inService(n int) {
 // Pod is deleted only when it is drained; and so with the Pods of other kinds, and of nobody.
 func TestDeployments(t *testing.T) {
 	g := guardedStory(t)
+	g.follow("service")
+	g.follow("service rollout")
+	g.sh("kubectl delete deployment cart")
+	g.deleted("a Deployment behind a Service is rolled out, scaled in and deleted", 6)
 	for _, step := range []struct {
 		name             string
 		deleted, entries int
