@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -164,7 +165,7 @@ func (r Request) message(named bool) string {
 	}
 	for _, c := range r.Pod.Status.Conditions {
 		if c.Type == usherv1alpha1.ConditionRegistered && c.Status != corev1.ConditionTrue && c.Message != "" {
-			text += "; " + c.Message
+			text += "; " + strings.TrimSuffix(c.Message, ".")
 		}
 	}
 	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)

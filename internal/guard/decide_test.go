@@ -199,12 +199,12 @@ func TestTenRetries(t *testing.T) {
 // TestMessage names whom the request waits for and how to go on without.
 func TestMessage(t *testing.T) {
 	p := pod(cloneSet, requested(time.Second, time.Second, ""), annotated(usherv1alpha1.AnnotationDrain, `{"until":"2026-03-01T12:00:04Z"}`))
-	p.Status.Conditions = []corev1.PodCondition{{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse, Message: "Waits for Registry backup"}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse, Message: "Waits for Registry backup."}}
 	d, err := Decide(Request{Pod: p, User: "ann", Now: now}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"CloneSet web", "web-1", "2026-03-01T12:00:04Z", "Waits for Registry backup", "usher.dev/skip-drain=true"} {
+	for _, part := range []string{"CloneSet web", "web-1", "2026-03-01T12:00:04Z", "Waits for Registry backup. To delete", "usher.dev/skip-drain=true"} {
 		if !strings.Contains(d.Message, part) {
 			t.Errorf("%q does not say %q", d.Message, part)
 		}

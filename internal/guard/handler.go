@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -46,7 +47,13 @@ type handler struct {
 	direct   []string
 }
 
-var _ admission.Handler = &handler{}
+// NewHandler returns the guard. It reads from reader, which must not be a cache, and writes to
+// writer. cloneSetUsers are the users that CloneSet controllers act as.
+func NewHandler(
+	reader client.Reader, writer client.Client, recorder events.EventRecorder, clock clock.PassiveClock, cloneSetUsers []string,
+) admission.Handler {
+	return &handler{reader: reader, writer: writer, recorder: recorder, clock: clock, direct: slices.Concat(collectors, cloneSetUsers)}
+}
 
 // Handle implements admission.Handler. An error allows the request: the guard never keeps
 // a Pod because of its own trouble.

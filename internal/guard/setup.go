@@ -75,10 +75,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	server := webhook.NewServer(webhook.Options{Port: o.Port, TLSOpts: []func(*tls.Config){served.configure}})
-	server.Register(Path, &admission.Webhook{Handler: &handler{
-		reader: mgr.GetAPIReader(), writer: mgr.GetClient(), recorder: recorder, clock: o.Clock,
-		direct: slices.Concat(collectors, o.CloneSetUsers, []string{self}),
-	}})
+	server.Register(Path, &admission.Webhook{
+		Handler: NewHandler(mgr.GetAPIReader(), mgr.GetClient(), recorder, o.Clock, append(slices.Clone(o.CloneSetUsers), self)),
+	})
 	// A replica without the certificate is not ready: API servers do not call it then.
 	if err := errors.Join(mgr.Add(server), mgr.AddReadyzCheck("guard", server.StartedChecker())); err != nil {
 		return fmt.Errorf("serve the guard with the manager: %w", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -226,4 +227,17 @@ type subresource struct {
 // Patch changes the subresource of an object.
 func (s *subresource) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
 	return s.client.patch(object, s.name, patch)
+}
+
+// Create creates the subresource of an object: an eviction.
+func (s *subresource) Create(_ context.Context, object, body client.Object, options ...client.SubResourceCreateOption) error {
+	eviction, ok := body.(*policyv1.Eviction)
+	if !ok {
+		return apierrors.NewBadRequest(fmt.Sprintf("there is no subresource %s to create", s.name))
+	}
+	o := (&client.SubResourceCreateOptions{}).ApplyOptions(options)
+	r := &Request{Verb: VerbCreate, Kind: KindOf(object), At: client.ObjectKeyFromObject(object), Subresource: s.name, DryRun: len(o.DryRun) > 0}
+	return s.client.send(r, func() ([]client.Object, error) {
+		return nil, s.client.Server.Evict(s.client.Actor, r.At, eviction, r.DryRun)
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +59,9 @@ type Server struct {
 	UIDs    int
 	// RefuseResizes refuses every resize of a Pod.
 	RefuseResizes bool
+	// Admit decides on requests to delete or evict a Pod, as a webhook does; nil if there is
+	// none.
+	Admit func(*admissionv1.AdmissionRequest) error
 
 	now func() time.Time
 }
@@ -193,6 +197,19 @@ func (s *Server) Delete(actor string, kind Kind, at types.NamespacedName, option
 	if err := preconditions(kind, old, options.UID, options.Version); err != nil {
 		return err
 	}
+	if kind == Pods {
+		request := admissionv1.AdmissionRequest{Operation: admissionv1.Delete}
+		if err := s.admit(actor, at, request, old, nil, options.deleteOptions()); err != nil {
+			return err
+		}
+		if old, err = s.Get(kind, at); err != nil { // the webhook may have changed it
+			return err
+		}
+	}
+	return s.delete(actor, kind, old, options)
+}
+
+func (s *Server) delete(actor string, kind Kind, old client.Object, options Deletion) error {
 	next := Clone(old)
 	grace := graceOf(old)
 	if options.Now {

@@ -106,14 +106,24 @@ func (p *pod) drains() bool {
 	return !p.hasFinalizer() || record != nil && record.Gate == GateRequested
 }
 
-// requestedHook holds a Pod whose deletion was asked for until it is drained: the guard
-// lets nobody delete it while it carries our finalizer.
-func (p *pod) requestedHook() hook {
-	return hook{gate: GateRequested, key: hookKey{name: usherv1alpha1.Finalizer, finalizer: true}, answerers: p.selectedBy}
+// ownHook holds a Pod whose deletion was asked for, or that no Registration selects any more,
+// until it is drained: the guard lets nobody delete it while it carries our finalizer.
+func (p *pod) ownHook() []hook {
+	h := hook{gate: GateRequested, key: hookKey{name: usherv1alpha1.Finalizer, finalizer: true}, answerers: p.selectedBy}
+	switch {
+	case !p.hasFinalizer(), p.DeletionTimestamp != nil, len(p.selectedBy) > 0 && !p.requested():
+		return nil
+	case !p.requested():
+		h.gate = GateLeaving
+	}
+	return []hook{h}
 }
 
 // expiry is when the request is taken back.
 func (p *pod) expiry() time.Time {
+	if len(p.all()) == 0 {
+		return p.request.At.Add(DefaultRequestTimeout)
+	}
 	timeout := time.Duration(0)
 	for _, r := range p.all() {
 		timeout = max(timeout, durationOf(r.Spec.Drain.RequestTimeout, DefaultRequestTimeout))

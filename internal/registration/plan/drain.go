@@ -68,12 +68,15 @@ func (r *Record) equal(other *Record) bool {
 }
 
 // continued returns the record of a drain for the gate, continued from the one on the Pod
-// or new, and the one on the Pod.
+// or new, and the one on the Pod. A new one still holds until the other one would have.
 func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record) {
 	stored = ReadRecord(pod)
 	next = &Record{Gate: gate, Entered: pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp], Began: now.UTC()}
+	if stored != nil {
+		next.Until = stored.Until
+	}
 	if stored != nil && stored.Gate == gate && stored.Entered == next.Entered {
-		next.Began, next.Gone, next.Until = stored.Began, maps.Clone(stored.Gone), stored.Until
+		next.Began, next.Gone = stored.Began, maps.Clone(stored.Gone)
 	}
 	if next.Gone == nil {
 		next.Gone = map[string]time.Time{}

@@ -185,7 +185,8 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 }
 
 // holdForVanished keeps the drain's promise for Registrations that vanished, and targets
-// that they left, after the Pod was gone there: only the record still knows them.
+// that they left, after the Pod was gone there: only the record still knows them, perhaps
+// that of a drain for another gate.
 func (ix *index) holdForVanished(p *pod, h hook, record *Record, until time.Time, seen map[string]bool, v *verdict) {
 	if !ix.Now.Before(until) {
 		return
@@ -198,9 +199,14 @@ func (ix *index) holdForVanished(p *pod, h hook, record *Record, until time.Time
 		registry, _, _ := strings.Cut(target, "/")
 		base := Waiting{Registration: name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Registry: registry, Since: record.Began}
 		v.waiting = append(v.waiting, base.propagating(until))
-		v.changesAt(until)
 		record.Until = later(record.Until, until)
 	}
+	if record.Until.Before(until) {
+		base := Waiting{Registration: strings.Join(p.names, ","), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
+		v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+until.Format(time.RFC3339)))
+		record.Until = until
+	}
+	v.changesAt(until)
 }
 
 func later(a, b time.Time) time.Time {

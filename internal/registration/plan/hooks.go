@@ -89,7 +89,7 @@ type hook struct {
 // leaving reports whether the gate opens when the Pod is out of its registries, rather than
 // in.
 func (h hook) leaving() bool {
-	return h.gate == GateInPlaceUpdate || h.gate == GatePreDelete || h.gate == GateRequested
+	return h.gate.leaves()
 }
 
 // hooksAt returns the hooks that wait for Usher in the Pod's state, sorted by key.
@@ -106,9 +106,7 @@ func hooksAt(p *pod) []hook {
 			hooks[at].answerers = append(hooks[at].answerers, r)
 		}
 	}
-	if p.requested() && p.hasFinalizer() {
-		hooks = append(hooks, p.requestedHook())
-	}
+	hooks = append(hooks, p.ownHook()...)
 	slices.SortFunc(hooks, func(a, b hook) int { return strings.Compare(a.key.name, b.key.name) })
 	return hooks
 }

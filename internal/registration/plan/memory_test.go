@@ -138,6 +138,22 @@ var events = []struct {
 			RegistryState{Prefix: "services", Denied: true}, RegistryState{Prefix: "services", Err: errors.New("down")},
 			RegistryState{Prefix: "services", Outage: Outage{From: h.Now.Add(-time.Minute)}})
 	}},
+	{"a request to delete a Pod", func(h *history) {
+		h.pod(func(b *podBuilder) {
+			b.requested(time.Duration(h.random.IntN(240))*time.Second, func(r *usherv1alpha1.DeletionRequest) {
+				r.Eviction, r.Named = h.random.IntN(3) > 0, h.random.IntN(4) == 0
+			})
+		})
+	}},
+	{"a request is over", func(h *history) {
+		h.pod(func(b *podBuilder) { delete(b.pod.Annotations, usherv1alpha1.AnnotationDeletionRequest) })
+	}},
+	{"budgets", func(h *history) {
+		h.Budgets = nil
+		for range h.random.IntN(3) {
+			h.budget(h.random.Int32N(3))
+		}
+	}},
 	{"a hook of the CloneSet", func(h *history) {
 		set := h.CloneSets[0].DeepCopy()
 		set.Generation++
@@ -182,6 +198,9 @@ func (h *history) patched(next *corev1.Pod, patch PodPatch) *corev1.Pod {
 	})
 	if patch.Registrations != nil {
 		b.named(*patch.Registrations)
+	}
+	if patch.TakenBack != nil {
+		delete(next.Annotations, usherv1alpha1.AnnotationDeletionRequest)
 	}
 	if patch.Condition != nil {
 		b.condition(patch.Condition.Type, patch.Condition.Status)

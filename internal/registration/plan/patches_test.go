@@ -59,8 +59,9 @@ func TestNamesGoWithTheFinalizer(t *testing.T) {
 		want  map[string]any
 	}{
 		{f.add("a", appsv1alpha1.StateNormal), map[string]any{usherv1alpha1.AnnotationRegistrations: "nginx"}},
-		{f.add("b", appsv1alpha1.StateNormal).label("app", "other").registered().named("nginx"),
-			map[string]any{usherv1alpha1.AnnotationRegistrations: nil}},
+		{f.add("b", appsv1alpha1.StateNormal).label("app", "other").registered().named("nginx").
+			drained(GateLeaving, 6*time.Second, map[string]time.Duration{"discovery": 5 * time.Second}),
+			map[string]any{usherv1alpha1.AnnotationRegistrations: nil, usherv1alpha1.AnnotationDrain: nil}},
 	} {
 		plan := Make(f.Snapshot)
 		patches := slices.Concat(plan.Protect, plan.Patches)

@@ -92,12 +92,9 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	patch := PodPatch{Pod: p.Pod}
 	first := len(plan.Waiting)
 	var next time.Time
-	switch {
-	case p.DeletionTimestamp != nil:
+	if p.DeletionTimestamp != nil {
 		next = ix.planTerminating(p, &patch, plan)
-	case len(p.selectedBy) == 0:
-		ix.planUnselected(p, &patch, plan)
-	default:
+	} else {
 		next = ix.planLiving(p, &patch, plan)
 	}
 	next = Earlier(next, ix.planRequest(p, &patch))
@@ -127,20 +124,6 @@ func (ix *index) planTerminating(p *pod, patch *PodPatch, plan *Plan) time.Time 
 	return time.Time{}
 }
 
-// planUnselected lets go of a Pod that no Registration selects any more.
-func (ix *index) planUnselected(p *pod, patch *PodPatch, plan *Plan) {
-	if !p.hasFinalizer() {
-		return
-	}
-	v := ix.gone(p, p.all()...)
-	if !v.passes() {
-		plan.Waiting = append(plan.Waiting, v.waiting...)
-		return
-	}
-	patch.RemoveFinalizers = []string{usherv1alpha1.Finalizer}
-	patch.DropDrain = p.hasRecord()
-}
-
 // planLiving answers the hooks of a Pod and keeps its drain record.
 func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	var next time.Time
@@ -158,7 +141,7 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	}
 	ix.planDrain(p, record, stored, drains, patch)
 	plan.Waiting = append(plan.Waiting, ix.unhooked(p)...)
-	if !drains {
+	if !drains && !slices.Contains(patch.RemoveFinalizers, usherv1alpha1.Finalizer) {
 		plan.Waiting = append(plan.Waiting, ix.forget(p, patch)...)
 	}
 	for _, r := range p.selectedBy {
@@ -194,6 +177,9 @@ func (h hook) answer(v verdict, patch *PodPatch) {
 		h.key.release(patch)
 	} else {
 		h.key.set(patch)
+	}
+	if h.gate == GateLeaving {
+		return // nobody waits for it
 	}
 	sortWaits(v.waits)
 	patch.Released = append(patch.Released, Release{Gate: h.gate, Key: h.key.name, Forced: v.forced, Waits: v.waits})

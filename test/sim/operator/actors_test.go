@@ -54,13 +54,12 @@ func (s *simulation) enter(pod *corev1.Pod, state apps.LifecycleState, restores 
 // create creates a Pod of the CloneSet.
 func (s *simulation) create(name string, state apps.LifecycleState, labels ...string) *corev1.Pod {
 	s.Helper()
-	set := model.List[*apps.CloneSet](s.server.Objects)[0]
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
 			Labels: map[string]string{"app": "nginx", keyCreated: "true", keyInPlace: "true", keyDelete: "true",
 				apps.LabelLifecycleState: string(state)},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
+			OwnerReferences: s.ownerOf(name),
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx:1"}}},
 	}
@@ -69,6 +68,9 @@ func (s *simulation) create(name string, state apps.LifecycleState, labels ...st
 	}
 	for _, track := range labels {
 		pod.Labels["track"] = track
+	}
+	if state == "" {
+		delete(pod.Labels, apps.LabelLifecycleState)
 	}
 	s.log("%s: is created with %v", name, pod.Labels)
 	made, _ := s.make(pod).(*corev1.Pod)
@@ -193,9 +195,18 @@ var moves = []move{
 // movesOf are those that a CloneSet controller may make with the Pod now; forward, only
 // those that lead to Normal or to the end.
 func movesOf(pod *corev1.Pod, forward bool) []move {
-	return slices.DeleteFunc(slices.Clone(moves), func(m move) bool {
-		return m.from != plan.StateOf(pod) || m.label != "" && pod.Labels[m.label] != m.value || forward && m.back
+	possible := slices.DeleteFunc(slices.Clone(moves), func(m move) bool {
+		return m.from != plan.StateOf(pod) || m.label != "" && pod.Labels[m.label] != m.value
 	})
+	if pod.Labels[apps.LabelSpecifiedDelete] == "true" {
+		possible = slices.DeleteFunc(possible, func(m move) bool {
+			return m.from == apps.StateNormal && m.to != apps.StatePreparingDelete || m.to == apps.StatePreparingNormal
+		})
+		for i := range possible {
+			possible[i].back = possible[i].back && possible[i].to != apps.StatePreparingDelete
+		}
+	}
+	return slices.DeleteFunc(possible, func(m move) bool { return forward && m.back })
 }
 
 // reconcile makes one of the moves that a CloneSet controller may make with the Pod.
@@ -203,17 +214,24 @@ func (s *simulation) reconcile(pod *corev1.Pod, forward bool) {
 	s.Helper()
 	possible := movesOf(pod, forward)
 	// A drain takes a while; it is not undone at every turn.
-	if len(possible) == 0 || pod.DeletionTimestamp != nil || possible[0].back && len(possible) == 1 && s.random.IntN(4) > 0 {
+	if len(possible) == 0 || pod.DeletionTimestamp != nil || !s.controlled(pod) || s.asks(actorCloneSet, pod) || possible[0].back && len(possible) == 1 && s.random.IntN(4) > 0 {
 		return
 	}
 	switch m := possible[s.random.IntN(len(possible))]; {
 	case m.to == terminated:
-		s.delete(pod)
+		s.ask(actorCloneSet, pod, false, 0)
 	case m.from == apps.StateUpdating && s.runs[pod.UID].Lacks(0, &pod.Spec.Containers[0]) != "":
 		// The kubelet has not updated the Pod yet.
 	default:
 		s.enter(pod, m.to, m.restores)
 	}
+}
+
+// controlled reports whether the CloneSet controls the Pod, and is not being deleted.
+func (s *simulation) controlled(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(model.List[*apps.CloneSet](s.server.Objects), func(set *apps.CloneSet) bool {
+		return set.DeletionTimestamp == nil && string(set.UID) == model.OwnerOf(pod)
+	})
 }
 
 func (s *simulation) delete(pod *corev1.Pod) {
@@ -224,16 +242,18 @@ func (s *simulation) delete(pod *corev1.Pod) {
 	}
 }
 
-// actions are what can happen in a step, with their weights, which add up to 100.
-var actions = []struct {
+// action is what can happen in a step.
+type action struct {
 	weight int
 	do     func(*simulation, *corev1.Pod)
-}{
+}
+
+// actions happen in all runs, leavings in those with the guard.
+var actions = []action{
 	{5, func(s *simulation, _ *corev1.Pod) { s.createOne() }},
 	{10, func(s *simulation, _ *corev1.Pod) { s.kubelets() }},
 	{1, (*simulation).crash},
 	{17, func(s *simulation, pod *corev1.Pod) { s.reconcile(pod, false) }},
-	{1, (*simulation).delete},
 	{3, func(s *simulation, _ *corev1.Pod) { s.fault() }},
 	{1, (*simulation).drift},
 	{12, func(s *simulation, _ *corev1.Pod) { s.elapse(4 * time.Second) }},
@@ -243,7 +263,19 @@ var actions = []struct {
 	{1, func(s *simulation, pod *corev1.Pod) { s.weigh(pod, pick(s, "5", "70", "heavy", "")) }},
 	{1, func(s *simulation, _ *corev1.Pod) { s.bypass() }},
 	{2, (*simulation).relabel},
+	{1, func(s *simulation, pod *corev1.Pod) { s.ask(actorUser, pod, false, s.patience()) }},
 	{35, func(s *simulation, _ *corev1.Pod) { s.passAtRandom() }},
+}
+
+var leavings = []action{
+	{3, func(s *simulation, pod *corev1.Pod) { s.ask(actorUser, pod, true, s.patience()) }},
+	{2, (*simulation).drainNode},
+	{2, (*simulation).scaleIn},
+	{1, (*simulation).force},
+	{1, (*simulation).cascade},
+	{1, (*simulation).endNamespace},
+	{2, func(s *simulation, _ *corev1.Pod) { s.guardian.webhook = pick(s, there, there, there, away, slow) }},
+	{8, func(s *simulation, _ *corev1.Pod) { s.server.CountBudgets() }},
 }
 
 // pick draws one of several values.
@@ -253,18 +285,34 @@ func pick[T any](s *simulation, from ...T) T { return from[s.random.IntN(len(fro
 func (s *simulation) step() {
 	s.Helper()
 	s.elapse(500 * time.Millisecond)
+	s.collect()
 	if len(s.pods()) == 0 {
 		s.createOne()
 	}
-	pod := pick(s, s.pods()...)
-	roll := s.random.IntN(100)
-	for _, a := range actions {
-		if roll -= a.weight; roll < 0 {
-			a.do(s, pod)
-			break
-		}
+	if len(s.pods()) == 0 { // what held them has not gone yet
+		s.passAtRandom()
+		return
 	}
+	pod := pick(s, s.pods()...)
+	s.draw().do(s, pod)
+	s.call()
 	s.check()
+}
+
+// draw draws an action by the weights.
+func (s *simulation) draw() action {
+	possible, sum := actions, 0
+	if s.features.guard {
+		possible = slices.Concat(actions, leavings)
+	}
+	for _, a := range possible {
+		sum += a.weight
+	}
+	roll := s.random.IntN(sum)
+	return possible[slices.IndexFunc(possible, func(a action) bool {
+		roll -= a.weight
+		return roll < 0
+	})]
 }
 
 func (s *simulation) elapse(atMost time.Duration) {
@@ -273,15 +321,26 @@ func (s *simulation) elapse(atMost time.Duration) {
 
 func (s *simulation) createOne() {
 	s.Helper()
-	name := fmt.Sprintf("nginx-%d", s.random.IntN(4))
-	if s.pod(name) != nil {
+	names := 4
+	if s.features.guard {
+		names = 6
+	}
+	name := fmt.Sprintf("nginx-%d", s.random.IntN(names))
+	if s.pod(name) != nil || s.ending != "" {
 		return
 	}
 	var track []string
 	if s.features.second && s.random.IntN(2) == 0 {
 		track = []string{edge}
 	}
-	s.kubelet(s.create(name, apps.StatePreparingNormal, track...)) // it is bound at once
+	state := apps.StatePreparingNormal
+	if s.features.guard && owners[name] != "" {
+		state = ""
+	}
+	s.kubelet(s.create(name, state, track...)) // it is bound at once
+	if owners[name] == ofReplicaSet && s.random.IntN(2) == 0 {
+		s.setCost(s.pod(name), "5")
+	}
 }
 
 // silenceSome silences the node of one Pod, and now and then those of all Pods.
@@ -328,6 +387,9 @@ func (s *simulation) label(pod *corev1.Pod, app, track string) {
 // bypass deletes a Registration past its finalizer, or creates it again.
 func (s *simulation) bypass() {
 	s.Helper()
+	if s.ending != "" {
+		return
+	}
 	if s.absent == nil {
 		name := "nginx"
 		if s.features.second && s.random.IntN(2) == 0 {

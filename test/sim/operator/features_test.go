@@ -28,6 +28,8 @@ const (
 	edge = "edge"
 	// propagation is that of the Registrations.
 	propagation = 5 * time.Second
+	// requestTimeout is when requests to delete a Pod are taken back.
+	requestTimeout = time.Minute
 	// deadline is when updates in place proceed, in some runs.
 	deadline = 15 * time.Second
 	// repairInterval is that of the Registries.
@@ -51,19 +53,29 @@ type features struct {
 	service bool
 	// proceed lets updates in place proceed at a deadline.
 	proceed bool
+	// guard stands before the API server; without it, nobody waits who deletes a Pod.
+	guard bool
+	// budget is the least number of Pods in service that a PodDisruptionBudget asks for; 0 is
+	// no budget.
+	budget int32
 }
 
 // drawFeatures draws the features of a seed.
 func drawFeatures(seed uint64) features {
 	random := rand.New(rand.NewPCG(seed, 2))
-	return features{
+	f := features{
 		policy:  []usher.InPlaceUpdatePolicy{usher.InPlaceUpdateDeregister, usher.InPlaceUpdateFailOver, usher.InPlaceUpdateStay}[seed%3],
 		weights: random.IntN(3) > 0,
 		rate:    int32(max(random.IntN(8)-3, 0)),
 		second:  random.IntN(2) > 0,
 		proceed: random.IntN(3) == 0,
 		service: random.IntN(2) == 0,
+		guard:   random.IntN(4) > 0,
 	}
+	if f.guard {
+		f.budget = random.Int32N(4)
+	}
+	return f
 }
 
 // registration is a Registration, named like its service, of the Pods that have its name
@@ -88,6 +100,12 @@ func (f features) registration(name, label string) *usher.Registration {
 	}
 	if f.proceed {
 		r.Spec.Deadlines.InPlaceUpdate = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}, OnDeadline: usher.DeadlineProceed}
+		if f.guard {
+			r.Spec.Deadlines.PreDelete = r.Spec.Deadlines.InPlaceUpdate
+		}
+	}
+	if f.guard {
+		r.Spec.Drain.RequestTimeout = &metav1.Duration{Duration: requestTimeout}
 	}
 	return r
 }

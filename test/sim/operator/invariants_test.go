@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,9 +28,6 @@ func (s *simulation) check() {
 	held := map[string]bool{}
 	for _, pod := range s.pods() {
 		held[string(pod.UID)] = controllerutil.ContainsFinalizer(pod, usher.Finalizer)
-		if _, serving := s.listed(pod.UID); serving {
-			s.lastSeen[pod.UID] = s.clock.Now()
-		}
 	}
 	s.noteServed()
 	for _, name := range registries {
@@ -45,10 +43,13 @@ func (s *simulation) checkEntries(name string, held map[string]bool) {
 	r := s.registry(name)
 	known := r != nil && controllerutil.ContainsFinalizer(r, usher.Finalizer) && len(r.Status.Users) > 0
 	for _, e := range s.entries(name) {
+		if uid := types.UID(e.Owner.PodUID); serves(name, e) {
+			s.lastSeen[uid], s.seenIn[name][uid] = s.clock.Now(), s.clock.Now()
+		}
 		switch {
 		case e.ID == s.foreign.ID:
 			foreign = e.Same(s.foreign) && e.Version == s.foreign.Version
-		case !held[e.Owner.PodUID]:
+		case !held[e.Owner.PodUID] && !s.guardian.proceeded[types.UID(e.Owner.PodUID)]:
 			s.fail("%s lists %s, whose Pod could vanish or has", name, e.Owner.Pod)
 		case !known:
 			s.fail("%s lists %s, and the Registry could vanish, or knows of no Registration: %+v", name, e.Owner.Pod, r)
@@ -62,10 +63,12 @@ func (s *simulation) checkEntries(name string, held map[string]bool) {
 // judge checks a write of the operator to a Pod.
 func (s *simulation) judge(c *model.Commit) {
 	s.Helper()
+	s.judgeEnd(c)
 	before, after := c.Pods()
 	if c.Actor != actorOperator || before == nil {
 		return
 	}
+	s.guardian.writes[before.UID] = &written{after, c.Version}
 	if after == nil {
 		after = &corev1.Pod{} // its last finalizer is gone, and the Pod with it
 	}
@@ -78,7 +81,10 @@ func (s *simulation) judge(c *model.Commit) {
 	}
 	s.judgeGate(before, after)
 	lost := controllerutil.ContainsFinalizer(before, usher.Finalizer) && !controllerutil.ContainsFinalizer(after, usher.Finalizer)
-	if listed, _ := s.listed(before.UID); lost && listed {
+	if lost {
+		s.proceeds(before)
+	}
+	if listed, _ := s.listed(before.UID); lost && listed && !s.guardian.proceeded[before.UID] {
 		s.fail("the finalizer of %s was removed while a registry lists it", before.Name)
 	}
 }
@@ -88,30 +94,34 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 	gate := pod.Name + key + pod.Annotations[apps.AnnotationLifecycleTimestamp]
 	s.released[gate]++
 	stays := key == keyInPlace && s.features.policy == usher.InPlaceUpdateStay
-	overdue := s.features.proceed && key == keyInPlace && s.clock.Now().Sub(s.entered[pod.UID]) >= deadline
+	overdue := s.features.proceed && (key == keyInPlace || s.features.guard) && s.clock.Now().Sub(s.entered[pod.UID]) >= deadline
+	if overdue && key == keyDelete {
+		s.guardian.proceeded[pod.UID] = true
+	}
 	switch {
 	case plan.StateOf(pod) != state:
 		s.fail("%s of %s was released in %s", key, pod.Name, plan.StateOf(pod))
 	case s.released[gate] > 1:
 		s.fail("%s of %s was released twice", key, pod.Name)
 	case !stays && !overdue:
-		s.judgeDrain(key, pod)
+		s.judgeDrain(key+" of "+pod.Name+" was released", key == keyDelete, pod)
 		s.judgeService(key, pod)
 	}
 }
 
-// judgeDrain checks that no callers use a Pod whose hook is released.
-func (s *simulation) judgeDrain(key string, pod *corev1.Pod) {
+// judgeDrain checks that no callers use a Pod when its hook is released or it is deleted. One
+// that goes is listed nowhere, not even out of service.
+func (s *simulation) judgeDrain(what string, goes bool, pod *corev1.Pod) {
 	s.Helper()
 	listed, serving := s.listed(pod.UID)
 	switch last, ever := s.lastSeen[pod.UID]; {
-	case serving, listed && key == keyDelete:
-		s.fail("%s of %s was released while a registry lists it", key, pod.Name)
+	case serving, listed && goes:
+		s.fail("%s while a registry lists it", what)
 	case !ever:
 	case s.clock.Now().Sub(last) < propagation:
-		s.fail("%s of %s was released %s after it was last listed", key, pod.Name, s.clock.Now().Sub(last))
+		s.fail("%s %s after it was last listed", what, s.clock.Now().Sub(last))
 	default:
-		s.judgeOutages(key, pod)
+		s.judgeOutages(what, pod)
 	}
 }
 
@@ -125,7 +135,7 @@ func (s *simulation) checkSettled() {
 				want[name+"/"+plan.EntryID(pod)] = true
 			}
 		}
-		if wrong := unfinished(pod); wrong != "" {
+		if wrong := cmp.Or(s.unasked(pod), unfinished(pod)); wrong != "" {
 			s.fail("%s: %s", pod.Name, wrong)
 		}
 	}
@@ -183,7 +193,7 @@ func (s *simulation) weightOf(name string) int32 {
 // them. A service has the name of its Registration.
 func (p *process) judgeSilence(name, service string, changes []registry.Change) {
 	p.Helper()
-	if p.cached[model.KindOf((*usher.Registration)(nil))][types.NamespacedName{Namespace: namespace, Name: service}] == nil {
+	if !p.exists(service) {
 		return // what leaves does so because its Registration is gone
 	}
 	overdue, total := p.silentPods(service)
@@ -202,6 +212,15 @@ func (p *process) judgeSilence(name, service string, changes []registry.Change) 
 	}
 }
 
+// exists reports whether a Registration stays: in the caches, and at the API server, whose
+// answers the operator may have read.
+func (p *process) exists(registration string) bool {
+	return !slices.ContainsFunc([]model.Objects{p.cached, p.server.Objects}, func(objects model.Objects) bool {
+		r := model.Get[*usher.Registration](objects, types.NamespacedName{Namespace: namespace, Name: registration})
+		return r == nil || r.DeletionTimestamp != nil
+	})
+}
+
 // silentPods finds the Pods of a Registration whose nodes the caches show as silent, and
 // whether their grace is over, except those that leave for another reason that the
 // caches do not show yet. It also counts all Pods that could be listed.
@@ -215,7 +234,8 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 		}
 		total++
 		live := p.pod(pod.Name)
-		if silent && live != nil && live.UID == pod.UID && listable(live) && p.matches(registration, live) {
+		_, asked := pod.Annotations[usher.AnnotationDeletionRequest]
+		if silent && !asked && live != nil && live.UID == pod.UID && listable(live) && p.matches(registration, live) {
 			overdue[string(pod.UID)] = p.clock.Now().Sub(since) >= plan.DefaultNodeGrace
 		}
 	}
@@ -268,18 +288,18 @@ func (p *process) records(name string) {
 }
 
 // judgeOutages checks whether callers that had lost the registry know that a Pod leaves
-// when its hook is released: they need as long again as the registry was away, but no
+// when it does: they need as long again as the registry was away, but no
 // longer than plan.DefaultAfterOutage, to be back.
-func (s *simulation) judgeOutages(key string, pod *corev1.Pod) {
+func (s *simulation) judgeOutages(what string, pod *corev1.Pod) {
 	s.Helper()
 	for _, a := range s.absences {
-		known := a.recorded || slices.Contains(a.met, s.process)
-		if !known || a.to.IsZero() {
+		known, seen := a.recorded || slices.Contains(a.met, s.process), s.seenIn[a.name][pod.UID]
+		if !known || a.to.IsZero() || !a.from.Before(seen.Add(propagation)) { // they had heard before
 			continue
 		}
 		back := a.to.Add(min(a.to.Sub(a.from), plan.DefaultAfterOutage))
-		if late := s.clock.Now().Sub(back); back.After(s.lastSeen[pod.UID]) && late < propagation {
-			s.fail("%s of %s was released %s after callers were back at %s", key, pod.Name, late, a.name)
+		if late := s.clock.Now().Sub(back); back.After(seen) && late < propagation {
+			s.fail("%s %s after callers were back at %s", what, late, a.name)
 		}
 	}
 }

@@ -4,11 +4,15 @@ package operator
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/test/model"
 )
 
 // misreading is an operator whose caches show objects of one type differently.
@@ -32,6 +37,16 @@ func withoutField(name string) defects {
 	return defects{miswrites: func(metadata map[string]any) { delete(metadata, name) }}
 }
 
+// withoutAnnotation drops an annotation from the operator's patches, unless it is set.
+func withoutAnnotation(name string) defects {
+	return defects{miswrites: func(metadata map[string]any) {
+		annotations, _ := metadata["annotations"].(map[string]any)
+		if value, ok := annotations[name]; ok && value != plan.DeletionCost {
+			delete(annotations, name)
+		}
+	}}
+}
+
 // forgetful reads Registries from the API server without what earlier processes saw.
 var forgetful = defects{misreads: func(object client.Object, cached bool) {
 	if r, ok := object.(*usher.Registry); ok && !cached {
@@ -43,7 +58,7 @@ var forgetful = defects{misreads: func(object client.Object, cached bool) {
 // one of them pass proves nothing about the real one.
 func TestMutantsAreCaught(t *testing.T) {
 	type registration = usher.Registration
-	failOver := features{policy: usher.InPlaceUpdateFailOver}
+	failOver, guarded := features{policy: usher.InPlaceUpdateFailOver}, features{guard: true, budget: 3}
 	for name, mutant := range map[string]struct {
 		defects  defects
 		features features
@@ -79,13 +94,22 @@ func TestMutantsAreCaught(t *testing.T) {
 		"forgets how far a drain has come": {defects: withoutField("annotations"), caught: []string{"stuck in"}},
 		"asks only Registrations that match": {defects: misreading(asksThoseThatMatch), features: features{second: true},
 			caught: []string{"while a registry lists it", "could vanish"}},
+		"lets go whom it has asked to drain": {features: guarded, caught: []string{"gets SIGTERM"}, defects: defects{allows: func(pod *corev1.Pod) bool {
+			return pod.Annotations[usher.AnnotationDeletionRequest] != ""
+		}}},
+		"lets go whom registries list no more": {features: guarded, caught: []string{"gets SIGTERM"}, defects: defects{allows: func(pod *corev1.Pod) bool {
+			return model.Condition(pod, usher.ConditionRegistered).Status == corev1.ConditionFalse
+		}}},
+		"waits for ever for who asked": {features: guarded, caught: []string{"deletion that never came"},
+			defects: misreading(func(r *registration) { r.Spec.Drain.RequestTimeout = &metav1.Duration{Duration: time.Hour} })},
+		"keeps the deletion cost": {features: guarded, caught: []string{"its deletion cost"}, defects: withoutAnnotation(corev1.PodDeletionCost)},
 		"reveals secrets": {caught: []string{"reveals the secret"},
 			defects: misreading(func(r *usher.Registry) { r.Spec = usher.RegistrySpec{Webhook: &usher.WebhookRegistry{}} })},
 		"never makes progress": {caught: []string{"lists", "stuck in", "never let go", "its hooks are"},
 			defects: misreading(func(r *usher.Registry) { r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: 1, Burst: new(int32)} })},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(20) {
+			for seed := range uint64(30) {
 				s := simulate(t, seed, mutant.features, mutant.defects)
 				s.run(200)
 				for _, rule := range mutant.caught {
@@ -161,5 +185,41 @@ func TestAllNodesFallSilent(t *testing.T) {
 		silence()
 		s.passes(2)
 		s.lists(4, 4)
+	}
+}
+
+// TestADrainedNodeKeepsItsBudget evicts four Pods at once, of which a budget lets two go: two
+// leave their registries. Operators that ask no budget, and guards that do not tell evictions,
+// are caught.
+func TestADrainedNodeKeepsItsBudget(t *testing.T) {
+	for name, wrong := range map[string]defects{
+		"":                {},
+		"ignores budgets": misreading(func(b *policyv1.PodDisruptionBudget) { b.Status.DisruptionsAllowed = 100 }),
+		"takes evictions for deletions": {miswrites: func(metadata map[string]any) {
+			annotations, _ := metadata["annotations"].(map[string]any)
+			if text, ok := annotations[usher.AnnotationDeletionRequest].(string); ok {
+				annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"eviction":true`, "", 1)
+			}
+		}},
+	} {
+		s := simulate(t, 1, features{guard: true, budget: 2}, wrong)
+		for _, name := range slices.Sorted(maps.Keys(owners)) {
+			s.create(name, "")
+		}
+		s.kubelets()
+		s.kubelets()
+		s.passes(2)
+		s.lists(4, 4)
+		s.server.CountBudgets()
+		s.drainNode(nil)
+		s.call()
+		s.passes(1)
+		if wrong.any() {
+			if !strings.Contains(s.broken, "its budget allows 2") {
+				t.Errorf("%s: it is not caught: %q", name, s.broken)
+			}
+			continue
+		}
+		s.lists(2, 2)
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"maps"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -91,6 +93,12 @@ func (c *connector) Ping(ctx context.Context) error {
 // Apply implements registry.Connector.
 func (c *connector) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	c.process.judgeSilence(c.name, service, changes)
+	c.process.judgeBudgets(changes)
+	for _, change := range changes {
+		if change.Op == registry.Put {
+			delete(c.process.guardian.proceeded, types.UID(change.Entry.Owner.PodUID))
+		}
+	}
 	return c.process.write(fmt.Sprintf("apply %v", changes), func() error {
 		return echo(c.Registry.Apply(ctx, service, changes))
 	})
@@ -134,9 +142,13 @@ type defects struct {
 	misreads func(object client.Object, cached bool)
 	// miswrites changes the metadata in a patch.
 	miswrites func(metadata map[string]any)
+	// allows makes the guard let a Pod go that it would hold.
+	allows func(*corev1.Pod) bool
 }
 
-func (d defects) any() bool { return d.misreads != nil || d.miswrites != nil }
+func (d defects) any() bool { return d.misreads != nil || d.miswrites != nil || d.allows != nil }
+
+func (d defects) allowed(pod *corev1.Pod) bool { return d.allows != nil && pod != nil && d.allows(pod) }
 
 func (d defects) misreadAll(r *model.Request) {
 	if d.misreads == nil {

@@ -17,9 +17,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -81,6 +84,13 @@ type simulation struct {
 	served map[types.UID]time.Time
 	seen   []discoveryv1.Endpoint
 	seenAt time.Time
+	// seenIn is when each registry, by name, last sent callers to a Pod.
+	seenIn map[string]map[types.UID]time.Time
+	// guardian is the guard, callers are those who want Pods to go. ending is who deletes the
+	// CloneSet's Pods, or all, while the CloneSet or the namespace is being deleted.
+	guardian guardian
+	callers  []*caller
+	ending   string
 	// entered is when a Pod entered its state.
 	entered  map[types.UID]time.Time
 	released map[string]int
@@ -98,17 +108,19 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	s := &simulation{
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock,
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
-		lastSeen: map[types.UID]time.Time{}, served: map[types.UID]time.Time{}, entered: map[types.UID]time.Time{}, released: map[string]int{},
+		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
+		entered: map[types.UID]time.Time{}, released: map[string]int{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
 	}
 	for _, object := range given.objects() {
 		s.make(object)
 	}
 	for _, name := range registries {
-		s.stores[name] = memory.New()
+		s.stores[name], s.seenIn[name] = memory.New(), map[types.UID]time.Time{}
 		s.stores[name].Seed(service, s.foreign)
 		s.foreign = s.stores[name].Entries(service)[0]
 	}
+	s.stand()
 	s.server.Observers = append(s.server.Observers, s.judge)
 	s.refresh()
 	s.restart()
@@ -142,7 +154,7 @@ func (s *simulation) fail(format string, args ...any) {
 func (s *simulation) restart() {
 	scraped := prometheus.NewRegistry()
 	p := &process{simulation: s, left: unlimited}
-	s.gatherer, s.process = scraped, p
+	s.gatherer, s.process, s.guardian.writes = scraped, p, map[types.UID]*written{}
 	live := model.Client{Server: s.server, Actor: actorOperator, Send: p.send}
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
@@ -178,17 +190,22 @@ func (s *simulation) pod(name string) *corev1.Pod {
 }
 
 // listed reports whether any registry really lists the Pod, and serving whether
-// callers get it there: discovery holds entries of weight 0 back.
+// callers get it there.
 func (s *simulation) listed(uid types.UID) (listed, serving bool) {
 	for _, name := range registries {
 		for _, e := range s.entries(name) {
 			if e.Owner.PodUID == string(uid) {
-				listed = true
-				serving = serving || name != "discovery" || e.Weight > 0 || e.Unsettled != ""
+				listed, serving = true, serving || serves(name, e)
 			}
 		}
 	}
 	return listed, serving
+}
+
+// serves reports whether callers of a registry get the entry: discovery holds those of weight
+// 0 back.
+func serves(name string, e registry.Entry) bool {
+	return name != "discovery" || e.Weight > 0 || e.Unsettled != ""
 }
 
 // entries are those of all services of a registry.
@@ -209,7 +226,12 @@ func (s *simulation) settle() {
 	for _, pod := range s.pods() {
 		s.label(pod, "nginx", pod.Labels["track"])
 	}
+	s.abandon()
+	s.guardian.webhook = there
 	for range 40 {
+		s.collect()
+		s.call()
+		s.server.CountBudgets()
 		s.kubelets()
 		s.endpoints()
 		for _, pod := range s.pods() {
@@ -286,6 +308,11 @@ func (f features) objects() []client.Object {
 	}
 	hook := func(key string) *apps.LifecycleHook {
 		return &apps.LifecycleHook{LabelsHandler: map[string]string{key: "true"}}
+	}
+	if f.budget > 0 {
+		out = append(out, &policyv1.PodDisruptionBudget{ObjectMeta: namespaced("nginx"), Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: ptr.To(intstr.FromInt32(f.budget)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
+		}})
 	}
 	set := &apps.CloneSet{ObjectMeta: namespaced("nginx")}
 	set.Spec.Lifecycle = &apps.Lifecycle{PreNormal: hook(keyPreNormal), InPlaceUpdate: hook(keyInPlace), PreDelete: hook(keyDelete)}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -65,6 +66,8 @@ func TestVanishedRegistration(t *testing.T) {
 	s.probe()
 	s.passes(3)
 	s.lists(0, 0)
+	s.wait(plan.DefaultAfterOutage + propagation)
+	s.passes(1)
 	for _, pod := range s.pods() {
 		if controllerutil.ContainsFinalizer(pod, usher.Finalizer) {
 			t.Errorf("%s is never let go", pod.Name)

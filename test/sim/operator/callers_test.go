@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/model"
+)
+
+const (
+	// maxRetries is how often client-go repeats a request that is answered with Retry-After.
+	maxRetries = 10
+	// requeue is after how long kubectl drain, and controllers, begin a new request.
+	requeue = 5 * time.Second
+
+	actorUser       = "ann"
+	actorReplicaSet = "system:serviceaccount:kube-system:replicaset-controller"
+	actorCollector  = "system:serviceaccount:kube-system:generic-garbage-collector"
+	actorNamespace  = "system:serviceaccount:kube-system:namespace-controller"
+)
+
+// caller is a client of the API server that wants a Pod to go. It repeats its requests as
+// client-go does.
+type caller struct {
+	who    string
+	pod    *corev1.Pod
+	evicts bool
+	// retries are left of the present request, which is repeated at next.
+	retries int
+	next    time.Time
+	// gives is when the caller gives up although it could go on; zero if it never does, and
+	// begins a new request after the retries.
+	gives time.Time
+}
+
+// ask begins a request. A caller that asks once may be interrupted.
+func (s *simulation) ask(who string, pod *corev1.Pod, evicts bool, patience time.Duration) {
+	if s.asks(who, pod) {
+		return
+	}
+	c := &caller{who: who, pod: pod, evicts: evicts, retries: maxRetries, next: s.clock.Now()}
+	if patience > 0 {
+		c.gives = s.clock.Now().Add(patience)
+	}
+	s.callers = append(s.callers, c)
+}
+
+// asks reports whether someone waits for the Pod to go.
+func (s *simulation) asks(who string, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(s.callers, func(c *caller) bool { return c.who == who && c.pod.UID == pod.UID })
+}
+
+// call makes the requests whose time has come.
+func (s *simulation) call() {
+	s.Helper()
+	waiting := s.callers
+	s.callers = nil
+	for _, c := range waiting {
+		if s.repeat(c) {
+			s.callers = append(s.callers, c)
+		}
+	}
+}
+
+// repeat makes the caller's next request, if its time has come, and reports whether it goes on.
+func (s *simulation) repeat(c *caller) bool {
+	s.Helper()
+	pod := s.pod(c.pod.Name)
+	switch {
+	case pod == nil || pod.UID != c.pod.UID || pod.DeletionTimestamp != nil:
+		return false
+	case !c.gives.IsZero() && !s.clock.Now().Before(c.gives):
+		s.log("%s gives up %s", c.who, pod.Name)
+		return false
+	case s.clock.Now().Before(c.next):
+		return true
+	}
+	err := s.request(c)
+	delay, repeats := apierrors.SuggestsClientDelay(err)
+	switch {
+	case err == nil:
+		return false
+	case repeats && delay > 0 && c.retries > 0:
+		c.retries--
+		c.next = s.clock.Now().Add(time.Duration(delay) * time.Second)
+	case c.who == actorCloneSet, c.who == actorUser && (!c.evicts || !apierrors.IsTooManyRequests(err)):
+		return false
+	default:
+		c.retries, c.next = maxRetries, s.clock.Now().Add(requeue)
+	}
+	return true
+}
+
+// request asks the API server once.
+func (s *simulation) request(c *caller) error {
+	s.guardian.excuse = ""
+	defer func() { s.guardian.excuse = "" }()
+	at := client.ObjectKeyFromObject(c.pod)
+	if !c.evicts {
+		s.guardian.deleters[c.pod.UID] = true
+		err := s.server.Delete(c.who, model.Pods, at, model.Deletion{UID: c.pod.UID})
+		s.log("%s deletes %s: %v", c.who, at.Name, err)
+		return err
+	}
+	err := s.server.Evict(c.who, at, &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Namespace: at.Namespace, Name: at.Name}, DeleteOptions: metav1.NewPreconditionDeleteOptions(string(c.pod.UID)),
+	}, false)
+	s.log("%s evicts %s: %v", c.who, at.Name, err)
+	return err
+}
+
+// patience is how long someone waits who wants a Pod to go.
+func (s *simulation) patience() time.Duration {
+	return time.Second + time.Duration(s.random.Int64N(int64(3*time.Minute)))
+}
+
+// drainNode evicts all Pods, as kubectl drain does.
+func (s *simulation) drainNode(*corev1.Pod) {
+	patience := s.patience()
+	for _, pod := range s.pods() {
+		s.ask(actorUser, pod, true, patience)
+	}
+}
+
+// scaleIn deletes the Pod of the ReplicaSet that costs least.
+func (s *simulation) scaleIn(*corev1.Pod) {
+	for _, pod := range s.pods() {
+		if pod.Labels[apps.LabelLifecycleState] == "" && pod.DeletionTimestamp == nil {
+			s.ask(actorReplicaSet, pod, false, s.patience())
+			return
+		}
+	}
+}
+
+// force deletes a Pod at once, with grace period 0 or past the guard.
+func (s *simulation) force(pod *corev1.Pod) {
+	s.Helper()
+	if s.random.IntN(2) == 0 {
+		s.change(pod, "skips the drain", func(pod *corev1.Pod) {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, usher.AnnotationSkipDrain, "true")
+		})
+		s.ask(actorUser, pod, s.random.IntN(2) == 0, time.Minute)
+		return
+	}
+	s.guardian.excuse = "it is forced"
+	s.log("%s: is deleted by force", pod.Name)
+	if err := s.server.Delete(actorUser, model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{Now: true}); err != nil {
+		s.Fatal(err)
+	}
+	s.guardian.excuse = ""
+}
+
+// cascade deletes the CloneSet, in the background or the foreground; its Pods follow.
+func (s *simulation) cascade(*corev1.Pod) {
+	s.Helper()
+	if s.ending != "" || s.absent != nil || s.random.IntN(4) > 0 {
+		return
+	}
+	s.ending = actorCollector
+	s.log("the CloneSet is deleted")
+	s.deleteAll("CloneSet", actorUser)
+}
+
+// endNamespace deletes all that is in the namespace.
+func (s *simulation) endNamespace(*corev1.Pod) {
+	s.Helper()
+	if s.ending != "" || s.absent != nil || s.random.IntN(4) > 0 {
+		return
+	}
+	s.ending = actorNamespace
+	s.log("the namespace is deleted")
+	kinds := []model.Kind{"CloneSet", "Registration"}
+	for _, n := range s.random.Perm(len(kinds)) {
+		s.deleteAll(kinds[n], actorNamespace)
+	}
+}
+
+// deleteAll deletes the objects of a kind; a CloneSet may have to wait for its Pods.
+func (s *simulation) deleteAll(kind model.Kind, who string) {
+	s.Helper()
+	for _, object := range model.Sorted(s.server.Objects[kind]) {
+		if kind == "CloneSet" && s.random.IntN(2) == 0 {
+			edit(s, namespace, object.GetName(), func(set *apps.CloneSet) { set.Finalizers = []string{metav1.FinalizerDeleteDependents} })
+		}
+		if err := s.server.Delete(who, kind, client.ObjectKeyFromObject(object), model.Deletion{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// collect deletes Pods whose CloneSet or namespace is being deleted. When all is gone, it is
+// made anew.
+func (s *simulation) collect() {
+	s.Helper()
+	if s.ending == "" {
+		return
+	}
+	left := 0
+	for _, pod := range s.pods() {
+		if s.ending == actorNamespace || pod.Labels[apps.LabelLifecycleState] != "" {
+			left++
+			s.ask(s.ending, pod, false, 0)
+		}
+	}
+	if left > 0 {
+		return
+	}
+	edit(s, namespace, "nginx", func(set *apps.CloneSet) { set.Finalizers = nil })
+	if s.ending == actorNamespace && len(s.server.Objects["Registration"]) > 0 {
+		return
+	}
+	s.log("all is gone, and made anew")
+	for _, object := range s.features.objects() {
+		kind := model.KindOf(object)
+		if _, there := s.server.Objects[kind][client.ObjectKeyFromObject(object)]; !there {
+			s.make(object)
+		}
+	}
+	s.ending = ""
+}
+
+// abandon lets all callers give up that may.
+func (s *simulation) abandon() {
+	s.callers = slices.DeleteFunc(s.callers, func(c *caller) bool { return !c.gives.IsZero() })
+}
+
+// ownerOf are the owners of a new Pod: those of some names belong to a ReplicaSet, or to
+// nobody.
+func (s *simulation) ownerOf(name string) []metav1.OwnerReference {
+	switch owner := owners[name]; {
+	case s.features.guard && owner == ofNobody:
+		return nil
+	case s.features.guard && owner == ofReplicaSet:
+		set := &metav1.ObjectMeta{Name: "web", UID: "uid-web"}
+		return []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	}
+	set := model.List[*apps.CloneSet](s.server.Objects)[0]
+	return []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)}
+}
+
+const ofNobody, ofReplicaSet = "nobody", "ReplicaSet"
+
+// owners are those of Pods without a CloneSet, by the names that runs with the guard use.
+var owners = map[string]string{"nginx-2": ofReplicaSet, "nginx-3": ofNobody, "nginx-4": ofReplicaSet, "nginx-5": ofNobody}
+
+// setCost sets the deletion cost of a Pod, as its user does.
+func (s *simulation) setCost(pod *corev1.Pod, cost string) {
+	s.guardian.costs[pod.UID] = cost
+	s.change(pod, "costs "+cost, func(pod *corev1.Pod) {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, corev1.PodDeletionCost, cost)
+	})
+}

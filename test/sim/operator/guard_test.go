@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	"sigs.k8s.io/yaml"
+
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/guard"
+	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/test/model"
+)
+
+const (
+	actorGuard    = "guard"
+	actorCloneSet = "system:serviceaccount:usher-system:usher"
+	// clockSkew is how far the clock of the second replica is ahead.
+	clockSkew = 2 * time.Second
+)
+
+// webhook is how the guard answers API servers.
+type webhook int
+
+const (
+	there webhook = iota
+	// away cannot be reached; slow acts, and answers too late. Both let requests pass.
+	away
+	slow
+)
+
+// guardian is the guard as API servers see it.
+type guardian struct {
+	webhook  webhook
+	replicas []admission.Handler
+	// excuse is why the present request may end a Pod that callers use; empty if it may not.
+	// proceeded are Pods that left at a deadline.
+	excuse    string
+	proceeded map[types.UID]bool
+	// deleters are the Pods that someone has asked to delete, not only to evict.
+	deleters map[types.UID]bool
+	// costs are the deletion costs that users have set.
+	costs map[types.UID]string
+	// writes are the present process's last writes of Pods.
+	writes map[types.UID]*written
+}
+
+// written is a Pod as the operator wrote it.
+type written struct {
+	*corev1.Pod
+	version int64
+}
+
+func versionOf(pod *corev1.Pod) int64 {
+	version, err := strconv.ParseInt(pod.ResourceVersion, 10, 64)
+	if err != nil {
+		panic(err) // the model's versions are numbers
+	}
+	return version
+}
+
+// stand puts the guard before the API server, with two replicas.
+func (s *simulation) stand() {
+	s.guardian = guardian{proceeded: map[types.UID]bool{}, deleters: map[types.UID]bool{}, costs: map[types.UID]string{}}
+	if !s.features.guard {
+		return
+	}
+	for _, skew := range []time.Duration{0, clockSkew} {
+		live := model.Client{Server: s.server, Actor: actorGuard, Send: s.interfere}
+		s.guardian.replicas = append(s.guardian.replicas,
+			guard.NewHandler(&live, &live, recorder{s}, skewed{s.clock, skew}, []string{actorCloneSet}))
+	}
+	s.server.Admit = s.admit
+}
+
+// skewed is a clock that is ahead.
+type skewed struct {
+	*clocktesting.FakePassiveClock
+	by time.Duration
+}
+
+// Now implements clock.PassiveClock.
+func (c skewed) Now() time.Time { return c.FakePassiveClock.Now().Add(c.by) }
+
+// interfere lets the operator act between what the guard reads and what it writes.
+func (s *simulation) interfere(r *model.Request, do func() error) error {
+	if r.Writes() {
+		r.Patch = s.defects.miswritten(r)
+		if s.random.IntN(4) == 0 {
+			s.passAtRandom()
+		}
+	}
+	err := do()
+	if r.Writes() {
+		s.log("  guard: %s %s %s: %v", r.Verb, r.At.Name, r.Patch, err)
+	}
+	return err
+}
+
+// admit asks the guard.
+func (s *simulation) admit(r *admissionv1.AdmissionRequest) error {
+	switch pod := s.pod(r.Name); {
+	case !s.called(r):
+		return nil
+	case s.guardian.webhook == away:
+		s.guardian.excuse = "the webhook is away"
+		return nil
+	case pod != nil && pod.Annotations[usher.AnnotationSkipDrain] == "true":
+		s.guardian.excuse = "the Pod skips the drain"
+	}
+	response := pick(s, s.guardian.replicas...).Handle(s.logged(), admission.Request{AdmissionRequest: *r})
+	switch {
+	case s.guardian.webhook == slow:
+		s.guardian.excuse = "the webhook is slow"
+	case !response.Allowed && !s.defects.allowed(s.pod(r.Name)):
+		return &apierrors.StatusError{ErrStatus: *response.Result}
+	}
+	return nil
+}
+
+// conditions are the matchConditions of the chart.
+var conditions = map[string]func(*admissionv1.AdmissionRequest) bool{
+	"!has(request.dryRun) || !request.dryRun": func(r *admissionv1.AdmissionRequest) bool { return r.DryRun == nil || !*r.DryRun },
+	"has(oldObject.metadata.finalizers) && 'usher.dev/registration' in oldObject.metadata.finalizers && !has(oldObject.metadata.deletionTimestamp)": func(r *admissionv1.AdmissionRequest) bool {
+		pod := read[corev1.Pod](r.OldObject.Raw)
+		return slices.Contains(pod.Finalizers, usher.Finalizer) && pod.DeletionTimestamp == nil
+	},
+	"!has(request.options.gracePeriodSeconds) || request.options.gracePeriodSeconds != 0": func(r *admissionv1.AdmissionRequest) bool {
+		return !strings.Contains(string(r.Options.Raw), `"gracePeriodSeconds":0`)
+	},
+	"!has(object.deleteOptions) || !has(object.deleteOptions.dryRun) || object.deleteOptions.dryRun.size() == 0": func(r *admissionv1.AdmissionRequest) bool {
+		eviction := read[policyv1.Eviction](r.Object.Raw)
+		return eviction.DeleteOptions == nil || len(eviction.DeleteOptions.DryRun) == 0
+	},
+	"!has(object.deleteOptions) || !has(object.deleteOptions.gracePeriodSeconds) || object.deleteOptions.gracePeriodSeconds != 0": func(r *admissionv1.AdmissionRequest) bool {
+		return !strings.Contains(string(r.Object.Raw), `"gracePeriodSeconds":0`)
+	},
+}
+
+// webhooks are those of the chart, for deletions and for evictions.
+var webhooks = func() []admissionregistrationv1.ValidatingWebhook {
+	manifests, err := os.ReadFile("../../../tools/chart/testdata/golden/guard.yaml")
+	if err != nil {
+		panic(err) // it is a file of this repository
+	}
+	for document := range strings.SplitSeq(string(manifests), "\n---\n") {
+		if strings.Contains(document, "\nkind: ValidatingWebhookConfiguration\n") {
+			return read[admissionregistrationv1.ValidatingWebhookConfiguration]([]byte(document)).Webhooks
+		}
+	}
+	panic("the chart has no ValidatingWebhookConfiguration")
+}()
+
+// read decodes what encodes a T.
+func read[T any](text []byte) (out T) {
+	if err := yaml.Unmarshal(text, &out); err != nil {
+		panic(err) // it was encoded before
+	}
+	return out
+}
+
+// called reports whether API servers call the guard, as it is configured.
+func (s *simulation) called(r *admissionv1.AdmissionRequest) bool {
+	s.Helper()
+	at := slices.IndexFunc(webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool {
+		return slices.Contains(w.Rules[0].Operations, admissionregistrationv1.OperationType(r.Operation))
+	})
+	for _, c := range webhooks[at].MatchConditions {
+		holds, known := conditions[c.Expression]
+		if !known {
+			s.Fatalf("the chart has the matchCondition %s: write it in Go as well", c.Expression)
+		}
+		if !holds(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// judgeEnd checks that no callers use a Pod that is deleted: its containers get SIGTERM.
+func (s *simulation) judgeEnd(c *model.Commit) {
+	s.Helper()
+	pod, _ := c.Pods()
+	if pod == nil || !c.Deletes() || !s.features.guard || s.guardian.proceeded[pod.UID] {
+		return
+	}
+	if s.guardian.excuse != "" {
+		s.log("%s: gets SIGTERM at once: %s", pod.Name, s.guardian.excuse)
+		return
+	}
+	s.judgeDrain(pod.Name+" gets SIGTERM", true, pod)
+}
+
+// proceeds notes that a Pod leaves although a registry lists it: its deadline has passed.
+func (s *simulation) proceeds(pod *corev1.Pod) {
+	since := s.clock.Now()
+	if record := plan.ReadRecord(pod); record != nil {
+		since = record.Began
+	}
+	if pod.DeletionTimestamp != nil {
+		since = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+	}
+	if s.features.proceed && s.features.guard && s.clock.Now().Sub(since) >= deadline {
+		s.guardian.proceeded[pod.UID] = true
+	}
+}
+
+// seen is a Pod as the operator may see it: as the caches show it, or as it has last written
+// it; nil if it sees none.
+func (p *process) seen(uid types.UID) *corev1.Pod {
+	for _, pod := range model.List[*corev1.Pod](p.cached) {
+		if pod.UID != uid {
+			continue
+		}
+		if written := p.guardian.writes[uid]; written != nil && written.version > versionOf(pod) {
+			return written.Pod
+		}
+		return pod
+	}
+	return nil
+}
+
+// evicting reports whether the Pod drains for an eviction: it is on its way out, and the
+// budgets still count it.
+func evicting(pod *corev1.Pod) bool {
+	request, err := usher.DeletionRequestOf(pod)
+	record := plan.ReadRecord(pod)
+	return err == nil && request != nil && request.Eviction && pod.DeletionTimestamp == nil &&
+		model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue &&
+		(!slices.Contains(pod.Finalizers, usher.Finalizer) || record != nil && record.Gate == plan.GateRequested)
+}
+
+// judgeBudgets checks that no more Pods leave for evictions than their budgets allow, as far
+// as the operator can see.
+func (p *process) judgeBudgets(changes []registry.Change) {
+	p.Helper()
+	for _, budget := range model.List[*policyv1.PodDisruptionBudget](p.cached) {
+		leaving, fresh := map[types.UID]bool{}, ""
+		for _, pod := range model.List[*corev1.Pod](p.cached) {
+			if pod = p.seen(pod.UID); pod != nil && evicting(pod) && model.Covers(budget, pod) {
+				leaving[pod.UID] = true
+			}
+		}
+		for _, c := range changes {
+			uid := types.UID(c.Entry.Owner.PodUID)
+			if pod := p.seen(uid); c.Op == registry.Remove && !leaving[uid] && pod != nil && p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) {
+				leaving[uid], fresh = true, pod.Name
+			}
+		}
+		if allowed := int(budget.Status.DisruptionsAllowed); fresh != "" && len(leaving) > allowed {
+			p.fail("%s leaves for its eviction, with %d others, and its budget allows %d", fresh, len(leaving)-1, allowed)
+		}
+	}
+}
+
+// evicted reports whether the Pod leaves because someone evicts it, and for no other reason.
+// It may see the Pod as it is, or as the caches show it.
+func (p *process) evicted(pod *corev1.Pod, registration string) bool {
+	live := p.pod(pod.Name)
+	if live == nil || live.UID != pod.UID || p.guardian.deleters[pod.UID] || !p.exists(registration) {
+		return false
+	}
+	return !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {
+		ready, _ := plan.Ready(pod)
+		healthy := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue // to budgets
+		return !ready || !healthy || !listable(pod) || !p.matches(registration, pod) || pod.Annotations[usher.AnnotationDeletionRequest] == ""
+	})
+}
+
+// unasked describes what is left of a request to delete a Pod that nobody came back for.
+func (s *simulation) unasked(pod *corev1.Pod) string {
+	request, err := usher.DeletionRequestOf(pod)
+	switch {
+	case err != nil:
+		return err.Error()
+	case request != nil && !request.Named:
+		return "it is out of service for a deletion that never came"
+	case pod.Annotations[corev1.PodDeletionCost] != s.guardian.costs[pod.UID]:
+		return "its deletion cost is not what its user has set"
+	}
+	return ""
+}
+
+// TestConditions: the guard's matchConditions in Go are those of the chart.
+func TestConditions(t *testing.T) {
+	used := map[string]bool{}
+	for _, w := range webhooks {
+		for _, c := range w.MatchConditions {
+			used[c.Expression] = true
+		}
+	}
+	for expression := range conditions {
+		if !used[expression] {
+			t.Errorf("the chart has no matchCondition %s", expression)
+		}
+	}
+	if len(used) != len(conditions) {
+		t.Errorf("the chart has %d matchConditions, %d are written in Go", len(used), len(conditions))
+	}
+}
