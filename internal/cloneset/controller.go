@@ -126,6 +126,8 @@ type Reconciler struct {
 	// next pass reads only Pods that have changed. An idle set has none.
 	podInfos perSet[[]*plan.PodInfo]
 	drains   *drains
+	// deferrals are the deletions that the API server has deferred.
+	deferrals perSet[deferrals]
 }
 
 // New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
@@ -148,7 +150,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return err
 	}
-	r := New(mgr.GetClient(), mgr.GetAPIReader(), recorder, options)
+	c, err := withPromptDeletes(mgr)
+	if err != nil {
+		return err
+	}
+	r := New(c, mgr.GetAPIReader(), recorder, options)
 	if err := r.metrics.register(r.Options.Registerer); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}

@@ -99,7 +99,7 @@ func claimRevision(set *apps.CloneSet) string {
 // tryClaims asks the API server, in a dry run, whether it would create the claims of the
 // templates: a refused claim must not cost a Pod that could then not be replaced.
 func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal {
-	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
+	if len(set.Spec.VolumeClaimTemplates) == 0 {
 		return refusal{}
 	}
 	now := r.Clock.Now()

@@ -50,6 +50,8 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	if stuck := first.Stuck; stuck != nil {
 		// Leave out the reason: a kubelet may alternate between reasons.
 		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
+	} else if first.Deferral != nil {
+		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the API server's message changes with time
 	}
 	if r.reported.get(keyOf(set)) != wait {
 		r.reported.put(keyOf(set), wait)
@@ -109,7 +111,7 @@ func (r *Reconciler) recordOutcomes(set *apps.CloneSet, outcomes []outcome) {
 	for _, o := range outcomes {
 		event, wanted := eventOf(o.action)
 		switch {
-		case o.err != nil && !o.conflicted():
+		case o.failed():
 			r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, nameOf(o), o.err)
 		case o.err != nil || !wanted || o.pod == nil:
 		default:

@@ -33,6 +33,10 @@ func (o outcome) conflicted() bool {
 	return isConflict(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
 }
 
+// failed reports whether the action failed: what met a changed Pod, or is to be done later,
+// did not.
+func (o outcome) failed() bool { return o.err != nil && !o.conflicted() && o.deferred() == nil }
+
 // isConflict reports whether a write's preconditions did not hold.
 func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
@@ -187,7 +191,7 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 			r.pods.noteDeleted(set, pod, r.Clock.Now())
 			return nil
 		}
-		return err
+		return deferral(err)
 	})
 }
 

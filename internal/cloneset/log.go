@@ -33,9 +33,14 @@ func (r *Reconciler) logPass(ctx context.Context, set *apps.CloneSet, next *apps
 	logger := log.FromContext(ctx)
 	logOutcomes(logger, outcomes)
 	l := r.rollouts.get(keyOf(set))
-	l.begin(logger, &set.Status, next, now)
+	rollout := set.DeletionTimestamp == nil
+	if rollout {
+		l.begin(logger, &set.Status, next, now)
+	}
 	l.wait(logger, blocked, now)
-	l.end(logger, next, now)
+	if rollout {
+		l.end(logger, next, now)
+	}
 	r.rollouts.put(keyOf(set), l)
 }
 
@@ -60,6 +65,8 @@ func logOutcomes(logger logr.Logger, outcomes []outcome) {
 			about.V(1).Info("Action done")
 		case o.conflicted():
 			about.V(1).Info("Action dropped: the Pod has changed", "cause", o.err.Error())
+		case o.deferred() != nil:
+			about.V(1).Info("Action deferred", "cause", o.err.Error())
 		default:
 			about.Error(o.err, "Action failed")
 		}
@@ -144,6 +151,8 @@ func waitOf(b *plan.Blocked) []any {
 		return append(about, "containers", b.Batch.Containers)
 	case b.Stuck != nil:
 		return append(about, "container", b.Stuck.Container, "image", b.Stuck.Image, "reason", b.Stuck.Reason)
+	case b.Deferral != nil:
+		return append(about, "gate", b.Gate, "message", b.Deferral.Message)
 	}
 	return append(about, "gate", b.Gate, "keys", b.Keys)
 }

@@ -30,7 +30,7 @@ func newMetrics(now func() time.Time) *metrics {
 		sets: newSetCollector(now),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_cloneset_writes_total",
-			Help: "Write requests to the API server, by result: ok, conflict (the next pass decides again), error.",
+			Help: "Write requests to the API server, by result: ok, conflict (the next pass decides again), wait (the API server asks to try again later), error.",
 		}, []string{"verb", "result"}),
 		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_cloneset_planned_actions_total",
@@ -67,7 +67,7 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 			m.updates.Observe(left.Now.Sub(out).Seconds())
 		}
 	}
-	if left.Deleting {
+	if left.Deletion == plan.LetGo {
 		m.sets.forget(keyOf(set))
 		return
 	}

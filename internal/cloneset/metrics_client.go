@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -23,6 +24,8 @@ func (c *countingClient) count(verb string, err error) error {
 	case err == nil:
 	case isConflict(err):
 		result = "conflict"
+	case apierrors.IsTooManyRequests(err):
+		result = "wait"
 	default:
 		result = "error"
 	}

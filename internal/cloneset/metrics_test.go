@@ -72,7 +72,7 @@ usher_cloneset_pods{cloneset="web",namespace="shop",state="other"} 1
 # TYPE usher_cloneset_pods gauge
 usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
 `)
-	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deleting: true})
+	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deletion: plan.LetGo})
 	if n := testutil.CollectAndCount(m.sets); n != 0 {
 		t.Errorf("%d series of a set that is gone", n)
 	}

@@ -51,11 +51,11 @@ func (r *Reconciler) observe(
 		return nil, err
 	}
 	return &plan.Snapshot{
-		Now: now, Set: set.Name, Deleting: set.DeletionTimestamp != nil,
+		Now: now, Set: set.Name,
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		Pods: own.pods, PodInfos: read, Nodes: nodes, GoingNodes: going,
+		Pods: own.pods, PodInfos: read, Nodes: nodes, GoingNodes: going, Deferred: r.deferrals.get(keyOf(set)).observed(own.pods),
 		// What was read after the pass began counts from when it was read, not earlier.
 		Drained: r.drains.of(read, r.Clock.Now()),
 		Claims:  own.claims, DeletedInstances: r.deletions.of(set, own.pods, own.claims), ReleasedInstances: released,

@@ -53,9 +53,6 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
 // Pods of other owners.
 func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
-	if set.DeletionTimestamp != nil {
-		return nil
-	}
 	selector, err := selectorOf(set)
 	if err != nil {
 		return err
@@ -124,9 +121,6 @@ func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object cl
 // the others. Someone took the Pods out to inspect them: they are left running and are
 // replaced. A terminating Pod is deleted with its set.
 func (r *Reconciler) releaseUnmatched(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, error) {
-	if set.DeletionTimestamp != nil {
-		return pods, nil
-	}
 	selector, err := selectorOf(set)
 	if err != nil {
 		return nil, err
@@ -186,9 +180,6 @@ func releasePatch(pod *corev1.Pod, owner types.UID) ([]byte, error) {
 // this name was deleted without its Pods. Its Pods are adopted too, and a Pod whose
 // revision the set does not know would be recreated.
 func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) error {
-	if set.DeletionTimestamp != nil {
-		return nil
-	}
 	selector, err := selectorOf(set)
 	if err != nil {
 		return err
@@ -233,7 +224,7 @@ func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, obje
 // they were. A released claim without a Pod is left alone: someone released it to keep
 // it, and adopting it could mean deleting it.
 func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) error {
-	if len(set.Spec.VolumeClaimTemplates) == 0 || set.DeletionTimestamp != nil {
+	if len(set.Spec.VolumeClaimTemplates) == 0 {
 		return nil
 	}
 	orphans, err := r.listClaims(ctx, set.Namespace, orphanKey)

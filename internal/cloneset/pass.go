@@ -72,6 +72,7 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	r.podInfos.forget(set)
 	r.refusals.forget(set)
 	r.claimRefusals.forget(set)
+	r.deferrals.forget(set)
 }
 
 // terminating reports whether a write was refused because the namespace is terminating.
@@ -87,7 +88,10 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if errors.As(err, &bad) {
 		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
 	}
-	if err != nil {
+	if err == nil {
+		set, err = r.syncFinalizer(ctx, set)
+	}
+	if set == nil || err != nil {
 		return reconcile.Result{}, err
 	}
 	decided := r.Plan(snapshot)
@@ -97,6 +101,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	}
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
+	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
 	counts, blocked := plan.Review(left)
 	if isIdle(counts, &decided, left) {
 		r.podInfos.forget(keyOf(set)) // they would retain Pod versions that the cache no longer holds
@@ -110,7 +115,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		written = r.writeStatus(ctx, set, next)
 	}
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
-	for _, at := range []time.Time{due, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
+	for _, at := range []time.Time{due, deferredUntil, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
 		if !at.IsZero() {
 			decided.RequeueAt = earlier(decided.RequeueAt, at)
 		}
@@ -120,7 +125,8 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if written == nil {
 		r.recordProgress(set, &next)
 	}
-	return after(&decided, outcomes, now, errors.Join(revisionsPruned, written, namesPruned))
+	ended := r.endDeletion(ctx, set, left, &decided)
+	return after(&decided, outcomes, now, errors.Join(revisionsPruned, written, namesPruned, ended))
 }
 
 // isIdle reports whether a pass had nothing to do and nothing is outstanding: no Pod is
@@ -132,6 +138,9 @@ func isIdle(counts plan.Counts, decided *plan.Plan, left *plan.Snapshot) bool {
 // prepare ensures that a plan can be made, and reads its input. Only the steps before
 // observe write; observe only reads.
 func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
+	if set.DeletionTimestamp != nil {
+		return r.prepareDeletion(ctx, set, now)
+	}
 	spec, err := plan.SpecOf(set)
 	if err != nil {
 		return nil, nil, invalid(err)
@@ -179,11 +188,8 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 	var failures []error
 	again := decided.More
 	for _, o := range outcomes {
-		switch {
-		case o.err == nil:
-		case o.conflicted():
-			again = true
-		default:
+		again = again || o.conflicted()
+		if o.failed() {
 			failures = append(failures, o.err)
 		}
 	}

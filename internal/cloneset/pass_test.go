@@ -101,6 +101,7 @@ func TestForget(t *testing.T) {
 	set := web()
 	r, _ := reconcilerOn(server(t))
 	r.refusals.put(keyOf(set), refusal{})
+	r.deferrals.put(keyOf(set), nil)
 	r.claimRefusals.put(keyOf(set), refusal{})
 	r.reported.put(keyOf(set), "a wait")
 	r.podInfos.put(keyOf(set), nil)
@@ -110,7 +111,7 @@ func TestForget(t *testing.T) {
 	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
 	r.forget(keyOf(set))
 	left := len(r.deletions.sets) + len(r.sets.sets) + len(r.pods.sets)
-	for _, values := range []*sync.Map{&r.refusals.values, &r.claimRefusals.values, &r.reported.values, &r.podInfos.values} {
+	for _, values := range []*sync.Map{&r.refusals.values, &r.claimRefusals.values, &r.reported.values, &r.podInfos.values, &r.deferrals.values} {
 		values.Range(func(any, any) bool { left++; return true })
 	}
 	if left > 0 {
@@ -165,4 +166,45 @@ func TestPodInfosOfAnIdleSet(t *testing.T) {
 			t.Errorf("after pass %d: %d Pods, want %d", pass+1, got, want)
 		}
 	}
+}
+
+// TestGoneSet: a set that the API server no longer has is left alone for as long as the cache
+// shows it.
+func TestGoneSet(t *testing.T) {
+	set := web()
+	set.Spec.Replicas = new(int32(1))
+	cache, live := server(t, set), server(t)
+	r, events := reconcilerOn(live)
+	r.Client = reading{live, cache}
+	for range 3 {
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil {
+			t.Fatal(err)
+		}
+		// The garbage collector deletes what the first pass has created.
+		if err := live.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(set.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if created := slices.DeleteFunc(events.reasons, func(reason string) bool { return reason != "Normal SuccessfulCreate" }); len(created) != 1 {
+		t.Errorf("Pods were created %d times", len(created))
+	}
+	if err := cache.Delete(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || len(r.sets.sets) > 0 {
+		t.Errorf("kept %v: %v", r.sets.sets, err)
+	}
+}
+
+// reading is a client that reads CloneSets from a cache.
+type reading struct {
+	client.Client
+	cache client.Client
+}
+
+func (c reading) Get(ctx context.Context, at client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, ok := object.(*apps.CloneSet); ok {
+		return c.cache.Get(ctx, at, object, options...)
+	}
+	return c.Client.Get(ctx, at, object, options...)
 }

@@ -305,23 +305,19 @@ func adopted(t *testing.T, seen, live *apps.CloneSet, object client.Object) bool
 }
 
 // TestAdoptingSets: a set adopts only if the API server has this very set, and it is not
-// terminating.
+// terminating; TestDeletedSet is about one that is terminating in the cache too.
 func TestAdoptingSets(t *testing.T) {
 	going := func(set *apps.CloneSet) { set.DeletionTimestamp, set.Finalizers = deletedNow(), []string{"orphan"} }
 	for name, test := range map[string]struct {
-		seen, live func(*apps.CloneSet)
-		want       bool
+		live func(*apps.CloneSet)
+		want bool
 	}{
 		"it stays":                               {want: true},
-		"it is deleted":                          {seen: going},
 		"it is deleted, and the cache is behind": {live: going},
 		"another set of that name by now":        {live: func(set *apps.CloneSet) { set.UID = "later" }},
 	} {
 		for _, object := range []client.Object{podOf(nil, "web-a"), revisionObject(nil, "web-6f", `{}`)} {
 			seen, live := web(), web()
-			if test.seen != nil {
-				test.seen(seen)
-			}
 			if test.live != nil {
 				test.live(live)
 			}

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,6 +34,9 @@ type setEntry struct {
 	answer *apps.CloneSet
 	stale  bool
 	uid    types.UID
+	// gone is the UID of a set that the API server no longer has; "" once the cache has
+	// caught up.
+	gone types.UID
 	// revisions are those that the cache may not show yet.
 	revisions []*appsv1.ControllerRevision
 }
@@ -91,13 +95,36 @@ func (o *setOverlay) isStale(set types.NamespacedName) bool {
 	return o.sets[set] != nil && o.sets[set].stale
 }
 
-// forget drops a set that is gone, and returns its UID.
+// forget drops a set that is gone, and returns its UID. It remembers what the cache does
+// not show yet.
 func (o *setOverlay) forget(set types.NamespacedName) types.UID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	uid := o.entry(set).uid
+	known := o.entry(set)
 	delete(o.sets, set)
-	return uid
+	if known.gone != "" {
+		o.sets[set] = &setEntry{gone: known.gone}
+	}
+	return known.uid
+}
+
+// noteGone keeps that there is no set of that name: at the API server or, later, in the cache.
+func (o *setOverlay) noteGone(set types.NamespacedName, cached bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	known := o.entry(set)
+	known.gone = known.uid
+	if cached {
+		known.gone = ""
+	}
+}
+
+// isGone reports whether the cache shows a set that the API server no longer has.
+func (o *setOverlay) isGone(cached *apps.CloneSet) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	known := o.sets[keyOf(cached)]
+	return known != nil && known.gone == cached.UID
 }
 
 // noteUID keeps the UID of a set.
@@ -171,9 +198,13 @@ func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*a
 	}
 	if err := reader.Get(ctx, name, set); err != nil {
 		if apierrors.IsNotFound(err) {
+			r.sets.noteGone(name, !stale)
 			return nil, nil
 		}
 		return nil, fmt.Errorf("get CloneSet: %w", err)
+	}
+	if r.sets.isGone(set) {
+		return nil, nil
 	}
 	r.sets.noteUID(set)
 	if stale {
@@ -187,8 +218,11 @@ func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*a
 // that the effect of the lost request is known before the next decision.
 func (r *Reconciler) relistAll(ctx context.Context, set *apps.CloneSet, now time.Time) error {
 	selector, err := selectorOf(set)
-	if err != nil {
+	switch {
+	case err != nil && set.DeletionTimestamp == nil:
 		return err
+	case err != nil:
+		selector = labels.Everything() // whatever the set is, it can be deleted
 	}
 	cached, err := r.ListPods(ctx, set.Namespace, string(set.UID))
 	if err != nil {

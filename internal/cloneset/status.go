@@ -37,6 +37,8 @@ const (
 	// ReasonContainerStuck: containers of the update revision cannot start, or exit again
 	// and again.
 	ReasonContainerStuck = "ContainerStuck"
+	// ReasonDeletionDeferred: the API server asks to wait before Pods are deleted.
+	ReasonDeletionDeferred = "DeletionDeferred"
 )
 
 // finding is a condition as a pass found it; "" means False.
@@ -59,7 +61,7 @@ func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
 		}
 	}
 	for _, o := range outcomes {
-		if o.err == nil || o.conflicted() {
+		if !o.failed() {
 			continue
 		}
 		failure := finding{ReasonWriteFailed, o.err.Error()}
@@ -89,7 +91,7 @@ func findBlocked(blocked []plan.Blocked) finding {
 		if others > 1 {
 			who = fmt.Sprintf("%d other Pods wait", others)
 		}
-		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool { return b.Stuck != nil }) {
+		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool { return b.Stuck != nil || b.Deferral != nil }) {
 			where = "too"
 		}
 		message += fmt.Sprintf("; %s %s", who, where)
@@ -99,6 +101,8 @@ func findBlocked(blocked []plan.Blocked) finding {
 		return finding{ReasonWaitingForContainer, message}
 	case blocked[0].Stuck != nil:
 		return finding{ReasonContainerStuck, message}
+	case blocked[0].Deferral != nil:
+		return finding{ReasonDeletionDeferred, message}
 	}
 	return finding{ReasonWaitingForHook, message}
 }
@@ -216,10 +220,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 		return fmt.Errorf("encode status: %w", err)
 	}
 	written, err := sendPatch(ctx, r.Client, "status", set, types.MergePatchType, data)
-	if apierrors.IsConflict(err) {
-		// The set has changed, and its own events trigger another pass; until then, do
-		// not trust the cache.
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		// The set has changed or is gone, and its own events trigger another pass; until
+		// then, do not trust the cache.
 		r.sets.markStale(client.ObjectKeyFromObject(set))
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("write status: %w", err)

@@ -95,8 +95,9 @@ func valueOr(value *int32, absent int32) int32 {
 
 // planner is what the CloneSet controller's planner reads.
 func (o *Objects) planner(spec setplan.Spec) *setplan.Snapshot {
+	how, _ := setplan.DeletionOf(o.Set)
 	s := &setplan.Snapshot{
-		Now: o.Now, Set: o.Set.Name, Deleting: o.Set.DeletionTimestamp != nil, Spec: spec, Pods: o.Pods,
+		Now: o.Now, Set: o.Set.Name, Deletion: how, Spec: spec, Pods: o.Pods,
 		Revisions: map[string]*revision.Revision{},
 	}
 	for _, object := range o.Revisions {

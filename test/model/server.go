@@ -5,6 +5,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -186,6 +187,8 @@ type Deletion struct {
 	Version string
 	// Now deletes a Pod without grace, as its kubelet finally does.
 	Now bool
+	// Propagation is what happens to the object's dependents; "" is in background.
+	Propagation metav1.DeletionPropagation
 }
 
 // Delete deletes an object at once, or a running Pod gracefully.
@@ -215,17 +218,34 @@ func (s *Server) delete(actor string, kind Kind, old client.Object, options Dele
 	if options.Now {
 		grace = 0
 	}
+	propagated := propagate(next, options.Propagation)
 	known := old.GetDeletionGracePeriodSeconds()
 	if old.GetDeletionTimestamp() == nil {
 		at := metav1.NewTime(s.now().Add(time.Duration(grace) * time.Second).Truncate(time.Second))
 		next.SetDeletionTimestamp(&at)
 		next.SetGeneration(old.GetGeneration() + 1)
-	} else if known == nil || *known <= grace {
+	} else if (known == nil || *known <= grace) && !propagated {
 		return nil // its deletion is already under way
 	}
 	next.SetDeletionGracePeriodSeconds(&grace)
 	s.commit(actor, kind, old, next)
 	return nil
+}
+
+// propagate leaves it to the garbage collector what happens to the dependents, and reports
+// whether that is new.
+func propagate(object client.Object, how metav1.DeletionPropagation) bool {
+	finalizer := map[metav1.DeletionPropagation]string{
+		metav1.DeletePropagationOrphan: metav1.FinalizerOrphanDependents, metav1.DeletePropagationForeground: metav1.FinalizerDeleteDependents,
+	}[how]
+	if finalizer == "" || slices.Contains(object.GetFinalizers(), finalizer) {
+		return false
+	}
+	kept := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool {
+		return f == metav1.FinalizerOrphanDependents || f == metav1.FinalizerDeleteDependents
+	})
+	object.SetFinalizers(append(kept, finalizer))
+	return true
 }
 
 // graceOf is a Pod's grace period in seconds: none if it does not run.

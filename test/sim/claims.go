@@ -217,7 +217,7 @@ func (s *Simulation) giveUpPods() {
 		waits := slices.ContainsFunc(claimsOf(pod), func(name string) bool {
 			_, err := s.Server.Get(model.Claims, key(pod.Namespace, name))
 			template := strings.TrimSuffix(name, "-"+pod.Name)
-			return err != nil && (stray(pod, set) || !slices.Contains(templateNames(set), template))
+			return err != nil && (set == nil || stray(pod, set) || !slices.Contains(templateNames(set), template))
 		})
 		if waits {
 			s.World.say("user", "gives Pod %s up", pod.Name)

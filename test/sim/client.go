@@ -30,6 +30,9 @@ type Faults struct {
 	Conflict float64
 	// Busy: the server answers 429 or 500 and does nothing.
 	Busy float64
+	// Later: the server answers a deletion of a Pod with 429, as a webhook does that waits
+	// until the Pod is drained.
+	Later float64
 	// Crash: the process dies after the write took effect, before the answer.
 	Crash float64
 }
@@ -138,6 +141,10 @@ func (p *Process) write(r *model.Request, do func() error) error {
 	lose := p.requests == p.config.LoseAt
 	if err := p.refused(lose && !p.config.LoseBlind); err != nil {
 		return err
+	}
+	if r.Kind == model.Pods && r.Verb == model.VerbDelete && p.world.roll(p.config.Faults.Later) {
+		p.world.say(p.name, "Pod %s may not be deleted yet", r.At.Name)
+		return apierrors.NewTooManyRequests("the Pod is drained first", 1+p.world.chance.IntN(10))
 	}
 	if err := do(); err != nil {
 		p.world.say(p.name, "a write is refused: %v", err)

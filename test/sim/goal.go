@@ -117,8 +117,8 @@ func (s *Simulation) checkSettled() {
 // missing describes what keeps the set from its goal; "" if it is there.
 func (s *Simulation) missing() string {
 	set := s.Set()
-	if set == nil {
-		return ""
+	if goes(set) {
+		return s.leftOver(set)
 	}
 	update := s.updateRevision(set)
 	var live []*corev1.Pod

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -151,6 +152,10 @@ func scaleTo(n int32) func(*Simulation) { return edit("scales", Replicas(n)) }
 
 func partitionAt(n int) func(*Simulation) { return edit("moves the partition", Partition(n)) }
 
+func deletion(how metav1.DeletionPropagation) func(*Simulation) {
+	return func(s *Simulation) { s.DeleteSet(how) }
+}
+
 // crash ends the controller process; another one takes over.
 func crash(s *Simulation) { s.processes[0].crash() }
 
@@ -216,6 +221,10 @@ func scenarios() []scenario {
 		{name: "claims that are reused and claims that go", set: claimed, steps: []step{
 			{time.Minute, removeByHand}, {time.Minute, scaleTo(1)}, {time.Minute, scaleTo(2)}, {time.Minute, evictOne}}},
 		{name: "claims and a recreate", set: claimed, steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
+		{name: "delete the set with a preDelete hook", set: hooked, steps: []step{
+			{time.Minute, deletion(metav1.DeletePropagationBackground)}, {300 * time.Millisecond, crash}}},
+		{name: "delete the set without its Pods after all", set: hooked, steps: []step{
+			{time.Minute, deletion(metav1.DeletePropagationBackground)}, {200 * time.Millisecond, deletion(metav1.DeletePropagationOrphan)}}},
 		{name: "crash in mid-update", set: hooked, steps: []step{
 			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {1300 * time.Millisecond, crash}}},
 	}

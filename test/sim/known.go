@@ -227,6 +227,9 @@ var zero = intstr.FromInt32(0)
 
 // The counts in a CloneSet's spec, by the rules of the CloneSet.
 func replicas(set *apps.CloneSet) int {
+	if set.DeletionTimestamp != nil {
+		return 0
+	}
 	if set.Spec.Replicas == nil {
 		return 1
 	}

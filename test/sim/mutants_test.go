@@ -36,8 +36,6 @@ type mutant struct {
 }
 
 const (
-	ruleHeldUpdate  = "no Pod is updated while its hook holds it"
-	ruleHeldDelete  = "no Pod is deleted while its hook holds it"
 	ruleDrain       = "no drain is skipped"
 	ruleHooks       = "a Pod comes back with its hooks"
 	ruleDone        = "an update is done when the kubelet says so"
@@ -63,7 +61,7 @@ const (
 )
 
 func mutants() []mutant {
-	return slices.Concat(planMutants(), snapshotMutants(), containerMutants(), claimMutants())
+	return slices.Concat(planMutants(), snapshotMutants(), containerMutants(), claimMutants(), deletionMutants())
 }
 
 // snapshotMutants misread the world.

@@ -21,6 +21,9 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 	if change != nil {
 		change(&config)
 	}
+	if later := newWorld(seed ^ 0x429); later.roll(0.3) { // its own random source, as in randomEnd
+		config.Process.Faults.Later = 0.5
+	}
 	set := randomSet(w)
 	randomClaims(seed, set)
 	s := New(config, set)
@@ -28,6 +31,7 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 		s.strangers()
 	}
 	s.randomSchedule()
+	s.randomEnd(seed)
 	return s
 }
 
@@ -111,8 +115,10 @@ func (s *Simulation) Run() *Violation {
 
 // removeObstacles reverts what keeps a set from settling.
 func (s *Simulation) removeObstacles() {
-	if u := s.Set().Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(s.Set().Spec.ScaleStrategy.PodsToDelete) > 0 {
-		s.letGoOn()
+	if set := s.Set(); set != nil {
+		if u := set.Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(set.Spec.ScaleStrategy.PodsToDelete) > 0 {
+			s.letGoOn()
+		}
 	}
 	s.giveUpPods()
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {

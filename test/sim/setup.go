@@ -100,6 +100,7 @@ func New(config Config, set *apps.CloneSet) *Simulation {
 	}
 	s.Server.Observers = append(s.Server.Observers, s.observe)
 	newProtector(w, s.Server)
+	newCollector(w, s.Server)
 	s.nodes = newNodes(w, s.Server, config.Nodes)
 	s.operator = newOperator(w, s.Server, s.key, config.Operator)
 	s.launch(config.Process)
@@ -162,6 +163,7 @@ func (s *Simulation) observe(c *model.Commit) {
 			s.judge(p, c)
 		}
 	}
+	s.judgeCollected(c)
 	for _, p := range s.processes {
 		if !p.dead {
 			p.caches[c.Kind].plan(len(s.Server.Log[c.Kind]))

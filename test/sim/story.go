@@ -218,6 +218,10 @@ func describeSet(c *model.Commit) string {
 		return fmt.Sprintf("creates CloneSet %s: %s", set.Name, describeSpec(set))
 	case c.New == nil:
 		return fmt.Sprintf("removes CloneSet %s", set.Name)
+	case old.DeletionTimestamp == nil && set.DeletionTimestamp != nil:
+		return strings.Join(append([]string{"deletes CloneSet " + set.Name}, finalizerChanges(old.Finalizers, set.Finalizers)...), ", ")
+	case !slices.Equal(old.Finalizers, set.Finalizers):
+		return fmt.Sprintf("changes CloneSet %s: %s", set.Name, strings.Join(finalizerChanges(old.Finalizers, set.Finalizers), ", "))
 	case old.Generation != set.Generation || len(old.Labels) != len(set.Labels):
 		return fmt.Sprintf("changes CloneSet %s: %s", set.Name, describeSpec(set))
 	}

@@ -57,7 +57,7 @@ var userActions = []struct {
 
 // act lets the user, or fate, do something.
 func (s *Simulation) act() {
-	if s.closing {
+	if s.closing || s.Set() == nil {
 		return
 	}
 	if len(s.Set().Spec.VolumeClaimTemplates) > 0 && s.World.roll(0.3) {
@@ -353,6 +353,7 @@ func strayTouched(w *podWrite) string {
 		return ""
 	}
 	switch out := stray(w.old, w.set); {
+	case w.set.DeletionTimestamp != nil: // the garbage collector deletes such a Pod too
 	case out && !w.frees() && !w.onlyOpens():
 		return fmt.Sprintf("Pod %s does not match the selector, and is changed", w.name())
 	case !out && w.new != nil && model.OwnerOf(w.new) != string(w.set.UID):

@@ -37,6 +37,11 @@ const (
 	EnvContainerPriority = "KRUISE_CONTAINER_PRIORITY"
 )
 
+// FinalizerPreDelete is on each CloneSet with a preDelete hook. It keeps a deleted CloneSet
+// until its Pods have passed that hook. It is Usher's own: another controller of CloneSets
+// does not remove it.
+const FinalizerPreDelete = "usher.dev/pre-delete"
+
 // Pod conditions that CloneSet Pods have as readiness gates.
 const (
 	// ConditionInPlaceUpdateReady is False during an in-place update of a container, so

@@ -122,6 +122,7 @@ const (
 	ReasonNextContainers = "NextContainers"
 	// ReasonResize: the containers' resources have not been written yet.
 	ReasonResize       = "ResizeContainers"
+	ReasonSetDeleted   = "CloneSetDeleted"
 	ReasonInstanceGone = "InstanceGone"
 	ReasonClaimMissing = "ClaimMissing"
 )
@@ -155,15 +156,15 @@ func (a Action) String() string {
 }
 
 // Blocked is a Pod that waits at a gate for someone outside, in an update for its
-// containers, or for a container that is stuck.
+// containers, for a container that is stuck, or for the API server to let it be deleted.
 type Blocked struct {
 	Pod string
-	// Gate is the hook in spec.lifecycle, or GateContainer.
+	// Gate is the hook in spec.lifecycle, GateContainer or GateDeletion.
 	Gate string
 	// State is the Pod's lifecycle state.
 	State apps.LifecycleState
 	// Keys are the labels and finalizers that hold it, or that are missing; with
-	// GateContainer, the kubelet's reason.
+	// GateContainer, the kubelet's reason; with GateDeletion, the API server's.
 	Keys []string
 	// Since is when it reached the gate, or stopped being ready; zero if unknown.
 	Since time.Time
@@ -172,6 +173,10 @@ type Blocked struct {
 	// Stuck is the container that the Pod waits for; nil if it waits for a hook or a
 	// Batch.
 	Stuck *Stuck
+	// Deferral is why the API server does not let it be deleted yet; nil if it does.
+	Deferral *Deferral
+	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
+	SetDeleted bool
 }
 
 // Batch is a group of a Pod's containers that are updated together, and those after them.
@@ -192,6 +197,9 @@ func (b Blocked) String() string {
 	if b.Stuck != nil {
 		return b.Stuck.text(b.Pod, b.Since)
 	}
+	if b.Deferral != nil {
+		return b.Deferral.text(b.Pod)
+	}
 	what := "to let go of"
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
 		what = "to set"
@@ -199,6 +207,9 @@ func (b Blocked) String() string {
 	text := fmt.Sprintf("Pod %s is in %s and waits for the %s hook %s %s", b.Pod, b.State, b.Gate, what, strings.Join(b.Keys, ", "))
 	if !b.Since.IsZero() {
 		text += " since " + b.Since.UTC().Format(time.RFC3339)
+	}
+	if b.SetDeleted {
+		text += ", before the CloneSet is deleted (to delete both without waiting, remove spec.lifecycle.preDelete)"
 	}
 	return text
 }

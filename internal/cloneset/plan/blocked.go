@@ -12,8 +12,13 @@ import (
 
 // blocked returns what a Pod waits for after a pass.
 func (s *Snapshot) blocked(v *podState) []Blocked {
-	if s.Deleting || v.terminate {
+	switch {
+	case v.terminate || s.Deletion == LetGo:
 		return nil
+	case !s.Deferred[v.pod.UID].Since.IsZero():
+		return s.deferred(v)
+	case s.Deletion == Drain:
+		return v.departing(s.Spec.Hooks)
 	}
 	return v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))
 }

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -309,7 +310,7 @@ func expectRequeue(t *testing.T, p Plan, in time.Duration) {
 func soundness(s *Snapshot, p Plan) error {
 	seen := map[string]bool{}
 	for _, a := range p.Actions {
-		if err := sparing(s, a); err != nil {
+		if err := errors.Join(sparing(s, a), untimely(s, a)); err != nil {
 			return err
 		}
 		if a.Verb == Create && (a.Pod != nil || a.Revision == nil) {
@@ -347,6 +348,18 @@ func bypassed(s *Snapshot, a Action) error {
 		return fmt.Errorf("%v: inPlaceUpdate holds the Pod", a)
 	case changes && at == apps.StatePreparingDelete:
 		return fmt.Errorf("%v: the Pod is about to be deleted", a)
+	}
+	return nil
+}
+
+// untimely returns an error if an action does not suit a set that is being deleted, or a
+// deletion that the API server has deferred.
+func untimely(s *Snapshot, a Action) error {
+	switch {
+	case a.Verb == Delete && a.Pod != nil && s.Now.Before(s.Deferred[a.Pod.UID].Until):
+		return fmt.Errorf("%v: the API server has asked to wait", a)
+	case s.Deletion == LetGo, s.Deletion == Drain && a.Verb != Delete && a.Verb != Move:
+		return fmt.Errorf("%v: the set is being deleted", a)
 	}
 	return nil
 }

@@ -47,7 +47,8 @@ func anySnapshot(d *dice) *Snapshot {
 	spec.Partition = Count{Value: d.roll(9), Percent: d.flip()}
 	spec.MaxUnavailable = Count{Value: d.roll(9), Percent: false}
 	spec.MaxSurge = Count{Value: d.roll(5)}
-	spec.Paused, s.ExcludePreparingDelete, s.Deleting = d.roll(5) == 4, d.roll(4) == 3, d.roll(16) == 15
+	spec.Paused, s.ExcludePreparingDelete = d.roll(5) == 4, d.roll(4) == 3
+	s.Deletion = map[int]Deletion{14: LetGo, 15: Drain}[d.roll(16)]
 	spec.Grace = pick(d, 0, time.Minute)
 	spec.MinReady = pick(d, 0, time.Minute)
 	spec.Hooks = pick(d, lifecycle.Hooks{}, gates(false), gates(true), preDelete())
@@ -63,6 +64,9 @@ func anySnapshot(d *dice) *Snapshot {
 		with(anyPod(d, name))(s)
 		if d.roll(6) == 5 {
 			spec.PodsToDelete = append(spec.PodsToDelete, name)
+		}
+		if d.roll(8) == 7 {
+			deferred(time.Minute, name)(s)
 		}
 	}
 	anyClaims(d, s)

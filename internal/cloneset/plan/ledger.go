@@ -70,7 +70,7 @@ func (l *ledger) takeDown(p *podState, room bool) bool {
 	case p.available && !l.spare(), !p.available && !room:
 		return false
 	}
-	if !l.start() {
+	if !p.deferred && !l.start() { // a deferred deletion has had its start
 		return false
 	}
 	l.hold(p)

@@ -43,8 +43,9 @@ type pass struct {
 func Make(s *Snapshot) Plan {
 	p := newPass(s)
 	defer p.giveBack()
-	if s.Deleting {
-		return p.plan
+	if s.Deletion != NotDeleted {
+		p.depart()
+		return p.finish()
 	}
 	p.cancelScaleIn()
 	p.choose()
@@ -152,14 +153,14 @@ func (p *pass) remove(v *podState, reason string) {
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: reason, Because: v.leavesNode, Claims: p.claimsOf(v)})
+		p.delete(v, Action{Reason: reason, Because: v.leavesNode, Claims: p.claimsOf(v)})
 		return
 	}
 	a := Action{
 		Verb: Move, Reason: reason, Because: v.leavesNode, To: apps.StatePreparingDelete,
 		Conditions: p.conditions(v, apps.StatePreparingDelete),
 	}
-	if reason != ReasonScaleIn {
+	if reason != ReasonScaleIn && reason != ReasonSetDeleted {
 		// Mark the Pod, so that taking back a scale-in does not cancelScaleIn it.
 		yes := "true"
 		a.Labels = map[string]*string{apps.LabelSpecifiedDelete: &yes}
@@ -170,6 +171,16 @@ func (p *pass) remove(v *podState, reason string) {
 		p.ledger.hold(v)
 		v.leaving = true
 	}
+	p.act(v, a)
+}
+
+// delete deletes a Pod, unless the API server has asked to wait.
+func (p *pass) delete(v *podState, a Action) {
+	if v.deferred {
+		p.wakeAt(p.Deferred[v.pod.UID].Until)
+		return
+	}
+	a.Verb = Delete
 	p.act(v, a)
 }
 

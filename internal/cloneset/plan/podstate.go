@@ -43,6 +43,7 @@ type podState struct {
 	action    int  // its index in the plan
 	moved     bool // that action changes its state
 	fixed     bool // no other action may replace it
+	deferred  bool // the API server has asked to wait before it is deleted
 }
 
 // since is when the Pod reached its state; zero if unknown.
@@ -77,6 +78,7 @@ func (s *Snapshot) at(index int) *PodInfo {
 func (s *Snapshot) read(v *podState, info *PodInfo) {
 	pod := info.pod
 	v.PodInfo = *info
+	v.deferred = s.Now.Before(s.Deferred[pod.UID].Until)
 	if v.inPlaceReady.Status == corev1.ConditionFalse {
 		v.drained = s.Drained[pod.UID]
 	}

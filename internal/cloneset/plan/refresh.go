@@ -138,7 +138,7 @@ func (p *pass) cleanUp(v *podState) {
 		if p.Spec.DisableClaimReuse || v.specified {
 			claims = p.claimsOf(v)
 		}
-		p.act(v, Action{Verb: Delete, Reason: ReasonCleanUp, Claims: claims})
+		p.delete(v, Action{Reason: ReasonCleanUp, Claims: claims})
 	case v.state == apps.StatePreparingDelete: // its hook holds it
 	default:
 		p.act(v, Action{Verb: Move, Reason: ReasonCleanUp, To: apps.StatePreparingDelete})

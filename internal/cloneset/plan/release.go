@@ -12,6 +12,6 @@ func (p *pass) release() {
 			p.ledger.drop(v)
 		}
 		v.leaving = false
-		p.act(v, Action{Verb: Delete, Reason: ReasonHookReleased, Claims: p.claimsOf(v)})
+		p.delete(v, Action{Reason: ReasonHookReleased, Claims: p.claimsOf(v)})
 	}
 }

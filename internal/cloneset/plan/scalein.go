@@ -28,7 +28,7 @@ func (p *pass) scaleIn() {
 		if v.available && !p.ledger.spare() {
 			return
 		}
-		if !p.ledger.start() {
+		if !v.deferred && !p.ledger.start() {
 			p.plan.More = true
 			return
 		}

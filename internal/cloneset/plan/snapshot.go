@@ -20,9 +20,8 @@ type Snapshot struct {
 	Now time.Time
 	// Set is the name of the CloneSet.
 	Set string
-	// Deleting means that the CloneSet itself is being deleted: nothing more is created
-	// or updated.
-	Deleting bool
+	// Deletion says how the set parts with its Pods if it is being deleted.
+	Deletion Deletion
 	// ExcludePreparingDelete leaves Pods in PreparingDelete out of the replica count, so
 	// that their replacements are created at once.
 	ExcludePreparingDelete bool
@@ -48,6 +47,8 @@ type Snapshot struct {
 	Pods []*corev1.Pod
 	// PodInfos are those of the Pods, by index; a Pod without one is read.
 	PodInfos []*PodInfo
+	// Deferred are the deletions that the API server has deferred, by the Pod's UID.
+	Deferred map[types.UID]Deferral
 	// Nodes are the node labels that Spec.Spread names, by node, for the Pods' nodes.
 	Nodes map[string]map[string]string
 	// GoingNodes are the nodes that Pods are to leave, and the taints that say so.

@@ -56,12 +56,12 @@ func (p *pass) rateLimited(v *podState) bool {
 // takeDown pays for the update of a Pod. Updates may use half of the pass's starts: the
 // other half of the parallel writes is for bringing back finished Pods.
 func (p *pass) takeDown(v *podState) bool {
-	if p.Starts > 0 && p.begun >= max(p.Starts/2, 1) {
+	if p.Starts > 0 && !v.deferred && p.begun >= max(p.Starts/2, 1) {
 		p.plan.More = true
 		return false
 	}
 	if p.ledger.takeDown(v, p.ledger.roomForUpdate()) {
-		p.begun++
+		p.begun += one(!v.deferred)
 		return true
 	}
 	p.outOfStarts()

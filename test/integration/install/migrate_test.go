@@ -141,6 +141,13 @@ func TestMigrationAndBack(t *testing.T) {
 	before := s.unwritten()
 	running.stop()
 	s.follow("migrate.md", "stop Usher")
+	if held := s.protected(); held != "CloneSet CloneSet CloneSet" {
+		t.Errorf("finalizers are on %q, want three CloneSets", held)
+	}
+	s.follow("migrate.md", "take the finalizer off")
+	if held := s.protected(); held != "" {
+		t.Errorf("finalizers are left on %s", held)
+	}
 	s.follow("migrate.md", "start OpenKruise")
 	if after := s.unwritten(); after != before {
 		t.Errorf("Pods and revisions were\n%s\nand are\n%s", before, after)

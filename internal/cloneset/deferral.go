@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+)
+
+// This file handles deletions of Pods that the API server answers with 429 Too Many
+// Requests, as Usher's guard does until a Pod is drained.
+
+// deferredError means that a Pod is to be deleted later.
+type deferredError struct {
+	// after is how long to wait.
+	after time.Duration
+	err   error
+}
+
+func (e *deferredError) Error() string { return e.err.Error() }
+func (e *deferredError) Unwrap() error { return e.err }
+
+// deferral returns the error as a deferredError if it asks to wait.
+func deferral(err error) error {
+	if !apierrors.IsTooManyRequests(err) {
+		return err
+	}
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return &deferredError{after: max(time.Duration(seconds)*time.Second, time.Second), err: err}
+}
+
+// deferred returns the deferral of an outcome; nil if there is none.
+func (o outcome) deferred() *deferredError {
+	var wait *deferredError
+	if errors.As(o.err, &wait) {
+		return wait
+	}
+	return nil
+}
+
+// deferrals are the deferred deletions of a set, by the Pod's UID.
+type deferrals map[types.UID]deferralOf
+
+// deferralOf is the deferral of a Pod, and the Pod's digest then: a Pod that has changed
+// may be free to go.
+type deferralOf struct {
+	plan.Deferral
+	digest uint64
+}
+
+// observed returns the deferrals for the planner.
+func (d deferrals) observed(pods []*corev1.Pod) map[types.UID]plan.Deferral {
+	if len(d) == 0 {
+		return nil
+	}
+	out := make(map[types.UID]plan.Deferral, len(d))
+	for _, pod := range pods {
+		known, ok := d[pod.UID]
+		if !ok {
+			continue
+		}
+		if plan.Digest(pod) != known.digest {
+			known.Until = time.Time{}
+		}
+		out[pod.UID] = known.Deferral
+	}
+	return out
+}
+
+// after returns the deferrals as a pass left them: those of its outcomes, and those that
+// still run.
+func (d deferrals) after(s *plan.Snapshot, outcomes []outcome, now time.Time) deferrals {
+	left := deferrals{}
+	for uid, known := range s.Deferred {
+		if s.Now.Before(known.Until) {
+			left[uid] = d[uid]
+		}
+	}
+	for _, o := range outcomes {
+		wait := o.deferred()
+		if wait == nil {
+			continue
+		}
+		since := now
+		if known, ok := s.Deferred[o.action.Pod.UID]; ok {
+			since = known.Since
+		}
+		left[o.action.Pod.UID] = deferralOf{
+			Deferral: plan.Deferral{Since: since, Until: now.Add(wait.after), Message: wait.Error()},
+			digest:   plan.Digest(o.action.Pod),
+		}
+	}
+	return left
+}
+
+// noteDeferrals keeps the deferrals of a pass for the next one, and adds them to what the
+// pass has left. It returns when the first of them ends; zero if there is none.
+func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, outcomes []outcome) (until time.Time) {
+	kept := r.deferrals.get(keyOf(set)).after(s, outcomes, r.Clock.Now())
+	if len(kept) == 0 {
+		left.Deferred = nil
+		r.deferrals.forget(keyOf(set))
+		return time.Time{}
+	}
+	r.deferrals.put(keyOf(set), kept)
+	left.Deferred = make(map[types.UID]plan.Deferral, len(kept))
+	for uid, known := range kept {
+		left.Deferred[uid] = known.Deferral
+		until = earlier(until, known.Until)
+	}
+	return until
+}
+
+// podDeleter is a client that deletes Pods with another client.
+type podDeleter struct {
+	client.Client
+	pods client.Client
+}
+
+// withPromptDeletes returns the manager's client, except that a deletion of a Pod returns
+// with the API server's first answer. client-go would repeat a request that is to be tried
+// again later up to ten times, and a worker would wait that long for each Pod.
+func withPromptDeletes(mgr ctrl.Manager) (client.Client, error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withoutRetryAfter{next} })
+	pods, err := client.New(config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("make the client that deletes Pods: %w", err)
+	}
+	return &podDeleter{Client: mgr.GetClient(), pods: pods}, nil
+}
+
+// Delete deletes an object.
+func (c *podDeleter) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
+	if _, ok := object.(*corev1.Pod); ok {
+		return c.pods.Delete(ctx, object, options...)
+	}
+	return c.Client.Delete(ctx, object, options...)
+}
+
+// withoutRetryAfter drops the header Retry-After; the answer's body has the time too.
+type withoutRetryAfter struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t withoutRetryAfter) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(request)
+	if err == nil && response.StatusCode == http.StatusTooManyRequests {
+		response.Header.Del("Retry-After")
+	}
+	return response, err
+}

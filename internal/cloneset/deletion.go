@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// This file is what a pass does differently for a CloneSet that is being deleted.
+
+// prepareDeletion reads what the plan for a deleted set is made from. It reads of the spec
+// only what an old, illegal spec has too, adopts nothing and creates no revision: nothing
+// that can go wrong there may hold the set back. The garbage collector deletes the claims.
+func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
+	pods, err := r.ownPods(ctx, set, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.claims.drop(set.UID) // no pass looks at them again
+	known := &revisions{
+		current: &revision.Revision{Name: set.Status.CurrentRevision}, update: &revision.Revision{Name: set.Status.UpdateRevision},
+	}
+	if set.Status.CollisionCount != nil {
+		known.collisions = *set.Status.CollisionCount
+	}
+	how, _ := plan.DeletionOf(set)
+	return &plan.Snapshot{
+		Now: now, Set: set.Name, Deletion: how,
+		Spec: plan.Spec{
+			Hooks:    lifecycle.FromSpec(set.Spec.Lifecycle),
+			MinReady: time.Duration(set.Spec.MinReadySeconds) * time.Second,
+		},
+		Current: known.current, Update: known.update,
+		Pods: pods, PodInfos: plan.ReadPods(pods, r.podInfos.get(keyOf(set))), Deferred: r.deferrals.get(keyOf(set)).observed(pods),
+		Starts: r.Options.Parallel,
+	}, known, nil
+}
+
+// syncFinalizer adds the finalizer to a set that needs it, or removes it. It returns the
+// set as it is then; nil if it is gone.
+func (r *Reconciler) syncFinalizer(ctx context.Context, set *apps.CloneSet) (*apps.CloneSet, error) {
+	_, hold := plan.DeletionOf(set)
+	if slices.Contains(set.Finalizers, apps.FinalizerPreDelete) != hold {
+		return r.setFinalizer(ctx, set, hold)
+	}
+	return existing(set), nil
+}
+
+// existing returns nil for a set that is deleted and that nothing holds: the cache does not
+// show yet that it is gone.
+func existing(set *apps.CloneSet) *apps.CloneSet {
+	if set.DeletionTimestamp != nil && len(set.Finalizers) == 0 {
+		return nil
+	}
+	return set
+}
+
+// setFinalizer adds or removes the finalizer. It depends on the version of the set: the hook
+// may have come or gone, and the finalizers are a list.
+func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold bool) (*apps.CloneSet, error) {
+	finalizers := slices.DeleteFunc(slices.Clone(set.Finalizers), func(f string) bool { return f == apps.FinalizerPreDelete })
+	if hold {
+		finalizers = append(finalizers, apps.FinalizerPreDelete)
+	}
+	data, err := encode(map[string]any{"metadata": map[string]any{
+		"uid": set.UID, "resourceVersion": set.ResourceVersion, "finalizers": finalizers,
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encode finalizers: %w", err)
+	}
+	written, err := sendPatch(ctx, r.Client, "", set, types.MergePatchType, data)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		r.sets.markStale(keyOf(set)) // the cache is behind
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write the finalizer %s: %w", apps.FinalizerPreDelete, err)
+	}
+	r.sets.note(written)
+	return existing(written), nil
+}
+
+// endDeletion removes the finalizer from a deleted set whose Pods have all passed the
+// preDelete hook. It asks the API server first: what the cache does not show yet, such as a
+// Pod that another process created, would be deleted without the hook.
+func (r *Reconciler) endDeletion(ctx context.Context, set *apps.CloneSet, left *plan.Snapshot, decided *plan.Plan) error {
+	set = r.sets.newest(set)
+	if _, hold := plan.DeletionOf(set); !hold || !left.Departed() {
+		return nil
+	}
+	selector, err := selectorOf(set)
+	if err != nil {
+		selector = labels.Everything()
+	}
+	var live corev1.PodList
+	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return fmt.Errorf("list Pods before the CloneSet goes: %w", err)
+	}
+	for i := range live.Items {
+		if pod := &live.Items[i]; pod.DeletionTimestamp == nil && metav1.IsControlledBy(pod, set) {
+			r.pods.noteCreated(set, pod, r.Clock.Now())
+			decided.More = true
+		}
+	}
+	if decided.More {
+		return nil
+	}
+	_, err = r.setFinalizer(ctx, set, false)
+	return err
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/test/model"
+)
+
+// collector is the garbage collector of kube-controller-manager, for what a CloneSet owns.
+type collector struct {
+	world  *World
+	server *model.Server
+}
+
+// collectorName is its actor.
+const collectorName = "collector"
+
+// dependents are the kinds of objects that a CloneSet owns.
+var dependents = []model.Kind{model.Pods, model.Claims, model.Revisions}
+
+func newCollector(w *World, s *model.Server) {
+	c := &collector{world: w, server: s}
+	s.Observers = append(s.Observers, c.observe)
+}
+
+// observe receives every commit: of sets that go, and of objects whose set is gone.
+func (c *collector) observe(commit *model.Commit) {
+	object := commit.Object()
+	if set, ok := object.(*apps.CloneSet); ok {
+		if commit.New == nil || set.DeletionTimestamp != nil {
+			c.later(func() { c.collect(client.ObjectKeyFromObject(set), set.UID) })
+		}
+		return
+	}
+	owner := metav1.GetControllerOf(object)
+	if owner == nil || owner.Kind != apps.KindCloneSet.Kind {
+		return
+	}
+	at := key(object.GetNamespace(), owner.Name)
+	if set := model.Get[*apps.CloneSet](c.server.Objects, at); set == nil || set.DeletionTimestamp != nil {
+		c.later(func() { c.collect(at, owner.UID) })
+	}
+}
+
+func (c *collector) later(do func()) {
+	c.world.after(c.world.between(time.Millisecond, time.Second), do)
+}
+
+// collect does what is due for the dependents of a set.
+func (c *collector) collect(at types.NamespacedName, owner types.UID) {
+	set := model.Get[*apps.CloneSet](c.server.Objects, at)
+	has := func(finalizer string) bool { return set != nil && slices.Contains(set.Finalizers, finalizer) }
+	owned := c.owned(owner)
+	switch {
+	case set == nil || set.UID != owner || has(metav1.FinalizerDeleteDependents):
+		for _, object := range owned {
+			_ = c.server.Delete(collectorName, model.KindOf(object), client.ObjectKeyFromObject(object), model.Deletion{UID: object.GetUID()})
+		}
+		if len(owned) == 0 && has(metav1.FinalizerDeleteDependents) {
+			c.finish(at, metav1.FinalizerDeleteDependents)
+		}
+	case has(metav1.FinalizerOrphanDependents):
+		for _, object := range owned {
+			_, _ = c.server.Update(collectorName, model.KindOf(object), client.ObjectKeyFromObject(object), "", func(object client.Object) error {
+				object.SetOwnerReferences(nil)
+				return nil
+			})
+		}
+		c.finish(at, metav1.FinalizerOrphanDependents)
+	}
+}
+
+func (c *collector) owned(owner types.UID) []client.Object {
+	var out []client.Object
+	for _, kind := range dependents {
+		for _, object := range model.Sorted(c.server.Objects[kind]) {
+			if model.OwnerOf(object) == string(owner) {
+				out = append(out, object)
+			}
+		}
+	}
+	return out
+}
+
+func (c *collector) finish(at types.NamespacedName, finalizer string) {
+	model.Change(c.server, collectorName, at, "", func(set *apps.CloneSet) {
+		set.Finalizers = slices.DeleteFunc(set.Finalizers, func(f string) bool { return f == finalizer })
+	})
+}
+
+// DeleteSet lets the user delete the CloneSet.
+func (s *Simulation) DeleteSet(how metav1.DeletionPropagation) {
+	if s.Set() != nil {
+		s.World.say("user", "deletes the CloneSet (%s)", how)
+		_ = s.Server.Delete("user", model.CloneSets, s.key, model.Deletion{Propagation: how})
+	}
+}
+
+// randomEnd makes the user of some schedules delete the set, and sometimes think again. It
+// has its own random source, so that the other seeds stay unchanged.
+func (s *Simulation) randomEnd(seed uint64) {
+	w := newWorld(seed ^ 0xde1e7e)
+	if !w.roll(0.2) {
+		return
+	}
+	how := pick(w, metav1.DeletePropagationBackground, metav1.DeletePropagationBackground, metav1.DeletePropagationBackground,
+		metav1.DeletePropagationOrphan, metav1.DeletePropagationForeground)
+	at := w.between(0, s.plannedEnd+10*time.Second)
+	s.World.after(at, func() { s.DeleteSet(how) })
+	after := at + w.between(0, pick(w, time.Second, time.Minute))
+	switch {
+	case w.roll(0.15):
+		s.World.after(after, func() { s.DeleteSet(metav1.DeletePropagationOrphan) })
+	case w.roll(0.15):
+		s.World.after(after, func() {
+			s.Edit("removes the hooks", func(set *apps.CloneSet) { set.Spec.Lifecycle = nil })
+		})
+	}
+	s.plannedEnd = max(s.plannedEnd, after)
+}
+
+const (
+	ruleHeldSet    = "no Pod is made while nothing holds a set with a preDelete hook"
+	ruleDeletedSet = "a deleted set only removes its Pods, and no orphans"
+	ruleCollected  = "no Pod of a deleted set is collected while its hook holds it"
+)
+
+// withoutFinalizer: a set with a preDelete hook has its finalizer before it has Pods.
+func withoutFinalizer(w *podWrite) string {
+	set := model.Get[*apps.CloneSet](w.process.server.Objects, client.ObjectKeyFromObject(w.set))
+	switch {
+	case w.old != nil || w.hooks.PreDelete.Empty() || set == nil || set.UID != w.set.UID || set.DeletionTimestamp != nil:
+	case set.Spec.Lifecycle != nil && set.Spec.Lifecycle.PreDelete != nil && !slices.Contains(set.Finalizers, apps.FinalizerPreDelete) &&
+		set.Generation == w.set.Generation:
+		return fmt.Sprintf("Pod %s is created, and the CloneSet has the finalizers %v", w.name(), set.Finalizers)
+	}
+	return ""
+}
+
+// afterDeletion: of a set that the process knows to be deleted no Pod is created or updated,
+// and orphans are left as they are.
+func afterDeletion(w *podWrite) string {
+	switch {
+	case w.set.DeletionTimestamp == nil:
+	case slices.Contains(w.set.Finalizers, metav1.FinalizerOrphanDependents):
+		return fmt.Sprintf("Pod %s is touched, and is to be an orphan", w.name())
+	case w.old == nil || w.updates():
+		return fmt.Sprintf("Pod %s is created or updated", w.name())
+	}
+	return ""
+}
+
+// judgeCollected checks a deletion by the garbage collector: of a set that the controller
+// let go after its deletion in background, no Pod is held by the hook. It cannot know Pods
+// that another process, which did not know of the deletion, made or adopted meanwhile.
+func (s *Simulation) judgeCollected(c *model.Commit) {
+	pod, _ := c.Pods()
+	if c.Actor != collectorName || pod == nil || !c.Deletes() || s.Set() != nil {
+		return
+	}
+	log := s.Server.Log[model.CloneSets]
+	end := log[len(log)-1]
+	set, _ := end.Old.(*apps.CloneSet)
+	if !isProcess(end.Actor) || set == nil || s.lateComer(pod, end.Actor) {
+		return
+	}
+	if hook := lifecycle.FromSpec(set.Spec.Lifecycle).PreDelete; hook.Holds(pod.Labels, pod.Finalizers) {
+		s.World.fail(ruleCollected, "Pod %s is deleted, and the preDelete hook holds it", pod.Name)
+	}
+}
+
+// lateComer reports whether another process gave the set a Pod after the set was deleted.
+func (s *Simulation) lateComer(pod *corev1.Pod, process string) bool {
+	log := s.Server.Log[model.CloneSets]
+	deleted := log[slices.IndexFunc(log, (*model.Commit).Deletes)].Version
+	late := false
+	for _, c := range s.Server.Log[model.Pods] {
+		old, next := c.Pods()
+		if next != nil && next.UID == pod.UID && (old == nil || model.OwnerOf(old) != model.OwnerOf(next)) {
+			late = c.Version > deleted && c.Actor != process
+		}
+	}
+	return late
+}
+
+// overtaken reports whether a set that a pass began with is gone or deleted by now, and the
+// process does not know. The garbage collector sees to whatever it still does for the set.
+func (s *Simulation) overtaken(set *apps.CloneSet) bool {
+	live := s.Set()
+	return live == nil || live.UID != set.UID || (live.DeletionTimestamp != nil && set.DeletionTimestamp == nil)
+}
+
+// goes reports whether the set is gone, or deleted.
+func goes(set *apps.CloneSet) bool { return set == nil || set.DeletionTimestamp != nil }
+
+// leftOver describes what is left of a set that goes; "" if nothing is.
+func (s *Simulation) leftOver(set *apps.CloneSet) string {
+	if set != nil {
+		return fmt.Sprintf("the CloneSet is deleted and still there, with the finalizers %v", set.Finalizers)
+	}
+	for _, kind := range dependents {
+		for _, object := range model.Sorted(s.Server.Objects[kind]) {
+			owner, used := metav1.GetControllerOf(object), kind == model.Claims && usedBy(s.Server, object.GetName(), scheduled) != nil
+			if owner != nil && owner.Kind == apps.KindCloneSet.Kind && !used {
+				return fmt.Sprintf("the CloneSet is gone, and %s %s is not", kind, object.GetName())
+			}
+		}
+	}
+	return ""
+}
