@@ -157,6 +157,11 @@ func beginService(t *testing.T) *story {
 		spec.Registries, spec.Instance = []string{"service"}, usherv1alpha1.Instance{Service: "web"}
 	})
 	s.merge(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, `{"metadata":{"labels":{"usher.dev/readiness-gate":"enabled"}}}`)
+	s.eventually("the policy knows of the namespace and the Registration", func() string {
+		probe := &corev1.Pod{ObjectMeta: meta(s.namespace, "probe"), Spec: gated().Spec}
+		s.must(api.Create(t.Context(), probe, client.DryRunAll))
+		return map[bool]string{true: "it adds no gate"}[len(probe.Spec.ReadinessGates) == 0]
+	})
 	return s
 }
 
