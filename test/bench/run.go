@@ -142,11 +142,11 @@ func (m *measurement) startRegistry(ctx context.Context, kind string) error {
 
 // objects are the CloneSet and what the operator needs.
 func (m *measurement) objects() ([]client.Object, error) {
-	set, err := object(cloneSet)
+	set, err := object("cloneset")
 	if err != nil || m.server == nil {
 		return []client.Object{set}, err
 	}
-	registration, err := object(registration)
+	registration, err := object("registration")
 	registry := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: setName}, Spec: m.server.Spec()}
 	registry.Spec.RepairInterval = &metav1.Duration{Duration: m.options.Repair}
 	return []client.Object{set, registration, registry}, err

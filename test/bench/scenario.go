@@ -4,6 +4,7 @@ package bench
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
 	"fmt"
 
@@ -29,41 +30,18 @@ const (
 	hooked     = "true"
 )
 
-// cloneSet is the measured CloneSet, without Pods. Its Pods have the labels of all
-// hooks; spec.lifecycle decides whether a hook holds.
-const cloneSet = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {namespace: measure, name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 20%}
-  template:
-    metadata: {labels: {app: web, measure.usher.dev/update: "true", measure.usher.dev/delete: "true"}}
-    spec: {containers: [{name: main, image: "example.test/web:v1"}]}
-`
+// manifests are the measured CloneSet and its Registration.
+//
+//go:embed manifests
+var manifests embed.FS
 
-// registration is what the operator has to do. Its drain is short, because it is not
-// what is measured.
-const registration = `
-apiVersion: usher.dev/v1alpha1
-kind: Registration
-metadata: {namespace: measure, name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  registries: [web]
-  instance: {service: web, port: 8080}
-  hooks:
-    preNormal: measure.usher.dev/normal
-    inPlaceUpdate: measure.usher.dev/update
-    preDelete: measure.usher.dev/delete
-  drain: {propagation: 100ms}
-`
-
-func object(document string) (*unstructured.Unstructured, error) {
+func object(kind string) (*unstructured.Unstructured, error) {
+	text, err := manifests.ReadFile("manifests/" + kind + ".yaml")
+	if err != nil {
+		return nil, err
+	}
 	o := &unstructured.Unstructured{}
-	return o, yaml.Unmarshal([]byte(document), &o.Object)
+	return o, yaml.Unmarshal(text, &o.Object)
 }
 
 // image is a version of the image that the Pods run.
