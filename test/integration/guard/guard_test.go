@@ -425,6 +425,37 @@ func (s *story) cloneSet(replicas int, strategy string) {
 	s.inService(replicas)
 }
 
+// TestCloneSetWithoutHook: the Pods that a scale-in deletes drain side by side, and no other
+// Pod leaves. The set says what it waits for: its worker is not held in a request.
+func TestCloneSetWithoutHook(t *testing.T) {
+	s := begin(t)
+	set := &appsv1alpha1.CloneSet{}
+	s.must(yaml.UnmarshalStrict(fmt.Appendf(nil, cloneSet, s.namespace, 6, "{}"), set))
+	set.Spec.Lifecycle = nil
+	s.must(api.Create(t.Context(), set))
+	s.inService(6)
+	s.merge(set, `{"spec":{"replicas":2}}`)
+	s.eventually("all four drain", func() string {
+		s.must(api.Get(t.Context(), client.ObjectKeyFromObject(set), set))
+		for _, c := range set.Status.Conditions {
+			if c.Type == appsv1alpha1.ConditionBlocked && c.Reason == "DeletionDeferred" &&
+				strings.Contains(c.Message, "leaves its registries before it is deleted") && strings.HasSuffix(c.Message, "; 3 other Pods wait too") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("the conditions are %+v", set.Status.Conditions)
+	})
+	s.inService(2)
+	if left := callers.leavers(s.namespace); len(left) != 4 {
+		t.Errorf("%d Pods have left the registry: %v", len(left), left)
+	}
+	for _, c := range set.Status.Conditions {
+		if c.Type != appsv1alpha1.ConditionBlocked && c.Status == corev1.ConditionTrue {
+			t.Errorf("a wait is reported as %s: %s", c.Type, c.Message)
+		}
+	}
+}
+
 // TestCloneSet: a deletion becomes a named deletion, with the set's hook.
 func TestCloneSet(t *testing.T) {
 	s := begin(t)
