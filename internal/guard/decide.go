@@ -22,9 +22,10 @@ const (
 	// not taken back while someone waits.
 	renewAfter = 20 * time.Second
 	// minRetry and maxRetry bound the time after which a client repeats its request.
-	// client-go gives up after ten times, so the interval grows with the time that has
-	// passed: ten of them last for about two minutes.
+	// client-go gives up after ten times, so after shortTime the interval grows with the
+	// time that has passed: ten of them last for more than two minutes.
 	minRetry, maxRetry = time.Second, 30 * time.Second
+	shortTime          = 4 * time.Second
 )
 
 // collectors delete Pods whose owner or namespace is gone; no CloneSet is left to do it.
@@ -97,7 +98,7 @@ func Decide(r Request, direct []string) (Decision, error) {
 	if err != nil {
 		stored = nil
 	}
-	named := cloneSetOf(pod) != "" && !slices.Contains(direct, r.User)
+	named := cloneSetOf(pod) != "" && !keepsClaims(pod) && !slices.Contains(direct, r.User)
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
 		d.RetryAfter = r.retryAfter(stored)
@@ -116,6 +117,14 @@ func cloneSetOf(pod *corev1.Pod) string {
 		return ""
 	}
 	return owner.Name
+}
+
+// keepsClaims reports whether the Pod has PersistentVolumeClaims of its CloneSet, which have
+// its name and pass to its successor. With a Pod that is named for deletion they would go.
+func keepsClaims(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
+	})
 }
 
 // asked reports whether the Pod says all that this request has to say.
@@ -146,9 +155,13 @@ func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest) time.Duration
 	if stored == nil {
 		return minRetry
 	}
-	wait := r.Now.Sub(stored.Since.Time)
-	if until := drainedAt(r.Pod); until.After(r.Now) {
-		wait = until.Sub(r.Now)
+	passed, until := r.Now.Sub(stored.Since.Time), drainedAt(r.Pod)
+	wait := passed * 3 / 2
+	switch late := r.Now.Sub(until); {
+	case late < 0:
+		wait = -late
+	case late < shortTime, passed < shortTime:
+		wait = minRetry
 	}
 	// Rounded up: a client that comes too early has to come twice.
 	return min(max((wait+time.Second-1).Truncate(time.Second), minRetry), maxRetry)

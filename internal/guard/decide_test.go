@@ -64,6 +64,14 @@ func gated(p *corev1.Pod) {
 	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: usherv1alpha1.ConditionRegistered}}
 }
 
+// claim mounts a claim.
+func claim(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+	}
+}
+
 func named(p *corev1.Pod) { p.Labels[appsv1alpha1.LabelSpecifiedDelete] = "true" }
 
 // TestDecide holds every branch of a decision: what is allowed, what is asked for, and
@@ -96,13 +104,17 @@ func TestDecide(t *testing.T) {
 		"first deletion": {pod: pod(), after: 1, patch: request(fresh + "}")},
 		"first eviction": {pod: pod(), eviction: true, after: 1, patch: request(fresh + `,"eviction":true}`)},
 		"second deletion, nothing known of the drain": {
-			pod: pod(requested(5*time.Second, 5*time.Second, "")), after: 5},
+			pod: pod(requested(5*time.Second, 5*time.Second, "")), after: 8},
+		"a deletion that was asked for a moment ago": {
+			pod: pod(requested(3*time.Second, time.Second, "")), after: 1},
 		"an unreadable request is replaced": {
 			pod: pod(annotated(usherv1alpha1.AnnotationDeletionRequest, "{")), after: 1, patch: request(fresh + "}")},
 		"the drain ends in 4.2 s": {
 			pod: pod(requested(time.Second, time.Second, ""), drainedIn(4200*time.Millisecond)), after: 5},
 		"the drain should have ended": {
-			pod: pod(requested(8*time.Second, time.Second, ""), drainedIn(0)), after: 8},
+			pod: pod(requested(8*time.Second, time.Second, ""), drainedIn(0)), after: 1},
+		"the drain should have ended long ago": {
+			pod: pod(requested(8*time.Second, time.Second, ""), drainedIn(-5*time.Second)), after: 12},
 		"a long drain is asked about rarely, and renewed": {
 			pod: pod(requested(5*time.Minute, 20*time.Second, "")), after: 30,
 			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"}`, stamp(5*time.Minute), stamp(0)))},
@@ -133,6 +145,11 @@ func TestDecide(t *testing.T) {
 			pod: pod(replicaSet, annotated(corev1.PodDeletionCost, "-2147483648"), requested(time.Minute, time.Minute, `,"deletionCost":"7"`)), after: 30,
 			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob","deletionCost":"7"}`, stamp(time.Minute), stamp(0)))},
 
+		"a CloneSet's Pod with claims is drained, since its claims would go with a named one": {
+			pod: pod(cloneSet, claim("data-web-1")), after: 1, patch: request(fresh + "}")},
+		"claims that are not its CloneSet's stay in any case": {
+			pod: pod(cloneSet, claim("shared")), after: 1,
+			patch: strings.Replace(request(fresh+`,"named":true}`), `"uid"`, `"labels":{"apps.kruise.io/specified-delete":"true"},"uid"`, 1)},
 		"a CloneSet's Pod becomes a named deletion": {
 			pod: pod(cloneSet), after: 1,
 			patch: strings.Replace(request(fresh+`,"named":true}`), `"uid"`, `"labels":{"apps.kruise.io/specified-delete":"true"},"uid"`, 1)},

@@ -36,6 +36,8 @@ const (
 	OwnEtcd Registry = "own-etcd"
 	Consul  Registry = "consul"
 	HAProxy Registry = "haproxy"
+	// Service is a plain Kubernetes Service. Usher makes the Registry.
+	Service Registry = "service"
 )
 
 // Story is one thing that happens to a workload, usually a CloneSet, while requests flow.

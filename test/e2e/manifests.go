@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -107,6 +108,12 @@ func newWorkload(story Story, schema any, documents []string) (*unstructured.Uns
 func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
 	return build(usherv1alpha1.Registration{}, append(slices.Clone(documents), names(story),
 		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}", story.registries(), story.Name, max(story.Propagation, 0)))...)
+}
+
+// newService is the Service that a story's callers follow.
+func newService(story Story) (*unstructured.Unstructured, error) {
+	return build(corev1.Service{}, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[1]s}, "+
+		"spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}", story.Name))
 }
 
 func names(story Story) string {

@@ -54,6 +54,8 @@ func (s *session) source(story Story, kind Registry) traffic.Source {
 	switch kind {
 	case Consul:
 		return traffic.Consul{Address: address(Consul), Service: story.Name}
+	case Service:
+		return traffic.Service{Client: s.clients, Namespace: story.Name, Name: story.Name}
 	case HAProxy:
 		return traffic.Fixed(net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(s.front(story))))
 	default:

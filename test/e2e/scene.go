@@ -186,6 +186,11 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 	if s.object == nil {
 		s.Check(stage.OpenNamespace(s.ctx, s.Kube(), s.Namespace()))
 	}
+	if slices.Contains(s.story.Registries, Service) {
+		made, err := newService(s.story)
+		s.Check(err)
+		s.apply(made)
+	}
 	made, err := newRegistration(s.story, registration)
 	s.Check(err)
 	s.apply(made)

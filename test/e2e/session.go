@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,6 +33,7 @@ type session struct {
 	stories []Story
 
 	node    *realnode.Node
+	clients kubernetes.Interface
 	objects cache.Cache
 	changes stage.Watched // of objects
 	etcds   map[Registry]*stage.Etcd
@@ -61,6 +63,9 @@ func (s *session) startNode(ctx context.Context, on *stage.Stage) (err error) {
 			s.Fail(err)
 		}
 	}()
+	if s.clients, err = kubernetes.NewForConfig(s.node.RESTConfig()); err != nil {
+		return err
+	}
 	s.Kube, err = stage.NewClient(s.node.RESTConfig())
 	return err
 }

@@ -69,15 +69,16 @@ var guarded = []e2e.Story{
 		Registries: both,
 		Ends:       true,
 		Takes:      45 * time.Second,
+		Play:       func(s *e2e.Scene) { deployment(s, "in etcd and HAProxy") },
+	},
+	{
+		Name:       "guard-service",
+		About:      "the same with nothing but a Kubernetes Service, whose EndpointSlices callers follow as gateways do",
+		Registries: []e2e.Registry{e2e.Service},
+		Ends:       true,
+		Takes:      45 * time.Second,
 		Play: func(s *e2e.Scene) {
-			s.OpenWorkload("Deployment", `spec: {replicas: 4}`)
-			update(s, "v2")
-			took, drained := s.TimeDelete(s.State().Pods[0].Name)
-			s.Found("`kubectl delete pod` with the guard", stage.Seconds(took),
-				fmt.Sprintf("until the deletion is accepted; after %s the Pod was drained, with `propagation: 2s`", stage.Seconds(drained)))
-			s.Settle()
-			settleAt(s, 2)
-			s.EndService(func() { s.Kubectl("delete", "deployment", e2e.SetName) })
+			deployment(s, "in a Service", `spec: {template: {spec: {readinessGates: [{conditionType: usher.dev/registered}]}}}`)
 		},
 	},
 	{
@@ -171,6 +172,18 @@ var guarded = []e2e.Story{
 			s.Settle()
 		},
 	},
+}
+
+// deployment plays the life of a Deployment.
+func deployment(s *e2e.Scene, where string, documents ...string) {
+	s.OpenWorkload("Deployment", append(documents, `spec: {replicas: 4}`)...)
+	update(s, "v2")
+	took, drained := s.TimeDelete(s.State().Pods[0].Name)
+	s.Found("`kubectl delete pod` of a Pod "+where, stage.Seconds(took),
+		fmt.Sprintf("until the deletion is accepted; after %s the Pod was drained, with `propagation: 2s`", stage.Seconds(drained)))
+	s.Settle()
+	settleAt(s, 2)
+	s.EndService(func() { s.Kubectl("delete", "deployment", e2e.SetName) })
 }
 
 // refuse asks for an eviction that the budget refuses, and checks that no Pod leaves.
