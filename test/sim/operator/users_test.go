@@ -176,3 +176,26 @@ func TestAnOldCacheRegistersNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestARecordIsWrittenBeforeItsRegistrationGoes changes a Pod while its entry is removed: what
+// the operator has seen go is not on the Pod yet, so the Registry has to remember where it was.
+func TestARecordIsWrittenBeforeItsRegistrationGoes(t *testing.T) {
+	s := newSimulation(t)
+	s.populate(1)
+	s.passes(2)
+	s.vanish("nginx")
+	s.refresh()
+	s.weigh(s.pods()[0], "5")
+	s.pass()
+	s.lists(0, 0)
+	held := func() bool { return controllerutil.ContainsFinalizer(s.pods()[0], usher.Finalizer) }
+	s.passes(2)
+	if !held() {
+		t.Error("the Pod is let go before its callers know")
+	}
+	s.wait(propagation)
+	s.passes(1)
+	if held() {
+		t.Error("the Pod is never let go")
+	}
+}
