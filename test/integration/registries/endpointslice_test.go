@@ -67,6 +67,7 @@ func (k *kube) seed(t *testing.T, name, service, manager, entries string) {
 }
 
 func TestEndpointSliceConformance(t *testing.T) {
+	t.Parallel()
 	server := clustertest.Start(t)
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		// Each test begins with an empty namespace.

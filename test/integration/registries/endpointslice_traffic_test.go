@@ -80,6 +80,7 @@ func follow(t *testing.T, k *kube, service string) func() []string {
 
 // TestEndpointSliceTraffic rolls instances under a caller that follows slices.
 func TestEndpointSliceTraffic(t *testing.T) {
+	t.Parallel()
 	k := newKube(t, shared)
 	var port int32
 	registrytest.Rollout{

@@ -2,6 +2,9 @@
 
 // Package registries_test runs connectors and the hook operator against real
 // servers: etcd, gRPC's etcd resolver, and a Kubernetes API server.
+//
+// Tests that start no operator, and mostly wait, run side by side after the others: an
+// operator would act on all namespaces.
 package registries_test
 
 import (

@@ -113,6 +113,7 @@ func (m *mesh) seed(t *testing.T, slice discoveryv1.EndpointSlice, name, service
 }
 
 func TestXDSConformance(t *testing.T) {
+	t.Parallel()
 	server := clustertest.Start(t)
 	address := freePort(t)
 	r := startXDS(t, server.RESTConfig(), xds.ServerOptions{Address: address})

@@ -74,6 +74,7 @@ func (m *mesh) dial(t *testing.T) *grpcClient {
 // TestXDSTraffic rolls servers, updates them in place and scales them in, under
 // clients with gRPC's own xDS.
 func TestXDSTraffic(t *testing.T) {
+	t.Parallel()
 	m := newMesh(t, shared)
 	c, all := m.three(t)
 	calls := c.talk(t)
@@ -112,6 +113,7 @@ func TestXDSTraffic(t *testing.T) {
 
 // TestXDSRestart ends the xDS server under traffic and starts another one.
 func TestXDSRestart(t *testing.T) {
+	t.Parallel()
 	m := newMesh(t, shared)
 	c, all := m.three(t)
 	calls := c.talk(t)
@@ -139,6 +141,7 @@ func TestXDSRestart(t *testing.T) {
 
 // TestXDSWithoutAPIServer keeps serving while the API server is down.
 func TestXDSWithoutAPIServer(t *testing.T) {
+	t.Parallel()
 	server := clustertest.Start(t)
 	m := newMesh(t, server)
 	c, all := m.three(t)
