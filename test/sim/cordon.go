@@ -75,6 +75,14 @@ func leaveNodes(set *apps.CloneSet) bool {
 	return !lifecycle.FromSpec(set.Spec.Lifecycle).PreDelete.Empty() && !keepsClaims
 }
 
+// leftBehind names the cordoned node that a Pod is still on.
+func (s *Simulation) leftBehind(pod *corev1.Pod, set *apps.CloneSet) string {
+	if leaveNodes(set) && s.nodes.cordoned(pod.Spec.NodeName) {
+		return "is still on " + pod.Spec.NodeName + ", which is cordoned"
+	}
+	return ""
+}
+
 // going are the cordoned nodes as a process's cache shows them.
 func (p *Process) going() map[string]bool {
 	out := map[string]bool{}

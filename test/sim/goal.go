@@ -161,15 +161,10 @@ func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 		return "is not available"
 	case pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name):
 		return "was to be deleted"
-	case leaveNodes(set) && s.nodes.cordoned(pod.Spec.NodeName):
-		return "is still on " + pod.Spec.NodeName + ", which is cordoned"
 	case s.nodes.truth(pod) != "":
 		return "is not what runs: " + s.nodes.truth(pod)
 	}
-	if what := s.unprotectedBy(pod, set); what != "" {
-		return what
-	}
-	return s.torn(pod)
+	return cmp.Or(s.leftBehind(pod, set), s.unprotectedBy(pod, set), s.torn(pod))
 }
 
 // unprotectedBy names the hook that a Pod has lost.

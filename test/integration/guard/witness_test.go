@@ -67,7 +67,7 @@ func (c *watched) Apply(ctx context.Context, service string, changes []registry.
 		return err
 	}
 	if fewest, counts := c.witness.fewest[service]; counts {
-		c.witness.fewest[service] = min(fewest, len(c.Registry.Entries(service)))
+		c.witness.fewest[service] = min(fewest, len(c.Entries(service)))
 	}
 	for _, change := range changes {
 		uid := types.UID(change.Entry.Owner.PodUID)
