@@ -86,18 +86,22 @@ func (s *simulation) repeat(c *caller) bool {
 	case s.clock.Now().Before(c.next):
 		return true
 	}
-	err := s.request(c)
+	return c.goesOn(s.request(c), s.clock.Now())
+}
+
+// goesOn reports whether the caller repeats its request after that answer, and sets when.
+func (c *caller) goesOn(err error, now time.Time) bool {
 	delay, repeats := apierrors.SuggestsClientDelay(err)
 	switch {
 	case err == nil:
 		return false
 	case repeats && delay > 0 && c.retries > 0:
 		c.retries--
-		c.next = s.clock.Now().Add(time.Duration(delay) * time.Second)
+		c.next = now.Add(time.Duration(delay) * time.Second)
 	case c.who == actorCloneSet, c.who == actorUser && (!c.evicts || !apierrors.IsTooManyRequests(err)):
 		return false
 	default:
-		c.retries, c.next = maxRetries, s.clock.Now().Add(requeue)
+		c.retries, c.next = maxRetries, now.Add(requeue)
 	}
 	return true
 }

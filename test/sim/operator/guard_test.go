@@ -245,17 +245,23 @@ func evicting(pod *corev1.Pod) bool {
 		(!slices.Contains(pod.Finalizers, usher.Finalizer) || record != nil && record.Gate == plan.GateRequested)
 }
 
+// leaving are the Pods of a budget that drain for evictions.
+func (p *process) leaving(budget *policyv1.PodDisruptionBudget) map[types.UID]bool {
+	leaving := map[types.UID]bool{}
+	for _, pod := range model.List[*corev1.Pod](p.cached) {
+		if pod = p.seen(pod.UID); pod != nil && evicting(pod) && model.Covers(budget, pod) {
+			leaving[pod.UID] = true
+		}
+	}
+	return leaving
+}
+
 // judgeBudgets checks that no more Pods leave for evictions than their budgets allow, as far
 // as the operator can see.
 func (p *process) judgeBudgets(changes []registry.Change) {
 	p.Helper()
 	for _, budget := range model.List[*policyv1.PodDisruptionBudget](p.cached) {
-		leaving, fresh := map[types.UID]bool{}, ""
-		for _, pod := range model.List[*corev1.Pod](p.cached) {
-			if pod = p.seen(pod.UID); pod != nil && evicting(pod) && model.Covers(budget, pod) {
-				leaving[pod.UID] = true
-			}
-		}
+		leaving, fresh := p.leaving(budget), ""
 		for _, c := range changes {
 			uid := types.UID(c.Entry.Owner.PodUID)
 			if pod := p.seen(uid); c.Op == registry.Remove && !leaving[uid] && pod != nil && p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) {

@@ -80,6 +80,12 @@ func (s *simulation) judge(c *model.Commit) {
 		}
 	}
 	s.judgeGate(before, after)
+	s.judgeFinalizer(before, after)
+}
+
+// judgeFinalizer checks that the finalizer holds a Pod while a registry lists it.
+func (s *simulation) judgeFinalizer(before, after *corev1.Pod) {
+	s.Helper()
 	lost := controllerutil.ContainsFinalizer(before, usher.Finalizer) && !controllerutil.ContainsFinalizer(after, usher.Finalizer)
 	if lost {
 		s.proceeds(before)
@@ -234,12 +240,16 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 		}
 		total++
 		live := p.pod(pod.Name)
-		_, asked := pod.Annotations[usher.AnnotationDeletionRequest]
-		if silent && !asked && live != nil && live.UID == pod.UID && listable(live) && p.matches(registration, live) {
+		if silent && live != nil && live.UID == pod.UID && stays(live) && stays(pod) && p.matches(registration, live) {
 			overdue[string(pod.UID)] = p.clock.Now().Sub(since) >= plan.DefaultNodeGrace
 		}
 	}
 	return overdue, total
+}
+
+// stays reports whether a Pod is in such a state, and nobody has asked to delete it.
+func stays(pod *corev1.Pod) bool {
+	return listable(pod) && pod.Annotations[usher.AnnotationDeletionRequest] == ""
 }
 
 // listable reports whether a Pod's state is one in which it is listed.
