@@ -5,8 +5,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,26 +17,8 @@ import (
 // guardName is the name of the guard's webhook configuration.
 const guardName = "usher-guard"
 
-// turnOnGuard turns the guard on as its page says, and keeps it away from the stories
+// limitGuard waits until API servers trust the guard, and keeps it away from the stories
 // that measure what is lost without it.
-func (s *session) turnOnGuard(ctx context.Context) error {
-	began := time.Now()
-	err := stage.Task(s.Tell, "the guard", func() (string, error) {
-		if err := s.follow(ctx, "guard.md", "guard"); err != nil {
-			return "", err
-		}
-		if err := s.awaitUsher(ctx, began, patience); err != nil {
-			return "", err
-		}
-		return "answers " + stage.Seconds(time.Since(began)) + " after the command", s.limitGuard(ctx)
-	})
-	if err != nil {
-		return fmt.Errorf("turn the guard on: %w", err)
-	}
-	return nil
-}
-
-// limitGuard waits until API servers trust the guard, and excludes namespaces.
 func (s *session) limitGuard(ctx context.Context) error {
 	excluded := metav1.LabelSelectorRequirement{
 		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: []string{metav1.NamespaceSystem},

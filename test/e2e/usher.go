@@ -55,7 +55,7 @@ func (s *session) installUsher(ctx context.Context, _ *stage.Stage) error {
 	if err := s.install(ctx, "kubectl apply"); err != nil {
 		return err
 	}
-	return s.turnOnGuard(ctx)
+	return s.limitGuard(ctx)
 }
 
 // install follows a step of the document and waits until Usher is ready.

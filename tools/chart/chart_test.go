@@ -132,7 +132,6 @@ func TestValuesRefused(t *testing.T) {
 		{"serviceAccount: {name: mine}", "set serviceAccount.create to false"},
 		{"halves: {registration: false}\nxds: {enabled: true}", "turn on halves.registration"},
 		{"xds: {enabled: true, clientCA: true}", "set xds.tlsSecret"},
-		{"halves: {registration: false}\nguard: {enabled: true}", "turn on halves.registration"},
 		{"metrics: {enabled: false}\nprometheusRule: {enabled: true}", "alerts need metrics.enabled"},
 		{"metrics: {enabled: false}\ngrafana: {enabled: true}", "the dashboard needs metrics.enabled"},
 		{"topologySpreadConstraints: [{maxSkew: 1}]", "topologySpreadConstraints"},

@@ -47,12 +47,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml $parts -}}
 {{- end -}}
 
-{{/* "true" if the guard runs, else empty. */}}
+{{/* "true" if the guard runs, else empty: the hook operator does what it asks for. */}}
 {{- define "usher.guard" -}}
-{{- if .Values.guard.enabled -}}
-{{- if not .Values.halves.registration }}{{ fail "guard.enabled: the hook operator does what the guard asks for; turn on halves.registration too" }}{{ end -}}
-true
-{{- end -}}
+{{- if and .Values.guard.enabled .Values.halves.registration }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if xDS is served, else empty. */}}

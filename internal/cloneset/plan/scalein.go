@@ -8,16 +8,13 @@ import "slices"
 // Pod has to go. One that leaves its node goes first too, but others need not wait for it:
 // it may stay.
 func (p *pass) scaleIn() {
-	leaving := 0
-	for _, v := range p.pods {
-		if v.awaitsRemoval() && v.leavesNode == "" {
-			return
-		}
-		if v.leaving {
-			leaving++
-		}
+	if slices.ContainsFunc(p.pods, func(v *podState) bool { return v.awaitsRemoval() && v.leavesNode == "" }) {
+		return
 	}
-	surplus := p.ledger.pods - p.desired() - leaving
+	surplus := p.ledger.pods - p.desired()
+	for _, v := range p.pods {
+		surplus -= one(v.leaving)
+	}
 	if surplus <= 0 {
 		return
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
-	servers "github.com/usher-dev/usher/test/servers/run"
 )
 
 // guarded is Usher with the guard, a registry, and a witness of all deletions.
@@ -46,12 +45,7 @@ func guardedStory(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{story: begin(t), etcd: clustertest.StartEtcd(t), seen: map[types.UID]bool{}}
 	g.follow("install")
-	// There are no cluster IPs here: API servers find the guard on this machine.
-	ports, err := servers.FreePorts(t.Context(), 1)
-	g.must(err)
-	g.sh(`kubectl -n usher-system patch service usher-guard --type json -p '[{"op":"replace","path":"/spec","value":{"type":"ExternalName","externalName":"127.0.0.1"}}]'
-		kubectl patch validatingwebhookconfiguration usher-guard --type json -p '[{"op":"add","path":"/webhooks/0/clientConfig/service/port","value":%[1]d},{"op":"add","path":"/webhooks/1/clientConfig/service/port","value":%[1]d}]'`, ports[0])
-	g.run("usher", fmt.Sprintf("--guard-port=%d", ports[0]))
+	g.run("usher")
 	g.until("API servers to trust the guard", func() bool {
 		return g.sh("kubectl get validatingwebhookconfiguration usher-guard -o jsonpath='{.webhooks[1].clientConfig.caBundle}'") != ""
 	})

@@ -4,6 +4,7 @@ package install
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	servers "github.com/usher-dev/usher/test/servers/run"
 )
 
 // usher is a process that stands in for the container of Usher's Deployment.
@@ -30,7 +33,7 @@ func (s *story) run(deployment string, more ...string) *usher {
 	account, args := s.container(deployment)
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
 	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
-	args = append(args, more...)
+	args = append(append(args, s.reachGuard(args)...), more...)
 	log, err := os.CreateTemp(s.TempDir(), deployment)
 	s.must(err)
 	u := &usher{story: s, log: log.Name()}
@@ -46,6 +49,20 @@ func (s *story) run(deployment string, more ...string) *usher {
 	s.Cleanup(u.stop)
 	s.until("Usher to be the leader", func() bool { return strings.Contains(u.output(), "Starting workers") })
 	return u
+}
+
+// reachGuard has API servers find the guard on this machine, as there are no cluster IPs
+// here. It returns the arguments for that, none where the guard does not run.
+func (s *story) reachGuard(args []string) []string {
+	s.Helper()
+	if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--guard-port=") }) {
+		return nil
+	}
+	ports, err := servers.FreePorts(s.Context(), 1)
+	s.must(err)
+	s.sh(`kubectl -n usher-system patch service usher-guard --type json -p '[{"op":"replace","path":"/spec","value":{"type":"ExternalName","externalName":"127.0.0.1"}}]'
+		kubectl patch validatingwebhookconfiguration usher-guard --type json -p '[{"op":"add","path":"/webhooks/0/clientConfig/service/port","value":%[1]d},{"op":"add","path":"/webhooks/1/clientConfig/service/port","value":%[1]d}]'`, ports[0])
+	return []string{fmt.Sprintf("--guard-port=%d", ports[0])}
 }
 
 func (u *usher) output() string {

@@ -239,12 +239,18 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 			continue
 		}
 		total++
-		live := p.pod(pod.Name)
-		if silent && live != nil && live.UID == pod.UID && stays(live) && stays(pod) && p.matches(registration, live) {
+		if silent && p.keeps(registration, pod) {
 			overdue[string(pod.UID)] = p.clock.Now().Sub(since) >= plan.DefaultNodeGrace
 		}
 	}
 	return overdue, total
+}
+
+// keeps reports whether the Pod is to stay with the Registration, as the cache and the API
+// server have it.
+func (p *process) keeps(registration string, pod *corev1.Pod) bool {
+	live := p.pod(pod.Name)
+	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && p.matches(registration, live)
 }
 
 // stays reports whether a Pod is in such a state, and nobody has asked to delete it.
