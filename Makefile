@@ -29,12 +29,13 @@ e2e: ## Play stories with real containers on a real node; needs root on Debian (
 	@echo "Compiling the stories: a minute the first time."
 	@$(GO) -C test run ./cmd/e2e $(ARGS)
 
-.PHONY: test test-units test-tools test-stories test-sim
+.PHONY: test test-units test-tools test-stories test-sim test-demo
 # Test binaries are linked each time; without symbols that takes a third less.
 RACE := CGO_ENABLED=1 $(GO) test -race -timeout 20m -ldflags='-s -w'
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C test run ./cmd/devcluster build
 	@$(MAKE) --no-print-directory -j2 test-stories test-units test-sim test-tools
+	@$(MAKE) --no-print-directory test-demo
 test-units:
 	$(RACE) ./...
 test-tools:
@@ -42,7 +43,9 @@ test-tools:
 	$(GO) -C tools/chart test ./...
 	$(GO) -C cmd/kubectl-usher test ./...
 test-stories: # the longest first
-	cd test && $(RACE) ./demo ./integration/... $$($(GO) list ./... | grep -v /test/sim)
+	cd test && $(RACE) ./integration/... $$($(GO) list ./... | grep -vE '/test/(sim|demo)')
+test-demo: # by itself: it counts requests that are lost, and starved callers lose some
+	cd test && $(RACE) ./demo
 test-sim: # some seeds with the race detector; all of them and the mutants would take five times as long with it
 	$(GO) -C test test ./sim/...
 	cd test && $(RACE) ./sim/... -seeds 20 -skip 'Mutants|Explore|Anywhere|Losing'

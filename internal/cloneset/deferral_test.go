@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 // counts how often it is asked.
 func deferring(c client.WithWatch) (client.Client, map[string]int) {
 	asked := map[string]int{}
+	var mu sync.Mutex // deletions run side by side
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			pod := &corev1.Pod{}
@@ -37,6 +39,8 @@ func deferring(c client.WithWatch) (client.Client, map[string]int) {
 				return err
 			}
 			if pod.Labels["drained"] == "" {
+				mu.Lock()
+				defer mu.Unlock()
 				asked[object.GetName()]++
 				return apierrors.NewTooManyRequests("it drains", 7)
 			}
