@@ -86,7 +86,10 @@ func (s *Simulation) end() string {
 		pods = append(pods, fmt.Sprint(imagesOf(pod), labels, pod.Finalizers, gates))
 	}
 	slices.Sort(pods)
-	status := s.Set().Status
+	var status apps.CloneSetStatus
+	if set := s.Set(); set != nil { // it may have been deleted
+		status = set.Status
+	}
 	return fmt.Sprintf("%s\n%d %d %d %s %s", strings.Join(pods, "\n"), status.Replicas, status.AvailableReplicas,
 		status.UpdatedReplicas, status.CurrentRevision, status.UpdateRevision)
 }

@@ -136,7 +136,9 @@ func TestDeployments(t *testing.T) {
 	g.others()
 }
 
-// others are a StatefulSet, a DaemonSet, a Job and a bare Pod, of two Pods each but for the last.
+// others are a StatefulSet, a DaemonSet, a Job and a bare Pod, of two Pods each but for the
+// last. A Job that scales in may choose another Pod at its next attempt: the first one it
+// asked for comes back after requestTimeout.
 const others = `
 apiVersion: v1
 kind: List
@@ -157,7 +159,7 @@ items:
 - apiVersion: usher.dev/v1alpha1
   kind: Registration
   metadata: {namespace: default, name: others}
-  spec: {selector: {matchLabels: {registered: "yes"}}, registries: [discovery], instance: {service: others, port: 80}, drain: {propagation: 1s}}
+  spec: {selector: {matchLabels: {registered: "yes"}}, registries: [discovery], instance: {service: others, port: 80}, drain: {propagation: 1s, requestTimeout: 1m}}
 `
 
 func (g *guarded) others() {
