@@ -218,8 +218,8 @@ func (d *draining) report(pod *corev1.Pod) {
 		registry, _, _ := strings.Cut(at, "/")
 		d.tell("has left %s", registry)
 	}
-	if !record.Until.IsZero() {
-		d.tell("may be used by callers until %s", record.Until.UTC().Format(time.TimeOnly))
+	if end := record.End(); !end.IsZero() {
+		d.tell("may be used by callers until %s", end.UTC().Format(time.TimeOnly))
 	}
 }
 

@@ -221,8 +221,5 @@ func ownedByReplicaSet(pod *corev1.Pod) bool {
 
 // drainedAt is when the Pod's drain ends if nothing else happens; zero if that is not known.
 func drainedAt(pod *corev1.Pod) time.Time {
-	if record := plan.ReadRecord(pod); record != nil {
-		return record.Until
-	}
-	return time.Time{}
+	return plan.ReadRecord(pod).End()
 }

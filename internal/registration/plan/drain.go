@@ -35,9 +35,20 @@ type Record struct {
 	// Gone is when a listing first showed that the Pod is not there, by
 	// "registration@registry/prefix/service".
 	Gone map[string]time.Time `json:"gone,omitempty"`
-	// Until is when the drain ends if nothing else happens; zero while a registry lists
-	// the Pod. It is for those who wait: a change of it alone is not written.
+	// Until is when callers know of all entries that are gone so far. It holds the Pod even
+	// when nobody knows any more where they were.
 	Until time.Time `json:"until,omitzero"`
+	// Open means that another registry lists the Pod, or does not answer. A change of it
+	// alone is not written.
+	Open bool `json:"open,omitempty"`
+}
+
+// End is when the drain ends if nothing else happens; zero if that is not known.
+func (r *Record) End() time.Time {
+	if r == nil || r.Open {
+		return time.Time{}
+	}
+	return r.Until
 }
 
 // recordKey is the key of Record.Gone.
@@ -62,9 +73,10 @@ func (r *Record) encode() (string, error) {
 	return string(data), err
 }
 
-func (r *Record) equal(other *Record) bool {
+// saidBy reports whether the other record says the same, and holds the Pod as long.
+func (r *Record) saidBy(other *Record) bool {
 	return other != nil && r.Gate == other.Gate && r.Entered == other.Entered && r.Began.Equal(other.Began) &&
-		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal)
+		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal) && !r.Until.After(other.Until)
 }
 
 // continued returns the record of a drain for the gate, continued from the one on the Pod

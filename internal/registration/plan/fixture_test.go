@@ -250,7 +250,7 @@ func (b *podBuilder) terminating(ago time.Duration) {
 
 // drained gives the Pod a record of a drain that began and ended some time ago: in a
 // registry, such as "discovery", for nginx, or for another Registration, as "second@mesh".
-// "until" is when the drain ends.
+// "until" is when the drain ends; without it, after the default propagation.
 func (b *podBuilder) drained(gate Gate, began time.Duration, ago map[string]time.Duration) *podBuilder {
 	record := Record{Gate: gate, Began: epoch.Add(-began), Gone: map[string]time.Time{}}
 	for name, ago := range ago {
@@ -262,6 +262,11 @@ func (b *podBuilder) drained(gate Gate, began time.Duration, ago map[string]time
 			record.Gone[registration+"@"+nameOf(target(registry))] = epoch.Add(-ago)
 		default:
 			record.Gone["nginx@"+nameOf(target(name))] = epoch.Add(-ago)
+		}
+	}
+	if _, set := ago["until"]; !set {
+		for _, gone := range record.Gone {
+			record.Until = later(record.Until, gone.Add(DefaultPropagation))
 		}
 	}
 	text, err := record.encode()

@@ -152,8 +152,8 @@ func elapsed(since, now time.Time) time.Duration {
 // its way out there, and nobody knows any more what they answered.
 func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 	var v verdict
-	before, known, seen := record.Until, true, map[string]bool{}
-	record.Until = time.Time{}
+	before, seen := record.Until, map[string]bool{}
+	record.Until, record.Open = time.Time{}, false
 	for _, r := range slices.Concat(h.answerers, p.deselected()) {
 		if r.staysFor(h) {
 			continue
@@ -173,14 +173,11 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 			}
 			v.wait(wait, limit)
 			v.changesAt(*free)
-			known = known && !free.IsZero()
+			record.Open = record.Open || free.IsZero()
 			record.Until = later(record.Until, *free)
 		}
 	}
 	ix.holdForVanished(p, h, record, before, seen, &v)
-	if !known {
-		record.Until = time.Time{}
-	}
 	return v.final()
 }
 

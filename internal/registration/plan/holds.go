@@ -64,7 +64,7 @@ func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
 	slices.Sort(h.Registries)
 	h.Registries = slices.Compact(h.Registries)
 	if record := ReadRecord(p.Pod); record != nil && record.Gate == gate {
-		h.Until = record.Until
+		h.Until = record.End()
 	}
 	return h
 }

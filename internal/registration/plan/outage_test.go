@@ -79,6 +79,10 @@ func TestDrainingAfterAnOutage(t *testing.T) {
 	if c := plan.Patches[0].Condition; c == nil || c.Message != line {
 		t.Errorf("the Pod says %+v, want %q", c, line)
 	}
+	// The record outlives the Registration.
+	if record := plan.Patches[0].Drain; record == nil || !record.End().Equal(at(18)) {
+		t.Errorf("it writes the record %+v, want one until 18s after the epoch", record)
+	}
 	if !plan.RequeueAt.Equal(at(18)) {
 		t.Errorf("it looks again %s after the epoch, want 18s", plan.RequeueAt.Sub(epoch))
 	}

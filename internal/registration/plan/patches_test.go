@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -46,7 +47,7 @@ func TestRecordsKeepTheirTimesExactly(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{usherv1alpha1.AnnotationDrain: text}}}
-	if have := ReadRecord(pod); !record.equal(have) {
+	if have := ReadRecord(pod); !record.saidBy(have) {
 		t.Errorf("%+v came back as %+v: a wait that is cut short loses requests", record, have)
 	}
 }
@@ -104,18 +105,26 @@ func TestTakenBack(t *testing.T) {
 	}
 }
 
-// TestUntil: the record says when a drain ends once every registry has let the Pod go.
+// TestUntil: the record says when callers know of what is gone, and whether the drain ends then.
 func TestUntil(t *testing.T) {
 	f := newFixture()
 	f.registry("backup")
 	f.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
 	b := f.add("a", appsv1alpha1.StateNormal).finalizers(usherv1alpha1.Finalizer).in("backup").requested(0)
-	if p := Make(f.Snapshot); len(p.Patches) != 1 || p.Patches[0].Drain == nil || !p.Patches[0].Drain.Until.IsZero() {
-		t.Errorf("backup lists it: %+v", p.Patches)
-	}
-	f.Listings[target("backup")] = Listing{Entries: f.Listings[target("discovery")].Entries}
-	b.drained(GateRequested, 4*time.Second, map[string]time.Duration{"discovery": 3 * time.Second}).requested(0)
-	if p := Make(f.Snapshot); len(p.Patches) != 1 || p.Patches[0].Drain == nil || !p.Patches[0].Drain.Until.Equal(epoch.Add(5*time.Second)) {
-		t.Errorf("backup has just let it go: %+v", p.Patches[0].Drain)
+	for name, c := range map[string]struct {
+		in   []registry.Entry
+		end  time.Time
+		gone map[string]time.Duration
+	}{
+		"backup lists it":              {in: f.Listings[target("backup")].Entries},
+		"backup has just let it go":    {end: epoch.Add(5 * time.Second), gone: map[string]time.Duration{"discovery": 3 * time.Second}},
+		"the record does not say when": {end: epoch.Add(3 * time.Second), gone: map[string]time.Duration{"discovery": 3 * time.Second, "backup": 2 * time.Second, "until": time.Hour}},
+	} {
+		f.Listings[target("backup")] = Listing{Entries: c.in}
+		b.drained(GateRequested, 4*time.Second, c.gone)
+		p := Make(f.Snapshot)
+		if len(p.Patches) != 1 || p.Patches[0].Drain == nil || !p.Patches[0].Drain.End().Equal(c.end) || p.Patches[0].Drain.Until.IsZero() {
+			t.Errorf("%s: %+v", name, p.Patches)
+		}
 	}
 }

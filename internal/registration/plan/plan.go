@@ -190,7 +190,7 @@ func (h hook) answer(v verdict, patch *PodPatch) {
 func (ix *index) planDrain(p *pod, record, stored *Record, drains bool, patch *PodPatch) {
 	switch {
 	case record == nil:
-	case drains && !record.equal(stored):
+	case drains && !record.saidBy(stored):
 		patch.Drain = record
 	case drains:
 	default:

@@ -199,3 +199,35 @@ func TestARecordIsWrittenBeforeItsRegistrationGoes(t *testing.T) {
 		t.Error("the Pod is never let go")
 	}
 }
+
+// TestARegistrationGoesBeforeCallersAreBack vanishes while a registry that its Pod has left is
+// away: the Pod is held until all callers are back.
+func TestARegistrationGoesBeforeCallersAreBack(t *testing.T) {
+	s := newSimulation(t)
+	s.populate(1)
+	s.passes(2)
+	s.label(s.pods()[0], "other", "")
+	s.passes(2)
+	s.lists(0, 0)
+	s.breaks("discovery", memory.Down)
+	s.wait(propagation)
+	s.refresh()
+	s.probe()
+	s.vanish("nginx")
+	s.wait(20 * time.Second)
+	s.breaks("discovery", memory.None)
+	released := func() bool { return !controllerutil.ContainsFinalizer(s.pods()[0], usher.Finalizer) }
+	for _, span := range []time.Duration{propagation, plan.DefaultAfterOutage} {
+		s.refresh()
+		s.probe()
+		s.passes(2)
+		if released() {
+			t.Fatal("the Pod is let go before callers are back")
+		}
+		s.wait(span)
+	}
+	s.passes(1)
+	if !released() {
+		t.Error("the Pod is never let go")
+	}
+}
