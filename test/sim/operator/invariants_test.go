@@ -269,7 +269,7 @@ type absence struct {
 	name     string
 	from, to time.Time
 	// met are the processes that noticed it; recorded reports whether one of them has
-	// written a status since.
+	// written so.
 	met      []*process
 	recorded bool
 }
@@ -296,7 +296,7 @@ func (p *process) meets(name string, err error) {
 	}
 }
 
-// records notes that the process wrote what it knows of a registry.
+// records notes that the process wrote when a registry was away.
 func (p *process) records(name string) {
 	for _, a := range p.absences {
 		a.recorded = a.recorded || a.name == name && slices.Contains(a.met, p)

@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,7 +63,7 @@ func (p *process) send(r *model.Request, do func() error) error {
 	r.Patch = p.defects.miswritten(r)
 	return p.write(fmt.Sprintf("%s %s %s/%s %s", r.Verb, r.Kind, r.At.Name, r.Subresource, r.Patch), func() error {
 		err := do()
-		if err == nil && r.Kind == "Registry" && r.Subresource == "status" {
+		if err == nil && r.Kind == "Registry" && bytes.Contains(r.Patch, []byte(`"lastOutage"`)) {
 			p.records(r.At.Name)
 		}
 		return err
