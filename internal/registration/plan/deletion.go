@@ -43,6 +43,12 @@ func readRequest(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
 	return request
 }
 
+// isEvicted reports whether someone evicts the Pod, by itself or through its CloneSet.
+func isEvicted(pod *corev1.Pod) bool {
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	return err == nil && request != nil && request.Eviction && pod.DeletionTimestamp == nil
+}
+
 // requested reports whether the Pod leaves its registries because someone wants to
 // delete it.
 func (p *pod) requested() bool { return p.request != nil && !p.queued }
@@ -86,11 +92,11 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 	for _, p := range ix.pods {
 		switch {
 		// One that is not Ready does not count as healthy any more.
-		case p.request == nil, !p.request.Eviction, conditionStatus(p.Pod, corev1.PodReady) != corev1.ConditionTrue,
+		case !p.evicted, conditionStatus(p.Pod, corev1.PodReady) != corev1.ConditionTrue,
 			!selector.Matches(labels.Set(p.Labels)):
 		case p.drains():
 			allowed--
-		default:
+		case p.request != nil: // a CloneSet has budgets of its own
 			waiting = append(waiting, p)
 		}
 	}
@@ -100,10 +106,11 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 	return waiting[min(max(allowed, 0), len(waiting)):]
 }
 
-// drains reports whether the drain that the request asks for has begun, or is over.
+// drains reports whether the drain that the request asks for has begun, or is over: the
+// operator's own, or the one of a CloneSet's hook.
 func (p *pod) drains() bool {
 	record := ReadRecord(p.Pod)
-	return !p.hasFinalizer() || record != nil && record.Gate == GateRequested
+	return !p.hasFinalizer() || record != nil && (record.Gate == GateRequested || record.Gate == GatePreDelete)
 }
 
 // ownHook holds a Pod whose deletion was asked for, or that no Registration selects any more,

@@ -91,9 +91,10 @@ type pod struct {
 	// unready is why it is not ready.
 	unready string
 	// request asks for its deletion; nil if none does. It is queued while a
-	// PodDisruptionBudget does not allow the eviction.
-	request *usherv1alpha1.DeletionRequest
-	queued  bool
+	// PodDisruptionBudget does not allow the eviction. A CloneSet may act on it instead if
+	// the Pod is evicted.
+	request         *usherv1alpha1.DeletionRequest
+	queued, evicted bool
 	// silent means that only its node does not answer.
 	silent      bool
 	silentSince time.Time
@@ -246,7 +247,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object), gate: HasGate(object)}
 	p.ready, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
-	p.request = readRequest(object)
+	p.request, p.evicted = readRequest(object), isEvicted(object)
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		p.owner = owner.UID
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {

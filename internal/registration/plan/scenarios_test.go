@@ -222,7 +222,9 @@ var podWords = map[string]func(b *podBuilder, value string){
 	},
 	"requested": func(b *podBuilder, value string) {
 		ago, kind, _ := strings.Cut(value, " ")
-		b.requested(duration(ago), func(r *usherv1alpha1.DeletionRequest) { r.Eviction, r.Named = kind == "eviction", kind == "named" })
+		b.requested(duration(ago), func(r *usherv1alpha1.DeletionRequest) {
+			r.Eviction, r.Named = strings.Contains(kind, "eviction"), strings.Contains(kind, "named")
+		})
 	},
 }
 
