@@ -46,17 +46,19 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	if prepared || len(decided.Protect) > 0 {
 		decided = p.decide()
 	}
-	behind, err := p.confirmOwners(ctx, decided.Changes)
-	if err != nil {
-		return decided, err
-	}
-	maps.Copy(unprepared, behind)
-	changed, err := p.confirm(ctx, decided.Changes)
-	if err != nil {
-		return decided, err
-	}
-	if changed {
-		decided = p.decide()
+	// What was read may make others join: each is read before it does.
+	for changed := true; changed; {
+		behind, err := p.confirmOwners(ctx, decided.Changes)
+		if err != nil {
+			return decided, err
+		}
+		maps.Copy(unprepared, behind)
+		if changed, err = p.confirm(ctx, decided.Changes); err != nil {
+			return decided, err
+		}
+		if changed {
+			decided = p.decide()
+		}
 	}
 	p.noteSweeps(decided.Changes)
 	changes := withoutJoins(decided.Changes, unprepared)

@@ -231,3 +231,33 @@ func TestARegistrationGoesBeforeCallersAreBack(t *testing.T) {
 		t.Error("the Pod is never let go")
 	}
 }
+
+// TestWhatReadingPodsChangesIsConfirmed starts a process whose cache shows two evictions before
+// their drains: once it has read that one Pod has left, the budget holds the other one back,
+// which has left as well.
+func TestWhatReadingPodsChangesIsConfirmed(t *testing.T) {
+	s := simulate(t, 1, features{guard: true, budget: 1}, defects{})
+	for _, name := range []string{"nginx-2", "nginx-4"} {
+		s.create(name, "")
+		s.kubelets()
+		s.kubelets()
+	}
+	s.passes(2)
+	s.server.CountBudgets()
+	for _, pod := range s.pods() {
+		s.ask(actorUser, pod, true, time.Minute)
+		s.call()
+		s.wait(2 * clockSkew)
+	}
+	before := s.server.Objects.Clone()
+	s.ask(actorReplicaSet, s.pods()[0], false, time.Minute)
+	s.call()
+	s.passes(2)
+	s.wait(propagation)
+	s.passes(2)
+	s.lists(0, 0)
+	s.cached = before
+	s.restart()
+	s.pass()
+	s.lists(0, 0)
+}
