@@ -87,13 +87,19 @@ func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record)
 	if stored != nil {
 		next.Until = stored.Until
 	}
-	if stored != nil && stored.Gate == gate && stored.Entered == next.Entered {
+	if stored != nil && gate.continues(stored.Gate) && stored.Entered == next.Entered {
 		next.Began, next.Gone = stored.Began, maps.Clone(stored.Gone)
 	}
 	if next.Gone == nil {
 		next.Gone = map[string]time.Time{}
 	}
 	return next, stored
+}
+
+// continues reports whether a drain for the gate is the same as one for another gate: what a
+// CloneSet's hook has let go is deleted, and the guard asks for a drain.
+func (g Gate) continues(before Gate) bool {
+	return g == before || g == GateRequested && before == GatePreDelete
 }
 
 // durationOf is a field of the API that has a default.

@@ -193,12 +193,14 @@ func (ix *index) planDrain(p *pod, record, stored *Record, drains bool, patch *P
 	case drains && !record.saidBy(stored):
 		patch.Drain = record
 	case drains:
-	default:
+	case record.Gate != GatePreDelete, !p.hasFinalizer(), slices.Contains(patch.RemoveFinalizers, usherv1alpha1.Finalizer):
 		patch.DropDrain = p.hasRecord()
-		if record.Gate == GatePreDelete && p.hasFinalizer() && ix.gone(p, p.all()...).passes() {
-			// The Pod is about to be deleted: this saves one write for each.
-			patch.RemoveFinalizers = append(patch.RemoveFinalizers, usherv1alpha1.Finalizer)
-		}
+	case ix.gone(p, p.all()...).passes():
+		// The Pod is about to be deleted: this saves one write for each.
+		patch.DropDrain = p.hasRecord()
+		patch.RemoveFinalizers = append(patch.RemoveFinalizers, usherv1alpha1.Finalizer)
+	case !record.saidBy(stored): // its deadline has passed, and with it that of its deletion
+		patch.Drain = record
 	}
 }
 
