@@ -44,12 +44,17 @@ const maxHold = 5 * time.Second
 // it is drained. With a time to wait, each of their few workers would sleep through a drain,
 // and with it the workloads that it has nothing to do with.
 var podControllers = []string{
-	"system:serviceaccount:kube-system:daemon-set-controller",
+	perNode,
 	"system:serviceaccount:kube-system:job-controller",
 	"system:serviceaccount:kube-system:replicaset-controller",
 	"system:serviceaccount:kube-system:replication-controller",
 	"system:serviceaccount:kube-system:statefulset-controller",
 }
+
+// perNode is the controller of DaemonSets. It chooses anew at each attempt, in no order, and
+// counts a Pod that drains as available: unless its Pods take turns, a rollout would drain
+// all of them side by side.
+const perNode = "system:serviceaccount:kube-system:daemon-set-controller"
 
 // inOrder is the controller of StatefulSets. It does not repeat a deletion while a Pod of the
 // set is not Ready, as one is that drains by its readiness gate: an update would stand still
@@ -64,6 +69,8 @@ type Request struct {
 	User string
 	// Eviction reports whether the request is an eviction.
 	Eviction bool
+	// After is the Pod whose turn it is before; empty if it is this one's.
+	After string
 	// Now is the time of the request.
 	Now time.Time
 }
@@ -103,11 +110,44 @@ func Decide(r Request, direct []string) (Decision, error) {
 	if r.waits() {
 		d.RetryAfter = r.retryAfter(stored)
 	}
-	if r.asked(stored, named) {
+	switch {
+	case r.After != "":
+		return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s has been replaced", pod.Name, r.After)}, nil
+	case r.asked(stored, named):
 		return d, nil
 	}
 	d.Patch, err = r.patch(stored, named)
 	return d, err
+}
+
+// takesTurns reports whether the Pods of the request's owner drain one after the other, and
+// this one has not begun.
+func (r Request) takesTurns() bool {
+	_, asked := r.Pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]
+	return r.User == perNode && !asked && slices.Contains(r.Pod.Finalizers, usherv1alpha1.Finalizer) && metav1.GetControllerOf(r.Pod) != nil
+}
+
+// turn returns the Pod of the same owner that drains, or that is ready and not registered
+// yet; empty if there is none.
+func (r Request) turn(pods []corev1.Pod) string {
+	owner := metav1.GetControllerOf(r.Pod)
+	for i := range pods {
+		other := &pods[i]
+		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) {
+			continue
+		}
+		_, asked := other.Annotations[usherv1alpha1.AnnotationDeletionRequest]
+		if asked || isTrue(other, corev1.PodReady) && !isTrue(other, usherv1alpha1.ConditionRegistered) {
+			return other.Name
+		}
+	}
+	return ""
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
 }
 
 // cloneSetOf is the name of the CloneSet that controls the Pod; empty if none does.

@@ -38,6 +38,59 @@ func owner(apiVersion, kind string) func(*corev1.Pod) {
 	}
 }
 
+// TestTurns: the Pods of a DaemonSet leave one after the other, as its controller asks.
+func TestTurns(t *testing.T) {
+	daemonSet := func(changes ...func(*corev1.Pod)) *corev1.Pod {
+		p := pod(owner("apps/v1", "DaemonSet"))
+		p.OwnerReferences[0].UID = "set"
+		for _, change := range changes {
+			change(p)
+		}
+		return p
+	}
+	is := func(kind corev1.PodConditionType) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue})
+		}
+	}
+	other := func(changes ...func(*corev1.Pod)) corev1.Pod {
+		p := daemonSet(changes...)
+		p.Name, p.UID = "web-2", "uid-2"
+		return *p
+	}
+	served := []func(*corev1.Pod){is(corev1.PodReady), is(usherv1alpha1.ConditionRegistered)}
+	for name, c := range map[string]struct {
+		pod   *corev1.Pod
+		user  string
+		other corev1.Pod
+		after string
+	}{
+		"the other one serves":                   {other: other(served...)},
+		"the other one drains":                   {other: other(append(served, requested(0, 0, ""))...), after: "web-2"},
+		"the other one is not listed yet":        {other: other(is(corev1.PodReady)), after: "web-2"},
+		"the other one does not get ready":       {other: other()},
+		"the other one ends":                     {other: other(requested(0, 0, ""), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} })},
+		"this one drains already":                {pod: daemonSet(requested(0, 0, "")), other: other(requested(0, 0, ""))},
+		"somebody else deletes it":               {user: "ann", other: other(requested(0, 0, ""))},
+		"the other one belongs to somebody else": {other: other(requested(0, 0, ""), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })},
+	} {
+		r := Request{Pod: c.pod, User: perNode, Now: now}
+		if c.user != "" {
+			r.User = c.user
+		}
+		if r.Pod == nil {
+			r.Pod = daemonSet(served...)
+		}
+		if r.takesTurns() {
+			r.After = r.turn([]corev1.Pod{*r.Pod, c.other})
+		}
+		d, err := Decide(r, nil)
+		if err != nil || r.After != c.after || d.Allowed || (d.Patch == nil) != (c.after != "" || c.pod != nil) {
+			t.Errorf("%s: after %q, %+v, %v", name, r.After, d, err)
+		}
+	}
+}
+
 func annotated(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations[key] = value }
 }

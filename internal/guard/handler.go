@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;patch
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -77,9 +77,7 @@ func (h *handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err != nil {
 		return admission.Response{}, err
 	}
-	d, err := Decide(Request{
-		Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.clock.Now(),
-	}, h.direct)
+	d, err := h.decide(ctx, Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.clock.Now()})
 	switch {
 	case err != nil:
 		return admission.Response{}, err
@@ -94,6 +92,18 @@ func (h *handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 		return refused(err), nil
 	}
 	return later(d), h.ask(ctx, pod, &d, request.UserInfo.Username)
+}
+
+// decide answers a request. Where Pods take turns it looks at those of the same owner.
+func (h *handler) decide(ctx context.Context, r Request) (Decision, error) {
+	if r.takesTurns() {
+		var pods corev1.PodList
+		if err := h.reader.List(ctx, &pods, client.InNamespace(r.Pod.Namespace)); err != nil {
+			return Decision{}, fmt.Errorf("list the Pods of the same owner: %w", err)
+		}
+		r.After = r.turn(pods.Items)
+	}
+	return Decide(r, h.direct)
 }
 
 // podOf returns the Pod that a request is about, and the eviction if it is one.
