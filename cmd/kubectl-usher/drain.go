@@ -122,7 +122,7 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("pod/%s is still there; kubectl -n %s usher why pod/%s says what it waits for", pod.Name, pod.Namespace, pod.Name)
+			return fmt.Errorf("pod/%s is still there; kubectl usher why pod/%s -n %s says what it waits for", pod.Name, pod.Name, pod.Namespace)
 		case e := <-changes.ResultChan():
 			pod = podOf(e)
 		case <-clock.C:

@@ -102,7 +102,7 @@ func (s *session) target(args []string, kinds ...schema.GroupKind) (target, erro
 		return target{}, fmt.Errorf("ask which types the cluster has: %w", err)
 	}
 	if !slices.Contains(kinds, found.GroupKind()) {
-		return target{}, fmt.Errorf("%s works for %s, not for %s", "this command", list(kinds), found.Kind)
+		return target{}, fmt.Errorf("this command works for %s, not for %s", list(kinds), found.Kind)
 	}
 	return target{found.GroupKind(), name}, nil
 }

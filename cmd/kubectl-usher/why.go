@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -72,7 +71,7 @@ func (p *page) whyPod(pod *view.Pod, now time.Time) {
 		}
 		p.line(colour, "Pod %s %s", pod.Name, waitText(wait, now))
 		for _, fact := range []struct{ name, value string }{
-			{"Key", strings.TrimSpace(wait.Key + " " + cmp.Or(gateText(wait.Gate), ""))},
+			{"Key", strings.TrimSpace(wait.Key + " " + gateText(wait.Gate))},
 			{"Answers", answerers(wait)},
 			{"Deadline", deadline(wait)},
 			{"Next", wait.Next},
@@ -113,14 +112,14 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 		p.line(plain, "%s waits for nothing: %d of %d Pods serve.", name, w.Available, w.Desired)
 		if w.Budget != nil && w.Budget.Partition > 0 {
 			p.line(plain, "  spec.updateStrategy.partition keeps Pods at the old revision: %d", w.Budget.Partition)
-			p.line(plain, "  Next      kubectl -n %s usher partition clone/%s 0", w.Namespace, w.Name)
+			p.line(plain, "  Next      kubectl usher partition clone/%s 0 -n %s", w.Name, w.Namespace)
 		}
 	case w.Phase == view.PhasePaused:
 		p.line(plain, "%s is paused: spec.updateStrategy.paused", name)
-		p.line(plain, "  Next      kubectl -n %s usher resume clone/%s", w.Namespace, w.Name)
+		p.line(plain, "  Next      kubectl usher resume clone/%s -n %s", w.Name, w.Namespace)
 	case w.Phase == view.PhaseStalled:
 		p.line(red, "%s has not moved for spec.progressDeadlineSeconds", name)
-		p.line(plain, "  Next      kubectl -n %s usher undo clone/%s", w.Namespace, w.Name)
+		p.line(plain, "  Next      kubectl usher undo clone/%s -n %s", w.Name, w.Namespace)
 	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
 			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)

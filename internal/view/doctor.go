@@ -226,8 +226,8 @@ func (c *Cluster) stuck() (all []Finding) {
 			continue
 		}
 		if age := c.Now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
-			all = append(all, wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl -n %s usher why pod/%s",
-				age.Round(time.Minute), pod.Namespace, pod.Name))
+			all = append(all, wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
+				age.Round(time.Minute), pod.Name, pod.Namespace))
 		}
 	}
 	return all

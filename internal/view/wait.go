@@ -183,7 +183,8 @@ func (w *waiter) condition() {
 	}
 }
 
-// command is a kubectl command in the workload's namespace.
+// command is a kubectl command in the workload's namespace. The flag comes last: kubectl
+// takes none before the name of a plugin.
 func (w *waiter) command(format string, args ...any) string {
-	return "kubectl -n " + w.pod.Namespace + " " + fmt.Sprintf(format, args...)
+	return "kubectl " + fmt.Sprintf(format, args...) + " -n " + w.pod.Namespace
 }

@@ -107,13 +107,13 @@ func (o *Objects) planner(spec setplan.Spec) *setplan.Snapshot {
 		}
 		s.Revisions[revision.Short(object.Name)] = found
 	}
-	s.Update = o.named(s, o.Set.Status.UpdateRevision)
-	s.Current = o.named(s, o.Set.Status.CurrentRevision)
+	s.Update = revisionOf(s, o.Set.Status.UpdateRevision)
+	s.Current = revisionOf(s, o.Set.Status.CurrentRevision)
 	return s
 }
 
-// named is a revision of the status, also where the object is gone.
-func (o *Objects) named(s *setplan.Snapshot, name string) *revision.Revision {
+// revisionOf is a revision of the status, also where the object is gone.
+func revisionOf(s *setplan.Snapshot, name string) *revision.Revision {
 	if found := s.Revisions[revision.Short(name)]; found != nil {
 		return found
 	}
