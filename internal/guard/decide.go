@@ -112,7 +112,7 @@ func Decide(r Request, direct []string) (Decision, error) {
 	}
 	switch {
 	case r.After != "":
-		return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s has been replaced", pod.Name, r.After)}, nil
+		return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", pod.Name, r.After)}, nil
 	case r.asked(stored, named):
 		return d, nil
 	}
@@ -127,6 +127,10 @@ func (r Request) takesTurns() bool {
 	return r.User == perNode && !asked && slices.Contains(r.Pod.Finalizers, usherv1alpha1.Finalizer) && metav1.GetControllerOf(r.Pod) != nil
 }
 
+// joinTime is how long a Pod that has got ready may take until Usher's finalizer shows that it
+// is to be registered. One that no Registration selects holds others up no longer.
+const joinTime = 10 * time.Second
+
 // turn returns the Pod of the same owner that drains, or that is ready and not registered
 // yet; empty if there is none.
 func (r Request) turn(pods []corev1.Pod) string {
@@ -137,17 +141,29 @@ func (r Request) turn(pods []corev1.Pod) string {
 			continue
 		}
 		_, asked := other.Annotations[usherv1alpha1.AnnotationDeletionRequest]
-		if asked || isTrue(other, corev1.PodReady) && !isTrue(other, usherv1alpha1.ConditionRegistered) {
+		if asked || r.joins(other) {
 			return other.Name
 		}
 	}
 	return ""
 }
 
-func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == kind && c.Status == corev1.ConditionTrue
-	})
+// joins reports whether a Pod is ready, and on its way into its registries.
+func (r Request) joins(pod *corev1.Pod) bool {
+	ready, registered := conditionOf(pod, corev1.PodReady), conditionOf(pod, usherv1alpha1.ConditionRegistered)
+	if ready.Status != corev1.ConditionTrue || registered.Status == corev1.ConditionTrue {
+		return false
+	}
+	return slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) || r.Now.Sub(ready.LastTransitionTime.Time) < joinTime
+}
+
+// conditionOf is a Pod's condition; the zero value if it has none.
+func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if at < 0 {
+		return corev1.PodCondition{}
+	}
+	return pod.Status.Conditions[at]
 }
 
 // cloneSetOf is the name of the CloneSet that controls the Pod; empty if none does.

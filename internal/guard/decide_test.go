@@ -65,9 +65,15 @@ func TestTurns(t *testing.T) {
 		other corev1.Pod
 		after string
 	}{
-		"the other one serves":                   {other: other(served...)},
-		"the other one drains":                   {other: other(append(served, requested(0, 0, ""))...), after: "web-2"},
-		"the other one is not listed yet":        {other: other(is(corev1.PodReady)), after: "web-2"},
+		"the other one serves":            {other: other(served...)},
+		"the other one drains":            {other: other(append(served, requested(0, 0, ""))...), after: "web-2"},
+		"the other one is not listed yet": {other: other(is(corev1.PodReady)), after: "web-2"},
+		"nobody registers the other one": {other: other(is(corev1.PodReady), func(p *corev1.Pod) {
+			p.Finalizers, p.Status.Conditions[0].LastTransitionTime = nil, metav1.Time{Time: now.Add(-joinTime)}
+		})},
+		"the other one got ready a moment ago": {after: "web-2", other: other(is(corev1.PodReady), func(p *corev1.Pod) {
+			p.Finalizers, p.Status.Conditions[0].LastTransitionTime = nil, metav1.Time{Time: now.Add(-joinTime / 2)}
+		})},
 		"the other one does not get ready":       {other: other()},
 		"the other one ends":                     {other: other(requested(0, 0, ""), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} })},
 		"this one drains already":                {pod: daemonSet(requested(0, 0, "")), other: other(requested(0, 0, ""))},
