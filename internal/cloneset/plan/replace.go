@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// replace removes the Pods that are named for deletion or leave their nodes, the least useful first, as far as the
-// budget allows.
+// replace removes the Pods that are named for deletion or leave their nodes, the least useful
+// first, as far as the budget allows.
 func (p *pass) replace() {
 	var waiting []*podState
 	for _, v := range p.pods {
