@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -73,7 +74,7 @@ type Run struct {
 // Errors: the cause of ctx if that ended; otherwise what prevented the run, for instance
 // the unexpected end of Usher.
 func (r Run) Run(ctx context.Context) error {
-	Quiet()
+	quiet()
 	root, err := checkout.Find(r.Getenv)
 	if err != nil {
 		return err
@@ -120,11 +121,12 @@ func (s *Stage) setUp(ctx context.Context, r Run) error {
 	return nil
 }
 
-// Quiet drops the logs of libraries, which are not for the audience.
-func Quiet() {
+// quiet drops the logs of libraries, which are not for the audience. Their loggers are one
+// for the process, and tests run side by side.
+var quiet = sync.OnceFunc(func() {
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
-}
+})
 
 // Task shows the progress of a task; do returns what is known when it is done.
 func Task(tell progress.Sink, name string, do func() (detail string, err error)) error {
