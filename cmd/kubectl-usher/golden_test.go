@@ -158,9 +158,8 @@ func add(t *testing.T, o *view.Objects, document []byte) {
 		o.Registrations = append(o.Registrations, decode[usherv1alpha1.Registration](t, document))
 	case "Pod":
 		o.Pods = append(o.Pods, decode[corev1.Pod](t, document))
-	case "Summary":
-		o.Other = *decode[view.Summary](t, document)
-		o.Other.Kind = "Deployment"
+	case "Deployment":
+		o.Other = view.SummaryOf(decode[appsv1.Deployment](t, document))
 	default:
 		t.Fatalf("%q in %s", kind, document)
 	}

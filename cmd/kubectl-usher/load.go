@@ -92,45 +92,15 @@ func (s *session) loadPod(ctx context.Context, t target, o *view.Objects) error 
 
 // loadOther reads a workload of Kubernetes' own kinds.
 func (s *session) loadOther(ctx context.Context, t target, o *view.Objects) error {
-	o.Other = view.Summary{Kind: t.kind.Kind, Namespace: s.namespace, Name: t.name, Phase: view.PhaseUpdating}
-	sum := &o.Other
-	var object client.Object
-	var err error
-	switch t.kind {
-	case kindDeployment:
-		d := &appsv1.Deployment{}
-		object, err = d, s.get(ctx, t, d)
-		sum.Desired, sum.Pods, sum.Ready = valueOr(d.Spec.Replicas), int(d.Status.Replicas), int(d.Status.ReadyReplicas)
-		sum.Available, sum.Updated = int(d.Status.AvailableReplicas), int(d.Status.UpdatedReplicas)
-		if d.Spec.Paused {
-			sum.Phase = view.PhasePaused
-		}
-	case kindStatefulSet:
-		d := &appsv1.StatefulSet{}
-		object, err = d, s.get(ctx, t, d)
-		sum.Desired, sum.Pods, sum.Ready = valueOr(d.Spec.Replicas), int(d.Status.Replicas), int(d.Status.ReadyReplicas)
-		sum.Available, sum.Updated = int(d.Status.AvailableReplicas), int(d.Status.UpdatedReplicas)
-	case kindReplicaSet:
-		d := &appsv1.ReplicaSet{}
-		object, err = d, s.get(ctx, t, d)
-		sum.Desired, sum.Pods, sum.Ready = valueOr(d.Spec.Replicas), int(d.Status.Replicas), int(d.Status.ReadyReplicas)
-		sum.Available, sum.Updated = int(d.Status.AvailableReplicas), int(d.Status.Replicas)
-	default:
-		d := &appsv1.DaemonSet{}
-		object, err = d, s.get(ctx, t, d)
-		sum.Desired, sum.Pods, sum.Ready = int(d.Status.DesiredNumberScheduled), int(d.Status.CurrentNumberScheduled), int(d.Status.NumberReady)
-		sum.Available, sum.Updated = int(d.Status.NumberAvailable), int(d.Status.UpdatedNumberScheduled)
-	}
-	if err != nil {
+	object := map[schema.GroupKind]client.Object{
+		kindDeployment: &appsv1.Deployment{}, kindStatefulSet: &appsv1.StatefulSet{},
+		kindReplicaSet: &appsv1.ReplicaSet{}, kindDaemonSet: &appsv1.DaemonSet{},
+	}[t.kind]
+	if err := s.get(ctx, t, object); err != nil {
 		return err
 	}
-	sum.ToUpdate = sum.Desired
-	if sum.Available == sum.Desired && sum.Updated == sum.Desired && sum.Pods == sum.Desired {
-		sum.Phase = view.PhaseDone
-	}
-	if object.GetDeletionTimestamp() != nil {
-		sum.Phase = view.PhaseDeleting
-	}
+	o.Other = view.SummaryOf(object)
+	var err error
 	o.Pods, err = s.podsBelow(ctx, t, object)
 	return err
 }
@@ -152,11 +122,4 @@ func (s *session) podsBelow(ctx context.Context, t target, object client.Object)
 	return slices.DeleteFunc(pointers(pods.Items), func(pod *corev1.Pod) bool {
 		return !slices.ContainsFunc(mine, func(set *appsv1.ReplicaSet) bool { return metav1.IsControlledBy(pod, set) })
 	}), nil
-}
-
-func valueOr(replicas *int32) int {
-	if replicas == nil {
-		return 1
-	}
-	return int(*replicas)
 }

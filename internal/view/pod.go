@@ -16,7 +16,7 @@ import (
 
 func (o *Objects) pod(pod *corev1.Pod, holds []regplan.Hold, waits []setplan.Blocked) Pod {
 	p := Pod{
-		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod), Created: pod.CreationTimestamp.Time,
+		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod, holds), Created: pod.CreationTimestamp.Time,
 		Revision: cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]),
 	}
 	if c := conditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
@@ -35,15 +35,22 @@ func (o *Objects) pod(pod *corev1.Pod, holds []regplan.Hold, waits []setplan.Blo
 	return p
 }
 
+// StateDraining is the state of a Pod that leaves its registries because somebody wants to
+// delete it; "Normal" in its lifecycle.
+const StateDraining = "Draining"
+
 // stateOf is what people call the Pod's state.
-func stateOf(pod *corev1.Pod) string {
+func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {
+	state := regplan.StateOf(pod)
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return "Terminating"
 	case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
 		return string(pod.Status.Phase)
+	case state == apps.StateNormal && slices.ContainsFunc(holds, func(h regplan.Hold) bool { return h.Gate == regplan.GateRequested }):
+		return StateDraining
 	}
-	return string(regplan.StateOf(pod))
+	return string(state)
 }
 
 func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

@@ -98,7 +98,11 @@ func what(h *regplan.Hold) string {
 	case regplan.GateCreated, regplan.GatePreNormal, regplan.GateUpdated, regplan.GateJoining:
 		return "waits to be listed by " + from
 	case regplan.GateRequested:
-		return "leaves " + from + " before it is deleted, as " + h.By + " asked"
+		by := ", as " + strings.TrimPrefix(h.By, "system:serviceaccount:") + " asked"
+		if !h.Until.IsZero() {
+			return "has left " + from + by + "; callers may still use it"
+		}
+		return "leaves " + from + " before it is deleted" + by
 	case regplan.GateDeletion:
 		return "is deleted, and stays until " + from + " no longer lists it"
 	}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
+func SummaryOf(object metav1.Object) Summary {
+	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Phase: PhaseUpdating}
+	count := func(kind string, observed int64, desired, pods, ready, available, updated int32) {
+		s.Kind, s.Desired, s.ToUpdate = kind, int(desired), int(desired)
+		s.Pods, s.Ready, s.Available, s.Updated = int(pods), int(ready), int(available), int(updated)
+		if observed >= object.GetGeneration() && available == desired && updated == desired && pods == desired {
+			s.Phase = PhaseDone
+		}
+	}
+	paused := false
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		t := o.Status
+		count("Deployment", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
+		paused = o.Spec.Paused
+	case *appsv1.StatefulSet:
+		t := o.Status
+		count("StatefulSet", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
+	case *appsv1.ReplicaSet:
+		t := o.Status
+		count("ReplicaSet", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.Replicas)
+	case *appsv1.DaemonSet:
+		t := o.Status
+		count("DaemonSet", t.ObservedGeneration, t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)
+	}
+	switch {
+	case object.GetDeletionTimestamp() != nil:
+		s.Phase = PhaseDeleting
+	case paused && s.Phase != PhaseDone:
+		s.Phase = PhasePaused
+	}
+	return s
+}
