@@ -8,56 +8,73 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/view"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// board is what is known of the cluster and of the registry. Each change is logged as it
-// arrives.
+// board is what is known of the cluster and of the registry, and the view that people have
+// of it. What changes in the view is logged.
 type board struct {
 	stage.Watched
 	now     func() time.Time
 	started time.Time
 	log     func(...string)
 
-	pods          map[string]*corev1.Pod
-	workloads     map[string]*workload
-	registrations map[string]*usherv1alpha1.Registration
-	entries       map[string]listing   // by address
-	deleted       map[string]time.Time // by address: when its Pod was first seen being deleted
-	waiting       map[string]*longWait // by Pod
+	objects   map[string]client.Object // by type and name
+	entries   map[string]entry         // by address
+	workloads map[string]*view.Workload
+	pods      map[string]*pod
+	lives     map[string]*life  // by Pod
+	told      map[string]string // by Pod: the long wait that was logged last
 }
 
-// longWait is what a Pod has been waiting for, and since when.
-type longWait struct {
-	what   string
-	since  time.Time
-	logged bool
+// pod is a Pod in the view, and what only its callers and its node know.
+type pod struct {
+	view.Pod
+	set, address string
+	version      string // that it runs; empty if none yet
+	entry
+}
+
+// entry is the registry's state of an address, as callers see it.
+type entry struct {
+	listed bool
+	since  time.Time // when that last changed; zero if it never was listed
+}
+
+// life is what remains of a Pod.
+type life struct {
+	set, address  string
+	seen, leaving time.Time // when it got the address, and when it was first seen being deleted
 }
 
 const (
-	// longWaitTime is how long a wait is not mentioned.
-	longWaitTime = 3 * time.Second
+	terminating = "Terminating"
+	// longWait is how long a wait is not mentioned.
+	longWait = 3 * time.Second
+	// recent is how recent a registry change must be to be mentioned with another change.
+	recent = time.Minute
 	// subjectWidth is the width of the log's second column: Pod names fit.
 	subjectWidth = 26
 )
 
 func newBoard(now func() time.Time, log func(...string)) *board {
 	return &board{
-		now: now, started: now(), log: log,
-		pods: map[string]*corev1.Pod{}, workloads: map[string]*workload{}, registrations: map[string]*usherv1alpha1.Registration{},
-		entries: map[string]listing{}, deleted: map[string]time.Time{}, waiting: map[string]*longWait{},
+		now: now, started: now(), log: log, objects: map[string]client.Object{}, entries: map[string]entry{},
+		pods: map[string]*pod{}, lives: map[string]*life{}, told: map[string]string{},
 	}
 }
 
@@ -74,172 +91,255 @@ func (b *board) sayOf(name, sentence string) {
 }
 
 // watched is what the board watches.
-func (b *board) watched() []stage.Follow {
-	return []stage.Follow{
-		stage.On(&corev1.Pod{}, b.podIs, b.podGone),
-		stage.On(&appsv1alpha1.CloneSet{},
-			func(set *appsv1alpha1.CloneSet) { b.workloadIs(set.Name, ofCloneSet(set)) },
-			func(set *appsv1alpha1.CloneSet) { b.workloadGone(set.Name) }),
-		stage.On(&appsv1.Deployment{},
-			func(d *appsv1.Deployment) { b.workloadIs(d.Name, ofDeployment(d)) },
-			func(d *appsv1.Deployment) { b.workloadGone(d.Name) }),
-		stage.On(&usherv1alpha1.Registration{},
-			func(r *usherv1alpha1.Registration) { b.Change(func() { b.registrations[r.Name] = r }) },
-			func(r *usherv1alpha1.Registration) { b.Change(func() { delete(b.registrations, r.Name) }) }),
+func (b *board) watched() (all []stage.Follow) {
+	for _, kind := range []client.Object{
+		&corev1.Pod{}, &appsv1alpha1.CloneSet{}, &appsv1.ControllerRevision{}, &appsv1.Deployment{}, &usherv1alpha1.Registration{},
+	} {
+		all = append(all, stage.On(kind, b.is, b.isGone))
 	}
+	return all
 }
 
-func (b *board) podIs(pod *corev1.Pod) {
-	b.logged(pod.Name, func() {
-		b.pods[pod.Name] = pod
-		addr := address(pod)
-		if _, known := b.deleted[addr]; addr != "" && pod.DeletionTimestamp != nil && !known {
-			b.deleted[addr] = b.now()
-		}
-	})
-}
+func key(o client.Object) string { return fmt.Sprintf("%T %s", o, o.GetName()) }
 
-func (b *board) podGone(pod *corev1.Pod) {
-	b.logged(pod.Name, func() { delete(b.pods, pod.Name) })
-}
+func (b *board) is(o client.Object)     { b.change(func() { b.objects[key(o)] = o }) }
+func (b *board) isGone(o client.Object) { b.change(func() { delete(b.objects, key(o)) }) }
 
 // registryChanged receives registry changes from a traffic client.
-func (b *board) registryChanged(change traffic.Change) {
-	name := ""
-	b.Read(func() { name = b.podAt(change.Addr) })
-	b.logged(name, func() {
-		b.entries[change.Addr] = listing{listed: change.Joined, since: change.At}
-		if change.Joined {
-			delete(b.deleted, change.Addr) // the address has a new Pod
-		}
-	})
+func (b *board) registryChanged(c traffic.Change) {
+	b.change(func() { b.entries[c.Addr] = entry{listed: c.Joined, since: c.At} })
 }
 
-// logged makes a change and logs what happened to a Pod.
-func (b *board) logged(name string, change func()) {
+// all are the objects of a type in name order.
+func all[T client.Object](b *board) (found []T) {
+	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
+		if o, ok := b.objects[key].(T); ok {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// change makes a change and logs what it did to Pods.
+func (b *board) change(change func()) {
 	b.Change(func() {
-		before := b.row(name)
+		before := b.pods
 		change()
-		if after := b.row(name); before != nil || after != nil {
-			b.sayOf(name, changes(before, after, b.now()))
+		b.look()
+		for _, name := range slices.Sorted(maps.Keys(before)) {
+			if b.pods[name] == nil {
+				b.sayOf(name, "is gone"+before[name].note(b.now()))
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(b.pods)) {
+			b.sayOf(name, changes(before[name], b.pods[name], b.now()))
 		}
 	})
 }
 
-// podAt finds the Pod with an address, preferring one that stays over one that leaves.
-func (b *board) podAt(addr string) (name string) {
-	for _, pod := range b.pods {
-		if address(pod) == addr && (name == "" || b.pods[name].DeletionTimestamp != nil) {
-			name = pod.Name
+// look views everything anew.
+func (b *board) look() {
+	objects := map[string]*view.Objects{}
+	of := func(name string) *view.Objects {
+		if objects[name] == nil {
+			objects[name] = &view.Objects{Now: b.now(), Registrations: all[*usherv1alpha1.Registration](b)}
+		}
+		return objects[name]
+	}
+	for _, set := range all[*appsv1alpha1.CloneSet](b) {
+		of(set.Name).Set = set
+	}
+	for _, d := range all[*appsv1.Deployment](b) {
+		of(d.Name).Other = view.SummaryOf(d)
+	}
+	for _, r := range all[*appsv1.ControllerRevision](b) {
+		if o := objects[ownerOf(r)]; o != nil {
+			o.Revisions = append(o.Revisions, r)
 		}
 	}
-	return name
-}
-
-// row is the Pod's row; nil if there is no such Pod.
-func (b *board) row(name string) *row {
-	pod := b.pods[name]
-	if pod == nil {
-		return nil
+	for _, pod := range all[*corev1.Pod](b) {
+		o := of(ownerOf(pod))
+		o.Pods = append(o.Pods, pod)
 	}
-	r := describe(pod, b.entries[address(pod)])
-	return &r
-}
-
-// rowsOf lists a workload's Pods, the oldest first; "" is all workloads.
-func (b *board) rowsOf(set string) []row {
-	rows := []row{}
-	for name := range b.pods {
-		if r := b.row(name); set == "" || r.set == set {
-			rows = append(rows, *r)
+	b.workloads, b.pods = map[string]*view.Workload{}, map[string]*pod{}
+	for name, o := range objects {
+		w := view.Of(*o)
+		b.workloads[name] = &w
+		for i, member := range w.Members {
+			b.pods[member.Name] = b.pod(name, member, o.Pods[i])
 		}
 	}
-	slices.SortFunc(rows, func(x, y row) int {
-		return cmp.Or(b.pods[x.name].CreationTimestamp.Compare(b.pods[y.name].CreationTimestamp.Time), strings.Compare(x.name, y.name))
-	})
-	return rows
+}
+
+// ownerOf is the workload of a Pod or a revision. A Deployment owns through its ReplicaSets,
+// whose names end in a label of the Pod.
+func ownerOf(o client.Object) string {
+	owner := metav1.GetControllerOf(o)
+	if owner == nil {
+		return ""
+	}
+	return strings.TrimSuffix(owner.Name, "-"+o.GetLabels()[appsv1.DefaultDeploymentUniqueLabelKey])
+}
+
+func (b *board) pod(set string, member view.Pod, object *corev1.Pod) *pod {
+	p := &pod{Pod: member, set: set, version: stage.Version(object)}
+	if object.Status.PodIP != "" {
+		p.address = net.JoinHostPort(object.Status.PodIP, port)
+		p.entry = b.entries[p.address]
+	}
+	l := b.lives[p.Name]
+	if p.address != "" && l == nil {
+		l = &life{set: set, address: p.address, seen: b.now()}
+		b.lives[p.Name] = l
+	}
+	if l != nil && p.State == terminating && l.leaving.IsZero() {
+		l.leaving = b.now()
+	}
+	return p
+}
+
+// at is the Pod that had an address at a time; nil if none had.
+func (b *board) at(address string, at time.Time) (name string, found *life) {
+	for _, other := range slices.Sorted(maps.Keys(b.lives)) {
+		if l := b.lives[other]; l.address == address && !l.seen.After(at) && (found == nil || l.seen.After(found.seen)) {
+			name, found = other, l
+		}
+	}
+	return name, found
+}
+
+// wait is the most urgent of what the Pod waits for.
+func (p *pod) wait() (w view.Wait) {
+	if len(p.Waits) > 0 {
+		w = p.Waits[0]
+	}
+	return w
+}
+
+// note says when the Pod last joined or left the registry.
+func (p *pod) note(now time.Time) string {
+	switch ago := now.Sub(p.since); {
+	case p.since.IsZero() || ago > recent:
+		return ""
+	case !p.listed:
+		return fmt.Sprintf("  (left etcd %s ago)", seconds(ago))
+	case p.State == terminating:
+		return "  (still in etcd)"
+	default:
+		return fmt.Sprintf("  (in etcd for %s)", seconds(ago))
+	}
+}
+
+// facts are sentences about a Pod.
+func (p *pod) facts() []string {
+	facts := []string{map[bool]string{true: "is ready", false: "is not ready"}[p.Ready]}
+	if p.address != "" {
+		facts = append(facts, "has the address "+p.address)
+	}
+	if p.version != "" {
+		facts = append(facts, "runs "+p.version)
+	}
+	if p.Restarts > 0 {
+		facts = append(facts, fmt.Sprintf("has restarted its container (restarts: %d)", p.Restarts))
+	}
+	facts = append(facts, map[bool]string{true: "joined etcd", false: "left etcd"}[p.listed])
+	if w := p.wait(); !w.Until.IsZero() {
+		facts = append(facts, w.What)
+	}
+	return facts
+}
+
+// changes describes what happened to a Pod; before is nil if it is new.
+func changes(before, after *pod, now time.Time) string {
+	said := []string{}
+	switch {
+	case before == nil:
+		before = &pod{}
+		said = append(said, strings.TrimSuffix("is created in "+after.State, " in Normal"))
+	case before.State == after.State:
+	case after.State == terminating:
+		said = append(said, "is deleted"+after.note(now))
+	default:
+		said = append(said, before.State+" → "+after.State+after.note(now))
+	}
+	known := before.facts()
+	return strings.Join(append(said, slices.DeleteFunc(after.facts(), func(fact string) bool { return slices.Contains(known, fact) })...), "; ")
 }
 
 // logLongWaits logs what has kept Pods waiting for a long time.
 func (b *board) logLongWaits() {
 	b.Read(func() {
-		now := b.now()
 		for _, name := range slices.Sorted(maps.Keys(b.pods)) {
-			what, wait := b.row(name).waits, b.waiting[name]
-			if wait == nil || wait.what != what {
-				b.waiting[name] = &longWait{what: what, since: now, logged: what == "" || what == waitCallers}
-			} else if !wait.logged && now.Sub(wait.since) >= longWaitTime {
-				wait.logged = true
-				b.sayOf(name, fmt.Sprintf("has waited %s for %s", seconds(now.Sub(wait.since)), what))
+			w := b.pods[name].wait()
+			if long := b.now().Sub(w.Since); !w.Since.IsZero() && w.Until.IsZero() && long >= longWait && b.told[name] != w.What {
+				b.told[name] = w.What
+				b.sayOf(name, fmt.Sprintf("%s (for %s)", w.What, seconds(long)))
 			}
 		}
 	})
+}
+
+// podsOf lists a workload's Pods, the oldest first; "" is all workloads.
+func (b *board) podsOf(set string) []*pod {
+	found := slices.DeleteFunc(slices.Collect(maps.Values(b.pods)), func(p *pod) bool { return set != "" && p.set != set })
+	slices.SortFunc(found, func(x, y *pod) int {
+		return cmp.Or(x.Created.Compare(y.Created), strings.Compare(x.Name, y.Name))
+	})
+	return found
 }
 
 // settledAt reports whether a workload has exactly that many Pods and no operation is in
 // progress on any of them, after its spec has reached a generation. One that is gone has
 // none.
-func (b *board) settledAt(name string, pods int, generation int64) bool {
-	w, want := b.workloads[name], int32(pods)
-	if w == nil {
-		return pods == 0 && len(b.rowsOf(name)) == 0
+func (b *board) settledAt(workload client.Object, pods int, generation int64) bool {
+	name := workload.GetName()
+	known, there := b.objects[key(workload)], len(b.podsOf(name))
+	if known == nil {
+		return pods == 0 && there == 0
 	}
-	return w.observed >= generation && !b.underWay(name) && len(b.rowsOf(name)) == pods &&
-		w.replicas == want && w.updated == want && w.available == want
+	return known.GetGeneration() >= generation && b.workloads[name].Phase == view.PhaseDone && there == pods && !b.underWay(name)
 }
 
 // underWay reports whether an operation is in progress on a Pod of a workload; "" is any.
 func (b *board) underWay(set string) bool {
-	return slices.ContainsFunc(b.rowsOf(set), func(r row) bool { return !r.settled() })
+	return slices.ContainsFunc(b.podsOf(set), func(p *pod) bool {
+		return p.State != string(appsv1alpha1.StateNormal) || !p.Available || !p.listed || len(p.Waits) > 0
+	})
 }
 
 // draining reports whether a Pod of a set has left the registry before its update.
 func (b *board) draining(set string) bool {
-	return slices.ContainsFunc(b.rowsOf(set), func(r row) bool {
-		return r.state == string(appsv1alpha1.StatePreparingUpdate) && !r.listed
+	return slices.ContainsFunc(b.podsOf(set), func(p *pod) bool {
+		return p.State == string(appsv1alpha1.StatePreparingUpdate) && !p.listed
 	})
 }
 
-// leftAt returns when the Pod of an address was first seen being deleted; zero if it was
-// not.
-func (b *board) leftAt(addr string) (at time.Time) {
-	b.Read(func() { at = b.deleted[addr] })
-	return at
-}
-
-// waitingFor is what the workloads and Registrations themselves report that they wait for.
-func (b *board) waitingFor() []string {
-	lines := []string{}
+// waitingFor is what keeps the workloads and their Pods.
+func (b *board) waitingFor() (lines []string) {
 	b.Read(func() {
-		for _, w := range b.workloads {
-			lines = append(lines, w.complaints...)
-		}
-		for name, registration := range b.registrations {
-			all := registration.Status.Conditions
-			if c := meta.FindStatusCondition(all, usherv1alpha1.ConditionWaiting); c != nil && c.Status == metav1.ConditionTrue {
-				lines = append(lines, fmt.Sprintf("Registration %s: %s", name, c.Message))
+		for _, name := range slices.Sorted(maps.Keys(b.workloads)) {
+			for _, problem := range b.workloads[name].Problems {
+				lines = append(lines, b.workloads[name].Kind+" "+name+": "+problem.Message)
 			}
-			if c := meta.FindStatusCondition(all, usherv1alpha1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
-				lines = append(lines, fmt.Sprintf("Registration %s is not ready: %s", name, c.Message))
+		}
+		for _, p := range b.podsOf("") {
+			for _, w := range p.Waits {
+				lines = append(lines, fmt.Sprintf("Pod %s %s (%s %s)", p.Name, w.What, w.Gate, w.Key))
 			}
 		}
 	})
-	slices.Sort(lines)
 	return lines
 }
 
 // fingerprint lists everything about the Pods that an update or a deletion would
 // change.
-func (b *board) fingerprint() []string {
-	lines := []string{}
+func (b *board) fingerprint() (lines []string) {
 	b.Read(func() {
-		for _, pod := range b.pods {
-			r := describe(pod, listing{})
-			lines = append(lines, fmt.Sprintf("%s %s image %s, restarts %d, leaving %t",
-				pod.Name, pod.UID, pod.Spec.Containers[0].Image, r.restarts, r.leaving))
+		for _, o := range all[*corev1.Pod](b) {
+			p := b.pods[o.Name]
+			lines = append(lines, fmt.Sprintf("%s %s images %v, restarts %d, leaving %t", o.Name, o.UID, p.Images, p.Restarts, p.State == terminating))
 		}
 	})
-	slices.Sort(lines)
 	return lines
 }
 
@@ -257,3 +357,6 @@ func (b *board) await(ctx context.Context, bound time.Duration, what string, hol
 		return "wait for " + what
 	})
 }
+
+// seconds formats a duration like a stopwatch.
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", max(d, 0).Seconds()) }

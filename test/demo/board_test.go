@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -23,8 +23,8 @@ func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	yes := true
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal)},
-			OwnerReferences: []metav1.OwnerReference{{Name: "web", Controller: &yes}},
+			Name: name, OwnerReferences: []metav1.OwnerReference{{Name: "web", UID: "web", Controller: &yes}},
+			Labels: map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal), appsv1alpha1.LabelTemplateHash: "new"},
 		},
 		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main", Image: "example.com/web:v1"}}},
 		Status: corev1.PodStatus{
@@ -43,19 +43,20 @@ func unready(pod *corev1.Pod)  { pod.Status.Conditions = nil }
 func deleted(pod *corev1.Pod)  { pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(50, 0)} }
 func draining(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelLifecycleState] = "PreparingUpdate" }
 
-// ofDeploymentWeb makes the Pod one of Deployment web.
-func ofDeploymentWeb(pod *corev1.Pod) {
-	pod.Labels = map[string]string{"pod-template-hash": "f00"}
-	pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "ReplicaSet", "web-f00"
-}
+func outdated(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelTemplateHash] = "old" }
 
-func requested(pod *corev1.Pod) {
-	ofDeploymentWeb(pod)
-	pod.Annotations = map[string]string{usherv1alpha1.AnnotationDeletionRequest: "{}"}
-}
-
-func aWorkload(observed int64) *workload {
-	return &workload{observed: observed, desired: 1, replicas: 1, updated: 1, available: 1}
+// aSet is CloneSet web when all is done.
+func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
+	one := int32(1)
+	set := &appsv1alpha1.CloneSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web", Generation: 2},
+		Spec:       appsv1alpha1.CloneSetSpec{Replicas: &one},
+		Status:     appsv1alpha1.CloneSetStatus{ObservedGeneration: 2, UpdateRevision: "web-new"},
+	}
+	for _, c := range change {
+		c(set)
+	}
+	return set
 }
 
 func newQuietBoard() *board { return newBoard(time.Now, func(...string) {}) }
@@ -70,26 +71,24 @@ func TestSettledAt(t *testing.T) {
 		want   bool
 	}{
 		"done":           {func(*board) {}, true},
-		"no set":         {func(b *board) { delete(b.workloads, "web") }, false},
-		"not observed":   {func(b *board) { b.workloads["web"] = aWorkload(1) }, false},
-		"Deployment":     {func(b *board) { b.podIs(aPod("web-a", ofDeploymentWeb)) }, true},
-		"requested":      {func(b *board) { b.podIs(aPod("web-a", requested)) }, false},
+		"no set":         {func(b *board) { b.isGone(aSet()) }, false},
+		"not changed":    {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Generation = 1 })) }, false},
+		"not observed":   {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Status.ObservedGeneration = 1 })) }, false},
 		"not registered": {func(b *board) { b.joins(false) }, false},
-		"a Pod too many": {func(b *board) { b.podIs(aPod("web-b")) }, false},
-		"a Pod too few":  {func(b *board) { b.podGone(aPod("web-a")) }, false},
-		"not ready":      {func(b *board) { b.podIs(aPod("web-a", unready)) }, false},
-		"at a gate":      {func(b *board) { b.podIs(aPod("web-a", draining)) }, false},
-		"being deleted":  {func(b *board) { b.podIs(aPod("web-a", deleted)) }, false},
-		"not available":  {func(b *board) { b.workloads["web"].available = 0 }, false},
-		"not updated":    {func(b *board) { b.workloads["web"].updated = 0 }, false},
+		"a Pod too many": {func(b *board) { b.is(aPod("web-b")) }, false},
+		"a Pod too few":  {func(b *board) { b.isGone(aPod("web-a")) }, false},
+		"not ready":      {func(b *board) { b.is(aPod("web-a", unready)) }, false},
+		"at a gate":      {func(b *board) { b.is(aPod("web-a", draining)) }, false},
+		"being deleted":  {func(b *board) { b.is(aPod("web-a", deleted)) }, false},
+		"not updated":    {func(b *board) { b.is(aPod("web-a", outdated)) }, false},
 	} {
 		b := newQuietBoard()
-		b.workloads["web"] = aWorkload(2)
-		b.podIs(aPod("web-a"))
+		b.is(aSet())
+		b.is(aPod("web-a"))
 		b.joins(true)
 		c.change(b)
-		if got := b.settledAt("web", 1, 2); got != c.want {
-			t.Errorf("%s: settledAt = %t, want %t", name, got, c.want)
+		if got := b.settledAt(aSet(), 1, 2); got != c.want {
+			t.Errorf("%s: settledAt = %t, want %t; %v", name, got, c.want, b.waitingFor())
 		}
 	}
 }
@@ -97,7 +96,7 @@ func TestSettledAt(t *testing.T) {
 func TestFingerprintChangesWithWhatMustNotHappen(t *testing.T) {
 	print := func(pod *corev1.Pod) string {
 		b := newQuietBoard()
-		b.podIs(pod)
+		b.is(pod)
 		return strings.Join(b.fingerprint(), "\n")
 	}
 	still := print(aPod("web-a"))
@@ -117,14 +116,19 @@ func TestFingerprintChangesWithWhatMustNotHappen(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatIsUsedAgainHasNotLeft(t *testing.T) {
-	b := newQuietBoard()
-	b.podIs(aPod("web-a", deleted))
-	if b.leftAt(addrA).IsZero() {
+func TestAnAddressThatIsUsedAgain(t *testing.T) {
+	b, now := newQuietBoard(), time.Unix(0, 0)
+	b.now = func() time.Time { now = now.Add(time.Second); return now }
+	if _, life := b.at(addrA, now); life.lost(traffic.Loss{At: now}) {
+		t.Error("a request is lost because an unknown Pod left")
+	}
+	b.is(aPod("web-a"))
+	b.is(aPod("web-a", deleted))
+	if name, life := b.at(addrA, now); name != "web-a" || !life.lost(traffic.Loss{At: now}) {
 		t.Error("the Pod of the address is being deleted, but it has not left")
 	}
-	b.joins(true)
-	if !b.leftAt(addrA).IsZero() {
+	b.is(aPod("web-b"))
+	if name, life := b.at(addrA, now); name != "web-b" || life.lost(traffic.Loss{At: now}) {
 		t.Error("the address has a new Pod, but it has left")
 	}
 }
@@ -132,23 +136,23 @@ func TestAnAddressThatIsUsedAgainHasNotLeft(t *testing.T) {
 // Lines that wrap would make the screen clear too few.
 func TestPanelFitsEveryTerminal(t *testing.T) {
 	b := newQuietBoard()
+	b.is(aSet())
 	for _, name := range []string{"web-a", "web-b", "web-c"} {
-		b.podIs(aPod(name, draining))
+		b.is(aPod(name, draining))
 	}
-	p := panel{now: time.Now(), started: time.Now(), title: "hooks on  ·  2/6 in-place update", note: strings.Repeat("the registry is stopped ", 10),
-		sets: []progressOf{{name: "web", desired: 30, updated: 1, available: 1, pods: b.rowsOf("web"), stats: traffic.Stats{Sent: 123456, Lost: 3}}}}
+	p := newPanel("hooks on  ·  2/6 in-place update", strings.Repeat("the registry is stopped ", 10))
+	p.add(b.workloads["web"], b.podsOf("web"), "web", traffic.Stats{Sent: 123456, Lost: 3}, time.Now())
 	for columns := 50; columns <= 140; columns++ {
-		for _, rows := range []int{8, 9, 40} {
-			lines := p.render(stage.Style{Width: columns, Height: rows, Color: true})
-			if len(lines) > rows {
-				t.Fatalf("%dx%d: %d lines", columns, rows, len(lines))
+		for _, rows := range []int{9, 10, 40} {
+			lines := p.render(stage.Style{Width: columns, Height: rows})
+			if text := strings.Join(lines, "\n"); len(lines) > rows || !strings.Contains(text, "LOST") {
+				t.Fatalf("%dx%d: %d lines\n%s", columns, rows, len(lines), text)
 			}
-			if height(lines, columns) != len(lines) {
-				t.Fatalf("%dx%d: a line wraps in\n%s", columns, rows, strings.Join(lines, "\n"))
+			for _, line := range lines {
+				if utf8.RuneCountInString(line) > columns {
+					t.Fatalf("%dx%d: too long: %s", columns, rows, line)
+				}
 			}
 		}
-	}
-	if got := height([]string{"1234567890", "", "\x1b[32m12345\x1b[0m"}, 5); got != 4 {
-		t.Errorf("height %d, want 2+1+1", got)
 	}
 }

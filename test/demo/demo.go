@@ -6,8 +6,8 @@
 //
 // run.go drives the phases, disturb.go disturbs them; story.go defines what happens to
 // which workload; board.go is what is known of the cluster, and where conditions are
-// awaited; pod.go, panel.go and screen.go are what a person sees of it; report.go is the
-// outcome. The numbers come from package traffic.
+// awaited; screen.go is what a terminal shows of it; report.go is the outcome. What a Pod
+// waits for comes from package view, the numbers from package traffic.
 package demo
 
 import (
@@ -104,7 +104,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		Name: "usher-demo", Out: o.Out, Getenv: o.Getenv, Setup: append(control, d.install),
 		Play: func(ctx context.Context, s *stage.Stage) (err error) {
 			d.Stage = s
-			defer d.screen.hide()
+			defer d.screen.show(nil)
 			result, err = d.play(ctx)
 			if err == nil && o.Keep {
 				kept, err = true, d.keep(ctx)
@@ -238,7 +238,7 @@ func (d *demonstration) play(ctx context.Context) (Result, error) {
 		}
 		result.Runs = append(result.Runs, played)
 	}
-	d.screen.hide()
+	d.screen.show(nil)
 	d.screen.log(result.write(d.screen.style())...)
 	return result, nil
 }

@@ -46,7 +46,7 @@ func play(t *testing.T, options Options) (Result, string) {
 	}
 	for _, o := range on.Outcomes {
 		if sent := o.Report.Total().Sent; sent < 300 || o.Charged() != 0 {
-			t.Errorf("%s: of %d requests %d were lost: %v", o.Name, sent, o.Charged(), o.Report.Reasons)
+			t.Errorf("%s: of %d requests %d were lost: %v", o.name, sent, o.Charged(), o.Report.Reasons)
 		}
 	}
 	if on.DrainedSlow() == 0 {
@@ -69,7 +69,7 @@ func TestHooksLoseNothing(t *testing.T) {
 		t.Error("nothing was lost without hooks: the run has not shown what hooks are for")
 	}
 	for _, want := range []string{
-		"PreparingUpdate → Updating  (left etcd", "runs v2", "Updated → Normal", "PreparingDelete", "waits for callers' caches",
+		"PreparingUpdate → Updating  (left etcd", "runs v2", "Updated → Normal", "PreparingDelete", "has left discovery; callers may still use it",
 		"is deleted  (left etcd", "is gone", "Draining", " is drained of ", "hooks and guard on: ", "hooks and guard off: ",
 	} {
 		if !strings.Contains(shown, want) {
@@ -87,7 +87,7 @@ func TestTroubleLosesNothing(t *testing.T) {
 		t.Errorf("Usher was killed %d times in %d phases", kills, len(options.phases()))
 	}
 	waited := strings.Join(result.Runs[0].Waited, "\n")
-	for _, want := range []string{"Pod web-", "inPlaceUpdate", "Registry discovery"} {
+	for _, want := range []string{"Pod web-", "inPlaceUpdate", "leaves discovery: "} {
 		if !strings.Contains(waited, want) {
 			t.Errorf("during the outage the objects do not say %q; they say:\n%s", want, waited)
 		}
@@ -105,7 +105,7 @@ func TestMissedBound(t *testing.T) {
 	}
 	for _, want := range []string{
 		`phase "in-place update"`, "CloneSet web to have 2 Pods, all updated", "within 5.0s", "PreparingUpdate",
-		"waits for the inPlaceUpdate hook", `"level":`, "All logs are kept in " + dir,
+		"has left discovery; callers may still use it (inPlaceUpdate ", `"level":`, "All logs are kept in " + dir,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q but\n%s", want, err)
@@ -132,7 +132,7 @@ func TestInterruptionLeavesNothing(t *testing.T) {
 				return
 			case <-tick.C:
 			}
-			if text, err := os.ReadFile(options.Out.Name()); err == nil && strings.Contains(string(text), "waits for callers") {
+			if text, err := os.ReadFile(options.Out.Name()); err == nil && strings.Contains(string(text), "callers may still use it") {
 				cancel(why)
 			}
 		}

@@ -4,11 +4,20 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -116,4 +125,54 @@ func (r *run) announce(note string) {
 	if note != "" {
 		r.board.say("✗  %s", note)
 	}
+}
+
+// drainNode does to the Pods of a workload what "kubectl drain" does to all Pods of a node:
+// it marks the node that has most of them unschedulable and evicts those that are there. The
+// API server asks to wait as long as a Pod has to drain, and client-go does.
+func (r *run) drainNode(ctx context.Context, a *actor) error {
+	node, pods := r.board.busiestNode(a.name)
+	if err := r.cordon(ctx, node, true); err != nil {
+		return err
+	}
+	r.board.say("   %s is drained of %d Pods", node, len(pods))
+	evictions, evicting := errgroup.WithContext(ctx)
+	for _, name := range pods {
+		evictions.Go(func() error {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+			return client.IgnoreNotFound(r.Kube.SubResource("eviction").Create(evicting, pod, &policyv1.Eviction{}))
+		})
+	}
+	if err := evictions.Wait(); err != nil {
+		return fmt.Errorf("evict the Pods of %s: %w", node, err)
+	}
+	err := r.board.await(ctx, r.options.pace.bound, "the Pods of "+node+" to be gone", func() bool {
+		return !slices.ContainsFunc(pods, func(name string) bool { return r.board.pods[name] != nil })
+	})
+	return errors.Join(err, r.cordon(ctx, node, false))
+}
+
+// busiestNode is the node with most Pods of a workload, and those.
+func (b *board) busiestNode(workload string) (node string, pods []string) {
+	at := map[string][]string{}
+	b.Read(func() {
+		for _, p := range b.podsOf(workload) {
+			at[p.Node] = append(at[p.Node], p.Name)
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(at)) {
+		if len(at[name]) > len(pods) {
+			node, pods = name, at[name]
+		}
+	}
+	return node, pods
+}
+
+func (r *run) cordon(ctx context.Context, node string, unschedulable bool) error {
+	patch := fmt.Appendf(nil, `{"spec": {"unschedulable": %t}}`, unschedulable)
+	err := r.Kube.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, patch))
+	if err != nil {
+		return fmt.Errorf("mark node %s (un)schedulable: %w", node, err)
+	}
+	return nil
 }

@@ -14,12 +14,7 @@ import (
 
 // Outcome is the result of one workload's requests.
 type Outcome struct {
-	// Name of the workload.
-	Name string
-	// Deployment reports whether it is a Deployment; the others are CloneSets.
-	Deployment bool
-	// JoinsOnly reports whether its YAML has no hook before deletion.
-	JoinsOnly bool
+	story
 	// Report are the counters.
 	Report traffic.Report
 	// Leaving counts the requests lost because a Pod left, in a set that has no hook
@@ -65,7 +60,7 @@ func (r *RunResult) sum(of func(Outcome) int) int {
 // request was lost because a Pod joined or because it left.
 func (r *RunResult) sumHooked(of func(traffic.Report) int) int {
 	return r.sum(func(o Outcome) int {
-		if o.JoinsOnly {
+		if o.joinsOnly {
 			return 0
 		}
 		return of(o.Report)
@@ -136,7 +131,7 @@ func (r Result) requests() stage.Table {
 				last = group
 			}
 			total := o.Report.Total()
-			row := stage.Cells("  "+o.Name, stage.Thousands(total.Sent), "",
+			row := stage.Cells("  "+o.name, stage.Thousands(total.Sent), "",
 				milliseconds(total.Fast.Percentile(50)), milliseconds(total.Fast.Percentile(99)),
 				milliseconds(total.Slow.Percentile(50)), milliseconds(total.Slow.Percentile(99)), stage.Thousands(total.Drained))
 			row[2] = lostCell(total.Lost, o.Charged())
@@ -149,11 +144,11 @@ func (r Result) requests() stage.Table {
 // group is the heading of the workloads that are protected alike.
 func (o Outcome) group(hooks bool) string {
 	switch {
-	case o.JoinsOnly:
+	case o.joinsOnly:
 		return "CloneSet, preNormal hook alone"
-	case o.Deployment && hooks:
+	case o.deployment && hooks:
 		return "Deployment, guard on"
-	case o.Deployment:
+	case o.deployment:
 		return "Deployment, guard off"
 	case hooks:
 		return "CloneSet, hooks on"
@@ -197,11 +192,11 @@ func (r Result) notes() []string {
 	notes := []string{}
 	for _, run := range r.Runs {
 		for _, o := range run.Outcomes {
-			if o.JoinsOnly {
+			if o.joinsOnly {
 				notes = append(notes, fmt.Sprintf(
 					"%s is the proposal's YAML unchanged: its preNormal hook covers how Pods join, where %s requests were lost, and nothing\n"+
 						"covers how they leave, where %s were. %s-drain has a preDelete hook for that.",
-					o.Name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.Name))
+					o.name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.name))
 			}
 		}
 		if reasons := run.reasons(); reasons != "-" {

@@ -21,19 +21,19 @@ func TestLostRequests(t *testing.T) {
 	on, off := &RunResult{
 		Hooks: true,
 		Outcomes: []Outcome{
-			{Name: "web", Report: traffic.Report{Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseInPlace, 12_000, 0)}}},
-			{Name: "prenormal", JoinsOnly: true, Leaving: 678, Report: traffic.Report{
+			{story: story{name: "web"}, Report: traffic.Report{Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseInPlace, 12_000, 0)}}},
+			{story: story{name: "prenormal", joinsOnly: true}, Leaving: 678, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseRecreate, 6_000, 678)},
 				Reasons:  []traffic.ReasonCount{{Reason: "connection refused", Count: 678}},
 			}},
 		},
 	}, &RunResult{
 		Outcomes: []Outcome{
-			{Name: "web", Report: traffic.Report{
+			{story: story{name: "web"}, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseInPlace, 900, 51)},
 				Reasons:  []traffic.ReasonCount{{Reason: "connection refused", Count: 50}, {Reason: "connection reset", Count: 1}},
 			}},
-			{Name: "prenormal", Report: traffic.Report{
+			{story: story{name: "prenormal"}, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseInPlace, 700, 2), section(phaseRecreate, 900, 1300)},
 				Reasons:  []traffic.ReasonCount{{Reason: "connection reset", Count: 1302}},
 			}},
@@ -72,8 +72,8 @@ func TestLeaving(t *testing.T) {
 		"long before":         {time.Unix(95, 0), left, false},
 		"at a Pod that stays": {time.Unix(101, 0), time.Time{}, false},
 	} {
-		if got := leaving(traffic.Loss{At: c.at}, c.left); got != c.want {
-			t.Errorf("lost %s: leaving = %t, want %t", name, got, c.want)
+		if got := (&life{leaving: c.left}).lost(traffic.Loss{At: c.at}); got != c.want {
+			t.Errorf("lost %s: %t, want %t", name, got, c.want)
 		}
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -93,7 +95,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 		titles = append(titles, string(name))
 	}
 	for _, a := range r.actors {
-		about += fmt.Sprintf("   %-16s %s\n", a.name, a.about)
+		about += fmt.Sprintf("   %-16s %s\n", a.name, a.shows)
 	}
 	r.screen.log("\n━━ " + title(r.hooks) + ": " + strings.Join(titles, " → ") + "\n" + about)
 	result := &RunResult{Hooks: r.hooks, Took: map[phase]time.Duration{}}
@@ -123,12 +125,12 @@ func (r *run) playPhase(ctx context.Context, background *sync.WaitGroup, name ph
 	var acting []*actor
 	for _, a := range r.actors {
 		a.client.Section(string(name))
-		step, ok := a.steps[name]
-		if !ok {
+		about := a.about(name)
+		if about == "" {
 			continue
 		}
 		acting = append(acting, a)
-		r.board.say("   %s: %s", a.name, step.about)
+		r.board.say("   %s: %s", a.name, about)
 		if err := r.act(ctx, background, a, name); err != nil {
 			return err
 		}
@@ -158,12 +160,12 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 	case phaseDrain:
 		return r.drainNode(ctx, a)
 	}
-	step := a.steps[name]
-	if step.change == "" {
-		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), step.pods)
+	yaml := a.changes[name].yaml
+	if yaml == "" {
+		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), a.pods(name))
 		return err
 	}
-	if a.set, err = stage.Merge(a.set, a.kind(), step.change); err != nil {
+	if a.set, err = stage.Merge(a.set, a.kind(), yaml); err != nil {
 		return err
 	}
 	a.generation, err = stage.Apply(ctx, r.Kube, a.set)
@@ -178,28 +180,24 @@ func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
 	}
 	end := time.Now().Add(limit)
 	for _, a := range acting {
-		pods := a.steps[name].pods
+		pods := a.pods(name)
 		what := fmt.Sprintf("%s %s to have %d Pods, all updated, available and registered", a.set.GetKind(), a.name, pods)
-		err := r.board.await(ctx, time.Until(end), what, func() bool { return r.board.settledAt(a.name, pods, a.generation) })
+		err := r.board.await(ctx, time.Until(end), what, func() bool { return r.board.settledAt(a.typed(), pods, a.generation) })
 		if err != nil {
 			return err
 		}
 	}
 	for _, a := range acting {
-		var err error
-		switch name {
-		case phaseCreate:
-			err = stage.Poll(ctx, r.options.pace.bound, "requests to "+a.name, func(context.Context) (bool, error) {
-				return a.client.Stats(time.Now()).Sent > 0, nil
-			})
-		case phaseDelete:
-			err = r.finish(ctx, a, max(time.Until(end), time.Second))
-		default:
-			// Otherwise the next phase would count this one's losses.
-			err = stage.Poll(ctx, r.options.pace.bound, "the callers of "+a.name+" to catch up", func(context.Context) (bool, error) {
-				return a.client.Settled(time.Now()), nil
-			})
+		if name == phaseDelete {
+			if err := r.finish(ctx, a, max(time.Until(end), time.Second)); err != nil {
+				return err
+			}
+			continue
 		}
+		// Otherwise the next phase would count this one's losses.
+		err := stage.Poll(ctx, r.options.pace.bound, "the callers of "+a.name+" to catch up", func(context.Context) (bool, error) {
+			return a.client.Stats(time.Now()).Sent > 0 && a.client.Settled(time.Now()), nil
+		})
 		if err != nil {
 			return err
 		}
@@ -225,15 +223,16 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 		}
 	}
 	return r.board.await(ctx, bound, a.set.GetKind()+" and Registration "+a.name+" to be gone", func() bool {
-		return r.board.workloads[a.name] == nil && r.board.registrations[a.name] == nil
+		return r.board.objects[key(a.typed())] == nil && len(r.board.podsOf(a.name)) == 0 &&
+			r.board.objects[key(&usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: a.name}})] == nil
 	})
 }
 
 // outcome summarizes one workload's requests.
 func (r *run) outcome(a *actor) Outcome {
-	o := Outcome{Name: a.name, Deployment: a.deployment, JoinsOnly: a.joinsOnly, Report: a.client.Report()}
+	o := Outcome{story: a.story, Report: a.client.Report()}
 	for _, loss := range o.Report.Losses {
-		if a.joinsOnly && leaving(loss, r.board.leftAt(loss.Addr)) {
+		if _, life := r.board.at(loss.Addr, loss.At); a.joinsOnly && life.lost(loss) {
 			o.Leaving++
 		}
 	}
@@ -244,9 +243,9 @@ func (r *run) outcome(a *actor) Outcome {
 // deletion.
 const leaveSlack = 500 * time.Millisecond
 
-// leaving reports whether a request was lost because its instance's Pod left.
-func leaving(loss traffic.Loss, left time.Time) bool {
-	return !left.IsZero() && loss.At.After(left.Add(-leaveSlack))
+// lost reports whether a request was lost because its Pod left.
+func (l *life) lost(loss traffic.Loss) bool {
+	return l != nil && !l.leaving.IsZero() && loss.At.After(l.leaving.Add(-leaveSlack))
 }
 
 // draw shows the state until ctx ends.
@@ -283,19 +282,13 @@ func (r *run) logLosses(now time.Time, ago time.Duration) {
 }
 
 // panel is what the screen shows now.
-func (r *run) panel(now time.Time) panel {
+func (r *run) panel(now time.Time) *panel {
 	r.mu.Lock()
-	p := panel{now: now, started: r.board.started, title: title(r.hooks) + "  ·  " + r.phase, note: r.note}
+	p := newPanel(fmt.Sprintf("%s  %s  ·  %s", now.Sub(r.board.started).Round(time.Second), title(r.hooks), r.phase), r.note)
 	r.mu.Unlock()
 	for _, a := range r.actors {
-		shown := progressOf{name: a.name, stats: a.client.Stats(now)}
-		r.board.Read(func() {
-			if w := r.board.workloads[a.name]; w != nil {
-				shown.desired, shown.updated, shown.available = int(w.desired), int(w.updated), int(w.available)
-			}
-			shown.pods = r.board.rowsOf(a.name)
-		})
-		p.sets = append(p.sets, shown)
+		stats := a.client.Stats(now)
+		r.board.Read(func() { p.add(r.board.workloads[a.name], r.board.podsOf(a.name), a.name, stats, now) })
 	}
 	return p
 }

@@ -46,20 +46,12 @@ func phases() []phase {
 // phases are those that have something to do.
 func (o Options) phases() []phase {
 	return slices.DeleteFunc(phases(), func(name phase) bool {
-		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.steps[name].about != "" })
+		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.about(name) != "" })
 	})
 }
 
-// step is what a phase does to one workload.
-type step struct {
-	// about describes it to people.
-	about string
-	// change is a YAML document that changes the workload; empty to change the replicas
-	// through the scale subresource instead.
-	change string
-	// pods is the number of Pods at the end.
-	pods int
-}
+// mostPods is what every workload is scaled out to.
+const mostPods = 5
 
 // story is one workload's life.
 type story struct {
@@ -67,15 +59,54 @@ type story struct {
 	name string
 	// deployment marks a Deployment, which the guard protects. The others are CloneSets.
 	deployment bool
-	// about describes what it demonstrates.
-	about string
+	// shows is what it demonstrates.
+	shows string
 	// joinsOnly marks a CloneSet whose YAML has no hook before deletion: losses from
 	// leaving Pods do not count against the hooks.
 	joinsOnly bool
 	// file is its manifest, without the extension.
 	file string
-	// steps are what the phases do to it; a phase without one leaves it alone.
-	steps map[phase]step
+	// few is how many Pods it has at first, and again when it is scaled in.
+	few int
+	// changes are what happens to it besides scaling; a phase without one leaves it alone.
+	changes map[phase]change
+}
+
+// change is what a phase changes.
+type change struct {
+	// about describes it to people.
+	about string
+	// yaml is a document that is merged into the workload.
+	yaml string
+}
+
+// about says what a phase does to the workload; nothing if it leaves it alone.
+func (s story) about(name phase) string {
+	switch name {
+	case phaseCreate:
+		return fmt.Sprintf("%d Pods", s.few)
+	case phaseOut:
+		return fmt.Sprintf("%d → %d Pods", s.few, mostPods)
+	case phaseIn:
+		return fmt.Sprintf("%d → %d Pods", mostPods, s.few)
+	case phaseDelete:
+		if s.deployment {
+			return "kubectl delete deployment"
+		}
+		return fmt.Sprintf("%d → 0 Pods, then the CloneSet", s.few)
+	}
+	return s.changes[name].about
+}
+
+// pods is how many Pods it has at the end of a phase.
+func (s story) pods(name phase) int {
+	switch name {
+	case phaseOut:
+		return mostPods
+	case phaseDelete:
+		return 0
+	}
+	return s.few
 }
 
 const v2 = `spec: {template: {spec: {containers: [{name: main, image: "example.com/web:v2"}]}}}`
@@ -87,22 +118,18 @@ func (o Options) stories(hooks bool) []story {
 		return cloneSets(hooks)
 	}
 	shop := story{
-		name: "shop", file: "deployment", deployment: true,
-		about: "a plain Deployment; the guard lets its Pods be deleted when they are drained",
-		steps: map[phase]step{
-			phaseCreate:   {about: "3 Pods", pods: 3},
-			phaseRecreate: {about: "image web:v1 → web:v2, a rollout", change: v2, pods: 3},
-			phaseOut:      {about: "3 → 5 Pods", pods: 5},
-			phaseIn:       {about: "5 → 3 Pods", pods: 3},
-			phaseDrain:    {about: "its Pods on one of two nodes, as kubectl drain does", pods: 3},
-			phaseDelete:   {about: "kubectl delete deployment"},
+		name: "shop", file: "deployment", deployment: true, few: 3,
+		shows: "a plain Deployment; the guard lets its Pods be deleted when they are drained",
+		changes: map[phase]change{
+			phaseRecreate: {about: "image web:v1 → web:v2, a rollout", yaml: v2},
+			phaseDrain:    {about: "its Pods on one of two nodes, as kubectl drain does"},
 		},
 	}
 	if !hooks {
-		shop.about = "the same Deployment without the guard"
+		shop.shows = "the same Deployment without the guard"
 	}
 	if o.Place != nil {
-		delete(shop.steps, phaseDrain) // There is one node.
+		delete(shop.changes, phaseDrain) // There is one node.
 	}
 	return append(cloneSets(hooks), shop)
 }
@@ -110,38 +137,26 @@ func (o Options) stories(hooks bool) []story {
 // cloneSets are the CloneSets of a run.
 func cloneSets(hooks bool) []story {
 	web := story{
-		name: "web", file: "seed1", about: "in-place update and deletion behind hooks",
-		steps: map[phase]step{
-			phaseCreate:  {about: "2 Pods", pods: 2},
-			phaseInPlace: {about: "image web:v1 → web:v2", change: v2, pods: 2},
+		name: "web", file: "seed1", few: 2, shows: "in-place update and deletion behind hooks",
+		changes: map[phase]change{
+			phaseInPlace: {about: "image web:v1 → web:v2", yaml: v2},
 			// No in-place update can change a variable: the Pods have to be recreated.
-			phaseRecreate: {about: "a new variable in the template", pods: 2,
-				change: `spec: {template: {spec: {containers: [{name: main, env: [{name: RELEASE, value: "2"}]}]}}}`},
-			phaseOut:    {about: "2 → 5 Pods", pods: 5},
-			phaseIn:     {about: "5 → 2 Pods", pods: 2},
-			phaseDelete: {about: "2 → 0 Pods, then the CloneSet"},
+			phaseRecreate: {about: "a new variable in the template",
+				yaml: `spec: {template: {spec: {containers: [{name: main, env: [{name: RELEASE, value: "2"}]}]}}}`},
 		},
 	}
-	surging := map[phase]step{
-		phaseCreate:   {about: "3 Pods", pods: 3},
-		phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", change: v2, pods: 3},
-		phaseOut:      {about: "3 → 5 Pods", pods: 5},
-		phaseIn:       {about: "5 → 3 Pods", pods: 3},
-		phaseDelete:   {about: "3 → 0 Pods, then the CloneSet"},
-	}
-	joins := story{
-		name: "prenormal", file: "seed3", joinsOnly: hooks, steps: surging,
-		about: "preNormal alone, as in the proposal: Pods join behind a hook and leave without",
-	}
-	if !hooks {
-		web.about, joins.about = "the same CloneSet without its lifecycle", "the same CloneSet without its lifecycle"
-		return []story{web, joins}
-	}
 	drained := story{
-		name: "prenormal-drain", file: "seed3-predelete", steps: surging,
-		about: "the same with a preDelete hook beside it",
+		name: "prenormal-drain", file: "seed3-predelete", few: 3, shows: "the next one with a preDelete hook beside it",
+		changes: map[phase]change{phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", yaml: v2}},
 	}
-	return []story{web, drained, joins}
+	joins := drained
+	joins.name, joins.file, joins.joinsOnly = "prenormal", "seed3", hooks
+	joins.shows = "preNormal alone, as in the proposal: Pods join behind a hook and leave without"
+	if hooks {
+		return []story{web, drained, joins}
+	}
+	web.shows, joins.shows = "the same CloneSet without its lifecycle", "the same CloneSet without its lifecycle"
+	return []story{web, joins}
 }
 
 // typed names the workload.
