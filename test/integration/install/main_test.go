@@ -73,9 +73,11 @@ type story struct {
 	env []string
 }
 
-// begin starts a cluster with two nodes.
+// begin starts a cluster with two nodes. A story waits more than it works, so stories run
+// side by side.
 func begin(t *testing.T, options ...clustertest.Option) *story {
 	t.Helper()
+	t.Parallel()
 	c := clustertest.Start(t, options...)
 	api, err := client.New(c.RESTConfig(), client.Options{})
 	if err != nil {
