@@ -12,13 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // errClaimTaken means that an instance cannot have its claim: someone else owns the name,
@@ -27,57 +26,6 @@ var errClaimTaken = errors.New("the claim cannot be used")
 
 // errClaimBusy means that a claim changes all the time.
 var errClaimBusy = errors.New("the claim keeps changing")
-
-// claimManifest builds a claim from its raw template, so that fields which this program's
-// libraries do not know reach the API server.
-func claimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) (*unstructured.Unstructured, error) {
-	content, err := revision.Decode(template.Raw())
-	if err != nil {
-		return nil, err
-	}
-	metadata, _ := content["metadata"].(map[string]any)
-	labels, annotations := stringsOf(metadata, "labels"), stringsOf(metadata, "annotations")
-	for key, value := range set.Spec.Selector.MatchLabels {
-		labels[key] = string(value)
-	}
-	labels[apps.LabelInstanceID] = id
-	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim"}}
-	if spec, ok := content["spec"]; ok {
-		claim.Object["spec"] = spec
-	}
-	claim.SetNamespace(set.Namespace)
-	claim.SetName(plan.ClaimName(template.Metadata.Name, set.Name, id))
-	claim.SetLabels(labels)
-	if len(annotations) > 0 {
-		claim.SetAnnotations(annotations)
-	}
-	claim.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)})
-	return claim, nil
-}
-
-// mountClaims adds the volumes of a Pod's claims. They replace volumes of the same name
-// in the template, as in a StatefulSet.
-func mountClaims(spec map[string]any, set *apps.CloneSet, id string) {
-	volumes, _ := spec["volumes"].([]any)
-	for i := range set.Spec.VolumeClaimTemplates {
-		name := set.Spec.VolumeClaimTemplates[i].Metadata.Name
-		volume := map[string]any{
-			"name": name, "persistentVolumeClaim": map[string]any{"claimName": plan.ClaimName(name, set.Name, id)},
-		}
-		at := slices.IndexFunc(volumes, func(v any) bool {
-			m, _ := v.(map[string]any)
-			return m["name"] == name
-		})
-		if at < 0 {
-			volumes = append(volumes, volume)
-			continue
-		}
-		volumes[at] = volume
-	}
-	if len(volumes) > 0 {
-		spec["volumes"] = volumes
-	}
-}
 
 // newID draws an unused instance id.
 func (r *Reconciler) newID(taken map[string]bool) string {
@@ -122,7 +70,7 @@ func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string,
 func (r *Reconciler) provideClaim(
 	ctx context.Context, set *apps.CloneSet, template *apps.ClaimTemplate, id string, what use,
 ) (*corev1.PersistentVolumeClaim, error) {
-	manifest, err := claimManifest(set, template, id)
+	manifest, err := write.ClaimManifest(set, template, id)
 	if err != nil {
 		return nil, err
 	}

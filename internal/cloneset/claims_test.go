@@ -20,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // TestClaimManifest: the template's own labels and annotations stay, the set's labels
@@ -27,7 +28,7 @@ import (
 func TestClaimManifest(t *testing.T) {
 	set := web(`{"metadata":{"name":"data","labels":{"tier":"storage","app":"other"},"annotations":{"note":"x"}},
 		"spec":{"fieldOfTheFuture":7,"resources":{"requests":{"storage":"1Gi"}}},"status":{"phase":"Bound"}}`)
-	claim, err := claimManifest(set, &set.Spec.VolumeClaimTemplates[0], "abcde")
+	claim, err := write.ClaimManifest(set, &set.Spec.VolumeClaimTemplates[0], "abcde")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,12 +50,12 @@ func TestMountClaims(t *testing.T) {
 	config := map[string]any{"name": "config", "configMap": map[string]any{"name": "c"}}
 	set := web(`{"metadata":{"name":"data"}}`, `{"metadata":{"name":"log"}}`)
 	spec := map[string]any{"volumes": []any{map[string]any{"name": "data", "emptyDir": map[string]any{}}, config}}
-	mountClaims(spec, set, "abcde")
+	write.MountClaims(spec, set, "abcde")
 	if diff := cmp.Diff([]any{volume("data"), config, volume("log")}, spec["volumes"]); diff != "" {
 		t.Errorf("volumes (-want +got):\n%s", diff)
 	}
 	none := map[string]any{}
-	if mountClaims(none, web(), "abcde"); len(none) > 0 {
+	if write.MountClaims(none, web(), "abcde"); len(none) > 0 {
 		t.Errorf("a Pod without claims gets %v", none)
 	}
 }

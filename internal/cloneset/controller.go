@@ -77,7 +77,7 @@ func (o Options) withDefaults() Options {
 		o.Sets = 8
 	}
 	if o.Parallel == 0 {
-		o.Parallel = 32
+		o.Parallel = plan.DefaultStarts
 	}
 	if o.LeaveNodes == "" {
 		o.LeaveNodes = plan.LeaveCordoned

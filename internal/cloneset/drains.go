@@ -12,6 +12,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // maxFlight bounds how long a request can be in flight before it takes effect: the API
@@ -85,7 +86,7 @@ func (d *drains) forget(pod types.UID) {
 }
 
 func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {
-	i := indexOf(pod, apps.ConditionInPlaceUpdateReady)
+	i := write.IndexOf(pod, apps.ConditionInPlaceUpdateReady)
 	if i < 0 {
 		return metav1.Time{}, false
 	}

@@ -16,6 +16,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // refusal is what the API server said about a template, so that it is asked about each
@@ -60,7 +61,7 @@ func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update
 		r.refusals.put(keyOf(set), found) // such Pods exist, so it accepts them
 		return found
 	}
-	err := r.Strict.Create(ctx, podManifest(set, update, r.NewID(), now), client.DryRunAll)
+	err := r.Strict.Create(ctx, write.PodManifest(set, update, r.NewID(), now), client.DryRunAll)
 	found.message, found.until = refusalOf(err, "Pods of spec.template", now)
 	r.refusals.put(keyOf(set), found)
 	return found
@@ -110,7 +111,7 @@ func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal 
 	found := refusal{set: set.UID, revision: present}
 	for i := range set.Spec.VolumeClaimTemplates {
 		template := &set.Spec.VolumeClaimTemplates[i]
-		manifest, err := claimManifest(set, template, r.NewID())
+		manifest, err := write.ClaimManifest(set, template, r.NewID())
 		if err == nil {
 			err = r.Strict.Create(ctx, manifest, client.DryRunAll)
 		}

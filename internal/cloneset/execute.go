@@ -17,6 +17,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // outcome is the result of one action.
@@ -36,6 +37,17 @@ func (o outcome) conflicted() bool {
 // failed reports whether the action failed: what met a changed Pod, or is to be done later,
 // did not.
 func (o outcome) failed() bool { return o.err != nil && !o.conflicted() && o.deferred() == nil }
+
+// failedTest reports whether a test of a jsonPatch did not hold. The API server answers
+// with the code of an invalid object, but names no field.
+func failedTest(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details == nil || len(details.Causes) == 0
+}
 
 // isConflict reports whether a write's preconditions did not hold.
 func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
@@ -147,7 +159,7 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 }
 
 func (r *Reconciler) createNamed(ctx context.Context, set *apps.CloneSet, a plan.Action, id string) (*corev1.Pod, error) {
-	manifest := podManifest(set, a.Revision, id, r.Clock.Now())
+	manifest := write.PodManifest(set, a.Revision, id, r.Clock.Now())
 	if err := r.Strict.Create(ctx, manifest); err != nil {
 		return nil, err
 	}
@@ -251,7 +263,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *c
 	if len(a.Conditions) == 0 {
 		return pod, nil
 	}
-	kind, data, err := statusPatch(pod, &a, r.Clock.Now())
+	kind, data, err := write.Status(pod, &a, r.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +288,7 @@ var errGone = errors.New("the Pod was deleted right after its creation")
 var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
 
 func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
-	data, err := podPatch(pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
+	data, err := write.Pod(pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
 	if err != nil || data == nil {
 		return pod, err
 	}

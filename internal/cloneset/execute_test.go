@@ -25,6 +25,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // TestTakenName: if a name is taken, by a terminating Pod or by anyone else's, another
@@ -51,7 +52,7 @@ func TestTakenName(t *testing.T) {
 			if made.err != nil || made.pod.Name != want || "web-"+made.pod.Labels[apps.LabelInstanceID] != want {
 				t.Fatalf("made %v: %v", made.pod, made.err)
 			}
-			if i := indexOf(made.pod, apps.ConditionInPlaceUpdateReady); i < 0 || made.pod.Status.Conditions[i].Status != corev1.ConditionTrue {
+			if i := write.IndexOf(made.pod, apps.ConditionInPlaceUpdateReady); i < 0 || made.pod.Status.Conditions[i].Status != corev1.ConditionTrue {
 				t.Errorf("conditions %v", made.pod.Status.Conditions)
 			}
 		})
@@ -82,7 +83,7 @@ func TestNewPod(t *testing.T) {
 			}
 			set := web()
 			set.Spec.UpdateStrategy.Type, set.Spec.Lifecycle = test.kind, test.lifecycle
-			pod := podManifest(set, &revision.Revision{Name: "web-r1", Template: raw}, "abcde", now)
+			pod := write.PodManifest(set, &revision.Revision{Name: "web-r1", Template: raw}, "abcde", now)
 			if gates := gatesOf(pod); !slices.Equal(gates, test.gates) {
 				t.Errorf("gates %v, want %v", gates, test.gates)
 			}
@@ -128,18 +129,18 @@ func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")
 	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
-	data, err := podPatch(pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
+	data, err := write.Pod(pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var patch jsonPatch
+	var patch write.Patch
 	if err := json.Unmarshal(data, &patch); err != nil {
 		t.Fatal(err)
 	}
-	patch = slices.DeleteFunc(patch, func(o operation) bool { return o.Op == "test" })
-	want := jsonPatch{
-		{"add", "/metadata/labels/a~1b~0c", value},
-		{"add", "/metadata/finalizers", []any{"example.com/theirs", "example.com/ours"}},
+	patch = slices.DeleteFunc(patch, func(o write.Operation) bool { return o.Op == "test" })
+	want := write.Patch{
+		{Op: "add", Path: "/metadata/labels/a~1b~0c", Value: value},
+		{Op: "add", Path: "/metadata/finalizers", Value: []any{"example.com/theirs", "example.com/ours"}},
 	}
 	if diff := cmp.Diff(want, patch); diff != "" {
 		t.Errorf("patch (-want +got):\n%s", diff)
@@ -168,7 +169,7 @@ func resizing(edits ...func(*corev1.Pod)) *corev1.Pod {
 // the Pod being drained, in the update, and unchanged since it was observed.
 func TestResizePatch(t *testing.T) {
 	pod := resizing()
-	data, err := resizePatch(pod, &plan.Action{Verb: plan.Continue, Pod: pod})
+	data, err := write.Resize(pod, &plan.Action{Verb: plan.Continue, Pod: pod})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestResizePatch(t *testing.T) {
 		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // whoever changed it since did so on purpose
 	} {
 		pod := resizing(edit)
-		if data, err := resizePatch(pod, &plan.Action{Pod: pod}); err != nil || data != nil {
+		if data, err := write.Resize(pod, &plan.Action{Pod: pod}); err != nil || data != nil {
 			t.Errorf("%s: patch %s, %v", name, data, err)
 		}
 	}
@@ -258,9 +259,9 @@ func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFie
 // Pod that someone applies to, and on every Pod if records are to be kept.
 func TestRecordIsDropped(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
-	dropped := jsonPatch{
-		{"test", "/metadata/managedFields/0/operation", string(update)},
-		{"replace", "/metadata/managedFields", []any{map[string]any{}}},
+	dropped := write.Patch{
+		{Op: "test", Path: "/metadata/managedFields/0/operation", Value: string(update)},
+		{Op: "replace", Path: "/metadata/managedFields", Value: []any{map[string]any{}}},
 	}
 	move := &plan.Action{Verb: plan.Move, To: apps.StateNormal}
 	for _, test := range []struct {
@@ -268,7 +269,7 @@ func TestRecordIsDropped(t *testing.T) {
 		record []metav1.ManagedFieldsEntry
 		action *plan.Action
 		keep   bool
-		want   jsonPatch
+		want   write.Patch
 	}{
 		{"written by updates", record(update, update), move, false, dropped},
 		{"somebody applies", record(apply, update), move, false, nil},
@@ -284,7 +285,7 @@ func TestRecordIsDropped(t *testing.T) {
 				t.Fatal(err)
 			}
 			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": cached.(*corev1.Pod)} {
-				data, err := podPatch(pod, test.action, test.keep, now)
+				data, err := write.Pod(pod, test.action, test.keep, now)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -297,16 +298,16 @@ func TestRecordIsDropped(t *testing.T) {
 }
 
 // aboutRecord returns the operations of a patch that name managed fields.
-func aboutRecord(t *testing.T, data []byte) jsonPatch {
+func aboutRecord(t *testing.T, data []byte) write.Patch {
 	t.Helper()
 	if data == nil {
 		return nil
 	}
-	var patch jsonPatch
+	var patch write.Patch
 	if err := json.Unmarshal(data, &patch); err != nil {
 		t.Fatal(err)
 	}
-	patch = slices.DeleteFunc(patch, func(o operation) bool {
+	patch = slices.DeleteFunc(patch, func(o write.Operation) bool {
 		return o.Path != "/metadata/managedFields" && o.Path != "/metadata/managedFields/0/operation"
 	})
 	if len(patch) == 0 {
@@ -323,7 +324,7 @@ func TestCacheKeepsNoRecord(t *testing.T) {
 	if _, err := shortenRecord(pod); err != nil {
 		t.Fatal(err)
 	}
-	if len(pod.ManagedFields) != 1 || pod.ManagedFields[0].FieldsV1 != nil || !applied(pod) {
+	if len(pod.ManagedFields) != 1 || pod.ManagedFields[0].FieldsV1 != nil || !write.Applied(pod) {
 		t.Errorf("kept %v", pod.ManagedFields)
 	}
 	if other, err := shortenRecord("other"); err != nil || other != "other" {

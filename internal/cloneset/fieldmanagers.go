@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"github.com/usher-dev/usher/internal/cloneset/write"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,27 +31,10 @@ func shortenRecord(object any) (any, error) {
 		return object, nil
 	}
 	switch {
-	case applied(pod):
+	case write.Applied(pod):
 		pod.ManagedFields = recordOfApplies
 	case len(pod.ManagedFields) > 0:
 		pod.ManagedFields = recordOfUpdates
 	}
 	return pod, nil
-}
-
-// applied reports whether someone applies to the Pod, who needs the record to remove
-// fields that are no longer applied. The API server lists such entries first.
-func applied(pod *corev1.Pod) bool {
-	return len(pod.ManagedFields) > 0 && pod.ManagedFields[0].Operation == metav1.ManagedFieldsOperationApply
-}
-
-// dropRecord removes the field managers' record of a Pod that nobody applies to; the
-// patch tests this.
-func (p *jsonPatch) dropRecord(pod *corev1.Pod) {
-	if len(pod.ManagedFields) == 0 || applied(pod) {
-		return
-	}
-	p.test("/metadata/managedFields/0/operation", metav1.ManagedFieldsOperationUpdate)
-	// One empty entry means no record; an empty list would leave the record unchanged.
-	p.replace("/metadata/managedFields", []metav1.ManagedFieldsEntry{{}})
 }

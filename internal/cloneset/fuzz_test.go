@@ -16,6 +16,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // cloneSetSeeds are the CloneSets that fuzzing starts from: a full one, and one for every
@@ -101,7 +102,7 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 	if err != nil || r == nil {
 		return err
 	}
-	manifest := podManifest(set, r, "abcde", now)
+	manifest := write.PodManifest(set, r, "abcde", now)
 	pod := &corev1.Pod{}
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, pod) != nil {
 		return nil // the API server refuses it
@@ -115,7 +116,7 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 		if a.Pod == nil {
 			continue
 		}
-		if _, err := podPatch(a.Pod, &a, false, now); err != nil {
+		if _, err := write.Pod(a.Pod, &a, false, now); err != nil {
 			return fmt.Errorf("encode the patch of %v: %w", a, err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // owned are the Pods and claims of a set.
@@ -164,16 +165,16 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 
 // releasePatch removes an owner from a Pod. It tests the labels that do not match.
 func releasePatch(pod *corev1.Pod, owner types.UID) ([]byte, error) {
-	p := basis(pod)
+	p := write.Basis(pod)
 	i := slices.IndexFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
 	switch {
 	case i < 0: // nothing to remove; the tests confirm that
 	case len(pod.OwnerReferences) == 1:
-		p.remove("/metadata/ownerReferences")
+		p.Remove("/metadata/ownerReferences")
 	default:
-		p.remove(fmt.Sprintf("/metadata/ownerReferences/%d", i))
+		p.Remove(fmt.Sprintf("/metadata/ownerReferences/%d", i))
 	}
-	return p.encode()
+	return p.Encode()
 }
 
 // adoptRevisions adopts ownerless revisions with this set's name and labels: a set of

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,63 +17,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
-
-// continueUpdate adds the next step of an update to a patch, if it is due for the Pod as it is. The
-// patch depends on the previous containers being ready.
-func (p *jsonPatch) continueUpdate(pod *corev1.Pod, a *plan.Action, now time.Time) {
-	labels, annotations := state(a, now)
-	step, ok := inplace.Next(pod, now)
-	if !ok {
-		p.metadata(pod, a, labels, annotations)
-		return
-	}
-	for key, value := range step.Labels {
-		labels[key] = &value
-	}
-	for key, value := range step.Annotations {
-		annotations[key] = &value
-	}
-	p.testContainersReady("containerStatuses", pod.Status.ContainerStatuses)
-	p.testContainersReady("initContainerStatuses", pod.Status.InitContainerStatuses)
-	p.step(pod, a, step, annotations)
-	p.metadata(pod, a, labels, annotations)
-}
-
-// testContainersReady tests that the containers that were observed ready still are.
-func (p *jsonPatch) testContainersReady(field string, statuses []corev1.ContainerStatus) {
-	for i := range statuses {
-		if statuses[i].Ready {
-			p.test(fmt.Sprintf("/status/%s/%d/name", field, i), statuses[i].Name)
-			p.test(fmt.Sprintf("/status/%s/%d/ready", field, i), true)
-		}
-	}
-}
-
-// resizePatch returns the patch of a Pod's subresource resize; nil if its containers have
-// the cpu and memory that the update's record asks for. The patch depends on that record,
-// and on the Pod being out of service.
-func resizePatch(pod *corev1.Pod, a *plan.Action) ([]byte, error) {
-	wanted := inplace.Resizes(pod)
-	if len(wanted) == 0 || apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
-		return nil, nil
-	}
-	p := basis(pod)
-	p.testDrained(pod, a)
-	p.testSpec(pod)
-	p.resources("containers", pod.Spec.Containers, wanted)
-	p.resources("initContainers", pod.Spec.InitContainers, wanted)
-	return p.encode()
-}
-
-func (p *jsonPatch) resources(field string, containers []corev1.Container, wanted map[string]corev1.ResourceRequirements) {
-	for i := range containers {
-		if resources, ok := wanted[containers[i].Name]; ok {
-			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
-			p.add(fmt.Sprintf("/spec/%s/%d/resources", field, i), resources)
-		}
-	}
-}
 
 // resizeRefusal is the API server's refusal of a resize: only the user can fix it.
 type resizeRefusal struct {
@@ -98,7 +42,7 @@ func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *c
 	if a.Verb != plan.Update && a.Verb != plan.Continue {
 		return pod, nil
 	}
-	data, err := resizePatch(pod, &a)
+	data, err := write.Resize(pod, &a)
 	if err != nil || data == nil {
 		return pod, err
 	}

@@ -68,13 +68,9 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	return out, nil
 }
 
-// add reads a ControllerRevision. An unreadable one stays known, without a template, so
-// that its Pods are not mistaken for Pods of no revision.
+// add reads a ControllerRevision.
 func (v *revisions) add(object *appsv1.ControllerRevision) *revision.Revision {
-	found := &revision.Revision{Name: object.Name, Number: object.Revision}
-	if template, err := revision.Template(object.Data.Raw); err == nil {
-		found.Template = template
-	}
+	found := revision.Of(object.Name, object.Revision, object.Data.Raw)
 	v.byHash[revision.Short(object.Name)] = found
 	v.objects = append(v.objects, object)
 	return found
@@ -96,22 +92,16 @@ func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	last := int64(0)
-	var same *appsv1.ControllerRevision
-	for _, object := range known.objects {
-		last = max(last, object.Revision)
-		if found := known.byHash[revision.Short(object.Name)]; found.Template != nil && revision.Equal(found.Template, template) {
-			same = object
-		}
-	}
+	same, last := revision.Newest(known.byHash, template)
 	if same == nil {
 		return r.createRevision(ctx, set, known, template, last+1)
 	}
-	known.update = known.byHash[revision.Short(same.Name)]
-	if same.Revision == last {
+	known.update = same
+	if same.Number == last {
 		return nil
 	}
-	if err := r.renumber(ctx, set, same, last+1); err != nil {
+	at := slices.IndexFunc(known.objects, func(o *appsv1.ControllerRevision) bool { return o.Name == same.Name })
+	if err := r.renumber(ctx, set, known.objects[at], last+1); err != nil {
 		return fmt.Errorf("renumber revision %s: %w", same.Name, err)
 	}
 	return nil

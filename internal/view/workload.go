@@ -101,11 +101,7 @@ func (o *Objects) planner(spec setplan.Spec) *setplan.Snapshot {
 		Revisions: map[string]*revision.Revision{},
 	}
 	for _, object := range o.Revisions {
-		found := &revision.Revision{Name: object.Name, Number: object.Revision}
-		if template, err := revision.Template(object.Data.Raw); err == nil {
-			found.Template = template
-		}
-		s.Revisions[revision.Short(object.Name)] = found
+		s.Revisions[revision.Short(object.Name)] = revision.Of(object.Name, object.Revision, object.Data.Raw)
 	}
 	s.Update = revisionOf(s, o.Set.Status.UpdateRevision)
 	s.Current = revisionOf(s, o.Set.Status.CurrentRevision)
@@ -186,12 +182,13 @@ func RevisionOf(object *appsv1.ControllerRevision) Revision {
 		Cause: object.Annotations[annotationCause],
 	}
 	if template, err := revision.Template(object.Data.Raw); err == nil {
-		r.Images = templateImages(template)
+		r.Images = Images(template)
 	}
 	return r
 }
 
-func templateImages(template map[string]any) []string {
+// Images are those of a template's containers, as "name=image".
+func Images(template map[string]any) []string {
 	spec, _ := template["spec"].(map[string]any)
 	containers, _ := spec["containers"].([]any)
 	var out []string

@@ -145,16 +145,7 @@ func confirm(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
 	if hook.Complete(pod.Labels, pod.Finalizers) {
 		return nil
 	}
-	return func(pod *corev1.Pod) {
-		for key, value := range hook.Labels {
-			pod.Labels[key] = value
-		}
-		for _, f := range hook.Finalizers {
-			if !slices.Contains(pod.Finalizers, f) {
-				pod.Finalizers = append(pod.Finalizers, f)
-			}
-		}
-	}
+	return func(pod *corev1.Pod) { hook.Confirm(pod) }
 }
 
 // release removes everything that holds a Pod.
@@ -162,14 +153,7 @@ func release(hook lifecycle.Hook, pod *corev1.Pod) func(*corev1.Pod) {
 	if !hook.Holds(pod.Labels, pod.Finalizers) {
 		return nil
 	}
-	return func(pod *corev1.Pod) {
-		for key, value := range hook.Labels {
-			if pod.Labels[key] == value {
-				pod.Labels[key] = "false"
-			}
-		}
-		pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(f string) bool { return slices.Contains(hook.Finalizers, f) })
-	}
+	return func(pod *corev1.Pod) { hook.Release(pod) }
 }
 
 // dropFinalizers releases a Pod that somebody other than its CloneSet deletes.

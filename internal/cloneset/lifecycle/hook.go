@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
@@ -82,6 +84,38 @@ func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
 		}
 	}
 	return true
+}
+
+// Confirm puts everything that the hook names on a Pod, as whoever answers it does when the
+// Pod may join.
+func (h Hook) Confirm(pod metav1.Object) {
+	labels := pod.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, h.Labels)
+	pod.SetLabels(labels)
+	for _, f := range h.Finalizers {
+		if !slices.Contains(pod.GetFinalizers(), f) {
+			pod.SetFinalizers(append(pod.GetFinalizers(), f))
+		}
+	}
+}
+
+// Release takes from a Pod everything that holds it, as whoever answers the hook does when
+// the Pod may go.
+func (h Hook) Release(pod metav1.Object) {
+	labels := pod.GetLabels()
+	for key, value := range h.Labels {
+		if labels[key] != value {
+			continue
+		}
+		labels[key] = "false"
+		if value == "false" {
+			labels[key] = "true"
+		}
+	}
+	pod.SetFinalizers(slices.DeleteFunc(pod.GetFinalizers(), func(f string) bool { return slices.Contains(h.Finalizers, f) }))
 }
 
 // Empty reports whether the hook names neither a label nor a finalizer.

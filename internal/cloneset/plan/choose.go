@@ -116,19 +116,26 @@ func (p *pass) change(v *podState) (*inplace.Change, error) {
 		return known.change, known.err
 	}
 	var found diff
-	switch from := p.Revisions[hash]; {
-	case from == nil:
-		found.err = errGone
-	case from.Template == nil:
-		found.err = errUnreadable
-	default:
-		found.change, found.err = inplace.Diff(from.Template, p.Update.Template)
-		if found.err == nil && p.NoResize {
-			found.err = found.change.WithoutResize()
-		}
-	}
+	found.change, found.err = p.Change(hash)
 	p.changes[hash] = found
 	return found.change, found.err
+}
+
+// Change is how a Pod of the revision with that hash reaches the update revision in place,
+// or why it cannot.
+func (s *Snapshot) Change(hash string) (*inplace.Change, error) {
+	switch from := s.Revisions[hash]; {
+	case from == nil:
+		return nil, errGone
+	case from.Template == nil:
+		return nil, errUnreadable
+	default:
+		change, err := inplace.Diff(from.Template, s.Update.Template)
+		if err == nil && s.NoResize {
+			err = change.WithoutResize()
+		}
+		return change, err
+	}
 }
 
 type diff struct {

@@ -73,6 +73,9 @@ type Snapshot struct {
 	Starts int
 }
 
+// DefaultStarts is Snapshot.Starts of a controller without --parallel.
+const DefaultStarts = 32
+
 // Method is how Pods change to a new revision.
 type Method string
 

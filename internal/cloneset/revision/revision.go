@@ -29,6 +29,29 @@ type Revision struct {
 	Template map[string]any
 }
 
+// Of reads a ControllerRevision's data. An unreadable one stays known, without a template,
+// so that its Pods are not mistaken for Pods of no revision.
+func Of(name string, number int64, data []byte) *Revision {
+	found := &Revision{Name: name, Number: number}
+	if template, err := Template(data); err == nil {
+		found.Template = template
+	}
+	return found
+}
+
+// Newest returns the newest revision that holds the template, nil if none does, and the
+// largest number of them all.
+func Newest(known map[string]*Revision, template map[string]any) (same *Revision, last int64) {
+	for _, r := range known {
+		last = max(last, r.Number)
+		newer := same == nil || r.Number > same.Number || (r.Number == same.Number && r.Name > same.Name)
+		if newer && r.Template != nil && Equal(r.Template, template) {
+			same = r
+		}
+	}
+	return same, last
+}
+
 // ErrNoTemplate means that the data of a ControllerRevision holds no template.
 var ErrNoTemplate = errors.New("revision holds no spec.template")
 

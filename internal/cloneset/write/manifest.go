@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloneset
+package write
 
 import (
 	"fmt"
@@ -15,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
@@ -28,9 +29,9 @@ func readinessGates(hooks lifecycle.Hooks) []corev1.PodConditionType {
 	return gates
 }
 
-// podManifest builds a Pod from the raw template of a revision, so that fields which this
+// PodManifest builds a Pod from the raw template of a revision, so that fields which this
 // program's libraries do not know reach the API server.
-func podManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.Time) *unstructured.Unstructured {
+func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.Time) *unstructured.Unstructured {
 	template := runtime.DeepCopyJSON(r.Template)
 	metadata, _ := template["metadata"].(map[string]any)
 	spec, _ := template["spec"].(map[string]any)
@@ -48,7 +49,7 @@ func podManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 		}
 	}
 	spec["readinessGates"] = gates
-	mountClaims(spec, set, id)
+	MountClaims(spec, set, id)
 
 	pod := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": spec}}
 	labels, annotations := stringsOf(metadata, "labels"), stringsOf(metadata, "annotations")
@@ -67,6 +68,57 @@ func podManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 		}
 	}
 	return pod
+}
+
+// ClaimManifest builds a claim from its raw template, so that fields which this program's
+// libraries do not know reach the API server.
+func ClaimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) (*unstructured.Unstructured, error) {
+	content, err := revision.Decode(template.Raw())
+	if err != nil {
+		return nil, err
+	}
+	metadata, _ := content["metadata"].(map[string]any)
+	labels, annotations := stringsOf(metadata, "labels"), stringsOf(metadata, "annotations")
+	for key, value := range set.Spec.Selector.MatchLabels {
+		labels[key] = string(value)
+	}
+	labels[apps.LabelInstanceID] = id
+	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim"}}
+	if spec, ok := content["spec"]; ok {
+		claim.Object["spec"] = spec
+	}
+	claim.SetNamespace(set.Namespace)
+	claim.SetName(plan.ClaimName(template.Metadata.Name, set.Name, id))
+	claim.SetLabels(labels)
+	if len(annotations) > 0 {
+		claim.SetAnnotations(annotations)
+	}
+	claim.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)})
+	return claim, nil
+}
+
+// MountClaims adds the volumes of a Pod's claims. They replace volumes of the same name
+// in the template, as in a StatefulSet.
+func MountClaims(spec map[string]any, set *apps.CloneSet, id string) {
+	volumes, _ := spec["volumes"].([]any)
+	for i := range set.Spec.VolumeClaimTemplates {
+		name := set.Spec.VolumeClaimTemplates[i].Metadata.Name
+		volume := map[string]any{
+			"name": name, "persistentVolumeClaim": map[string]any{"claimName": plan.ClaimName(name, set.Name, id)},
+		}
+		at := slices.IndexFunc(volumes, func(v any) bool {
+			m, _ := v.(map[string]any)
+			return m["name"] == name
+		})
+		if at < 0 {
+			volumes = append(volumes, volume)
+			continue
+		}
+		volumes[at] = volume
+	}
+	if len(volumes) > 0 {
+		spec["volumes"] = volumes
+	}
 }
 
 func stringsOf(metadata map[string]any, field string) map[string]string {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloneset
+package write
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,24 +20,29 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// jsonPatch is an RFC 6902 patch. Patches of Pods use it because its tests state exactly
+// Patch is an RFC 6902 patch. Patches of Pods use it because its tests state exactly
 // what a decision depends on: a kubelet that writes the Pod's status at the same moment
 // is no conflict, a hook that takes hold is one.
-type jsonPatch []operation
+type Patch []Operation
 
-type operation struct {
+// Operation is one of a Patch.
+type Operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-func (p *jsonPatch) test(path string, value any) { *p = append(*p, operation{"test", path, value}) }
-func (p *jsonPatch) add(path string, value any)  { *p = append(*p, operation{"add", path, value}) }
-func (p *jsonPatch) replace(path string, value any) {
-	*p = append(*p, operation{"replace", path, value})
+func (p *Patch) test(path string, value any) { *p = append(*p, Operation{"test", path, value}) }
+func (p *Patch) add(path string, value any)  { *p = append(*p, Operation{"add", path, value}) }
+func (p *Patch) replace(path string, value any) {
+	*p = append(*p, Operation{"replace", path, value})
 }
-func (p *jsonPatch) remove(path string)      { *p = append(*p, operation{Op: "remove", Path: path}) }
-func (p *jsonPatch) encode() ([]byte, error) { return json.Marshal(*p) }
+
+// Remove removes what is at the path.
+func (p *Patch) Remove(path string) { *p = append(*p, Operation{Op: "remove", Path: path}) }
+
+// Encode returns the patch as it is sent.
+func (p *Patch) Encode() ([]byte, error) { return json.Marshal(*p) }
 
 // pointer returns the RFC 6901 path of its parts.
 func pointer(parts ...string) string {
@@ -52,22 +55,11 @@ func pointer(parts ...string) string {
 	return b.String()
 }
 
-// failedTest reports whether a test of a jsonPatch did not hold. The API server answers
-// with the code of an invalid object, but names no field.
-func failedTest(err error) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
-		return false
-	}
-	details := status.Status().Details
-	return details == nil || len(details.Causes) == 0
-}
-
-// basis begins a patch with what every decision about a Pod depends on: it is this Pod
+// Basis begins a patch with what every decision about a Pod depends on: it is this Pod
 // and still belongs to the set, its labels and finalizers are unchanged, nobody has
 // deleted it, and no other update of it has begun.
-func basis(pod *corev1.Pod) jsonPatch {
-	var p jsonPatch
+func Basis(pod *corev1.Pod) Patch {
+	var p Patch
 	p.test("/metadata/uid", pod.UID)
 	p.test("/metadata/ownerReferences", orNull(pod.OwnerReferences))
 	p.test("/metadata/labels", orNull(pod.Labels))
@@ -94,32 +86,32 @@ func valueOrNull(m map[string]string, key string) any {
 	return nil
 }
 
-// statusPatch sets an action's conditions and, in the same write, the metadata that a
+// Status sets an action's conditions and, in the same write, the metadata that a
 // Move changes: the subresource status takes both, so that nobody sees a state without
 // its conditions. A condition that takes the Pod out of service also has the observed
 // version as its precondition: a drain is only ever decided on the Pod as it is.
-func statusPatch(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte, error) {
-	p := basis(pod)
+func Status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte, error) {
+	p := Basis(pod)
 	p.conditions(pod, a.Conditions, now)
 	with := len(p)
 	if a.Verb == plan.Move {
 		p.move(pod, a, now)
 	}
-	merges := func(c plan.Condition) bool { return indexOf(pod, c.Type) < 0 || c.Status == corev1.ConditionFalse }
+	merges := func(c plan.Condition) bool { return IndexOf(pod, c.Type) < 0 || c.Status == corev1.ConditionFalse }
 	if len(p) == with && slices.ContainsFunc(a.Conditions, merges) {
 		data, err := mergeConditions(pod, a.Conditions, now)
 		return types.StrategicMergePatchType, data, err
 	}
-	data, err := p.encode()
+	data, err := p.Encode()
 	return types.JSONPatchType, data, err
 }
 
 // conditions sets conditions. For one that the Pod lacks, the patch depends on the
 // observed version: a list cannot be tested for what it does not hold.
-func (p *jsonPatch) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
+func (p *Patch) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
 	count := len(pod.Status.Conditions)
 	for _, c := range conditions {
-		i := indexOf(pod, c.Type)
+		i := IndexOf(pod, c.Type)
 		if i < 0 || c.Status == corev1.ConditionFalse {
 			p.add("/metadata/resourceVersion", pod.ResourceVersion)
 		}
@@ -160,21 +152,22 @@ func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time
 	return json.Marshal(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": list}})
 }
 
-func indexOf(pod *corev1.Pod, kind corev1.PodConditionType) int {
+// IndexOf is where the Pod has a condition; below 0 if it lacks it.
+func IndexOf(pod *corev1.Pod, kind corev1.PodConditionType) int {
 	return slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 }
 
 // testCondition tests that a condition is at its index with its status.
-func (p *jsonPatch) testCondition(i int, pod *corev1.Pod) {
+func (p *Patch) testCondition(i int, pod *corev1.Pod) {
 	p.test(fmt.Sprintf("/status/conditions/%d/type", i), pod.Status.Conditions[i].Type)
 	p.test(fmt.Sprintf("/status/conditions/%d/status", i), pod.Status.Conditions[i].Status)
 }
 
-// podPatch returns the patch of an action without its conditions; nil if it changes
+// Pod returns the patch of an action without its conditions; nil if it changes
 // nothing else. It touches only the controller's own fields, and drops the field
 // managers' record unless keepRecord is set.
-func podPatch(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byte, error) {
-	p := basis(pod)
+func Pod(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byte, error) {
+	p := Basis(pod)
 	tests := len(p)
 	switch a.Verb {
 	case plan.Update:
@@ -191,11 +184,11 @@ func podPatch(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) (
 	if !keepRecord {
 		p.dropRecord(pod)
 	}
-	return p.encode()
+	return p.Encode()
 }
 
 // move changes the state, and the labels, annotations and finalizers of hooks.
-func (p *jsonPatch) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
+func (p *Patch) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	if a.LeavesService() {
 		p.testReady(pod)
 	}
@@ -216,7 +209,7 @@ func state(a *plan.Action, now time.Time) (labels, annotations map[string]*strin
 	return labels, annotations
 }
 
-func (p *jsonPatch) metadata(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string) {
+func (p *Patch) metadata(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string) {
 	p.merge("labels", pod.Labels, labels)
 	p.merge("annotations", pod.Annotations, annotations)
 	p.finalizers(pod, a)
@@ -224,8 +217,8 @@ func (p *jsonPatch) metadata(pod *corev1.Pod, a *plan.Action, labels, annotation
 
 // testReady makes the patch depend on the Pod's readiness as observed: a Pod that seemed
 // unavailable cost no budget, and may serve by now.
-func (p *jsonPatch) testReady(pod *corev1.Pod) {
-	if i := indexOf(pod, corev1.PodReady); i >= 0 {
+func (p *Patch) testReady(pod *corev1.Pod) {
+	if i := IndexOf(pod, corev1.PodReady); i >= 0 {
 		p.testCondition(i, pod)
 		return
 	}
@@ -233,7 +226,7 @@ func (p *jsonPatch) testReady(pod *corev1.Pod) {
 }
 
 // merge sets and removes members of a string map in the metadata.
-func (p *jsonPatch) merge(field string, have map[string]string, change map[string]*string) {
+func (p *Patch) merge(field string, have map[string]string, change map[string]*string) {
 	if have == nil && len(change) > 0 {
 		p.test("/metadata/"+field, nil)
 		p.add("/metadata/"+field, map[string]string{})
@@ -242,16 +235,16 @@ func (p *jsonPatch) merge(field string, have map[string]string, change map[strin
 		old, there := have[key]
 		switch value := change[key]; {
 		case value == nil && there:
-			p.remove(pointer("metadata", field, key))
+			p.Remove(pointer("metadata", field, key))
 		case value != nil && (!there || old != *value):
 			p.add(pointer("metadata", field, key), *value)
 		}
 	}
 }
 
-// finalizers rewrites the list; the basis has tested the old one. controllerutil changes an
+// finalizers rewrites the list; Basis has tested the old one. controllerutil changes an
 // object in memory, which says nothing of what a patch may depend on.
-func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
+func (p *Patch) finalizers(pod *corev1.Pod, a *plan.Action) {
 	next := slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return slices.Contains(a.RemoveFinalizers, f) })
 	for _, f := range a.AddFinalizers {
 		if !slices.Contains(next, f) {
@@ -262,7 +255,7 @@ func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
 		return
 	}
 	if len(next) == 0 {
-		p.remove("/metadata/finalizers")
+		p.Remove("/metadata/finalizers")
 		return
 	}
 	p.add("/metadata/finalizers", next)
@@ -270,7 +263,7 @@ func (p *jsonPatch) finalizers(pod *corev1.Pod, a *plan.Action) {
 
 // update changes containers and metadata to another revision. If a container restarts,
 // the patch depends on the Pod being out of service.
-func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
+func (p *Patch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	labels, annotations := state(a, now)
 	maps.Copy(labels, a.Change.Labels)
 	maps.Copy(annotations, a.Change.Annotations)
@@ -283,7 +276,7 @@ func (p *jsonPatch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
 }
 
 // step writes the record of an update and the images that are due with it.
-func (p *jsonPatch) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, annotations map[string]*string) {
+func (p *Patch) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, annotations map[string]*string) {
 	state := step.State.String()
 	annotations[apps.AnnotationInPlaceUpdateState] = &state
 	if len(step.Images)+len(step.State.Resources) > 0 {
@@ -296,7 +289,7 @@ func (p *jsonPatch) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, ann
 
 // testSpec makes the patch depend on the Pod's spec as observed: an update leaves out
 // what the spec already has, and that must not be missing in the end.
-func (p *jsonPatch) testSpec(pod *corev1.Pod) {
+func (p *Patch) testSpec(pod *corev1.Pod) {
 	if pod.Generation > 0 { // before Kubernetes 1.33, Pods have no generation
 		p.test("/metadata/generation", pod.Generation)
 	}
@@ -306,19 +299,19 @@ func (p *jsonPatch) testSpec(pod *corev1.Pod) {
 // observed time: another leader may have put it back and out again, and then the grace
 // period starts over. A Pod that had no kubelet when that was decided must still have
 // none: the write of its conditions may have returned a Pod that has one by now.
-func (p *jsonPatch) testDrained(pod *corev1.Pod, a *plan.Action) {
+func (p *Patch) testDrained(pod *corev1.Pod, a *plan.Action) {
 	if a.Pod.Spec.NodeName == "" {
 		p.test("/spec/nodeName", nil)
 		return
 	}
-	if i := indexOf(pod, apps.ConditionInPlaceUpdateReady); i >= 0 {
+	if i := IndexOf(pod, apps.ConditionInPlaceUpdateReady); i >= 0 {
 		p.test(fmt.Sprintf("/status/conditions/%d/type", i), apps.ConditionInPlaceUpdateReady)
 		p.test(fmt.Sprintf("/status/conditions/%d/status", i), corev1.ConditionFalse)
 		p.test(fmt.Sprintf("/status/conditions/%d/lastTransitionTime", i), pod.Status.Conditions[i].LastTransitionTime)
 	}
 }
 
-func (p *jsonPatch) images(field string, containers []corev1.Container, images map[string]string) {
+func (p *Patch) images(field string, containers []corev1.Container, images map[string]string) {
 	for i := range containers {
 		if image, ok := images[containers[i].Name]; ok {
 			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
