@@ -113,9 +113,12 @@ func TestCompatibilityNamesTestsThatExist(t *testing.T) {
 
 // TestCompatibilityNamesScenariosThatExist: the files of scenarios that it names are there.
 func TestCompatibilityNamesScenariosThatExist(t *testing.T) {
-	for _, found := range regexp.MustCompile("`TestPlans` \\(([^()]+)\\)").FindAllStringSubmatch(read(t, "compatibility.md"), -1) {
-		for name := range strings.SplitSeq(found[1], ", ") {
-			read(t, "../internal/cloneset/plan/testdata/plans/"+name+".txt")
+	folders := map[string]string{"TestPlans": "plan/testdata/plans/", "inplace.TestUpdates": "inplace/testdata/updates/"}
+	for _, found := range regexp.MustCompile("`([A-Za-z.]+)` \\(([a-z, -]+)\\)").FindAllStringSubmatch(read(t, "compatibility.md"), -1) {
+		for name := range strings.SplitSeq(found[2], ", ") {
+			if folder := folders[found[1]]; folder != "" {
+				read(t, "../internal/cloneset/"+folder+name+".txt")
+			}
 		}
 	}
 }

@@ -6,20 +6,20 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-func template(t testing.TB, text string) map[string]any {
-	t.Helper()
+func template(text string) map[string]any {
 	var out map[string]any
 	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatal(err)
+		panic(err) // A template is misspelt.
 	}
 	return out
 }
@@ -41,48 +41,40 @@ spec:
   - {name: log, image: "log:1"}
 `
 
-// TestDiff checks the edits in testdata/diffs.txt: below the name of each, what is replaced in
-// the text of a template, and after "=" what that changes in a Pod.
-func TestDiff(t *testing.T) {
-	file, err := os.ReadFile("testdata/diffs.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var always []string
-	for block := range strings.SplitSeq(strings.TrimSpace(string(file)), "\n\n") {
-		lines := slices.DeleteFunc(strings.Split(block, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
-		switch {
-		case len(lines) == 0:
-		case lines[0] == "always":
-			always = lines[1:]
-		default:
-			t.Run(lines[0], func(t *testing.T) { checkEdits(t, slices.Concat(always, lines[1:])) })
-		}
-	}
-}
+// sized is a template whose containers ask for cpu and memory.
+const sized = `
+metadata: {labels: {app: web}}
+spec:
+  initContainers:
+  - {name: setup, image: "setup:1", resources: {requests: {cpu: 10m}}}
+  - {name: proxy, image: "proxy:1", restartPolicy: Always, resources: {requests: {cpu: 50m}}}
+  containers:
+  - name: main
+    image: app:1
+    resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}}
+  - {name: log, image: "log:1"}
+`
 
-func checkEdits(t *testing.T, lines []string) {
-	t.Helper()
-	var before string
-	var want, edits []string
-	for _, line := range lines {
-		line = strings.TrimPrefix(line, "  ")
-		if result, ok := strings.CutPrefix(line, "= "); ok {
-			want = append(want, result)
-		} else if name, ok := strings.CutPrefix(line, "Template "); ok {
-			before = cmp.Or(map[string]string{"base": base, "sized": sized}[name], name)
-		} else {
+// TestDiff checks the edits in testdata/diffs.txt: what is replaced in the text of a template,
+// and what that changes in a Pod.
+func TestDiff(t *testing.T) {
+	scenariotest.Run(t, "testdata/diffs.txt", func(t *testing.T, lines []string) []string {
+		var before string
+		var edits []string
+		for _, line := range lines {
+			if name, ok := strings.CutPrefix(line, "Template "); ok {
+				before = cmp.Or(map[string]string{"base": base, "sized": sized}[name], name)
+				continue
+			}
 			from, to, _ := strings.Cut(strings.ReplaceAll(line, `\n`, "\n"), " → ")
 			edits = append(edits, from, strings.TrimPrefix(to, "(nothing)"))
 		}
-	}
-	after := strings.NewReplacer(edits...).Replace(before)
-	if len(edits) > 0 && after == before {
-		t.Fatalf("nothing to replace in %q", edits)
-	}
-	if diff := gocmp.Diff(want, render(Diff(template(t, before), template(t, after)))); diff != "" {
-		t.Errorf("the change differs (-want +got):\n%s", diff)
-	}
+		after := strings.NewReplacer(edits...).Replace(before)
+		if len(edits) > 0 && after == before {
+			t.Fatalf("nothing to replace in %q", edits)
+		}
+		return render(Diff(template(before), template(after)))
+	})
 }
 
 // render lists what a change consists of, or why it is refused.
@@ -104,6 +96,9 @@ func render(change *Change, err error) []string {
 		for _, key := range slices.Sorted(maps.Keys(kind.values)) {
 			lines = append(lines, kind.name+key+": "+kind.values[key])
 		}
+	}
+	if change.Unranked != "" {
+		lines = append(lines, "unranked "+change.Unranked)
 	}
 	if change.Drains() {
 		lines = append(lines, "drains")
@@ -127,7 +122,7 @@ func text(values map[string]*string) map[string]string {
 
 // TestDiffLeavesItsArguments: templates are shared, so a diff must not write.
 func TestDiffLeavesItsArguments(t *testing.T) {
-	from, to := template(t, base), template(t, strings.ReplaceAll(base, "app:1", "app:2"))
+	from, to := template(base), template(strings.ReplaceAll(base, "app:1", "app:2"))
 	before, _ := json.Marshal([]any{from, to})
 	if _, err := Diff(from, to); err != nil {
 		t.Fatal(err)
@@ -166,5 +161,32 @@ func TestSameImage(t *testing.T) {
 		if got := SameImage(test.b, test.a); got != test.want {
 			t.Errorf("SameImage(%q, %q) = %v, and the other way round", test.b, test.a, got)
 		}
+	}
+}
+
+// TestQOS: the class of a Pod.
+func TestQOS(t *testing.T) {
+	one := func(resources string) map[string]any {
+		return template(`spec: {containers: [{name: main, image: a, resources: ` + resources + `}]}`)
+	}
+	classes := map[string]corev1.PodQOSClass{
+		"{}":                              corev1.PodQOSBestEffort,
+		"{requests: {cpu: 0}}":            corev1.PodQOSBestEffort,
+		"{requests: {cpu: 1}}":            corev1.PodQOSBurstable,
+		"{limits: {cpu: 1}}":              corev1.PodQOSBurstable,
+		"{limits: {cpu: 1, memory: 1Gi}}": corev1.PodQOSGuaranteed,
+		"{requests: {cpu: 1000m}, limits: {cpu: 1, memory: 1Gi}}":              corev1.PodQOSGuaranteed,
+		"{requests: {cpu: 500m}, limits: {cpu: 1, memory: 1Gi}}":               corev1.PodQOSBurstable,
+		"{requests: {cpu: 1, memory: 1Gi}, limits: {cpu: 1, memory: 1Gi}}":     corev1.PodQOSGuaranteed,
+		"{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 1Gi}}":             corev1.PodQOSBurstable,
+		"{requests: {ephemeral-storage: 1Gi}, limits: {ephemeral-storage: 1}}": corev1.PodQOSBestEffort,
+	}
+	for resources, want := range classes {
+		if got := qos(one(resources)); got != want {
+			t.Errorf("%s is %s, want %s", resources, got, want)
+		}
+	}
+	if got := qos(template(`spec: {containers: [{name: a, resources: {limits: {cpu: 1, memory: 1}}}, {name: b}]}`)); got != corev1.PodQOSBurstable {
+		t.Errorf("one container without limits: %s", got)
 	}
 }

@@ -225,20 +225,6 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// TestNullLabel: a label or annotation that is null in a template is absent, for a new
-// Pod and for one that is changed in place.
-func TestNullLabel(t *testing.T) {
-	from := template(t, `{metadata: {labels: {a: x, b: null}}}`)
-	to := template(t, `{metadata: {labels: {a: null, b: null}, annotations: {c: null}}}`)
-	change, err := Diff(from, to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]string{"a": "(removed)"}, text(change.Labels)); diff != "" || len(change.Annotations) > 0 {
-		t.Errorf("labels %s, annotations %v", diff, text(change.Annotations))
-	}
-}
-
 // FuzzChangeRaw compares two templates of any JSON.
 func FuzzChangeRaw(f *testing.F) {
 	f.Add(`{}`, `{"spec":null}`)

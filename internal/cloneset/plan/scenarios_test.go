@@ -5,15 +5,11 @@ package plan
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -21,64 +17,25 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestPlans checks the scenarios in testdata/plans. A scenario is its name, below it what is
-// there, a line for the set and for each Pod, and then what is planned, after "=":
-//
-//	grace over
-//	  Set: r2; InPlaceIfPossible; grace 1m
-//	  Pod a r1: out r2 61s
-//	  = update a (InPlaceUpdate) to Updating revision web-r2
-//
-// The set has r1 and as many replicas as Pods, unless it says otherwise. What is below
-// "always" is also there in the scenarios that follow.
+// TestPlans checks the scenarios in testdata/plans: a line for the set and for each Pod, and
+// what is planned. The set has r1 and as many replicas as Pods, unless it says otherwise.
 func TestPlans(t *testing.T) {
-	files, err := filepath.Glob("testdata/plans/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runScenarios(t, file) })
-	}
-}
-
-func runScenarios(t *testing.T, file string) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var always []string
-	for scenario := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
-		lines := slices.DeleteFunc(strings.Split(scenario, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
-		switch {
-		case len(lines) == 0:
-		case lines[0] == "always":
-			always = lines[1:]
-		default:
-			t.Run(lines[0], func(t *testing.T) { runScenario(t, slices.Concat(always, lines[1:])) })
+	scenariotest.Run(t, "testdata/plans/*.txt", func(t *testing.T, lines []string) []string {
+		s := snap(-1)
+		for _, line := range lines {
+			if err := given(s, line); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
 		}
-	}
-}
-
-func runScenario(t *testing.T, lines []string) {
-	t.Helper()
-	s, want := snap(-1), []string{}
-	for _, line := range lines {
-		if result, ok := strings.CutPrefix(line, "  = "); ok {
-			want = append(want, result)
-		} else if err := given(s, strings.TrimSpace(line)); err != nil {
-			t.Fatalf("%s: %v", line, err)
+		if s.Spec.Replicas < 0 { // as many as Pods, or a few less
+			s.Spec.Replicas += len(s.Pods) + 1
 		}
-	}
-	if s.Spec.Replicas < 0 { // as many as Pods, or a few less
-		s.Spec.Replicas += len(s.Pods) + 1
-	}
-	slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	if diff := cmp.Diff(want, render(s, decide(t, s))); diff != "" {
-		t.Errorf("the plan differs (-want +got):\n%s", diff)
-	}
+		slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+		return render(s, decide(t, s))
+	})
 }
 
 // given makes one line of a scenario true.
@@ -87,7 +44,7 @@ func given(s *Snapshot, line string) error {
 	args := append(strings.Fields(head), "", "")
 	switch args[0] {
 	case "Set":
-		return say(setWords, s, about)
+		return scenariotest.Say(setWords, s, about)
 	case "Pod":
 		return givenPod(s, args[1], args[2], args[3], about)
 	case "Pods":
@@ -106,44 +63,28 @@ func given(s *Snapshot, line string) error {
 	case "Instance":
 		p := owner(args[1])
 		with(p)(s)
-		return say(podWords, p, about)
+		return scenariotest.Say(podWords, p, about)
 	case "Claim":
 		c := claim(args[1], args[2])
 		withClaims(c)(s)
-		return say(claimWords, c, about)
+		return scenariotest.Say(claimWords, c, about)
 	}
 	return fmt.Errorf("nobody knows what a %s is", args[0])
 }
 
 func givenPod(s *Snapshot, name, revision, in, about string) error {
-	p := pod(name, number(revision[1:]))
+	p := pod(name, scenariotest.Number(revision[1:]))
 	if in != "" {
 		state(apps.LifecycleState(in))(p)
 	}
 	with(p)(s)
-	return say(podWords, p, about)
-}
-
-// say makes words about something true.
-func say[T any](words map[string]func(T, string), something T, about string) error {
-	if about == "" {
-		return nil
-	}
-	for word := range strings.SplitSeq(about, "; ") {
-		name, value, _ := strings.Cut(word, " ")
-		do, known := words[name]
-		if !known {
-			return fmt.Errorf("%q is none of %v", name, slices.Sorted(maps.Keys(words)))
-		}
-		do(something, value)
-	}
-	return nil
+	return scenariotest.Say(podWords, p, about)
 }
 
 // setWords are what can be said about a set.
 var setWords = map[string]func(s *Snapshot, value string){
-	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = number(value) },
-	"goes":                func(s *Snapshot, value string) { s.Spec.Replicas = -1 - number(value) },
+	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = scenariotest.Number(value) },
+	"goes":                func(s *Snapshot, value string) { s.Spec.Replicas = -1 - scenariotest.Number(value) },
 	"InPlaceIfPossible":   func(s *Snapshot, _ string) { s.Spec.Method = InPlaceIfPossible },
 	"InPlaceOnly":         func(s *Snapshot, _ string) { s.Spec.Method = InPlaceOnly },
 	"OnDelete":            func(s *Snapshot, _ string) { s.Spec.Method = OnDelete },
@@ -151,10 +92,10 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"maxUnavailable":      func(s *Snapshot, value string) { s.Spec.MaxUnavailable = countOf(value) },
 	"maxSurge":            func(s *Snapshot, value string) { s.Spec.MaxSurge = countOf(value) },
 	"scaleMaxUnavailable": func(s *Snapshot, value string) { s.Spec.ScaleMaxUnavailable = new(countOf(value)) },
-	"grace":               func(s *Snapshot, value string) { s.Spec.Grace = duration(value) },
-	"minReady":            func(s *Snapshot, value string) { s.Spec.MinReady = duration(value) },
+	"grace":               func(s *Snapshot, value string) { s.Spec.Grace = scenariotest.Duration(value) },
+	"minReady":            func(s *Snapshot, value string) { s.Spec.MinReady = scenariotest.Duration(value) },
 	"named":               func(s *Snapshot, value string) { s.Spec.PodsToDelete = strings.Fields(value) },
-	"starts":              func(s *Snapshot, value string) { s.Starts = number(value) },
+	"starts":              func(s *Snapshot, value string) { s.Starts = scenariotest.Number(value) },
 	"paused":              func(s *Snapshot, _ string) { paused(s) },
 	"refused":             func(s *Snapshot, _ string) { refused(s) },
 	"deleting":            func(s *Snapshot, value string) { s.Deletion = Deletion(value) },
@@ -184,7 +125,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"weights": func(s *Snapshot, value string) {
 		for term := range strings.SplitSeq(value, ", ") {
 			selector, weight, _ := strings.Cut(term, " ")
-			s.Spec.Priority.Weights = append(s.Spec.Priority.Weights, WeightTerm{Weight: number(weight), Selector: selectorOf(selector)})
+			s.Spec.Priority.Weights = append(s.Spec.Priority.Weights, WeightTerm{Weight: scenariotest.Number(weight), Selector: selectorOf(selector)})
 		}
 	},
 	"tainted": func(s *Snapshot, value string) {
@@ -224,7 +165,7 @@ func roll(s *Snapshot, n int, changes string) {
 		case "cpu":
 			edits = append(edits, withCPU(value))
 		case "base":
-			edits = append(edits, withBase(number(value)))
+			edits = append(edits, withBase(scenariotest.Number(value)))
 		case "unreadablePriority":
 			edits = append(edits, func(template map[string]any) {
 				base := template["spec"].(map[string]any)["containers"].([]any)[1].(map[string]any)
@@ -251,21 +192,21 @@ var claimWords = map[string]func(c *corev1.PersistentVolumeClaim, value string){
 var podWords = map[string]func(p *corev1.Pod, value string){
 	"stateless":   func(p *corev1.Pod, _ string) { state("")(p) },
 	"unready":     func(p *corev1.Pod, _ string) { unready(p) },
-	"ready":       func(p *corev1.Pod, value string) { readyFor(duration(value))(p) },
+	"ready":       func(p *corev1.Pod, value string) { readyFor(scenariotest.Duration(value))(p) },
 	"specified":   func(p *corev1.Pod, _ string) { label(apps.LabelSpecifiedDelete, "true")(p) },
 	"registered":  func(p *corev1.Pod, _ string) { registered(p) },
-	"created":     func(p *corev1.Pod, value string) { created(duration(value))(p) },
+	"created":     func(p *corev1.Pod, value string) { created(scenariotest.Duration(value))(p) },
 	"terminating": func(p *corev1.Pod, _ string) { terminating(p) },
-	"gone":        func(p *corev1.Pod, value string) { gone(duration(value))(p) },
+	"gone":        func(p *corev1.Pod, value string) { gone(scenariotest.Duration(value))(p) },
 	"pending":     func(p *corev1.Pod, _ string) { pending(p) },
 	"fresh":       func(p *corev1.Pod, _ string) { fresh(p) },
 	"restarted":   func(p *corev1.Pod, _ string) { restarted(p) },
 	"phase":       func(p *corev1.Pod, value string) { phase(corev1.PodPhase(value))(p) },
-	"restarts":    func(p *corev1.Pod, value string) { restarts(int32(number(value)))(p) },
+	"restarts":    func(p *corev1.Pod, value string) { restarts(int32(scenariotest.Number(value)))(p) },
 	"cost":        func(p *corev1.Pod, value string) { annotation(corev1.PodDeletionCost, value)(p) },
 	"failed":      func(p *corev1.Pod, _ string) { phase(corev1.PodFailed)(p) },
 	"succeeded":   func(p *corev1.Pod, _ string) { phase(corev1.PodSucceeded)(p) },
-	"updating":    func(p *corev1.Pod, value string) { updating(number(value[1:]))(p) },
+	"updating":    func(p *corev1.Pod, value string) { updating(scenariotest.Number(value[1:]))(p) },
 	"on":          func(p *corev1.Pod, value string) { on(value)(p) },
 	"tolerates": func(p *corev1.Pod, value string) {
 		key, effect, _ := strings.Cut(value, " ")
@@ -280,7 +221,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"holds":      func(p *corev1.Pod, value string) { finalizers("example.com/" + value)(p) },
 	"out": func(p *corev1.Pod, value string) {
 		revision, ago, _ := strings.Cut(value, " ")
-		out(number(revision[1:]), duration(ago))(p)
+		out(scenariotest.Number(revision[1:]), scenariotest.Duration(ago))(p)
 	},
 	"marked": func(p *corev1.Pod, _ string) {
 		condition(apps.ConditionPodReady, corev1.ConditionFalse, `[{"userAgent":"Lifecycle","key":"preUpdateHook"}]`)(p)
@@ -301,13 +242,13 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		annotation(apps.AnnotationInPlaceUpdateState, "{")(p)
 	},
 	"entered": func(p *corev1.Pod, value string) {
-		annotation(apps.AnnotationLifecycleTimestamp, now.Add(-duration(value)).Format(time.RFC3339))(p)
+		annotation(apps.AnnotationLifecycleTimestamp, now.Add(-scenariotest.Duration(value)).Format(time.RFC3339))(p)
 	},
 	"image": func(p *corev1.Pod, value string) { p.Spec.Containers[0].Image = value },
 	// began is a change to r1, which the kubelet has not made.
 	"began": func(p *corev1.Pod, value string) {
 		change := &inplace.Change{Images: map[string]string{"main": "app:1"}}
-		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, rev(1).Name, now.Add(-duration(value))).State.String()
+		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, rev(1).Name, now.Add(-scenariotest.Duration(value))).State.String()
 		p.Generation++
 	},
 	// ofOpenKruise is left in its grace period before r2.
@@ -324,11 +265,11 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"newContainer": func(p *corev1.Pod, _ string) { newContainer(p) },
 	"ended": func(p *corev1.Pod, value string) {
 		id, code, _ := strings.Cut(value, " ")
-		ended(id, int32(number(code)))(p)
+		ended(id, int32(scenariotest.Number(code)))(p)
 	},
 	"runsAgain": func(p *corev1.Pod, value string) {
 		id, code, _ := strings.Cut(value, " ")
-		runsAgain(id, int32(number(code)))(p)
+		runsAgain(id, int32(scenariotest.Number(code)))(p)
 	},
 	"base":     func(p *corev1.Pod, _ string) { hasBase(p) },
 	"inBatch":  func(p *corev1.Pod, _ string) { inBatch(p) },
@@ -343,25 +284,9 @@ func selectorOf(text string) labels.Selector {
 	return selector
 }
 
-func number(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		panic(err) // A scenario is misspelt.
-	}
-	return n
-}
-
 func countOf(text string) Count {
 	n, percent := strings.CutSuffix(text, "%")
-	return Count{Value: number(n), Percent: percent}
-}
-
-func duration(text string) time.Duration {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		panic(err) // A scenario is misspelt.
-	}
-	return d
+	return Count{Value: scenariotest.Number(n), Percent: percent}
 }
 
 // render lists what a plan does, and what it reports; "2 ×" of what it does twice.

@@ -222,8 +222,8 @@ func (b *podBuilder) annotation(key, value string) *podBuilder {
 }
 
 // named makes the Pod say which Registrations may have entries of it.
-func (b *podBuilder) named(names string) *podBuilder {
-	return b.annotation(usherv1alpha1.AnnotationRegistrations, names)
+func (b *podBuilder) named(names string) {
+	b.annotation(usherv1alpha1.AnnotationRegistrations, names)
 }
 
 // since says when the Pod became ready, and entered its state.
@@ -277,7 +277,7 @@ func (b *podBuilder) drained(gate Gate, began time.Duration, ago map[string]time
 }
 
 // requested gives the Pod a request for its deletion that was made so long ago.
-func (b *podBuilder) requested(ago time.Duration, change ...func(*usherv1alpha1.DeletionRequest)) *podBuilder {
+func (b *podBuilder) requested(ago time.Duration, change ...func(*usherv1alpha1.DeletionRequest)) {
 	at := metav1.NewMicroTime(epoch.Add(-ago))
 	request := usherv1alpha1.DeletionRequest{Since: at, At: at, By: "ann"}
 	for _, c := range change {
@@ -287,7 +287,7 @@ func (b *podBuilder) requested(ago time.Duration, change ...func(*usherv1alpha1.
 	if err != nil {
 		panic(err) // A request always encodes.
 	}
-	return b.annotation(usherv1alpha1.AnnotationDeletionRequest, string(text))
+	b.annotation(usherv1alpha1.AnnotationDeletionRequest, string(text))
 }
 
 // in puts the Pod's entry into registries, as the Registration nginx would.
@@ -318,6 +318,44 @@ func (f *fixture) seed(name string, entries ...registry.Entry) {
 	listing := f.Listings[target(name)]
 	listing.Entries = append(listing.Entries, entries...)
 	f.Listings[target(name)] = listing
+}
+
+// inService makes Registration nginx one of a Service, and of the other registries.
+func (f *fixture) inService(others ...string) {
+	f.registry("service")
+	f.Registries["service"] = RegistryState{Prefix: "services", Gated: true, HoldsBack: true}
+	r := f.Registrations[0]
+	r.Spec.Registries = append([]string{"service"}, others...)
+	r.Status.Targets = nil
+	for _, name := range r.Spec.Registries {
+		r.Status.Targets = append(r.Status.Targets, target(name))
+	}
+}
+
+// gate gives the Pod the readiness gate, on, off or new, and what the kubelet answers.
+func (b *podBuilder) gate(turn string) {
+	b.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: usherv1alpha1.ConditionRegistered}}
+	if turn == "on" {
+		b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionTrue)
+		return
+	}
+	if turn == "off" {
+		b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
+	}
+	condition(b.condition(corev1.PodReady, corev1.ConditionFalse).pod, corev1.PodReady).Reason = reasonGates
+}
+
+// endpoint adds what the Service lists for the Pod.
+func (b *podBuilder) endpoint(ready bool) {
+	e := registry.Entry{
+		ID:      fmt.Sprint("web-x7k2p.", len(b.f.Listings[target("service")].Entries)),
+		Address: b.pod.Status.PodIP, NoMetadata: true,
+		Owner: registry.Owner{Namespace: namespace, Pod: b.pod.Name, PodUID: string(b.pod.UID)},
+	}
+	if ready {
+		e.Weight = 1
+	}
+	b.f.seed("service", e)
 }
 
 // render tells a plan in lines that read as prose.
@@ -412,15 +450,4 @@ func renderRecord(r *Record) string {
 	}
 	sort.Strings(gone)
 	return fmt.Sprintf("drain(%s %s: %s)", r.Gate, epoch.Sub(r.Began), strings.Join(gone, ", "))
-}
-
-// metadata decodes what a patch sends.
-func metadata(p *PodPatch) (map[string]any, error) {
-	data, err := p.Metadata()
-	if err != nil {
-		return nil, err
-	}
-	var body map[string]map[string]any
-	err = json.Unmarshal(data, &body)
-	return body["metadata"], err
 }

@@ -5,9 +5,6 @@ package plan
 import (
 	"testing"
 	"time"
-
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
 // at is a time so many seconds after the epoch.
@@ -61,33 +58,5 @@ func TestNextOutage(t *testing.T) {
 		if have := c.before.Next(at(c.from)); have != (Outage{From: at(c.want)}) {
 			t.Errorf("%s: %+v, want it from %ds", name, have, c.want)
 		}
-	}
-}
-
-func TestDrainingAfterAnOutage(t *testing.T) {
-	f := newFixture()
-	f.Registries["discovery"] = RegistryState{Prefix: "services", Outage: away(-15, -1)}
-	f.add("a", appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).
-		drained(GateInPlaceUpdate, 20*time.Second, map[string]time.Duration{"discovery": 6 * time.Second})
-	plan := Make(f.Snapshot)
-	want := "callers of Registry discovery may learn of it as late as 2026-03-01T12:00:18Z, because they have to reconnect first: " +
-		"the registry was away from 2026-03-01T11:59:45Z to 2026-03-01T11:59:59Z"
-	if len(plan.Waiting) != 1 || plan.Waiting[0].Reason != ReasonReconnecting || plan.Waiting[0].Message != want {
-		t.Fatalf("it waits for %+v, want %q", plan.Waiting, want)
-	}
-	line := "Waits at inPlaceUpdate (" + keyInPlace + ") for Registry discovery since 2026-03-01T11:59:40Z: " + want
-	if c := plan.Patches[0].Condition; c == nil || c.Message != line {
-		t.Errorf("the Pod says %+v, want %q", c, line)
-	}
-	// The record outlives the Registration.
-	if record := plan.Patches[0].Drain; record == nil || !record.End().Equal(at(18)) {
-		t.Errorf("it writes the record %+v, want one until 18s after the epoch", record)
-	}
-	if !plan.RequeueAt.Equal(at(18)) {
-		t.Errorf("it looks again %s after the epoch, want 18s", plan.RequeueAt.Sub(epoch))
-	}
-	f.Now = at(18)
-	if plan = Make(f.Snapshot); len(plan.Waiting) != 0 {
-		t.Errorf("then it waits for %+v", plan.Waiting)
 	}
 }

@@ -6,79 +6,48 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// runScenarios checks the scenarios of a file in testdata. A scenario is its name, below it
-// what is there, a line per object, and then what comes of it, after "=":
-//
-//	after propagation the hook is released
-//	  Pod a PreparingUpdate: protected; deregistered; drain inPlaceUpdate 10s discovery 5s
-//	  = patch a: unready-blocker-inplace=false -drain
-//
-// A line can end with fields of its object as YAML, in braces.
-func runScenarios(t *testing.T, file string, observe func(*fixture) []string) {
+// observe runs the scenarios of files in testdata: a line for each object that is there. A line
+// can end with fields of its object as YAML, in braces.
+func observe(t *testing.T, files string, what func(*fixture) []string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for scenario := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
-		lines := slices.DeleteFunc(strings.Split(scenario, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
-		if len(lines) == 0 {
-			continue
+	scenariotest.Run(t, files, func(t *testing.T, lines []string) []string {
+		f := newFixture()
+		for _, line := range lines {
+			if err := f.given(line); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
 		}
-		t.Run(lines[0], func(t *testing.T) {
-			f, want := newFixture(), []string{}
-			for _, line := range lines[1:] {
-				if result, ok := strings.CutPrefix(line, "  = "); ok {
-					want = append(want, result)
-				} else if err := f.given(strings.TrimSpace(line)); err != nil {
-					t.Fatalf("%s: %v", line, err)
-				}
-			}
-			have := observe(f)
-			if len(have) == 0 {
-				have = []string{"nothing"}
-			}
-			if diff := gocmp.Diff(want, have); diff != "" {
-				t.Errorf("it differs (-want +have):\n%s", diff)
-			}
-		})
-	}
+		if seen := what(f); len(seen) > 0 {
+			return seen
+		}
+		return []string{"nothing"}
+	})
 }
 
 // TestPlans: what a pass plans.
 func TestPlans(t *testing.T) {
-	files, err := filepath.Glob("testdata/plans/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			runScenarios(t, file, func(f *fixture) []string { return render(Make(f.Snapshot)) })
-		})
-	}
+	observe(t, "testdata/plans/*.txt", func(f *fixture) []string { return render(Make(f.Snapshot)) })
 }
 
 // TestNeeds: which targets a pass has to list.
 func TestNeeds(t *testing.T) {
-	runScenarios(t, "testdata/needs.txt", func(f *fixture) []string {
+	observe(t, "testdata/needs.txt", func(f *fixture) []string {
 		var lines []string
 		for _, target := range Needs(f.Snapshot) {
 			lines = append(lines, "list "+target.Registry)
@@ -93,7 +62,7 @@ func TestConditions(t *testing.T) {
 		usherv1alpha1.ConditionReady: "True", usherv1alpha1.ConditionWaiting: "False",
 		usherv1alpha1.ConditionHooksMatched: "True", usherv1alpha1.ConditionInstancesValid: "True",
 	}
-	runScenarios(t, "testdata/conditions.txt", func(f *fixture) []string {
+	observe(t, "testdata/conditions.txt", func(f *fixture) []string {
 		var all, unusual []string
 		for _, c := range statusOf(f).Conditions {
 			line := strings.TrimSpace(fmt.Sprintf("%s %s %s %s", c.Type, c.Status, c.Reason, c.Message))
@@ -109,6 +78,98 @@ func TestConditions(t *testing.T) {
 	})
 }
 
+// TestStatus: what a Registration counts, in all and in each registry.
+func TestStatus(t *testing.T) {
+	observe(t, "testdata/status.txt", func(f *fixture) []string {
+		status := statusOf(f)
+		if equality.Semantic.DeepEqual(status, f.Registrations[0].Status) {
+			return []string{"as before"}
+		}
+		lines := []string{fmt.Sprintf("%d Pods, %d registered, %d draining", status.Pods, status.Registered, status.Draining)}
+		for _, r := range status.Registries {
+			line := fmt.Sprintf("%s: %d registered, %d draining, %d waiting %s", r.Name, r.Registered, r.Draining, r.Waiting, r.Error)
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		return lines
+	})
+}
+
+func statusOf(f *fixture) usherv1alpha1.RegistrationStatus {
+	p := Make(f.Snapshot)
+	return Status(p.Outcomes[0], p, f.Registries, f.Now)
+}
+
+// TestMessages: for what Pods wait, and what they say.
+func TestMessages(t *testing.T) {
+	observe(t, "testdata/messages.txt", func(f *fixture) []string {
+		var lines []string
+		p := Make(f.Snapshot)
+		for _, w := range p.Waiting {
+			lines = append(lines, fmt.Sprintf("%s waits: %s", w.Pod, w.Message))
+		}
+		for i := range p.Patches {
+			if c := p.Patches[i].Condition; c != nil {
+				lines = append(lines, fmt.Sprintf("%s says %s %s: %s", p.Patches[i].Pod.Name, c.Status, c.Reason, c.Message))
+			}
+		}
+		return lines
+	})
+}
+
+// TestTargets: what is recorded of a Registration, whether it goes, and which orphans there are.
+func TestTargets(t *testing.T) {
+	observe(t, "testdata/targets.txt", func(f *fixture) []string {
+		var lines []string
+		list := func(what string, targets []Target) {
+			var names []string
+			for _, target := range targets {
+				names = append(names, target.Registry)
+			}
+			lines = append(lines, what+" "+cmp.Or(strings.Join(names, " "), "nothing"))
+		}
+		p := Make(f.Snapshot)
+		list("records", p.Outcomes[0].Targets)
+		list("keeps", p.Outcomes[0].Kept)
+		if p.Outcomes[0].Released {
+			lines = append(lines, "goes")
+		}
+		for _, c := range p.Changes {
+			if len(c.Suspects) > 0 {
+				lines = append(lines, fmt.Sprintf("%d orphans in %s, %d of them go", len(c.Suspects), c.Target.Registry, len(c.Orphans)))
+			}
+		}
+		return lines
+	})
+}
+
+// TestPatches: what is sent of a patch, and when its record says that callers know.
+func TestPatches(t *testing.T) {
+	observe(t, "testdata/patches.txt", func(f *fixture) []string {
+		var lines []string
+		p := Make(f.Snapshot)
+		for _, patch := range slices.Concat(p.Protect, p.Patches) {
+			data, err := patch.Metadata()
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(data)
+			if r := patch.Drain; r != nil { // its times are not for people
+				text = fmt.Sprintf("a record that ends %s, known %t", ends(r), !r.Until.IsZero())
+			}
+			lines = append(lines, patch.Pod.Name+": "+text)
+		}
+		return lines
+	})
+}
+
+// ends is when a drain ends by its record.
+func ends(r *Record) string {
+	if r.End().IsZero() {
+		return "nobody knows when"
+	}
+	return "after " + r.End().Sub(epoch).String()
+}
+
 // given makes one line of a scenario true: a kind, arguments, words about it, fields of it.
 func (f *fixture) given(line string) error {
 	line, fields, braced := strings.Cut(line, " {")
@@ -118,7 +179,7 @@ func (f *fixture) given(line string) error {
 	switch args[0] {
 	case "Pod":
 		b := f.add(args[1], appsv1alpha1.LifecycleState(args[2]))
-		if err := say(podWords, b, about); err != nil {
+		if err := scenariotest.Say(podWords, b, about); err != nil {
 			return err
 		}
 		object = b.pod
@@ -130,34 +191,18 @@ func (f *fixture) given(line string) error {
 		if _, there := f.Registries[args[1]]; !there {
 			f.registry(args[1])
 		}
-		return say(registryWords, registryBuilder{f, args[1]}, about)
+		return scenariotest.Say(registryWords, registryBuilder{f, args[1]}, about)
 	case "Entry":
 		return f.entryOf(args[1], f.pod(args[2]).entry("nginx"), fields)
 	case "Orphan":
 		return f.entryOf("discovery", orphan(args[1]), fields)
 	default:
-		return say(circumstances, f, head)
+		return scenariotest.Say(circumstances, f, head)
 	}
 	if !braced {
 		return nil
 	}
 	return yaml.UnmarshalStrict([]byte("{"+fields), object)
-}
-
-// say makes words about something true.
-func say[T any](words map[string]func(T, string), something T, about string) error {
-	if about == "" {
-		return nil
-	}
-	for word := range strings.SplitSeq(about, "; ") {
-		name, value, _ := strings.Cut(word, " ")
-		do, known := words[name]
-		if !known {
-			return fmt.Errorf("%q is none of %v", name, slices.Sorted(maps.Keys(words)))
-		}
-		do(something, value)
-	}
-	return nil
 }
 
 // registrationOf is one that is there, or a new one for a Registry.
@@ -185,7 +230,8 @@ const inFlight = "it waits for 2 sessions on HAProxy 10.0.0.1:9999"
 // podWords are what can be said about a Pod.
 var podWords = map[string]func(b *podBuilder, value string){
 	"unready": func(b *podBuilder, _ string) { b.ready(false) },
-	"silent":  func(b *podBuilder, value string) { b.lost(duration(value)) },
+	"ready":   func(b *podBuilder, _ string) { b.ready(true) },
+	"silent":  func(b *podBuilder, value string) { b.lost(scenariotest.Duration(value)) },
 	"label": func(b *podBuilder, value string) {
 		key, value, _ := strings.Cut(value, "=")
 		b.label(keyOf(key), value)
@@ -199,7 +245,7 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"held":         func(b *podBuilder, _ string) { b.listed().Weight = 0 },
 	"unsettled":    func(b *podBuilder, _ string) { b.listed().Unsettled = inFlight },
 	"noMetadata":   func(b *podBuilder, _ string) { b.listed().NoMetadata = true },
-	"terminating":  func(b *podBuilder, value string) { b.terminating(duration(value)) },
+	"terminating":  func(b *podBuilder, value string) { b.terminating(scenariotest.Duration(value)) },
 	"names":        func(b *podBuilder, value string) { b.named(value) },
 	"gate":         func(b *podBuilder, value string) { b.gate(value) },
 	"endpoint":     func(b *podBuilder, value string) { b.endpoint(value == "ready") },
@@ -207,23 +253,26 @@ var podWords = map[string]func(b *podBuilder, value string){
 		b.condition(corev1.PodReady, map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[value == "ready"])
 	},
 	"turned": func(b *podBuilder, ago string) {
-		condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(epoch.Add(-duration(ago)))
+		condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(epoch.Add(-scenariotest.Duration(ago)))
 	},
 	"since": func(b *podBuilder, value string) {
 		ready, entered, _ := strings.Cut(value, "/")
-		b.since(duration(ready), duration(entered))
+		b.since(scenariotest.Duration(ready), scenariotest.Duration(entered))
 	},
 	"drain": func(b *podBuilder, value string) {
 		words, times := strings.Fields(value), map[string]time.Duration{}
 		for pair := range slices.Chunk(words[2:], 2) {
-			times[pair[0]] = duration(pair[1])
+			times[pair[0]] = scenariotest.Duration(pair[1])
 		}
-		b.drained(Gate(words[0]), duration(words[1]), times)
+		b.drained(Gate(words[0]), scenariotest.Duration(words[1]), times)
 	},
 	"requested": func(b *podBuilder, value string) {
 		ago, kind, _ := strings.Cut(value, " ")
-		b.requested(duration(ago), func(r *usherv1alpha1.DeletionRequest) {
+		b.requested(scenariotest.Duration(ago), func(r *usherv1alpha1.DeletionRequest) {
 			r.Eviction, r.Named = strings.Contains(kind, "eviction"), strings.Contains(kind, "named")
+			if _, cost, kept := strings.Cut(kind, "cost="); kept {
+				r.DeletionCost = &cost
+			}
 		})
 	},
 }
@@ -236,14 +285,6 @@ func keyOf(short string) string {
 		}
 	}
 	return short
-}
-
-func duration(text string) time.Duration {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		panic(err) // A scenario is misspelt.
-	}
-	return d
 }
 
 // registryBuilder changes the state of one Registry.
@@ -274,6 +315,20 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"unlistable": func(b registryBuilder, why string) {
 		b.f.Listings[target(b.name)] = Listing{Err: registry.OneService(registry.Permanent(errors.New(why)))}
 	},
+	// outage is one that began and ended some time ago.
+	"outage": func(b registryBuilder, value string) {
+		began, ended, _ := strings.Cut(value, " ")
+		b.state(func(s *RegistryState) {
+			s.Outage = Outage{From: epoch.Add(-scenariotest.Duration(began)), To: epoch.Add(-scenariotest.Duration(ended))}
+		})
+	},
+	// lists nothing, or fails with an error of this text.
+	"lists": func(b registryBuilder, failure string) {
+		b.f.Listings[target(b.name)] = Listing{Entries: []registry.Entry{}}
+		if failure != "nothing" {
+			b.f.Listings[target(b.name)] = Listing{Err: registry.Transient(errors.New(failure))}
+		}
+	},
 	"readOnly": func(b registryBuilder, pod string) {
 		id := ""
 		if pod != "" {
@@ -298,6 +353,19 @@ var circumstances = map[string]func(f *fixture, value string){
 			f.Suspects[target("discovery")][orphan(name).ID] = true
 		}
 	},
+	// Later is some time after the epoch.
+	"Later": func(f *fixture, after string) { f.Now = epoch.Add(scenariotest.Duration(after)) },
+	// Reported means that the conditions of a plan, and the status, are written.
+	"Reported": func(f *fixture, _ string) {
+		f.Registrations[0].Status = statusOf(f)
+		for _, patch := range Make(f.Snapshot).Patches {
+			if b := f.pod(patch.Pod.Name); patch.Condition != nil {
+				b.condition(patch.Condition.Type, patch.Condition.Status)
+				b.pod.Status.Conditions[len(b.pod.Status.Conditions)-1] = *patch.Condition
+			}
+		}
+	},
+	"Recorded":  func(f *fixture, _ string) { f.Registrations[0].Status.Targets = Make(f.Snapshot).Outcomes[0].Targets },
 	"NoBudget":  func(f *fixture, _ string) { f.budget(0) },
 	"BudgetOf1": func(f *fixture, _ string) { f.budget(1) },
 	"OldBudget": func(f *fixture, _ string) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -98,5 +99,16 @@ func TestTagsAndMetadataFrom(t *testing.T) {
 	}
 	if static.Metadata["version"] != "unknown" {
 		t.Error("the Registration itself was changed")
+	}
+}
+
+// TestServiceMatters: the kubelet's answer to the gate makes a pass look again.
+func TestServiceMatters(t *testing.T) {
+	f := newFixture()
+	b := f.add("a", "")
+	b.gate("on")
+	before := b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).pod.DeepCopy()
+	if b.gate("off"); !Matters(before, b.pod) {
+		t.Error("the kubelet has answered, and nobody looks")
 	}
 }
