@@ -5,6 +5,7 @@ package view
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -14,14 +15,18 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-func (o *Objects) pod(pod *corev1.Pod, holds []regplan.Hold, waits []setplan.Blocked) Pod {
+func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Blocked) Pod {
 	p := Pod{
-		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod, holds), Created: pod.CreationTimestamp.Time,
+		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod, shown.Holds), Created: pod.CreationTimestamp.Time,
 		Revision: cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]),
 	}
 	if c := conditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
 		p.Registered = string(c.Status)
 	}
+	for _, one := range shown.Entries {
+		p.Entries = append(p.Entries, Entry{one.Registry, string(one.Listed)})
+	}
+	p.Changed = changed(pod)
 	for i := range pod.Spec.Containers {
 		p.Images = append(p.Images, pod.Spec.Containers[i].Name+"="+pod.Spec.Containers[i].Image)
 	}
@@ -30,7 +35,7 @@ func (o *Objects) pod(pod *corev1.Pod, holds []regplan.Hold, waits []setplan.Blo
 			p.Restarts += int(list[i].RestartCount)
 		}
 	}
-	w := waiter{Objects: o, pod: pod, holds: holds}
+	w := waiter{Objects: o, pod: pod, holds: shown.Holds}
 	p.Waits, p.Trouble = w.waits(waits)
 	return p
 }
@@ -38,6 +43,20 @@ func (o *Objects) pod(pod *corev1.Pod, holds []regplan.Hold, waits []setplan.Blo
 // StateDraining is the state of a Pod that leaves its registries because somebody wants to
 // delete it; "Normal" in its lifecycle.
 const StateDraining = "Draining"
+
+// changed is the latest of the times that the Pod itself shows.
+func changed(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	if since, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]); err == nil && since.After(at) {
+		at = since
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodReady, usherv1alpha1.ConditionRegistered} {
+		if c := conditionOf(pod, kind); c != nil && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
+}
 
 // stateOf is what people call the Pod's state.
 func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {

@@ -116,14 +116,25 @@ type Pod struct {
 	Available bool   `json:"available"`
 	// Registered is the status of the condition usher.dev/registered: True, False, Unknown,
 	// or empty if no Registration selects the Pod.
-	Registered string    `json:"registered,omitempty"`
-	Restarts   int       `json:"restarts"`
-	Images     []string  `json:"images,omitempty"`
-	Created    time.Time `json:"created"`
+	Registered string `json:"registered,omitempty"`
+	// Entries are of all registries that its Registrations name, sorted.
+	Entries  []Entry   `json:"entries,omitempty"`
+	Restarts int       `json:"restarts"`
+	Images   []string  `json:"images,omitempty"`
+	Created  time.Time `json:"created"`
+	// Changed is since when it has had its state, its readiness and its entries.
+	Changed time.Time `json:"changed"`
 	// Waits are what the Pod waits for, the most urgent first.
 	Waits []Wait `json:"waits,omitempty"`
 	// Trouble means that the wait will not end by itself.
 	Trouble bool `json:"trouble,omitempty"`
+}
+
+// Entry is whether a registry lists a Pod, as far as the Pod shows it.
+type Entry struct {
+	Registry string `json:"registry"`
+	// Listed is True, False or Unknown.
+	Listed string `json:"listed"`
 }
 
 // Wait is one thing that a Pod waits for.
@@ -151,6 +162,8 @@ type Workload struct {
 	Summary
 	// Revisions that Pods have, that are current or the template's; the newest first.
 	Revisions []Revision `json:"revisions,omitempty"`
+	// Previous is what an undo leads to; nil without another revision.
+	Previous *Revision `json:"previous,omitempty"`
 	// Members are the Pods in name order.
 	Members []Pod `json:"podList"`
 }

@@ -22,11 +22,11 @@ const annotationCause = "kubernetes.io/change-cause"
 // Of returns the view of a workload.
 func Of(o Objects) Workload {
 	sortByName(o.Pods)
-	holds := regplan.Holds(o.operator())
+	shown := regplan.Show(o.operator())
 	if o.Set == nil {
-		return o.other(holds)
+		return o.other(shown)
 	}
-	return o.cloneSet(holds)
+	return o.cloneSet(shown)
 }
 
 func sortByName(pods []*corev1.Pod) {
@@ -43,10 +43,10 @@ func (o *Objects) operator() regplan.Snapshot {
 }
 
 // other is a workload of a kind that Kubernetes brings along.
-func (o *Objects) other(holds map[string][]regplan.Hold) Workload {
+func (o *Objects) other(shown map[string]regplan.Shown) Workload {
 	w := Workload{Summary: o.Other}
 	for _, pod := range o.Pods {
-		p := o.pod(pod, holds[pod.Name], nil)
+		p := o.pod(pod, shown[pod.Name], nil)
 		p.Ready = isTrue(pod, corev1.PodReady)
 		p.Available = p.Ready && pod.DeletionTimestamp == nil
 		w.Members = append(w.Members, p)
@@ -54,7 +54,7 @@ func (o *Objects) other(holds map[string][]regplan.Hold) Workload {
 	return w
 }
 
-func (o *Objects) cloneSet(holds map[string][]regplan.Hold) Workload {
+func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 	set := o.Set
 	w := Workload{Summary: Summary{
 		Kind: apps.KindCloneSet.Kind, Namespace: set.Namespace, Name: set.Name,
@@ -78,12 +78,28 @@ func (o *Objects) cloneSet(holds map[string][]regplan.Hold) Workload {
 		w.Deadline = c.LastUpdateTime.Add(spec.ProgressDeadline)
 	}
 	for _, status := range setplan.PodStatuses(s) {
-		p := o.pod(status.Pod, holds[status.Pod.Name], status.Waits)
+		p := o.pod(status.Pod, shown[status.Pod.Name], status.Waits)
 		p.Updated, p.Ready, p.Available = status.Updated, status.Ready, status.Available
 		w.Members = append(w.Members, p)
 	}
 	w.Revisions = o.revisions(w.Members)
+	w.Previous = o.previous()
 	return w
+}
+
+// previous is the newest revision with another template than the present one.
+func (o *Objects) previous() *Revision {
+	var newest *appsv1.ControllerRevision
+	for _, object := range o.Revisions {
+		if !revision.Same(object.Name, o.Set.Status.UpdateRevision) && (newest == nil || object.Revision > newest.Revision) {
+			newest = object
+		}
+	}
+	if newest == nil {
+		return nil
+	}
+	r := RevisionOf(newest)
+	return &r
 }
 
 func valueOr(value *int32, absent int32) int32 {

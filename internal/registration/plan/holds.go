@@ -4,7 +4,10 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
@@ -29,18 +32,70 @@ type Hold struct {
 	Policy   usherv1alpha1.DeadlinePolicy
 }
 
-// Holds returns what Registrations hold each Pod for, by the Pod's name. It is made of
-// the objects alone: no registry is asked.
-func Holds(snapshot Snapshot) map[string][]Hold {
+// Shown is what a Pod shows of its Registrations.
+type Shown struct {
+	// Holds keep it until Registrations release it.
+	Holds []Hold
+	// Entries are of all registries that its Registrations name, sorted.
+	Entries []Shows
+}
+
+// Shows is whether a registry lists a Pod, as far as the Pod shows it.
+type Shows struct {
+	Registry string
+	Listed   corev1.ConditionStatus
+}
+
+// Show returns what Pods show, by the Pod's name. It is made of the objects alone: no
+// registry is asked.
+func Show(snapshot Snapshot) map[string]Shown {
 	ix := newIndex(snapshot)
-	out := map[string][]Hold{}
+	out := map[string]Shown{}
 	for _, p := range ix.pods {
-		for _, h := range p.hooks {
-			out[p.Name] = append(out[p.Name], p.hold(h.gate, h.key.name, h.answerers))
+		out[p.Name] = Shown{p.holds(), p.entries()}
+	}
+	return out
+}
+
+// entries takes the condition for what it says of all registries, and the drain's record for
+// those that have let go.
+func (p *pod) entries() (out []Shows) {
+	status, record := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered), ReadRecord(p.Pod)
+	var names []string
+	for _, r := range p.selectedBy {
+		names = append(names, r.Spec.Registries...)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for _, name := range names {
+		one := Shows{name, status}
+		switch {
+		case record != nil && record.has(name):
+			one.Listed = corev1.ConditionFalse
+		case status == corev1.ConditionFalse && len(names) > 1:
+			one.Listed = corev1.ConditionUnknown // one of them does not list it
 		}
-		if p.DeletionTimestamp != nil && p.hasFinalizer() {
-			out[p.Name] = append(out[p.Name], p.hold(GateDeletion, usherv1alpha1.Finalizer, p.all()))
+		out = append(out, one)
+	}
+	return out
+}
+
+// has reports whether a registry has let go.
+func (r *Record) has(registry string) bool {
+	for key := range r.Gone {
+		if _, target, _ := strings.Cut(key, "@"); strings.HasPrefix(target, registry+"/") {
+			return true
 		}
+	}
+	return false
+}
+
+func (p *pod) holds() (out []Hold) {
+	for _, h := range p.hooks {
+		out = append(out, p.hold(h.gate, h.key.name, h.answerers))
+	}
+	if p.DeletionTimestamp != nil && p.hasFinalizer() {
+		out = append(out, p.hold(GateDeletion, usherv1alpha1.Finalizer, p.all()))
 	}
 	return out
 }

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package page is the page in the browser: the sets, and their Pods as lanes on a time axis,
+// while something happens (Server) or afterwards, as one file (WriteFile).
+//
+// It shows one format, a Recording. Times in it are milliseconds since the start of their
+// run; a Recording has one run, or several that the page shows beside each other. What is not
+// there counts as empty.
+//
+//	{"title": "…", "live": true, "keep": 3600000, "runs": [{
+//	  "start": 1795435200000,                      since 1970; the other times count from here
+//	  "now": 61000,                                how far the run is
+//	  "marks": [{"at": 20000, "kind": "phase", "text": "update"}],
+//	  "sets": [{
+//	    "id": "CloneSet/shop/web", "phase": "Updating", "desired": 5, "available": 4, …,
+//	    "registries": ["discovery"],               the lines below a lane, from the top
+//	    "lanes": [{
+//	      "name": "web-a", "state": "Normal", "rank": 1,
+//	      "waits": [{"what": "leaves discovery", "since": 58000, "deadline": 358000}],
+//	      "segments": [
+//	        {"at": 0, "state": "Normal", "ready": true, "in": ["discovery"]},
+//	        {"at": 58000, "state": "PreparingUpdate", "ready": true, "in": ["discovery"]},
+//	        {"at": 61000, "state": ""}],           a segment lasts until the next; "" is the end
+//	      "marks": [{"at": 30000, "kind": "restart"}, {"at": 31000, "kind": "lost", "count": 3}]
+//	    }]
+//	  }]
+//	}]}
+//
+// A delta has the same form and holds only what is new. The runs are in the same order. The
+// page finds sets by id and lanes by name, and appends segments and marks; all else of a run,
+// set or lane that a delta names replaces what was there. "gone": true removes a set or lane,
+// "reset": true everything before. Lanes that ended longer than "keep" ago, and segments that
+// did, are forgotten on both sides.
+//
+// The script is the project's own, and the page loads nothing from anywhere.
+package page

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// Recorder makes a Recording of one run out of views that follow each other. It asks for no
+// time itself.
+type Recorder struct {
+	recording Recording
+	start     time.Time
+	keep      int64
+}
+
+// NewRecorder begins a recording; what ended longer than keep ago is forgotten, and 0 keeps
+// everything.
+func NewRecorder(start time.Time, title string, keep time.Duration) *Recorder {
+	return &Recorder{start: start, keep: keep.Milliseconds(), recording: Recording{
+		Title: title, Keep: keep.Milliseconds(), Runs: []Run{{Start: start.UnixMilli()}},
+	}}
+}
+
+// Seen is a workload as it is observed.
+type Seen struct {
+	view.Workload
+	// Actions are what the reader may do with it.
+	Actions []Action
+}
+
+// Live makes it the recording of what goes on; note is what the reader has to know.
+func (r *Recorder) Live(note string) { r.recording.Live, r.recording.Note = true, note }
+
+// Recording returns everything so far; it changes with the next observation.
+func (r *Recorder) Recording() *Recording { return &r.recording }
+
+// Mark adds something that happened to the whole run.
+func (r *Recorder) Mark(mark Mark) {
+	r.recording.Runs[0].Marks = append(r.recording.Runs[0].Marks, mark)
+}
+
+// Since is a moment in the recording's time.
+func (r *Recorder) Since(at time.Time) int64 { return at.Sub(r.start).Milliseconds() }
+
+// Observe takes all workloads as they are at a moment, and returns what is new.
+func (r *Recorder) Observe(now time.Time, all []Seen) *Recording {
+	run := &r.recording.Runs[0]
+	first := run.Now == 0 && len(run.Sets) == 0
+	run.Now = r.Since(now)
+	delta := r.recording
+	delta.Runs = []Run{{Title: run.Title, Start: run.Start, Now: run.Now}}
+	out := &delta.Runs[0]
+	for i := range all {
+		if change, changed := r.set(r.setOf(&all[i].Workload), &all[i], first); changed {
+			out.Sets = append(out.Sets, change)
+		}
+	}
+	run.Sets = slices.DeleteFunc(run.Sets, func(s Set) bool {
+		gone := !slices.ContainsFunc(all, func(one Seen) bool { return idOf(&one.Workload) == s.ID })
+		if gone {
+			out.Sets = append(out.Sets, Set{ID: s.ID, Gone: true})
+		}
+		return gone
+	})
+	r.forget(run)
+	return &delta
+}
+
+func idOf(w *view.Workload) string { return w.Kind + "/" + w.Namespace + "/" + w.Name }
+
+// setOf is what is known of a workload.
+func (r *Recorder) setOf(w *view.Workload) *Set {
+	run := &r.recording.Runs[0]
+	at := slices.IndexFunc(run.Sets, func(s Set) bool { return s.ID == idOf(w) })
+	if at < 0 {
+		run.Sets = append(run.Sets, Set{ID: idOf(w)})
+		at = len(run.Sets) - 1
+	}
+	return &run.Sets[at]
+}
+
+// set brings what is known of a workload up to date, and returns the difference.
+func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed bool) {
+	w := &seen.Workload
+	next := Set{
+		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Phase: string(w.Phase), Desired: w.Desired,
+		Available: w.Available, Updated: w.Updated, ToUpdate: w.ToUpdate, Actions: seen.Actions, Registries: slices.Clone(known.Registries),
+	}
+	if at := r.moment(w.Deadline); at != nil {
+		next.Deadline = *at
+	}
+	for _, problem := range w.Problems {
+		next.Problems = append(next.Problems, problem.Reason+": "+problem.Message)
+	}
+	lanes, there := map[string]*Lane{}, map[string]bool{}
+	for i := range known.Lanes {
+		lanes[known.Lanes[i].Name] = &known.Lanes[i]
+	}
+	var news []Lane
+	for i := range w.Members {
+		pod := &w.Members[i]
+		there[pod.Name] = true
+		for _, e := range pod.Entries {
+			next.Registries = append(next.Registries, e.Registry)
+		}
+		if change, changed := r.lane(cmp.Or(lanes[pod.Name], &Lane{}), pod, first); changed {
+			news = append(news, change)
+		}
+	}
+	for _, lane := range known.Lanes {
+		if !there[lane.Name] && !lane.ended() {
+			lane.Segments, lane.Marks = []Segment{{At: r.now()}}, nil
+			news = append(news, lane)
+		}
+	}
+	slices.Sort(next.Registries)
+	next.Registries = slices.Compact(next.Registries)
+	before := *known
+	before.Lanes, before.Marks = nil, nil
+	changed = len(news) > 0 || !reflect.DeepEqual(before, next)
+	delta, next.Lanes, next.Marks = next, known.Lanes, known.Marks
+	delta.Lanes = news
+	*known = next
+	known.take(news)
+	return delta, changed
+}
+
+// take adds what is new to the lanes.
+func (s *Set) take(news []Lane) {
+	at := map[string]int{}
+	for i := range s.Lanes {
+		at[s.Lanes[i].Name] = i
+	}
+	for _, lane := range news {
+		i, there := at[lane.Name]
+		if !there {
+			s.Lanes = append(s.Lanes, lane)
+			continue
+		}
+		lane.Segments = append(s.Lanes[i].Segments, lane.Segments...)
+		lane.Marks = append(s.Lanes[i].Marks, lane.Marks...)
+		s.Lanes[i] = lane
+	}
+}
+
+func (l *Lane) ended() bool { return len(l.Segments) > 0 && l.Segments[len(l.Segments)-1].State == "" }
+
+func (r *Recorder) now() int64 { return r.recording.Runs[0].Now }
+
+// moment is a time of a view; nil if it has none.
+func (r *Recorder) moment(at time.Time) *int64 {
+	if at.IsZero() {
+		return nil
+	}
+	ms := r.Since(at)
+	return &ms
+}
+
+// lane returns what is new of a Pod.
+func (r *Recorder) lane(known *Lane, pod *view.Pod, first bool) (delta Lane, changed bool) {
+	next := Lane{
+		Name: pod.Name, State: pod.State, Revision: pod.Revision, Node: pod.Node, Images: pod.Images, Restarts: pod.Restarts, Rank: RankOf(pod),
+	}
+	for i := range pod.Waits {
+		w := &pod.Waits[i]
+		next.Waits = append(next.Waits, Wait{What: w.What, Since: r.moment(w.Since), Until: r.moment(w.Until), Deadline: r.moment(w.Deadline), Next: w.Next})
+	}
+	before := *known
+	before.Segments, before.Marks = nil, nil
+	changed = !reflect.DeepEqual(before, next)
+	segment := SegmentOf(r.now(), pod)
+	switch last := len(known.Segments) - 1; {
+	case last < 0 && first:
+		next.Segments = r.earlier(segment, pod)
+	case last < 0 || !segment.same(&known.Segments[last]):
+		next.Segments = []Segment{segment}
+	}
+	if more := pod.Restarts - known.Restarts; more > 0 && len(known.Segments) > 0 {
+		next.Marks = []Mark{{At: r.now(), Kind: MarkRestart, Count: more}}
+	}
+	return next, changed || len(next.Segments)+len(next.Marks) > 0
+}
+
+// earlier is what a Pod that was there before the recording shows of its past.
+func (r *Recorder) earlier(present Segment, pod *view.Pod) []Segment {
+	created := min(r.Since(pod.Created), present.At)
+	present.At = min(max(r.Since(pod.Changed), created), present.At)
+	if present.At == created {
+		return []Segment{present}
+	}
+	return []Segment{{At: created, State: "Unknown"}, present}
+}
+
+// SegmentOf is how a Pod is.
+func SegmentOf(at int64, pod *view.Pod) Segment {
+	s := Segment{At: at, State: pod.State, Ready: pod.Ready}
+	for _, e := range pod.Entries {
+		if e.Listed == "True" {
+			s.In = append(s.In, e.Registry)
+		}
+	}
+	return s
+}
+
+func (s *Segment) same(other *Segment) bool {
+	return s.State == other.State && s.Ready == other.Ready && slices.Equal(s.In, other.In)
+}
+
+// RankOf is how much a Pod asks for the reader's eye.
+func RankOf(pod *view.Pod) Rank {
+	switch {
+	case pod.Trouble:
+		return Trouble
+	case len(pod.Waits) > 0:
+		return Waits
+	case !pod.Available:
+		return Unavailable
+	}
+	return Serves
+}
+
+// text is what a view says of a workload besides its numbers.
+func text(w *view.Workload) string {
+	b := w.Budget
+	if b == nil {
+		return ""
+	}
+	out := fmt.Sprintf("%d of %d unavailable", b.Unavailable, b.MaxUnavailable)
+	if b.MaxSurge > 0 {
+		out += fmt.Sprintf(", surge %d", b.MaxSurge)
+	}
+	if b.Partition > 0 {
+		out += fmt.Sprintf(", %d keep the old revision", b.Partition)
+	}
+	return out + " · " + b.Method
+}
+
+// forget drops what ended long ago, as the page does.
+func (r *Recorder) forget(run *Run) {
+	before := run.Now - r.keep
+	if r.keep == 0 {
+		return
+	}
+	for i := range run.Sets {
+		set := &run.Sets[i]
+		set.Lanes = slices.DeleteFunc(set.Lanes, func(l Lane) bool { return l.ended() && l.Segments[len(l.Segments)-1].At < before })
+		for j := range set.Lanes {
+			s := &set.Lanes[j]
+			for len(s.Segments) > 1 && s.Segments[1].At < before {
+				s.Segments = s.Segments[1:]
+			}
+			for len(s.Marks) > 0 && s.Marks[0].At < before {
+				s.Marks = s.Marks[1:]
+			}
+		}
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/usher-dev/usher/internal/view"
+)
+
+var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// at is a moment that many seconds after noon.
+func at(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
+
+// pod is a Pod as it looks in that state; what stands in brackets is what lists it.
+func pod(name, state string, restarts int) view.Pod {
+	state, in, listed := strings.Cut(state, " in ")
+	p := view.Pod{Name: name, State: state, Ready: state == "Normal", Available: state == "Normal", Restarts: restarts, Created: at(-100), Changed: at(-40)}
+	if listed {
+		p.Entries = []view.Entry{{Registry: in, Listed: "True"}, {Registry: "other", Listed: "Unknown"}}
+	}
+	return p
+}
+
+func web(pods ...view.Pod) Seen {
+	return Seen{Workload: view.Workload{Summary: view.Summary{Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: view.PhaseUpdating}, Members: pods}}
+}
+
+// course is a course of a set: each step is a second after the one before.
+var course = [][]Seen{
+	{web(pod("a", "Normal in dns", 0), pod("b", "Normal", 2))},
+	{web(pod("a", "Normal in dns", 0), pod("b", "Normal", 2))},
+	{web(pod("a", "Normal", 0), pod("b", "Normal", 3), pod("c", "PreparingNormal", 0))},
+	{web(pod("b", "Normal", 3), pod("c", "PreparingNormal", 0))},
+	{web(pod("b", "Normal", 3), pod("c", "Normal in dns", 0)), {Workload: view.Workload{Summary: view.Summary{Kind: "CloneSet", Name: "other"}}}},
+	{web(pod("b", "Normal", 3), pod("c", "Normal in dns", 0))},
+}
+
+// TestCourse reads lanes, as a line of segments and marks each.
+func TestCourse(t *testing.T) {
+	r := NewRecorder(noon, "", 0)
+	for i, seen := range course {
+		r.Observe(at(i), seen)
+	}
+	want := map[string]string{
+		"a": "-100000 Unknown; -40000 Normal ready in dns; 2000 Normal ready; 3000 end",
+		"b": "-100000 Unknown; -40000 Normal ready; 2000 restart 1",
+		"c": "2000 PreparingNormal; 4000 Normal ready in dns",
+	}
+	got := map[string]string{}
+	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
+		got[lane.Name] = line(&lane)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got := r.Recording().Runs[0].Sets[0].Registries; !slices.Equal(got, []string{"dns", "other"}) {
+		t.Errorf("registries %v", got)
+	}
+}
+
+func line(lane *Lane) string {
+	var parts []string
+	for _, s := range lane.Segments {
+		text := fmt.Sprint(s.At, " ", s.State)
+		if s.State == "" {
+			text += "end"
+		}
+		if s.Ready {
+			text += " ready"
+		}
+		if len(s.In) > 0 {
+			text += " in " + strings.Join(s.In, ",")
+		}
+		parts = append(parts, text)
+	}
+	for _, m := range lane.Marks {
+		parts = append(parts, fmt.Sprint(m.At, " ", m.Kind, " ", m.Count))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// TestDeltas: who folds all deltas as the package says has the recording, and what stays as
+// it is sends nothing.
+func TestDeltas(t *testing.T) {
+	r := NewRecorder(noon, "title", time.Hour)
+	var folded Recording
+	for i, seen := range course {
+		delta := r.Observe(at(i), seen)
+		if i == 1 && len(delta.Runs[0].Sets) > 0 {
+			t.Errorf("nothing changed, and is sent: %+v", delta.Runs[0].Sets)
+		}
+		fold(&folded, delta)
+	}
+	if diff := cmp.Diff(encoded(t, r.Recording()), encoded(t, &folded)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func encoded(t *testing.T, r *Recording) string {
+	t.Helper()
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func fold(all, delta *Recording) {
+	sets := []Set(nil)
+	if len(all.Runs) > 0 {
+		sets = all.Runs[0].Sets
+	}
+	*all = *delta
+	for _, change := range delta.Runs[0].Sets {
+		i := slices.IndexFunc(sets, func(s Set) bool { return s.ID == change.ID })
+		switch {
+		case change.Gone:
+			sets = slices.Delete(sets, i, i+1)
+		case i < 0:
+			sets = append(sets, change)
+		default:
+			news := change.Lanes
+			change.Lanes = sets[i].Lanes
+			sets[i] = change
+			for _, lane := range news {
+				foldLane(&sets[i], lane)
+			}
+		}
+	}
+	all.Runs[0].Sets = sets
+}
+
+func foldLane(set *Set, lane Lane) {
+	i := slices.IndexFunc(set.Lanes, func(l Lane) bool { return l.Name == lane.Name })
+	if i < 0 {
+		set.Lanes = append(set.Lanes, lane)
+		return
+	}
+	lane.Segments = slices.Concat(set.Lanes[i].Segments, lane.Segments)
+	lane.Marks = slices.Concat(set.Lanes[i].Marks, lane.Marks)
+	set.Lanes[i] = lane
+}
+
+// TestForget: what ended longer ago than is kept goes, and what lasts stays.
+func TestForget(t *testing.T) {
+	r := NewRecorder(noon, "", time.Minute)
+	for i, seen := range course {
+		r.Observe(at(i), seen)
+	}
+	r.Observe(at(65), course[len(course)-1])
+	got := []string{}
+	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
+		got = append(got, line(&lane))
+	}
+	want := []string{"-40000 Normal ready", "4000 Normal ready in dns"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestFile: nothing in a recording gets out of its place, and the file asks nobody.
+func TestFile(t *testing.T) {
+	var out bytes.Buffer
+	evil := `</script><script>alert(1)</script>`
+	if err := WriteFile(&out, &Recording{Title: evil}); err != nil {
+		t.Fatal(err)
+	}
+	file := out.String()
+	if strings.Contains(file, evil) || strings.Count(file, "<script") != 2 {
+		t.Error("the recording's text became a script")
+	}
+	for _, text := range []string{"http://", "https://", "//cdn", "@import", "ZgotmplZ"} {
+		if strings.Contains(file, text) {
+			t.Errorf("the file contains %s", text)
+		}
+	}
+	for _, text := range []string{digest(script), digest(style)} {
+		if !strings.Contains(strings.NewReplacer("&#43;", "+", "&#39;", "'").Replace(file), text) {
+			t.Errorf("the policy does not allow the page's own %s", text)
+		}
+	}
+}
