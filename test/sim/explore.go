@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -95,6 +96,7 @@ type explorer struct {
 	sim    *Simulation
 	server *model.Server
 	acting *Process
+	uid    types.UID // of the CloneSet
 
 	// The fields below belong to the state in progress.
 	commits []*model.Commit
@@ -146,6 +148,22 @@ func (x *explorer) committed(c *model.Commit) {
 	x.commits = append(x.commits, c)
 	if x.acting != nil && c.Actor == x.acting.name {
 		x.sim.judge(x.acting, c)
+		x.judgeEnd(c)
+	}
+}
+
+// judgeEnd: when a pass lets the deleted set go, the collector gets no Pod that its preDelete
+// hook holds.
+func (x *explorer) judgeEnd(c *model.Commit) {
+	set, ok := c.Old.(*apps.CloneSet)
+	if !ok || c.New != nil {
+		return
+	}
+	hook := lifecycle.FromSpec(set.Spec.Lifecycle).PreDelete
+	for _, pod := range model.List[*corev1.Pod](x.server.Objects) {
+		if pod.DeletionTimestamp == nil && model.OwnerOf(pod) == string(set.UID) && hook.Holds(pod.Labels, pod.Finalizers) {
+			x.sim.World.fail(ruleCollected, "the set goes, and the preDelete hook holds Pod %s", pod.Name)
+		}
 	}
 }
 
@@ -252,6 +270,7 @@ func (x *explorer) start() (*cluster, *Violation) {
 	if err != nil {
 		return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
 	}
+	x.uid = made.GetUID()
 	c := &cluster{objects: x.server.Objects.Clone(), running: map[types.UID]*model.Run{}}
 	c.objects[model.CloneSets][x.sim.key] = made
 	c = x.decode(x.encode(c))

@@ -27,8 +27,8 @@ type Edit struct {
 	Named func(*apps.CloneSet, string)
 	// Pod changes any one of the Pods.
 	Pod func(*corev1.Pod)
-	// Nodes changes the nodes.
-	Nodes func(*nodes)
+	// Do is anything else.
+	Do func(*Simulation)
 }
 
 // Fault happens to any one of the Pods, at most once.
@@ -59,6 +59,7 @@ const (
 	byPass actor = iota
 	byKubelet
 	byOperator
+	byCollector
 	byTime
 	byUser
 	byFault
@@ -91,7 +92,9 @@ func (x *explorer) transitions(c *cluster) []transition {
 	x.load(c)
 	for _, e := range x.actions(c) {
 		x.load(c)
-		e.do()
+		if e.do(); e.actor == byCollector && len(x.commits) == 0 {
+			continue // it has done what is due
+		}
 		h := transition{actor: e.actor, woken: x.woken(), next: &cluster{
 			objects: x.server.Objects.Clone(), running: maps.Clone(x.running), edits: x.edits, faults: x.faults, pass: c.pass,
 		}}
@@ -144,6 +147,9 @@ func (x *explorer) actions(c *cluster) []action {
 	}
 	if x.model.Timed && c.pass == nil {
 		out = append(out, action{byTime, x.tick})
+	}
+	if goes(x.sim.Set()) {
+		out = append(out, action{byCollector, func() { (&collector{server: x.server}).collect(x.sim.key, x.uid) }})
 	}
 	out = append(out, x.editActions()...)
 	return append(out, x.faultActions()...)
@@ -289,8 +295,8 @@ func (x *explorer) editActions() []action {
 	if edit.Set != nil {
 		return []action{{byUser, func() { x.edit(edit.Set) }}}
 	}
-	if edit.Nodes != nil {
-		return []action{{byUser, func() { x.edits++; edit.Nodes(x.sim.nodes) }}}
+	if edit.Do != nil {
+		return []action{{byUser, func() { x.edits++; edit.Do(x.sim) }}}
 	}
 	var out []action
 	for _, pod := range x.sim.Pods() {

@@ -288,7 +288,7 @@ func (x *explorer) untilFirst(lines []string, more bool) []string {
 
 // String names the actor.
 func (a actor) String() string {
-	return [...]string{"usher", "kubelet", "operator", "time", "user", "fate", "crash"}[a]
+	return [...]string{"usher", "kubelet", "operator", "collector", "time", "user", "fate", "crash"}[a]
 }
 
 // picture describes a state.

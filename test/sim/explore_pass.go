@@ -88,6 +88,7 @@ func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
 	p := r.process
 	cached, live := p.clients(r.send)
 	out := cloneset.New(cached, live, silent{}, cloneset.Options{Parallel: 1, Clock: x.sim.World.Clock})
+	p.reconciler = out
 	used, step, last := r.taken(), 1, 0
 	if x.model.NamesFirst {
 		step, last = -1, x.offset+1

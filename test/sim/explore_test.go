@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -72,6 +73,10 @@ var found = []struct{ mutant, model string }{
 	{"ignores the preDelete hook", "a Pod is labelled for deletion"},
 	{"updates what is to be updated by hand", "OnDelete"},
 	{"never cleans up", "a Pod is evicted"},
+	{"never lets a deleted set go", "the set is deleted"},
+	{"lets a deleted set go before its Pods", "the set is deleted while its Pod leaves a node"},
+	{"creates Pods before the finalizer holds the set", "the set is deleted while it is created"},
+	{"drains orphans", "the set is deleted, and its Pods shall stay"},
 	{"forgets what it wrote", "stale caches, scale in and out"},
 	{"goes to and fro", "roll back, label hooks"},
 	{"acts on a change without an event", "somebody annotates a Pod"},
@@ -183,7 +188,11 @@ func named() Edit {
 }
 
 func cordons(yes bool) Edit {
-	return Edit{What: "cordons the node or uncordons it", Nodes: func(n *nodes) { n.cordon(0, yes) }}
+	return Edit{What: "cordons the node or uncordons it", Do: func(s *Simulation) { s.nodes.cordon(0, yes) }}
+}
+
+func deletes(how metav1.DeletionPropagation) Edit {
+	return Edit{What: "deletes the set", Do: func(s *Simulation) { s.DeleteSet(how) }}
 }
 
 func listed(scale bool) Edit {
@@ -270,6 +279,13 @@ func smallModels() []Model {
 		{Name: "a node is cordoned", Set: surging(2).Hooks(preDelete()).Build, Interfere: 1, Edits: []Edit{cordons(true)}},
 		{Name: "a node is cordoned and uncordoned", Set: Demo(1).Unavailable(one).Hooks(preDelete()).Build, Interfere: 1,
 			Edits: []Edit{cordons(true), cordons(false)}},
+		{Name: "the set is deleted", Set: Demo(2).Hooks(preDelete()).Build, Interfere: 1, Edits: []Edit{deletes(background)}},
+		{Name: "the set is deleted while it is created", Set: Demo(1).Hooks(preDelete()).Build, Fresh: true, Interfere: 1,
+			Edits: []Edit{deletes(background)}},
+		{Name: "the set is deleted while its Pod leaves a node", Set: surging(1).Hooks(preDelete()).Build, Interfere: 1,
+			Edits: []Edit{cordons(true), deletes(background)}},
+		{Name: "the set is deleted, and its Pods shall stay", Set: hooked(1).Build, Interfere: 1,
+			Edits: []Edit{deletes(background), deletes(metav1.DeletePropagationOrphan)}},
 		{Name: "kubelet step by step", Set: inPlace(1).Build, Interfere: 1, Slow: true, Edits: []Edit{rollout("app:2"), rollout("app:1")}},
 		{Name: "a Pod is evicted", Set: Demo(1).Hooks(preDelete()).Build, Interfere: 1, Faults: []Fault{Evicted}},
 		{Name: "somebody annotates a Pod", Set: inPlace(1).Build, Interfere: 1, Edits: []Edit{rollout("app:2")}, Faults: []Fault{Touched}},
@@ -337,6 +353,9 @@ func largeScaleModels() []Model {
 		{Name: "a Pod is labelled for deletion during an update", Set: hooked(2).Build, Interfere: 1, Edits: []Edit{rollout("app:2"), named()}},
 		{Name: "a node is cordoned during an update, and uncordoned", Set: hooked(1).Build, Interfere: 1,
 			Edits: []Edit{rollout("app:2"), cordons(true), cordons(false)}},
+		{Name: "the set is deleted during an update, and loses its hooks", Set: hooked(2).Build, Interfere: 1, Lossy: true,
+			Edits: []Edit{rollout("app:2"), deletes(background), hooksTo(nil)}},
+		{Name: "the set is deleted in the foreground", Set: hooked(2).Build, Interfere: 1, Edits: []Edit{deletes(metav1.DeletePropagationForeground)}},
 		{Name: "PreparingDelete left out of the count", Set: Demo(1).Unavailable(one).Hooks(preDelete()).Build, Interfere: 1,
 			Edits: []Edit{excludes(), named(), replicasTo(0), replicasTo(1)}},
 	}
@@ -381,3 +400,5 @@ func largeOrderModels() []Model {
 }
 
 var two = intstr.FromInt32(2)
+
+const background = metav1.DeletePropagationBackground
