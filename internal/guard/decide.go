@@ -20,11 +20,12 @@ import (
 const (
 	// renewAfter is the age at which a repeated request is written again, so that it is
 	// not taken back while someone waits.
-	renewAfter = 20 * time.Second
+	renewAfter = 10 * time.Second
 	// minRetry and maxRetry bound the time after which a client repeats its request.
 	// client-go gives up after ten times, so after shortTime the interval grows with the
-	// time that has passed: ten of them last for more than two minutes.
-	minRetry, maxRetry = time.Second, 30 * time.Second
+	// time that has passed: ten of them last for more than two minutes. With renewAfter
+	// it is less than the least requestTimeout, 1 min.
+	minRetry, maxRetry = time.Second, 45 * time.Second
 	shortTime          = 4 * time.Second
 )
 
@@ -212,7 +213,7 @@ func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest) time.Duration
 		return minRetry
 	}
 	passed, until := r.Now.Sub(stored.Since.Time), drainedAt(r.Pod)
-	wait := passed * 3 / 2
+	wait := passed * 4 / 5
 	switch late := r.Now.Sub(until); {
 	case late < 0:
 		wait = -late

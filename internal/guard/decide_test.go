@@ -163,7 +163,7 @@ func TestDecide(t *testing.T) {
 		"first deletion": {pod: pod(), after: 1, patch: request(fresh + "}")},
 		"first eviction": {pod: pod(), eviction: true, after: 1, patch: request(fresh + `,"eviction":true}`)},
 		"second deletion, nothing known of the drain": {
-			pod: pod(requested(5*time.Second, 5*time.Second, "")), after: 8},
+			pod: pod(requested(5*time.Second, 5*time.Second, "")), after: 4},
 		"a deletion that was asked for a moment ago": {
 			pod: pod(requested(3*time.Second, time.Second, "")), after: 1},
 		"an unreadable request is replaced": {
@@ -173,9 +173,9 @@ func TestDecide(t *testing.T) {
 		"the drain should have ended": {
 			pod: pod(requested(8*time.Second, time.Second, ""), drainedIn(0)), after: 1},
 		"the drain should have ended long ago": {
-			pod: pod(requested(8*time.Second, time.Second, ""), drainedIn(-5*time.Second)), after: 12},
+			pod: pod(requested(8*time.Second, time.Second, ""), drainedIn(-5*time.Second)), after: 7},
 		"a long drain is asked about rarely, and renewed": {
-			pod: pod(requested(5*time.Minute, 20*time.Second, "")), after: 30,
+			pod: pod(requested(5*time.Minute, 10*time.Second, "")), after: 45,
 			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"}`, stamp(5*time.Minute), stamp(0)))},
 		"a deletion after an eviction lifts the budget": {
 			pod: pod(requested(time.Second, time.Second, `,"eviction":true`)), after: 1,
@@ -201,7 +201,7 @@ func TestDecide(t *testing.T) {
 			pod: pod(replicaSet, annotated(corev1.PodDeletionCost, "7")), after: 1,
 			patch: strings.Replace(request(fresh+`,"deletionCost":"7"}`), `"usher.dev/`, `"controller.kubernetes.io/pod-deletion-cost":"-2147483648","usher.dev/`, 1)},
 		"the kept cost stays when the request is renewed": {
-			pod: pod(replicaSet, annotated(corev1.PodDeletionCost, "-2147483648"), requested(time.Minute, time.Minute, `,"deletionCost":"7"`)), after: 30,
+			pod: pod(replicaSet, annotated(corev1.PodDeletionCost, "-2147483648"), requested(time.Minute, time.Minute, `,"deletionCost":"7"`)), after: 45,
 			patch: request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob","deletionCost":"7"}`, stamp(time.Minute), stamp(0)))},
 
 		"a CloneSet's Pod with claims is drained, since its claims would go with a named one": {
@@ -216,7 +216,7 @@ func TestDecide(t *testing.T) {
 			pod: pod(cloneSet), eviction: true, after: 1,
 			patch: strings.Replace(request(fresh+`,"eviction":true,"named":true}`), `"uid"`, `"labels":{"apps.kruise.io/specified-delete":"true"},"uid"`, 1)},
 		"a named deletion is asked for once": {
-			pod: pod(cloneSet, named, requested(time.Minute, time.Minute, `,"named":true`)), after: 30},
+			pod: pod(cloneSet, named, requested(time.Minute, time.Minute, `,"named":true`)), after: 45},
 		"a named deletion that somebody took back is asked for again": {
 			pod: pod(cloneSet, requested(time.Second, time.Second, `,"named":true`)), after: 1,
 			patch: strings.Replace(request(fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob","named":true}`, stamp(time.Second), stamp(0))),
