@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"io"
@@ -20,11 +21,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/forecast"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -172,4 +175,57 @@ func decode[T any](t *testing.T, document []byte) *T {
 		t.Fatalf("%v in %s", err, document)
 	}
 	return &out
+}
+
+// TestPlan prints what changes of what is in testdata/*.yaml would do.
+func TestPlan(t *testing.T) {
+	var out bytes.Buffer
+	p := &page{out: &out}
+	image := func(set *apps.CloneSet, change string) {
+		spec, err := (&planOptions{images: []string{change}, replicas: -1}).spec(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		merged, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "web"}}, "spec": spec["template"].(map[string]any)["spec"]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := set.Spec.Template.UnmarshalJSON(merged); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		name, file string
+		change     func(*apps.CloneSet)
+	}{
+		{"nothing", "rollout", nil},
+		{"an image in place", "rollout", func(set *apps.CloneSet) { image(set, "main=web:v3") }},
+		{"an image by new Pods", "rollout", func(set *apps.CloneSet) {
+			image(set, "main=web:v3")
+			set.Spec.UpdateStrategy.Type = apps.UpdateReCreate
+		}},
+		{"fewer Pods", "rollout", func(set *apps.CloneSet) { set.Spec.Replicas = new(int32(3)) }},
+		{"a partition", "partition", func(set *apps.CloneSet) { image(set, "main=web:v3") }},
+		{"paused", "paused", func(set *apps.CloneSet) { image(set, "main=web:v3") }},
+		{"stuck", "stuck", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.MaxUnavailable = nil }},
+		{"many", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }},
+	} {
+		o := objects(t, "testdata/"+test.file+".yaml")
+		for _, pod := range o.Pods {
+			pod.UID = types.UID(pod.Name)
+		}
+		to := o.Set.DeepCopy()
+		if test.change != nil {
+			to.Generation++
+			test.change(to)
+		}
+		f, err := forecast.Of(forecast.Change{Objects: o, To: to})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.line(plain, "# %s", test.name)
+		p.forecast(&f)
+		p.line(plain, "")
+	}
+	compare(t, "testdata/plan/plan.yaml", out.String())
 }

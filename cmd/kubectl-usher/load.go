@@ -25,14 +25,10 @@ var workloads = []schema.GroupKind{kindCloneSet, kindDeployment, kindStatefulSet
 
 // load reads a workload and what belongs to it.
 func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
-	o := view.Objects{Now: time.Now()}
-	var registrations usherv1alpha1.RegistrationList
-	// Without the hook operator there are none.
-	if err := s.client.List(ctx, &registrations, client.InNamespace(s.namespace)); err != nil && !meta.IsNoMatchError(err) {
-		return view.Workload{}, fmt.Errorf("list Registrations: %w", err)
+	o, err := s.registrations(ctx)
+	if err != nil {
+		return view.Workload{}, err
 	}
-	o.Registrations = pointers(registrations.Items)
-	var err error
 	switch t.kind {
 	case kindCloneSet:
 		err = s.loadCloneSet(ctx, t, &o)
@@ -47,12 +43,28 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	return view.Of(o), nil
 }
 
+// registrations begins to read a workload.
+func (s *session) registrations(ctx context.Context) (view.Objects, error) {
+	o := view.Objects{Now: time.Now()}
+	var registrations usherv1alpha1.RegistrationList
+	// Without the hook operator there are none.
+	if err := s.client.List(ctx, &registrations, client.InNamespace(s.namespace)); err != nil && !meta.IsNoMatchError(err) {
+		return o, fmt.Errorf("list Registrations: %w", err)
+	}
+	o.Registrations = pointers(registrations.Items)
+	return o, nil
+}
+
 func (s *session) loadCloneSet(ctx context.Context, t target, o *view.Objects) error {
 	o.Set = &apps.CloneSet{}
 	if err := s.get(ctx, t, o.Set); err != nil {
 		return err
 	}
-	var err error
+	return s.loadOwned(ctx, o)
+}
+
+// loadOwned reads what a CloneSet owns.
+func (s *session) loadOwned(ctx context.Context, o *view.Objects) (err error) {
 	if o.Revisions, err = s.revisions(ctx, o.Set); err != nil {
 		return err
 	}

@@ -22,6 +22,14 @@ func main() {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return
 	}
+	if code := exitCode(0); errors.As(err, &code) {
+		os.Exit(int(code))
+	}
 	fmt.Fprintln(os.Stderr, "error:", err)
 	os.Exit(1)
 }
+
+// exitCode ends the program without a word more.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }

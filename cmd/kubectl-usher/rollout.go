@@ -120,11 +120,9 @@ func partitionCommand(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var value any = args[last]
-			if number, err := strconv.Atoi(args[last]); err == nil {
-				value = number
-			} else if !strings.HasSuffix(args[last], "%") {
-				return fmt.Errorf("partition %q is neither a number of Pods nor a percentage such as 50%%", args[last])
+			value, err := partitionOf(args[last])
+			if err != nil {
+				return err
 			}
 			return s.merge(c.Context(), set, &how, "keeps "+args[last]+" at the old revision", strategy("partition", value))
 		},

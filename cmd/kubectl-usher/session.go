@@ -94,7 +94,7 @@ func (s *session) target(args []string, kinds ...schema.GroupKind) (target, erro
 	found, err := s.mapper.KindFor(schema.ParseGroupResource(kind).WithVersion(""))
 	if err != nil && meta.IsNoMatchError(err) {
 		if slices.Contains(aliases, strings.ToLower(kind)) {
-			return target{}, errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as docs/install.md says")
+			return target{}, errNoCloneSets
 		}
 		return target{}, fmt.Errorf("the cluster knows no resource type %q; write for example %s", kind, example(kinds))
 	}
@@ -106,6 +106,8 @@ func (s *session) target(args []string, kinds ...schema.GroupKind) (target, erro
 	}
 	return target{found.GroupKind(), name}, nil
 }
+
+var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as docs/install.md says")
 
 // aliases are names of CloneSets that somebody may type where none are installed.
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}

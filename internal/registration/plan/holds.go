@@ -26,6 +26,9 @@ type Hold struct {
 	// Until is when callers no longer use the Pod, if its drain goes on as it is; zero if
 	// that is not known.
 	Until time.Time
+	// Propagation is how long callers may use the Pod after its entries are gone, if it
+	// leaves by this gate.
+	Propagation time.Duration
 	// Deadline is when the first Registration's deadline passes; zero without one. Policy
 	// is what happens then.
 	Deadline time.Time
@@ -108,6 +111,9 @@ func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
 	for _, r := range answerers {
 		h.Registrations = append(h.Registrations, r.Name)
 		h.Registries = append(h.Registries, r.Spec.Registries...)
+		if gate.leaves() {
+			h.Propagation = max(h.Propagation, propagation(r.Registration))
+		}
 		limit := limitOf(r.Registration, gate)
 		if end := limit.end(h.Since); !end.IsZero() && (h.Deadline.IsZero() || end.Before(h.Deadline)) {
 			h.Deadline, h.Policy = end, usherv1alpha1.DeadlineBlock

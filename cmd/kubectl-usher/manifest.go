@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// fromFile reads CloneSets from a file, and asks the API server in a dry run what applying
+// them would make of those that there are.
+func (s *session) fromFile(ctx context.Context, filename string) ([]proposal, error) {
+	sets, err := s.readSets(filename)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.connect(); err != nil {
+		return nil, err
+	}
+	var all []proposal
+	for _, set := range sets {
+		if namespace := set.GetNamespace(); namespace != "" {
+			s.namespace = namespace
+		}
+		set.SetNamespace(s.namespace)
+		one, err := s.apply(ctx, set)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// readSets are the CloneSets of a file; other objects in it are left out.
+func (s *session) readSets(filename string) ([]*unstructured.Unstructured, error) {
+	in := s.In
+	if filename != "-" {
+		text, err := os.ReadFile(filename)
+		if err != nil {
+			return nil, err
+		}
+		in = bytes.NewReader(text)
+	}
+	var sets []*unstructured.Unstructured
+	var others []string
+	for decoder := utilyaml.NewYAMLOrJSONDecoder(bufio.NewReader(in), 4096); ; {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(&object.Object)
+		switch {
+		case errors.Is(err, io.EOF) && len(sets) > 0:
+			return sets, nil
+		case errors.Is(err, io.EOF):
+			return nil, fmt.Errorf("%s holds no CloneSet (%s); there are plans for nothing else", filename, cmp.Or(strings.Join(others, ", "), "it is empty"))
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", filename, err)
+		case object.GroupVersionKind().GroupKind() == kindCloneSet:
+			sets = append(sets, object)
+		case len(object.Object) > 0:
+			others = append(others, object.GetKind())
+		}
+	}
+}
+
+// apply is what kubectl apply would make of a CloneSet.
+func (s *session) apply(ctx context.Context, set *unstructured.Unstructured) (proposal, error) {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(apps.KindCloneSet)
+	err := s.client.Get(ctx, client.ObjectKeyFromObject(set), live)
+	strict := client.WithFieldValidation(s.client, metav1.FieldValidationStrict)
+	switch {
+	case meta.IsNoMatchError(err):
+		return proposal{}, errNoCloneSets
+	case apierrors.IsNotFound(err):
+		if err := strict.Create(ctx, set, client.DryRunAll); err != nil {
+			return proposal{}, refused(set.GetName(), err)
+		}
+		to, err := typed(set)
+		return proposal{to: to}, err
+	case err != nil:
+		return proposal{}, fmt.Errorf("read clone/%s: %w", set.GetName(), err)
+	}
+	patch, options, err := applied(set, live)
+	if err != nil {
+		return proposal{}, err
+	}
+	to := live.DeepCopy()
+	if err := strict.Patch(ctx, to, patch, append(options, client.DryRunAll)...); err != nil {
+		return proposal{}, refused(set.GetName(), err)
+	}
+	before, err := typed(live)
+	if err != nil {
+		return proposal{}, err
+	}
+	after, err := typed(to)
+	return proposal{before, after}, err
+}
+
+// applied is the patch that kubectl apply sends: on the server's side where it was used
+// before, otherwise made of what was applied last, what is to be and what is.
+func applied(set, live *unstructured.Unstructured) (client.Patch, []client.PatchOption, error) {
+	to, err := json.Marshal(set)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode clone/%s: %w", set.GetName(), err)
+	}
+	last := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]
+	byServer := func(m metav1.ManagedFieldsEntry) bool {
+		return m.Manager == "kubectl" && m.Operation == metav1.ManagedFieldsOperationApply
+	}
+	if last == "" && slices.ContainsFunc(live.GetManagedFields(), byServer) {
+		return client.RawPatch(types.ApplyPatchType, to), []client.PatchOption{client.FieldOwner("kubectl"), client.ForceOwnership}, nil
+	}
+	is, err := json.Marshal(live)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode clone/%s: %w", set.GetName(), err)
+	}
+	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(last), to, is)
+	if err != nil {
+		return nil, nil, fmt.Errorf("compare clone/%s with what is there: %w", set.GetName(), err)
+	}
+	return client.RawPatch(types.MergePatchType, patch), nil, nil
+}
+
+// typed reads a CloneSet. Its template stays as it was written.
+func typed(object *unstructured.Unstructured) (*apps.CloneSet, error) {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("encode clone/%s: %w", object.GetName(), err)
+	}
+	set := &apps.CloneSet{}
+	if err := json.Unmarshal(text, set); err != nil {
+		return nil, fmt.Errorf("read clone/%s: %w", object.GetName(), err)
+	}
+	return set, nil
+}

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// planOptions are the change to foresee.
+type planOptions struct {
+	filename, output, partition string
+	images                      []string
+	replicas                    int32
+}
+
+// changesCode is the exit code of a plan that is not refused and changes something.
+const changesCode = 2
+
+func planCommand(s *session) *cobra.Command {
+	var o planOptions
+	command := &cobra.Command{
+		Use: "plan clone/NAME | -f FILE", Args: cobra.MaximumNArgs(2),
+		Short: "What a change would do: which Pods, in which order, in place or not, how many serve meanwhile",
+		Long: `What a change of a CloneSet would do, and nothing is changed: the API server is asked in a dry
+run whether it accepts it, and Usher's own planner is played on the live Pods to the end.
+
+Exit code 0: nothing would change. 2: something would. 1: it is refused, or the plan failed.`,
+		Example: `  kubectl usher plan clone/web --image main=web:v2
+  kubectl usher plan clone/web --replicas 3 -o json
+  kubectl usher plan -f web.yaml
+  kustomize build . | kubectl usher plan -f -`,
+		RunE: func(c *cobra.Command, args []string) error { return s.plan(c.Context(), args, &o) },
+	}
+	flags := command.Flags()
+	flags.StringVarP(&o.filename, "filename", "f", "", "`file` with CloneSets as kubectl apply would get it; - reads standard input")
+	flags.StringArrayVar(&o.images, "image", nil, "`container=image` to change to; may be repeated")
+	flags.Int32Var(&o.replicas, "replicas", -1, "`number` of Pods to scale to")
+	flags.StringVar(&o.partition, "partition", "", "`count` or percentage of Pods that keep the old revision")
+	flags.StringVarP(&o.output, "output", "o", "", "json or yaml")
+	return command
+}
+
+// proposal is a change of a CloneSet that the API server accepts.
+type proposal struct {
+	// live is the set as it is; nil if there is none.
+	live, to *apps.CloneSet
+}
+
+func (s *session) plan(ctx context.Context, args []string, o *planOptions) error {
+	proposals, err := s.proposals(ctx, args, o)
+	if err != nil {
+		return err
+	}
+	var all []forecast.Forecast
+	for _, one := range proposals {
+		f, err := s.foresee(ctx, one)
+		if err != nil {
+			return err
+		}
+		all = append(all, f)
+	}
+	p := s.page()
+	var result any = all
+	if len(all) == 1 {
+		result = all[0]
+	}
+	done, err := p.encode(o.output, result)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if !done {
+			p.forecast(&all[i])
+		}
+	}
+	return verdict(all)
+}
+
+// verdict is the exit code of plans.
+func verdict(all []forecast.Forecast) error {
+	refused := func(f forecast.Forecast) bool { return f.Refused != "" }
+	if at := slices.IndexFunc(all, refused); at >= 0 {
+		return errors.New(all[at].Refused)
+	}
+	if slices.ContainsFunc(all, func(f forecast.Forecast) bool { return f.Changes }) {
+		return exitCode(changesCode)
+	}
+	return nil
+}
+
+// check refuses what names no change, or two.
+func (o *planOptions) check(args []string) error {
+	flags := len(o.images) > 0 || o.replicas >= 0 || o.partition != ""
+	switch {
+	case o.filename != "" && (len(args) > 0 || flags):
+		return errors.New("-f names the CloneSets and what they are to be: leave out clone/NAME, --image, --replicas and --partition")
+	case o.filename != "":
+	case len(args) == 0:
+		return errors.New("name a CloneSet and a change, such as clone/web --image main=web:v2, or a file with -f")
+	case !flags:
+		return errors.New("say what is to change: --image, --replicas or --partition, or a file with -f")
+	}
+	return nil
+}
+
+// proposals are the changes that the caller has in mind, as the API server would store them.
+func (s *session) proposals(ctx context.Context, args []string, o *planOptions) ([]proposal, error) {
+	if err := o.check(args); err != nil {
+		return nil, err
+	}
+	if o.filename != "" {
+		return s.fromFile(ctx, o.filename)
+	}
+	live, err := s.cloneSet(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := o.spec(live)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return nil, fmt.Errorf("encode the change: %w", err)
+	}
+	to := live.DeepCopy()
+	if err := s.client.Patch(ctx, to, client.RawPatch(types.MergePatchType, body), client.DryRunAll); err != nil {
+		return nil, refused(live.Name, err)
+	}
+	return []proposal{{live, to}}, nil
+}
+
+// refused is what the API server said of a change.
+func refused(name string, err error) error {
+	return fmt.Errorf("clone/%s: the API server does not accept the change: %w", name, err)
+}
+
+// spec are the fields that the flags change.
+func (o *planOptions) spec(live *apps.CloneSet) (map[string]any, error) {
+	spec := map[string]any{}
+	if o.replicas >= 0 {
+		spec["replicas"] = o.replicas
+	}
+	if o.partition != "" {
+		value, err := partitionOf(o.partition)
+		if err != nil {
+			return nil, err
+		}
+		spec["updateStrategy"] = map[string]any{"partition": value}
+	}
+	if len(o.images) == 0 {
+		return spec, nil
+	}
+	template, err := revision.Decode(live.Spec.Template.Raw())
+	if err != nil {
+		return nil, fmt.Errorf("clone/%s: %w", live.Name, err)
+	}
+	podSpec, _ := template["spec"].(map[string]any)
+	for _, one := range o.images {
+		if err := setImage(podSpec, one); err != nil {
+			return nil, fmt.Errorf("clone/%s: %w", live.Name, err)
+		}
+	}
+	changed := map[string]any{}
+	for _, field := range []string{"containers", "initContainers"} {
+		if podSpec[field] != nil {
+			changed[field] = podSpec[field]
+		}
+	}
+	spec["template"] = map[string]any{"spec": changed}
+	return spec, nil
+}
+
+// setImage gives a container of a template another image.
+func setImage(podSpec map[string]any, change string) error {
+	name, image, ok := strings.Cut(change, "=")
+	if !ok || name == "" || image == "" {
+		return fmt.Errorf("--image %q: write container=image", change)
+	}
+	var names []string
+	for _, field := range []string{"containers", "initContainers"} {
+		list, _ := podSpec[field].([]any)
+		for _, one := range list {
+			c, _ := one.(map[string]any)
+			if c["name"] == name {
+				c["image"] = image
+				return nil
+			}
+			names = append(names, fmt.Sprint(c["name"]))
+		}
+	}
+	return fmt.Errorf("--image %s: there is no container %q; there are %s", change, name, strings.Join(names, ", "))
+}
+
+// partitionOf reads a number of Pods or a percentage.
+func partitionOf(text string) (any, error) {
+	if number, err := strconv.Atoi(text); err == nil {
+		return number, nil
+	}
+	if !strings.HasSuffix(text, "%") {
+		return nil, fmt.Errorf("partition %q is neither a number of Pods nor a percentage such as 50%%", text)
+	}
+	return text, nil
+}
+
+// foresee plays a change on the live objects.
+func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast, error) {
+	s.namespace = one.to.Namespace
+	o, err := s.registrations(ctx)
+	if o.Set = one.live; o.Set != nil && err == nil {
+		err = s.loadOwned(ctx, &o)
+	}
+	if err != nil {
+		return forecast.Forecast{}, err
+	}
+	c := forecast.Change{Objects: o, To: one.to}
+	if len(one.to.Spec.VolumeClaimTemplates) > 0 {
+		var claims corev1.PersistentVolumeClaimList
+		if err := s.client.List(ctx, &claims, client.InNamespace(s.namespace)); err != nil {
+			return forecast.Forecast{}, fmt.Errorf("list PersistentVolumeClaims: %w", err)
+		}
+		c.Claims = owned(pointers(claims.Items), client.Object(one.to))
+	}
+	if c.Nodes, err = s.domains(ctx, one.to); err != nil {
+		return forecast.Forecast{}, err
+	}
+	c.Refused, err = s.tryPod(ctx, &c)
+	if err != nil {
+		return forecast.Forecast{}, err
+	}
+	return forecast.Of(c)
+}
+
+// domains are the labels of nodes, which order Pods only if the template spreads them.
+func (s *session) domains(ctx context.Context, set *apps.CloneSet) (map[string]map[string]string, error) {
+	if !strings.Contains(string(set.Spec.Template.Raw()), `"topologySpreadConstraints"`) {
+		return nil, nil
+	}
+	var nodes corev1.NodeList
+	if err := s.client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list nodes, which the template's topologySpreadConstraints need: %w", err)
+	}
+	out := map[string]map[string]string{}
+	for i := range nodes.Items {
+		out[nodes.Items[i].Name] = nodes.Items[i].Labels
+	}
+	return out, nil
+}
+
+// tryPod asks the API server in a dry run whether it accepts a Pod of the new template, as
+// the controller does before it touches the first Pod.
+func (s *session) tryPod(ctx context.Context, c *forecast.Change) (string, error) {
+	update, known, err := c.Update()
+	if err != nil || known {
+		return "", err
+	}
+	strict := client.WithFieldValidation(s.client, "Strict")
+	err = strict.Create(ctx, write.PodManifest(c.To, update, "plan", c.Now), client.DryRunAll)
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err), strings.Contains(err.Error(), "cannot create resource"):
+		return "", nil // whoever may not create Pods cannot ask
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+		return err.Error(), nil
+	}
+	return "", fmt.Errorf("ask whether Pods of the template are accepted: %w", err)
+}
+
+// forecast prints what a change does, for people.
+func (p *page) forecast(f *forecast.Forecast) {
+	p.line(bold, "CloneSet %s/%s  %s", f.Namespace, f.Name, headline(f))
+	if len(f.Images) > 0 && (f.New || len(f.From) > 0) {
+		p.line(plain, "%-9s %s  %s", "Revision", arrow(strings.Join(f.From, ", "), f.To), strings.Join(f.Images, " "))
+	}
+	if f.ReplicasNow != f.Replicas {
+		p.line(plain, "%-9s %s", "Replicas", arrow(strconv.Itoa(f.ReplicasNow), strconv.Itoa(f.Replicas)))
+	}
+	if f.Because != "" {
+		p.line(plain, "%-9s %s", "Because", f.Because)
+	}
+	if len(f.Waves) > 0 {
+		p.line(plain, "%-9s at least %d of %d Pods, %d now", "Serve", f.Lowest, f.Replicas, f.Available)
+		p.line(plain, "%-9s %s", "Takes", takes(f))
+	}
+	p.waves(f.Waves)
+	p.asked(f.Hooks)
+	for _, stop := range f.Stops {
+		p.line(red, "Stops: %s", stop)
+	}
+}
+
+func headline(f *forecast.Forecast) string {
+	switch {
+	case f.Refused != "":
+		return "is refused"
+	case f.New:
+		return "would be created"
+	case f.Changes && len(f.Waves) > 0:
+		return "would change"
+	case f.Changes:
+		return "would change, and no Pod with it"
+	case len(f.Waves) > 0:
+		return "would not change; what its Pods still have to do:"
+	}
+	return "would not change"
+}
+
+func arrow(from, to string) string {
+	if from == "" {
+		return to
+	}
+	return from + " -> " + to
+}
+
+func takes(f *forecast.Forecast) string {
+	if f.Takes == nil {
+		return "unknown: " + f.Unknown
+	}
+	return "about " + f.Takes.String() + ", going by what the Pods took so far"
+}
+
+// doings are what happens to Pods, in the order in which a wave tells it.
+var doings = []struct {
+	does forecast.Doing
+	text string
+}{
+	{forecast.InPlace, "in place"}, {forecast.Recreate, "recreated"}, {forecast.Relabel, "relabelled in service"},
+	{forecast.ScaleIn, "removed"}, {forecast.Replace, "replaced"}, {forecast.CleanUp, "cleaned up"},
+}
+
+// mostWaves is how many waves are listed one by one.
+const mostWaves = 12
+
+func (p *page) waves(waves []forecast.Wave) {
+	if len(waves) == 0 {
+		return
+	}
+	p.line(plain, "")
+	rows := make([]row, 0, len(waves))
+	for i := range waves {
+		if i == mostWaves && len(waves) > mostWaves+1 {
+			last := waves[len(waves)-1].After
+			rows = append(rows, row{cells: []string{"...", last.String(), fmt.Sprintf("%d more waves like these, the last one then", len(waves)-i)}})
+			break
+		}
+		rows = append(rows, row{cells: []string{strconv.Itoa(i + 1), waves[i].After.String(), waveText(&waves[i])}})
+	}
+	p.table([]string{"WAVE", "AFTER", "PODS"}, rows)
+}
+
+// waveText names the Pods by what happens to them, in their order.
+func waveText(w *forecast.Wave) string {
+	var parts []string
+	for _, d := range doings {
+		var names []string
+		for _, step := range w.Pods {
+			if step.Does == d.does {
+				names = append(names, step.Pod)
+			}
+		}
+		if len(names) > 0 {
+			parts = append(parts, d.text+": "+forecast.Names(names))
+		}
+	}
+	if w.Created > 0 {
+		parts = append(parts, fmt.Sprintf("%d new", w.Created))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (p *page) asked(hooks []forecast.Hook) {
+	if len(hooks) == 0 {
+		return
+	}
+	p.line(plain, "")
+	rows := make([]row, 0, len(hooks))
+	for i := range hooks {
+		h := &hooks[i]
+		r := row{cells: []string{h.Gate, h.Key, "somebody other than Usher"}}
+		switch {
+		case h.Unanswered:
+			r.colour, r.cells[2] = red, "nobody: no Registration of the namespace answers it"
+		case len(h.Registrations) > 0:
+			r.cells[2] = answerers(&view.Wait{Registrations: h.Registrations, Registries: h.Registries})
+		}
+		rows = append(rows, r)
+	}
+	p.table([]string{"GATE", "HOOK", "ANSWERS"}, rows)
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forecast
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// Change is a change of a CloneSet that somebody has in mind.
+type Change struct {
+	// Objects are as they are now; Set is nil if there is no such CloneSet yet.
+	view.Objects
+	// To is the CloneSet as it would be.
+	To *apps.CloneSet
+	// Claims are the set's own.
+	Claims []*corev1.PersistentVolumeClaim
+	// Nodes are the labels of the Pods' nodes.
+	Nodes map[string]map[string]string
+	// Refused is why the API server refuses Pods of the template; "" if it does not.
+	Refused string
+	// NoResize means that the API server resizes no Pods.
+	NoResize bool
+	// Starts is the controller's --parallel; 0 is its default.
+	Starts int
+	// Planner decides. Default: plan.Make.
+	Planner func(*plan.Snapshot) plan.Plan
+}
+
+// Forecast is what a change would do.
+type Forecast struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// New means that the CloneSet would be created.
+	New bool `json:"new,omitempty"`
+	// Changes means that the CloneSet would change; Waves without it are those of its
+	// present rollout.
+	Changes bool `json:"changes"`
+	// From are the revisions of Pods that are to have the revision To; empty if all have it.
+	From []string `json:"from,omitempty"`
+	To   string   `json:"to"`
+	// Images are those of the containers of To, as "name=image".
+	Images []string `json:"images,omitempty"`
+	// Replicas are spec.replicas now and then.
+	ReplicasNow int `json:"replicasNow"`
+	Replicas    int `json:"replicas"`
+	// Refused is why the API server refuses Pods of the template.
+	Refused string `json:"refused,omitempty"`
+	// Because is why Pods are recreated rather than updated in place.
+	Because string `json:"because,omitempty"`
+	// Waves are the Pods that leave together.
+	Waves []Wave `json:"waves,omitempty"`
+	// Lowest is how few Pods serve at some time, of Available that serve now.
+	Lowest    int `json:"lowest"`
+	Available int `json:"available"`
+	// Hooks are those that are asked.
+	Hooks []Hook `json:"hooks,omitempty"`
+	// Stops are the reasons why Pods stay as they are.
+	Stops []string `json:"stops,omitempty"`
+	// Takes is how long it takes; nil if nothing shows that, as Unknown says.
+	Takes   *Duration `json:"takes,omitempty"`
+	Unknown string    `json:"unknown,omitempty"`
+}
+
+// Duration is a duration that people can read in JSON too.
+type Duration time.Duration
+
+// MarshalText writes it as Go does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// String is in whole seconds.
+func (d Duration) String() string { return time.Duration(d).Round(time.Second).String() }
+
+// Wave is a number of Pods that leave before one of them is back.
+type Wave struct {
+	// After is when it begins.
+	After Duration `json:"after"`
+	// Pods are in the order in which they are touched.
+	Pods []Step `json:"pods,omitempty"`
+	// Created is how many Pods are created meanwhile.
+	Created int `json:"created,omitempty"`
+}
+
+// Step is what happens to a Pod.
+type Step struct {
+	Pod  string `json:"pod"`
+	Does Doing  `json:"does"`
+}
+
+// Doing is one word for what happens to a Pod.
+type Doing string
+
+// What happens to Pods.
+const (
+	// InPlace: its containers are changed; it leaves service for that.
+	InPlace Doing = "InPlace"
+	// Relabel: its labels and annotations are changed; it stays in service.
+	Relabel Doing = "Relabel"
+	// Recreate: it is deleted, and one of the new revision created.
+	Recreate Doing = "Recreate"
+	// ScaleIn: it is deleted.
+	ScaleIn Doing = "ScaleIn"
+	// Replace: it was named for deletion, or leaves its node.
+	Replace Doing = "Replace"
+	// CleanUp: it has ended, and is deleted.
+	CleanUp Doing = "CleanUp"
+	// Create: a new Pod.
+	Create Doing = "Create"
+)
+
+// Hook is a key that is asked about Pods.
+type Hook struct {
+	// Gate is the hook in spec.lifecycle.
+	Gate string `json:"gate"`
+	Key  string `json:"key"`
+	// Registrations answer it, and Registries have to confirm; without them, somebody
+	// other than Usher answers.
+	Registrations []string `json:"registrations,omitempty"`
+	Registries    []string `json:"registries,omitempty"`
+	// Unanswered means that nobody answers a key of Usher's domain.
+	Unanswered bool `json:"unanswered,omitempty"`
+}
+
+// Of foresees what a change does.
+func Of(c Change) (Forecast, error) {
+	spec, err := plan.SpecOf(c.To)
+	if err != nil {
+		return Forecast{}, fmt.Errorf("clone/%s cannot be carried out: %w", c.To.Name, err)
+	}
+	s, err := c.snapshot(spec)
+	if err != nil {
+		return Forecast{}, err
+	}
+	p := &player{
+		Snapshot: s, set: c.To, begun: c.Now, pace: paceOf(s.Pods), planner: c.Planner,
+		due: map[string]due{}, behind: map[string]bool{}, broken: map[string]bool{},
+		record: record{told: map[string]bool{}, gates: map[string]*gate{}, registrations: c.Registrations},
+	}
+	if p.planner == nil {
+		p.planner = plan.Make
+	}
+	p.meet()
+	counts, _ := plan.Review(s)
+	p.lowest, p.available = counts.Available, counts.Available
+	last, err := p.play()
+	if err != nil {
+		return Forecast{}, err
+	}
+	f := c.describe(s)
+	f.Available, f.Lowest = counts.Available, p.lowest
+	f.Waves, f.Hooks, f.Stops = p.waves, p.hooks(), p.stops(&last)
+	f.Changes = f.New || c.To.Generation != c.Set.Generation
+	p.time(&f)
+	return f, nil
+}
+
+// snapshot is what the planner sees of the change.
+func (c *Change) snapshot(spec plan.Spec) (*plan.Snapshot, error) {
+	s := &plan.Snapshot{
+		Now: c.Now, Set: c.To.Name, Spec: spec, Pods: slices.Clone(c.Pods), Claims: slices.Clone(c.Claims), Nodes: c.Nodes,
+		ExcludePreparingDelete: c.To.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
+		UpdateRefused:          c.Refused, NoResize: c.NoResize, Starts: cmp.Or(c.Starts, plan.DefaultStarts),
+		Revisions: c.known(),
+	}
+	slices.SortFunc(s.Pods, byName)
+	var err error
+	if s.Update, _, err = c.Update(); err != nil {
+		return nil, err
+	}
+	s.Revisions[revision.Short(s.Update.Name)] = s.Update
+	s.Current = s.Revisions[revision.Short(c.To.Status.CurrentRevision)]
+	if s.Current == nil || s.Current.Template == nil {
+		s.Current = s.Update
+	}
+	return s, nil
+}
+
+// known are the set's revisions by hash.
+func (c *Change) known() map[string]*revision.Revision {
+	all := map[string]*revision.Revision{}
+	for _, object := range c.Revisions {
+		all[revision.Short(object.Name)] = revision.Of(object.Name, object.Revision, object.Data.Raw)
+	}
+	return all
+}
+
+// Update is the revision of the template that the set would have, and whether there is a
+// Pod of it already.
+func (c *Change) Update() (update *revision.Revision, present bool, err error) {
+	template, err := revision.Decode(c.To.Spec.Template.Raw())
+	if err != nil {
+		return nil, false, fmt.Errorf("spec.template: %w", err)
+	}
+	update, last := revision.Newest(c.known(), template)
+	if update == nil {
+		hash, err := revision.Hash(template, 0)
+		if err != nil {
+			return nil, false, fmt.Errorf("spec.template: %w", err)
+		}
+		return &revision.Revision{Name: c.To.Name + "-" + hash, Number: last + 1, Template: template}, false, nil
+	}
+	return update, slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return revision.Same(revisionOf(pod), update.Name) }), nil
+}
+
+// describe says what changes of the set itself.
+func (c *Change) describe(s *plan.Snapshot) Forecast {
+	f := Forecast{
+		Namespace: c.To.Namespace, Name: c.To.Name, New: c.Set == nil, To: s.Update.Name, Images: view.Images(s.Update.Template),
+		Replicas: s.Spec.Replicas, Refused: c.Refused,
+	}
+	if f.New {
+		return f
+	}
+	f.ReplicasNow = 1
+	if c.Set.Spec.Replicas != nil {
+		f.ReplicasNow = int(*c.Set.Spec.Replicas)
+	}
+	for _, pod := range c.Pods {
+		name := revisionOf(pod)
+		if revision.Same(name, s.Update.Name) || slices.Contains(f.From, name) {
+			continue
+		}
+		f.From = append(f.From, name)
+		f.Because = cmp.Or(f.Because, because(s, name))
+	}
+	slices.Sort(f.From)
+	return f
+}
+
+func revisionOf(pod *corev1.Pod) string {
+	return cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash])
+}
+
+// because is why Pods of a revision are recreated; "" if they are not.
+func because(s *plan.Snapshot, from string) string {
+	_, err := s.Change(revision.Short(from))
+	var refusal *inplace.Refusal
+	switch {
+	case s.Spec.Method == plan.Recreate && err == nil:
+		return "updateStrategy.type is ReCreate; with InPlaceIfPossible, this change would need no new Pods"
+	case s.Spec.Method == plan.InPlaceOnly || s.Spec.Method == plan.OnDelete || err == nil:
+		return ""
+	case errors.As(err, &refusal):
+		return refusal.Error()
+	}
+	return fmt.Sprintf("the ControllerRevision %s of the Pods is gone or cannot be read", from)
+}
+
+// time estimates how long a play takes.
+func (p *player) time(f *Forecast) {
+	var missing []string
+	for what, m := range map[string]*measure{"a new Pod to get ready": &p.pace.start, "an update in place": &p.pace.restart} {
+		if m.used && len(m.all) == 0 {
+			missing = append(missing, "how long it takes "+what)
+		}
+	}
+	for _, key := range p.foreign {
+		missing = append(missing, "how long it takes to answer "+key)
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		f.Unknown = "no Pod shows " + strings.Join(slices.Compact(missing), ", or ")
+		return
+	}
+	takes := Duration(p.ends.Sub(p.begun))
+	f.Takes = &takes
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forecast
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
+)
+
+// record is what is told of a play.
+type record struct {
+	waves []Wave
+	// told are the Pods that a wave names.
+	told map[string]bool
+	// returned reports whether a Pod came into service after the last one left.
+	returned bool
+	// lowest is how few Pods served, available how many do now.
+	lowest, available int
+	// gates are the hooks that were asked, by gate and keys.
+	gates map[string]*gate
+	// containers counts those that were started.
+	containers    int
+	registrations []*usherv1alpha1.Registration
+	// foreign are the keys that somebody other than Usher answers.
+	foreign []string
+}
+
+// gate is a hook in a state, with those who answer its keys.
+type gate struct {
+	hooks    []Hook
+	takes    time.Duration
+	answered bool
+}
+
+// decided notes what a decision does to Pods for the first time.
+func (p *player) decided(d *plan.Plan) {
+	if len(d.Actions) > 0 {
+		p.ends = p.Now
+	}
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		p.returned = p.returned || a.To == apps.StateNormal
+		does := doingOf(a)
+		if does == "" || a.Pod != nil && p.told[a.Pod.Name] {
+			continue
+		}
+		wave := p.wave(does)
+		if a.Pod == nil {
+			wave.Created++
+			continue
+		}
+		p.told[a.Pod.Name] = true
+		wave.Pods = append(wave.Pods, Step{Pod: a.Pod.Name, Does: does})
+	}
+}
+
+// wave is the one that a Pod leaves with: a new one if another Pod has come into service
+// since the last.
+func (p *player) wave(does Doing) *Wave {
+	if len(p.waves) == 0 || p.returned && does != Create {
+		p.waves = append(p.waves, Wave{After: Duration(p.Now.Sub(p.begun))})
+		p.returned = false
+	}
+	return &p.waves[len(p.waves)-1]
+}
+
+// doingOf is what an action begins to do to a Pod; "" if it only goes on with something.
+func doingOf(a *plan.Action) Doing {
+	switch a.Reason {
+	case plan.ReasonPrepareUpdate, plan.ReasonStartInPlace:
+		return InPlace
+	case plan.ReasonInPlace:
+		if a.Change.Drains() {
+			return InPlace
+		}
+		return Relabel
+	case plan.ReasonRecreate:
+		return Recreate
+	case plan.ReasonScaleIn:
+		return ScaleIn
+	case plan.ReasonSpecified, plan.ReasonNodeGoes:
+		return Replace
+	case plan.ReasonScaleOut:
+		return Create
+	case plan.ReasonCleanUp:
+		return CleanUp
+	}
+	return ""
+}
+
+// look counts who serves.
+func (p *player) look() {
+	counts, _ := plan.Review(p.Snapshot)
+	if counts.Available > p.available {
+		p.returned = true
+	}
+	if counts.Available != p.available {
+		p.available, p.ends = counts.Available, p.Now
+	}
+	p.lowest = min(p.lowest, counts.Available)
+}
+
+// asked reports whether somebody answers the keys that hold a Pod, and after how long.
+func (p *player) asked(pod *corev1.Pod, keys []string) (time.Duration, bool) {
+	g := p.gateOf(pod, keys)
+	return g.takes, g.answered
+}
+
+func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
+	state := regplan.StateOf(pod)
+	name := string(state) + " " + strings.Join(keys, " ")
+	if known := p.gates[name]; known != nil {
+		return known
+	}
+	g := &gate{answered: true}
+	if joins(pod) {
+		g.takes = joinTakes
+	}
+	holds := regplan.Show(regplan.Snapshot{
+		Now: p.Now, Pods: []*corev1.Pod{pod}, Registrations: p.registrations, CloneSets: []*apps.CloneSet{p.set},
+	})[pod.Name].Holds
+	for _, key := range keys {
+		h := Hook{Gate: lifecycle.Gate(state), Key: key}
+		at := slices.IndexFunc(holds, func(hold regplan.Hold) bool { return hold.Key == key })
+		switch {
+		case at >= 0:
+			h.Registrations, h.Registries = holds[at].Registrations, holds[at].Registries
+			g.takes = max(g.takes, holds[at].Propagation)
+		case strings.Contains(key, usherv1alpha1.HookDomain):
+			h.Unanswered, g.answered = true, false
+		default:
+			p.foreign = append(p.foreign, key)
+		}
+		g.hooks = append(g.hooks, h)
+	}
+	p.gates[name] = g
+	return g
+}
+
+// hooks are those that were asked, each once.
+func (p *player) hooks() []Hook {
+	var out []Hook
+	for _, g := range p.gates {
+		for _, h := range g.hooks {
+			if !slices.ContainsFunc(out, func(o Hook) bool { return o.Gate == h.Gate && o.Key == h.Key }) {
+				out = append(out, h)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Hook) int { return strings.Compare(a.Gate+a.Key, b.Gate+b.Key) })
+	return out
+}
+
+// stops says why Pods stay as they are.
+func (p *player) stops(last *plan.Plan) []string {
+	var out []string
+	for _, problem := range last.Problems {
+		out = append(out, problem.Message)
+	}
+	counts, blocked := plan.Review(p.Snapshot)
+	for i, b := range blocked {
+		if i == mostNamed {
+			out = append(out, fmt.Sprintf("%d more Pods wait like that", len(blocked)-i))
+			break
+		}
+		out = append(out, b.String())
+	}
+	out = append(out, p.old(counts, len(out) > 0)...)
+	if last.ScaleUpLimited > 0 {
+		out = append(out, fmt.Sprintf("scaleStrategy.maxUnavailable: %s missing until others are available", pods(last.ScaleUpLimited, "stays", "stay")))
+	}
+	return out
+}
+
+// old says why Pods keep an old revision; told means that something else says so already.
+func (p *player) old(counts plan.Counts, told bool) []string {
+	old, kept := counts.Replicas-counts.Updated, p.Spec.Budget().Partition
+	left := old - kept
+	var out []string
+	switch {
+	case old == 0:
+		return nil
+	case p.Spec.Method == plan.OnDelete:
+		return []string{"updateStrategy.type is OnDelete: " + pods(old, "gets", "get") + " the revision when somebody deletes them"}
+	case left <= 0:
+	case p.Spec.Paused:
+		out = append(out, fmt.Sprintf("updateStrategy.paused: %s the old revision until the rollout is resumed", pods(left, "keeps", "keep")))
+	case !told:
+		out = append(out, p.stuck(left, counts.Available))
+	}
+	if kept > 0 {
+		out = append(out, fmt.Sprintf("updateStrategy.partition: %s the old revision", pods(min(old, kept), "keeps", "keep")))
+	}
+	return out
+}
+
+// stuck says which Pods hold the budget of an update.
+func (p *player) stuck(old, available int) string {
+	var down []string
+	for _, status := range plan.PodStatuses(p.Snapshot) {
+		if status.Active && !status.Available {
+			down = append(down, status.Pod.Name)
+		}
+	}
+	return fmt.Sprintf("updateStrategy.maxUnavailable: %s the old revision; %d of %d Pods serve, and these are expected to stay out of service: %s",
+		pods(old, "keeps", "keep"), available, p.Spec.Replicas, Names(down))
+}
+
+// mostNamed is how many Pods a sentence names.
+const mostNamed = 5
+
+// Names lists names, the first few of many.
+func Names(all []string) string {
+	if len(all) > mostNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), len(all)-mostNamed)
+	}
+	return strings.Join(all, ", ")
+}
+
+func pods(n int, one, many string) string {
+	if n == 1 {
+		return "1 Pod " + one
+	}
+	return fmt.Sprintf("%d Pods %s", n, many)
+}
