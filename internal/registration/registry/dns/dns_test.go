@@ -153,6 +153,8 @@ func TestServersThatAnswerWrong(t *testing.T) {
 		want   error
 	}{
 		{"not signed", key, func(*dns.Msg) {}, registry.ErrPermanent},
+		{"no such name, not signed", key, func(m *dns.Msg) { m.Rcode = dns.RcodeNameError }, registry.ErrPermanent},
+		{"no such name", nil, func(m *dns.Msg) { m.Rcode = dns.RcodeNameError }, nil},
 		{"key refused without a signature", key, func(m *dns.Msg) { m.Rcode = dns.RcodeNotAuth }, registry.ErrPermanent},
 		{"no authority", nil, func(m *dns.Msg) { m.Authoritative = false }, registry.ErrPermanent},
 		{"another's id", nil, func(m *dns.Msg) { m.Id++ }, registry.ErrPermanent},

@@ -99,10 +99,20 @@ func (r *Registry) check(request, answer *dns.Msg, failure error) error {
 		return registry.Permanent(fmt.Errorf("%s refuses the TSIG key %s%s", r.server, r.key.name, tsigError(signature)))
 	case failure != nil:
 		return registry.Permanent(fmt.Errorf("%s signed its answer wrongly: check the TSIG key on both sides: %w", r.server, failure))
-	case answer.Rcode == dns.RcodeSuccess && r.key.name != "" && signature == nil:
+	case r.key.name != "" && signature == nil && proves(answer.Rcode):
 		return registry.Permanent(fmt.Errorf("%s does not sign its answers: check that it knows the TSIG key", r.server))
 	}
 	return r.code(request, answer)
+}
+
+// proves reports whether a connector acts on an answer with this code. "No such name" is one:
+// it says that an entry is gone, and releases a hook.
+func proves(code int) bool {
+	switch code {
+	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset:
+		return true
+	}
+	return false
 }
 
 func tsigError(signature *dns.TSIG) string {
