@@ -131,11 +131,11 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	if have != nil && have.version == version {
 		return have, nil
 	}
-	made, err := p.connect(r, prefix, data)
+	made, err := p.make(ctx, r, prefix, data)
 	if err != nil {
 		return nil, cleaned(err, data)
 	}
-	next := &conn{Connector: scrub(made, data), version: version, timeout: timeoutOf(r)}
+	next := &conn{Connector: made, version: version, timeout: timeoutOf(r)}
 	p.mu.Lock()
 	old := p.conns[key]
 	p.conns[key] = next
@@ -145,6 +145,15 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 		_ = old.Close()
 	}
 	return next, nil
+}
+
+// make makes a connector, which returns its panics as errors.
+func (p *pool) make(ctx context.Context, r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (made registry.Connector, err error) {
+	defer registry.Recover(ctx, &err)
+	if made, err = p.connect(r, prefix, secret); err != nil {
+		return nil, err
+	}
+	return scrub(registry.Recovering{Connector: made}, secret), nil
 }
 
 func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*corev1.Secret, error) {

@@ -216,3 +216,31 @@ func TestHiddenErrorsKeepTheirMarks(t *testing.T) {
 		t.Error("a connector without secrets is wrapped")
 	}
 }
+
+// careless is a connector that does not survive what its registry answers.
+type careless struct{ registry.Connector }
+
+// TestPanicsAreErrors: what one registry answers does not end the process.
+func TestPanicsAreErrors(t *testing.T) {
+	object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "odd"}}
+	p := newPool(nil, func(_ *usherv1alpha1.Registry, prefix string, _ map[string][]byte) (registry.Connector, error) {
+		if prefix == "bad" {
+			panic("no such prefix")
+		}
+		return careless{}, nil
+	}, clocktesting.NewFakePassiveClock(epoch))
+	_, connect := p.get(t.Context(), object, "bad", false)
+	c, err := p.get(t.Context(), object, "good", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list := c.List(t.Context(), "web")
+	each := registry.Each(t.Context(), 2, 2, func(int) error { return careless{}.Ping(t.Context()) })
+	for where, err := range map[string]error{
+		"connect": connect, "list": list, "apply": c.Apply(t.Context(), "web", nil), "ping": c.Ping(t.Context()), "each": each[1],
+	} {
+		if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "bug in Usher") {
+			t.Errorf("%s: the error is %v", where, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,13 +55,14 @@ func Rounds(changes []Change, round func([]Change) (again []Change, refused []er
 }
 
 // Each calls call for every number below n, at most limit at a time, and returns the
-// errors by number.
-func Each(n, limit int, call func(int) error) []error {
+// errors by number. A panic of call is its error.
+func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 	errs := make([]error, n)
 	var group errgroup.Group
 	group.SetLimit(limit)
 	for i := range n {
 		group.Go(func() error {
+			defer Recover(ctx, &errs[i])
 			errs[i] = call(i)
 			return nil
 		})

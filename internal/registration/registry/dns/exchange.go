@@ -164,7 +164,8 @@ func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Ms
 	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	for range conns {
-		group.Go(func() error {
+		group.Go(func() (err error) {
+			defer registry.Recover(ctx, &err)
 			return r.connect(ctx, func(send exchange) error {
 				for {
 					at := int(next.Add(1)) - 1

@@ -18,7 +18,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
 	}
-	errs := registry.Each(len(changes), parallel, func(n int) error { return r.one(ctx, service, changes[n]) })
+	errs := registry.Each(ctx, len(changes), parallel, func(n int) error { return r.one(ctx, service, changes[n]) })
 	var refused []error
 	var other error // One stands for all: a server that is down fails every change.
 	for n, err := range errs {

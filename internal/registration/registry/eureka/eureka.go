@@ -214,7 +214,7 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 func (r *Registry) correct(ctx context.Context, app string, instances map[string]instance) (map[string]instance, error) {
 	ids := r.writtenTo(app)
 	actual := make([]*instance, len(ids))
-	errs := registry.Each(len(ids), parallel, func(n int) (err error) {
+	errs := registry.Each(ctx, len(ids), parallel, func(n int) (err error) {
 		actual[n], err = r.actual(ctx, app, ids[n])
 		return err
 	})

@@ -68,7 +68,7 @@ func (r *Registry) renewAll(ctx context.Context) {
 		}
 	}
 	slices.Sort(paths)
-	_ = registry.Each(len(paths), parallel, func(n int) error {
+	_ = registry.Each(ctx, len(paths), parallel, func(n int) error {
 		if ctx.Err() != nil {
 			return nil
 		}

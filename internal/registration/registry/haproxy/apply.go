@@ -59,7 +59,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	refused := &refusals{byID: map[string][]error{}}
 	jobs := r.jobs(views, changes, refused)
 	if len(jobs) > 0 {
-		err = r.each(func(at int) error {
+		err = r.each(ctx, func(at int) error {
 			return r.targets[at].with(ctx, func(s *session) error {
 				return (&worker{session: s, target: r.targets[at], at: at, service: service, options: r.options,
 					refused: refused}).work(jobs)

@@ -141,7 +141,7 @@ func tlsConfig(host string, secret map[string][]byte) (*tls.Config, error) {
 // Ping implements registry.Connector: every process must answer, and grant the level
 // that adding servers requires.
 func (r *Registry) Ping(ctx context.Context) error {
-	return r.each(func(at int) error {
+	return r.each(ctx, func(at int) error {
 		return r.targets[at].with(ctx, func(s *session) error {
 			answers, err := s.run("show cli level")
 			if err != nil {
@@ -180,7 +180,7 @@ func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 			"service %q cannot be the name of a backend: use letters, digits, dots, dashes and underscores", service))
 	}
 	found := make([][]server, len(r.targets))
-	err := r.each(func(at int) error {
+	err := r.each(ctx, func(at int) error {
 		return r.targets[at].with(ctx, func(s *session) error {
 			var err error
 			found[at], err = s.servers(service)
@@ -195,8 +195,8 @@ func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 
 // each calls a function for every process, in parallel, and joins the errors in the
 // order of the addresses.
-func (r *Registry) each(call func(at int) error) error {
-	return errors.Join(registry.Each(len(r.targets), maxParallel, call)...)
+func (r *Registry) each(ctx context.Context, call func(at int) error) error {
+	return errors.Join(registry.Each(ctx, len(r.targets), maxParallel, call)...)
 }
 
 // String names the process for messages.

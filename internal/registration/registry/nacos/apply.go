@@ -65,7 +65,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 // each runs one kind of write for every step. Refused steps are skipped from then on;
 // any other error stops the writes.
 func (r *Registry) each(ctx context.Context, service string, p *plan, write func(context.Context, string, step) error) error {
-	errs := registry.Each(len(p.steps), parallel, func(n int) error { return write(ctx, service, p.steps[n]) })
+	errs := registry.Each(ctx, len(p.steps), parallel, func(n int) error { return write(ctx, service, p.steps[n]) })
 	var kept []step
 	for n, err := range errs {
 		switch {

@@ -44,7 +44,7 @@ func (r *Registry) round(
 	ctx context.Context, service string, changes []registry.Change,
 ) (again []registry.Change, refused []error, err error) {
 	err = r.dialer.run(ctx, func(conn *zk.Conn) error {
-		nodes, err := r.read(conn, service)
+		nodes, err := r.read(ctx, conn, service)
 		if err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (r *Registry) round(
 		if err != nil {
 			return err
 		}
-		results := registry.Each(len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
+		results := registry.Each(ctx, len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
 		again, no, err = sortOut(steps, results)
 		refused = append(refused, no...)
 		return err

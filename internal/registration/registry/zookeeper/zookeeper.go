@@ -146,7 +146,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	var nodes []node
 	err := r.dialer.run(ctx, func(conn *zk.Conn) (err error) {
-		nodes, err = r.read(conn, service)
+		nodes, err = r.read(ctx, conn, service)
 		return err
 	})
 	if err != nil {
@@ -179,7 +179,7 @@ type node struct {
 func (r *Registry) folder(service string) string { return r.root + "/" + r.layout.folder(service) }
 
 // read returns the service's nodes, sorted by the IDs of their entries.
-func (r *Registry) read(conn *zk.Conn, service string) ([]node, error) {
+func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]node, error) {
 	folder := r.folder(service)
 	if _, err := conn.Sync(folder); err != nil {
 		return nil, fmt.Errorf("synchronise: %w", err)
@@ -195,7 +195,8 @@ func (r *Registry) read(conn *zk.Conn, service string) ([]node, error) {
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	for i, name := range names {
-		group.Go(func() error {
+		group.Go(func() (err error) {
+			defer registry.Recover(ctx, &err)
 			data, stat, err := conn.Get(folder + "/" + name)
 			if errors.Is(err, zk.ErrNoNode) {
 				return nil // It was removed in the meantime.
