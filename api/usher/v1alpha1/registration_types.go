@@ -139,12 +139,14 @@ type Hooks struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes|k8s)[.]io/') && !(self in ['foregroundDeletion', 'orphan'])",message="this key is Kubernetes' own, and releasing it would end what it protects: choose one of your own domain, such as example.com/drained"
 	// +optional
 	Created string `json:"created,omitempty"`
 	// PreNormal is set when the new Pod is Ready and registered.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes|k8s)[.]io/') && !(self in ['foregroundDeletion', 'orphan'])",message="this key is Kubernetes' own, and releasing it would end what it protects: choose one of your own domain, such as example.com/drained"
 	// +optional
 	PreNormal string `json:"preNormal,omitempty"`
 	// InPlaceUpdate is released when the Pod is drained, and set again when the updated
@@ -152,12 +154,14 @@ type Hooks struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes|k8s)[.]io/') && !(self in ['foregroundDeletion', 'orphan'])",message="this key is Kubernetes' own, and releasing it would end what it protects: choose one of your own domain, such as example.com/drained"
 	// +optional
 	InPlaceUpdate string `json:"inPlaceUpdate,omitempty"`
 	// PreDelete is released when the Pod is drained.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.startsWith('usher.dev/')",message="a hook is the key of a label, or a finalizer, such as example.com/drained; those of usher.dev are Usher's own"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes|k8s)[.]io/') && !(self in ['foregroundDeletion', 'orphan'])",message="this key is Kubernetes' own, and releasing it would end what it protects: choose one of your own domain, such as example.com/drained"
 	// +optional
 	PreDelete string `json:"preDelete,omitempty"`
 }

@@ -76,12 +76,12 @@ type RegistrySpec struct {
 	// registry. Default: all namespaces.
 	// +optional
 	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
-	// Timeout limits each call to the registry. Default: 5s.
+	// Timeout limits each call to the registry. Maximum: 1m. Default:
+	// 5s.
 	// +kubebuilder:default="5s"
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="the timeout has to be longer than 0s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) > duration('0s') && duration(self) <= duration('1m')",message="the timeout is a number with a unit, as in 500ms or 5s, longer than 0s and at most 1m: calls to a slow registry hold up those to others"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// RepairInterval is how often entries are compared with the desired state. Minimum:

@@ -56,6 +56,9 @@ const (
 	// retries and retryPause let a call survive a change of leader.
 	retries    = 5
 	retryPause = 100 * time.Millisecond
+	// maxAnswer limits an answer, in bytes: enough for more than 30,000 entries. The client
+	// would take 2 GiB.
+	maxAnswer = 64 << 20
 )
 
 // Options locate etcd.
@@ -122,6 +125,7 @@ func New(options Options) (*Registry, error) {
 		Password:             string(options.Secret[KeyPassword]),
 		MaxUnaryRetries:      retries,
 		BackoffWaitBetween:   retryPause,
+		MaxCallRecvMsgSize:   maxAnswer,
 		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 		// Errors are returned; the client's own log would repeat them.
 		Logger: zap.NewNop(),
@@ -245,6 +249,9 @@ func (r *Registry) root(service string) string { return r.prefix + "/" + service
 func typed(err error) error {
 	if err == nil {
 		return nil
+	}
+	if code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
+		return registry.Permanent(fmt.Errorf("etcd answered with more than %d bytes: spread the instances over several services: %w", maxAnswer, plain(err)))
 	}
 	switch code(err) {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,
