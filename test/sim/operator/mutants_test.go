@@ -4,17 +4,13 @@ package operator
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -154,72 +150,4 @@ func takesDrainsForOne(pod *corev1.Pod) {
 		panic(err) // what was JSON always encodes
 	}
 	pod.Annotations[usher.AnnotationDrain] = string(text)
-}
-
-// TestAllNodesFallSilent lets all nodes fall silent together: half of the Pods
-// stay in each registry, and come back when the nodes do. An operator without the
-// floor is caught.
-func TestAllNodesFallSilent(t *testing.T) {
-	careless := misreading(func(r *usher.Registration) { r.Spec.NodeFailure = &usher.NodeFailure{MaxPercent: ptr.To(int32(100))} })
-	for _, wrong := range []defects{{}, careless} {
-		s := simulate(t, 1, features{}, wrong)
-		s.populate(4)
-		s.passes(2)
-		silence := func() {
-			for _, pod := range s.pods() {
-				s.silence(pod)
-			}
-		}
-		silence()
-		s.passes(1)
-		s.lists(4, 4)
-		s.wait(plan.DefaultNodeGrace)
-		s.passes(2)
-		if wrong.any() {
-			if !strings.Contains(s.broken, "because their nodes are silent") {
-				t.Errorf("an operator without the floor is not caught: %q", s.broken)
-			}
-			continue
-		}
-		s.lists(2, 2)
-		silence()
-		s.passes(2)
-		s.lists(4, 4)
-	}
-}
-
-// TestADrainedNodeKeepsItsBudget evicts four Pods at once, of which a budget lets two go: two
-// leave their registries. Operators that ask no budget, and guards that do not tell evictions,
-// are caught.
-func TestADrainedNodeKeepsItsBudget(t *testing.T) {
-	for name, wrong := range map[string]defects{
-		"":                {},
-		"ignores budgets": misreading(func(b *policyv1.PodDisruptionBudget) { b.Status.DisruptionsAllowed = 100 }),
-		"takes evictions for deletions": {miswrites: func(metadata map[string]any) {
-			annotations, _ := metadata["annotations"].(map[string]any)
-			if text, ok := annotations[usher.AnnotationDeletionRequest].(string); ok {
-				annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"eviction":true`, "", 1)
-			}
-		}},
-	} {
-		s := simulate(t, 1, features{guard: true, budget: 2}, wrong)
-		for _, name := range slices.Sorted(maps.Keys(owners)) {
-			s.create(name, "")
-		}
-		s.kubelets()
-		s.kubelets()
-		s.passes(2)
-		s.lists(4, 4)
-		s.server.CountBudgets()
-		s.drainNode(nil)
-		s.call()
-		s.passes(1)
-		if wrong.any() {
-			if !strings.Contains(s.broken, "its budget allows 2") {
-				t.Errorf("%s: it is not caught: %q", name, s.broken)
-			}
-			continue
-		}
-		s.lists(2, 2)
-	}
 }

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/test/model"
+)
+
+// story is a run in which the steps are not drawn but told.
+type story struct {
+	*simulation
+	noticed []string
+	// vanished is a Registration that was deleted past its finalizer, remembered what the API
+	// server had at some time.
+	vanished   *usher.Registration
+	remembered model.Objects
+	// called is what a registry was asked before; traced and read is how much of the trace and
+	// of the log is known.
+	called       map[string]memory.Calls
+	traced, read int
+}
+
+// TestStories checks the scenarios in testdata/stories: what happens, one thing after the
+// other, and what is noticed in between. Every write is judged as in TestSimulation.
+func TestStories(t *testing.T) {
+	scenariotest.Run(t, "testdata/stories/*.txt", func(t *testing.T, lines []string) []string {
+		given := &premise{}
+		for _, line := range lines {
+			if about, ok := strings.CutPrefix(line, "Given "); ok {
+				check(t, line, scenariotest.Say(premises, given, about))
+			}
+		}
+		s := &story{simulation: simulate(t, 1, given.features, given.defects), called: map[string]memory.Calls{}}
+		for _, line := range lines {
+			if !strings.HasPrefix(line, "Given ") {
+				check(t, line, scenariotest.Say(steps, s, line))
+			}
+		}
+		return s.noticed
+	})
+}
+
+func check(t *testing.T, line string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+}
+
+// premise is what a story begins with.
+type premise struct {
+	features features
+	defects  defects
+}
+
+// premises are what its objects ask for, and how its operator is broken.
+var premises = map[string]func(p *premise, value string){
+	"second":  func(p *premise, _ string) { p.features.second = true },
+	"proceed": func(p *premise, _ string) { p.features.proceed = true },
+	"weights": func(p *premise, _ string) { p.features.weights = true },
+	"budget": func(p *premise, value string) {
+		p.features.guard, p.features.budget = true, int32(scenariotest.Number(value))
+	},
+	"losesRecords":      func(p *premise, _ string) { p.defects = misreading(func(r *usher.Registry) { r.Status.Users = nil }) },
+	"takesDrainsForOne": func(p *premise, _ string) { p.defects = misreading(takesDrainsForOne) },
+	"hasNoFloor": func(p *premise, _ string) {
+		p.defects = misreading(func(r *usher.Registration) { r.Spec.NodeFailure = &usher.NodeFailure{MaxPercent: ptr.To(int32(100))} })
+	},
+	"ignoresBudgets": func(p *premise, _ string) {
+		p.defects = misreading(func(b *policyv1.PodDisruptionBudget) { b.Status.DisruptionsAllowed = 100 })
+	},
+	"takesEvictionsForDeletions": func(p *premise, _ string) {
+		p.defects.miswrites = func(metadata map[string]any) {
+			annotations, _ := metadata["annotations"].(map[string]any)
+			if text, ok := annotations[usher.AnnotationDeletionRequest].(string); ok {
+				annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"eviction":true`, "", 1)
+			}
+		}
+	},
+}
+
+// steps are what can happen, and what can be noticed. Pods are nginx-000 and so on; where a
+// step is about one Pod and names none, it is the first.
+var steps = map[string]func(s *story, value string){
+	"populate": func(s *story, pods string) { s.populate(scenariotest.Number(pods)) },
+	"create": func(s *story, name string) {
+		s.create(name, "")
+		s.kubelets()
+		s.kubelets()
+	},
+	"kubelets": func(s *story, _ string) { s.kubelets() },
+	"delete":   func(s *story, _ string) { s.delete(s.first()) },
+	"crash":    func(s *story, _ string) { s.crash(s.first()) },
+	"drift":    func(s *story, _ string) { s.drift(s.first()) },
+	"annotate": func(s *story, _ string) {
+		s.change(s.first(), "is changed by somebody", func(pod *corev1.Pod) { pod.Annotations = map[string]string{"somebody": "else"} })
+	},
+	"hook": func(s *story, _ string) {
+		s.change(s.first(), "is hooked again", func(pod *corev1.Pod) { pod.Labels[keyCreated] = "true" })
+	},
+	"enter": func(s *story, state string) { s.enter(s.first(), apps.LifecycleState(state), "") },
+	// label sets the labels by which the two Registrations select.
+	"label": func(s *story, value string) {
+		app, track, _ := strings.Cut(value, " ")
+		s.label(s.first(), app, track)
+	},
+	"weigh": func(s *story, weight string) { s.weigh(s.first(), weight) },
+	"silence": func(s *story, _ string) {
+		for _, pod := range s.pods() {
+			s.silence(pod)
+		}
+	},
+	"evict":   func(s *story, name string) { s.wantsAway(actorUser, name, true) },
+	"scaleIn": func(s *story, name string) { s.wantsAway(actorReplicaSet, name, false) },
+	"drainNode": func(s *story, _ string) {
+		s.drainNode(nil)
+		s.call()
+	},
+	"budgets": func(s *story, _ string) { s.server.CountBudgets() },
+
+	"down": func(s *story, name string) { s.breaks(name, memory.Down) },
+	"hang": func(s *story, name string) {
+		edit(s.simulation, "", name, func(r *usher.Registry) { r.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Millisecond} })
+		s.breaks(name, memory.Hang)
+	},
+	"up": func(s *story, name string) { s.breaks(name, memory.None) },
+	// limit is how many changes discovery takes in a second, and how many at once.
+	"limit": func(s *story, value string) {
+		rate, burst, limited := strings.Cut(value, " ")
+		edit(s.simulation, "", "discovery", func(r *usher.Registry) {
+			if r.Spec.RateLimit = nil; limited {
+				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: int32(scenariotest.Number(rate)), Burst: ptr.To(int32(scenariotest.Number(burst)))}
+			}
+		})
+	},
+	"remove": func(s *story, name string) {
+		check(s.T, name, s.server.Delete("user", "Registry", types.NamespacedName{Name: name}, model.Deletion{}))
+	},
+	"vanish": func(s *story, name string) { s.vanished = s.vanish(name) },
+	// again makes a vanished Registration again, with another service if there is one.
+	"again": func(s *story, service string) {
+		s.vanished.Spec.Instance.Service = cmp.Or(service, s.vanished.Spec.Instance.Service)
+		s.make(s.vanished)
+	},
+	// in gives a Registration one registry, select other labels.
+	"in": func(s *story, value string) {
+		name, in, _ := strings.Cut(value, " ")
+		s.respec(name, func(spec *usher.RegistrationSpec) { spec.Registries = []string{in} })
+	},
+	"select": func(s *story, value string) {
+		words := strings.Fields(value)
+		s.respec(words[0], func(spec *usher.RegistrationSpec) {
+			spec.Selector.MatchLabels = map[string]string{}
+			for _, label := range words[1:] {
+				key, value, _ := strings.Cut(label, "=")
+				spec.Selector.MatchLabels[key] = value
+			}
+		})
+	},
+
+	"wait":    func(s *story, span string) { s.wait(scenariotest.Duration(span)) },
+	"restart": func(s *story, _ string) { s.restart() },
+	"refresh": func(s *story, _ string) { s.refresh() },
+	// pass is one with the caches as they are, passes are with new ones, turns are probes and
+	// passes, with time in between.
+	"pass":   func(s *story, _ string) { s.pass() },
+	"passes": func(s *story, times string) { s.passes(scenariotest.Number(cmp.Or(times, "1"))) },
+	"probe": func(s *story, _ string) {
+		s.refresh()
+		s.probe()
+	},
+	"turns": func(s *story, times string) {
+		for range scenariotest.Number(times) {
+			s.refresh()
+			s.probe()
+			s.pass()
+			s.wait(2 * time.Second)
+		}
+	},
+	// rounds are passes, each with the propagation after it.
+	"rounds": func(s *story, times string) {
+		for range scenariotest.Number(times) {
+			s.passes(1)
+			s.wait(propagation)
+		}
+	},
+	"remember": func(s *story, _ string) { s.remembered = s.server.Objects.Clone() },
+	// old makes the caches show what was remembered, of one kind or of all.
+	"old": func(s *story, kind string) {
+		if kind == "" {
+			s.cached = s.remembered
+			return
+		}
+		s.cached[model.Kind(kind)] = s.remembered[model.Kind(kind)]
+	},
+
+	// lists counts the entries of ours in each registry.
+	"lists": func(s *story, of string) {
+		service := cmp.Or(of, service)
+		ours := func(name string) int {
+			return len(slices.DeleteFunc(s.stores[name].Entries(service), func(e registry.Entry) bool { return e.ID == s.foreign.ID }))
+		}
+		s.notice("of %s: %d in discovery, %d in backup", service, ours("discovery"), ours("backup"))
+	},
+	"pods": func(s *story, _ string) { s.notice("%d Pods", len(s.pods())) },
+	// held counts the Pods that cannot vanish.
+	"held": func(s *story, _ string) {
+		held := slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool { return !controllerutil.ContainsFinalizer(pod, usher.Finalizer) })
+		s.notice("%d Pods are held", len(held))
+	},
+	// says counts the Pods by what their condition says.
+	"says": func(s *story, _ string) {
+		counts := map[corev1.ConditionStatus]int{}
+		for _, pod := range s.pods() {
+			counts[model.Condition(pod, usher.ConditionRegistered).Status]++
+		}
+		for _, status := range slices.Sorted(maps.Keys(counts)) {
+			s.notice("%d Pods say %q", counts[status], status)
+		}
+	},
+	"keys": func(s *story, key string) {
+		counts := map[string]int{}
+		for _, pod := range s.pods() {
+			counts[pod.Labels["example.com/"+key]]++
+		}
+		s.notice("%s is %v", key, counts)
+	},
+	"weights": func(s *story, _ string) {
+		var weights []string
+		for _, e := range s.stores["discovery"].Entries(service) {
+			if e.ID != s.foreign.ID {
+				weights = append(weights, strconv.Itoa(int(e.Weight)))
+			}
+		}
+		s.notice("weights %s", strings.Join(weights, " "))
+	},
+	"records": func(s *story, _ string) {
+		for _, name := range registries {
+			if r := s.registry(name); r != nil {
+				for _, user := range r.Status.Users {
+					s.notice("%s has a record of %s: %v", name, user.Service, user.Selector.MatchLabels)
+				}
+			}
+		}
+	},
+	"registries": func(s *story, _ string) {
+		s.notice("%d registries", len(s.server.Objects["Registry"]))
+	},
+	// calls are those to a registry since the last time, writes the operator's.
+	"calls": func(s *story, name string) {
+		before, now := s.called[name], s.stores[name].Calls()
+		s.called[name] = now
+		s.notice("%s: %d lists, %d changes", name, now.List-before.List, now.Apply-before.Apply)
+	},
+	"writes": func(s *story, _ string) {
+		writes := slices.DeleteFunc(slices.Clone(s.trace[s.traced:]), func(line string) bool { return !strings.Contains(line, "  operator: ") })
+		s.traced = len(s.trace)
+		s.notice("%d writes", len(writes))
+	},
+	"requeue": func(s *story, _ string) {
+		s.refresh()
+		result, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
+		check(s.T, "pass", err)
+		s.notice("again in %s", result.RequeueAfter)
+	},
+	"outages": func(s *story, _ string) {
+		for _, name := range registries {
+			if o := s.registry(name).Status.LastOutage; o != nil {
+				s.notice("%s was away from %s to %s", name, o.From.Sub(epoch), o.To.Sub(epoch))
+			}
+		}
+	},
+	// logs are the lines at the default level since the last time.
+	"logs": func(s *story, _ string) {
+		s.noticed = append(s.noticed, s.lines[s.read:]...)
+		s.read = len(s.lines)
+	},
+	"broken": func(s *story, _ string) { s.notice("broken: %s", cmp.Or(s.broken, "nothing")) },
+}
+
+func (s *story) notice(format string, args ...any) {
+	s.noticed = append(s.noticed, fmt.Sprintf(format, args...))
+}
+
+func (s *story) first() *corev1.Pod { return s.pods()[0].DeepCopy() }
+
+// wantsAway makes somebody ask for the end of a Pod.
+func (s *story) wantsAway(who, name string, evicts bool) {
+	s.ask(who, s.pod(name), evicts, time.Minute)
+	s.call()
+}
+
+// respec changes the spec of a Registration.
+func (s *story) respec(name string, change func(*usher.RegistrationSpec)) {
+	edit(s.simulation, namespace, name, func(r *usher.Registration) { change(&r.Spec) })
+}
+
+// registry reads a Registry from the API server; nil if there is none.
+func (s *simulation) registry(name string) *usher.Registry {
+	return model.Get[*usher.Registry](s.server.Objects, types.NamespacedName{Name: name})
+}
