@@ -25,40 +25,44 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// board is what is known of the cluster and of the registry, and the view that people have
-// of it. What changes in the view is logged.
+// board is what is known of the cluster, and the view that people have of it. What changes
+// in the view is logged.
 type board struct {
 	stage.Watched
 	now     func() time.Time
 	started time.Time
 	log     func(...string)
 
+	phase     string
 	objects   map[string]client.Object // by type and name
-	entries   map[string]entry         // by address
 	workloads map[string]*view.Workload
 	pods      map[string]*pod
-	lives     map[string]*life  // by Pod
+	lanes     map[string]*lane  // by Pod
 	told      map[string]string // by Pod: the long wait that was logged last
+	losses    []loss
+	logged    int // of the losses
 }
 
-// pod is a Pod in the view, and what only its callers and its node know.
+// pod is a Pod in the view, and what only its node knows.
 type pod struct {
 	view.Pod
 	set, address string
-	version      string // that it runs; empty if none yet
-	entry
+	version      string    // that it runs; empty if none yet
+	moved        time.Time // when it joined or left its registry; zero if it did not yet
 }
 
-// entry is the registry's state of an address, as callers see it.
-type entry struct {
-	listed bool
-	since  time.Time // when that last changed; zero if it never was listed
-}
+func (p *pod) listed() bool { return p.Registered == "True" }
 
-// life is what remains of a Pod.
-type life struct {
+// lane is what remains of a Pod.
+type lane struct {
 	set, address  string
 	seen, leaving time.Time // when it got the address, and when it was first seen being deleted
+}
+
+// loss is a lost request to a workload.
+type loss struct {
+	traffic.Loss
+	of story
 }
 
 const (
@@ -73,14 +77,20 @@ const (
 
 func newBoard(now func() time.Time, log func(...string)) *board {
 	return &board{
-		now: now, started: now(), log: log, objects: map[string]client.Object{}, entries: map[string]entry{},
-		pods: map[string]*pod{}, lives: map[string]*life{}, told: map[string]string{},
+		now: now, started: now(), log: log, objects: map[string]client.Object{},
+		pods: map[string]*pod{}, lanes: map[string]*lane{}, told: map[string]string{},
 	}
 }
 
 // say logs a line with the time.
 func (b *board) say(format string, args ...any) {
 	b.log(fmt.Sprintf("%6.1fs  ", b.now().Sub(b.started).Seconds()) + fmt.Sprintf(format, args...))
+}
+
+// begin begins a phase.
+func (b *board) begin(phase string) {
+	b.Change(func() { b.phase = phase })
+	b.say("━━ %s", phase)
 }
 
 // sayOf logs a sentence about an object, unless it is empty.
@@ -104,11 +114,6 @@ func key(o client.Object) string { return fmt.Sprintf("%T %s", o, o.GetName()) }
 
 func (b *board) is(o client.Object)     { b.change(func() { b.objects[key(o)] = o }) }
 func (b *board) isGone(o client.Object) { b.change(func() { delete(b.objects, key(o)) }) }
-
-// registryChanged receives registry changes from a traffic client.
-func (b *board) registryChanged(c traffic.Change) {
-	b.change(func() { b.entries[c.Addr] = entry{listed: c.Joined, since: c.At} })
-}
 
 // all are the objects of a type in name order.
 func all[T client.Object](b *board) (found []T) {
@@ -161,12 +166,13 @@ func (b *board) look() {
 		o := of(ownerOf(pod))
 		o.Pods = append(o.Pods, pod)
 	}
+	before := b.pods
 	b.workloads, b.pods = map[string]*view.Workload{}, map[string]*pod{}
 	for name, o := range objects {
 		w := view.Of(*o)
 		b.workloads[name] = &w
 		for i, member := range w.Members {
-			b.pods[member.Name] = b.pod(name, member, o.Pods[i])
+			b.pods[member.Name] = b.pod(name, member, o.Pods[i], before[member.Name])
 		}
 	}
 }
@@ -181,32 +187,48 @@ func ownerOf(o client.Object) string {
 	return strings.TrimSuffix(owner.Name, "-"+o.GetLabels()[appsv1.DefaultDeploymentUniqueLabelKey])
 }
 
-func (b *board) pod(set string, member view.Pod, object *corev1.Pod) *pod {
+func (b *board) pod(set string, member view.Pod, object *corev1.Pod, before *pod) *pod {
 	p := &pod{Pod: member, set: set, version: stage.Version(object)}
-	if object.Status.PodIP != "" {
-		p.address = net.JoinHostPort(object.Status.PodIP, port)
-		p.entry = b.entries[p.address]
+	if before == nil {
+		before = &pod{}
 	}
-	l := b.lives[p.Name]
-	if p.address != "" && l == nil {
-		l = &life{set: set, address: p.address, seen: b.now()}
-		b.lives[p.Name] = l
+	if p.moved = before.moved; p.listed() != before.listed() {
+		p.moved = b.now()
 	}
-	if l != nil && p.State == terminating && l.leaving.IsZero() {
+	if object.Status.PodIP == "" {
+		return p
+	}
+	p.address = net.JoinHostPort(object.Status.PodIP, port)
+	if b.lanes[p.Name] == nil {
+		b.lanes[p.Name] = &lane{set: set, address: p.address, seen: b.now()}
+	}
+	if l := b.lanes[p.Name]; p.State == terminating && l.leaving.IsZero() {
 		l.leaving = b.now()
 	}
 	return p
 }
 
 // at is the Pod that had an address at a time; nil if none had.
-func (b *board) at(address string, at time.Time) (name string, found *life) {
-	for _, other := range slices.Sorted(maps.Keys(b.lives)) {
-		if l := b.lives[other]; l.address == address && !l.seen.After(at) && (found == nil || l.seen.After(found.seen)) {
+func (b *board) at(address string, at time.Time) (name string, found *lane) {
+	for _, other := range slices.Sorted(maps.Keys(b.lanes)) {
+		if l := b.lanes[other]; l.address == address && !l.seen.After(at) && (found == nil || l.seen.After(found.seen)) {
 			name, found = other, l
 		}
 	}
 	return name, found
 }
+
+// leaveSlack is how much later than the callers the board may learn of a Pod's
+// deletion.
+const leaveSlack = 500 * time.Millisecond
+
+// lost reports whether a request that was lost at a time was lost because the Pod left.
+func (l *lane) lost(at time.Time) bool {
+	return l != nil && !l.leaving.IsZero() && at.After(l.leaving.Add(-leaveSlack))
+}
+
+// lost receives lost requests.
+func (b *board) lost(l loss) { b.Change(func() { b.losses = append(b.losses, l) }) }
 
 // wait is the most urgent of what the Pod waits for.
 func (p *pod) wait() (w view.Wait) {
@@ -218,10 +240,10 @@ func (p *pod) wait() (w view.Wait) {
 
 // note says when the Pod last joined or left the registry.
 func (p *pod) note(now time.Time) string {
-	switch ago := now.Sub(p.since); {
-	case p.since.IsZero() || ago > recent:
+	switch ago := now.Sub(p.moved); {
+	case ago > recent:
 		return ""
-	case !p.listed:
+	case !p.listed():
 		return fmt.Sprintf("  (left etcd %s ago)", seconds(ago))
 	case p.State == terminating:
 		return "  (still in etcd)"
@@ -242,7 +264,7 @@ func (p *pod) facts() []string {
 	if p.Restarts > 0 {
 		facts = append(facts, fmt.Sprintf("has restarted its container (restarts: %d)", p.Restarts))
 	}
-	facts = append(facts, map[bool]string{true: "joined etcd", false: "left etcd"}[p.listed])
+	facts = append(facts, map[bool]string{true: "joined etcd", false: "left etcd"}[p.listed()])
 	if w := p.wait(); !w.Until.IsZero() {
 		facts = append(facts, w.What)
 	}
@@ -266,15 +288,27 @@ func changes(before, after *pod, now time.Time) string {
 	return strings.Join(append(said, slices.DeleteFunc(after.facts(), func(fact string) bool { return slices.Contains(known, fact) })...), "; ")
 }
 
-// logLongWaits logs what has kept Pods waiting for a long time.
-func (b *board) logLongWaits() {
-	b.Read(func() {
+// tell logs what has kept Pods waiting for long, and requests that were lost.
+func (b *board) tell() {
+	b.Change(func() {
 		for _, name := range slices.Sorted(maps.Keys(b.pods)) {
 			w := b.pods[name].wait()
 			if long := b.now().Sub(w.Since); !w.Since.IsZero() && w.Until.IsZero() && long >= longWait && b.told[name] != w.What {
 				b.told[name] = w.What
 				b.sayOf(name, fmt.Sprintf("%s (for %s)", w.What, seconds(long)))
 			}
+		}
+		news := map[string][]loss{}
+		for _, l := range b.losses[b.logged:] {
+			news[l.of.name] = append(news[l.of.name], l)
+		}
+		b.logged = len(b.losses)
+		for _, name := range slices.Sorted(maps.Keys(news)) {
+			format := "LOST %d requests: %s"
+			if news[name][0].of.joinsOnly {
+				format = "has no preDelete hook: %d requests were cut as Pods left: %s"
+			}
+			b.sayOf(name, fmt.Sprintf(format, len(news[name]), news[name][0].Reason))
 		}
 	})
 }
@@ -303,14 +337,14 @@ func (b *board) settledAt(workload client.Object, pods int, generation int64) bo
 // underWay reports whether an operation is in progress on a Pod of a workload; "" is any.
 func (b *board) underWay(set string) bool {
 	return slices.ContainsFunc(b.podsOf(set), func(p *pod) bool {
-		return p.State != string(appsv1alpha1.StateNormal) || !p.Available || !p.listed || len(p.Waits) > 0
+		return p.State != string(appsv1alpha1.StateNormal) || !p.Available || !p.listed() || len(p.Waits) > 0
 	})
 }
 
 // draining reports whether a Pod of a set has left the registry before its update.
 func (b *board) draining(set string) bool {
 	return slices.ContainsFunc(b.podsOf(set), func(p *pod) bool {
-		return p.State == string(appsv1alpha1.StatePreparingUpdate) && !p.listed
+		return p.State == string(appsv1alpha1.StatePreparingUpdate) && !p.listed()
 	})
 }
 

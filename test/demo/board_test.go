@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/stage"
-	"github.com/usher-dev/usher/test/traffic"
 )
 
 const addrA = "127.9.0.3:8080"
@@ -28,8 +28,11 @@ func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main", Image: "example.com/web:v1"}}},
 		Status: corev1.PodStatus{
-			PodIP:             "127.9.0.3",
-			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			PodIP: "127.9.0.3",
+			Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+				{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionTrue, Reason: "Registered"},
+			},
 			ContainerStatuses: []corev1.ContainerStatus{{RestartCount: 2}},
 		},
 	}
@@ -39,7 +42,8 @@ func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-func unready(pod *corev1.Pod)  { pod.Status.Conditions = nil }
+func unlisted(pod *corev1.Pod) { pod.Status.Conditions = pod.Status.Conditions[:1] }
+func unready(pod *corev1.Pod)  { pod.Status.Conditions = pod.Status.Conditions[1:] }
 func deleted(pod *corev1.Pod)  { pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(50, 0)} }
 func draining(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelLifecycleState] = "PreparingUpdate" }
 
@@ -61,10 +65,6 @@ func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
 
 func newQuietBoard() *board { return newBoard(time.Now, func(...string) {}) }
 
-func (b *board) joins(joined bool) {
-	b.registryChanged(traffic.Change{Entry: traffic.Entry{Key: "a", Addr: addrA}, At: time.Now(), Joined: joined})
-}
-
 func TestSettledAt(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*board)
@@ -74,7 +74,7 @@ func TestSettledAt(t *testing.T) {
 		"no set":         {func(b *board) { b.isGone(aSet()) }, false},
 		"not changed":    {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Generation = 1 })) }, false},
 		"not observed":   {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Status.ObservedGeneration = 1 })) }, false},
-		"not registered": {func(b *board) { b.joins(false) }, false},
+		"not registered": {func(b *board) { b.is(aPod("web-a", unlisted)) }, false},
 		"a Pod too many": {func(b *board) { b.is(aPod("web-b")) }, false},
 		"a Pod too few":  {func(b *board) { b.isGone(aPod("web-a")) }, false},
 		"not ready":      {func(b *board) { b.is(aPod("web-a", unready)) }, false},
@@ -85,7 +85,6 @@ func TestSettledAt(t *testing.T) {
 		b := newQuietBoard()
 		b.is(aSet())
 		b.is(aPod("web-a"))
-		b.joins(true)
 		c.change(b)
 		if got := b.settledAt(aSet(), 1, 2); got != c.want {
 			t.Errorf("%s: settledAt = %t, want %t; %v", name, got, c.want, b.waitingFor())
@@ -119,16 +118,16 @@ func TestFingerprintChangesWithWhatMustNotHappen(t *testing.T) {
 func TestAnAddressThatIsUsedAgain(t *testing.T) {
 	b, now := newQuietBoard(), time.Unix(0, 0)
 	b.now = func() time.Time { now = now.Add(time.Second); return now }
-	if _, life := b.at(addrA, now); life.lost(traffic.Loss{At: now}) {
+	if _, lane := b.at(addrA, now); lane.lost(now) {
 		t.Error("a request is lost because an unknown Pod left")
 	}
 	b.is(aPod("web-a"))
 	b.is(aPod("web-a", deleted))
-	if name, life := b.at(addrA, now); name != "web-a" || !life.lost(traffic.Loss{At: now}) {
+	if name, lane := b.at(addrA, now); name != "web-a" || !lane.lost(now) {
 		t.Error("the Pod of the address is being deleted, but it has not left")
 	}
 	b.is(aPod("web-b"))
-	if name, life := b.at(addrA, now); name != "web-b" || life.lost(traffic.Loss{At: now}) {
+	if name, lane := b.at(addrA, now); name != "web-b" || lane.lost(now) {
 		t.Error("the address has a new Pod, but it has left")
 	}
 }
@@ -140,12 +139,14 @@ func TestPanelFitsEveryTerminal(t *testing.T) {
 	for _, name := range []string{"web-a", "web-b", "web-c"} {
 		b.is(aPod(name, draining))
 	}
-	p := newPanel("hooks on  ·  2/6 in-place update", strings.Repeat("the registry is stopped ", 10))
-	p.add(b.workloads["web"], b.podsOf("web"), "web", traffic.Stats{Sent: 123456, Lost: 3}, time.Now())
+	p := &panel{title: "hooks on  ·  2/6 in-place update  ·  123,456 requests, 0 lost, none at all"}
+	for _, pod := range b.podsOf("web") {
+		p.rows = append(p.rows, pod.cells(500, time.Now()))
+	}
 	for columns := 50; columns <= 140; columns++ {
-		for _, rows := range []int{9, 10, 40} {
+		for _, rows := range []int{4, 5, 40} {
 			lines := p.render(stage.Style{Width: columns, Height: rows})
-			if text := strings.Join(lines, "\n"); len(lines) > rows || !strings.Contains(text, "LOST") {
+			if text := strings.Join(lines, "\n"); len(lines) > rows || !strings.Contains(text, "WAITS FOR") {
 				t.Fatalf("%dx%d: %d lines\n%s", columns, rows, len(lines), text)
 			}
 			for _, line := range lines {

@@ -83,7 +83,7 @@ func (r *run) stopRegistry(ctx context.Context, set string) error {
 		return fmt.Errorf("stop the registry: %w", err)
 	}
 	before := r.board.fingerprint()
-	r.announce(fmt.Sprintf("the registry is stopped for %s: no Pod may be updated or deleted now", seconds(r.options.pace.outage)))
+	r.board.say("✗  the registry is stopped for %s: no Pod may be updated or deleted now", seconds(r.options.pace.outage))
 	if err := r.watchOutage(ctx); err != nil {
 		return err
 	}
@@ -91,7 +91,6 @@ func (r *run) stopRegistry(ctx context.Context, set string) error {
 	if err := r.registry.Restart(ctx); err != nil {
 		return fmt.Errorf("start the registry again: %w", err)
 	}
-	r.announce("")
 	if !slices.Equal(before, after) {
 		return fmt.Errorf("pods have changed while the registry was stopped:\n  before: %s\n  after:  %s",
 			strings.Join(before, "\n          "), strings.Join(after, "\n          "))
@@ -115,16 +114,6 @@ func (r *run) watchOutage(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// announce shows a note while it applies, and removes it afterwards.
-func (r *run) announce(note string) {
-	r.mu.Lock()
-	r.note = note
-	r.mu.Unlock()
-	if note != "" {
-		r.board.say("✗  %s", note)
-	}
 }
 
 // drainNode does to the Pods of a workload what "kubectl drain" does to all Pods of a node:

@@ -72,7 +72,7 @@ func TestLeaving(t *testing.T) {
 		"long before":         {time.Unix(95, 0), left, false},
 		"at a Pod that stays": {time.Unix(101, 0), time.Time{}, false},
 	} {
-		if got := (&life{leaving: c.left}).lost(traffic.Loss{At: c.at}); got != c.want {
+		if got := (&lane{leaving: c.left}).lost(c.at); got != c.want {
 			t.Errorf("lost %s: %t, want %t", name, got, c.want)
 		}
 	}

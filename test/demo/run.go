@@ -5,7 +5,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,10 +19,10 @@ import (
 )
 
 const (
-	// drawEvery is how often the panel is refreshed.
+	// drawEvery is how often the panel is drawn.
 	drawEvery = 200 * time.Millisecond
-	// lossesEvery is how often the log reports a workload's lost requests.
-	lossesEvery = time.Second
+	// tellEvery is after how many of them the log tells what lasts, and what was lost.
+	tellEvery = 5
 )
 
 // run is one run through all phases.
@@ -33,10 +32,6 @@ type run struct {
 	board  *board
 	actors []*actor
 	waited []string // what was waited for during the registry's outage
-
-	mu    sync.Mutex // guards the fields below, and what has been logged about the actors
-	phase string
-	note  string
 }
 
 // actor is a story that is played.
@@ -46,8 +41,6 @@ type actor struct {
 	client            *traffic.Client
 	ended             chan error // receives the result of client.Run
 	generation        int64
-	logged            int       // lost requests that the log has reported
-	loggedAt          time.Time // when it last did
 }
 
 func newRun(d *demonstration, hooks bool) (*run, error) {
@@ -62,7 +55,7 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 		a.client, err = traffic.New(traffic.Options{
 			Source: traffic.Etcd{Client: d.registry.Client, Prefix: prefix, Service: story.name},
 			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
-			KeepLosses: 100_000, OnChange: r.board.registryChanged,
+			OnLost: func(l traffic.Loss) { r.board.lost(loss{l, story}) },
 		})
 		if err != nil {
 			return nil, err
@@ -90,14 +83,10 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 		return nil, err
 	}
 	background.Go(func() { r.draw(ctx) })
-	titles, about := []string{}, ""
-	for _, name := range r.options.phases() {
-		titles = append(titles, string(name))
-	}
+	r.screen.log("\n━━ " + title(r.hooks))
 	for _, a := range r.actors {
-		about += fmt.Sprintf("   %-16s %s\n", a.name, a.shows)
+		r.screen.log(fmt.Sprintf("   %-16s %s", a.name, a.about))
 	}
-	r.screen.log("\n━━ " + title(r.hooks) + ": " + strings.Join(titles, " → ") + "\n" + about)
 	result := &RunResult{Hooks: r.hooks, Took: map[phase]time.Duration{}}
 	for i, name := range r.options.phases() {
 		began := time.Now()
@@ -105,7 +94,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 			return nil, fmt.Errorf("%s, phase %q: %w", title(r.hooks), name, err)
 		}
 		result.Took[name] = time.Since(began)
-		r.logLosses(time.Now(), 0)
+		r.board.tell()
 		r.board.say("%s done in %s", name, seconds(result.Took[name]))
 	}
 	result.Waited = r.waited
@@ -118,19 +107,16 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 // playPhase changes the workloads, disturbs them if asked to, and waits until all is
 // done.
 func (r *run) playPhase(ctx context.Context, background *sync.WaitGroup, name phase, n int) error {
-	r.mu.Lock()
-	r.phase = fmt.Sprintf("%d/%d %s", n+1, len(r.options.phases()), name)
-	r.mu.Unlock()
-	r.board.say("━━ %s", r.phase)
+	r.board.begin(fmt.Sprintf("%d/%d %s", n+1, len(r.options.phases()), name))
 	var acting []*actor
 	for _, a := range r.actors {
 		a.client.Section(string(name))
-		about := a.about(name)
-		if about == "" {
+		step, ok := a.steps[name]
+		if !ok {
 			continue
 		}
 		acting = append(acting, a)
-		r.board.say("   %s: %s", a.name, about)
+		r.board.say("   %s: %s", a.name, step.about)
 		if err := r.act(ctx, background, a, name); err != nil {
 			return err
 		}
@@ -160,12 +146,13 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 	case phaseDrain:
 		return r.drainNode(ctx, a)
 	}
-	yaml := a.changes[name].yaml
-	if yaml == "" {
-		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), a.pods(name))
+	step := a.steps[name]
+	if step.change == "" {
+		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), step.pods)
 		return err
 	}
-	if a.set, err = stage.Merge(a.set, a.kind(), yaml); err != nil {
+	// Templates are merged alike, whatever they are in.
+	if a.set, err = stage.Merge(a.set, stage.CloneSet{}, step.change); err != nil {
 		return err
 	}
 	a.generation, err = stage.Apply(ctx, r.Kube, a.set)
@@ -180,7 +167,7 @@ func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
 	}
 	end := time.Now().Add(limit)
 	for _, a := range acting {
-		pods := a.pods(name)
+		pods := a.steps[name].pods
 		what := fmt.Sprintf("%s %s to have %d Pods, all updated, available and registered", a.set.GetKind(), a.name, pods)
 		err := r.board.await(ctx, time.Until(end), what, func() bool { return r.board.settledAt(a.typed(), pods, a.generation) })
 		if err != nil {
@@ -231,64 +218,44 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 // outcome summarizes one workload's requests.
 func (r *run) outcome(a *actor) Outcome {
 	o := Outcome{story: a.story, Report: a.client.Report()}
-	for _, loss := range o.Report.Losses {
-		if _, life := r.board.at(loss.Addr, loss.At); a.joinsOnly && life.lost(loss) {
-			o.Leaving++
+	r.board.Read(func() {
+		for _, loss := range r.board.losses {
+			if _, lane := r.board.at(loss.Addr, loss.At); loss.of.name == a.name && a.joinsOnly && lane.lost(loss.At) {
+				o.Leaving++
+			}
 		}
-	}
+	})
 	return o
-}
-
-// leaveSlack is how much later than the callers the board may learn of a Pod's
-// deletion.
-const leaveSlack = 500 * time.Millisecond
-
-// lost reports whether a request was lost because its Pod left.
-func (l *life) lost(loss traffic.Loss) bool {
-	return l != nil && !l.leaving.IsZero() && loss.At.After(l.leaving.Add(-leaveSlack))
 }
 
 // draw shows the state until ctx ends.
 func (r *run) draw(ctx context.Context) {
-	for stage.Pause(ctx, drawEvery) == nil {
-		r.logLosses(time.Now(), lossesEvery)
-		r.board.logLongWaits()
+	for n := 1; stage.Pause(ctx, drawEvery) == nil; n++ {
+		if n%tellEvery == 0 {
+			r.board.tell()
+		}
 		r.screen.show(r.panel(time.Now()))
-	}
-	r.logLosses(time.Now(), 0)
-}
-
-// logLosses logs requests lost since the log last reported them, which is at least some
-// time ago.
-func (r *run) logLosses(now time.Time, ago time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, a := range r.actors {
-		stats := a.client.Stats(now)
-		if stats.Lost == a.logged || now.Sub(a.loggedAt) < ago {
-			continue
-		}
-		format := "LOST %d requests, %d in all"
-		if a.joinsOnly {
-			format = "its YAML has no preDelete hook: %d requests cut as Pods left, %d in all"
-		}
-		lost := fmt.Sprintf(format, stats.Lost-a.logged, stats.Lost)
-		if len(stats.Reasons) > 0 {
-			lost += " (" + stats.Reasons[0].Reason + ")"
-		}
-		r.board.sayOf(a.name, lost)
-		a.logged, a.loggedAt = stats.Lost, now
 	}
 }
 
 // panel is what the screen shows now.
 func (r *run) panel(now time.Time) *panel {
-	r.mu.Lock()
-	p := newPanel(fmt.Sprintf("%s  %s  ·  %s", now.Sub(r.board.started).Round(time.Second), title(r.hooks), r.phase), r.note)
-	r.mu.Unlock()
+	p, sent, lost := &panel{}, 0, 0
 	for _, a := range r.actors {
-		stats := a.client.Stats(now)
-		r.board.Read(func() { p.add(r.board.workloads[a.name], r.board.podsOf(a.name), a.name, stats, now) })
+		stats, requests := a.client.Stats(now), map[string]int{}
+		for _, i := range stats.Instances {
+			requests[i.Addr] = i.PerSecond
+		}
+		sent, lost = sent+stats.Sent, lost+stats.Lost
+		r.board.Read(func() {
+			for _, pod := range r.board.podsOf(a.name) {
+				p.rows = append(p.rows, pod.cells(requests[pod.address], now))
+			}
+		})
 	}
+	r.board.Read(func() {
+		p.title = fmt.Sprintf("%s  %s  ·  %s  ·  %s requests, %s lost", now.Sub(r.board.started).Round(time.Second), title(r.hooks), r.board.phase,
+			stage.Thousands(sent), stage.Thousands(lost))
+	})
 	return p
 }

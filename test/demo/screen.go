@@ -12,10 +12,7 @@ import (
 	"sync"
 	"time"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/view"
 	"github.com/usher-dev/usher/test/stage"
-	"github.com/usher-dev/usher/test/traffic"
 )
 
 // screen writes the log and, on a terminal, keeps the panel below it. Its methods are
@@ -73,95 +70,48 @@ func (s *screen) draw(p *panel) {
 	_, _ = io.WriteString(s.out, text.String()) // There is nobody to report a failed write to.
 }
 
-// panel is what the terminal shows below the log.
+// panel is what a terminal shows below the log.
 type panel struct {
-	title, note string
-	pods, sets  stage.Table
+	title string
+	rows  [][]stage.Cell
 }
 
 // render draws the panel: at most style.Height lines, each at most style.Width cells
 // wide.
 func (p *panel) render(style stage.Style) []string {
-	fit := func(paint stage.Paint, text string) string {
-		if style.Width > 0 {
-			text = stage.Cut(text, style.Width)
-		}
-		return style.Paint(paint, text)
+	// A narrow terminal drops the highest number first.
+	table := stage.Table{Rows: p.rows, Columns: []stage.Column{
+		{Title: "POD"}, {Title: "STATE"}, {Title: "VERSION", Expendable: 1}, {Title: "LISTED"},
+		{Title: "REQ/S", Right: true, Expendable: 2}, {Title: "RESTARTS", Right: true, Expendable: 3}, {Title: "WAITS FOR"},
+	}}
+	if style.Width > 0 {
+		p.title = stage.Cut(p.title, style.Width)
 	}
-	foot := append([]string{""}, p.sets.Lines(style)...)
-	if p.note != "" {
-		foot = append(foot, fit(stage.Yellow, p.note))
+	if most := max(style.Height-2, 0); style.Height > 0 && len(table.Rows) > most {
+		table.Rows = table.Rows[:most]
 	}
-	pods := p.pods
-	if limit := max(style.Height-len(foot)-3, 1); style.Height > 0 && len(pods.Rows) > limit {
-		hidden := fmt.Sprintf("… %d more Pods", len(pods.Rows)-limit+1)
-		pods.Rows = append(pods.Rows[:limit-1:limit-1], []stage.Cell{{Text: hidden, Paint: stage.Faint}})
-	}
-	return append(append([]string{fit(stage.Bold, p.title), ""}, pods.Lines(style)...), foot...)
-}
-
-// newPanel is an empty panel. A narrow terminal drops the columns with the highest number
-// first.
-func newPanel(title, note string) *panel {
-	return &panel{title: title, note: note,
-		pods: stage.Table{Columns: []stage.Column{
-			{Title: "POD"}, {Title: "STATE"}, {Title: "VERSION", Expendable: 1}, {Title: "ADDRESS", Expendable: 3}, {Title: "IN ETCD"},
-			{Title: "REQ/S", Right: true, Expendable: 2}, {Title: "RESTARTS", Right: true, Expendable: 4}, {Title: "WAITS FOR"},
-		}},
-		sets: stage.Table{Columns: []stage.Column{
-			{Title: "WORKLOAD"}, {Title: "LOST", Right: true}, {Title: "AVAILABLE"}, {Title: "UPDATED", Expendable: 1}, {Title: "PHASE", Expendable: 4},
-			{Title: "SENT", Right: true, Expendable: 2}, {Title: "REQ/S", Right: true, Expendable: 3}, {Title: "IN FLIGHT", Right: true, Expendable: 5},
-		}},
-	}
-}
-
-// add adds a workload, its Pods and its requests.
-func (p *panel) add(w *view.Workload, pods []*pod, name string, stats traffic.Stats, now time.Time) {
-	for _, pod := range pods {
-		p.pods.Rows = append(p.pods.Rows, pod.cells(stats, now))
-	}
-	if w == nil {
-		w = &view.Workload{}
-	}
-	row := stage.Cells(name, "", fmt.Sprintf("%s %d of %d", bar(w.Available, w.Desired), w.Available, w.Desired),
-		fmt.Sprintf("%d of %d", w.Updated, w.ToUpdate), string(w.Phase),
-		stage.Thousands(stats.Sent), strconv.Itoa(stats.PerSecond), strconv.Itoa(stats.InFlight))
-	row[1] = lostCell(stats.Lost, stats.Lost)
-	p.sets.Rows = append(p.sets.Rows, row)
+	return append([]string{style.Paint(stage.Bold, p.title)}, table.Lines(style)...)
 }
 
 // cells are the Pod's cells in the panel.
-func (p *pod) cells(stats traffic.Stats, now time.Time) []stage.Cell {
+func (p *pod) cells(requests int, now time.Time) []stage.Cell {
 	state, waits := stage.Cell{Text: p.State, Paint: stage.Yellow}, stage.Cell{Text: p.wait().What, Paint: stage.Yellow}
 	switch {
 	case p.Trouble:
 		waits.Paint = stage.Red
 	case p.State == terminating:
 		state.Paint = stage.Faint
-	case p.State == string(appsv1alpha1.StateNormal) && p.Ready:
+	case p.Available:
 		state.Paint = stage.Green
 	}
-	registered := stage.Cell{Text: "○ no", Paint: stage.Faint}
-	if p.listed {
-		registered = stage.Cell{Text: "● yes", Paint: stage.Green}
-	}
-	rate := 0
-	for _, instance := range stats.Instances {
-		if instance.Addr == p.address {
-			rate = instance.PerSecond
-		}
+	listed := stage.Cell{Text: "○ no", Paint: stage.Faint}
+	if p.listed() {
+		listed = stage.Cell{Text: "● yes", Paint: stage.Green}
 	}
 	if since := p.wait().Since; !since.IsZero() {
 		waits.Text += " (" + seconds(now.Sub(since)) + ")"
 	}
 	return []stage.Cell{
-		{Text: p.Name}, state, {Text: cmp.Or(p.version, "-")}, {Text: cmp.Or(p.address, "-")},
-		registered, {Text: strconv.Itoa(rate)}, {Text: strconv.Itoa(p.Restarts)}, waits,
+		{Text: p.Name}, state, {Text: cmp.Or(p.version, "-")}, listed, {Text: strconv.Itoa(requests)}, {Text: strconv.Itoa(p.Restarts)}, waits,
 	}
-}
-
-// bar shows how many of the desired Pods are available.
-func bar(done, of int) string {
-	done, of = min(done, of, 10), min(of, 10)
-	return strings.Repeat("█", done) + strings.Repeat("░", of-done)
 }

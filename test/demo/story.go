@@ -46,12 +46,20 @@ func phases() []phase {
 // phases are those that have something to do.
 func (o Options) phases() []phase {
 	return slices.DeleteFunc(phases(), func(name phase) bool {
-		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.about(name) != "" })
+		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.steps[name].about != "" })
 	})
 }
 
-// mostPods is what every workload is scaled out to.
-const mostPods = 5
+// step is what a phase does to one workload.
+type step struct {
+	// about describes it to people.
+	about string
+	// change is a YAML document that changes the workload; empty to change the replicas
+	// through the scale subresource instead.
+	change string
+	// pods is the number of Pods at the end.
+	pods int
+}
 
 // story is one workload's life.
 type story struct {
@@ -59,54 +67,31 @@ type story struct {
 	name string
 	// deployment marks a Deployment, which the guard protects. The others are CloneSets.
 	deployment bool
-	// shows is what it demonstrates.
-	shows string
+	// about describes what it demonstrates.
+	about string
 	// joinsOnly marks a CloneSet whose YAML has no hook before deletion: losses from
 	// leaving Pods do not count against the hooks.
 	joinsOnly bool
 	// file is its manifest, without the extension.
 	file string
-	// few is how many Pods it has at first, and again when it is scaled in.
-	few int
-	// changes are what happens to it besides scaling; a phase without one leaves it alone.
-	changes map[phase]change
+	// steps are what the phases do to it; a phase without one leaves it alone.
+	steps map[phase]step
 }
 
-// change is what a phase changes.
-type change struct {
-	// about describes it to people.
-	about string
-	// yaml is a document that is merged into the workload.
-	yaml string
-}
-
-// about says what a phase does to the workload; nothing if it leaves it alone.
-func (s story) about(name phase) string {
-	switch name {
-	case phaseCreate:
-		return fmt.Sprintf("%d Pods", s.few)
-	case phaseOut:
-		return fmt.Sprintf("%d → %d Pods", s.few, mostPods)
-	case phaseIn:
-		return fmt.Sprintf("%d → %d Pods", mostPods, s.few)
-	case phaseDelete:
-		if s.deployment {
-			return "kubectl delete deployment"
-		}
-		return fmt.Sprintf("%d → 0 Pods, then the CloneSet", s.few)
+// life is what happens to every workload, and changes that only some have.
+func life(pods int, changes map[phase]step) map[phase]step {
+	const most = 5
+	steps := map[phase]step{
+		phaseCreate: {about: fmt.Sprintf("%d Pods", pods), pods: pods},
+		phaseOut:    {about: fmt.Sprintf("%d → %d Pods", pods, most), pods: most},
+		phaseIn:     {about: fmt.Sprintf("%d → %d Pods", most, pods), pods: pods},
+		phaseDelete: {about: fmt.Sprintf("%d → 0 Pods, and its end", pods)},
 	}
-	return s.changes[name].about
-}
-
-// pods is how many Pods it has at the end of a phase.
-func (s story) pods(name phase) int {
-	switch name {
-	case phaseOut:
-		return mostPods
-	case phaseDelete:
-		return 0
+	for name, step := range changes {
+		step.pods = pods
+		steps[name] = step
 	}
-	return s.few
+	return steps
 }
 
 const v2 = `spec: {template: {spec: {containers: [{name: main, image: "example.com/web:v2"}]}}}`
@@ -118,18 +103,18 @@ func (o Options) stories(hooks bool) []story {
 		return cloneSets(hooks)
 	}
 	shop := story{
-		name: "shop", file: "deployment", deployment: true, few: 3,
-		shows: "a plain Deployment; the guard lets its Pods be deleted when they are drained",
-		changes: map[phase]change{
-			phaseRecreate: {about: "image web:v1 → web:v2, a rollout", yaml: v2},
+		name: "shop", file: "deployment", deployment: true,
+		about: "a plain Deployment; the guard lets its Pods be deleted when they are drained",
+		steps: life(3, map[phase]step{
+			phaseRecreate: {about: "image web:v1 → web:v2, a rollout", change: v2},
 			phaseDrain:    {about: "its Pods on one of two nodes, as kubectl drain does"},
-		},
+		}),
 	}
 	if !hooks {
-		shop.shows = "the same Deployment without the guard"
+		shop.about = "the same Deployment without the guard"
 	}
 	if o.Place != nil {
-		delete(shop.changes, phaseDrain) // There is one node.
+		delete(shop.steps, phaseDrain) // There is one node.
 	}
 	return append(cloneSets(hooks), shop)
 }
@@ -137,26 +122,25 @@ func (o Options) stories(hooks bool) []story {
 // cloneSets are the CloneSets of a run.
 func cloneSets(hooks bool) []story {
 	web := story{
-		name: "web", file: "seed1", few: 2, shows: "in-place update and deletion behind hooks",
-		changes: map[phase]change{
-			phaseInPlace: {about: "image web:v1 → web:v2", yaml: v2},
+		name: "web", file: "seed1", about: "in-place update and deletion behind hooks",
+		steps: life(2, map[phase]step{
+			phaseInPlace: {about: "image web:v1 → web:v2", change: v2},
 			// No in-place update can change a variable: the Pods have to be recreated.
 			phaseRecreate: {about: "a new variable in the template",
-				yaml: `spec: {template: {spec: {containers: [{name: main, env: [{name: RELEASE, value: "2"}]}]}}}`},
-		},
+				change: `spec: {template: {spec: {containers: [{name: main, env: [{name: RELEASE, value: "2"}]}]}}}`},
+		}),
 	}
-	drained := story{
-		name: "prenormal-drain", file: "seed3-predelete", few: 3, shows: "the next one with a preDelete hook beside it",
-		changes: map[phase]change{phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", yaml: v2}},
+	joins := story{
+		name: "prenormal", file: "seed3", joinsOnly: hooks,
+		about: "preNormal alone, as in the proposal: Pods join behind a hook and leave without",
+		steps: life(3, map[phase]step{phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", change: v2}}),
 	}
-	joins := drained
-	joins.name, joins.file, joins.joinsOnly = "prenormal", "seed3", hooks
-	joins.shows = "preNormal alone, as in the proposal: Pods join behind a hook and leave without"
-	if hooks {
-		return []story{web, drained, joins}
+	if !hooks {
+		web.about, joins.about = "the same CloneSet without its lifecycle", "the same CloneSet without its lifecycle"
+		return []story{web, joins}
 	}
-	web.shows, joins.shows = "the same CloneSet without its lifecycle", "the same CloneSet without its lifecycle"
-	return []story{web, joins}
+	drained := story{name: "prenormal-drain", file: "seed3-predelete", steps: joins.steps, about: "preNormal with a preDelete hook beside it"}
+	return []story{web, drained, joins}
 }
 
 // typed names the workload.
@@ -166,14 +150,6 @@ func (s story) typed() client.Object {
 		return &appsv1.Deployment{ObjectMeta: meta}
 	}
 	return &appsv1alpha1.CloneSet{ObjectMeta: meta}
-}
-
-// kind tells how lists are merged.
-func (s story) kind() any {
-	if s.deployment {
-		return appsv1.Deployment{}
-	}
-	return stage.CloneSet{}
 }
 
 // objects returns the story's workload and Registration. Without hooks, the CloneSet
@@ -189,7 +165,7 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 		// On a real node, a Pod without a probe is ready as soon as its container has
 		// started, even if it does not listen yet.
 		const probe = `spec: {template: {spec: {containers: [{name: main, readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`
-		if set, err = stage.Merge(set, s.kind(), probe); err != nil {
+		if set, err = stage.Merge(set, stage.CloneSet{}, probe); err != nil {
 			return nil, nil, err
 		}
 	}

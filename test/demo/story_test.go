@@ -50,12 +50,12 @@ func TestStoriesFitTheirManifests(t *testing.T) {
 		set, registration := objectsOf(t, s, true)
 		replicas, _, _ := unstructured.NestedInt64(set.Object, "spec", "replicas")
 		service, _, _ := unstructured.NestedString(registration.Object, "spec", "instance", "service")
-		if set.GetName() != s.name || registration.GetName() != s.name || service != s.name || int(replicas) != s.pods(phaseCreate) {
+		if set.GetName() != s.name || registration.GetName() != s.name || service != s.name || int(replicas) != s.steps[phaseCreate].pods {
 			t.Errorf("story %s: %s with %d Pods, Registration %s, service %s", s.name, set.GetKind()+" "+set.GetName(), replicas, registration.GetName(), service)
 		}
-		for name := range s.changes {
+		for name := range s.steps {
 			if !slices.Contains(phases(), name) {
-				t.Errorf("story %s changes in %q, which is no phase", s.name, name)
+				t.Errorf("story %s has a step for %q, which is no phase", s.name, name)
 			}
 		}
 		if propagation, _, _ := unstructured.NestedString(registration.Object, "spec", "drain", "propagation"); propagation != "7s" {

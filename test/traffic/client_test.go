@@ -241,9 +241,10 @@ func TestReasonsOfLosses(t *testing.T) {
 		{"hung", hung, "no answer within 300ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			var told atomic.Int64
 			r := start(t, func(o *Options) {
 				o.Rate, o.Timeout, o.SlowMin, o.SlowMax = 100, 300*time.Millisecond, time.Millisecond, time.Millisecond
-				o.KeepLosses = 2
+				o.KeepLosses, o.OnLost = 2, func(Loss) { told.Add(1) }
 			})
 			r.Section("only")
 			r.list(c.addr)
@@ -253,8 +254,8 @@ func TestReasonsOfLosses(t *testing.T) {
 			if total.Lost != total.Sent || len(report.Reasons) != 1 || report.Reasons[0] != (ReasonCount{c.want, total.Lost}) {
 				t.Errorf("lost %d of %d for %v, want all for %q", total.Lost, total.Sent, report.Reasons, c.want)
 			}
-			if len(report.Losses) != 2 || report.Losses[0].Addr != c.addr || report.Losses[0].Section != "only" {
-				t.Errorf("kept losses %+v, want the first two, at %s", report.Losses, c.addr)
+			if len(report.Losses) != 2 || report.Losses[0].Addr != c.addr || report.Losses[0].Section != "only" || int(told.Load()) != total.Lost {
+				t.Errorf("kept losses %+v, want the first two, at %s; told of %d of %d", report.Losses, c.addr, told.Load(), total.Lost)
 			}
 		})
 	}
@@ -319,15 +320,9 @@ func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
 func TestDrainedRequestsAreCounted(t *testing.T) {
 	leaving := healthy(t, "v1")
 	staying := healthy(t, "v1")
-	left := make(chan string, 1)
 	r := start(t, func(o *Options) {
 		o.slowShare, o.SlowMin, o.SlowMax = 0.5, 100*time.Millisecond, 200*time.Millisecond
 		o.CacheDelay = 100 * time.Millisecond
-		o.OnChange = func(c Change) {
-			if !c.Joined {
-				left <- c.Addr
-			}
-		}
 	})
 	r.list(leaving, staying)
 	r.sendMore(t, 300)
@@ -337,9 +332,6 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 	expectNoneLost(t, total)
 	if total.DrainedSlow == 0 || total.DrainedSlow >= total.Drained {
 		t.Errorf("answered after the instance had left: %d, %d of them slow; want some of each kind", total.Drained, total.DrainedSlow)
-	}
-	if got := <-left; got != leaving {
-		t.Errorf("%q left, want %q", got, leaving)
 	}
 	if p50 := total.Slow.Percentile(50); p50 < 100*time.Millisecond {
 		t.Errorf("slow requests took %s, want at least 100ms", p50)

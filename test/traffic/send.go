@@ -144,14 +144,16 @@ func (c *Client) lose(f *flight, why string, now time.Time) {
 	c.lost++
 	section.Lost++
 	c.reasons[why]++
-	if len(c.losses) >= c.options.KeepLosses {
-		return
-	}
 	loss := Loss{Due: f.at, At: now, Slow: f.slow > 0, Reason: why, Section: section.Name}
 	if f.instance != nil {
 		loss.Addr = f.instance.addr
 	}
-	c.losses = append(c.losses, loss)
+	if len(c.losses) < c.options.KeepLosses {
+		c.losses = append(c.losses, loss)
+	}
+	if c.options.OnLost != nil {
+		c.options.OnLost(loss)
+	}
 }
 
 func (c *Client) closeIdle() {
