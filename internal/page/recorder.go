@@ -18,6 +18,7 @@ type Recorder struct {
 	recording Recording
 	start     time.Time
 	keep      int64
+	marked    int // marks of the run that an observation has returned
 }
 
 // NewRecorder begins a recording; what ended longer than keep ago is forgotten, and 0 keeps
@@ -33,6 +34,8 @@ type Seen struct {
 	view.Workload
 	// Actions are what the reader may do with it.
 	Actions []Action
+	// Marks happened to its Pods since the last observation, by Pod; "" is none of them.
+	Marks map[string][]Mark
 }
 
 // Live makes it the recording of what goes on; note is what the reader has to know.
@@ -41,7 +44,7 @@ func (r *Recorder) Live(note string) { r.recording.Live, r.recording.Note = true
 // Recording returns everything so far; it changes with the next observation.
 func (r *Recorder) Recording() *Recording { return &r.recording }
 
-// Mark adds something that happened to the whole run.
+// Mark adds something that happened to the whole run. The next observation returns it.
 func (r *Recorder) Mark(mark Mark) {
 	r.recording.Runs[0].Marks = append(r.recording.Runs[0].Marks, mark)
 }
@@ -55,7 +58,8 @@ func (r *Recorder) Observe(now time.Time, all []Seen) *Recording {
 	first := run.Now == 0 && len(run.Sets) == 0
 	run.Now = r.Since(now)
 	delta := r.recording
-	delta.Runs = []Run{{Title: run.Title, Start: run.Start, Now: run.Now}}
+	delta.Runs = []Run{{Title: run.Title, Start: run.Start, Now: run.Now, Marks: run.Marks[r.marked:]}}
+	r.marked = len(run.Marks)
 	out := &delta.Runs[0]
 	for i := range all {
 		if change, changed := r.set(r.setOf(&all[i].Workload), &all[i], first); changed {
@@ -120,16 +124,32 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 			news = append(news, lane)
 		}
 	}
+	news = known.mark(news, seen.Marks)
 	slices.Sort(next.Registries)
 	next.Registries = slices.Compact(next.Registries)
 	before := *known
 	before.Lanes, before.Marks = nil, nil
-	changed = len(news) > 0 || !reflect.DeepEqual(before, next)
-	delta, next.Lanes, next.Marks = next, known.Lanes, known.Marks
-	delta.Lanes = news
+	changed = len(news)+len(seen.Marks) > 0 || !reflect.DeepEqual(before, next)
+	delta, next.Lanes, next.Marks = next, known.Lanes, append(known.Marks, seen.Marks[""]...)
+	delta.Lanes, delta.Marks = news, seen.Marks[""]
 	*known = next
 	known.take(news)
 	return delta, changed
+}
+
+// mark adds what happened to Pods to what is new of their lanes, which may have ended.
+func (s *Set) mark(news []Lane, marks map[string][]Mark) []Lane {
+	for i := range news {
+		news[i].Marks = append(news[i].Marks, marks[news[i].Name]...)
+	}
+	for _, lane := range s.Lanes {
+		known := slices.ContainsFunc(news, func(l Lane) bool { return l.Name == lane.Name })
+		if !known && len(marks[lane.Name]) > 0 {
+			lane.Segments, lane.Marks = nil, marks[lane.Name]
+			news = append(news, lane)
+		}
+	}
+	return news
 }
 
 // take adds what is new to the lanes.

@@ -35,12 +35,22 @@ func web(pods ...view.Pod) Seen {
 	return Seen{Workload: view.Workload{Summary: view.Summary{Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: view.PhaseUpdating}, Members: pods}}
 }
 
+// lost adds marks of lost requests to Pods.
+func lost(seen Seen, at int64, pods ...string) Seen {
+	seen.Marks = map[string][]Mark{}
+	for _, pod := range pods {
+		seen.Marks[pod] = []Mark{{At: at, Kind: MarkLost, Count: 7}}
+	}
+	return seen
+}
+
 // course is a course of a set: each step is a second after the one before.
 var course = [][]Seen{
 	{web(pod("a", "Normal in dns", 0), pod("b", "Normal", 2))},
 	{web(pod("a", "Normal in dns", 0), pod("b", "Normal", 2))},
-	{web(pod("a", "Normal", 0), pod("b", "Normal", 3), pod("c", "PreparingNormal", 0))},
+	{lost(web(pod("a", "Normal", 0), pod("b", "Normal", 3), pod("c", "PreparingNormal", 0)), 1800, "b", "c")},
 	{web(pod("b", "Normal", 3), pod("c", "PreparingNormal", 0))},
+	{lost(web(pod("b", "Normal", 3), pod("c", "PreparingNormal", 0)), 3900, "a", "")},
 	{web(pod("b", "Normal", 3), pod("c", "Normal in dns", 0)), {Workload: view.Workload{Summary: view.Summary{Kind: "CloneSet", Name: "other"}}}},
 	{web(pod("b", "Normal", 3), pod("c", "Normal in dns", 0))},
 }
@@ -51,10 +61,13 @@ func TestCourse(t *testing.T) {
 	for i, seen := range course {
 		r.Observe(at(i), seen)
 	}
+	if marks := r.Recording().Runs[0].Sets[0].Marks; len(marks) != 1 {
+		t.Errorf("the set has the marks %v, want one", marks)
+	}
 	want := map[string]string{
-		"a": "-100000 Unknown; -40000 Normal ready in dns; 2000 Normal ready; 3000 end",
-		"b": "-100000 Unknown; -40000 Normal ready; 2000 restart 1",
-		"c": "2000 PreparingNormal; 4000 Normal ready in dns",
+		"a": "-100000 Unknown; -40000 Normal ready in dns; 2000 Normal ready; 3000 end; 3900 lost 7",
+		"b": "-100000 Unknown; -40000 Normal ready; 2000 restart 1; 1800 lost 7",
+		"c": "2000 PreparingNormal; 5000 Normal ready in dns; 1800 lost 7",
 	}
 	got := map[string]string{}
 	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
@@ -95,6 +108,7 @@ func TestDeltas(t *testing.T) {
 	r := NewRecorder(noon, "title", time.Hour)
 	var folded Recording
 	for i, seen := range course {
+		r.Mark(Mark{At: r.Since(at(i)), Kind: MarkPhase})
 		delta := r.Observe(at(i), seen)
 		if i == 1 && len(delta.Runs[0].Sets) > 0 {
 			t.Errorf("nothing changed, and is sent: %+v", delta.Runs[0].Sets)
@@ -116,11 +130,12 @@ func encoded(t *testing.T, r *Recording) string {
 }
 
 func fold(all, delta *Recording) {
-	sets := []Set(nil)
+	sets, marks := []Set(nil), []Mark(nil)
 	if len(all.Runs) > 0 {
-		sets = all.Runs[0].Sets
+		sets, marks = all.Runs[0].Sets, all.Runs[0].Marks
 	}
 	*all = *delta
+	all.Runs[0].Marks = slices.Concat(marks, delta.Runs[0].Marks)
 	for _, change := range delta.Runs[0].Sets {
 		i := slices.IndexFunc(sets, func(s Set) bool { return s.ID == change.ID })
 		switch {
@@ -130,7 +145,7 @@ func fold(all, delta *Recording) {
 			sets = append(sets, change)
 		default:
 			news := change.Lanes
-			change.Lanes = sets[i].Lanes
+			change.Lanes, change.Marks = sets[i].Lanes, slices.Concat(sets[i].Marks, change.Marks)
 			sets[i] = change
 			for _, lane := range news {
 				foldLane(&sets[i], lane)
@@ -157,12 +172,12 @@ func TestForget(t *testing.T) {
 	for i, seen := range course {
 		r.Observe(at(i), seen)
 	}
-	r.Observe(at(65), course[len(course)-1])
+	r.Observe(at(66), course[len(course)-1])
 	got := []string{}
 	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
 		got = append(got, line(&lane))
 	}
-	want := []string{"-40000 Normal ready", "4000 Normal ready in dns"}
+	want := []string{"-40000 Normal ready", "5000 Normal ready in dns"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
