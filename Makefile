@@ -22,7 +22,7 @@ help: ## Show this list.
 .PHONY: demo
 demo: ## Bring up a real API server and take CloneSets and a Deployment through their lives under traffic.
 	@echo "Compiling the demo: a minute the first time."
-	@$(GO) -C test run ./cmd/demo $(ARGS)
+	@$(GO) -C test run ./cmd/demo -page $(CURDIR)/demo.html $(ARGS)
 
 .PHONY: e2e
 e2e: ## Play stories with real containers on a real node; needs root on Debian (docs/reliability.md).

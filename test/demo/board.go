@@ -20,13 +20,14 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/internal/view"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// board is what is known of the cluster, and the view that people have of it. What changes
-// in the view is logged.
+// board is what is known of the cluster and of the registry, and the view that people have
+// of them. What changes in the view is logged.
 type board struct {
 	stage.Watched
 	now     func() time.Time
@@ -35,12 +36,16 @@ type board struct {
 
 	phase     string
 	objects   map[string]client.Object // by type and name
+	entries   map[string]bool          // what the registry lists, by address
 	workloads map[string]*view.Workload
 	pods      map[string]*pod
 	lanes     map[string]*lane  // by Pod
 	told      map[string]string // by Pod: the long wait that was logged last
 	losses    []loss
 	logged    int // of the losses
+
+	recorder *page.Recorder
+	recorded int // of the losses
 }
 
 // pod is a Pod in the view, and what only its node knows.
@@ -51,7 +56,7 @@ type pod struct {
 	moved        time.Time // when it joined or left its registry; zero if it did not yet
 }
 
-func (p *pod) listed() bool { return p.Registered == "True" }
+func (p *pod) listed() bool { return len(p.Entries) > 0 && p.Entries[0].Listed == "True" }
 
 // lane is what remains of a Pod.
 type lane struct {
@@ -76,8 +81,9 @@ const (
 )
 
 func newBoard(now func() time.Time, log func(...string)) *board {
+	started := now()
 	return &board{
-		now: now, started: now(), log: log, objects: map[string]client.Object{},
+		now: now, started: started, log: log, recorder: page.NewRecorder(started, "", 0), objects: map[string]client.Object{}, entries: map[string]bool{},
 		pods: map[string]*pod{}, lanes: map[string]*lane{}, told: map[string]string{},
 	}
 }
@@ -89,7 +95,10 @@ func (b *board) say(format string, args ...any) {
 
 // begin begins a phase.
 func (b *board) begin(phase string) {
-	b.Change(func() { b.phase = phase })
+	b.Change(func() {
+		b.phase = phase
+		b.recorder.Mark(page.Mark{At: b.recorder.Since(b.now()), Kind: page.MarkPhase, Text: phase[strings.Index(phase, " ")+1:]})
+	})
 	b.say("━━ %s", phase)
 }
 
@@ -115,6 +124,11 @@ func key(o client.Object) string { return fmt.Sprintf("%T %s", o, o.GetName()) }
 func (b *board) is(o client.Object)     { b.change(func() { b.objects[key(o)] = o }) }
 func (b *board) isGone(o client.Object) { b.change(func() { delete(b.objects, key(o)) }) }
 
+// registryChanged receives registry changes from a traffic client.
+func (b *board) registryChanged(c traffic.Change) {
+	b.change(func() { b.entries[c.Addr] = c.Joined })
+}
+
 // all are the objects of a type in name order.
 func all[T client.Object](b *board) (found []T) {
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
@@ -131,6 +145,7 @@ func (b *board) change(change func()) {
 		before := b.pods
 		change()
 		b.look()
+		b.record()
 		for _, name := range slices.Sorted(maps.Keys(before)) {
 			if b.pods[name] == nil {
 				b.sayOf(name, "is gone"+before[name].note(b.now()))
@@ -166,13 +181,20 @@ func (b *board) look() {
 		o := of(ownerOf(pod))
 		o.Pods = append(o.Pods, pod)
 	}
-	before := b.pods
-	b.workloads, b.pods = map[string]*view.Workload{}, map[string]*pod{}
+	pods, workloads := b.pods, b.workloads
+	b.pods, b.workloads = map[string]*pod{}, map[string]*view.Workload{}
 	for name, o := range objects {
 		w := view.Of(*o)
 		b.workloads[name] = &w
 		for i, member := range w.Members {
-			b.pods[member.Name] = b.pod(name, member, o.Pods[i], before[member.Name])
+			b.pods[member.Name] = b.pod(name, member, o.Pods[i], pods[member.Name])
+			w.Members[i] = b.pods[member.Name].Pod
+		}
+	}
+	for name, before := range workloads {
+		now := cmp.Or(b.workloads[name], &view.Workload{})
+		if b.workloads[name] = now; now.Kind == "" { // It is gone, but what happened to it is not.
+			now.Summary = view.Summary{Kind: before.Kind, Namespace: before.Namespace, Name: before.Name, Phase: view.PhaseDeleting}
 		}
 	}
 }
@@ -189,16 +211,19 @@ func ownerOf(o client.Object) string {
 
 func (b *board) pod(set string, member view.Pod, object *corev1.Pod, before *pod) *pod {
 	p := &pod{Pod: member, set: set, version: stage.Version(object)}
-	if before == nil {
-		before = &pod{}
-	}
-	if p.moved = before.moved; p.listed() != before.listed() {
-		p.moved = b.now()
-	}
 	if object.Status.PodIP == "" {
 		return p
 	}
 	p.address = net.JoinHostPort(object.Status.PodIP, port)
+	// The registry itself says more than the Pod does.
+	p.Entries = []view.Entry{{Registry: "discovery", Listed: map[bool]string{true: "True", false: "False"}[b.entries[p.address]]}}
+	was := before != nil && before.listed()
+	if before != nil {
+		p.moved = before.moved
+	}
+	if was != p.listed() {
+		p.moved = b.now()
+	}
 	if b.lanes[p.Name] == nil {
 		b.lanes[p.Name] = &lane{set: set, address: p.address, seen: b.now()}
 	}
@@ -266,7 +291,8 @@ func (p *pod) facts() []string {
 	}
 	facts = append(facts, map[bool]string{true: "joined etcd", false: "left etcd"}[p.listed()])
 	if w := p.wait(); !w.Until.IsZero() {
-		facts = append(facts, w.What)
+		what, _, _ := strings.Cut(w.What, ": ") // Details change often.
+		facts = append(facts, what)
 	}
 	return facts
 }
@@ -291,6 +317,8 @@ func changes(before, after *pod, now time.Time) string {
 // tell logs what has kept Pods waiting for long, and requests that were lost.
 func (b *board) tell() {
 	b.Change(func() {
+		b.look()
+		b.record()
 		for _, name := range slices.Sorted(maps.Keys(b.pods)) {
 			w := b.pods[name].wait()
 			if long := b.now().Sub(w.Since); !w.Since.IsZero() && w.Until.IsZero() && long >= longWait && b.told[name] != w.What {

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
 )
 
 const addrA = "127.9.0.3:8080"
@@ -28,11 +28,8 @@ func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main", Image: "example.com/web:v1"}}},
 		Status: corev1.PodStatus{
-			PodIP: "127.9.0.3",
-			Conditions: []corev1.PodCondition{
-				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
-				{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionTrue, Reason: "Registered"},
-			},
+			PodIP:             "127.9.0.3",
+			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 			ContainerStatuses: []corev1.ContainerStatus{{RestartCount: 2}},
 		},
 	}
@@ -42,7 +39,6 @@ func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-func unlisted(pod *corev1.Pod) { pod.Status.Conditions = pod.Status.Conditions[:1] }
 func unready(pod *corev1.Pod)  { pod.Status.Conditions = pod.Status.Conditions[1:] }
 func deleted(pod *corev1.Pod)  { pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(50, 0)} }
 func draining(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelLifecycleState] = "PreparingUpdate" }
@@ -53,7 +49,7 @@ func outdated(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelTemplateHash] = "o
 func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
 	one := int32(1)
 	set := &appsv1alpha1.CloneSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web", Generation: 2},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "web", Generation: 2},
 		Spec:       appsv1alpha1.CloneSetSpec{Replicas: &one},
 		Status:     appsv1alpha1.CloneSetStatus{ObservedGeneration: 2, UpdateRevision: "web-new"},
 	}
@@ -65,6 +61,10 @@ func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
 
 func newQuietBoard() *board { return newBoard(time.Now, func(...string) {}) }
 
+func (b *board) joins(joined bool) {
+	b.registryChanged(traffic.Change{Entry: traffic.Entry{Key: "a", Addr: addrA}, Joined: joined})
+}
+
 func TestSettledAt(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*board)
@@ -74,7 +74,7 @@ func TestSettledAt(t *testing.T) {
 		"no set":         {func(b *board) { b.isGone(aSet()) }, false},
 		"not changed":    {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Generation = 1 })) }, false},
 		"not observed":   {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Status.ObservedGeneration = 1 })) }, false},
-		"not registered": {func(b *board) { b.is(aPod("web-a", unlisted)) }, false},
+		"not registered": {func(b *board) { b.joins(false) }, false},
 		"a Pod too many": {func(b *board) { b.is(aPod("web-b")) }, false},
 		"a Pod too few":  {func(b *board) { b.isGone(aPod("web-a")) }, false},
 		"not ready":      {func(b *board) { b.is(aPod("web-a", unready)) }, false},
@@ -85,6 +85,7 @@ func TestSettledAt(t *testing.T) {
 		b := newQuietBoard()
 		b.is(aSet())
 		b.is(aPod("web-a"))
+		b.joins(true)
 		c.change(b)
 		if got := b.settledAt(aSet(), 1, 2); got != c.want {
 			t.Errorf("%s: settledAt = %t, want %t; %v", name, got, c.want, b.waitingFor())

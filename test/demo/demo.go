@@ -11,11 +11,13 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/images"
@@ -48,6 +51,9 @@ type Options struct {
 	StopRegistry bool
 	// Keep leaves the cluster running at the end, until ctx ends.
 	Keep bool
+	// Page is the file that the whole run is written to in the end, as one page; empty for
+	// none.
+	Page string
 	// Place is the sandbox that the demo runs in; the demo then starts a real node
 	// there. nil means the development cluster, whose nodes run processes.
 	Place *sandbox.Place
@@ -214,8 +220,8 @@ func (d *demonstration) startUsher(ctx context.Context, s *stage.Stage) error {
 	return checkout.AwaitGuard(ctx, s.Kube)
 }
 
-func (d *demonstration) play(ctx context.Context) (Result, error) {
-	var result Result
+func (d *demonstration) play(ctx context.Context) (result Result, err error) {
+	var runs []page.Run
 	for _, hooks := range []bool{true, false} {
 		if !hooks && d.options.hooksOnly {
 			break
@@ -237,9 +243,20 @@ func (d *demonstration) play(ctx context.Context) (Result, error) {
 			return result, err
 		}
 		result.Runs = append(result.Runs, played)
+		runs = append(runs, r.recordings()...)
 	}
 	d.screen.show(nil)
 	d.screen.log(result.write(d.screen.style())...)
+	if d.options.Page == "" {
+		return result, nil
+	}
+	// Hooks on beside hooks off, and below them those that have one of two.
+	slices.SortStableFunc(runs, func(x, y page.Run) int { return cmp.Compare(len(y.Sets), len(x.Sets)) })
+	recording := &page.Recording{Title: "Usher's demo: requests to Pods that come, change and go", Runs: runs, Note: result.verdict(stage.Style{})}
+	if err := write(d.options.Page, recording); err != nil {
+		return result, err
+	}
+	d.screen.log("", "The whole run as a page: "+d.options.Page)
 	return result, nil
 }
 

@@ -63,8 +63,12 @@ func play(t *testing.T, options Options) (Result, string) {
 // is.
 func TestHooksLoseNothing(t *testing.T) {
 	options := short(t)
-	options.hooksOnly = false
+	options.hooksOnly, options.Page = false, filepath.Join(t.TempDir(), "demo.html")
 	result, shown := play(t, options)
+	off := result.Runs[1].sum(func(o Outcome) int { return o.Report.Total().Lost })
+	if lost := recorded(t, options.Page); lost[title(true)] != 0 || lost[title(false)] != off {
+		t.Errorf("the page has lost requests %v, want none with hooks, and %d without", lost, off)
+	}
 	if len(result.Runs) != 2 || result.Runs[1].Hooks || result.Runs[1].Lost() == 0 {
 		t.Error("nothing was lost without hooks: the run has not shown what hooks are for")
 	}
@@ -87,7 +91,7 @@ func TestTroubleLosesNothing(t *testing.T) {
 		t.Errorf("Usher was killed %d times in %d phases", kills, len(options.phases()))
 	}
 	waited := strings.Join(result.Runs[0].Waited, "\n")
-	for _, want := range []string{"Pod web-", "inPlaceUpdate", "leaves discovery: "} {
+	for _, want := range []string{"Pod web-", "inPlaceUpdate", "Registry discovery"} {
 		if !strings.Contains(waited, want) {
 			t.Errorf("during the outage the objects do not say %q; they say:\n%s", want, waited)
 		}

@@ -3,10 +3,17 @@
 package demo
 
 import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -75,5 +82,66 @@ func TestLeaving(t *testing.T) {
 		if got := (&lane{leaving: c.left}).lost(c.at); got != c.want {
 			t.Errorf("lost %s: %t, want %t", name, got, c.want)
 		}
+	}
+}
+
+// recorded reads the page of a whole demo, and counts the lost requests in it by run.
+func recorded(t *testing.T, path string) (lost map[string]int) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), `<script id="recording" type="application/json">`)
+	text = []byte(rest[:strings.Index(rest, "</script>")])
+	var recording page.Recording
+	if err := json.Unmarshal(text, &recording); err != nil {
+		t.Fatalf("%v in %.300s", err, text)
+	}
+	lost = map[string]int{}
+	for _, run := range recording.Runs {
+		lost[run.Title] = 0
+		for _, set := range run.Sets {
+			marks := set.Marks
+			for _, lane := range set.Lanes {
+				marks = append(marks, lane.Marks...)
+			}
+			for _, mark := range marks {
+				if mark.Kind == page.MarkLost {
+					lost[run.Title] += mark.Count
+				}
+			}
+		}
+	}
+	return lost
+}
+
+// The page has a mark where a request was lost, on the lane of the Pod that it was sent to,
+// and none where none was.
+func TestPageHoldsLostRequests(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "demo.html")
+	runs := []page.Run{}
+	for _, hooks := range []bool{true, false} {
+		r := &run{hooks: hooks, board: newQuietBoard()}
+		web := cloneSets(hooks)[0]
+		r.actors = []*actor{{story: web, set: &unstructured.Unstructured{Object: map[string]any{"kind": "CloneSet"}}}}
+		r.board.is(aSet())
+		r.board.is(aPod("web-a"))
+		if !hooks {
+			r.board.lost(loss{traffic.Loss{At: time.Now(), Addr: addrA, Reason: "connection refused"}, web})
+			r.board.lost(loss{traffic.Loss{At: time.Now(), Addr: addrA, Reason: "connection refused"}, web})
+			r.board.lost(loss{traffic.Loss{At: time.Now()}, web}) // The caller knew no Pod.
+			r.board.isGone(aPod("web-a"))
+		}
+		runs = append(runs, r.recordings()...)
+	}
+	if lane := runs[1].Sets[0].Lanes[0]; lane.Name != "web-a" || len(lane.Marks) != 1 || lane.Marks[0].Count != 2 || lane.Segments[len(lane.Segments)-1].State != "" {
+		t.Errorf("the lane is %+v, want that of web-a with one mark for two requests, and its end", lane)
+	}
+	if err := write(path, &page.Recording{Runs: runs}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := recorded(t, path), map[string]int{title(true): 0, title(false): 3}; !maps.Equal(got, want) {
+		t.Errorf("the page has lost requests %v, want %v", got, want)
 	}
 }

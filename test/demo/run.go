@@ -55,7 +55,7 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 		a.client, err = traffic.New(traffic.Options{
 			Source: traffic.Etcd{Client: d.registry.Client, Prefix: prefix, Service: story.name},
 			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
-			OnLost: func(l traffic.Loss) { r.board.lost(loss{l, story}) },
+			OnChange: r.board.registryChanged, OnLost: func(l traffic.Loss) { r.board.lost(loss{l, story}) },
 		})
 		if err != nil {
 			return nil, err

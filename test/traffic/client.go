@@ -262,6 +262,9 @@ func (s *sink) change(apply func(time.Time) []Change) {
 	s.trouble = nil
 	for _, change := range apply(time.Now()) {
 		(*Client)(s).instance(change.Addr).since = change.At
+		if s.options.OnChange != nil {
+			s.options.OnChange(change)
+		}
 	}
 }
 

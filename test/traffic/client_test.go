@@ -320,9 +320,15 @@ func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
 func TestDrainedRequestsAreCounted(t *testing.T) {
 	leaving := healthy(t, "v1")
 	staying := healthy(t, "v1")
+	left := make(chan string, 1)
 	r := start(t, func(o *Options) {
 		o.slowShare, o.SlowMin, o.SlowMax = 0.5, 100*time.Millisecond, 200*time.Millisecond
 		o.CacheDelay = 100 * time.Millisecond
+		o.OnChange = func(c Change) {
+			if !c.Joined {
+				left <- c.Addr
+			}
+		}
 	})
 	r.list(leaving, staying)
 	r.sendMore(t, 300)
@@ -332,6 +338,9 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 	expectNoneLost(t, total)
 	if total.DrainedSlow == 0 || total.DrainedSlow >= total.Drained {
 		t.Errorf("answered after the instance had left: %d, %d of them slow; want some of each kind", total.Drained, total.DrainedSlow)
+	}
+	if got := <-left; got != leaving {
+		t.Errorf("%q left, want %q", got, leaving)
 	}
 	if p50 := total.Slow.Percentile(50); p50 < 100*time.Millisecond {
 		t.Errorf("slow requests took %s, want at least 100ms", p50)

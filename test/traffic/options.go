@@ -27,8 +27,11 @@ type Options struct {
 	KeepLosses int
 	// Seed decides which requests are slow, and how slow.
 	Seed uint64
-	// OnLost is called for every lost request as soon as it is known to be lost. It must
-	// not block or call the client. Optional.
+	// OnChange is called for every change in the registry, in order. It must not block
+	// or call the client. Optional.
+	OnChange func(Change)
+	// OnLost is called for every lost request as soon as it is known to be lost. The same
+	// holds for it. Optional.
 	OnLost func(Loss)
 
 	// slowShare is the share of requests for a slow answer; default 0.03; negative means

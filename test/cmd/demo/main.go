@@ -27,6 +27,7 @@ func run(ctx context.Context, o demo.Options, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.BoolVar(&o.KillUsher, "kill-usher", false, "kill Usher (SIGKILL) in the middle of every phase and start it again")
 	flags.BoolVar(&o.StopRegistry, "stop-registry", false, "stop the registry for 20 s in the middle of the in-place update")
+	flags.StringVar(&o.Page, "page", "demo.html", "write the whole run to this `file` as one page")
 	if err := stage.Parse(flags, args); err != nil {
 		return err
 	}
