@@ -80,12 +80,6 @@ func kubeletSays(kind corev1.PodConditionType, reason string) podOption {
 	}
 }
 
-// rankedSet is one Pod of r1 with two containers in a set that rolls out r2.
-func rankedSet(p *corev1.Pod, options ...option) *Snapshot {
-	all := []option{toRevision(rev(1, withBase(1))), toRevision(rev(2, withBase(2))), method(InPlaceIfPossible), with(p)}
-	return snap(1, append(all, options...)...)
-}
-
 // inBatch is on its way to r2: base is updated, main waits.
 func inBatch(p *corev1.Pod) {
 	begun(2, &inplace.Change{Images: map[string]string{"main": "app:2", "base": "base:2"}})(p)
@@ -97,23 +91,6 @@ func baseRuns(ready bool) podOption {
 	return func(p *corev1.Pod) {
 		restarted(p)
 		p.Status.ContainerStatuses[1].Ready = ready
-	}
-}
-
-// TestPriorityWaitIsReported: which Pod, which container, what waits for it, since when.
-func TestPriorityWaitIsReported(t *testing.T) {
-	waits := rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(false)))
-	blocked := waiting(waits)
-	if len(blocked) != 1 {
-		t.Fatalf("blocked = %v", blocked)
-	}
-	want := "Pod a is in Updating and waits for its containers base to be ready before it updates main, which have a lower " +
-		"KRUISE_CONTAINER_PRIORITY, since 2026-01-02T03:03:05Z"
-	if got := blocked[0].String(); got != want {
-		t.Errorf("reported: %q, want %q", got, want)
-	}
-	if b := waiting(rankedSet(pod("a", 1, hasBase, inBatch, baseRuns(true)))); len(b) > 0 {
-		t.Errorf("blocked = %v", b)
 	}
 }
 

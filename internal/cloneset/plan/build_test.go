@@ -155,6 +155,15 @@ func pod(name string, n int, options ...podOption) *corev1.Pod {
 	return p
 }
 
+// pods makes serving Pods of one revision.
+func pods(n int, names ...string) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, name := range names {
+		out = append(out, pod(name, n))
+	}
+	return out
+}
+
 func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, message string) podOption {
 	return conditionSince(kind, status, message, now.Add(-time.Hour))
 }
@@ -291,11 +300,6 @@ func expect(t testing.TB, s *Snapshot, want ...string) Plan {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 	return p
-}
-
-// count counts the actions that match.
-func count(p Plan, match func(Action) bool) int {
-	return len(slices.DeleteFunc(slices.Clone(p.Actions), func(a Action) bool { return !match(a) }))
 }
 
 // expectRequeue: the next pass is due then; with 0 nothing is due.

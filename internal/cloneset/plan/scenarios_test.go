@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -20,10 +21,11 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestPlans checks the scenarios in testdata/plans: a line for the set and for each Pod, and
-// what is planned. The set has r1 and as many replicas as Pods, unless it says otherwise.
-func TestPlans(t *testing.T) {
-	scenariotest.Run(t, "testdata/plans/*.txt", func(t *testing.T, lines []string) []string {
+// observe runs the scenarios of files in testdata: a line for the set and for each Pod, and
+// what is observed. The set has r1 and as many replicas as Pods, unless it says otherwise.
+func observe(t *testing.T, files string, what func(t *testing.T, s *Snapshot) []string) {
+	t.Helper()
+	scenariotest.Run(t, files, func(t *testing.T, lines []string) []string {
 		s := snap(-1)
 		for _, line := range lines {
 			if err := given(s, line); err != nil {
@@ -34,7 +36,41 @@ func TestPlans(t *testing.T) {
 			s.Spec.Replicas += len(s.Pods) + 1
 		}
 		slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-		return render(s, decide(t, s))
+		return what(t, s)
+	})
+}
+
+// TestPlans: what a pass plans.
+func TestPlans(t *testing.T) {
+	observe(t, "testdata/plans/*.txt", func(t *testing.T, s *Snapshot) []string { return render(s, decide(t, s)) })
+}
+
+// TestCounts: how many Pods are available, and how far the set has come.
+func TestCounts(t *testing.T) {
+	observe(t, "testdata/counts.txt", func(t *testing.T, s *Snapshot) []string {
+		c := tally(s)
+		lines := []string{fmt.Sprintf("%d of %d available", c.Available, c.Replicas)}
+		if at := decide(t, s).RequeueAt; !at.IsZero() {
+			lines = append(lines, "again in "+at.Sub(now).String())
+		}
+		if c.RolledOut {
+			lines = append(lines, "rolled out")
+		}
+		if s.PodInfos = ReadPods(s.Pods, nil); s.Departed() {
+			lines = append(lines, "departed")
+		}
+		return lines
+	})
+}
+
+// TestWaits: for what Pods wait, in words.
+func TestWaits(t *testing.T) {
+	observe(t, "testdata/waits.txt", func(_ *testing.T, s *Snapshot) []string {
+		var lines []string
+		for _, b := range waiting(s) {
+			lines = append(lines, b.String())
+		}
+		return lines
 	})
 }
 
@@ -99,7 +135,9 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"paused":              func(s *Snapshot, _ string) { paused(s) },
 	"refused":             func(s *Snapshot, _ string) { refused(s) },
 	"deleting":            func(s *Snapshot, value string) { s.Deletion = Deletion(value) },
+	"deferredBefore":      func(s *Snapshot, value string) { deferred(0, strings.Fields(value)...)(s) },
 	"deferred":            func(s *Snapshot, value string) { deferred(time.Second, strings.Fields(value)...)(s) },
+	"drained":             func(s *Snapshot, value string) { drained(s, strings.Fields(value)) },
 	"noResize":            func(s *Snapshot, _ string) { s.NoResize = true },
 	"excludePreparing":    func(s *Snapshot, _ string) { s.ExcludePreparingDelete = true },
 	"templates":           func(s *Snapshot, value string) { s.Spec.ClaimTemplates = strings.Fields(value) },
@@ -142,11 +180,24 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"unknown":    func(s *Snapshot, _ string) { delete(s.Revisions, "r1") },
 }
 
+// drained makes Pods leave their endpoints some time ago, as in "a 5s b 6s".
+func drained(s *Snapshot, words []string) {
+	s.Drained = map[types.UID]time.Time{}
+	for pair := range slices.Chunk(words, 2) {
+		s.Drained[types.UID("uid-"+pair[0])] = now.Add(-scenariotest.Duration(pair[1]))
+	}
+}
+
 // hookSets are the hooks of a set, by what they ask for and whether they mark Pods.
 func hookSets() map[string]lifecycle.Hooks {
 	return map[string]lifecycle.Hooks{
 		"all": gates(false), "all, marking": gates(true), "preDelete": preDelete(), "inPlaceUpdate": updateGate(),
 		"inPlaceUpdate, marking": {InPlaceUpdate: gates(true).InPlaceUpdate},
+		"shared keys": {
+			PreNormal:     lifecycle.Hook{Labels: map[string]string{"ready": "yes", "extra": "yes"}, Finalizers: []string{"shared/f", keyNormal}},
+			InPlaceUpdate: lifecycle.Hook{Finalizers: []string{"shared/f", keyUpdate}},
+			PreDelete:     lifecycle.Hook{Labels: map[string]string{"ready": "yes", "listed": "yes"}, Finalizers: []string{keyDelete, keyUpdate}, MarkNotReady: true},
+		},
 	}
 }
 
@@ -164,6 +215,8 @@ func roll(s *Snapshot, n int, changes string) {
 			edits = append(edits, withImage(value))
 		case "cpu":
 			edits = append(edits, withCPU(value))
+		case "readyLabel":
+			edits = append(edits, func(template map[string]any) { labelsOf(template)["ready"] = value })
 		case "base":
 			edits = append(edits, withBase(scenariotest.Number(value)))
 		case "unreadablePriority":
@@ -218,7 +271,17 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"unlabelled": func(p *corev1.Pod, value string) { delete(p.Labels, value) },
 	"state":      func(p *corev1.Pod, value string) { state(apps.LifecycleState(value))(p) },
-	"holds":      func(p *corev1.Pod, value string) { finalizers("example.com/" + value)(p) },
+	"finalizer":  func(p *corev1.Pod, value string) { finalizers(value)(p) },
+	"sidecarWaits": func(p *corev1.Pod, reason string) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "side", Image: "side:1"}}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+			Name: "side", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+		}}
+	},
+	"noGates": func(p *corev1.Pod, _ string) {
+		p.Spec.ReadinessGates, p.Status.Conditions = nil, p.Status.Conditions[:1]
+	},
+	"holds": func(p *corev1.Pod, value string) { finalizers("example.com/" + value)(p) },
 	"out": func(p *corev1.Pod, value string) {
 		revision, ago, _ := strings.Cut(value, " ")
 		out(scenariotest.Number(revision[1:]), scenariotest.Duration(ago))(p)

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -55,27 +54,6 @@ func seen(p *corev1.Pod) { p.Status.ObservedGeneration = p.Generation }
 func newContainer(p *corev1.Pod) {
 	c := &p.Status.ContainerStatuses[0]
 	c.ContainerID, c.Image = "c2", p.Spec.Containers[0].Image
-}
-
-// TestStuckIsReported: Pod, container, image, reason, since when and what to do.
-func TestStuckIsReported(t *testing.T) {
-	sidecar := func(p *corev1.Pod) {
-		p.Spec.InitContainers = []corev1.Container{{Name: "side", Image: "side:1"}}
-		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "side", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
-	}
-	s := snap(2, with(pod("b", 1, waits("CrashLoopBackOff")), pod("a", 1, waits("CrashLoopBackOff"), sidecar)))
-	blocked := waiting(s)
-	want := []string{
-		"Pod a is not ready: its container side with image side:1 cannot be started (ImagePullBackOff) since 2026-01-02T02:54:05Z; fix the template or roll it back",
-		"Pod b is not ready: its container main with image app:1 keeps exiting (CrashLoopBackOff) since 2026-01-02T02:54:05Z; fix the template or roll it back",
-	}
-	var got []string
-	for _, b := range blocked {
-		got = append(got, b.String())
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
 }
 
 // TestDigestOfAStuckContainer: a container that becomes stuck triggers a pass; the

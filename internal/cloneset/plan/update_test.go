@@ -4,7 +4,6 @@ package plan
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -20,41 +19,6 @@ import (
 func five(options ...option) *Snapshot {
 	all := []option{toRevision(rev(2)), maxUnavailable(1), with(pods(1, "a", "b", "c", "d", "e")...)}
 	return snap(5, append(all, options...)...)
-}
-
-// TestNotTooManyAtOnce: Pods that have just left service for an update are waited for, at
-// most a second, before others follow.
-func TestNotTooManyAtOnce(t *testing.T) {
-	leaving := func(name string) *corev1.Pod { return pod(name, 1, out(2, time.Second), updating(2)) }
-	for _, test := range []struct {
-		name string
-		out  []time.Duration
-		want int
-		wake time.Duration
-	}{
-		{"nobody is out", nil, 1, 0},
-		{"one has just left", []time.Duration{400 * time.Millisecond}, 1, 600 * time.Millisecond},
-		{"two have just left", []time.Duration{400 * time.Millisecond, 700 * time.Millisecond}, 0, 300 * time.Millisecond},
-		{"two are slow", []time.Duration{time.Second, 3 * time.Second}, 1, 0},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := snap(8, method(InPlaceIfPossible), toRevision(rev(2)), maxUnavailable(8), starts(2))
-			s.Drained = map[types.UID]time.Time{}
-			for i, since := range test.out {
-				p := leaving(fmt.Sprintf("u%d", i))
-				s.Drained[p.UID] = now.Add(-since)
-				with(p)(s)
-			}
-			for i := range 8 - len(test.out) {
-				with(pod(fmt.Sprintf("v%d", i), 1))(s)
-			}
-			p := Make(s)
-			if started := count(p, func(a Action) bool { return a.Verb == Update }); started != test.want {
-				t.Errorf("%d Pods leave, want %d: %v", started, test.want, p.Actions)
-			}
-			expectRequeue(t, p, test.wake)
-		})
-	}
 }
 
 // TestChangeIsWorkedOutOnce for all Pods of a revision.
