@@ -99,7 +99,12 @@ build: ## Build usher into bin/.
 
 .PHONY: plugin
 plugin: ## Build the kubectl plugin, kubectl usher, into bin/ (docs/plugin.md).
-	$(GO) -C cmd/kubectl-usher build -trimpath -o $(BIN)/kubectl-usher .
+	$(GO) -C cmd/kubectl-usher build -trimpath -ldflags='-X main.version=$(VERSION)' -o $(BIN)/kubectl-usher .
+	ln -sf kubectl-usher $(BIN)/kubectl_complete-usher
+
+.PHONY: plugin-release
+plugin-release: ## Build the plugin's archives for all platforms, their checksums and its krew manifest in bin/plugin.
+	@$(GO) run ./tools/plugin -root $(CURDIR) -out $(BIN)/plugin -version $(VERSION)
 
 .PHONY: image
 image: ## Build Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).

@@ -37,5 +37,7 @@ A workload is named as in kubectl: clone/web, deployment/web, sts/db, pod/web-x.
 		command.GroupID = "act"
 		root.AddCommand(command)
 	}
+	root.AddCommand(versionCommand(s))
+	s.completeFlags(root)
 	return root
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -59,8 +58,7 @@ It looks at all namespaces that you may read. The exit code is 1 if something do
 			return nil
 		},
 	}
-	command.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
-	return command
+	return outputs(command, &output, "json", "yaml")
 }
 
 // findings prints what was found, and what could not be looked at.
@@ -106,7 +104,7 @@ func (s *session) cluster(ctx context.Context) (c *view.Cluster, unread []string
 			unread = append(unread, list.what+" (forbidden)")
 		case meta.IsNoMatchError(err), err == nil:
 		default:
-			return nil, nil, fmt.Errorf("list %s: %w", list.what, err)
+			return nil, nil, failed(err, "list %s", list.what)
 		}
 	}
 	c = &view.Cluster{

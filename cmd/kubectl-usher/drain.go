@@ -40,7 +40,8 @@ const (
 func drainCommand(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "drain pod/NAME | node/NAME", Args: takesTarget,
-		Short: "Take a Pod, or all Pods of a node, out of its registries and then away",
+		ValidArgsFunction: s.completesTarget(drainable),
+		Short:             "Take a Pod, or all Pods of a node, out of its registries and then away",
 		Long: `Take a Pod, or all Pods of a node, out of its registries and then away.
 
 A Pod of a CloneSet is named for deletion: the set replaces it with its hooks and budgets.
@@ -49,7 +50,7 @@ notice. A node is cordoned, and its Pods are evicted side by side, as many at a 
 PodDisruptionBudgets allow; those of DaemonSets stay. A line says when each registry lets go.
 This needs no guard.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			t, err := s.target(args, kindPod, kindNode)
+			t, err := s.target(args, drainable...)
 			if err != nil {
 				return err
 			}
@@ -69,16 +70,16 @@ This needs no guard.`,
 
 func (s *session) drainNode(ctx context.Context, t target) error {
 	node := &corev1.Node{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: t.name}, node); err != nil {
-		return fmt.Errorf("read %s: %w", t, err)
+	if err := s.get(ctx, t, node); err != nil {
+		return err
 	}
 	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))); err != nil {
-		return fmt.Errorf("cordon %s: %w", t, err)
+		return failed(err, "cordon %s", t)
 	}
 	tell(s.Out, "%s cordoned\n", t)
 	var pods corev1.PodList
 	if err := s.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.name}); err != nil {
-		return fmt.Errorf("list the Pods of %s: %w", t, err)
+		return failed(err, "list the Pods of %s", t)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range pods.Items {
@@ -106,7 +107,7 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 	d := &draining{session: s, pod: pod, evict: evict, began: time.Now(), by: s.whoAmI(ctx), told: map[string]bool{}}
 	changes, err := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name})
 	if err != nil {
-		return fmt.Errorf("watch pod/%s: %w", pod.Name, err)
+		return failed(err, "watch pod/%s", pod.Name)
 	}
 	defer changes.Stop()
 	clock := time.NewTicker(askAgain)
@@ -114,7 +115,7 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 	for {
 		gone, err := d.step(ctx, pod)
 		if err != nil {
-			return fmt.Errorf("drain pod/%s: %w", pod.Name, err)
+			return failed(err, "drain pod/%s", pod.Name)
 		}
 		if gone {
 			d.tell("is gone")

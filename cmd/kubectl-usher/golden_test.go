@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +55,42 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestManyPods shows 2,000 Pods on a screen of 24 lines: the worst first, and the others in
+// groups.
+func TestManyPods(t *testing.T) {
+	const file = "testdata/large/rollout.yaml"
+	o := objects(t, file)
+	o.Pods = many(o.Pods, 2000)
+	w := view.Of(o)
+	for _, height := range []int{24, 12} {
+		var out bytes.Buffer
+		p := &page{out: &out, width: 120, height: height}
+		p.status(&w, o.Now, false)
+		if lines := strings.Count(out.String(), "\n"); lines >= height || p.lines != lines {
+			t.Errorf("%d lines, counted as %d, on a screen of %d", lines, p.lines, height)
+		}
+		compare(t, strings.Replace(file, ".yaml", fmt.Sprintf("-%d.yaml", height), 1), out.String())
+	}
+}
+
+// many are so many Pods: each of the given ones as often as its annotation says, and the
+// last for the rest.
+func many(given []*corev1.Pod, count int) (all []*corev1.Pod) {
+	for i, pod := range given {
+		copies, err := strconv.Atoi(pod.Annotations["copies"])
+		if err != nil {
+			copies = count - len(all)
+		}
+		for n := range copies {
+			next := pod.DeepCopy()
+			next.Name = fmt.Sprintf("%s-%05d", pod.Name, n)
+			next.UID = types.UID(fmt.Sprintf("%d-%d", i, n))
+			all = append(all, next)
+		}
+	}
+	return all
+}
+
 // compare holds what was printed against the golden text beside a file.
 func compare(t *testing.T, file, got string) {
 	t.Helper()
@@ -85,6 +123,26 @@ func TestDoctor(t *testing.T) {
 	well := &view.Cluster{Now: noon, Kinds: view.Kinds, Deployments: c.Deployments[1:], Guards: c.Guards}
 	well.Guards[0].Webhooks[0].ClientConfig.CABundle = []byte("x")
 	p.findings(view.Examine(well), nil)
+	compare(t, file, out.String())
+}
+
+// TestRegistry compares what a registry lists with what it should list.
+func TestRegistry(t *testing.T) {
+	const file = "testdata/registry/diff.yaml"
+	c := &view.Cluster{}
+	for _, document := range documents(t, file) {
+		examined(t, c, document)
+	}
+	v := view.OfRegistry(noon, c.Registries[0], []view.Namespace{
+		{Name: "shop", Registrations: c.Registrations, Pods: c.Pods}, {Name: "other", Unread: "not looked at: forbidden"},
+	})
+	var out bytes.Buffer
+	p := &page{out: &out}
+	p.registry(&v, noon, false, false)
+	p.line(plain, "\n# --diff")
+	p.registry(&v, noon, true, false)
+	p.line(plain, "\n# --diff -o wide")
+	p.use(&v.Uses[0], true)
 	compare(t, file, out.String())
 }
 
@@ -163,6 +221,8 @@ func add(t *testing.T, o *view.Objects, document []byte) {
 		o.Pods = append(o.Pods, decode[corev1.Pod](t, document))
 	case "Deployment":
 		o.Other = view.SummaryOf(decode[appsv1.Deployment](t, document))
+	case "StatefulSet":
+		o.Other = view.SummaryOf(decode[appsv1.StatefulSet](t, document))
 	default:
 		t.Fatalf("%q in %s", kind, document)
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -22,6 +21,13 @@ import (
 
 // workloads are the kinds that a view can be made of.
 var workloads = []schema.GroupKind{kindCloneSet, kindDeployment, kindStatefulSet, kindDaemonSet, kindReplicaSet, kindPod}
+
+// What some commands are for.
+var (
+	onlyCloneSets = []schema.GroupKind{kindCloneSet}
+	onlyPods      = []schema.GroupKind{kindPod}
+	drainable     = []schema.GroupKind{kindPod, kindNode}
+)
 
 // load reads a workload and what belongs to it.
 func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
@@ -48,8 +54,8 @@ func (s *session) registrations(ctx context.Context) (view.Objects, error) {
 	o := view.Objects{Now: time.Now()}
 	var registrations usherv1alpha1.RegistrationList
 	// Without the hook operator there are none.
-	if err := s.client.List(ctx, &registrations, client.InNamespace(s.namespace)); err != nil && !meta.IsNoMatchError(err) {
-		return o, fmt.Errorf("list Registrations: %w", err)
+	if err := s.reader.List(ctx, &registrations, client.InNamespace(s.namespace)); err != nil && !meta.IsNoMatchError(err) {
+		return o, failed(err, "list Registrations")
 	}
 	o.Registrations = pointers(registrations.Items)
 	return o, nil
@@ -75,8 +81,8 @@ func (s *session) loadOwned(ctx context.Context, o *view.Objects) (err error) {
 // revisions are the CloneSet's ControllerRevisions, the oldest first.
 func (s *session) revisions(ctx context.Context, set *apps.CloneSet) ([]*appsv1.ControllerRevision, error) {
 	var all appsv1.ControllerRevisionList
-	if err := s.client.List(ctx, &all, client.InNamespace(s.namespace)); err != nil {
-		return nil, fmt.Errorf("list ControllerRevisions: %w", err)
+	if err := s.reader.List(ctx, &all, client.InNamespace(s.namespace)); err != nil {
+		return nil, failed(err, "list ControllerRevisions")
 	}
 	found := owned(pointers(all.Items), client.Object(set))
 	slices.SortFunc(found, func(a, b *appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
@@ -123,12 +129,12 @@ func (s *session) podsBelow(ctx context.Context, t target, object client.Object)
 		return s.podsOf(ctx, object)
 	}
 	var sets appsv1.ReplicaSetList
-	if err := s.client.List(ctx, &sets, client.InNamespace(s.namespace)); err != nil {
-		return nil, fmt.Errorf("list ReplicaSets: %w", err)
+	if err := s.reader.List(ctx, &sets, client.InNamespace(s.namespace)); err != nil {
+		return nil, failed(err, "list ReplicaSets")
 	}
 	var pods corev1.PodList
-	if err := s.client.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
-		return nil, fmt.Errorf("list Pods: %w", err)
+	if err := s.reader.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
+		return nil, failed(err, "list Pods")
 	}
 	mine := owned(pointers(sets.Items), object)
 	return slices.DeleteFunc(pointers(pods.Items), func(pod *corev1.Pod) bool {

@@ -11,14 +11,22 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/go-logr/logr"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	// What goes wrong, errors say; libraries would say it again.
+	klog.SetLogger(logr.Discard())
+	ctrl.SetLogger(logr.Discard())
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	err := newCommand(streams).ExecuteContext(ctx)
+	command := newCommand(streams)
+	command.SetArgs(arguments(os.Args))
+	err := command.ExecuteContext(ctx)
 	if err == nil || errors.Is(err, context.Canceled) {
 		return
 	}

@@ -3,13 +3,16 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -29,6 +32,10 @@ const (
 type page struct {
 	out    io.Writer
 	colour bool
+	// width and height bound a screen that is drawn anew; 0 for none.
+	width, height int
+	// lines is how many have been printed.
+	lines int
 }
 
 func (s *session) page() *page {
@@ -40,8 +47,15 @@ func isTerminal(out io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
+// room is how many lines of a screen are left; the cursor takes one.
+func (p *page) room() int { return p.height - p.lines - 1 }
+
 func (p *page) line(colour, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
+	p.lines += 1 + strings.Count(text, "\n")
+	if runes := []rune(text); p.width > 0 && len(runes) > p.width {
+		text = string(runes[:p.width-1]) + "…"
+	}
 	if p.colour && colour != plain {
 		text = colour + text + reset
 	}
@@ -75,11 +89,41 @@ func (p *page) table(header []string, rows []row) {
 	}
 }
 
+// outputFlag is the flag --output of one command.
+type outputFlag struct {
+	value   *string
+	formats []string
+}
+
+func (o outputFlag) String() string {
+	if o.value == nil {
+		return ""
+	}
+	return *o.value
+}
+
+// Set takes a format that the command has.
+func (o outputFlag) Set(format string) error {
+	if !slices.Contains(o.formats, format) {
+		return fmt.Errorf("it is none of %s", strings.Join(o.formats, ", "))
+	}
+	*o.value = format
+	return nil
+}
+
+// Type is what the help calls the value.
+func (outputFlag) Type() string { return "format" }
+
+// outputs gives a command the flag --output.
+func outputs(command *cobra.Command, output *string, formats ...string) *cobra.Command {
+	command.Flags().VarP(outputFlag{output, formats}, "output", "o", strings.Join(formats, ", "))
+	completesFlag(command, "output", func(context.Context, []string, string) []string { return formats })
+	return command
+}
+
 // encode prints a value for programs; false if the format is for people.
 func (p *page) encode(format string, value any) (bool, error) {
 	switch format {
-	case "", "wide":
-		return false, nil
 	case "json":
 		e := json.NewEncoder(p.out)
 		e.SetIndent("", "  ")
@@ -91,7 +135,7 @@ func (p *page) encode(format string, value any) (bool, error) {
 		}
 		return true, err
 	}
-	return true, fmt.Errorf("--output: %q is none of json, yaml, wide, name", format)
+	return false, nil
 }
 
 // ago is how long ago something was, as kubectl writes it.

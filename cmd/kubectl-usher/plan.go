@@ -47,15 +47,17 @@ Exit code 0: nothing would change. 2: something would. 1: it is refused, or the 
   kubectl usher plan clone/web --replicas 3 -o json
   kubectl usher plan -f web.yaml
   kustomize build . | kubectl usher plan -f -`,
-		RunE: func(c *cobra.Command, args []string) error { return s.plan(c.Context(), args, &o) },
+		ValidArgsFunction: s.completesTarget(onlyCloneSets),
+		RunE:              func(c *cobra.Command, args []string) error { return s.plan(c.Context(), args, &o) },
 	}
 	flags := command.Flags()
 	flags.StringVarP(&o.filename, "filename", "f", "", "`file` with CloneSets as kubectl apply would get it; - reads standard input")
 	flags.StringArrayVar(&o.images, "image", nil, "`container=image` to change to; may be repeated")
 	flags.Int32Var(&o.replicas, "replicas", -1, "`number` of Pods to scale to")
 	flags.StringVar(&o.partition, "partition", "", "`count` or percentage of Pods that keep the old revision")
-	flags.StringVarP(&o.output, "output", "o", "", "json or yaml")
-	return command
+	completesFlag(command, "image", s.images)
+	completesFlag(command, "partition", percentages)
+	return outputs(command, &o.output, "json", "yaml")
 }
 
 // proposal is a change of a CloneSet that the API server accepts.

@@ -5,117 +5,255 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/view"
 )
 
 var kindRegistry = schema.GroupKind{Group: usherv1alpha1.GroupVersion.Group, Kind: "Registry"}
 
+type registryOptions struct {
+	output string
+	diff   bool
+}
+
 func registryCommand(s *session) *cobra.Command {
-	return &cobra.Command{
+	var o registryOptions
+	command := &cobra.Command{
 		Use: "registry [NAME]", Args: cobra.MaximumNArgs(1),
 		Short: "The registries, whether they answer, and whose Pods they list",
 		Long: `The registries, whether they answer, and whose Pods they list.
 
-The numbers are those of the last pass of the hook operator, which reads them back from the
-registry. With NAME, each Registration that uses it, what it refuses, and the last outage.`,
+What a registry lists is what the hook operator last read back from it: this command asks no
+registry itself, and needs neither its credentials nor its network. With NAME, each
+Registration that uses it, what it refuses, and the last outage. With --diff, the entries that
+differ from what the Pods ask for, orphans among them; with -o wide as well, all entries.
+
+It looks at all namespaces that use the registry, or at the one of --namespace.`,
+		Example: `  kubectl usher registry
+  kubectl usher registry discovery --diff
+  kubectl usher registry discovery --diff -n shop -o wide`,
+		ValidArgsFunction: s.completes(s.registryNames),
 		RunE: func(c *cobra.Command, args []string) error {
+			if o.diff && len(args) == 0 {
+				return errors.New("--diff needs the name of a Registry: kubectl usher registry lists them")
+			}
 			if err := s.connect(); err != nil {
 				return err
 			}
 			if len(args) == 1 {
-				return s.registry(c.Context(), args[0])
+				return s.registry(c.Context(), args[0], &o)
 			}
-			return s.allRegistries(c.Context())
+			return s.allRegistries(c.Context(), &o)
 		},
 	}
+	command.Flags().BoolVar(&o.diff, "diff", false, "compare the entries with what the Pods ask for")
+	return outputs(command, &o.output, "json", "yaml", "wide", "name")
 }
 
-func (s *session) allRegistries(ctx context.Context) error {
+func (s *session) allRegistries(ctx context.Context, o *registryOptions) error {
 	var list usherv1alpha1.RegistryList
 	if err := s.client.List(ctx, &list); err != nil {
-		return fmt.Errorf("list Registries: %w", err)
+		return failed(err, "list Registries")
 	}
-	var rows []row
+	var all []view.Registry
 	for i := range list.Items {
-		r := &list.Items[i]
-		state, colour := reachable(r)
-		rows = append(rows, row{colour, []string{r.Name, cmp.Or(r.Status.Kind, "-"), state, strconv.Itoa(len(r.Status.Users)), outage(r, time.Now())}})
+		all = append(all, view.OfRegistry(time.Now(), &list.Items[i], nil))
 	}
-	s.page().table([]string{"REGISTRY", "KIND", "ANSWERS", "SERVICES", "LAST OUTAGE"}, rows)
+	p := s.page()
+	if o.output == "name" {
+		for i := range all {
+			p.line(plain, "registry/%s", all[i].Name)
+		}
+		return nil
+	}
+	if done, err := p.encode(o.output, all); done || err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		tell(s.ErrOut, "There are no Registries; docs/registration.md shows how to make one.\n")
+		return nil
+	}
+	rows := make([]row, 0, len(all))
+	for i := range all {
+		state, colour := answers(&all[i])
+		rows = append(rows, row{colour, []string{
+			all[i].Name, cmp.Or(all[i].Kind, "-"), state, strconv.Itoa(len(list.Items[i].Status.Users)), outage(&all[i], time.Now()),
+		}})
+	}
+	p.table([]string{"REGISTRY", "KIND", "ANSWERS", "SERVICES", "LAST OUTAGE"}, rows)
 	return nil
 }
 
-func reachable(r *usherv1alpha1.Registry) (state, colour string) {
-	c := apimeta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReachable)
-	switch {
-	case c == nil:
-		return "not asked yet", dim
-	case c.Status == metav1.ConditionTrue:
+func answers(r *view.Registry) (state, colour string) {
+	switch r.Answers {
+	case string(metav1.ConditionTrue):
 		return "yes", plain
+	case string(metav1.ConditionFalse):
+		return "no: " + r.Message, red
 	}
-	return "no: " + c.Message, red
+	return "not asked yet", dim
 }
 
-func outage(r *usherv1alpha1.Registry, now time.Time) string {
-	o := r.Status.LastOutage
+func outage(r *view.Registry, now time.Time) string {
 	switch {
-	case o == nil:
+	case r.OutageFrom.IsZero():
 		return "-"
-	case o.To == nil:
-		return "since " + ago(now, o.From.Time)
+	case r.OutageTo.IsZero():
+		return "since " + ago(now, r.OutageFrom)
 	}
-	return fmt.Sprintf("%s ago, for %s", ago(now, o.To.Time), ago(o.To.Time, o.From.Time))
+	return fmt.Sprintf("%s ago, for %s", ago(now, r.OutageTo), ago(r.OutageTo, r.OutageFrom))
 }
 
-// registry prints who uses one registry.
-func (s *session) registry(ctx context.Context, name string) error {
+// registry prints who uses one registry, and with o.diff what it lists.
+func (s *session) registry(ctx context.Context, name string, o *registryOptions) error {
 	r := &usherv1alpha1.Registry{}
 	if err := s.get(ctx, target{kindRegistry, name}, r); err != nil {
 		return err
 	}
-	p := s.page()
-	state, colour := reachable(r)
-	p.line(colour, "Registry %s (%s)  answers: %s", r.Name, r.Status.Kind, state)
-	p.line(plain, "Last outage  %s\n", outage(r, time.Now()))
-	var rows []row
-	for _, user := range r.Status.Users {
-		registration := &usherv1alpha1.Registration{}
-		err := s.client.Get(ctx, client.ObjectKey{Namespace: user.Namespace, Name: user.Registration}, registration)
-		line := row{cells: []string{user.Namespace + "/" + user.Registration, user.Service, "-", "-", "-", ""}}
-		if apierrors.IsNotFound(err) {
-			line.colour, line.cells[5] = red, "the Registration is gone, and its entries may be left"
-		} else if err != nil {
-			return fmt.Errorf("read Registration %s/%s: %w", user.Namespace, user.Registration, err)
-		}
-		rows = append(rows, withNumbers(line, registration, name))
+	namespaces, err := s.users(ctx, r, o.diff)
+	if err != nil {
+		return err
 	}
-	p.table([]string{"REGISTRATION", "SERVICE", "LISTED", "DRAINING", "WAITING", "ERROR"}, rows)
+	v := view.OfRegistry(time.Now(), r, namespaces)
+	p := s.page()
+	if o.output == "name" {
+		p.line(plain, "registry/%s", v.Name)
+		return nil
+	}
+	if done, err := p.encode(o.output, v); done || err != nil {
+		return err
+	}
+	p.registry(&v, time.Now(), o.diff, o.output == "wide")
 	return nil
 }
 
-func withNumbers(line row, registration *usherv1alpha1.Registration, registry string) row {
-	for _, one := range registration.Status.Registries {
-		if one.Name != registry {
-			continue
+// users reads the namespaces that use a registry: all of them, or the one of --namespace.
+func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) ([]view.Namespace, error) {
+	var names []string
+	for i := range r.Status.Users {
+		names = append(names, r.Status.Users[i].Namespace)
+	}
+	if *s.flags.Namespace != "" {
+		names = []string{s.namespace}
+	}
+	slices.Sort(names)
+	var all []view.Namespace
+	for _, name := range slices.Compact(names) {
+		n := view.Namespace{Name: name}
+		switch err := s.readNamespace(ctx, &n, pods); {
+		case apierrors.IsForbidden(err):
+			n.Unread = failed(err, "not looked at").Error()
+		case err != nil:
+			return nil, err
 		}
-		for i, count := range []int32{one.Registered, one.Draining, one.Waiting} {
-			line.cells[2+i] = strconv.Itoa(int(count))
-		}
-		if one.Error != "" {
-			line.colour, line.cells[5] = red, strings.ReplaceAll(one.Error, "\n", " ")
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+func (s *session) readNamespace(ctx context.Context, n *view.Namespace, withPods bool) error {
+	var registrations usherv1alpha1.RegistrationList
+	var sets apps.CloneSetList
+	var pods corev1.PodList
+	lists := map[string]client.ObjectList{"Registrations": &registrations}
+	if withPods {
+		lists["Pods"], lists["CloneSets"] = &pods, &sets
+	}
+	for _, what := range slices.Sorted(maps.Keys(lists)) {
+		err := s.client.List(ctx, lists[what], client.InNamespace(n.Name))
+		if err != nil && !(what == "CloneSets" && meta.IsNoMatchError(err)) {
+			return failed(err, "list "+what)
 		}
 	}
-	return line
+	n.Registrations, n.CloneSets, n.Pods = pointers(registrations.Items), pointers(sets.Items), pointers(pods.Items)
+	return nil
+}
+
+// registry prints a registry for people.
+func (p *page) registry(r *view.Registry, now time.Time, diff, all bool) {
+	state, colour := answers(r)
+	p.line(colour, "Registry %s (%s)  answers: %s", r.Name, cmp.Or(r.Kind, "-"), state)
+	p.line(plain, "Last outage  %s", outage(r, now))
+	if !diff {
+		p.line(plain, "")
+		p.uses(r)
+		return
+	}
+	for i := range r.Uses {
+		p.line(plain, "")
+		p.use(&r.Uses[i], all)
+	}
+	if len(r.Uses) == 0 {
+		p.line(plain, "\nNo Registration has entries in it.")
+	}
+}
+
+// uses prints a line for each Registration.
+func (p *page) uses(r *view.Registry) {
+	rows := make([]row, 0, len(r.Uses))
+	for i := range r.Uses {
+		u := &r.Uses[i]
+		line := row{cells: []string{u.Namespace + "/" + u.Registration, u.Service}}
+		for _, count := range []int{u.Listed, u.Differing, u.Draining, u.Waiting} {
+			if text := strconv.Itoa(count); u.Known {
+				line.cells = append(line.cells, text)
+			} else {
+				line.cells = append(line.cells, "-")
+			}
+		}
+		line.cells = append(line.cells, cmp.Or(u.Problem, "-"))
+		if u.Problem != "" {
+			line.colour = red
+		}
+		rows = append(rows, line)
+	}
+	p.table([]string{"REGISTRATION", "SERVICE", "LISTED", "DIFFERING", "DRAINING", "WAITING", "PROBLEM"}, rows)
+}
+
+// use prints what is listed for one Registration beside what should be.
+func (p *page) use(u *view.Use, all bool) {
+	counts := ""
+	if u.Known {
+		counts = fmt.Sprintf(": %d entries should be listed, %d are, %d differ", u.Expected, u.Listed, u.Differing)
+	}
+	p.line(bold, "Registration %s/%s, service %s%s", u.Namespace, u.Registration, u.Service, counts)
+	if u.Problem != "" {
+		p.line(red, "%s", u.Problem)
+	}
+	var rows []row
+	differ := 0
+	for i := range u.Entries {
+		e := &u.Entries[i]
+		if e.Same() && !all {
+			continue
+		}
+		line := row{cells: []string{e.Pod, e.ID, cmp.Or(e.Address, "-"), e.Should, e.Is, cmp.Or(e.Why, "-")}}
+		if !e.Same() && e.Is != view.EntryUnknown {
+			line.colour = red
+			differ++
+		}
+		rows = append(rows, line)
+	}
+	if len(rows) > 0 {
+		p.table([]string{"POD", "ENTRY", "ADDRESS", "SHOULD BE", "IS", "WHY"}, rows)
+	}
+	if more := u.Differing - differ; more > 0 {
+		p.line(plain, "and %d more; kubectl usher status says what each Pod waits for", more)
+	}
 }

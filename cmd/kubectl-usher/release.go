@@ -30,7 +30,8 @@ func releaseCommand(s *session) *cobra.Command {
 	var yes, dryRun bool
 	command := &cobra.Command{
 		Use: "release pod/NAME --hook=KEY --reason=TEXT", Args: takesTarget,
-		Short: "Break the glass: let a Pod pass a hook that nobody answers",
+		ValidArgsFunction: s.completesTarget(onlyPods),
+		Short:             "Break the glass: let a Pod pass a hook that nobody answers",
 		Long: `Break the glass: let a Pod pass a hook that nobody answers.
 
 It does to the Pod what the hook's owner would have done: it flips the label, or adds or
@@ -61,6 +62,7 @@ lost. An event on the Pod says who did it, and why.`,
 	}
 	command.Flags().StringVar(&hook, "hook", "", "`key` of the label, or the finalizer, that holds the Pod")
 	command.Flags().StringVar(&reason, "reason", "", "why; it goes into an event")
+	completesFlag(command, "hook", s.keys)
 	command.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
 	return command
@@ -156,7 +158,7 @@ func (s *session) release(ctx context.Context, pod *corev1.Pod, hook, reason str
 		options = append(options, client.DryRunAll)
 	}
 	if err := s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), options...); err != nil {
-		return fmt.Errorf("change pod/%s: %w", pod.Name, err)
+		return failed(err, "change pod/%s", pod.Name)
 	}
 	if dryRun {
 		tell(s.Out, "pod/%s released from %s (dry run)\n", pod.Name, hook)
@@ -192,7 +194,8 @@ func restartCommand(s *session) *cobra.Command {
 	var how change
 	return how.bind(&cobra.Command{
 		Use: "restart clone/NAME", Args: takesTarget,
-		Short: "Replace every Pod, within the budgets of the set",
+		ValidArgsFunction: s.completesTarget(onlyCloneSets),
+		Short:             "Replace every Pod, within the budgets of the set",
 		Long: `Replace every Pod, within the budgets of the set.
 
 Each Pod is named for deletion (apps.kruise.io/specified-delete): the set drains, deletes
@@ -225,7 +228,7 @@ func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) 
 		}
 		text := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:"true"}}}`, pod.UID, apps.LabelSpecifiedDelete)
 		if err := s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, text), options...); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("change pod/%s, after %d others: %w", pod.Name, named, err)
+			return failed(err, "change pod/%s, after %d others", pod.Name, named)
 		}
 		named++
 	}

@@ -70,7 +70,7 @@ func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, to
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):
 		return fmt.Errorf("clone/%s has changed meanwhile; run the command again", set.Name)
 	case err != nil:
-		return fmt.Errorf("change clone/%s: %w", set.Name, err)
+		return failed(err, "change clone/%s", set.Name)
 	}
 	tell(s.Out, "clone/%s %s\n", set.Name, told)
 	if !how.watch || how.dryRun {
@@ -90,6 +90,7 @@ func pauseCommand(s *session, pause bool) *cobra.Command {
 	var how change
 	return how.bind(&cobra.Command{
 		Use: name + " clone/NAME", Args: takesTarget, Short: short,
+		ValidArgsFunction: s.completesTarget(onlyCloneSets),
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := s.cloneSet(c.Context(), args)
 			if err != nil {
@@ -111,7 +112,8 @@ func partitionCommand(s *session) *cobra.Command {
 	var how change
 	return how.bind(&cobra.Command{
 		Use: "partition clone/NAME COUNT|PERCENT", Args: cobra.RangeArgs(2, 3),
-		Short: "Set how many Pods keep the old revision",
+		ValidArgsFunction: s.completesTarget(onlyCloneSets, percentages),
+		Short:             "Set how many Pods keep the old revision",
 		Example: `  kubectl usher partition clone/web 50%
   kubectl usher partition clone/web 0 -w`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -133,6 +135,7 @@ func historyCommand(s *session) *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use: "history clone/NAME", Args: takesTarget, Short: "The revisions of a CloneSet",
+		ValidArgsFunction: s.completesTarget(onlyCloneSets),
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := s.cloneSet(c.Context(), args)
 			if err != nil {
@@ -156,8 +159,7 @@ func historyCommand(s *session) *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
-	return command
+	return outputs(command, &output, "json", "yaml")
 }
 
 func (p *page) history(all []view.Revision, now time.Time) {
@@ -202,6 +204,7 @@ func undoCommand(s *session) *cobra.Command {
 	var to string
 	command := how.bind(&cobra.Command{
 		Use: "undo clone/NAME", Args: takesTarget, Short: "Roll back to the revision before, or to the one given",
+		ValidArgsFunction: s.completesTarget(onlyCloneSets),
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := s.cloneSet(c.Context(), args)
 			if err != nil {
@@ -229,13 +232,15 @@ func undoCommand(s *session) *cobra.Command {
 		},
 	})
 	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
+	completesFlag(command, "to-revision", s.revisionNumbers)
 	return command
 }
 
 func diffCommand(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "diff clone/NAME [REVISION] [REVISION]", Args: cobra.RangeArgs(1, 3),
-		Short: "What differs between two revisions; by default between the one before and the present one",
+		ValidArgsFunction: s.completesTarget(onlyCloneSets, s.revisionNumbers, s.revisionNumbers),
+		Short:             "What differs between two revisions; by default between the one before and the present one",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !strings.Contains(args[0], "/") {
 				return errors.New("write the CloneSet as clone/NAME")

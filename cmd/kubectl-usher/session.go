@@ -10,15 +10,18 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -29,7 +32,10 @@ import (
 type session struct {
 	genericiooptions.IOStreams
 	flags  *genericclioptions.ConfigFlags
+	config *rest.Config
 	client client.WithWatch
+	// reader is the client, or what watches have brought.
+	reader client.Reader
 	mapper meta.RESTMapper
 	// namespace is that of --namespace or of the context.
 	namespace string
@@ -37,11 +43,15 @@ type session struct {
 
 // connect reads kubectl's flags. It asks nothing of the API server yet.
 func (s *session) connect() error {
+	if s.client != nil {
+		return nil
+	}
 	config, err := s.flags.ToRESTConfig()
 	if err != nil {
 		return fmt.Errorf("find the cluster: %w", err)
 	}
 	config.QPS, config.Burst = 50, 300 // as kubectl
+	s.config = config
 	if s.mapper, err = s.flags.ToRESTMapper(); err != nil {
 		return fmt.Errorf("find the cluster: %w", err)
 	}
@@ -54,6 +64,7 @@ func (s *session) connect() error {
 	if s.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: s.mapper}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
+	s.reader = s.client
 	s.namespace, _, err = s.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return fmt.Errorf("find the namespace: %w", err)
@@ -65,6 +76,23 @@ func (s *session) connect() error {
 type target struct {
 	kind schema.GroupKind
 	name string
+}
+
+// object is an empty object of the target's kind.
+func (t target) object() client.Object {
+	switch t.kind {
+	case kindCloneSet:
+		return &apps.CloneSet{}
+	case kindDeployment:
+		return &appsv1.Deployment{}
+	case kindStatefulSet:
+		return &appsv1.StatefulSet{}
+	case kindDaemonSet:
+		return &appsv1.DaemonSet{}
+	case kindReplicaSet:
+		return &appsv1.ReplicaSet{}
+	}
+	return &corev1.Pod{}
 }
 
 func (t target) String() string { return strings.ToLower(t.kind.Kind) + "/" + t.name }
@@ -99,7 +127,7 @@ func (s *session) target(args []string, kinds ...schema.GroupKind) (target, erro
 		return target{}, fmt.Errorf("the cluster knows no resource type %q; write for example %s", kind, example(kinds))
 	}
 	if err != nil {
-		return target{}, fmt.Errorf("ask which types the cluster has: %w", err)
+		return target{}, failed(err, "ask which types the cluster has")
 	}
 	if !slices.Contains(kinds, found.GroupKind()) {
 		return target{}, fmt.Errorf("this command works for %s, not for %s", list(kinds), found.Kind)
@@ -129,14 +157,53 @@ func list(kinds []schema.GroupKind) string {
 
 // get reads an object, and says what to do if it is not there.
 func (s *session) get(ctx context.Context, t target, object client.Object) error {
-	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: t.name}, object)
+	err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: t.name}, object)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no %s in namespace %s; kubectl get %ss -A shows those that exist", t, s.namespace, strings.ToLower(t.kind.Kind))
+		return fmt.Errorf("there is no %s%s; kubectl get %s shows those that exist", t, s.where(t.kind), plural(t.kind))
 	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", t, err)
+	return failed(err, "read %s", t)
+}
+
+// where is the namespace of an object, in words.
+func (s *session) where(kind schema.GroupKind) string {
+	if clusterWide[kind] {
+		return ""
 	}
-	return nil
+	return " in namespace " + s.namespace
+}
+
+var clusterWide = map[schema.GroupKind]bool{kindNode: true, kindRegistry: true}
+
+// plural is how kubectl get lists all objects of a kind.
+func plural(kind schema.GroupKind) string {
+	switch {
+	case kind == kindRegistry:
+		return "registries"
+	case clusterWide[kind]:
+		return strings.ToLower(kind.Kind) + "s"
+	}
+	return strings.ToLower(kind.Kind) + "s -A"
+}
+
+// failed says what an error means for the user, and what to do; nil for none.
+func failed(err error, doing string, args ...any) error {
+	doing = fmt.Sprintf(doing, args...)
+	switch missing := (*meta.NoKindMatchError)(nil); {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%s: %w; ask for a role with that right: docs/plugin.md lists those that each command needs", doing, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%s: %w: log in anew, or choose another --context", doing, err)
+	case utilnet.IsConnectionRefused(err):
+		return fmt.Errorf("%s: %w; does the cluster run, and is it that of --kubeconfig and --context?", doing, err)
+	case errors.As(err, &missing):
+		return fmt.Errorf("%s: this cluster has no %s (%s): install Usher's CustomResourceDefinitions, or those of this version, as docs/install.md says",
+			doing, missing.GroupKind.Kind, strings.Join(append([]string{missing.GroupKind.Group}, missing.SearchedVersions...), "/"))
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("%s: %w: install Usher's CustomResourceDefinitions, or those of this version, as docs/install.md says", doing, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
 }
 
 func (s *session) cloneSet(ctx context.Context, args []string) (*apps.CloneSet, error) {
@@ -164,8 +231,8 @@ func pointers[T any](items []T) []*T {
 // podsOf are the Pods that the owner controls.
 func (s *session) podsOf(ctx context.Context, owner client.Object) ([]*corev1.Pod, error) {
 	var pods corev1.PodList
-	if err := s.client.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
-		return nil, fmt.Errorf("list Pods: %w", err)
+	if err := s.reader.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
+		return nil, failed(err, "list Pods")
 	}
 	return owned(pointers(pods.Items), owner), nil
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,10 +14,6 @@ import (
 
 	"github.com/usher-dev/usher/internal/view"
 )
-
-// mostPods is how many Pods a screen lists one by one; of more, it lists the worst, and
-// counts the others by what they have in common.
-const mostPods = 40
 
 type statusOptions struct {
 	output string
@@ -31,7 +26,8 @@ func statusCommand(s *session) *cobra.Command {
 	var o statusOptions
 	command := &cobra.Command{
 		Use: "status TYPE/NAME", Args: takesTarget,
-		Short: "One screen: the rollout, revisions, and Pods with what they wait for",
+		ValidArgsFunction: s.completesTarget(workloads),
+		Short:             "One screen: the rollout, revisions, and Pods with what they wait for",
 		Example: `  kubectl usher status clone/web
   kubectl usher status deployment/web -w
   kubectl usher status clone/web -o json`,
@@ -43,33 +39,35 @@ func statusCommand(s *session) *cobra.Command {
 			if o.watch {
 				return s.watch(c.Context(), t, &o)
 			}
-			_, err = s.status(c.Context(), t, &o)
-			return err
+			return s.status(c.Context(), t, &o)
 		},
 	}
-	command.Flags().StringVarP(&o.output, "output", "o", "", "json, yaml, wide or name")
 	command.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it anew at each change until it is interrupted")
-	return command
+	return outputs(command, &o.output, "json", "yaml", "wide", "name")
 }
 
 // status prints a workload once.
-func (s *session) status(ctx context.Context, t target, o *statusOptions) (*view.Workload, error) {
+func (s *session) status(ctx context.Context, t target, o *statusOptions) error {
 	w, err := s.load(ctx, t)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p := s.page()
+	return s.page().print(&w, o)
+}
+
+// print prints a workload in the format that was asked for.
+func (p *page) print(w *view.Workload, o *statusOptions) error {
 	if o.output == "name" {
 		for i := range w.Members {
 			p.line(plain, "pod/%s", w.Members[i].Name)
 		}
-		return &w, nil
+		return nil
 	}
 	if done, err := p.encode(o.output, w); done || err != nil {
-		return &w, err
+		return err
 	}
-	p.status(&w, time.Now(), o.output == "wide")
-	return &w, nil
+	p.status(w, time.Now(), o.output == "wide")
+	return nil
 }
 
 // status prints a workload for people.
@@ -91,21 +89,7 @@ func (p *page) status(w *view.Workload, now time.Time, wide bool) {
 		return
 	}
 	p.line(plain, "")
-	shown, rest := worst(w.Members)
-	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", "AGE", "WAITS FOR"}
-	if wide {
-		header = append(header[:7:7], "NODE", "IMAGES", "WAITS FOR")
-	}
-	rows := make([]row, 0, len(shown))
-	for i := range shown {
-		rows = append(rows, podRow(&shown[i], now, wide))
-	}
-	if len(rows) > 0 {
-		p.table(header, rows)
-	}
-	for _, group := range groups(rest) {
-		p.line(dim, "%s", group)
-	}
+	p.members(w, now, wide)
 }
 
 func phase(w *view.Workload, now time.Time) string {
@@ -136,51 +120,6 @@ func revisionLine(r *view.Revision) string {
 		role = "Current"
 	}
 	return strings.TrimRight(fmt.Sprintf("%-9s %s (%d)  %s  %s", role, r.Name, r.Pods, strings.Join(r.Images, " "), r.Cause), " ")
-}
-
-// worst returns the Pods to list one by one, in trouble first, and those to count: of many
-// Pods, all that just serve.
-func worst(pods []view.Pod) (shown, rest []view.Pod) {
-	sorted := slices.Clone(pods)
-	slices.SortStableFunc(sorted, func(a, b view.Pod) int { return cmp.Compare(rank(&a), rank(&b)) })
-	at := len(sorted)
-	if at > mostPods {
-		at = slices.IndexFunc(sorted, func(p view.Pod) bool { return rank(&p) == serves })
-		at = min(max(at, 0), mostPods)
-	}
-	return sorted[:at], sorted[at:]
-}
-
-// serves is the rank of a Pod that waits for nothing.
-const serves = 3
-
-// rank orders Pods: trouble, then waits, then others that do not serve.
-func rank(p *view.Pod) int {
-	switch {
-	case p.Trouble:
-		return 0
-	case len(p.Waits) > 0:
-		return 1
-	case !p.Available:
-		return 2
-	}
-	return serves
-}
-
-// groups counts Pods that have the same state and revision.
-func groups(pods []view.Pod) []string {
-	counts := map[string]int{}
-	for i := range pods {
-		p := &pods[i]
-		key := fmt.Sprintf("Pods: %s, %s, %s", p.Revision, p.State, readiness(p))
-		counts[key]++
-	}
-	var out []string
-	for key, count := range counts {
-		out = append(out, fmt.Sprintf("%d %s", count, key))
-	}
-	slices.Sort(out)
-	return out
 }
 
 func readiness(p *view.Pod) string {

@@ -16,7 +16,8 @@ func whyCommand(s *session) *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use: "why TYPE/NAME", Args: takesTarget,
-		Short: "Why a Pod or a workload waits, who has to answer, and what to do next",
+		ValidArgsFunction: s.completesTarget(workloads),
+		Short:             "Why a Pod or a workload waits, who has to answer, and what to do next",
 		Example: `  kubectl usher why pod/web-x7k2p
   kubectl usher why clone/web`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -36,18 +37,22 @@ func whyCommand(s *session) *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
-	return command
+	return outputs(command, &output, "json", "yaml")
 }
 
 // why prints each wait with who answers it, worst first, then what holds the rollout.
 func (p *page) why(w *view.Workload, t target, now time.Time) {
-	pods, _ := worst(w.Members)
+	pods, rest := worst(w.Members, mostPods)
 	waiting := 0
-	for i := range pods {
-		if len(pods[i].Waits) > 0 {
+	for _, pod := range pods {
+		if len(pod.Waits) > 0 {
 			waiting++
-			p.whyPod(&pods[i], now)
+			p.whyPod(pod, now)
+		}
+	}
+	for _, g := range groups(rest) {
+		if g.waits != "" {
+			p.line(g.colour(), "%s", g.text(now))
 		}
 	}
 	for _, problem := range w.Problems {
@@ -55,7 +60,7 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	}
 	if t.kind == kindPod {
 		if waiting == 0 {
-			p.line(plain, "pod/%s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(&pods[0]))
+			p.line(plain, "pod/%s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(pods[0]))
 		}
 		return
 	}

@@ -10,14 +10,12 @@ import (
 // SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
 func SummaryOf(object metav1.Object) Summary {
 	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Phase: PhaseUpdating}
+	seen, paused := false, false
 	count := func(kind string, observed int64, desired, pods, ready, available, updated int32) {
 		s.Kind, s.Desired, s.ToUpdate = kind, int(desired), int(desired)
 		s.Pods, s.Ready, s.Available, s.Updated = int(pods), int(ready), int(available), int(updated)
-		if observed >= object.GetGeneration() && available == desired && updated == desired && pods == desired {
-			s.Phase = PhaseDone
-		}
+		seen = observed >= object.GetGeneration()
 	}
-	paused := false
 	switch o := object.(type) {
 	case *appsv1.Deployment:
 		t := o.Status
@@ -26,12 +24,18 @@ func SummaryOf(object metav1.Object) Summary {
 	case *appsv1.StatefulSet:
 		t := o.Status
 		count("StatefulSet", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
+		if u := o.Spec.UpdateStrategy.RollingUpdate; u != nil && u.Partition != nil {
+			s.ToUpdate = max(s.Desired-int(*u.Partition), 0)
+		}
 	case *appsv1.ReplicaSet:
 		t := o.Status
 		count("ReplicaSet", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.Replicas)
 	case *appsv1.DaemonSet:
 		t := o.Status
 		count("DaemonSet", t.ObservedGeneration, t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)
+	}
+	if seen && s.Available == s.Desired && s.Pods == s.Desired && s.Updated >= s.ToUpdate {
+		s.Phase = PhaseDone
 	}
 	switch {
 	case object.GetDeletionTimestamp() != nil:

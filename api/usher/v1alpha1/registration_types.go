@@ -319,6 +319,28 @@ type RegistryPods struct {
 	// is no error.
 	// +optional
 	Error string `json:"error,omitempty"`
+	// Entries is how many entries of the Registration the registry listed when it was last
+	// read, those on their way out included. Absent if it was not read yet.
+	// +optional
+	Entries *int32 `json:"entries,omitempty"`
+	// Differing is how many entries were not as they should be then.
+	// +optional
+	Differing int32 `json:"differing,omitempty"`
+	// Differences are the first ten of them, sorted by Pod.
+	// +listType=atomic
+	// +optional
+	Differences []EntryDifference `json:"differences,omitempty"`
+}
+
+// EntryDifference is an entry that a registry does not list as it should be.
+type EntryDifference struct {
+	// Pod is the name of the entry's Pod.
+	Pod string `json:"pod"`
+	// Entry is the id of the entry in the registry.
+	Entry string `json:"entry"`
+	// Reason is why: Orphan, if the entry's Pod or Registration is gone; otherwise the reason
+	// for which the Pod waits, such as NotListedYet, StillListed or RegistryRefuses.
+	Reason string `json:"reason"`
 }
 
 // Target is a service in a registry.

@@ -19,6 +19,8 @@ type Outcome struct {
 	Pods, Registered, Draining, NotReady int32
 	// PerRegistry has the Pods that callers find, by registry.
 	PerRegistry map[string]int32
+	// Compared has what each registry lists beside what it should, if this pass has listed it.
+	Compared map[string]Comparison
 	// Targets to record before anything is written.
 	Targets []Target
 	// Kept are the recorded targets without those that were found empty.
@@ -38,7 +40,7 @@ type Outcome struct {
 // outcome sums up what the plan says of one Registration.
 func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 	o := Outcome{Registration: r.Registration, SelectorErr: r.selectorErr, Pods: int32(len(r.pods)),
-		HasCloneSet: len(r.sets) > 0, PerRegistry: map[string]int32{}}
+		HasCloneSet: len(r.sets) > 0, PerRegistry: map[string]int32{}, Compared: ix.compare(r)}
 	for _, t := range r.targets() {
 		o.PerRegistry[t.Registry] += 0
 	}

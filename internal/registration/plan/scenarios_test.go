@@ -89,6 +89,14 @@ func TestStatus(t *testing.T) {
 		for _, r := range status.Registries {
 			line := fmt.Sprintf("%s: %d registered, %d draining, %d waiting %s", r.Name, r.Registered, r.Draining, r.Waiting, r.Error)
 			lines = append(lines, strings.TrimSpace(line))
+			if r.Entries == nil {
+				continue
+			}
+			line = fmt.Sprintf("%s: lists %d, %d differ", r.Name, *r.Entries, r.Differing)
+			for _, d := range r.Differences {
+				line += ", " + d.Pod + " " + d.Reason
+			}
+			lines = append(lines, line)
 		}
 		return lines
 	})

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/view"
+)
+
+const (
+	// completer is the name by which kubectl runs the plugin to complete what somebody
+	// types after kubectl usher.
+	completer = "kubectl_complete-usher"
+	// completeWithin bounds how long the shell waits for names.
+	completeWithin = 3 * time.Second
+)
+
+// arguments are those of a call: as kubectl's completer, those to complete.
+func arguments(args []string) []string {
+	if name := filepath.Base(args[0]); strings.TrimSuffix(name, ".exe") == completer {
+		return append([]string{cobra.ShellCompRequestCmd}, args[1:]...)
+	}
+	return args[1:]
+}
+
+// names offers words for what somebody types, after the arguments before it. What cannot be
+// read is left out: a shell has no place for an error.
+type names func(ctx context.Context, args []string, typed string) []string
+
+// offer is names in cobra's terms. After a word that ends in a slash or a colon, typing goes
+// on.
+func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	ctx := c.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completeWithin)
+	defer cancel()
+	directive := cobra.ShellCompDirectiveNoFileComp
+	var found []string
+	for _, word := range n(ctx, args, typed) {
+		if strings.HasPrefix(word, typed) {
+			found = append(found, word)
+		}
+	}
+	if len(found) > 0 && strings.ContainsAny(found[0][len(found[0])-1:], "/:") {
+		directive |= cobra.ShellCompDirectiveNoSpace
+	}
+	return found, directive
+}
+
+// completes offers names for the only argument.
+func (s *session) completes(only names) cobra.CompletionFunc {
+	return names(func(ctx context.Context, args []string, typed string) []string {
+		if len(args) > 0 || s.connect() != nil {
+			return nil
+		}
+		return only(ctx, args, typed)
+	}).offer
+}
+
+// completesTarget offers TYPE/NAME or TYPE NAME, and one list of names for each argument
+// that follows.
+func (s *session) completesTarget(kinds []schema.GroupKind, rest ...names) cobra.CompletionFunc {
+	return names(func(ctx context.Context, args []string, typed string) []string {
+		if s.connect() != nil {
+			return nil
+		}
+		switch {
+		case len(args) == 0:
+			return s.targets(ctx, kinds, typed)
+		case strings.Contains(args[0], "/"):
+		case len(args) == 1:
+			return s.namesOf(ctx, s.kindOf(args[0], kinds))
+		default:
+			args = append([]string{args[0] + "/" + args[1]}, args[2:]...)
+		}
+		if len(args) > len(rest) {
+			return nil
+		}
+		return rest[len(args)-1](ctx, args, typed)
+	}).offer
+}
+
+// completesFlag offers names for the value of a flag.
+func completesFlag(command *cobra.Command, flag string, n names) {
+	if err := command.RegisterFlagCompletionFunc(flag, n.offer); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// shortName is what people type for a kind.
+func shortName(kind schema.GroupKind) string {
+	if kind == kindCloneSet {
+		return "clone"
+	}
+	return strings.ToLower(kind.Kind)
+}
+
+// targets offers TYPE/NAME for those kinds: first the types that the cluster has, then names.
+func (s *session) targets(ctx context.Context, kinds []schema.GroupKind, word string) []string {
+	prefix, _, named := strings.Cut(word, "/")
+	var out []string
+	if !named && len(kinds) > 1 {
+		for _, kind := range kinds {
+			if _, err := s.mapper.RESTMapping(kind); err == nil {
+				out = append(out, shortName(kind)+"/")
+			}
+		}
+		return out
+	}
+	kind := kinds[0]
+	if named {
+		kind = s.kindOf(prefix, kinds)
+	} else {
+		prefix = shortName(kind)
+	}
+	for _, name := range s.namesOf(ctx, kind) {
+		out = append(out, prefix+"/"+name)
+	}
+	return out
+}
+
+// kindOf is the one of the kinds that somebody has typed; none if it is another one.
+func (s *session) kindOf(word string, kinds []schema.GroupKind) schema.GroupKind {
+	found, err := s.mapper.KindFor(schema.ParseGroupResource(word).WithVersion(""))
+	if err != nil || !slices.Contains(kinds, found.GroupKind()) {
+		return schema.GroupKind{}
+	}
+	return found.GroupKind()
+}
+
+// namesOf are the names of all objects of a kind in the namespace.
+func (s *session) namesOf(ctx context.Context, kind schema.GroupKind) []string {
+	mapping, err := s.mapper.RESTMapping(kind)
+	if err != nil {
+		return nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(mapping.GroupVersionKind)
+	var where []client.ListOption
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		where = append(where, client.InNamespace(s.namespace))
+	}
+	if s.client.List(ctx, list, where...) != nil {
+		return nil
+	}
+	out := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, list.Items[i].Name)
+	}
+	return out
+}
+
+func (s *session) registryNames(ctx context.Context, _ []string, _ string) []string {
+	return s.namesOf(ctx, kindRegistry)
+}
+
+// subject is what the first argument names, or the first two.
+func subject(args []string) []string {
+	if strings.Contains(args[0], "/") {
+		return args[:1]
+	}
+	return args
+}
+
+// revisionNumbers are those of the CloneSet that the first argument names, the newest first,
+// with their images.
+func (s *session) revisionNumbers(ctx context.Context, args []string, _ string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	set, err := s.cloneSet(ctx, subject(args))
+	if err != nil {
+		return nil
+	}
+	objects, err := s.revisions(ctx, set)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, object := range slices.Backward(objects) {
+		if !revision.Same(object.Name, set.Status.UpdateRevision) {
+			out = append(out, strconv.FormatInt(object.Revision, 10)+"\t"+strings.Join(view.RevisionOf(object).Images, " "))
+		}
+	}
+	return out
+}
+
+// images are the containers of the CloneSet that the first argument names, with their
+// repositories.
+func (s *session) images(ctx context.Context, args []string, _ string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	set, err := s.cloneSet(ctx, subject(args))
+	if err != nil {
+		return nil
+	}
+	template, err := set.Spec.Template.Decode()
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for i := range template.Spec.Containers {
+		repository, _, _ := strings.Cut(template.Spec.Containers[i].Image, "@")
+		if at := strings.LastIndex(repository, ":"); at > strings.LastIndex(repository, "/") {
+			repository = repository[:at]
+		}
+		out = append(out, template.Spec.Containers[i].Name+"="+repository+":")
+	}
+	return out
+}
+
+// keys are those that hold the Pod that the first argument names.
+func (s *session) keys(ctx context.Context, args []string, _ string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	t, err := s.target(subject(args), kindPod)
+	if err != nil {
+		return nil
+	}
+	w, err := s.load(ctx, t)
+	if err != nil {
+		return nil
+	}
+	found := map[string]bool{}
+	for i := range w.Members {
+		for j := range w.Members[i].Waits {
+			found[w.Members[i].Waits[j].Key] = true
+		}
+	}
+	delete(found, "")
+	return slices.Sorted(maps.Keys(found))
+}
+
+// percentages are usual steps of a rollout.
+func percentages(context.Context, []string, string) []string {
+	return []string{"0", "25%", "50%", "75%", "100%"}
+}
+
+// completeFlags offers values for kubectl's own flags.
+func (s *session) completeFlags(root *cobra.Command) {
+	completesFlag(root, "namespace", func(ctx context.Context, _ []string, _ string) []string {
+		if s.connect() != nil {
+			return nil
+		}
+		return s.namesOf(ctx, corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind())
+	})
+	for flag, names := range map[string]func(*clientcmdapi.Config) []string{
+		"context": func(c *clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(c.Contexts)) },
+		"cluster": func(c *clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(c.Clusters)) },
+		"user":    func(c *clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(c.AuthInfos)) },
+	} {
+		completesFlag(root, flag, func(context.Context, []string, string) []string {
+			config, err := s.flags.ToRawKubeConfigLoader().RawConfig()
+			if err != nil {
+				return nil
+			}
+			return names(&config)
+		})
+	}
+}

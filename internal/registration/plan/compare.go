@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// maxDifferences bounds how many entries a status names.
+const maxDifferences = 10
+
+// Reasons of differences that no Pod waits for.
+const (
+	// ReasonOrphan: the entry's Pod or Registration is gone.
+	ReasonOrphan Reason = "Orphan"
+	// ReasonDifferent: the entry is there, with another address, weight or metadata.
+	ReasonDifferent Reason = "Different"
+)
+
+// Comparison is what a registry lists for a Registration, beside what it should list.
+type Comparison struct {
+	// Entries is how many entries of the Registration are there.
+	Entries int32
+	// Differences are entries that are not as they should be, sorted by Pod.
+	Differences []usherv1alpha1.EntryDifference
+}
+
+// compare compares what the Registration's registries list with what they should list, by
+// the registry's name. One whose services were not all listed in this pass is missing.
+func (ix *index) compare(r *registration) map[string]Comparison {
+	all, unknown := map[string]Comparison{}, map[string]bool{}
+	for _, t := range r.targets() {
+		listed, err := ix.look(t)
+		if err != nil {
+			unknown[t.Registry] = true
+			continue
+		}
+		c := all[t.Registry]
+		if !ix.gated(t) {
+			ix.compareEntries(r, t, listed, &c)
+		}
+		if slices.Contains(r.current, t) {
+			ix.comparePods(r, t, &c)
+		}
+		all[t.Registry] = c
+	}
+	for name, c := range all {
+		if unknown[name] {
+			delete(all, name)
+			continue
+		}
+		slices.SortFunc(c.Differences, func(a, b usherv1alpha1.EntryDifference) int {
+			return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Reason, b.Reason))
+		})
+	}
+	return all
+}
+
+// compareEntries counts the Registration's entries in a target, and finds those whose Pod it
+// does not select: comparePods finds the others.
+func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *Comparison) {
+	for i := range listed.entries {
+		e := &listed.entries[i]
+		if e.Owner.Cluster != ix.Cluster {
+			continue
+		}
+		mine := e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
+		if mine {
+			c.Entries++
+		}
+		switch {
+		case ix.orphaned(*e):
+			c.differs(e.Owner.Pod, e.ID, ReasonOrphan)
+		case mine && !ix.selects(r, t, e):
+			c.differs(e.Owner.Pod, e.ID, ReasonStillListed)
+		}
+	}
+}
+
+func (c *Comparison) differs(pod, entry string, reason Reason) {
+	c.Differences = append(c.Differences, usherv1alpha1.EntryDifference{Pod: pod, Entry: entry, Reason: string(reason)})
+}
+
+// selects reports whether the entry's Pod belongs to the Registration, and in this target.
+func (ix *index) selects(r *registration, t Target, e *registry.Entry) bool {
+	p := ix.byUID[types.UID(e.Owner.PodUID)]
+	return p != nil && slices.Contains(p.selectedBy, r) && slices.Contains(r.current, t)
+}
+
+// comparePods finds the Pods that a current target lists otherwise than it should, and counts
+// those of a Service.
+func (ix *index) comparePods(r *registration, t Target, c *Comparison) {
+	for _, p := range r.pods {
+		if ix.gated(t) && ix.presence(r, t, p).serving {
+			c.Entries++
+		}
+		if p.idle != nil {
+			continue
+		}
+		if reason := ix.differs(r, t, p); reason != "" {
+			c.differs(p.Name, p.id, reason)
+		}
+	}
+}
+
+// differs is why a target does not list a Pod as it should; empty if it does.
+func (ix *index) differs(r *registration, t Target, p *pod) Reason {
+	found := ix.presence(r, t, p)
+	want := ix.desiredOf(r, p)
+	switch {
+	case want == present && found.current, want == unchanged:
+		return ""
+	case want == present && found.cause != nil:
+		return Waiting{}.failed(found.cause).Reason
+	case want == present && found.listed && found.reason == ReasonNotListed && !ix.gated(t):
+		return ReasonDifferent
+	case want == present:
+		return found.reason
+	case ix.gated(t) && !found.serving, !found.listed:
+		return ""
+	}
+	return Waiting{}.stillListed(found).Reason
+}

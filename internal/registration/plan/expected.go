@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+// Expected is the entry of a Pod that a Registration selects, as it should be in each of the
+// Registration's registries.
+type Expected struct {
+	Registration string
+	// Pod is the Pod's name, ID that of the entry.
+	Pod, ID string
+	Address string
+	Port    int32
+	// Hidden means that callers should not get it.
+	Hidden bool
+	// Listed means that the entry should be there. If not, Why says why not.
+	Listed bool
+	Why    string
+}
+
+// Expect returns the entries that Registrations want, by Registration and Pod. It is made of
+// the objects alone: no registry is asked.
+func Expect(snapshot Snapshot) []Expected {
+	ix := newIndex(snapshot)
+	var all []Expected
+	for _, r := range ix.registrations {
+		ix.keepSilent(r)
+		for _, p := range r.pods {
+			entry, _ := ix.entry(r, p)
+			want := ix.desiredOf(r, p)
+			e := Expected{
+				Registration: r.Name, Pod: p.Name, ID: p.id, Address: entry.Address,
+				Port: entry.Port, Listed: want != absent, Hidden: want == outOfService,
+			}
+			if want != present {
+				_, e.Why = p.serves(r)
+			}
+			all = append(all, e)
+		}
+	}
+	return all
+}

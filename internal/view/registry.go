@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
+)
+
+// Namespace is what one namespace has that uses a registry.
+type Namespace struct {
+	Name string
+	// Unread is why it could not be read; empty if it was.
+	Unread        string
+	Registrations []*usherv1alpha1.Registration
+	CloneSets     []*apps.CloneSet
+	Pods          []*corev1.Pod
+}
+
+// Registry is a registry with what it lists, as the hook operator last read it back, beside
+// what it should list by the Pods as they are.
+type Registry struct {
+	Name string `json:"name"`
+	Kind string `json:"kind,omitempty"`
+	// Answers is the status of the condition Reachable, and Message why it does not.
+	Answers string `json:"answers"`
+	Message string `json:"message,omitempty"`
+	// OutageFrom and OutageTo are the last outage; To is zero while it goes on.
+	OutageFrom time.Time `json:"outageFrom,omitzero"`
+	OutageTo   time.Time `json:"outageTo,omitzero"`
+	Uses       []Use     `json:"uses"`
+}
+
+// Use is a Registration that may have entries in a service of a registry.
+type Use struct {
+	Namespace    string `json:"namespace"`
+	Registration string `json:"registration"`
+	Service      string `json:"service"`
+	// Problem is what is wrong; Known is false if nothing else can be said.
+	Problem string `json:"problem,omitempty"`
+	Known   bool   `json:"known"`
+	// Expected is how many entries should be listed, Listed how many were, Differing how many
+	// were not as they should be.
+	Expected  int `json:"expected"`
+	Listed    int `json:"listed"`
+	Differing int `json:"differing"`
+	Draining  int `json:"draining"`
+	Waiting   int `json:"waiting"`
+	// Entries are those that should be listed, and others that are.
+	Entries []ListedEntry `json:"entries,omitempty"`
+}
+
+// ListedEntry is a Pod's entry in a registry.
+type ListedEntry struct {
+	Pod     string `json:"pod"`
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"`
+	// Should and Is are one of the constants below.
+	Should string `json:"should"`
+	Is     string `json:"is"`
+	// Why says why they differ.
+	Why string `json:"why,omitempty"`
+}
+
+// How an entry is, or should be.
+const (
+	EntryListed  = "listed"
+	EntryHidden  = "hidden"
+	EntryMissing = "not listed"
+	EntryDiffers = "differs"
+	EntryUnknown = "?"
+)
+
+// Same reports whether the entry is as it should be.
+func (e *ListedEntry) Same() bool { return e.Should == e.Is }
+
+// OfRegistry returns the view of a registry and of those that use it.
+func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace) Registry {
+	v := Registry{Name: r.Name, Kind: r.Status.Kind, Answers: string(metav1.ConditionUnknown), Uses: []Use{}}
+	if c := meta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReachable); c != nil {
+		v.Answers = string(c.Status)
+		if c.Status == metav1.ConditionFalse {
+			v.Message = c.Message
+		}
+	}
+	if o := r.Status.LastOutage; o != nil {
+		v.OutageFrom = o.From.Time
+		if o.To != nil {
+			v.OutageTo = o.To.Time
+		}
+	}
+	for _, user := range r.Status.Users {
+		at := slices.IndexFunc(namespaces, func(n Namespace) bool { return n.Name == user.Namespace })
+		// A Registration that changed its prefix is there twice.
+		known := slices.ContainsFunc(v.Uses, func(u Use) bool {
+			return u.Namespace == user.Namespace && u.Registration == user.Registration && u.Service == user.Service
+		})
+		if at >= 0 && !known {
+			v.Uses = append(v.Uses, namespaces[at].use(now, r, &user))
+		}
+	}
+	return v
+}
+
+// use is what a registry lists for one Registration, and should.
+func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *usherv1alpha1.RegistryUser) Use {
+	u := Use{Namespace: user.Namespace, Registration: user.Registration, Service: user.Service, Problem: n.Unread}
+	at := slices.IndexFunc(n.Registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == user.Registration })
+	switch {
+	case u.Problem != "":
+		return u
+	case at < 0:
+		u.Problem = "the Registration is gone, and its entries may be left"
+		return u
+	}
+	r := n.Registrations[at]
+	if r.Spec.Instance.Service != user.Service || !slices.Contains(r.Spec.Registries, registry.Name) {
+		u.Problem = "the Registration does not use this service any more, and its entries may be left"
+		return u
+	}
+	known := usherv1alpha1.RegistryPods{}
+	if i := slices.IndexFunc(r.Status.Registries, func(p usherv1alpha1.RegistryPods) bool { return p.Name == registry.Name }); i >= 0 {
+		known = r.Status.Registries[i]
+	}
+	u.Problem = strings.ReplaceAll(known.Error, "\n", " ")
+	if u.Known = known.Entries != nil; !u.Known && u.Problem == "" {
+		u.Problem = "its entries have not been read back yet; a hook operator that is older than this plugin does not record them"
+	}
+	u.Listed, u.Differing = int(valueOr(known.Entries, 0)), int(known.Differing)
+	u.Draining, u.Waiting = int(known.Draining), int(known.Waiting)
+	c := comparison{registry: registry.Name, registration: r, known: &known, pods: map[string]*corev1.Pod{}}
+	for _, pod := range n.Pods {
+		c.pods[pod.Name] = pod
+	}
+	snapshot := regplan.Snapshot{Now: now, Namespace: n.Name, Registrations: []*usherv1alpha1.Registration{r}, CloneSets: n.CloneSets, Pods: n.Pods}
+	for _, e := range regplan.Expect(snapshot) {
+		c.expected(&e)
+		if e.Listed {
+			u.Expected++
+		}
+	}
+	c.others()
+	u.Entries = c.entries
+	return u
+}
+
+// comparison holds what the hook operator read back against what the Pods ask for.
+type comparison struct {
+	registry     string
+	registration *usherv1alpha1.Registration
+	known        *usherv1alpha1.RegistryPods
+	pods         map[string]*corev1.Pod
+	entries      []ListedEntry
+}
+
+// differs is what the operator found wrong with an entry; nil if it found nothing.
+func (c *comparison) differs(id string) *usherv1alpha1.EntryDifference {
+	at := slices.IndexFunc(c.known.Differences, func(d usherv1alpha1.EntryDifference) bool { return d.Entry == id })
+	if at < 0 {
+		return nil
+	}
+	return &c.known.Differences[at]
+}
+
+// expected adds the entry of a Pod that is there or should be.
+func (c *comparison) expected(e *regplan.Expected) {
+	entry := ListedEntry{Pod: e.Pod, ID: e.ID, Should: EntryMissing, Why: e.Why}
+	if e.Address != "" {
+		entry.Address = net.JoinHostPort(e.Address, strconv.Itoa(int(e.Port)))
+	}
+	switch {
+	case e.Hidden:
+		entry.Should = EntryHidden
+	case e.Listed:
+		entry.Should = EntryListed
+	}
+	difference := c.differs(e.ID)
+	switch {
+	case difference != nil:
+		entry.Is, entry.Why = c.found(difference, e.Listed), cmp.Or(entry.Why, c.why(difference))
+	case !e.Listed:
+		return
+	case entry.Should == EntryListed && !c.confirmed(e.Pod):
+		entry.Is, entry.Why = EntryUnknown, "it has not been read back yet"
+	default:
+		entry.Is = entry.Should
+	}
+	c.entries = append(c.entries, entry)
+}
+
+// confirmed reports whether the Pod's own condition says that it is listed here: everywhere,
+// or everywhere but in other registries.
+func (c *comparison) confirmed(pod string) bool {
+	if isTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
+		return true
+	}
+	for _, other := range c.registration.Status.Registries {
+		missesIt := slices.ContainsFunc(other.Differences, func(d usherv1alpha1.EntryDifference) bool { return d.Pod == pod })
+		if other.Name != c.registry && missesIt {
+			return true
+		}
+	}
+	return false
+}
+
+// found is how an entry is that the operator found wrong.
+func (c *comparison) found(d *usherv1alpha1.EntryDifference, should bool) string {
+	switch regplan.Reason(d.Reason) {
+	case regplan.ReasonOrphan, regplan.ReasonStillListed, regplan.ReasonDraining:
+		return EntryListed
+	case regplan.ReasonDifferent, regplan.ReasonForeignEntry, regplan.ReasonDuplicate:
+		return EntryDiffers
+	}
+	if should {
+		return EntryMissing
+	}
+	return EntryListed
+}
+
+// others adds entries that belong to no Pod of the Registration.
+func (c *comparison) others() {
+	for i := range c.known.Differences {
+		d := &c.known.Differences[i]
+		if !slices.ContainsFunc(c.entries, func(e ListedEntry) bool { return e.ID == d.Entry }) {
+			c.entries = append(c.entries, ListedEntry{Pod: d.Pod, ID: d.Entry, Should: EntryMissing, Is: c.found(d, false), Why: c.why(d)})
+		}
+	}
+}
+
+// reasons say what the words of the status mean.
+var reasons = map[regplan.Reason]string{
+	regplan.ReasonOrphan:          "its Pod or Registration is gone: the hook operator removes it",
+	regplan.ReasonStillListed:     "it is on its way out",
+	regplan.ReasonDraining:        "it waits for its last requests",
+	regplan.ReasonNotListed:       "it is on its way in",
+	regplan.ReasonDifferent:       "address, weight or metadata are older than the Pod's",
+	regplan.ReasonForeignEntry:    "somebody else's entry has its id",
+	regplan.ReasonDuplicate:       "another Registration registers the Pod there already",
+	regplan.ReasonRateLimited:     "spec.rateLimit of the Registry puts it off",
+	regplan.ReasonPortNotFound:    "no container of the Pod has the port of spec.instance.port",
+	regplan.ReasonRegistryRefuses: "the registry refuses it",
+}
+
+// why says why an entry is not as it should be; what the registry answered, if the Pod's
+// condition has it.
+func (c *comparison) why(d *usherv1alpha1.EntryDifference) string {
+	if pod := c.pods[d.Pod]; pod != nil {
+		condition := conditionOf(pod, usherv1alpha1.ConditionRegistered)
+		if condition != nil && condition.Reason == d.Reason {
+			if _, detail, found := strings.Cut(condition.Message, fmt.Sprintf(": Registry %s: ", c.registry)); found {
+				return strings.ReplaceAll(detail, "\n", " ")
+			}
+		}
+	}
+	return cmp.Or(reasons[regplan.Reason(d.Reason)], d.Reason)
+}
