@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -44,6 +45,9 @@ type request struct {
 	gone  bool
 	// hidden means that it only prepares the next one, and is not reported.
 	hidden bool
+	// perSecond is how many are sent a second, whether they are answered or not; 0 is as
+	// many as the workers can.
+	perSecond int
 }
 
 // requests are those of a plain client without a controller. The scheduler and the nodes
@@ -54,27 +58,34 @@ func (m *measurement) requests() []request {
 	}
 	const touch = "measure.usher.dev/touched"
 	v1, v2, merge := image(1), image(2), types.StrategicMergePatchType
-	create := func(gates ...corev1.PodReadinessGate) func(context.Context, string) error {
-		return func(ctx context.Context, name string) error {
-			pod := barePod(name)
-			pod.Labels = map[string]string{"app": setName, updateHook: hooked, deleteHook: hooked}
-			pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: v1}}, ReadinessGates: gates}
-			return m.Kube.Create(ctx, pod)
-		}
-	}
-	remove := func(ctx context.Context, name string) error { return m.Kube.Delete(ctx, barePod(name)) }
 	return []request{
-		{name: "create", image: v1, send: create()},
+		{name: "create", image: v1, send: m.createPods()},
 		{name: "patch metadata", image: v1, send: m.patch(types.MergePatchType, labelPatch(touch, `"true"`))},
 		{name: "patch status", image: v1, send: m.patchStatus(`{"status":{"conditions":[{"type":"` + touch + `","status":"True"}]}}`)},
 		{name: requestImage, image: v2, send: m.patch(merge, imagePatch(v2))},
-		{name: "delete", gone: true, send: remove},
-		{hidden: true, send: create(corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})},
+		{name: "delete", gone: true, send: m.removePod},
+		{hidden: true, send: m.createPods(corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})},
 		{hidden: true, image: v1, send: m.patchStatus(gatePatch("True", apps.StateNormal))},
 		{name: "in place by hand", image: v2, workers: handWorkers, send: m.updateByHand(v2)},
-		{hidden: true, gone: true, send: remove},
+		{hidden: true, gone: true, send: m.removePod},
 	}
 }
+
+// createPods returns what creates Pods with readiness gates.
+func (m *measurement) createPods(gates ...corev1.PodReadinessGate) func(context.Context, string) error {
+	return func(ctx context.Context, name string) error {
+		pod := barePod(name)
+		pod.Labels = map[string]string{"app": setName, updateHook: hooked, deleteHook: hooked}
+		pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image(1)}}, ReadinessGates: gates}
+		return m.Kube.Create(ctx, pod)
+	}
+}
+
+func (m *measurement) removePod(ctx context.Context, name string) error {
+	return m.Kube.Delete(ctx, barePod(name))
+}
+
+func podName(i int) string { return fmt.Sprintf("raw-%05d", i) }
 
 func barePod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -175,11 +186,20 @@ func (m *measurement) request(ctx context.Context, a request) (*result, error) {
 func sendAll(ctx context.Context, a request, n int) (traffic.Latencies, error) {
 	latencies := make(traffic.Latencies, n)
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(cmp.Or(a.workers, plainWorkers))
+	pace := rate.NewLimiter(rate.Inf, 0)
+	if a.perSecond > 0 {
+		pace = rate.NewLimiter(rate.Limit(a.perSecond), 1)
+	} else {
+		all.SetLimit(cmp.Or(a.workers, plainWorkers))
+	}
 	for i := range n {
+		if err := pace.Wait(ctx); err != nil {
+			all.Go(func() error { return err })
+			break
+		}
 		all.Go(func() error {
 			began := time.Now()
-			err := a.send(ctx, fmt.Sprintf("raw-%05d", i))
+			err := a.send(ctx, podName(i))
 			latencies[i] = time.Since(began)
 			return err
 		})

@@ -53,7 +53,7 @@ func judge(results []*result) []goal {
 	}
 	switch {
 	case len(steps) == 0:
-		return nil
+		return judgeGuard(results)
 	case steps[0].server != "":
 		return judgeOperator(steps)
 	}

@@ -36,6 +36,9 @@ type Options struct {
 	// Registries are the kinds of registries to measure both halves of Usher with. If
 	// there are none, the CloneSet half is measured.
 	Registries []string
+	// Guard measures instead what the guard costs deletions of so many Pods that it does not
+	// know.
+	Guard bool
 	// Repair is how often the operator compares a registry's entries with the desired
 	// ones; default 30 s, as for a Registry.
 	Repair time.Duration
@@ -147,7 +150,11 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 	if len(m.options.Registries) > 0 {
 		return all, nil
 	}
-	for _, t := range schedule(m.options.Sizes) {
+	turns := schedule(m.options.Sizes)
+	if m.options.Guard {
+		turns = guardTurns(m.options.Sizes)
+	}
+	for _, t := range turns {
 		done, err := m.size(ctx, cloneSetScenario(t.size), "", t)
 		if err != nil {
 			return all, err

@@ -187,7 +187,12 @@ func (r *Report) table(g grid) stage.Table {
 	return t
 }
 
-func (r *Report) grids() []grid { return grids(r.results[0].server != "") }
+// grids are those with a row.
+func (r *Report) grids() []grid {
+	return slices.DeleteFunc(grids(r.results[0].server != ""), func(g grid) bool {
+		return !slices.ContainsFunc(r.results, func(one *result) bool { return one.alone == g.alone })
+	})
+}
 
 // lines shows the report on a terminal. They are not cut: a cut table says less than a
 // wrapped one.

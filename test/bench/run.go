@@ -77,6 +77,9 @@ func (m *measurement) size(ctx context.Context, steps []step, registry string, t
 		return nil, err
 	}
 	m.say("%s, round %d of %d", m.where(), t.round+1, t.of)
+	if m.options.Guard {
+		return m.guarded(ctx)
+	}
 	if results, err = m.alone(ctx); err != nil {
 		return nil, err
 	}

@@ -89,20 +89,25 @@ func (s *Scene) TryEvict(name string) error {
 	return s.Kube().SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{})
 }
 
-// TimeDelete deletes a Pod with kubectl. It returns how long that took until the API server
-// accepted the deletion, and until the Pod had been drained.
-func (s *Scene) TimeDelete(name string) (took, drained time.Duration) {
-	began, pod := time.Now(), &corev1.Pod{}
-	watching := make(chan time.Duration, 1)
+// TimeDelete deletes a Pod with kubectl. It returns how long its drain took, and how much
+// later the API server accepted the deletion.
+func (s *Scene) TimeDelete(name string) (drain, later time.Duration) {
+	began, watching := time.Now(), make(chan [2]time.Duration, 1)
 	go func() {
+		var drain time.Duration
 		_ = wait.PollUntilContextTimeout(s.ctx, 10*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+			pod := &corev1.Pod{}
 			err := s.session.objects.Get(ctx, client.ObjectKeyFromObject(s.pod(name)), pod)
-			return err != nil || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer), nil
+			if drain == 0 && !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+				drain = time.Since(began)
+			}
+			return err != nil || pod.DeletionTimestamp != nil, nil
 		})
-		watching <- time.Since(began)
+		watching <- [2]time.Duration{drain, time.Since(began) - drain}
 	}()
 	s.Kubectl("delete", "pod", name, "--wait=false")
-	return time.Since(began), <-watching
+	found := <-watching
+	return found[0], found[1]
 }
 
 // Budget protects the story's Pods with a PodDisruptionBudget, and waits until it counts.
@@ -122,8 +127,11 @@ func (s *Scene) Budget(spec string) {
 	})
 }
 
-// Found adds a row to what is known of Usher's footprint.
-func (s *Scene) Found(what, found, how string) { s.session.found(what, found, how) }
+// Found adds a row to what is known of Usher's footprint, and tells it in the story's line.
+func (s *Scene) Found(what, found, how string) {
+	s.session.found(what, found, how)
+	s.notes = append(s.notes, what+" "+found)
+}
 
 func (s *Scene) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: name}}

@@ -97,6 +97,7 @@ func (s *session) play(ctx context.Context, story Story, tell progress.Sink) out
 	}}
 	failure := scene.perform()
 	o := outcomeOf(story, scene.report, time.Since(began), failure)
+	o.notes = scene.notes
 	if failure != nil {
 		now, err := s.state(context.WithoutCancel(ctx), story.Name)
 		o.failure += fmt.Sprintf("\n%s", now)

@@ -26,6 +26,8 @@ type outcome struct {
 	reasons []traffic.ReasonCount
 	// took is the time from the first object to the end.
 	took time.Duration
+	// notes are what the story itself measured.
+	notes []string
 	// failure is why the story failed; empty if it did not.
 	failure string
 }
@@ -57,7 +59,8 @@ func (o outcome) line() string {
 		line, _, _ := strings.Cut(o.failure, "\n")
 		return "FAILED: " + line
 	}
-	return fmt.Sprintf("%s requests, %s lost, p99 %s", stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99())
+	return strings.Join(append([]string{fmt.Sprintf("%s requests, %s lost, p99 %s",
+		stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99())}, o.notes...), "; ")
 }
 
 func (o outcome) p99() string { return stage.Milliseconds(o.total.Fast.Percentile(percentile)) }

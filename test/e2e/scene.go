@@ -46,6 +46,7 @@ type Scene struct {
 	generation int64
 	callers    *callers // nil if there are none
 	report     traffic.Report
+	notes      []string // of what the story measures, for its line
 	failure    error
 }
 

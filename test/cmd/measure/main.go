@@ -24,24 +24,21 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out *os.File, getenv func(string) string) error {
-	sizes, registries, markdown, check := "", "", "", false
+	sizes, registries, markdown, guard, check := "", "", "", false, false
 	flags := flag.NewFlagSet("measure", flag.ContinueOnError)
-	flags.StringVar(&sizes, "sizes", "", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000")
+	flags.StringVar(&sizes, "sizes", "", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard 2000")
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
+	flags.BoolVar(&guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
 	flags.BoolVar(&check, "check", false, "end with exit code 1 if a goal is missed")
 	if err := stage.Parse(flags, args); err != nil {
 		return err
 	}
-	o := bench.Options{Out: out, Getenv: getenv}
-	usual := "100,2000"
-	if registries != "" {
-		usual, o.Registries = "200,5000", strings.Split(registries, ",")
-	}
-	var err error
-	if o.Sizes, err = numbers(cmp.Or(sizes, usual)); err != nil {
+	o, err := options(sizes, registries, guard)
+	if err != nil {
 		return err
 	}
+	o.Out, o.Getenv = out, getenv
 	if markdown != "" {
 		// After the measurement it would be too late to find out that it cannot be written.
 		if err := os.WriteFile(markdown, nil, 0o644); err != nil {
@@ -56,6 +53,21 @@ func run(ctx context.Context, args []string, out *os.File, getenv func(string) s
 		err = errors.New("a goal is missed: see the lines above")
 	}
 	return err
+}
+
+// options are what is measured, and with how many Pods.
+func options(sizes, registries string, guard bool) (o bench.Options, err error) {
+	usual := "100,2000"
+	switch {
+	case guard && registries != "":
+		return o, fmt.Errorf("%w: give -guard or -registries", stage.ErrUsage)
+	case guard:
+		usual, o.Guard = "2000", true
+	case registries != "":
+		usual, o.Registries = "200,5000", strings.Split(registries, ",")
+	}
+	o.Sizes, err = numbers(cmp.Or(sizes, usual))
+	return o, err
 }
 
 func numbers(list string) (numbers []int, err error) {

@@ -19,6 +19,7 @@ func TestRefusals(t *testing.T) {
 		"-sizes=10,1000000":           "size 1000000",
 		"-sizes=4 -registries=etcd":   "size 4: give numbers of Pods from 5 to",
 		"-registries=disk":            `registry "disk": give some of etcd, consul`,
+		"-guard -registries=etcd":     "give -guard or -registries",
 		"now":                         `unexpected argument "now"`,
 		"-markdown=no/such/directory": "no/such/directory",
 	} {

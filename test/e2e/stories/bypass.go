@@ -54,6 +54,29 @@ var bypasses = []e2e.Story{
 		},
 	},
 	{
+		Name:       "deleted-set",
+		About:      "a CloneSet is deleted in the background without the guard: it scales in through its preDelete hook all the same",
+		Registries: both,
+		Unguarded:  true, Ends: true,
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			s.EndService(func() { s.Kubectl("delete", "cloneset", e2e.SetName) })
+		},
+	},
+	{
+		Name:       "deleted-namespace",
+		About:      "a CloneSet is deleted in the foreground, and with its namespace, without the guard: its Pods end at once, and nothing holds the namespace",
+		Registries: both,
+		MayLose:    true, Unguarded: true, Ends: true,
+		Play: func(s *e2e.Scene) {
+			s.Open()
+			s.EndService(func() { s.Kubectl("delete", "cloneset", e2e.SetName, "--cascade=foreground") })
+			s.Open()
+			// kubectl waits until the namespace is gone.
+			s.EndService(func() { s.Kubectl("delete", "namespace", s.Namespace()) })
+		},
+	},
+	{
 		Name:  "claims",
 		About: "Pods with claims: updated in place they keep them, and who follows a deleted Pod takes its over (with a preStop sleep); scaled in, they go",
 		Takes: 50 * time.Second,

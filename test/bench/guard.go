@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+const (
+	// deletesPerSecond is how fast Pods are deleted that the guard does not know. A round
+	// takes a second.
+	deletesPerSecond = 200
+	// guardLimit is how many times longer such a deletion may take with the guard, by p99. It
+	// leaves a tenth for chance.
+	guardLimit = 1.1
+	// Names that goals refer to.
+	deleteGuarded, deleteUnguarded = "delete, with the guard", "delete, without it"
+	// evaluations is the API server's metric of the conditions that keep it from calling the
+	// guard.
+	evaluations = "apiserver_admission_match_condition_evaluation_seconds"
+	// nowhere is a port that nobody serves: the guard is never called.
+	nowhere = 1
+)
+
+// guardTurns are the rounds of a size: a second of deletions each.
+func guardTurns(sizes []int) (turns []turn) {
+	for _, n := range sizes {
+		rounds := max(n/deletesPerSecond, 1)
+		for round := range rounds {
+			turns = append(turns, turn{size: min(n, deletesPerSecond), round: round, of: rounds})
+		}
+	}
+	return turns
+}
+
+// guarded deletes Pods that the guard does not know with its webhook there and not there, in
+// an order that alternates.
+func (m *measurement) guarded(ctx context.Context) (results []*result, err error) {
+	sides := []bool{true, false}
+	if m.turn.round%2 > 0 {
+		slices.Reverse(sides)
+	}
+	for _, there := range sides {
+		r, err := m.deleteUnknown(ctx, there)
+		if err != nil {
+			return nil, fmt.Errorf("%s, the guard there: %t: %w", m.where(), there, err)
+		}
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+// deleteUnknown makes Pods and deletes them.
+func (m *measurement) deleteUnknown(ctx context.Context, there bool) (*result, error) {
+	create, remove := m.createPods(), request{name: deleteUnguarded, gone: true, send: m.removePod, perSecond: deletesPerSecond}
+	if there {
+		remove.name = deleteGuarded
+	}
+	if _, err := m.request(ctx, request{hidden: true, image: image(1), send: create}); err != nil {
+		return nil, err
+	}
+	if err := m.placeGuard(ctx, there); err != nil {
+		return nil, err
+	}
+	if err := m.warmUp(ctx); err != nil {
+		return nil, err
+	}
+	before, err := m.evaluations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.request(ctx, remove)
+	if err != nil {
+		return nil, err
+	}
+	after, err := m.evaluations(ctx)
+	if found := after - before; err == nil && (found >= m.turn.size) != there {
+		err = fmt.Errorf("the API server has evaluated the guard's conditions %d times", found)
+	}
+	return r, err
+}
+
+// placeGuard adds the guard's webhook or removes it, and waits until the API server knows.
+func (m *measurement) placeGuard(ctx context.Context, there bool) error {
+	if err := client.IgnoreNotFound(checkout.RemoveGuard(ctx, m.Kube)); err != nil {
+		return err
+	}
+	if there {
+		if _, err := checkout.InstallGuard(ctx, m.Kube, m.Root, stage.UsherUser, nowhere); err != nil {
+			return err
+		}
+	}
+	return stage.Poll(ctx, time.Minute, "the API server to know of the guard's webhook", func(ctx context.Context) (bool, error) {
+		before, err := m.evaluations(ctx)
+		if err != nil {
+			return false, err
+		}
+		if err := m.Kube.Delete(ctx, barePod(podName(0)), client.DryRunAll); err != nil {
+			return false, err
+		}
+		after, err := m.evaluations(ctx)
+		return (after > before) == there, err
+	})
+}
+
+// evaluations is how often the API server has evaluated conditions of webhooks.
+func (m *measurement) evaluations(ctx context.Context) (n int, err error) {
+	kube, err := kubernetes.NewForConfig(m.Cluster.RESTConfig())
+	if err != nil {
+		return 0, err
+	}
+	text, err := kube.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the API server's metrics: %w", err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return 0, fmt.Errorf("read the API server's metrics: %w", err)
+	}
+	for _, metric := range families[evaluations].GetMetric() {
+		n += int(metric.GetHistogram().GetSampleCount())
+	}
+	return n, nil
+}
+
+// judgeGuard compares deletions with the guard and without it; nil if there are none.
+func judgeGuard(results []*result) []goal {
+	find := func(name string) *result {
+		if at := slices.IndexFunc(results, func(r *result) bool { return r.name == name }); at >= 0 {
+			return results[at]
+		}
+		return nil
+	}
+	with, without := find(deleteGuarded), find(deleteUnguarded)
+	if with == nil || without == nil {
+		return nil
+	}
+	text := func(r *result) string {
+		return fmt.Sprintf("p99 %s, p50 %s, and %s of the API server's CPU each", percentile(r.latency, 99), percentile(r.latency, 50),
+			stage.Milliseconds(r.cpu[apiServer]/time.Duration(r.pods)))
+	}
+	times := with.latency.Percentile(99).Seconds() / without.latency.Percentile(99).Seconds()
+	return []goal{{
+		met: times <= guardLimit,
+		what: fmt.Sprintf("deletions of Pods that the guard does not know, %d a second: p99 at most %g × that without the guard",
+			deletesPerSecond, guardLimit),
+		found: fmt.Sprintf("%.2f ×: %s; without it %s", times, text(with), text(without)),
+	}}
+}
