@@ -79,7 +79,7 @@ func (c *Client) Run(ctx context.Context) error {
 		if !sleepUntil(ctx, c.started.Add(r.due)) {
 			break
 		}
-		c.dispatch(ctx, &requests, r, time.Now())
+		c.dispatch(ctx, &requests, r)
 	}
 	c.closeSection(time.Now())
 	return nil

@@ -66,8 +66,8 @@ type flight struct {
 }
 
 // dispatch sends one request, unless its caller has stopped or knows no instance.
-func (c *Client) dispatch(ctx context.Context, wait *sync.WaitGroup, r request, now time.Time) {
-	f, ok := c.launch(r, now)
+func (c *Client) dispatch(ctx context.Context, wait *sync.WaitGroup, r request) {
+	f, ok := c.launch(r)
 	if !ok {
 		return
 	}
@@ -82,9 +82,10 @@ func (c *Client) dispatch(ctx context.Context, wait *sync.WaitGroup, r request, 
 }
 
 // launch chooses the instance and counts the request.
-func (c *Client) launch(r request, now time.Time) (*flight, bool) {
+func (c *Client) launch(r request) (*flight, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Now() // The directory has forgotten what callers knew before it was asked last.
 	known := c.directory.view(now, c.lags[r.caller])
 	if len(known) == 0 && c.ending {
 		c.gone[r.caller] = true
