@@ -58,6 +58,16 @@ func changed(pod *corev1.Pod) time.Time {
 	return at
 }
 
+// drainedFor is the deletion that a Pod has been drained for; nil if there is none.
+func drainedFor(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
+	c := conditionOf(pod, usherv1alpha1.ConditionRegistered)
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	if err != nil || c == nil || c.Status != corev1.ConditionFalse || pod.DeletionTimestamp != nil || slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+		return nil
+	}
+	return request
+}
+
 // stateOf is what people call the Pod's state.
 func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {
 	state := regplan.StateOf(pod)
@@ -66,7 +76,7 @@ func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {
 		return "Terminating"
 	case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
 		return string(pod.Status.Phase)
-	case state == apps.StateNormal && slices.ContainsFunc(holds, func(h regplan.Hold) bool { return h.Gate == regplan.GateRequested }):
+	case state == apps.StateNormal && (drainedFor(pod) != nil || slices.ContainsFunc(holds, func(h regplan.Hold) bool { return h.Gate == regplan.GateRequested })):
 		return StateDraining
 	}
 	return string(state)

@@ -36,6 +36,9 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 		}
 	}
 	w.foreignFinalizers()
+	if request := drainedFor(w.pod); request != nil && len(w.out) == 0 {
+		w.out = append(w.out, Wait{What: "is drained, and waits for " + userOf(request.By) + " to delete it", Since: request.At.Time})
+	}
 	if len(w.out) == 0 && w.pod.DeletionTimestamp == nil {
 		w.notReady()
 	}
@@ -98,7 +101,7 @@ func what(h *regplan.Hold) string {
 	case regplan.GateCreated, regplan.GatePreNormal, regplan.GateUpdated, regplan.GateJoining:
 		return "waits to be listed by " + from
 	case regplan.GateRequested:
-		by := ", as " + strings.TrimPrefix(h.By, "system:serviceaccount:") + " asked"
+		by := ", as " + userOf(h.By) + " asked"
 		if !h.Until.IsZero() {
 			return "has left " + from + by + "; callers may still use it"
 		}
@@ -111,6 +114,9 @@ func what(h *regplan.Hold) string {
 	}
 	return "leaves " + from
 }
+
+// userOf is what people call a user.
+func userOf(name string) string { return strings.TrimPrefix(name, "system:serviceaccount:") }
 
 // foreignFinalizers hold a terminating Pod, and are nobody's that this view knows.
 func (w *waiter) foreignFinalizers() {
