@@ -252,7 +252,9 @@ func (d *demonstration) play(ctx context.Context) (result Result, err error) {
 	}
 	// Hooks on beside hooks off, and below them those that have one of two.
 	slices.SortStableFunc(runs, func(x, y page.Run) int { return cmp.Compare(len(y.Sets), len(x.Sets)) })
-	recording := &page.Recording{Title: "Usher's demo: requests to Pods that come, change and go", Runs: runs, Note: result.verdict(stage.Style{})}
+	recording := &page.Recording{
+		Title: "Usher's demo: Pods in time", Runs: runs, Note: "A lane is a Pod. A red mark is a request that was lost, on the Pod that it was sent to.",
+	}
 	if err := write(d.options.Page, recording); err != nil {
 		return result, err
 	}

@@ -66,7 +66,7 @@ func TestHooksLoseNothing(t *testing.T) {
 	options.hooksOnly, options.Page = false, filepath.Join(t.TempDir(), "demo.html")
 	result, shown := play(t, options)
 	off := result.Runs[1].sum(func(o Outcome) int { return o.Report.Total().Lost })
-	if lost := recorded(t, options.Page); lost[title(true)] != 0 || lost[title(false)] != off {
+	if lost := recorded(t, options.Page); lost[runOn] != 0 || lost[runOff] != off {
 		t.Errorf("the page has lost requests %v, want none with hooks, and %d without", lost, off)
 	}
 	if len(result.Runs) != 2 || result.Runs[1].Hooks || result.Runs[1].Lost() == 0 {

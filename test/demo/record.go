@@ -8,8 +8,10 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/usher-dev/usher/internal/page"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // markLength is how long a mark of lost requests lasts, in milliseconds.
@@ -51,7 +53,7 @@ func (r *run) recordings() (all []page.Run) {
 	})
 	for _, joinsOnly := range []bool{false, true} {
 		part := whole
-		part.Title, part.Sets = title(r.hooks), nil
+		part.Title, part.Sets = "H"+title(r.hooks)[1:], nil
 		if joinsOnly {
 			part.Title = "preNormal hook alone"
 		}
@@ -60,9 +62,10 @@ func (r *run) recordings() (all []page.Run) {
 			if at < 0 || a.joinsOnly != joinsOnly {
 				continue
 			}
-			set := whole.Sets[at]
+			set, sent := whole.Sets[at], stage.Thousands(a.client.Stats(time.Now()).Sent)
 			part.Sets = append(part.Sets, page.Set{
-				ID: set.ID, Title: a.set.GetKind() + " " + a.name, Text: a.about, Registries: set.Registries, Marks: set.Marks, Lanes: set.Lanes,
+				ID: set.ID, Title: a.set.GetKind() + " " + a.name, Text: a.about + " · " + sent + " requests",
+				Registries: set.Registries, Marks: set.Marks, Lanes: set.Lanes,
 			})
 		}
 		if len(part.Sets) > 0 {

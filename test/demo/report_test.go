@@ -85,6 +85,9 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
+// The runs in a page.
+const runOn, runOff = "Hooks and guard on", "Hooks and guard off"
+
 // recorded reads the page of a whole demo, and counts the lost requests in it by run.
 func recorded(t *testing.T, path string) (lost map[string]int) {
 	t.Helper()
@@ -124,7 +127,11 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	for _, hooks := range []bool{true, false} {
 		r := &run{hooks: hooks, board: newQuietBoard()}
 		web := cloneSets(hooks)[0]
-		r.actors = []*actor{{story: web, set: &unstructured.Unstructured{Object: map[string]any{"kind": "CloneSet"}}}}
+		client, err := traffic.New(traffic.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.actors = []*actor{{story: web, client: client, set: &unstructured.Unstructured{Object: map[string]any{"kind": "CloneSet"}}}}
 		r.board.is(aSet())
 		r.board.is(aPod("web-a"))
 		if !hooks {
@@ -141,7 +148,7 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	if err := write(path, &page.Recording{Runs: runs}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := recorded(t, path), map[string]int{title(true): 0, title(false): 3}; !maps.Equal(got, want) {
+	if got, want := recorded(t, path), map[string]int{runOn: 0, runOff: 3}; !maps.Equal(got, want) {
 		t.Errorf("the page has lost requests %v, want %v", got, want)
 	}
 }

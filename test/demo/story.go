@@ -104,14 +104,14 @@ func (o Options) stories(hooks bool) []story {
 	}
 	shop := story{
 		name: "shop", file: "deployment", deployment: true,
-		about: "a plain Deployment; the guard lets its Pods be deleted when they are drained",
+		about: "a plain Deployment, drained by the guard",
 		steps: life(3, map[phase]step{
 			phaseRecreate: {about: "image web:v1 → web:v2, a rollout", change: v2},
 			phaseDrain:    {about: "its Pods on one of two nodes, as kubectl drain does"},
 		}),
 	}
 	if !hooks {
-		shop.about = "the same Deployment without the guard"
+		shop.about = "the same without the guard"
 	}
 	if o.Place != nil {
 		delete(shop.steps, phaseDrain) // There is one node.
@@ -122,7 +122,7 @@ func (o Options) stories(hooks bool) []story {
 // cloneSets are the CloneSets of a run.
 func cloneSets(hooks bool) []story {
 	web := story{
-		name: "web", file: "seed1", about: "in-place update and deletion behind hooks",
+		name: "web", file: "seed1", about: "updated in place and deleted behind hooks",
 		steps: life(2, map[phase]step{
 			phaseInPlace: {about: "image web:v1 → web:v2", change: v2},
 			// No in-place update can change a variable: the Pods have to be recreated.
@@ -132,14 +132,14 @@ func cloneSets(hooks bool) []story {
 	}
 	joins := story{
 		name: "prenormal", file: "seed3", joinsOnly: hooks,
-		about: "preNormal alone, as in the proposal: Pods join behind a hook and leave without",
+		about: "Pods join behind a hook, and leave without",
 		steps: life(3, map[phase]step{phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", change: v2}}),
 	}
 	if !hooks {
-		web.about, joins.about = "the same CloneSet without its lifecycle", "the same CloneSet without its lifecycle"
+		web.about, joins.about = "the same without its lifecycle", "the same without its lifecycle"
 		return []story{web, joins}
 	}
-	drained := story{name: "prenormal-drain", file: "seed3-predelete", steps: joins.steps, about: "preNormal with a preDelete hook beside it"}
+	drained := story{name: "prenormal-drain", file: "seed3-predelete", steps: joins.steps, about: "behind preNormal and preDelete hooks"}
 	return []story{web, drained, joins}
 }
 

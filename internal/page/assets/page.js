@@ -83,7 +83,8 @@ function mergeSet(run, change) {
 // lostText sums up a run, if requests were counted in any.
 function lostText(run) {
   const sum = one => [...one.sets.values()].reduce((n, s) => n + s.lost, requests(one.marks)), lost = sum(run);
-  return lost ? `${count(lost, "request")} lost` : known.runs.some(sum) ? "no request lost" : "";
+  const text = lost ? `${count(lost, "request")} lost` : known.runs.some(sum) ? "no request lost" : "";
+  return text && !known.live ? `${text} in ${length(run.now)}` : text;
 }
 
 const requests = marks => (marks ?? []).filter(m => m.kind === "lost").reduce((sum, m) => sum + (m.count || 1), 0);
@@ -109,7 +110,7 @@ const present = run => run.now + (known.live && connected ? performance.now() - 
 
 // range is the stretch of time on the screen.
 function range(run) {
-  if (!known.live) return [0, Math.max(...known.runs.map(r => r.now), 1000)];
+  if (!known.live) return [0, Math.max(run.now, 1000)];
   const end = frozen === null ? present(run) : Math.min(frozen, present(run));
   let from = end - span;
   if (!span) {
@@ -400,7 +401,8 @@ function dotted(pen, x, height) {
   for (let y = 0; y < height; y += 4) pen.fillRect(x, y, 1, 2);
 }
 
-const markText = m => m.text || (m.kind === "lost" ? count(m.count || 1, "request") + " lost" : m.kind) + (m.kind !== "lost" && m.count > 1 ? ` ×${m.count}` : "");
+const markText = m => m.kind === "lost" ? count(m.count || 1, "request") + " lost" + (m.text ? ": " + m.text : "")
+  : (m.text || m.kind) + (m.count > 1 ? ` ×${m.count}` : "");
 
 class RunView {
   constructor(run) {
