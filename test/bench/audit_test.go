@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func auditLine(verb, uri, subresource string, code int) string {
@@ -34,9 +36,7 @@ func TestRequests(t *testing.T) {
 		{auditLine("watch", "/api/v1/pods?watch=true", "", 200), false},
 		{`{"verb":"get","requestURI":"/version","user":{"username":"usher"},"responseStatus":{"code":200}}` + "\n", false},
 	} {
-		if err := os.WriteFile(log.path, []byte(c.line), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, os.WriteFile(log.path, []byte(c.line), 0o600))
 		log.offset = 0
 		err := log.next(func(one auditEvent) {
 			if got := r.add(one); got != c.write || one.User.Username != "usher" {
@@ -68,9 +68,7 @@ func TestAuditLogThatGrows(t *testing.T) {
 		t.Errorf("%d requests in a log that does not exist, %v", got, err)
 	}
 	file, err := os.Create(log.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	defer func() { _ = file.Close() }()
 	line := auditLine("patch", "/x", "", 200)
 	for _, step := range []struct {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 const fewPods = 10
@@ -15,9 +17,7 @@ func options(t *testing.T) Options {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() { _ = out.Close() })
 	return Options{Sizes: []int{fewPods}, Out: out, Getenv: os.Getenv}
 }
@@ -77,9 +77,7 @@ func TestGuard(t *testing.T) {
 func measure(t *testing.T, o Options) *Report {
 	t.Helper()
 	report, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	nothingLeft(t)
 	for _, r := range report.results {
 		if r.wall <= 0 || r.done < r.wall || r.alone != (len(r.latency) > 0) || r.alone == (r.peak > 0) {

@@ -10,14 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 func TestFindAndRead(t *testing.T) {
 	root, err := Find(os.Getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	for folder, kind := range map[string]string{"crd": "CustomResourceDefinition", "rbac": "ClusterRole"} {
 		objects, err := readFolder(filepath.Join(root, "config", folder), kind)
 		if err != nil || len(objects) < 2 {
@@ -48,9 +47,7 @@ func TestCompile(t *testing.T) {
 	module := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(module, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, os.WriteFile(filepath.Join(module, name), []byte(text), 0o644))
 	}
 	write("go.mod", "module example.test/tiny\n\ngo 1.26\n")
 	write("main.go", "package main\n\nfunc main() { missing() }\n")

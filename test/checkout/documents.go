@@ -3,11 +3,40 @@
 package checkout
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
+
+	"github.com/usher-dev/usher/test/fetch"
 )
+
+// LinkTools links helm and kubectl, which the documents' commands need, into a directory. They
+// are built from their Go modules, which takes minutes the first time.
+func LinkTools(ctx context.Context, root, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"helm", "kubectl"} {
+		path, err := fetch.Run(ctx, filepath.Join(root, "tools", "chart"), "go", "tool", "-n", name)
+		if err == nil {
+			err = os.Symlink(strings.TrimSpace(path), filepath.Join(dir, name))
+		}
+		if err != nil {
+			return fmt.Errorf("build %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// ToolEnv is the environment of the documents' commands: they find the tools of a directory
+// and a cluster, and nothing of the user's.
+func ToolEnv(tools, kubeconfig, home string) []string {
+	return append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"), "KUBECONFIG="+kubeconfig, "HOME="+home,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+}
 
 // DocumentedStep returns a command block of a document in docs/ of the checkout at
 // root: the one after <!-- story: NAME -->.

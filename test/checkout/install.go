@@ -16,11 +16,29 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
+
+// NewClient returns a client that knows Usher's types.
+func NewClient(config *rest.Config) (client.WithWatch, error) {
+	all := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(all), appsv1alpha1.AddToScheme(all), usherv1alpha1.AddToScheme(all)); err != nil {
+		return nil, fmt.Errorf("register API types: %w", err)
+	}
+	kube, err := client.NewWithWatch(config, client.Options{Scheme: all})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return kube, nil
+}
 
 // Install installs the CRDs of the checkout at root, waits until their objects can be
 // created, and grants only the cluster roles of config/rbac to a user.

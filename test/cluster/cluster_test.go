@@ -5,6 +5,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,11 +17,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
@@ -29,28 +30,11 @@ import (
 // bound limits how long a test waits.
 const bound = 30 * time.Second
 
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() error) {
-	t.Helper()
-	var last error
-	poll := func(context.Context) (bool, error) {
-		last = holds()
-		return last == nil, nil
-	}
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, bound, true, poll); err != nil {
-		t.Fatalf("%s: %v: %v", what, err, last)
-	}
-}
-
 func client(t *testing.T, config *rest.Config, err error) kubernetes.Interface {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	set, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return set
 }
 
@@ -58,9 +42,7 @@ func client(t *testing.T, config *rest.Config, err error) kubernetes.Interface {
 func start(t *testing.T, o cluster.Options) *cluster.Cluster {
 	t.Helper()
 	c, err := cluster.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() {
 		if err := c.Stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("stop: %v", err)
@@ -95,9 +77,7 @@ func TestCluster(t *testing.T) {
 // user checks that a user has the rights that RBAC grants, and no others.
 func user(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface) {
 	path, err := c.UserKubeconfig("tester", "crew")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%s: mode %v, %v; want 0600", path, info, err)
 	}
@@ -118,7 +98,10 @@ func user(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface) {
 	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the role is known", list)
+	registrytest.Eventually(t, "the role", func() string {
+		err := list()
+		return registrytest.Unless(err == nil, fmt.Sprint(err))
+	})
 	if err := tester.CoreV1().Pods("default").Delete(t.Context(), "none", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a delete, which the role does not allow: %v, want Forbidden", err)
 	}
@@ -131,17 +114,13 @@ func apiServer(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface) {
 		return err
 	}
 	for range 2 { // the second has nothing to do
-		if err := c.KillAPIServer(); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, c.KillAPIServer())
 	}
 	if err := read(); err == nil {
 		t.Fatal("an API server that was killed answers")
 	}
 	for range 2 {
-		if err := c.StartAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, c.StartAPIServer(t.Context()))
 	}
 	if err := read(); err != nil || c.Err() != nil {
 		t.Fatalf("after it was killed and started: %v; the cluster: %v", err, c.Err())
@@ -150,9 +129,7 @@ func apiServer(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface) {
 
 // unexpectedEnd checks that the end of a component is reported.
 func unexpectedEnd(t *testing.T, c *cluster.Cluster) {
-	if err := syscall.Kill(c.PIDs()[build.Scheduler], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, syscall.Kill(c.PIDs()[build.Scheduler], syscall.SIGKILL))
 	select {
 	case <-c.Done():
 	case <-time.After(bound):
@@ -205,9 +182,7 @@ func TestFailedStart(t *testing.T) {
 	}
 	lockedBy(t, dir, 0)
 	other := t.TempDir()
-	if err := os.WriteFile(filepath.Join(other, "thesis.txt"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.WriteFile(filepath.Join(other, "thesis.txt"), nil, 0o600))
 	if _, err := cluster.Start(t.Context(), cluster.Options{Dir: other}); err == nil || !strings.Contains(err.Error(), "thesis.txt") {
 		t.Errorf("a directory with other files: %v", err)
 	}
@@ -215,13 +190,9 @@ func TestFailedStart(t *testing.T) {
 
 func TestEtcdKeepsItsDataAndPort(t *testing.T) {
 	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}, DialTimeout: bound})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	defer func() { _ = e.Close() }()
 	for i, end := range []func() error{e.Kill, func() error { return nil }} {
@@ -229,9 +200,7 @@ func TestEtcdKeepsItsDataAndPort(t *testing.T) {
 		if _, err := c.Put(t.Context(), "web", string(rune('a'+i))); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(end(), e.Restart(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, errors.Join(end(), e.Restart(t.Context())))
 		got, err := c.Get(t.Context(), "web")
 		if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != string(rune('a'+i)) || e.Endpoint() != endpoint || e.PID() == pid {
 			t.Errorf("end %d: %v, %v at %s, process %d; it was at %s, process %d", i, got, err, e.Endpoint(), e.PID(), endpoint, pid)

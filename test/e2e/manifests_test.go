@@ -10,6 +10,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -17,24 +18,18 @@ import (
 func TestManifestsHaveOnlyKnownFields(t *testing.T) {
 	story := Options{Stories: []Story{{Name: "a-story"}}}.chosen()[0]
 	set, err := newWorkload(story, stage.CloneSet{}, []string{cloneSet, "spec: {replicas: 7}"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	typed := &appsv1alpha1.CloneSet{}
 	decodeStrictly(t, set, typed)
 	if *typed.Spec.Replicas != 7 || typed.Namespace != "a-story" || typed.Name != SetName {
 		t.Errorf("the set is %s/%s with %d replicas", typed.Namespace, typed.Name, *typed.Spec.Replicas)
 	}
 	made, err := newRegistration(story, []string{registration, hooks, "spec: {hooks: {created: null}}"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	decodeStrictly(t, made, &usherv1alpha1.Registration{})
 	for _, kind := range []Registry{Etcd, OwnEtcd, Consul, HAProxy} {
 		object, err := registryObject(kind)
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		decodeStrictly(t, object, &usherv1alpha1.Registry{})
 	}
 }

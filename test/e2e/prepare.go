@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -105,28 +104,9 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	})
 }
 
-// fetchTools builds the programs that the documents' commands need from their Go
-// modules, which takes minutes the first time, and puts them into a directory.
+// fetchTools builds the programs that the documents' commands need.
 func fetchTools(ctx context.Context, root, dir string, tell progress.Sink) error {
-	return stage.Task(tell, "helm, kubectl", func() (string, error) {
-		if err := os.MkdirAll(toolsIn(dir), 0o755); err != nil {
-			return "", err
-		}
-		for _, name := range []string{"helm", "kubectl"} {
-			cmd := exec.CommandContext(ctx, "go", "tool", "-n", name)
-			cmd.Dir, cmd.WaitDelay = filepath.Join(root, "tools", "chart"), stopGrace
-			var problem strings.Builder
-			cmd.Stderr = &problem
-			out, err := cmd.Output()
-			if err == nil {
-				err = os.Symlink(strings.TrimSpace(string(out)), filepath.Join(toolsIn(dir), name))
-			}
-			if err != nil {
-				return "", fmt.Errorf("build %s: %w\n%s", name, err, problem.String())
-			}
-		}
-		return "built", nil
-	})
+	return stage.Task(tell, "helm, kubectl", func() (string, error) { return "built", checkout.LinkTools(ctx, root, toolsIn(dir)) })
 }
 
 func toolsIn(dir string) string { return filepath.Join(dir, "tools") }

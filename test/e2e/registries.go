@@ -5,10 +5,8 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +18,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/fetch"
+	"github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -117,22 +116,7 @@ func (s *session) startConsul(ctx context.Context) error {
 		Name: string(Consul), Path: s.kit.Consul,
 		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-bind=" + realnode.NodeAddress,
 			"-client=0.0.0.0", "-data-dir=" + s.Path("consul"), "-hcl=" + string(config)},
-	}, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address(Consul)+"/v1/catalog/nodes?consistent", http.NoBody)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = response.Body.Close() }()
-		var nodes []any
-		if err := json.NewDecoder(response.Body).Decode(&nodes); err != nil || len(nodes) > 0 {
-			return err
-		}
-		return errors.New("it has no node yet")
-	})
+	}, func(ctx context.Context) error { return run.ConsulReady(ctx, run.HTTP{Address: address(Consul)}) })
 }
 
 // haproxyConfig disables HAProxy's retries, which would hide losses, and keeps open the

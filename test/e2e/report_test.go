@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -37,20 +38,12 @@ func TestOutcome(t *testing.T) {
 func TestSplice(t *testing.T) {
 	for file, marks := range map[string][2]string{storiesFile: {storiesBegin, storiesEnd}, footprintFile: {footprintBegin, footprintEnd}} {
 		text, err := os.ReadFile(filepath.Join("../..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		path := filepath.Join(t.TempDir(), "document.md")
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := splice(path, marks[0], marks[1], "the new text\n"); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, os.WriteFile(path, text, 0o600))
+		registrytest.NoError(t, splice(path, marks[0], marks[1], "the new text\n"))
 		written, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		before, _, _ := strings.Cut(string(text), marks[0])
 		_, after, _ := strings.Cut(string(text), marks[1])
 		if string(written) != before+marks[0]+"\nthe new text\n"+marks[1]+after {

@@ -16,6 +16,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/stage"
@@ -66,7 +67,7 @@ func (s *session) startNode(ctx context.Context, on *stage.Stage) (err error) {
 	if s.clients, err = kubernetes.NewForConfig(s.node.RESTConfig()); err != nil {
 		return err
 	}
-	s.Kube, err = stage.NewClient(s.node.RESTConfig())
+	s.Kube, err = checkout.NewClient(s.node.RESTConfig())
 	return err
 }
 

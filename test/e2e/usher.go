@@ -110,11 +110,9 @@ func (s *session) tool(ctx context.Context, program string, args ...string) *exe
 	if own := filepath.Join(toolsIn(s.Dir), program); program != "bash" {
 		program = own
 	}
-	home := s.Path("home")
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.WaitDelay = s.Root, stopGrace
-	cmd.Env = append(os.Environ(), "PATH="+toolsIn(s.Dir)+":"+os.Getenv("PATH"), "KUBECONFIG="+s.node.Kubeconfig(), "HOME="+home,
-		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	cmd.Env = checkout.ToolEnv(toolsIn(s.Dir), s.node.Kubeconfig(), s.Path("home"))
 	return cmd
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"sync"
 	"time"
@@ -22,8 +21,6 @@ const (
 	// returns the whole service. An entry that left and came back in between shows in
 	// its index.
 	readEvery = 2 * time.Second
-	// readWait is how long Consul delays an answer without a change.
-	readWait = "10s"
 	// metricsKept is longer than any measurement.
 	metricsKept = "24h"
 )
@@ -112,16 +109,6 @@ func (c *consul) Calls(ctx context.Context) (Calls, error) {
 // readCall is the name of the watch's reads among the calls.
 const readCall = http.MethodGet + " v1_health_service_"
 
-// instance is the part of Consul's answer that is used.
-type instance struct {
-	Node    struct{ Node string }
-	Service struct {
-		Meta        map[string]string
-		Weights     struct{ Passing int }
-		CreateIndex uint64
-	}
-}
-
 func (c *consul) Watch(ctx context.Context, report func(Sighting)) error {
 	known, index, since := choice{}, "", time.Now()
 	for {
@@ -146,8 +133,7 @@ func (c *consul) Watch(ctx context.Context, report func(Sighting)) error {
 // read waits until the instances that callers get differ from those of the index, and
 // returns them.
 func (c *consul) read(ctx context.Context, index string) (choice, string, error) {
-	var instances []instance
-	header, err := c.Do(ctx, http.MethodGet, "/v1/health/service/"+Service+"?passing&wait="+readWait+"&index="+url.QueryEscape(index), nil, &instances)
+	instances, next, err := run.Passing(ctx, c.HTTP, Service, index)
 	if err != nil {
 		return nil, "", err
 	}
@@ -163,5 +149,5 @@ func (c *consul) read(ctx context.Context, index string) (choice, string, error)
 		there[i.Node.Node] = chosen{uid: uid, life: i.Service.CreateIndex}
 		c.nodes[uid] = i.Node.Node
 	}
-	return there, header.Get("X-Consul-Index"), nil
+	return there, next, nil
 }

@@ -4,22 +4,21 @@ package stage
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
 const (
@@ -27,19 +26,6 @@ const (
 	pollEvery    = 100 * time.Millisecond
 	setupTime    = 30 * time.Second
 )
-
-// NewClient returns a client that knows Usher's types.
-func NewClient(config *rest.Config) (client.WithWatch, error) {
-	all := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(all), appsv1alpha1.AddToScheme(all), usherv1alpha1.AddToScheme(all)); err != nil {
-		return nil, fmt.Errorf("register API types: %w", err)
-	}
-	kube, err := client.NewWithWatch(config, client.Options{Scheme: all})
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-	return kube, nil
-}
 
 // Apply creates or changes an object as "kubectl apply --server-side" does, and returns
 // its generation.
@@ -99,4 +85,61 @@ func Poll(ctx context.Context, limit time.Duration, what string, holds wait.Cond
 		return fmt.Errorf("wait at most %s for %s: %w", limit, what, err)
 	}
 	return nil
+}
+
+// Ready reports whether a Pod is ready.
+func Ready(pod *corev1.Pod) bool { return IsTrue(pod, corev1.PodReady) }
+
+// IsTrue reports whether a Pod has a condition with the status True.
+func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Version is the image tag that a Pod's container main runs, which differs from the spec
+// during an in-place update; empty if it runs none.
+func Version(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.Name == "main" && c.State.Running != nil {
+			_, tag, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
+			return tag
+		}
+	}
+	return ""
+}
+
+// Restarts counts the restarts of a Pod's containers.
+func Restarts(pod *corev1.Pod) (n int) {
+	for _, c := range pod.Status.ContainerStatuses {
+		n += int(c.RestartCount)
+	}
+	return n
+}
+
+// CloneSet tells Merge how lists are merged: those of a Pod by their merge keys, as
+// "kubectl patch" does. The API has the template as raw JSON.
+type CloneSet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		appsv1alpha1.CloneSetSpec `json:",inline"`
+		Template                  corev1.PodTemplateSpec `json:"template"`
+	} `json:"spec"`
+}
+
+// Merge merges YAML documents into an object of a type. A null removes.
+func Merge(object *unstructured.Unstructured, kind any, documents ...string) (*unstructured.Unstructured, error) {
+	merged := object.DeepCopy()
+	for _, document := range documents {
+		var change map[string]any
+		err := yaml.UnmarshalStrict([]byte(document), &change)
+		if err == nil {
+			merged.Object, err = strategicpatch.StrategicMergeMapPatch(merged.Object, change, kind)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w in\n%s", err, document)
+		}
+	}
+	return merged, nil
 }

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // Stories change containers and variables by name, remove with null, and replace other
@@ -30,9 +32,7 @@ func TestMerge(t *testing.T) {
 	} {
 		object, expected := parse(t, base), parse(t, want)
 		got, err := Merge(object, CloneSet{}, change)
-		if err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
 		if !reflect.DeepEqual(got, expected) || !reflect.DeepEqual(object, parse(t, base)) {
 			t.Errorf("%s:\n got %v\nwant %v\nfrom %v", change, got, expected, object)
 		}
@@ -42,8 +42,6 @@ func TestMerge(t *testing.T) {
 func parse(t *testing.T, document string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, yaml.Unmarshal([]byte(document), &object.Object))
 	return object
 }

@@ -199,7 +199,7 @@ func (s *Stage) Install(ctx context.Context, namespace string) error {
 		s.fail(fmt.Errorf("the control plane ended: %w", s.Cluster.Err()))
 	}()
 	return Task(s.Tell, "Usher's API", func() (_ string, err error) {
-		if s.Kube, err = NewClient(s.Cluster.RESTConfig()); err != nil {
+		if s.Kube, err = checkout.NewClient(s.Cluster.RESTConfig()); err != nil {
 			return "", err
 		}
 		if err := checkout.Install(ctx, s.Kube, s.Cluster.RESTConfig(), s.Root, UsherUser); err != nil {

@@ -19,21 +19,6 @@ import (
 
 const bound = 20 * time.Second
 
-// eventually waits for a condition, which may take long on a busy machine.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.After(bound)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatalf("waited %s for: %s", bound, what)
-		case <-tick.C:
-		}
-	}
-}
-
 // registry is a Source controlled by a test.
 type registry struct {
 	steps chan func(Sink) error
@@ -116,7 +101,7 @@ func (r *running) lost() int { return r.Stats(time.Now()).Lost }
 func (r *running) sendMore(t *testing.T, n int) {
 	t.Helper()
 	target := r.sent() + n
-	eventually(t, "more requests", func() bool { return r.sent() >= target })
+	registrytest.Until(t, "more requests", func() bool { return r.sent() >= target })
 }
 
 // serve starts a server and returns its address.
@@ -193,7 +178,7 @@ func TestTheStreamBeginsWithTheFirstInstance(t *testing.T) {
 	r := start(t)
 	r.list()
 	r.fail()
-	eventually(t, "the trouble to be reported", func() bool { return r.Trouble() != nil })
+	registrytest.Until(t, "the trouble to be reported", func() bool { return r.Trouble() != nil })
 	if stats := r.Stats(time.Now()); stats.Sent != 0 || !stats.Started.IsZero() {
 		t.Errorf("without an instance: sent %d, started %s", stats.Sent, stats.Started)
 	}
@@ -248,7 +233,7 @@ func TestReasonsOfLosses(t *testing.T) {
 			})
 			r.Section("only")
 			r.list(c.addr)
-			eventually(t, "a few losses", func() bool { return r.lost() >= 3 })
+			registrytest.Until(t, "a few losses", func() bool { return r.lost() >= 3 })
 			total := r.finish(t)
 			report := r.Report()
 			if total.Lost != total.Sent || len(report.Reasons) != 1 || report.Reasons[0] != (ReasonCount{c.want, total.Lost}) {
@@ -266,7 +251,7 @@ func TestTheStreamIsAnOpenLoop(t *testing.T) {
 	addr, release := stalled(t)
 	r := start(t)
 	r.list(addr)
-	eventually(t, "100 requests under way although none was answered", func() bool {
+	registrytest.Until(t, "100 requests under way although none was answered", func() bool {
 		return r.Stats(time.Now()).InFlight >= 100
 	})
 	release()
@@ -283,7 +268,7 @@ func TestAnOutageKeepsTheLastList(t *testing.T) {
 	r := start(t)
 	r.list(s)
 	r.fail()
-	eventually(t, "the outage to be reported", func() bool { return r.Trouble() != nil })
+	registrytest.Until(t, "the outage to be reported", func() bool { return r.Trouble() != nil })
 	r.sendMore(t, 200)
 	expectNoneLost(t, r.finish(t))
 }
@@ -295,7 +280,7 @@ func TestWithoutAnInstanceRequestsAreLost(t *testing.T) {
 	r.list(s)
 	r.sendMore(t, 50)
 	r.list()
-	eventually(t, "losses", func() bool { return r.lost() > 10 })
+	registrytest.Until(t, "losses", func() bool { return r.lost() > 10 })
 	if got := r.Report().Reasons; len(got) != 1 || got[0].Reason != reasonNoInstance {
 		t.Errorf("reasons %v, want %q", got, reasonNoInstance)
 	}
@@ -358,13 +343,13 @@ func TestRequestsInFlightAreNotSettled(t *testing.T) {
 	}
 	r.EndWhenGone()
 	r.list()
-	eventually(t, "the end of the registration", func() bool {
+	registrytest.Until(t, "the end of the registration", func() bool {
 		return !r.Stats(time.Now()).Instances[0].Registered
 	})
 	if r.Settled(time.Now()) {
 		t.Error("settled, although requests are left at the instance that is gone")
 	}
 	release()
-	eventually(t, "the answers", func() bool { return r.Settled(time.Now()) })
+	registrytest.Until(t, "the answers", func() bool { return r.Settled(time.Now()) })
 	expectNoneLost(t, r.await(t))
 }

@@ -5,16 +5,9 @@ package traffic
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
-	"net/url"
-	"strconv"
 
 	"github.com/usher-dev/usher/test/servers/run"
 )
-
-// consulWait is how long Consul may delay an answer without a change.
-const consulWait = "30s"
 
 // Consul is a service in Consul, as callers without an agent query it: the instances
 // that pass their checks.
@@ -39,22 +32,14 @@ func (c Consul) Follow(ctx context.Context, sink Sink) error {
 }
 
 func (c Consul) list(ctx context.Context, index string) (entries []Entry, next string, err error) {
-	var listed []struct {
-		Service struct {
-			ID      string
-			Address string
-			Port    int
-		}
-	}
-	header, err := run.HTTP{Address: c.Address}.Do(ctx, http.MethodGet, fmt.Sprintf("/v1/health/service/%s?passing&wait=%s&index=%s",
-		url.PathEscape(c.Service), consulWait, url.QueryEscape(index)), nil, &listed)
+	listed, next, err := run.Passing(ctx, run.HTTP{Address: c.Address}, c.Service, index)
 	if err != nil {
 		return nil, "", fmt.Errorf("list service %s in Consul: %w", c.Service, err)
 	}
 	for _, i := range listed {
-		entries = append(entries, Entry{Key: i.Service.ID, Addr: net.JoinHostPort(i.Service.Address, strconv.Itoa(i.Service.Port))})
+		entries = append(entries, Entry{Key: i.Service.ID, Addr: i.HostPort()})
 	}
-	return entries, header.Get("X-Consul-Index"), nil
+	return entries, next, nil
 }
 
 // Fixed is one constant address: that of a load balancer, which finds the instances

@@ -86,10 +86,10 @@ func TestEtcdSource(t *testing.T) {
 	following.Go(func() {
 		follow(ctx, Etcd{Client: client, Prefix: "services", Service: "web"}, sink, func(error) {})
 	})
-	eventually(t, "the first list", func() bool { return sink.has(`{"a":"127.0.0.2:80"}`) })
+	registrytest.Until(t, "the first list", func() bool { return sink.has(`{"a":"127.0.0.2:80"}`) })
 
 	do(endpoints.NewDeleteUpdateOpts("services/web/a"), add("b", "127.0.0.3:80"))
-	eventually(t, "a change of both", func() bool { return sink.has(`{"b":"127.0.0.3:80"}`) })
+	registrytest.Until(t, "a change of both", func() bool { return sink.has(`{"b":"127.0.0.3:80"}`) })
 	if i := slices.Index(sink.sizes, 0); i >= 0 {
 		t.Errorf("sizes of the list %v: a transaction was shown in part", sink.sizes)
 	}
@@ -97,7 +97,7 @@ func TestEtcdSource(t *testing.T) {
 	registrytest.NoError(t, etcd.Kill())
 	registrytest.NoError(t, etcd.Restart(t.Context()))
 	do(add("c", "127.0.0.4:80"))
-	eventually(t, "a change after an outage", func() bool { return sink.has(`{"b":"127.0.0.3:80","c":"127.0.0.4:80"}`) })
+	registrytest.Until(t, "a change after an outage", func() bool { return sink.has(`{"b":"127.0.0.3:80","c":"127.0.0.4:80"}`) })
 	cancel()
 	following.Wait()
 }

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // TestService follows the slices of one Service: what is not ready, or in a slice that goes,
@@ -43,9 +45,7 @@ func TestService(t *testing.T) {
 			}, `{"10.0.0.1:80":"10.0.0.1:80"}`},
 			{func() error { return slices.Delete(ctx, "one", metav1.DeleteOptions{}) }, `{}`},
 		} {
-			if err := step.do(); err != nil {
-				t.Fatal(err)
-			}
+			registrytest.NoError(t, step.do())
 			if synctest.Wait(); !received.has(step.want) {
 				t.Errorf("received %v, want %s", received.entries, step.want)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/fetch"
 )
 
@@ -54,9 +55,7 @@ func prepare(t *testing.T, behaviour string) (o Options, asked func() []string) 
 		"internal/x/x.go":                     "package x\n",
 	} {
 		path = filepath.Join(root, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)))
 	}
 	log := filepath.Join(root, "asked")
 	for name, value := range map[string]string{
@@ -82,9 +81,7 @@ func (b *Binaries) has(names ...string) bool {
 func ensure(t *testing.T, o Options) *Binaries {
 	t.Helper()
 	bins, err := Ensure(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	return bins
 }
 
@@ -98,9 +95,7 @@ func TestEnsureBuildsWhatIsMissing(t *testing.T) {
 	if got := asked(); !slices.Equal(got, all) || !bins.has(Etcd) || !bins.has(Scheduler) {
 		t.Fatalf("built %q, want %q", got, all)
 	}
-	if err := os.Remove(bins.Path(Scheduler)); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.Remove(bins.Path(Scheduler)))
 	ensure(t, o)
 	if got := asked(); !slices.Equal(got, append(all, all[3])) {
 		t.Errorf("built %q, want only the scheduler again", got)

@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // newIdleAgent creates an agent that does only what a test calls, with one Pod on the
@@ -17,9 +19,7 @@ import (
 func newIdleAgent(t *testing.T, object *corev1.Pod) (a *Agent, reconcileIt func()) {
 	t.Helper()
 	runtime, err := NewSimulatedRuntime(SimulatedOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: runtime})
 	a.base, a.enqueue = t.Context(), func(types.NamespacedName) {}
 	return a, func() {
@@ -62,9 +62,7 @@ func TestRecords(t *testing.T) {
 	if reconcileIt(); len(a.pods) != 1 {
 		t.Error("the agent has no record of its Pod")
 	}
-	if err := a.client.Delete(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, a.client.Delete(t.Context(), object))
 	if reconcileIt(); len(a.pods) != 0 {
 		t.Error("the agent still has a record of a Pod that is gone")
 	}

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // stage steps one Pod by hand, with a clock that stands still, and records the calls to
@@ -32,9 +34,7 @@ func newStage(t *testing.T, object *corev1.Pod, o SimulatedOptions) *stage {
 	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	o.MissingImages = []string{"missing:v1"}
 	simulated, err := NewSimulatedRuntime(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	simulated.(*simulatedRuntime).clock = clock
 	s := &stage{T: t, clock: clock, object: object}
 	s.pod = &pod{uid: object.UID, podState: podState{hostIP: "10.254.0.1"}, kubelet: &kubelet{
@@ -433,9 +433,7 @@ func TestStatusPatch(t *testing.T) {
 	s := newStage(t, object, SimulatedOptions{})
 	s.step()
 	patch, err := statusPatch(object, &s.object.Status)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	for part, want := range map[string]bool{`"uid":"uid-1"`: true, `"podIP":"10.`: true, `"type":"Ready"`: true, "qosClass": false, `"status":"True","type":"KruisePodReady"`: false, `"name":"web-0"`: false} {
 		if strings.Contains(string(patch), part) != want {
 			t.Errorf("patch contains %s: %t, want %t:\n%s", part, !want, want, patch)

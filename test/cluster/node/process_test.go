@@ -14,22 +14,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
 // patience limits how long a test waits.
 const patience = 20 * time.Second
-
-// eventually waits until the condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	poll := func(context.Context) (bool, error) { return condition(), nil }
-	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, patience, true, poll); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-}
 
 // shell is an image that consists of the machine's shell.
 func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_VERSION=v7"}, nil }
@@ -37,9 +28,7 @@ func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_V
 func newTestRuntime(t *testing.T) *processRuntime {
 	t.Helper()
 	r, err := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -56,12 +45,10 @@ func startProcess(t *testing.T, r *processRuntime, script string) (i *processIns
 		Pod: buildPod(), IP: "127.77.0.1", Exited: func() {},
 		Container: &corev1.Container{Name: "main", Image: "shop/sh:v7", Args: []string{"-c", script}, Env: []corev1.EnvVar{{Name: "SET", Value: "by spec"}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	log = filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "0.log")
 	if strings.Contains(script, "ready") {
-		eventually(t, "the container is ready", func() bool { return len(process.TailFile(log, 1)) > 0 })
+		registrytest.Until(t, "the container is ready", func() bool { return len(process.TailFile(log, 1)) > 0 })
 	}
 	return instance.(*processInstance), log
 }
@@ -88,7 +75,7 @@ func TestProcessEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i, _ := startProcess(t, r, test.script)
 			test.end(i)
-			eventually(t, "the container ends", func() bool { return i.Exit() != nil })
+			registrytest.Until(t, "the container ends", func() bool { return i.Exit() != nil })
 			if exit := i.Exit(); exit.Code != test.code || exit.At.IsZero() {
 				t.Errorf("exit %+v, want code %d", exit, test.code)
 			}
@@ -113,15 +100,13 @@ func TestProcessEnvironment(t *testing.T) {
 func TestNothingOutlivesItsContainer(t *testing.T) {
 	_, log := startProcess(t, newTestRuntime(t), `sleep 600 & echo $! ready`)
 	child, _, _ := strings.Cut(process.TailFile(log, 1)[0], " ")
-	eventually(t, "the container's child ends", func() bool { return !alive(child) })
+	registrytest.Until(t, "the container's child ends", func() bool { return !alive(child) })
 }
 
 func TestCloseEndsEverything(t *testing.T) {
 	r := newTestRuntime(t)
 	i, _ := startProcess(t, r, "sleep 600")
-	if err := r.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, r.Close(t.Context()))
 	if exit := i.Exit(); exit == nil || exit.Code != 137 {
 		t.Errorf("exit %+v, want code 137", exit)
 	}
@@ -150,11 +135,9 @@ func TestNoContainerOutlivesTheAgent(t *testing.T) {
 	dir := t.TempDir()
 	agent := exec.CommandContext(t.Context(), os.Args[0])
 	agent.Env = append(os.Environ(), agentEnv+"="+dir)
-	if err := agent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, agent.Start())
 	pid := ""
-	eventually(t, "the agent runs a container", func() bool {
+	registrytest.Until(t, "the agent runs a container", func() bool {
 		logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
 		if err != nil || len(logs) == 0 || len(process.TailFile(logs[0], 1)) == 0 {
 			return false
@@ -162,18 +145,14 @@ func TestNoContainerOutlivesTheAgent(t *testing.T) {
 		pid, _, _ = strings.Cut(process.TailFile(logs[0], 1)[0], " ")
 		return alive(pid)
 	})
-	if err := agent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, agent.Process.Kill())
 	_ = agent.Wait() // reports that the agent was killed
-	eventually(t, "the container ends with the agent", func() bool { return !alive(pid) })
+	registrytest.Until(t, "the container ends with the agent", func() bool { return !alive(pid) })
 }
 
 func TestProgramDir(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "web"), nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, os.WriteFile(filepath.Join(dir, "web"), nil, 0o755))
 	for image, want := range map[string]string{
 		"web:v1": "v1", "reg:5000/a/web:v2": "v2", "web": "", "web:v3": "", "other:v1": "", "web:": "",
 	} {

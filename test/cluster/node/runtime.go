@@ -4,8 +4,11 @@ package node
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -72,4 +75,14 @@ type Exit struct {
 	Code    int32 // 128 plus the signal if one ended it
 	At      time.Time
 	Message string
+}
+
+// imageID is the image ID that a pull would return: the repository with a digest, which
+// is derived from the whole name.
+func imageID(image string) (string, error) {
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s@sha256:%x", ref.Context().Name(), sha256.Sum256([]byte(ref.Name()))), nil
 }

@@ -3,7 +3,6 @@
 package process
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,7 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 const (
@@ -59,20 +59,9 @@ func start(t *testing.T, role string, env ...string) *Process {
 	t.Cleanup(s.Close)
 	log := filepath.Join(t.TempDir(), "logs", role)
 	p, err := s.Start(Spec{Name: role, Path: os.Args[0], Log: log, Env: append(append(os.Environ(), env...), roleEnv+"="+role)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	t.Cleanup(func() { _ = p.Kill() })
 	return p
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	poll := func(context.Context) (bool, error) { return holds(), nil }
-	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, bound, true, poll); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
 }
 
 func TestUnexpectedEndIsReported(t *testing.T) {
@@ -93,15 +82,13 @@ func TestStop(t *testing.T) {
 	for role, want := range map[string]string{"waiter": "exit status 0", "stubborn": "signal: killed"} {
 		t.Run(role, func(t *testing.T) {
 			p := start(t, role)
-			eventually(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
+			registrytest.Until(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
 			if p.ExitError() != nil {
 				t.Fatal("a running process has an exit error")
 			}
 			grace := map[string]time.Duration{"waiter": bound, "stubborn": time.Millisecond}[role]
 			for range 2 { // the second finds it ended
-				if err := p.Stop(t.Context(), grace); err != nil {
-					t.Fatal(err)
-				}
+				registrytest.NoError(t, p.Stop(t.Context(), grace))
 			}
 			if !p.Asked() || p.ExitError().Status != want {
 				t.Errorf("asked %t, %v; want %s", p.Asked(), p.ExitError(), want)
@@ -129,9 +116,7 @@ func TestUsageOfThisProcess(t *testing.T) {
 	_, cpuErr := table.CPU(pid)
 	age, ageErr := table.Age(pid)
 	machine, machineErr := table.MachineCPU()
-	if err := errors.Join(rssErr, peakErr, cpuErr, ageErr, machineErr); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, errors.Join(rssErr, peakErr, cpuErr, ageErr, machineErr))
 	if rss < 1<<20 || peak < rss || age <= 0 || age > time.Hour || machine <= 0 {
 		t.Errorf("memory %d, peak %d, age %s, machine %s", rss, peak, age, machine)
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // What killed runs have left is removed, and what live ones use is not.
@@ -17,9 +19,7 @@ func TestOnlyTheGroupsOfEndedRunsAreStale(t *testing.T) {
 	dead, live := fmt.Sprint(groupPrefix, math.MaxInt32), fmt.Sprint(groupPrefix, os.Getpid())
 	trees := []hierarchy{{root: root}}
 	for _, name := range []string{dead, live} {
-		if err := makeGroup(trees, name); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, makeGroup(trees, name))
 	}
 	if stale := staleGroups(trees); !slices.Equal(stale, []string{dead}) {
 		t.Errorf("stale are %v, want %s alone: the process of the other one runs", stale, dead)
@@ -28,13 +28,9 @@ func TestOnlyTheGroupsOfEndedRunsAreStale(t *testing.T) {
 		t.Error(err)
 	}
 	for _, name := range []string{prefix + "2147483647-dead", prefix + "1-live", prefix + "logs-1"} {
-		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, os.Mkdir(filepath.Join(root, name), 0o755))
 	}
-	if err := removeStale(root, prefix); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, removeStale(root, prefix))
 	if left, err := filepath.Glob(filepath.Join(root, "*")); err != nil || len(left) != 3 {
 		t.Errorf("left are %v, want the live group and two directories: %v", left, err)
 	}
@@ -43,9 +39,7 @@ func TestOnlyTheGroupsOfEndedRunsAreStale(t *testing.T) {
 // A run reports what it has left behind.
 func TestLeftovers(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	if err := leftovers([]string{own}, "/no/such/directory"); err == nil {
 		t.Error("this process is not found in its own namespace")
 	}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,8 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
 )
 
@@ -79,9 +77,7 @@ func (p program) contains(text string, parts ...string) {
 func (p program) running() int {
 	p.Helper()
 	pid, err := cluster.Running(p.dir)
-	if err != nil {
-		p.Fatal(err)
-	}
+	registrytest.NoError(p.T, err)
 	return pid
 }
 
@@ -94,15 +90,6 @@ func (p program) processes() (list []string) {
 		}
 	}
 	return list
-}
-
-// eventually waits until a condition holds.
-func (p program) eventually(what string, holds func() bool) {
-	p.Helper()
-	poll := func(context.Context) (bool, error) { return holds(), nil }
-	if err := wait.PollUntilContextTimeout(p.Context(), 20*time.Millisecond, bound, true, poll); err != nil {
-		p.Fatalf("%s: %v", what, err)
-	}
 }
 
 func (p program) ended() bool { return len(p.processes()) == 0 }
@@ -119,28 +106,24 @@ func TestLife(t *testing.T) {
 	if p.running() != first {
 		t.Error("a second up has started a second cluster")
 	}
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	p.eventually("the components end with the process that started them", p.ended)
+	registrytest.NoError(t, syscall.Kill(first, syscall.SIGKILL))
+	registrytest.Until(p.T, "the components end with the process that started them", p.ended)
 	p.call(exitError, "status", "no cluster is running")
 
 	p.call(0, "up --nodes=0", "with 0 nodes")
 	for _, process := range p.processes() {
 		if strings.Contains(process, "data-dir") { // etcd
-			if err := exec.CommandContext(t.Context(), "kill", "-9", strings.Split(process, "/")[2]).Run(); err != nil {
-				t.Fatal(err)
-			}
+			registrytest.NoError(t, exec.CommandContext(t.Context(), "kill", "-9", strings.Split(process, "/")[2]).Run())
 		}
 	}
-	p.eventually("the cluster ends with its component", p.ended)
+	registrytest.Until(p.T, "the cluster ends with its component", p.ended)
 	if log, err := os.ReadFile(logFile(p.dir)); err != nil || !strings.Contains(string(log), "etcd ended (signal: killed)") {
 		t.Errorf("the log does not give the reason: %s, %v", log, err)
 	}
 
 	p.call(0, "up --nodes=0", "with 0 nodes")
 	p.call(0, "down", "The cluster has stopped")
-	p.eventually("no process is left", p.ended) // it may still be exiting
+	registrytest.Until(p.T, "no process is left", p.ended) // it may still be exiting
 }
 
 // TestCtrlC interrupts a start, and a cluster in the foreground.
@@ -157,16 +140,12 @@ func TestCtrlC(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProgram(t)
 			cmd, out := p.command(strings.Fields(c.args)...)
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			p.eventually(c.file, func() bool {
+			registrytest.NoError(t, cmd.Start())
+			registrytest.Until(p.T, c.file, func() bool {
 				_, err := os.Stat(filepath.Join(p.dir, c.file))
 				return err == nil
 			})
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			registrytest.NoError(t, cmd.Process.Signal(os.Interrupt))
 			if err := cmd.Wait(); cmd.ProcessState.ExitCode() != c.code {
 				t.Errorf("it ends with %v, want exit code %d", err, c.code)
 			}

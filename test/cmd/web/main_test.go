@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // serviceEnv makes this test binary act as the web service.
@@ -50,12 +52,8 @@ func TestTermination(t *testing.T) {
 		command := exec.CommandContext(t.Context(), os.Args[0])
 		command.Env = []string{serviceEnv + "=1", "POD_IP=127.0.0.1", "PORT=0", "APP_VERSION=v1", "POD_NAME=web-0", env}
 		stdout, err := command.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, err)
+		registrytest.NoError(t, command.Start())
 		output := bufio.NewReader(stdout)
 		line, _ := output.ReadString('\n')
 		words := strings.Fields(line)
@@ -67,9 +65,7 @@ func TestTermination(t *testing.T) {
 		if line, err := output.ReadString('\n'); err != nil || line != "a request that takes 700ms\n" {
 			t.Fatalf("the service writes %q, %v", line, err)
 		}
-		if err := command.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, command.Process.Signal(syscall.SIGTERM))
 		if got := <-result; (got == "") != (wantAnswer == "") || !strings.Contains(got, wantAnswer) {
 			t.Errorf("%s: the request in flight is answered %q, want %q", env, got, wantAnswer)
 		}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // row is a manifest of testdata/accepted.yaml or testdata/refused.yaml; the files
@@ -38,13 +39,9 @@ type row struct {
 func rows(t *testing.T, file string) (out []row) {
 	t.Helper()
 	text, err := template.ParseFiles(filepath.Join("testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	var content strings.Builder
-	if err := text.Execute(&content, nil); err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, text.Execute(&content, nil))
 	if err := yaml.UnmarshalStrict([]byte(content.String()), &out); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
@@ -56,7 +53,7 @@ func (s *story) minimal(values map[string]any) *unstructured.Unstructured {
 	s.Helper()
 	set := s.object("minimal")
 	for _, path := range slices.Sorted(maps.Keys(values)) {
-		s.must(unstructured.SetNestedField(set.Object, values[path], strings.Split(path, ".")...))
+		s.Must(unstructured.SetNestedField(set.Object, values[path], strings.Split(path, ".")...))
 	}
 	return set
 }
@@ -68,7 +65,7 @@ func TestAdmissionRefuses(t *testing.T) {
 		t.Run(m.Name, func(t *testing.T) {
 			set := s.minimal(m.Set)
 			unstructured.RemoveNestedField(set.Object, strings.Split(m.Remove, ".")...)
-			err := s.client.Create(t.Context(), set, client.DryRunAll)
+			err := s.Create(t.Context(), set, client.DryRunAll)
 			// Kubernetes 1.33 also shows the type of the value.
 			said := strings.ReplaceAll(fmt.Sprint(err), `Invalid value: "object": `, "Invalid value: ")
 			if !apierrors.IsInvalid(err) || m.Refusal == "" || !strings.Contains(said, m.Refusal) {
@@ -90,7 +87,7 @@ func TestAdmissionAccepts(t *testing.T) {
 			s.offerVolumes(2*m.Volumes, "admission") // an update creates claims of its own
 			set := s.minimal(m.Set)
 			s.name = set.GetName()
-			s.must(s.client.Create(t.Context(), set))
+			s.Make(set)
 			if m.Error != "" {
 				s.refusedLater(m.Error)
 			} else {
@@ -111,7 +108,7 @@ func rolledOut(s *story) {
 func (s *story) newImage() {
 	s.Helper()
 	patch := []byte(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.test/web:v2"}]`)
-	s.must(s.client.Patch(s.Context(), s.key(), client.RawPatch(types.JSONPatchType, patch)))
+	s.Must(s.Patch(s.Context(), s.key(), client.RawPatch(types.JSONPatchType, patch)))
 }
 
 // partitioned: a partition stops the whole update.
@@ -126,9 +123,9 @@ func partitioned(s *story) {
 
 // limited: no Pod may be added, and an event reports it.
 func limited(s *story) {
-	s.event("ScaleUpLimited")
+	s.Event(s.set(), "ScaleUpLimited")
 	if len(s.pods()) > 0 {
-		s.Errorf("there are Pods: %s", s.picture())
+		s.Errorf("there are Pods: %s", s.Picture())
 	}
 }
 
@@ -171,7 +168,7 @@ func (s *story) refusedLater(answer string) {
 		})
 	})
 	if len(s.pods()) > 0 {
-		s.Errorf("there are Pods: %s", s.picture())
+		s.Errorf("there are Pods: %s", s.Picture())
 	}
 }
 
@@ -179,9 +176,7 @@ func (s *story) refusedLater(answer string) {
 // that OpenKruise and Usher answer differently, with the reason.
 func TestDifferencesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "compatibility.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	documented := slices.Collect(strings.Lines(string(text)))
 	for ours, file := range map[string]string{"refuses": "refused.yaml", "accepts": "accepted.yaml"} {
 		for _, m := range rows(t, file) {
@@ -206,20 +201,20 @@ func TestDifferencesAreDocumented(t *testing.T) {
 func TestMisspeltFields(t *testing.T) {
 	s := withoutController(t)
 	var said warnings
-	config := rest.CopyConfig(s.config)
+	config := rest.CopyConfig(s.RESTConfig())
 	config.WarningHandler = &said
-	lenient, err := client.New(config, client.Options{Scheme: s.scheme})
-	s.must(err)
-	strict := client.WithFieldValidation(s.client, metav1.FieldValidationStrict)
+	lenient, err := client.New(config, client.Options{Scheme: s.Scheme()})
+	s.Must(err)
+	strict := client.WithFieldValidation(s, metav1.FieldValidationStrict)
 	var misspelt map[string]any
-	s.must(yaml.Unmarshal([]byte(s.text("misspelt.yaml")), &misspelt))
+	s.Must(yaml.Unmarshal([]byte(s.text("misspelt.yaml")), &misspelt))
 	for path, value := range misspelt {
 		set := func() *unstructured.Unstructured { return s.minimal(map[string]any{path: value}) }
 		unknown := `unknown field "` + path + `"`
 		if err := strict.Create(t.Context(), set(), client.DryRunAll); !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), unknown) {
 			t.Errorf("%s, strictly: %v", path, err)
 		}
-		err := s.client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(set()), client.FieldOwner("someone"), client.DryRunAll)
+		err := s.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(set()), client.FieldOwner("someone"), client.DryRunAll)
 		if err == nil || !strings.Contains(err.Error(), "."+path+": field not declared in schema") {
 			t.Errorf("%s, applied: %v", path, err)
 		}
@@ -264,11 +259,11 @@ func TestMutableFields(t *testing.T) {
 		`{updateStrategy: {type: ""}}`,
 		`{volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce]}}]}`,
 	} {
-		if err := s.client.Patch(t.Context(), s.key(), s.mergePatch("spec: %s", change), client.DryRunAll); err != nil {
+		if err := s.Patch(t.Context(), s.key(), s.MergePatch("spec: %s", change), client.DryRunAll); err != nil {
 			t.Errorf("%s: %v", change, err)
 		}
 	}
-	err := s.client.Patch(t.Context(), s.key(), s.mergePatch("spec: {selector: {matchLabels: {app: other}}}"), client.DryRunAll)
+	err := s.Patch(t.Context(), s.key(), s.MergePatch("spec: {selector: {matchLabels: {app: other}}}"), client.DryRunAll)
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "selector cannot change once the CloneSet exists") {
 		t.Errorf("another selector: %v", err)
 	}

@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 
@@ -22,17 +20,17 @@ import (
 // kubectl is the client with which kubectl asks what it shows.
 func (s *story) kubectl() *discovery.DiscoveryClient {
 	s.Helper()
-	out, err := discovery.NewDiscoveryClientForConfig(s.config)
-	s.must(err)
+	out, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
+	s.Must(err)
 	return out
 }
 
 // TestColumns covers `kubectl get clone` and `kubectl get clone -o wide`.
 func TestColumns(t *testing.T) {
 	s := running(t, "plain")
-	data, err := s.kubectl().RESTClient().Get().AbsPath("/apis/apps.kruise.io/v1alpha1/namespaces", s.namespace, "clonesets").
+	data, err := s.kubectl().RESTClient().Get().AbsPath("/apis/apps.kruise.io/v1alpha1/namespaces", s.Namespace, "clonesets").
 		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
-	s.must(err)
+	s.Must(err)
 	var table metav1.Table
 	if err := json.Unmarshal(data, &table); err != nil || len(table.Rows) != 1 {
 		t.Fatalf("table %s: %v", data, err)
@@ -62,7 +60,7 @@ func TestColumns(t *testing.T) {
 func TestShortNameAndCategory(t *testing.T) {
 	s := withoutController(t)
 	list, err := s.kubectl().ServerResourcesForGroupVersion(apps.GroupVersion.String())
-	s.must(err)
+	s.Must(err)
 	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "clonesets" })
 	if len(list.APIResources) != 3 { // with status and scale, and no ContainerRecreateRequest
 		t.Errorf("the API has %d resources", len(list.APIResources))
@@ -77,11 +75,11 @@ func TestShortNameAndCategory(t *testing.T) {
 func TestExplain(t *testing.T) {
 	s := withoutController(t)
 	data, err := s.kubectl().RESTClient().Get().AbsPath("/openapi/v3/apis/apps.kruise.io/v1alpha1").DoRaw(t.Context())
-	s.must(err)
+	s.Must(err)
 	var document struct {
 		Components struct{ Schemas map[string]field }
 	}
-	s.must(json.Unmarshal(data, &document))
+	s.Must(json.Unmarshal(data, &document))
 	set := document.Components.Schemas["io.kruise.apps.v1alpha1.CloneSet"]
 	set.check(t, "cloneset")
 	for path, want := range map[string]string{
@@ -125,27 +123,6 @@ func (f field) check(t *testing.T, path string) {
 	}
 }
 
-// events lists the set's events with a reason; "" is any.
-func (s *story) events(reason string) []eventsv1.Event {
-	s.Helper()
-	var list eventsv1.EventList
-	s.list(&list)
-	return slices.DeleteFunc(list.Items, func(e eventsv1.Event) bool {
-		return e.Regarding.Kind != "CloneSet" || (reason != "" && e.Reason != reason)
-	})
-}
-
-// event waits for an event of the set with a reason.
-func (s *story) event(reason string) eventsv1.Event {
-	s.Helper()
-	var found []eventsv1.Event
-	s.until("an event "+reason, func() bool {
-		found = s.events(reason)
-		return len(found) > 0
-	})
-	return found[0]
-}
-
 // Events report what is done to Pods, with a limited number of names.
 func TestEvents(t *testing.T) {
 	s := running(t, "plain", `spec: {replicas: 1}`)
@@ -157,7 +134,7 @@ func TestEvents(t *testing.T) {
 	s.patch(`spec: {replicas: 0}`)
 	s.settled(0)
 	for _, reason := range []string{"SuccessfulCreate", "SuccessfulUpdatePodInPlace", "SuccessfulUpdatePodReCreate", "SuccessfulDelete"} {
-		e := s.event(reason)
+		e := s.Event(s.set(), reason)
 		if e.Type != corev1.EventTypeNormal || e.Related == nil || e.Related.Kind != "Pod" || !strings.Contains(e.Note, "Pod "+e.Related.Name) {
 			t.Errorf("%s: type %s, related %v, note %q", reason, e.Type, e.Related, e.Note)
 		}
@@ -171,27 +148,24 @@ func TestEvents(t *testing.T) {
 // lifted.
 func TestQuota(t *testing.T) {
 	s := begin(t)
-	quota := &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "few"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}},
-	}
+	s.Make(s.Object(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {pods: "2"}}}`))
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "few"}}
 	counted := func(pods int64) {
 		t.Helper()
 		s.until("the quota to be counted", func() bool {
-			s.read(quota)
+			s.Read(quota)
 			hard := quota.Status.Hard[corev1.ResourcePods]
 			return hard.Value() == pods
 		})
 	}
-	s.must(s.client.Create(t.Context(), quota))
 	counted(2)
 	s.create("plain", `spec: {replicas: 20}`)
 	s.isTrue(apps.ConditionFailedScale, "exceeded quota")
 	s.until("two Pods", func() bool { return s.set().Status.AvailableReplicas == 2 })
-	if e := s.event("FailedCreate"); e.Type != corev1.EventTypeWarning || !strings.Contains(e.Note, "exceeded quota") || len(e.Note) > 500 {
+	if e := s.Event(s.set(), "FailedCreate"); e.Type != corev1.EventTypeWarning || !strings.Contains(e.Note, "exceeded quota") || len(e.Note) > 500 {
 		t.Errorf("event %s %q", e.Type, e.Note)
 	}
-	s.must(s.client.Patch(t.Context(), quota, s.mergePatch(`spec: {hard: {pods: "40"}}`)))
+	s.Change(quota, `spec: {hard: {pods: "40"}}`)
 	counted(40)
 	s.patch(`spec: {replicas: 4}`) // otherwise the next attempt is half a minute later
 	s.settled(4)

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,7 +22,7 @@ import (
 func withClaims(t *testing.T) *story {
 	t.Helper()
 	s := begin(t)
-	s.offerVolumes(8, s.namespace)
+	s.offerVolumes(8, s.Namespace)
 	s.create("claimed")
 	s.settled(2)
 	return s
@@ -33,15 +32,9 @@ func withClaims(t *testing.T) *story {
 func (s *story) offerVolumes(count int, label string) {
 	s.Helper()
 	for i := range count {
-		s.must(s.client.Create(s.Context(), &corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", s.namespace, i), Labels: map[string]string{"story": label}},
-			Spec: corev1.PersistentVolumeSpec{
-				Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-				AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
-			},
-		}))
+		s.Make(s.Object(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %s-%d, labels: {story: %s}}, spec: {
+			capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], persistentVolumeReclaimPolicy: Retain, hostPath: {path: /nowhere}}}`,
+			s.Namespace, i, label)))
 	}
 }
 
@@ -49,7 +42,7 @@ func (s *story) offerVolumes(count int, label string) {
 func (s *story) claims() map[string]types.UID {
 	s.Helper()
 	var list corev1.PersistentVolumeClaimList
-	s.list(&list)
+	s.All(&list)
 	out := map[string]types.UID{}
 	for _, claim := range list.Items {
 		if claim.DeletionTimestamp == nil {
@@ -91,8 +84,8 @@ func TestClaimsComeAndGoWithTheirPods(t *testing.T) {
 	s := withClaims(t)
 	s.paired()
 	id := s.pods()[0].Labels[apps.LabelInstanceID]
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "data-web-" + id}}
-	s.read(claim)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "data-web-" + id}}
+	s.Read(claim)
 	want := map[string]string{"app": "web", "tier": "storage", apps.LabelInstanceID: id}
 	if !maps.Equal(claim.Labels, want) || claim.Annotations["note"] != "x" || !metav1.IsControlledBy(claim, s.set()) {
 		t.Errorf("claim with labels %v, annotations %v, owners %v", claim.Labels, claim.Annotations, claim.OwnerReferences)
@@ -134,7 +127,7 @@ func TestClaimTemplatesChange(t *testing.T) {
 	both := func(size string) {
 		t.Helper()
 		claim := `{metadata: {name: %s}, spec: {storageClassName: "", accessModes: [ReadWriteOnce], resources: {requests: {storage: %s}}, selector: {matchLabels: {story: %s}}}}`
-		s.patch("spec: {volumeClaimTemplates: ["+claim+", "+claim+"]}", "data", "1Gi", s.namespace, "log", size, s.namespace)
+		s.patch("spec: {volumeClaimTemplates: ["+claim+", "+claim+"]}", "data", "1Gi", s.Namespace, "log", size, s.Namespace)
 	}
 	both("-1Gi")
 	s.patch(`spec: {replicas: 3}`)
@@ -156,12 +149,8 @@ func TestClaimTemplatesChange(t *testing.T) {
 func TestClaimsAreAdoptedWithTheirPods(t *testing.T) {
 	s := withClaims(t)
 	pods, claims, revisions := s.identities(), s.claims(), s.revisionNames()
-	s.must(s.client.Delete(t.Context(), s.key(), client.PropagationPolicy(metav1.DeletePropagationOrphan)))
-	s.until("the set to go", func() bool {
-		var list apps.CloneSetList
-		s.list(&list)
-		return len(list.Items) == 0
-	})
+	s.Must(s.Delete(t.Context(), s.key(), client.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	s.Gone(s.key())
 	s.create("claimed")
 	s.settled(2)
 	s.samePods(pods)

@@ -13,23 +13,6 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset"
 )
 
-func TestScaleOutAndIn(t *testing.T) {
-	s := running(t, "plain")
-	for _, pod := range s.pods() {
-		id := pod.Labels[apps.LabelInstanceID]
-		if pod.Name != "web-"+id || len(id) != 5 {
-			t.Errorf("Pod %s has the instance id %q", pod.Name, id)
-		}
-		if long, short := pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]; long != "web-"+short {
-			t.Errorf("revision labels %q and %q", long, short)
-		}
-	}
-	s.patch(`spec: {replicas: 6}`)
-	s.settled(6)
-	s.patch(`spec: {replicas: 1}`)
-	s.settled(1)
-}
-
 // Each gate holds until somebody confirms, and a controller that crashes at a gate
 // continues where it was.
 func TestHooksHoldEachGate(t *testing.T) {
@@ -113,7 +96,7 @@ func TestABadTemplateCostsNoPod(t *testing.T) {
 	s.isTrue(apps.ConditionFailedUpdate, "imagee")
 	s.samePods(before)
 	if s.set().Status.AvailableReplicas != 3 {
-		t.Errorf("the rollout began: %s", s.picture())
+		t.Errorf("the rollout began: %s", s.Picture())
 	}
 	s.image("web:v2")
 	s.settled(3)
@@ -145,17 +128,50 @@ func TestOrphansAreAdoptedAndForeignPodsAreNot(t *testing.T) {
 	for _, pod := range []*corev1.Pod{orphan, foreign} {
 		pod.Labels = map[string]string{"app": "web"}
 		pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "example.test/web:v1"}}
-		s.must(s.client.Create(t.Context(), pod))
+		s.Make(pod)
 	}
 	s.startController()
 	s.create("plain", `spec: {updateStrategy: {type: OnDelete}}`)
 	s.until("three Pods of the set", func() bool { return s.set().Status.Replicas == 3 })
-	s.read(orphan)
+	s.Read(orphan)
 	if !metav1.IsControlledBy(orphan, s.set()) {
 		t.Errorf("the orphan belongs to %v", orphan.OwnerReferences)
 	}
 	// The garbage collector may have deleted it, since its owner does not exist.
-	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err == nil && metav1.GetControllerOf(foreign).Name != "other" {
+	if err := s.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err == nil && metav1.GetControllerOf(foreign).Name != "other" {
 		t.Errorf("the foreign Pod was touched: %v", foreign.OwnerReferences)
 	}
+}
+
+// A Pod can be named for deletion in two ways, and be replaced or removed; the hook
+// stops both.
+func TestNamedPodsAreReplacedOrGoFirst(t *testing.T) {
+	s := running(t, "hooked", `spec: {replicas: 3, updateStrategy: {maxUnavailable: 1}}`)
+	pods := s.pods()
+	s.label(pods[0].Name, apps.LabelSpecifiedDelete, "false")
+	s.label(pods[1].Name, apps.LabelSpecifiedDelete, "true")
+	s.patch(`spec: {scaleStrategy: {podsToDelete: [%s]}}`, pods[2].Name)
+	first := s.one(apps.StatePreparingDelete) // maxUnavailable is 1: the other one waits
+	s.label(first.Name, deleteKey, "false")
+	s.gone(first.Name)
+	second := s.one(apps.StatePreparingDelete)
+	s.label(second.Name, deleteKey, "false")
+	s.settled(3)
+	left := s.identities()
+	if left[pods[0].Name] != pods[0].UID || left[pods[1].Name] != "" || left[pods[2].Name] != "" {
+		t.Errorf("of %v, %v are left", []string{pods[0].Name, pods[1].Name, pods[2].Name}, left)
+	}
+	s.until("the name to leave the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
+
+	victim := s.pods()[1].Name
+	s.patch(`spec: {replicas: 2, scaleStrategy: {podsToDelete: [%s]}}`, victim)
+	if waiting := s.one(apps.StatePreparingDelete); waiting.Name != victim {
+		t.Errorf("%s goes, not %s", waiting.Name, victim)
+	}
+	s.label(victim, deleteKey, "false")
+	s.settled(2)
+	s.until("the name to leave the list", func() bool { return len(s.set().Spec.ScaleStrategy.PodsToDelete) == 0 })
+	s.patch(`spec: {scaleStrategy: {podsToDelete: [another]}}`)
+	s.isTrue(apps.ConditionFailedScale, "another, which is not a Pod of this CloneSet")
+	s.Event(s.set(), "PodsToDeleteUnknown")
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -41,14 +40,14 @@ func TestDeletingASet(t *testing.T) {
 			if test.patch != "" {
 				s.patch("%s", test.patch)
 			}
-			s.must(s.client.Delete(t.Context(), s.key(), client.PropagationPolicy(test.how)))
+			s.Must(s.Delete(t.Context(), s.key(), client.PropagationPolicy(test.how)))
 			if test.then != nil {
 				s.atTheGate()
 				stop()
 				s.startController()
 				test.then(s)
 			}
-			s.until("the set to be gone", func() bool { return s.deleted() })
+			s.Gone(s.key())
 			s.until("its Pods and revisions to be gone", func() bool { return len(s.pods()) == 0 && len(s.revisions()) == 0 })
 		})
 	}
@@ -64,14 +63,6 @@ func (s *story) atTheGate() {
 	}
 }
 
-// deleted reports whether the set is gone.
-func (s *story) deleted() bool {
-	s.Helper()
-	err := s.client.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: s.name}, s.key())
-	s.must(client.IgnoreNotFound(err))
-	return err != nil
-}
-
 // TestDeletingASetWithoutItsPods orphans the Pods, at once or after all, and a new set of
 // that name takes them over.
 func TestDeletingASetWithoutItsPods(t *testing.T) {
@@ -80,11 +71,11 @@ func TestDeletingASetWithoutItsPods(t *testing.T) {
 			s := running(t, "hooked")
 			before, labels := s.identities(), s.podLabels()
 			if waits {
-				s.must(s.client.Delete(t.Context(), s.key()))
+				s.Must(s.Delete(t.Context(), s.key()))
 				s.atTheGate()
 			}
-			s.must(s.client.Delete(t.Context(), s.key(), client.PropagationPolicy(metav1.DeletePropagationOrphan)))
-			s.until("the set to be gone", func() bool { return s.deleted() })
+			s.Must(s.Delete(t.Context(), s.key(), client.PropagationPolicy(metav1.DeletePropagationOrphan)))
+			s.Gone(s.key())
 			if !waits && !slices.Equal(labels, s.podLabels()) {
 				t.Errorf("Pods %q became %q", labels, s.podLabels())
 			}

@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -18,7 +19,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // directory is the registry that the example writes to.
@@ -74,7 +77,7 @@ func (s *story) startExample(kubeconfig string, d *directory) {
 	command.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "REGISTRY_URL="+registry.URL)
 	command.Stdout, command.Stderr = &output, &output
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	s.must(command.Start())
+	s.Must(command.Start())
 	s.Cleanup(func() {
 		cancel()
 		_ = command.Wait() // It was interrupted.
@@ -89,9 +92,9 @@ func (s *story) startExample(kubeconfig string, d *directory) {
 func TestExample(t *testing.T) {
 	t.Parallel()
 	c := clustertest.Start(t)
-	own, err := prepare(t.Context(), c.RESTConfig())
-	s, d := &story{T: t, environment: own, namespace: "default", name: "web"}, &directory{entries: map[string]bool{}}
-	s.must(err)
+	own, err := scene.New(c)
+	registrytest.NoError(t, errors.Join(err, startNodes(t.Context(), c)))
+	s, d := &story{Scene: &scene.Scene{T: t, Plane: own, Namespace: "default"}, name: "web"}, &directory{entries: map[string]bool{}}
 	s.startController()
 	s.startExample(c.Kubeconfig(), d)
 	s.create("hooked", `spec: {replicas: 3, updateStrategy: {maxUnavailable: 1}, template: {metadata: {labels: {example.com/newly-create: "true"}}}}`)
@@ -121,7 +124,7 @@ func TestExample(t *testing.T) {
 	s.patch(`spec: {replicas: 2}`)
 	s.until("the event", func() bool {
 		var list corev1.EventList
-		s.list(&list)
+		s.All(&list)
 		return slices.ContainsFunc(list.Items, func(event corev1.Event) bool {
 			return event.Reason == "HookFailed" && strings.Contains(event.Message, "503 Service Unavailable")
 		})
@@ -131,7 +134,7 @@ func TestExample(t *testing.T) {
 
 	// Somebody other than the controller deletes a Pod: it is deregistered all the same.
 	victim := s.pods()[0]
-	s.must(s.client.Delete(t.Context(), &victim))
+	s.Must(s.Delete(t.Context(), &victim))
 	s.until("the Pod's end", func() bool { return s.identities()[victim.Name] != victim.UID })
 	listed("after a Pod was deleted", 2)
 	for _, pod := range s.pods() {

@@ -66,7 +66,7 @@ func (s *story) written(object client.Object) (paths []string) {
 			continue
 		}
 		var fields fieldpath.Set
-		s.must(fields.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())))
+		s.Must(fields.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())))
 		fields.Leaves().Iterate(func(path fieldpath.Path) { paths = append(paths, path.String()) })
 	}
 	if len(paths) == 0 {

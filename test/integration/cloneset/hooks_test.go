@@ -86,7 +86,7 @@ func TestHooksByFinalizer(t *testing.T) {
 	s.withFinalizers(updateA, updateB, registeredKey) // the hook releases, and the Pod with it
 	s.gone(first.Name)
 	s.settled(0)
-	s.read(&first)
+	s.Read(&first)
 	if len(first.Finalizers) != 3 {
 		t.Errorf("finalizers of others are %v", first.Finalizers)
 	}

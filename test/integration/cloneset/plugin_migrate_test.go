@@ -19,8 +19,8 @@ import (
 // deployment reads the Deployment.
 func (s *story) deployment() *appsv1.Deployment {
 	s.Helper()
-	out := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "former"}}
-	s.read(out)
+	out := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "former"}}
+	s.Read(out)
 	return out
 }
 
@@ -30,7 +30,7 @@ func (s *story) deployment() *appsv1.Deployment {
 func (s *story) migrate(replicas int64) {
 	s.Helper()
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.deployment())
-	s.must(err)
+	s.Must(err)
 	from := fields["spec"].(map[string]any)
 	spec := map[string]any{"replicas": replicas}
 	for _, key := range []string{"selector", "template", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"} {
@@ -39,10 +39,10 @@ func (s *story) migrate(replicas int64) {
 		}
 	}
 	set := &unstructured.Unstructured{Object: map[string]any{
-		"metadata": map[string]any{"namespace": s.namespace, "name": "web", "labels": map[string]any{"team": "shop"}}, "spec": spec,
+		"metadata": map[string]any{"namespace": s.Namespace, "name": "web", "labels": map[string]any{"team": "shop"}}, "spec": spec,
 	}}
 	set.SetGroupVersionKind(apps.KindCloneSet)
-	s.must(s.client.Create(s.Context(), set))
+	s.Make(set)
 }
 
 // moved waits until the set and the Deployment own these numbers of Pods, all
@@ -62,7 +62,7 @@ func (s *story) moved(ours, others int32) {
 			}
 		}
 		if ready < 4 {
-			s.Fatalf("%d Pods are ready\n%s", ready, s.picture())
+			s.Fatalf("%d Pods are ready\n%s", ready, s.Picture())
 		}
 		return status.AvailableReplicas == ours && mine == ours &&
 			deployment.Status.AvailableReplicas == others && len(pods) == int(ours+others)
@@ -92,12 +92,9 @@ func TestPluginMigrate(t *testing.T) {
 			}
 			s.settled(4)
 			before := s.identities()
-			s.must(s.client.Delete(t.Context(), s.deployment(), client.PropagationPolicy(metav1.DeletePropagationForeground)))
-			s.until("the Deployment to be gone", func() bool {
-				var list appsv1.DeploymentList
-				s.list(&list)
-				return len(list.Items) == 0
-			})
+			former := s.deployment()
+			s.Must(s.Delete(t.Context(), former, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+			s.Gone(former)
 			s.unchanged()
 			s.settled(4)
 			s.samePods(before)

@@ -75,11 +75,11 @@ func TestPluginRequestsThatAreRefused(t *testing.T) {
 	s.create("tooled")
 	stale := s.raw()
 	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v2"}]}}}}`))
-	if err := s.client.Patch(t.Context(), s.key(), patch); !apierrors.IsUnsupportedMediaType(err) {
+	if err := s.Patch(t.Context(), s.key(), patch); !apierrors.IsUnsupportedMediaType(err) {
 		t.Errorf("strategic merge patch: %v", err)
 	}
 	s.setImage("web:v2")
-	if err := s.client.Update(t.Context(), stale); !apierrors.IsConflict(err) {
+	if err := s.Update(t.Context(), stale); !apierrors.IsConflict(err) {
 		t.Errorf("update of an old version: %v", err)
 	}
 }
@@ -88,17 +88,17 @@ func TestPluginRequestsThatAreRefused(t *testing.T) {
 func (s *story) scale(workload client.Object) *autoscalingv1.Scale {
 	s.Helper()
 	scale := &autoscalingv1.Scale{}
-	s.must(s.client.SubResource("scale").Get(s.Context(), workload, scale))
+	s.Must(s.SubResource("scale").Get(s.Context(), workload, scale))
 	return scale
 }
 
 // scaleTo is `scale --replicas`: the subresource is read and written back.
 func (s *story) scaleTo(workload client.Object, replicas int32) {
 	s.Helper()
-	s.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	s.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		scale := s.scale(workload)
 		scale.Spec.Replicas = replicas
-		return s.client.SubResource("scale").Update(s.Context(), workload, client.WithSubResourceBody(scale))
+		return s.SubResource("scale").Update(s.Context(), workload, client.WithSubResourceBody(scale))
 	}))
 }
 
@@ -110,10 +110,10 @@ func TestScaleSubresource(t *testing.T) {
 	if stale.Spec.Replicas != 3 || stale.Status.Replicas != 3 || stale.Status.Selector != "app=web" {
 		t.Errorf("scale %+v %+v", stale.Spec, stale.Status)
 	}
-	s.must(s.client.SubResource("scale").Patch(t.Context(), s.set(), s.mergePatch("spec: {replicas: 5}"), client.WithSubResourceBody(&autoscalingv1.Scale{})))
+	s.Must(s.SubResource("scale").Patch(t.Context(), s.set(), s.MergePatch("spec: {replicas: 5}"), client.WithSubResourceBody(&autoscalingv1.Scale{})))
 	s.settled(5)
 	stale.Spec.Replicas = 1
-	if err := s.client.SubResource("scale").Update(t.Context(), s.set(), client.WithSubResourceBody(stale)); !apierrors.IsConflict(err) {
+	if err := s.SubResource("scale").Update(t.Context(), s.set(), client.WithSubResourceBody(stale)); !apierrors.IsConflict(err) {
 		t.Errorf("with the version before: %v", err)
 	}
 	s.scaleTo(s.set(), 4)
@@ -133,13 +133,13 @@ func TestPluginExpose(t *testing.T) {
 	}
 	port := s.template().Spec.Containers[0].Ports[0]
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "web"},
 		Spec: corev1.ServiceSpec{Selector: selector.MatchLabels, ClusterIP: corev1.ClusterIPNone,
 			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString(port.Name)}}},
 	}
-	s.must(s.client.Create(t.Context(), service))
+	s.Make(service)
 	var selected corev1.PodList
-	s.must(s.client.List(t.Context(), &selected, client.InNamespace(s.namespace), client.MatchingLabels(service.Spec.Selector)))
+	s.Must(s.List(t.Context(), &selected, client.InNamespace(s.Namespace), client.MatchingLabels(service.Spec.Selector)))
 	found := map[string]types.UID{}
 	for _, pod := range selected.Items {
 		if got := pod.Spec.Containers[0].Ports; slices.ContainsFunc(got, func(p corev1.ContainerPort) bool { return p.Name == port.Name }) {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // The stories in plugin*_test.go send what OpenKruise's kubectl plugin sends, according
@@ -40,15 +41,15 @@ func (s *story) raw() *unstructured.Unstructured {
 	s.Helper()
 	set := &unstructured.Unstructured{}
 	set.SetGroupVersionKind(apps.KindCloneSet)
-	set.SetNamespace(s.namespace)
+	set.SetNamespace(s.Namespace)
 	set.SetName(s.name)
-	s.read(set)
+	s.Read(set)
 	return set
 }
 
 func (s *story) typed() (out typed) {
 	s.Helper()
-	s.must(runtime.DefaultUnstructuredConverter.FromUnstructured(s.raw().Object, &out))
+	s.Must(runtime.DefaultUnstructuredConverter.FromUnstructured(s.raw().Object, &out))
 	return out
 }
 
@@ -65,7 +66,7 @@ func (s *story) setContainers(change func(*corev1.PodTemplateSpec)) {
 	template := s.template()
 	change(template)
 	containers, err := json.Marshal(template.Spec.Containers)
-	s.must(err)
+	s.Must(err)
 	s.patch("spec: {template: {spec: {containers: %s}}}", containers)
 }
 
@@ -79,7 +80,7 @@ func (s *story) setImage(image string) {
 // the whole object, with the nulls and zeros of its types.
 func (s *story) writeBack(change func(*corev1.PodTemplateSpec)) {
 	s.Helper()
-	s.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	s.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		set, template := s.raw(), s.template() // the update conflicts if they differ
 		change(template)
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
@@ -88,7 +89,7 @@ func (s *story) writeBack(change func(*corev1.PodTemplateSpec)) {
 		}
 		fields["metadata"].(map[string]any)["creationTimestamp"] = nil // as types before Kubernetes 1.34 do
 		set.Object["spec"].(map[string]any)["template"] = fields
-		return s.client.Update(s.Context(), set)
+		return s.Update(s.Context(), set)
 	}))
 }
 
@@ -98,7 +99,7 @@ func (s *story) history() []appsv1.ControllerRevision {
 	s.Helper()
 	set, spec := s.set(), s.typed().Spec
 	selector, err := metav1.LabelSelectorAsSelector(&spec.Selector)
-	s.must(err)
+	s.Must(err)
 	return slices.DeleteFunc(s.revisions(), func(r appsv1.ControllerRevision) bool {
 		return !selector.Matches(labels.Set(r.Labels)) || !metav1.IsControlledBy(&r, set)
 	})
@@ -109,11 +110,11 @@ func (s *story) history() []appsv1.ControllerRevision {
 func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	s.Helper()
 	now, err := json.Marshal(s.typed())
-	s.must(err)
+	s.Must(err)
 	then, err := strategicpatch.StrategicMergePatch(now, r.Data.Raw, typed{})
-	s.must(err)
+	s.Must(err)
 	var out typed
-	s.must(json.Unmarshal(then, &out))
+	s.Must(json.Unmarshal(then, &out))
 	return &out.Spec.Template
 }
 
@@ -174,7 +175,7 @@ func (s *story) ranOn(pods map[string]types.UID, versions map[string]string, unt
 		}
 	}
 	if same != untouched {
-		s.Errorf("%d Pods were not written, want %d\n%s", same, untouched, s.picture())
+		s.Errorf("%d Pods were not written, want %d\n%s", same, untouched, s.Picture())
 	}
 }
 
@@ -205,13 +206,13 @@ func rollout(set *apps.CloneSet) (says string, over bool) {
 // rolloutStatus is `rollout status`: it follows the set until the output is final.
 func (s *story) rolloutStatus() string {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.Context(), scene.Patience)
 	defer cancel()
 	var list apps.CloneSetList
-	s.list(&list)
-	versions, err := s.client.Watch(ctx, &apps.CloneSetList{}, client.InNamespace(s.namespace),
+	s.All(&list)
+	versions, err := s.Watch(ctx, &apps.CloneSetList{}, client.InNamespace(s.Namespace),
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
-	s.must(err)
+	s.Must(err)
 	defer versions.Stop()
 	for set := &list.Items[0]; ; {
 		says, over := rollout(set)
@@ -220,7 +221,7 @@ func (s *story) rolloutStatus() string {
 		}
 		next, ok := (<-versions.ResultChan()).Object.(*apps.CloneSet)
 		if !ok {
-			s.Fatalf("rollout status ended with: %s\n%s", says, s.picture())
+			s.Fatalf("rollout status ended with: %s\n%s", says, s.Picture())
 		}
 		set = next
 	}

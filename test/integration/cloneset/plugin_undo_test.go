@@ -98,7 +98,7 @@ func TestPluginUndo(t *testing.T) {
 func (s *story) fewEvents(most int) {
 	s.Helper()
 	count, notes := 0, ""
-	for _, e := range s.events("") {
+	for _, e := range s.Events(s.set(), "") {
 		times := max(1, int(e.DeprecatedCount))
 		if e.Series != nil {
 			times = max(times, int(e.Series.Count))
@@ -172,7 +172,7 @@ func TestPluginUndoKeepsWhatTheNewerTemplateAdds(t *testing.T) {
 		}
 		both := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool { return p.Labels["tier"] != "front" || p.Annotations["note"] != "newer" })
 		if len(both) != 3 {
-			t.Errorf("after the undo to %d: %d Pods have the label and the annotation\n%s", test.to, len(both), s.picture())
+			t.Errorf("after the undo to %d: %d Pods have the label and the annotation\n%s", test.to, len(both), s.Picture())
 		}
 		s.unchanged()
 	}
@@ -195,7 +195,7 @@ func TestPluginUndoWithHooks(t *testing.T) {
 	s.confirm(first.Name)
 	s.settled(2)
 	if got := s.restarts(); got != "0 2" || s.identities()[second.Name] != second.UID || s.chronicle() != "2 web:v2, 3 web:v1" {
-		t.Errorf("restarts %s, history %q\n%s", got, s.chronicle(), s.picture())
+		t.Errorf("restarts %s, history %q\n%s", got, s.chronicle(), s.Picture())
 	}
 	s.unchanged()
 }
@@ -235,6 +235,44 @@ func TestPluginRolloutHistory(t *testing.T) {
 			s.undo(0)
 			s.settled(3)
 			expect("2 second, 3 first")
+		})
+	}
+}
+
+// `rollout status` finishes when the Pods are there, and not before.
+func TestPluginRolloutStatus(t *testing.T) {
+	const image = `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v2"}]}}}`
+	for _, test := range []struct {
+		name, patch, request string
+		lastWord             string
+		// updated Pods are ready, with the new image in the case of an update.
+		image   string
+		updated int
+	}{
+		{"in place", "{}", image, "successfully rolled out", "web:v2", 3},
+		{"recreated", `spec: {updateStrategy: {type: ReCreate}}`, image, "successfully rolled out", "web:v2", 3},
+		{"partition", `spec: {updateStrategy: {partition: 1}}`, image, "partitioned roll out complete: 2 new Pods", "web:v2", 2},
+		{"partition in percent", `spec: {updateStrategy: {partition: "50%"}}`, image, "partitioned roll out complete: 1 new Pods", "web:v2", 1},
+		{"scaled", "{}", `spec: {replicas: 5}`, "successfully rolled out", "web:v1", 5},
+		{"stuck", "{}", strings.Replace(strings.Replace(image, "web:v2", "missing:v1", 1), "{", "{progressDeadlineSeconds: 1, ", 1),
+			"exceeded its progress deadline", "missing:v1", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := begin(t)
+			s.create("plain", test.patch)
+			if says := s.rolloutStatus(); !strings.Contains(says, "roll") {
+				t.Fatalf("of the new set: %s", says)
+			}
+			s.patch("%s", test.request)
+			if says := s.rolloutStatus(); says != test.lastWord {
+				t.Errorf("its last word is %q", says)
+			}
+			updated := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool {
+				return p.Spec.Containers[0].Image != "example.test/"+test.image || conditionOf(&p, corev1.PodReady).Status != corev1.ConditionTrue
+			})
+			if len(updated) != test.updated {
+				t.Errorf("%d Pods are ready with %s\n%s", len(updated), test.image, s.Picture())
+			}
 		})
 	}
 }

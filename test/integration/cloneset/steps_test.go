@@ -5,28 +5,27 @@ package cloneset
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/test/integration/manifest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // The keys of the hooks in testdata/sets.
@@ -37,61 +36,30 @@ const (
 	registeredKey = "example.com/registered"
 )
 
-// must fails the story if there is an error.
-func (s *story) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
 // text is a file of testdata with the story's namespace.
 func (s *story) text(file string) string {
 	s.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", file))
-	s.must(err)
-	return strings.ReplaceAll(string(content), "NAMESPACE", s.namespace)
+	s.Must(err)
+	return strings.ReplaceAll(string(content), "NAMESPACE", s.Namespace)
 }
 
 // object is a set of testdata/sets, changed by merge patches.
 func (s *story) object(set string, patches ...string) *unstructured.Unstructured {
 	s.Helper()
-	object, err := manifest.Parse(s.text(filepath.Join("sets", set+".yaml")), patches...)
-	s.must(err)
-	object.SetNamespace(s.namespace)
-	return object
+	return s.Object(s.text(filepath.Join("sets", set+".yaml")), patches...)
 }
 
 // create creates such a set.
 func (s *story) create(set string, patches ...string) {
 	s.Helper()
-	s.must(s.client.Create(s.Context(), s.object(set, patches...)))
-}
-
-// read reads an object again.
-func (s *story) read(object client.Object) {
-	s.Helper()
-	s.must(s.client.Get(s.Context(), client.ObjectKeyFromObject(object), object))
-}
-
-// list reads the story's objects of a kind.
-func (s *story) list(into client.ObjectList) {
-	s.Helper()
-	s.must(s.client.List(s.Context(), into, client.InNamespace(s.namespace)))
-}
-
-// mergePatch is a merge patch from YAML.
-func (s *story) mergePatch(format string, args ...any) client.Patch {
-	s.Helper()
-	data, err := yaml.YAMLToJSON(fmt.Appendf(nil, format, args...))
-	s.must(err)
-	return client.RawPatch(types.MergePatchType, data)
+	s.Make(s.object(set, patches...))
 }
 
 // patch changes the set by a merge patch.
 func (s *story) patch(format string, args ...any) {
 	s.Helper()
-	s.must(s.client.Patch(s.Context(), s.key(), s.mergePatch(format, args...)))
+	s.Change(s.key(), format, args...)
 }
 
 // image changes the template's image.
@@ -103,7 +71,7 @@ func (s *story) image(image string) {
 // label labels a Pod, as an operator that answers a hook.
 func (s *story) label(pod, key, value string) {
 	s.Helper()
-	s.must(s.client.Patch(s.Context(), s.pod(pod), s.mergePatch(`metadata: {labels: {%q: %q}}`, key, value)))
+	s.Change(s.pod(pod), `metadata: {labels: {%q: %q}}`, key, value)
 }
 
 // confirm answers the hook before and after a Pod's update.
@@ -116,18 +84,18 @@ func (s *story) confirm(pod string) {
 
 // pod is the key of a Pod.
 func (s *story) pod(name string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
 }
 
 // key is the key of the set.
 func (s *story) key() *apps.CloneSet {
-	return &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}}
+	return &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.name}}
 }
 
 func (s *story) set() *apps.CloneSet {
 	s.Helper()
 	set := s.key()
-	s.read(set)
+	s.Read(set)
 	return set
 }
 
@@ -139,9 +107,7 @@ func (s *story) replicas() int32 {
 // pods lists the story's Pods that are not being deleted, by name.
 func (s *story) pods() []corev1.Pod {
 	s.Helper()
-	var list corev1.PodList
-	s.list(&list)
-	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	return slices.DeleteFunc(s.Pods(), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
 func state(pod *corev1.Pod) apps.LifecycleState {
@@ -206,7 +172,7 @@ func (s *story) carryTemplate() {
 func (s *story) revisions() []appsv1.ControllerRevision {
 	s.Helper()
 	var list appsv1.ControllerRevisionList
-	s.list(&list)
+	s.All(&list)
 	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
 	return list.Items
 }
@@ -240,15 +206,10 @@ func (s *story) versions() map[string]string {
 	return out
 }
 
-// until waits for a condition; if it is not met, it fails the story with the present
-// objects.
+// until waits for a condition.
 func (s *story) until(what string, condition func() bool) {
 	s.Helper()
-	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, patience, true,
-		func(context.Context) (bool, error) { return condition(), nil })
-	if err != nil {
-		s.Fatalf("waited %s for: %s\n%s", patience, what, s.picture())
-	}
+	s.Until(what, func() string { return registrytest.Unless(condition(), "it is not so") })
 }
 
 // untilStatus waits for a status of the set's present generation.
@@ -295,31 +256,22 @@ func (s *story) gone(pod string) {
 }
 
 // condition is a condition of the set.
-func (s *story) condition(kind apps.CloneSetConditionType) (found apps.CloneSetCondition) {
+func (s *story) condition(kind apps.CloneSetConditionType) metav1.Condition {
 	s.Helper()
-	for _, c := range s.set().Status.Conditions {
-		if c.Type == kind {
-			found = c
-		}
-	}
-	return found
+	return ptr.Deref(apimeta.FindStatusCondition(s.Conditions(s.key()), string(kind)), metav1.Condition{})
 }
 
 // isTrue waits until a condition of the set is True with these texts in "reason:
 // message".
 func (s *story) isTrue(kind apps.CloneSetConditionType, texts ...string) {
 	s.Helper()
-	s.until(fmt.Sprintf("the condition %s with %q", kind, texts), func() bool {
-		c := s.condition(kind)
-		said := c.Reason + ": " + c.Message
-		return c.Status == corev1.ConditionTrue && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(said, text) })
-	})
+	s.Condition(s.key(), string(kind), metav1.ConditionTrue, texts...)
 }
 
 // isFalse waits until a condition of the set is False.
 func (s *story) isFalse(kind apps.CloneSetConditionType) {
 	s.Helper()
-	s.until(fmt.Sprintf("the condition %s to be False", kind), func() bool { return s.condition(kind).Status == corev1.ConditionFalse })
+	s.Condition(s.key(), string(kind), metav1.ConditionFalse)
 }
 
 // conditionOf is a Pod's condition.
@@ -336,10 +288,10 @@ func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) (found corev1.Po
 // version that is wanted.
 func (s *story) watchPods() (next func(wanted func(pod *corev1.Pod) bool) *corev1.Pod) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.Context(), scene.Patience)
 	s.Cleanup(cancel)
-	watcher, err := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(s.namespace))
-	s.must(err)
+	watcher, err := s.Watch(ctx, &corev1.PodList{}, client.InNamespace(s.Namespace))
+	s.Must(err)
 	s.Cleanup(watcher.Stop)
 	return func(wanted func(pod *corev1.Pod) bool) *corev1.Pod {
 		s.Helper()
@@ -352,20 +304,4 @@ func (s *story) watchPods() (next func(wanted func(pod *corev1.Pod) bool) *corev
 		s.Fatalf("the watch has ended with %v", event.Object)
 		return nil
 	}
-}
-
-// picture describes the present objects, for a failed story.
-func (s *story) picture() string {
-	var b strings.Builder
-	set := s.set()
-	status, err := json.MarshalIndent(set.Status, "", "  ")
-	fmt.Fprintf(&b, "status of %s: %s %v\n", set.Name, status, err)
-	for _, pod := range s.pods() {
-		fmt.Fprintf(&b, "Pod %s labels %v phase %s conditions", pod.Name, pod.Labels, pod.Status.Phase)
-		for _, c := range pod.Status.Conditions {
-			fmt.Fprintf(&b, " %s=%s", c.Type, c.Status)
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
 }

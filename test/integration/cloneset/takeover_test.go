@@ -20,8 +20,8 @@ import (
 // finalizers sets a Pod's finalizers.
 func (s *story) finalizers(pod *corev1.Pod, list ...string) {
 	s.Helper()
-	patch := s.mergePatch(`metadata: {resourceVersion: %q, finalizers: [%s]}`, pod.ResourceVersion, strings.Join(list, ", "))
-	if err := s.client.Patch(s.Context(), pod.DeepCopy(), patch); client.IgnoreNotFound(err) != nil {
+	patch := s.MergePatch(`metadata: {resourceVersion: %q, finalizers: [%s]}`, pod.ResourceVersion, strings.Join(list, ", "))
+	if err := s.Patch(s.Context(), pod.DeepCopy(), patch); client.IgnoreNotFound(err) != nil {
 		s.Logf("finalizers of %s, which is tried again: %v", pod.Name, err)
 	}
 }
@@ -71,7 +71,7 @@ func (s *story) kubelet(pod corev1.Pod) {
 			c.Status, c.LastTransitionTime = ready, metav1.Now()
 		}
 	}
-	s.must(client.IgnoreNotFound(s.client.Status().Patch(s.Context(), &pod, client.StrategicMergeFrom(before))))
+	s.Must(client.IgnoreNotFound(s.Status().Patch(s.Context(), &pod, client.StrategicMergeFrom(before))))
 }
 
 // goldenRevisions are the names from OpenKruise; Usher would choose others.
@@ -111,13 +111,13 @@ func TestTakeover(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.state, func(t *testing.T) {
 			s := withoutController(t)
-			s.must(openkruise.Leave(t.Context(), s.client, s.namespace, test.state, test.patch))
+			s.Must(openkruise.Leave(t.Context(), s, s.Namespace, test.state, test.patch))
 			before, pods := s.versions(), s.identities()
 			s.patch(`spec: {revisionHistoryLimit: 9}`) // so that a pass has something to write
 			s.startController()
 			s.observed()
 			if after := s.versions(); test.still && !maps.Equal(before, after) {
-				t.Errorf("written for nothing: %v, then %v\n%s", before, after, s.picture())
+				t.Errorf("written for nothing: %v, then %v\n%s", before, after, s.Picture())
 			}
 			if test.then != "" {
 				s.patch("%s", test.then)

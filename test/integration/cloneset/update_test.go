@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/test/integration/manifest"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // resized is a patch of sets/sized.yaml with an image and other resources.
@@ -126,14 +126,14 @@ func withoutResize(request *http.Request, next http.RoundTripper) (*http.Respons
 func (s *story) forbidResizes() {
 	s.Helper()
 	for text := range strings.SplitSeq(s.text("forbid-resize.yaml"), "---") {
-		object, err := manifest.Parse(text)
-		s.must(err)
-		s.must(s.client.Create(s.Context(), object))
+		object, err := scene.Parse(text)
+		s.Must(err)
+		s.Make(object)
 	}
 	pod := s.pods()[0]
 	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"150m"}}}]}}`))
 	s.until("the policy to be in force", func() bool {
-		err := s.client.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
+		err := s.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "nothing is resized here")
 	})
 }

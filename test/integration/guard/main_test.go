@@ -10,182 +10,129 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/yaml"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/guard"
 	"github.com/usher-dev/usher/internal/registration"
-	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/test/cluster"
-	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/integration/scene"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 var (
-	// plane is the control plane of all stories, api a client of it that repeats requests
-	// as every client of client-go does.
-	plane *cluster.Cluster
-	api   client.WithWatch
-	// callers is the registry, seen the whole time.
+	// plane is the control plane of all stories. Its client repeats requests as every client
+	// of client-go does.
+	plane *scene.Plane
+	// callers are those of the registry and of Services, seen the whole time.
 	callers = newWitness()
+	// policies means that the API server puts the readiness gate on Pods, in namespaces that
+	// ask for it. Before Kubernetes 1.36 templates have to.
+	policies bool
 )
 
 // service names the guard's Service, Secret and configuration.
-var service = types.NamespacedName{Namespace: "usher-system", Name: "usher-guard"}
+var service = types.NamespacedName{Namespace: "usher-system", Name: checkout.GuardName}
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
+func TestMain(m *testing.M) { scene.Main(m, setUp) }
 
-func runAll(m *testing.M) int {
-	c, stop, err := clustertest.StartForMain()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer stop()
-	plane = c
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := setUp(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
-
-func setUp(ctx context.Context) error {
-	if _, err := envtest.InstallCRDs(plane.RESTConfig(), envtest.CRDInstallOptions{
-		Paths: []string{"../../../config/crd"}, ErrorIfPathMissing: true,
-	}); err != nil {
-		return err
-	}
-	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{DeleteDelay: 20 * time.Millisecond})
-	if err != nil {
-		return err
-	}
-	if _, err := node.Start(ctx, node.Options{RESTConfig: plane.RESTConfig(), Nodes: 2, Runtime: simulated}); err != nil {
-		return err
-	}
-	if os.Getenv("USHER_TEST_LOG") != "" {
-		ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
-	} else {
-		ctrl.SetLogger(logr.Discard())
-	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), appsv1alpha1.AddToScheme(scheme), usherv1alpha1.AddToScheme(scheme)); err != nil {
-		return err
-	}
+func setUp(ctx context.Context, p *scene.Plane) error {
+	plane = p
 	// Somebody other than Usher: the guard lets Usher's own user delete a CloneSet's Pods.
-	config := plane.RESTConfig()
+	config := p.RESTConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:masters"}}
-	if api, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
+	var err error
+	if p.WithWatch, err = client.NewWithWatch(config, client.Options{Scheme: p.Scheme()}); err != nil {
 		return err
 	}
-	port, err := freePort(ctx)
+	if err := scene.StartNodes(ctx, p.Cluster, 2, 0, node.SimulatedOptions{DeleteDelay: 20 * time.Millisecond}); err != nil {
+		return err
+	}
+	ports, err := run.FreePorts(ctx, 1)
 	if err != nil {
 		return err
 	}
-	if err := install(ctx, port); err != nil {
+	if _, err := checkout.InstallGuard(ctx, p, scene.Root, "usher", ports[0]); err != nil {
 		return err
 	}
-	if err := startUsher(ctx, scheme, port); err != nil {
+	registry, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: memory}, spec: {etcd: {endpoints: ["http://127.0.0.1:1"]}}}`)
+	if err != nil {
 		return err
 	}
-	return errors.Join(callers.follow(ctx, api), listed.follow(ctx, api))
+	if err := errors.Join(p.Create(ctx, registry), installPolicy(ctx)); err != nil {
+		return err
+	}
+	if err := startUsher(ctx, ports[0]); err != nil {
+		return err
+	}
+	return callers.follow(ctx)
 }
 
-// freePort finds a port for the webhook.
-func freePort(ctx context.Context) (int, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// install creates what the chart makes for the guard. API servers call it by its address:
-// there are no Services here.
-func install(ctx context.Context, port int) error {
-	manifests, err := os.ReadFile("../../../tools/chart/testdata/golden/guard.yaml")
+// installPolicy creates the policy that the chart makes for the readiness gate.
+func installPolicy(ctx context.Context) error {
+	manifests, err := os.Open(scene.Root + "/tools/chart/testdata/golden/guard.yaml")
 	if err != nil {
 		return err
 	}
-	var configuration *admissionregistrationv1.ValidatingWebhookConfiguration
-	for _, document := range strings.Split(string(manifests), "\n---\n") {
-		if strings.Contains(document, "\nkind: ValidatingWebhookConfiguration\n") {
-			if err := yaml.UnmarshalStrict([]byte(document), &configuration); err != nil {
-				return err
-			}
+	defer func() { _ = manifests.Close() }() // It was only read.
+	objects, err := checkout.ReadObjects(manifests)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if !strings.HasPrefix(object.GetKind(), "MutatingAdmissionPolicy") {
+			continue
 		}
+		if err := plane.Create(ctx, object); err != nil {
+			if apimeta.IsNoMatchError(err) {
+				return nil
+			}
+			return err
+		}
+		policies = true
 	}
-	if configuration == nil {
-		return errors.New("the chart has no ValidatingWebhookConfiguration")
-	}
-	url := fmt.Sprintf("https://127.0.0.1:%d%s", port, guard.Path)
-	for i := range configuration.Webhooks {
-		configuration.Webhooks[i].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url}
-	}
-	registry := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "memory"}}
-	registry.Spec.Etcd = &usherv1alpha1.EtcdRegistry{Endpoints: []string{"http://127.0.0.1:1"}}
-	if err := installPolicy(ctx, string(manifests)); err != nil {
-		return err
-	}
-	return errors.Join(
-		api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: service.Namespace}}),
-		api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}}),
-		api.Create(ctx, configuration), api.Create(ctx, registry))
+	return nil
 }
 
 // startUsher runs both halves in a leader that knows nothing of the guard, and the guard in
 // a replica that does not lead. It waits until API servers can call that.
-func startUsher(ctx context.Context, scheme *runtime.Scheme, port int) error {
-	leader, err := newManager(scheme)
+func startUsher(ctx context.Context, port int) error {
+	options := ctrl.Options{LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace}
+	var leads <-chan struct{}
+	ended, err := plane.Manage(ctx, plane.RESTConfig(), options, func(ctx context.Context, mgr ctrl.Manager) error {
+		leads = mgr.Elected()
+		return errors.Join(
+			cloneset.Setup(ctx, mgr, cloneset.Options{Registerer: prometheus.NewRegistry()}),
+			registration.Setup(mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}))
+	})
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(
-		cloneset.Setup(ctx, leader, cloneset.Options{Registerer: prometheus.NewRegistry()}),
-		registration.Setup(leader, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}),
-	); err != nil {
+	select {
+	case err := <-ended:
 		return err
+	case <-leads:
 	}
-	run(ctx, leader)
-	<-leader.Elected()
-	other, err := newManager(scheme)
+	_, err = plane.Manage(ctx, plane.RESTConfig(), options, func(ctx context.Context, mgr ctrl.Manager) error {
+		return guard.Setup(ctx, mgr, guard.Options{Service: service, Port: port})
+	})
 	if err != nil {
 		return err
 	}
-	if err := guard.Setup(ctx, other, guard.Options{Service: service, Host: "127.0.0.1", Port: port}); err != nil {
-		return err
-	}
-	run(ctx, other)
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	return wait.PollUntilContextTimeout(ctx, poll, time.Minute, true, func(ctx context.Context) (bool, error) {
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	return wait.PollUntilContextTimeout(ctx, scene.Poll, time.Minute, true, func(ctx context.Context) (bool, error) {
 		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", address)
 		if err != nil {
 			return false, nil // It has no certificate yet.
@@ -193,20 +140,3 @@ func startUsher(ctx context.Context, scheme *runtime.Scheme, port int) error {
 		return true, conn.Close()
 	})
 }
-
-func newManager(scheme *runtime.Scheme) (manager.Manager, error) {
-	return ctrl.NewManager(plane.RESTConfig(), ctrl.Options{
-		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace,
-	})
-}
-
-func run(ctx context.Context, mgr manager.Manager) {
-	go func() {
-		if err := mgr.Start(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "Usher ended:", err)
-		}
-	}()
-}
-
-var _ registry.Connector = &watched{}

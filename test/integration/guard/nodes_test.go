@@ -26,9 +26,9 @@ func (s *story) cordon(name string, yes bool) {
 	patch := func(yes bool) client.Patch {
 		return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes))
 	}
-	s.must(api.Patch(s.Context(), node, patch(yes)))
+	s.Must(s.Patch(s.Context(), node, patch(yes)))
 	s.Cleanup(func() {
-		if err := api.Patch(context.Background(), node, patch(false)); err != nil {
+		if err := s.Patch(context.Background(), node, patch(false)); err != nil {
 			s.Error(err)
 		}
 	})
@@ -38,7 +38,7 @@ func (s *story) cordon(name string, yes bool) {
 func (s *story) on(node string) []string {
 	s.Helper()
 	var names []string
-	for _, pod := range s.pods() {
+	for _, pod := range s.Pods() {
 		if pod.Spec.NodeName == node {
 			names = append(names, pod.Name)
 		}
@@ -50,30 +50,28 @@ func (s *story) on(node string) []string {
 func (s *story) onFirstNode(replicas int, strategy string) []corev1.Pod {
 	s.Helper()
 	s.cordon(secondNode, true)
-	s.cloneSet(replicas, strategy)
+	s.cloneSet(replicas, "spec: {updateStrategy: "+strategy+"}")
 	s.cordon(secondNode, false)
 	if n := len(s.on(firstNode)); n != replicas {
 		s.Fatalf("%d of %d Pods are on the node", n, replicas)
 	}
-	return s.pods()
+	return s.Pods()
 }
 
 // moved waits until all of the Pods are replaced on the other node.
 func (s *story) moved(pods []corev1.Pod) {
 	s.Helper()
-	s.eventually("no Pod on the node", func() string { return strings.Join(s.on(firstNode), " ") })
+	s.Until("no Pod on the node", func() string { return strings.Join(s.on(firstNode), " ") })
 	s.inService(len(pods))
-	if left := callers.leavers(s.namespace); len(left) != len(pods) {
-		s.Errorf("%d Pods have left the registry, want the %d of the node: %v", len(left), len(pods), left)
-	}
+	s.left(len(pods))
 }
 
 // rounds counts how often Pods are created and then others leave, until the returned
 // function is called.
 func (s *story) rounds() (stop func() int) {
 	s.Helper()
-	events, err := api.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.namespace))
-	s.must(err)
+	events, err := s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace))
+	s.Must(err)
 	counted := make(chan int)
 	go func() {
 		rounds, leaving := 0, map[string]bool{}
@@ -103,7 +101,7 @@ func (s *story) rounds() (stop func() int) {
 func TestCordonedNode(t *testing.T) {
 	s := begin(t)
 	pods := s.onFirstNode(20, "{maxUnavailable: 0, maxSurge: 100%}")
-	rounds, fewest := s.rounds(), callers.count(s.namespace)
+	rounds, fewest := s.rounds(), callers.count(s.Namespace)
 	s.cordon(firstNode, true)
 	s.moved(pods)
 	if n := fewest(); n < len(pods) {
@@ -112,7 +110,7 @@ func TestCordonedNode(t *testing.T) {
 	if n := rounds(); n != 1 {
 		t.Errorf("%d rounds, want 1", n)
 	}
-	s.event("PodLeavesNode", "node node-1 is cordoned")
+	s.Event(nil, "PodLeavesNode", "node node-1 is cordoned")
 }
 
 // TestDrainedNode: what kubectl drain does, cordoning a node and evicting its Pods, loses
@@ -120,7 +118,7 @@ func TestCordonedNode(t *testing.T) {
 func TestDrainedNode(t *testing.T) {
 	s := begin(t)
 	pods := s.onFirstNode(6, "{maxUnavailable: 2}")
-	fewest := callers.count(s.namespace)
+	fewest := callers.count(s.Namespace)
 	s.cordon(firstNode, true)
 	s.evictAll(pods)
 	s.moved(pods)

@@ -11,13 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // hooked is a CloneSet whose Pods Usher drains, and which somebody else holds once more
@@ -25,6 +23,7 @@ import (
 const hooked = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
+metadata: {name: web}
 spec:
   replicas: 2
   selector: {matchLabels: {app: web, set: web}}
@@ -46,7 +45,7 @@ type plugin struct {
 // run returns what the plugin prints; fails means that its exit code is not 0.
 func (p *plugin) run(args ...string) (printed string, fails bool) {
 	p.Helper()
-	command := exec.CommandContext(p.Context(), p.program, append([]string{"-n", p.namespace, "--kubeconfig", p.kubeconfig}, args...)...)
+	command := exec.CommandContext(p.Context(), p.program, append([]string{"-n", p.Namespace, "--kubeconfig", p.kubeconfig}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+filepath.Dir(p.program))
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
@@ -60,7 +59,7 @@ func (p *plugin) run(args ...string) (printed string, fails bool) {
 // says runs the plugin, which succeeds and prints all of the texts.
 func (p *plugin) says(args string, texts ...string) {
 	p.Helper()
-	p.eventually("kubectl usher "+args, func() string {
+	p.Until("kubectl usher "+args, func() string {
 		printed, fails := p.run(strings.Fields(args)...)
 		for _, text := range texts {
 			if fails || !strings.Contains(printed, text) {
@@ -93,11 +92,9 @@ func (p *plugin) refuses(args, text string) {
 // TestPlugin plays the commands of the kubectl plugin.
 func TestPlugin(t *testing.T) {
 	p := &plugin{story: begin(t), program: filepath.Join(t.TempDir(), "kubectl-usher"), kubeconfig: plane.Kubeconfig()}
-	p.must(checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: p.program}.Compile(t.Context(), nil))
-	set := &appsv1alpha1.CloneSet{}
-	p.must(yaml.UnmarshalStrict([]byte(hooked), set))
-	set.ObjectMeta = metav1.ObjectMeta{Namespace: p.namespace, Name: "web"}
-	p.must(api.Create(t.Context(), set))
+	p.Must(checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: p.program}.Compile(t.Context(), nil))
+	p.Make(p.Object(hooked))
+	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "web"}}
 	p.inService(2)
 	t.Run("looks", func(t *testing.T) { p.at(t).looks(set) })
 	t.Run("acts", func(t *testing.T) { p.at(t).acts(set) })
@@ -108,14 +105,14 @@ func TestPlugin(t *testing.T) {
 
 // at lets a part of the story report to its own test.
 func (p *plugin) at(t *testing.T) *plugin {
-	return &plugin{&story{t, p.namespace}, p.program, p.kubeconfig}
+	return &plugin{&story{&scene.Scene{T: t, Plane: plane, Namespace: p.Namespace}}, p.program, p.kubeconfig}
 }
 
 func (p *plugin) looks(set *appsv1alpha1.CloneSet) {
-	p.says("status clone/web", "CloneSet "+p.namespace+"/web  Done", "2 of 2, 2 ready, 2 available, 2 of 2 updated")
+	p.says("status clone/web", "CloneSet "+p.Namespace+"/web  Done", "2 of 2, 2 ready, 2 available, 2 of 2 updated")
 	p.says("status clone web -o json", `"phase": "Done"`)
 	p.says("why clone/web", "waits for nothing")
-	p.merge(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v2"}]}}}}`)
+	p.Change(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v2"}]}}}}`)
 	p.says("history clone/web", "example.test/web:v1", "example.test/web:v2")
 	p.says("diff clone/web", "-  - image: example.test/web:v1", "+  - image: example.test/web:v2")
 	p.says("status clone/web", "Done", "example.test/web:v2")
@@ -131,7 +128,7 @@ func (p *plugin) acts(set *appsv1alpha1.CloneSet) {
 	p.says("status clone/web", "Done", "1 of 1 updated")
 	p.does("partition clone/web 0", "clone/web keeps 0")
 	p.says("status clone/web", "2 of 2 updated")
-	p.must(api.Get(p.Context(), client.ObjectKeyFromObject(set), set))
+	p.Read(set)
 	if template, err := set.Spec.Template.Decode(); err != nil || template.Spec.Containers[0].Image != "example.test/web:v1" {
 		p.Errorf("undo leads to %v, %v", template, err)
 	}
@@ -139,11 +136,11 @@ func (p *plugin) acts(set *appsv1alpha1.CloneSet) {
 
 // releases answers a hook that nobody answers.
 func (p *plugin) releases(set *appsv1alpha1.CloneSet) {
-	p.merge(set, `{"spec":{"replicas":1}}`)
+	p.Change(set, `{"spec":{"replicas":1}}`)
 	p.says("why clone/web", "to answer the hook example.com/told", "--hook=example.com/told")
 	name := ""
-	p.eventually("a Pod waits", func() string {
-		for _, pod := range p.pods() {
+	p.Until("a Pod waits", func() string {
+		for _, pod := range p.Pods() {
 			if pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StatePreparingDelete) && pod.Labels["web.usher.dev/drained"] != "true" {
 				name = pod.Name
 				return ""
@@ -154,27 +151,26 @@ func (p *plugin) releases(set *appsv1alpha1.CloneSet) {
 	p.refuses("release pod/"+name+" --hook=example.com/told --reason=test", "nothing was changed")
 	p.refuses("release pod/"+name+" --hook=example.com/other --reason=test -y", "does not wait for")
 	p.does("release pod/"+name+" --hook=example.com/told --reason=told-by-hand -y", "released from example.com/told")
-	p.event("HookReleasedByHand", "told-by-hand")
+	p.Event(nil, "HookReleasedByHand", "told-by-hand")
 	p.inService(1)
 }
 
 // drains takes Pods out of their registries and away, without help of the guard.
 func (p *plugin) drains(set *appsv1alpha1.CloneSet) {
-	p.merge(set, `{"spec":{"lifecycle":{"preDelete":{"labelsHandler":{"example.com/told":null}}}}}`)
-	p.does("drain pod/"+p.pods()[0].Name, "is named for deletion: clone/web replaces it", "has left memory", "is gone")
+	p.Change(set, `{"spec":{"lifecycle":{"preDelete":{"labelsHandler":{"example.com/told":null}}}}}`)
+	p.does("drain pod/"+p.Pods()[0].Name, "is named for deletion: clone/web replaces it", "has left memory", "is gone")
 	p.inService(1)
-	bare := &corev1.Pod{ObjectMeta: meta(p.namespace, "bare"), Spec: podSpec}
-	p.must(api.Create(p.Context(), bare))
+	p.bare("bare")
 	p.inService(2)
 	p.does("drain pod/bare", "leaves its registries", "has left memory", "is deleted", "is gone")
 	p.inService(1)
 	p.says("registry", "memory", "yes")
-	p.says("registry memory", p.namespace+"/web")
+	p.says("registry memory", p.Namespace+"/web")
 	p.refuses("doctor", "no Deployment has the label")
 }
 
 func (p *plugin) refusals() {
-	p.refuses("status clone/none", "there is no cloneset/none in namespace "+p.namespace)
+	p.refuses("status clone/none", "there is no cloneset/none in namespace "+p.Namespace)
 	p.refuses("status tank/web", `no resource type "tank"`)
 	p.refuses("pause deployment/web", "works for CloneSets")
 	p.refuses("drain pod/none", "there is no pod/none")
@@ -182,7 +178,7 @@ func (p *plugin) refusals() {
 	p.refuses("partition clone/web some", "neither a number of Pods nor a percentage")
 	p.refuses("release pod/web", "--hook and --reason are needed")
 	stranger, err := plane.UserKubeconfig("stranger")
-	p.must(err)
+	p.Must(err)
 	p.kubeconfig = stranger
 	p.refuses("status clone/web", "forbidden")
 }

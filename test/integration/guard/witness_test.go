@@ -11,39 +11,45 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/memory"
 	registryservice "github.com/usher-dev/usher/internal/registration/registry/service"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
-const (
-	poll = 20 * time.Millisecond
-	// propagation is how long callers may use an entry that is gone.
-	propagation = time.Second
-)
+// propagation is how long callers may use an entry that is gone.
+const propagation = time.Second
 
-// witness sees when Pods leave the registry, and when they are deleted.
+// witness sees when Pods leave the registry and the EndpointSlices of Services, and when
+// their containers end.
 type witness struct {
 	registry *memory.Registry
 
 	mu sync.Mutex
-	// left is when each Pod's entry was removed; a Pod that is listed has none.
+	// ready are the Pods that each slice lists as ready.
+	ready map[types.NamespacedName][]types.UID
+	// left is when each Pod left the registry or its slice; a Pod that is listed has none.
 	left map[types.UID]time.Time
-	// everLeft are the Pods that have left at least once, with their names.
+	// everLeft are the Pods that have left the registry at least once, with their names.
 	everLeft map[types.UID]string
 	deleted  map[types.UID]bool
 	// fewest are the fewest entries that a service has had since somebody asked to count.
 	fewest map[string]int
-	// early are Pods that were deleted too early, as namespace/name and why.
+	// early are Pods whose containers ended too early, as namespace/name and why.
 	early []string
 }
 
 func newWitness() *witness {
-	return &witness{registry: memory.New(), left: map[types.UID]time.Time{}, everLeft: map[types.UID]string{}, deleted: map[types.UID]bool{}, fewest: map[string]int{}}
+	return &witness{
+		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
+		everLeft: map[types.UID]string{}, deleted: map[types.UID]bool{}, fewest: map[string]int{},
+	}
 }
 
 // watched is the registry; it tells the witness of each change.
@@ -54,7 +60,7 @@ type watched struct {
 
 func (w *witness) connect(r *usherv1alpha1.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 	if r.Spec.Service != nil {
-		return registryservice.New(api, root)
+		return registryservice.New(plane, root)
 	}
 	return &watched{Registry: w.registry, witness: w}, nil
 }
@@ -81,42 +87,87 @@ func (c *watched) Apply(ctx context.Context, service string, changes []registry.
 	return nil
 }
 
-// follow watches all Pods.
-func (w *witness) follow(ctx context.Context, api client.WithWatch) error {
-	events, err := api.Watch(ctx, &corev1.PodList{})
-	if err != nil {
-		return err
-	}
-	go func() {
-		for event := range events.ResultChan() {
-			if pod, ok := event.Object.(*corev1.Pod); ok && pod.DeletionTimestamp != nil {
-				w.saw(pod)
-			}
+// follow watches all slices and all Pods.
+func (w *witness) follow(ctx context.Context) error {
+	for _, list := range []client.ObjectList{&discoveryv1.EndpointSliceList{}, &corev1.PodList{}} {
+		events, err := plane.Watch(ctx, list)
+		if err != nil {
+			return err
 		}
-	}()
+		go func() {
+			for event := range events.ResultChan() {
+				switch object := event.Object.(type) {
+				case *discoveryv1.EndpointSlice:
+					w.sawSlice(object)
+				case *corev1.Pod:
+					w.sawPod(object)
+				}
+			}
+		}()
+	}
 	return nil
 }
 
-// saw notes a deletion, and whether it came too early.
-func (w *witness) saw(pod *corev1.Pod) {
+func (w *witness) sawSlice(slice *discoveryv1.EndpointSlice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.deleted[pod.UID] {
-		return
-	}
-	w.deleted[pod.UID] = true
-	name := pod.Namespace + "/" + pod.Name
-	for _, e := range w.registry.Entries(pod.Namespace) {
-		if e.Owner.PodUID == string(pod.UID) {
-			w.early = append(w.early, name+": the registry lists it")
+	var now []types.UID
+	for _, endpoint := range slice.Endpoints {
+		if endpoint.TargetRef != nil && (endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready) {
+			now = append(now, endpoint.TargetRef.UID)
+			delete(w.left, endpoint.TargetRef.UID)
 		}
 	}
+	key := client.ObjectKeyFromObject(slice)
+	for _, uid := range w.ready[key] {
+		if !slices.Contains(now, uid) {
+			w.left[uid] = time.Now().Add(-scene.Poll) // What a watch shows may be a moment old.
+		}
+	}
+	w.ready[key] = now
+}
+
+// sawPod notes a Pod whose containers end while callers may use it: since it is being
+// deleted, or updated in place behind a Service.
+func (w *witness) sawPod(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	updating := pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateUpdating)
+	deletion := pod.DeletionTimestamp != nil && !w.deleted[pod.UID]
+	if !deletion && !updating {
+		return
+	}
+	w.deleted[pod.UID] = pod.DeletionTimestamp != nil
+	early := func(why string) { w.early = append(w.early, pod.Namespace+"/"+pod.Name+": "+why) }
+	if slices.Contains(w.readyIn(pod.Namespace), pod.UID) {
+		early("its Service lists it")
+	}
+	if deletion && slices.ContainsFunc(w.registry.Entries(pod.Namespace), func(e registry.Entry) bool { return e.Owner.PodUID == string(pod.UID) }) {
+		early("the registry lists it")
+	}
 	if at, left := w.left[pod.UID]; left && time.Since(at) < propagation {
-		w.early = append(w.early, fmt.Sprintf("%s: callers have had %s", name, time.Since(at)))
+		early(fmt.Sprintf("callers have had %s", time.Since(at)))
 	}
 }
 
-// tooEarly are the Pods of a namespace that were deleted too early.
+// readyIn are the Pods that the Services of a namespace list as ready.
+func (w *witness) readyIn(namespace string) (found []types.UID) {
+	for slice, uids := range w.ready {
+		if slice.Namespace == namespace {
+			found = append(found, uids...)
+		}
+	}
+	return found
+}
+
+// inServices is readyIn for stories.
+func (w *witness) inServices(namespace string) []types.UID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.readyIn(namespace)
+}
+
+// tooEarly are the Pods of a namespace whose containers ended too early.
 func (w *witness) tooEarly(namespace string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,7 +35,7 @@ type guarded struct {
 func (g *guarded) follow(name string) {
 	g.Helper()
 	script, err := checkout.DocumentedStep(root, "deployments.md", name)
-	g.must(err)
+	g.Must(err)
 	script = strings.NewReplacer("http://etcd.example.com:2379", g.etcd.Endpoint(), "propagation: 5s", "propagation: 1s").Replace(script)
 	g.sh("%s", script)
 }
@@ -56,10 +56,8 @@ func guardedStory(t *testing.T) *guarded {
 // watch notes every deletion.
 func (g *guarded) watch() {
 	g.Helper()
-	api, err := client.NewWithWatch(g.cluster.RESTConfig(), client.Options{})
-	g.must(err)
-	events, err := api.Watch(g.Context(), &corev1.PodList{}, client.InNamespace("default"))
-	g.must(err)
+	events, err := g.Watch(g.Context(), &corev1.PodList{}, client.InNamespace("default"))
+	g.Must(err)
 	go func() {
 		for event := range events.ResultChan() {
 			if pod, ok := event.Object.(*corev1.Pod); ok && pod.DeletionTimestamp != nil {

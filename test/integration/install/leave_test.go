@@ -53,10 +53,10 @@ func registered(t *testing.T) (*story, *cluster.Etcd, *usher) {
 func (s *story) entries(etcd *cluster.Etcd) int {
 	s.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
-	s.must(err)
+	s.Must(err)
 	defer func() { _ = client.Close() }() // Everything was read.
 	answer, err := client.Get(s.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	s.must(err)
+	s.Must(err)
 	return int(answer.Count)
 }
 

@@ -7,9 +7,11 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/checkout"
-	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 const (
@@ -30,7 +32,7 @@ const (
 	patience = 90 * time.Second
 	poll     = 50 * time.Millisecond
 	// root is the project's directory, where the commands of the documents run.
-	root = "../../.."
+	root = scene.Root
 )
 
 // tools is a directory with helm, kubectl and usher.
@@ -43,32 +45,20 @@ func run(m *testing.M) int {
 	folder, err := os.MkdirTemp("", "usher-install-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(folder) }() // The system cleans up what is left.
-		err = buildTools(context.Background(), folder)
+		tools = folder
+		err = errors.Join(checkout.LinkTools(context.Background(), root, folder),
+			checkout.Program{Name: "usher", Module: root, Pkg: "./cmd/usher", Out: filepath.Join(folder, "usher")}.Compile(context.Background(), nil))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	tools = folder
 	return m.Run()
 }
 
-// buildTools builds the programs that the documents' commands need, from their Go
-// modules; the first time takes minutes.
-func buildTools(ctx context.Context, folder string) error {
-	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", `
-		ln -s "$(go -C tools/chart tool -n helm)" "$TOOLS/helm"
-		ln -s "$(go -C tools/chart tool -n kubectl)" "$TOOLS/kubectl"
-		go build -o "$TOOLS/usher" ./cmd/usher`)
-	command.Dir, command.Env, command.Stderr = root, append(os.Environ(), "TOOLS="+folder), os.Stderr
-	return command.Run()
-}
-
-// story is one test's cluster.
+// story is one test's cluster, without Usher's API.
 type story struct {
-	*testing.T
-	cluster *cluster.Cluster
-	client  client.Client
+	*scene.Scene
 	// env is the environment of its commands.
 	env []string
 }
@@ -79,24 +69,13 @@ func begin(t *testing.T, options ...clustertest.Option) *story {
 	t.Helper()
 	t.Parallel()
 	c := clustertest.Start(t, options...)
-	api, err := client.New(c.RESTConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	api, err := client.NewWithWatch(c.RESTConfig(), client.Options{})
+	s := &story{&scene.Scene{T: t, Plane: &scene.Plane{Cluster: c, WithWatch: api}}, checkout.ToolEnv(tools, c.Kubeconfig(), t.TempDir())}
+	s.Must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	if _, err := node.Start(ctx, node.Options{RESTConfig: c.RESTConfig(), Nodes: 2, Runtime: simulated}); err != nil {
-		t.Fatal(err)
-	}
-	home := t.TempDir()
-	return &story{T: t, cluster: c, client: api, env: append(os.Environ(),
-		"PATH="+tools+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig(), "HOME="+home,
-		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home,
-	)}
+	s.Must(scene.StartNodes(ctx, c, 2, 0, node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond}))
+	return s
 }
 
 // try runs a script in the project's directory, and returns its output.
@@ -111,14 +90,6 @@ func (s *story) try(script string) (string, error) {
 		s.Logf("$ %s\n%s", strings.TrimSpace(script), out)
 	}
 	return strings.TrimSpace(string(out)), err
-}
-
-// must fails the story if there is an error.
-func (s *story) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
 }
 
 // sh runs a script that must succeed.
@@ -137,7 +108,7 @@ func (s *story) sh(format string, args ...any) string {
 func (s *story) follow(document, name string) string {
 	s.Helper()
 	script, err := checkout.DocumentedStep(root, document, name)
-	s.must(err)
+	s.Must(err)
 	out, err := s.try(script)
 	if err != nil {
 		s.Fatalf("%s, step %q\n$ %s\n%s\n%v", document, name, script, out, err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/integration/openkruise"
@@ -35,9 +36,7 @@ func underOpenKruise(t *testing.T) (*story, *manager) {
 	kruise := s.installOpenKruise()
 	for namespace, set := range takenOver {
 		s.sh("kubectl create namespace %s", namespace)
-		if err := openkruise.Leave(t.Context(), s.client, namespace, set.state, set.patch); err != nil {
-			t.Fatal(err)
-		}
+		registrytest.NoError(t, openkruise.Leave(t.Context(), s, namespace, set.state, set.patch))
 	}
 	if asked := kruise.requests.Load(); asked == 0 {
 		t.Error("OpenKruise's webhooks were not asked, so that this test does not show how to be rid of them")

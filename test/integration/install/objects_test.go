@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/checkout"
 )
 
@@ -56,9 +57,7 @@ func TestObjectsAreTaken(t *testing.T) {
 func requests(t *testing.T, file string) (created, applied []*unstructured.Unstructured) {
 	t.Helper()
 	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registrytest.NoError(t, err)
 	objects, err := checkout.ReadObjects(bytes.NewReader(content))
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -83,7 +82,7 @@ func (s *story) taken(file string, objects []*unstructured.Unstructured, how str
 	var text strings.Builder
 	for _, object := range objects {
 		content, err := yaml.Marshal(object.Object)
-		s.must(err)
+		s.Must(err)
 		text.WriteString("---\n" + string(content))
 	}
 	out, err := s.try("kubectl " + how + " --dry-run=server --validate=strict -f - <<'END'\n" + text.String() + "\nEND")

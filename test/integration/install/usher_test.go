@@ -35,11 +35,11 @@ func (s *story) run(deployment string) *usher {
 	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
 	args = append(args, s.reachGuard(args)...)
 	log, err := os.CreateTemp(s.TempDir(), deployment)
-	s.must(err)
+	s.Must(err)
 	u := &usher{story: s, log: log.Name()}
 	command := exec.Command(filepath.Join(tools, "usher"), args...) //nolint:noctx // It is stopped as a kubelet would.
 	command.Stdout, command.Stderr = log, log
-	s.must(command.Start())
+	s.Must(command.Start())
 	u.stop = sync.OnceFunc(func() {
 		_ = command.Process.Signal(os.Interrupt) // A process that has already ended shows below.
 		_ = command.Wait()
@@ -59,7 +59,7 @@ func (s *story) reachGuard(args []string) []string {
 		return nil
 	}
 	ports, err := servers.FreePorts(s.Context(), 1)
-	s.must(err)
+	s.Must(err)
 	s.sh(`kubectl -n usher-system patch service usher-guard --type json -p '[{"op":"replace","path":"/spec","value":{"type":"ExternalName","externalName":"127.0.0.1"}}]'
 		kubectl patch validatingwebhookconfiguration usher-guard --type json -p '[{"op":"add","path":"/webhooks/0/clientConfig/service/port","value":%[1]d},{"op":"add","path":"/webhooks/1/clientConfig/service/port","value":%[1]d}]'`, ports[0])
 	return []string{fmt.Sprintf("--guard-port=%d", ports[0])}
@@ -68,7 +68,7 @@ func (s *story) reachGuard(args []string) []string {
 func (u *usher) output() string {
 	u.story.Helper()
 	text, err := os.ReadFile(u.log)
-	u.story.must(err)
+	u.story.Must(err)
 	return string(text)
 }
 
@@ -90,20 +90,20 @@ func (s *story) container(deployment string) (account string, args []string) {
 		Containers         []struct{ Args []string }
 	}
 	text := s.sh("kubectl -n usher-system get deployment %s -o jsonpath='{.spec.template.spec}'", deployment)
-	s.must(json.Unmarshal([]byte(text), &template))
+	s.Must(json.Unmarshal([]byte(text), &template))
 	return template.ServiceAccountName, template.Containers[0].Args
 }
 
 // kubeconfigOf is a kubeconfig with a token of a service account.
 func (s *story) kubeconfigOf(account string) string {
 	s.Helper()
-	config, err := clientcmd.LoadFromFile(s.cluster.Kubeconfig())
-	s.must(err)
+	config, err := clientcmd.LoadFromFile(s.Kubeconfig())
+	s.Must(err)
 	for user := range config.AuthInfos {
 		config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: s.sh("kubectl -n usher-system create token %s", account)}
 	}
 	file := filepath.Join(s.TempDir(), account+".kubeconfig")
-	s.must(clientcmd.WriteToFile(*config, file))
+	s.Must(clientcmd.WriteToFile(*config, file))
 	return file
 }
 

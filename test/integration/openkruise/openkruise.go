@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/usher-dev/usher/test/integration/manifest"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 //go:embed testdata/set.yaml
@@ -43,7 +43,7 @@ func Leave(ctx context.Context, c client.Client, namespace, state, patch string)
 	}
 	names := []string{"NAMESPACE", namespace}
 	put := func(text string, patches ...string) (*unstructured.Unstructured, error) {
-		object, err := manifest.Parse(strings.NewReplacer(names...).Replace(text), patches...)
+		object, err := scene.Parse(strings.NewReplacer(names...).Replace(text), patches...)
 		if err != nil {
 			return nil, err
 		}

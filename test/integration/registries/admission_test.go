@@ -14,13 +14,12 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/integration/manifest"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // TestAdmission creates valid and invalid Registries and Registrations: the rows of
 // testdata/registries.yaml and testdata/registrations.yaml.
 func TestAdmission(t *testing.T) {
-	api := newAPI(t, shared)
 	for file, base := range map[string]string{
 		"registries.yaml": `{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {generateName: admission-}, spec: {}}`,
 		"registrations.yaml": `{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {namespace: default, generateName: admission-},
@@ -36,9 +35,9 @@ func TestAdmission(t *testing.T) {
 		for _, row := range rows {
 			patch, err := yaml.Marshal(map[string]any{"spec": row.Set})
 			registrytest.NoError(t, err)
-			object, err := manifest.Parse(base, string(patch))
+			object, err := scene.Parse(base, string(patch))
 			registrytest.NoError(t, err)
-			err = api.Create(t.Context(), object, client.DryRunAll)
+			err = shared.Create(t.Context(), object, client.DryRunAll)
 			switch {
 			case row.Refusal == "" && err != nil:
 				t.Errorf("%s, %s: %v", file, row.Name, err)
@@ -51,16 +50,15 @@ func TestAdmission(t *testing.T) {
 
 // TestLayoutCannotChange pins the layout in which existing entries were written.
 func TestLayoutCannotChange(t *testing.T) {
-	api := newAPI(t, shared)
 	r := &usherv1alpha1.Registry{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "layout-"},
 		Spec:       usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{Servers: []string{"127.0.0.1:1"}}},
 	}
-	if err := api.Create(t.Context(), r); err != nil || r.Spec.ZooKeeper.Layout != usherv1alpha1.LayoutCurator {
+	if err := shared.Create(t.Context(), r); err != nil || r.Spec.ZooKeeper.Layout != usherv1alpha1.LayoutCurator {
 		t.Fatalf("the layout is %q by default, %v", r.Spec.ZooKeeper.Layout, err)
 	}
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"zookeeper":{"layout":"Dubbo"}}}`))
-	if err := api.Patch(t.Context(), r, patch); err == nil || !strings.Contains(err.Error(), "make another Registry") {
+	if err := shared.Patch(t.Context(), r, patch); err == nil || !strings.Contains(err.Error(), "make another Registry") {
 		t.Errorf("another layout: %v", err)
 	}
 }

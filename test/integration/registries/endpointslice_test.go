@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,22 +18,19 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/cluster"
-	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // kube is a namespace of an API server, with a connector to it.
 type kube struct {
 	*endpointslice.Registry
-	api       client.Client
-	namespace string
+	*scene.Scene
 }
 
-func newKube(t *testing.T, on *cluster.Cluster) *kube {
+func newKube(t *testing.T, on *scene.Plane) *kube {
 	t.Helper()
-	api := newAPI(t, on)
-	namespace := newNamespace(t, api)
-	return &kube{api: api, namespace: namespace, Registry: connectSlices(t, api, namespace)}
+	s := on.Begin(t)
+	return &kube{Scene: s, Registry: connectSlices(t, s, s.Namespace)}
 }
 
 func connectSlices(t *testing.T, api client.Client, namespace string) *endpointslice.Registry {
@@ -43,39 +39,36 @@ func connectSlices(t *testing.T, api client.Client, namespace string) *endpoints
 }
 
 // slices lists the slices of the Service web, sorted by name.
-func (k *kube) slices(t *testing.T) []discoveryv1.EndpointSlice {
-	t.Helper()
+func (k *kube) slices() []discoveryv1.EndpointSlice {
+	k.Helper()
 	var list discoveryv1.EndpointSliceList
-	err := k.api.List(registrytest.Bounded(t), &list, client.InNamespace(k.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "web"})
-	registrytest.NoError(t, err)
+	k.Must(k.Scene.List(k.Context(), &list, client.InNamespace(k.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "web"}))
 	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items
 }
 
 // seed writes a slice with one endpoint, as the manager.
-func (k *kube) seed(t *testing.T, name, service, manager, entries string) {
-	t.Helper()
-	err := k.api.Create(registrytest.Bounded(t), &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: name,
-			Labels:      map[string]string{discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: manager},
-			Annotations: map[string]string{endpointslice.AnnotationEntries: entries}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "theirs", UID: "uid-theirs"}}},
-	})
-	registrytest.NoError(t, err)
+func seed(s *scene.Scene, name, serviceLabel, service, manager, entries string) {
+	s.Helper()
+	s.Make(s.Object(fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+		metadata: {name: %s, labels: {%s: %s, endpointslice.kubernetes.io/managed-by: %s}, annotations: {%s: %q}},
+		endpoints: [{addresses: [192.0.2.1], targetRef: {kind: Pod, name: theirs, uid: uid-theirs}}]}`,
+		name, serviceLabel, service, manager, endpointslice.AnnotationEntries, entries)))
 }
+
+// theirs is what a connector writes for an entry of somebody else.
+func theirs(id string) string { return `[{"id":"` + id + `","owner":{"uid":"uid-theirs"}}]` }
 
 func TestEndpointSliceConformance(t *testing.T) {
 	t.Parallel()
-	server := clustertest.Start(t)
+	server := newPlane(t)
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		// Each test begins with an empty namespace.
 		k := newKube(t, server)
 		return registrytest.Fixture{
 			Connector: k.Registry,
-			Seed: func(t *testing.T, service, id string) {
-				k.seed(t, "seed", service, endpointslice.Manager, `[{"id":"`+id+`","owner":{"uid":"uid-theirs"}}]`)
+			Seed: func(_ *testing.T, service, id string) {
+				seed(k.Scene, "seed", discoveryv1.LabelServiceName, service, endpointslice.Manager, theirs(id))
 			},
 			Break: server.KillAPIServer, Mend: server.StartAPIServer,
 		}
@@ -106,7 +99,7 @@ func TestEndpointSliceShape(t *testing.T) {
 	other.Port, other.Metadata = 9090, map[string]string{endpointslice.MetaPortName: "http", endpointslice.MetaAppProtocol: "kubernetes.io/h2c"}
 	registrytest.Put(t, k, four, six, other)
 	seen := map[string]string{}
-	for _, s := range k.slices(t) {
+	for _, s := range k.slices() {
 		if s.Labels[discoveryv1.LabelManagedBy] != "usher.dev" || !strings.HasPrefix(s.Name, "web-usher-") || len(s.Endpoints) != 1 {
 			t.Errorf("slice %s has the labels %v and %d endpoints", s.Name, s.Labels, len(s.Endpoints))
 		}
@@ -135,7 +128,7 @@ func TestEndpointSliceSizes(t *testing.T) {
 	all := members(250)
 	registrytest.Put(t, k, all...)
 	sizes := func() (list []int) {
-		for _, s := range k.slices(t) {
+		for _, s := range k.slices() {
 			list = append(list, len(s.Endpoints))
 		}
 		slices.Sort(list)
@@ -158,14 +151,14 @@ func TestEndpointSliceSizes(t *testing.T) {
 // TestEndpointSliceOthers does not touch others' slices, but reports them.
 func TestEndpointSliceOthers(t *testing.T) {
 	k := newKube(t, shared)
-	k.seed(t, "theirs", "web", "somebody.example.com", `[{"id":"web-001","owner":{"cluster":"here","uid":"uid-theirs"}}]`)
-	before := k.slices(t)[0].ResourceVersion
+	seed(k.Scene, "theirs", discoveryv1.LabelServiceName, "web", "somebody.example.com", theirs("web-001"))
+	before := k.slices()[0].ResourceVersion
 	entries := registrytest.Put(t, k, member(1))
 	if len(entries) != 2 || entries[0].ID != "theirs.0" || entries[0].Owner != (registry.Owner{}) || !entries[1].Same(member(1)) {
 		t.Fatalf("listed: %+v", entries)
 	}
 	registrytest.Remove(t, k, member(1))
-	if left := k.slices(t); len(left) != 1 || left[0].ResourceVersion != before {
+	if left := k.slices(); len(left) != 1 || left[0].ResourceVersion != before {
 		t.Errorf("left: %+v", left)
 	}
 }
@@ -183,9 +176,9 @@ func TestEndpointSliceRepair(t *testing.T) {
 	} {
 		k := newKube(t, shared)
 		registrytest.Put(t, k, member(1))
-		harmed := k.slices(t)[0]
+		harmed := k.slices()[0]
 		harm(&harmed)
-		registrytest.NoError(t, k.api.Update(registrytest.Bounded(t), &harmed))
+		k.Must(k.Update(t.Context(), &harmed))
 		if entries := registrytest.List(t, k); len(entries) == 1 && entries[0].Same(member(1)) {
 			t.Errorf("%s: listed as if nothing had happened: %+v", name, entries)
 		}
@@ -200,24 +193,24 @@ func TestEndpointSliceRepair(t *testing.T) {
 func TestEndpointSliceTwice(t *testing.T) {
 	k := newKube(t, shared)
 	registrytest.Put(t, k, member(1))
-	slice := k.slices(t)[0]
+	slice := k.slices()[0]
 	duplicate := func(name string) {
 		t.Helper()
 		twin := slice
-		twin.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: name, Labels: slice.Labels, Annotations: slice.Annotations}
-		registrytest.NoError(t, k.api.Create(registrytest.Bounded(t), &twin))
+		twin.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: slice.Labels, Annotations: slice.Annotations}
+		k.Make(&twin)
 	}
 	duplicate("twin")
 	if have := registrytest.Only(t, k); have.Weight != 0 {
 		t.Fatalf("listed: %+v", have)
 	}
 	registrytest.Put(t, k, member(1))
-	if left := k.slices(t); len(left) != 1 {
+	if left := k.slices(); len(left) != 1 {
 		t.Errorf("%d slices are left", len(left))
 	}
 	duplicate("third")
 	registrytest.Remove(t, k, member(1))
-	if left := k.slices(t); len(left) != 0 {
+	if left := k.slices(); len(left) != 0 {
 		t.Errorf("%d slices are left", len(left))
 	}
 }
@@ -257,7 +250,7 @@ func TestEndpointSliceRefusals(t *testing.T) {
 		spoil(&bad)
 		registrytest.CheckRefused(t, name, registrytest.TryPut(t, k, bad), bad.ID, registry.ErrPermanent)
 	}
-	registrytest.Check(t, "no such namespace", registrytest.TryPut(t, connectSlices(t, k.api, "nowhere"), member(1)), registry.ErrPermanent)
+	registrytest.Check(t, "no such namespace", registrytest.TryPut(t, connectSlices(t, k.Scene, "nowhere"), member(1)), registry.ErrPermanent)
 	err := k.Apply(registrytest.Bounded(t), "Greeter.v1", []registry.Change{{Op: registry.Put, Entry: member(1)}})
 	registrytest.Check(t, "a name that no Service can have", err, registry.ErrPermanent)
 }

@@ -9,23 +9,21 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/integration/scene"
+	"github.com/usher-dev/usher/test/traffic"
 )
 
 // Kubernetes accepts no loopback address as an endpoint: an instance at 127.0.77.n has
@@ -50,32 +48,35 @@ func dialMember(ctx context.Context, network, address string) (net.Conn, error) 
 	return (&net.Dialer{}).DialContext(ctx, network, strings.Replace(address, entryNet, dialNet, 1))
 }
 
-// follow tracks the addresses of a service as kube-proxy and gateways do: with an
-// informer, from all slices together, without what is not ready.
-func follow(t *testing.T, k *kube, service string) func() []string {
-	t.Helper()
-	set, err := kubernetes.NewForConfig(shared.RESTConfig())
-	registrytest.NoError(t, err)
-	factory := informers.NewSharedInformerFactoryWithOptions(set, 0, informers.WithNamespace(k.namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName + "=" + service }))
-	informer := factory.Discovery().V1().EndpointSlices().Informer()
-	ctx, cancel := context.WithCancel(t.Context())
-	factory.Start(ctx.Done())
-	t.Cleanup(func() { cancel(); factory.Shutdown() })
-	if !cache.WaitForCacheSync(registrytest.Bounded(t).Done(), informer.HasSynced) {
-		t.Fatal("the informer did not sync")
+// known is what a caller knows of a Service.
+type known struct{ addresses atomic.Pointer[[]string] }
+
+func (k *known) Replace(entries []traffic.Entry) {
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Addr)
 	}
-	return func() (addresses []string) {
-		for _, object := range informer.GetStore().List() {
-			s := object.(*discoveryv1.EndpointSlice)
-			for _, e := range s.Endpoints {
-				if e.Conditions.Ready == nil || *e.Conditions.Ready {
-					addresses = append(addresses, net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*s.Ports[0].Port))))
-				}
-			}
+	k.addresses.Store(&all)
+}
+
+func (*known) Update([]traffic.Entry, []string) {}
+
+// follow tracks the addresses of a service as kube-proxy and gateways do.
+func follow(k *kube, service string) func() []string {
+	k.Helper()
+	set, err := kubernetes.NewForConfig(k.RESTConfig())
+	k.Must(err)
+	sink := &known{}
+	sink.Replace(nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() {
+		if err := (traffic.Service{Client: set, Namespace: k.Namespace, Name: service}).Follow(ctx, sink); ctx.Err() == nil {
+			k.Errorf("the caller ended: %v", err)
 		}
-		return addresses
-	}
+	})
+	k.Cleanup(func() { cancel(); following.Wait() })
+	return func() []string { return *sink.addresses.Load() }
 }
 
 // TestEndpointSliceTraffic rolls instances under a caller that follows slices.
@@ -104,46 +105,43 @@ func TestEndpointSliceTraffic(t *testing.T) {
 			registrytest.Put(t, k, moved...)
 			<-time.After(time.Second) // This delay is under test.
 		},
-	}.Run(t, func(t *testing.T) func() []string { return follow(t, k, "web") })
+	}.Run(t, func(*testing.T) func() []string { return follow(k, "web") })
 }
 
 // user returns the kubeconfig of a user without rights, named like the namespace.
-func (k *kube) user(t *testing.T) *rest.Config {
-	t.Helper()
-	file, err := shared.UserKubeconfig(k.namespace)
-	registrytest.NoError(t, err)
+func (k *kube) user() *rest.Config {
+	k.Helper()
+	file, err := k.UserKubeconfig(k.Namespace)
+	k.Must(err)
 	config, err := clientcmd.BuildConfigFromFlags("", file)
-	registrytest.NoError(t, err)
+	k.Must(err)
 	return config
 }
 
 // grant gives that user the operator's rights.
-func (k *kube) grant(t *testing.T) {
-	t.Helper()
-	data, err := os.ReadFile("../../../config/rbac/registration/role.yaml")
-	registrytest.NoError(t, err)
-	var role rbacv1.ClusterRole
-	registrytest.NoError(t, yaml.Unmarshal(data, &role))
-	role.Name = k.namespace
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: k.namespace},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: k.namespace},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: k.namespace}},
-	}
-	for _, object := range []client.Object{&role, binding} {
-		registrytest.NoError(t, k.api.Create(registrytest.Bounded(t), object))
-		t.Cleanup(func() { _ = k.api.Delete(context.Background(), object) })
+func (k *kube) grant() {
+	k.Helper()
+	role, err := os.ReadFile(scene.Root + "/config/rbac/registration/role.yaml")
+	k.Must(err)
+	for _, object := range []client.Object{
+		k.Object(string(role), "metadata: {name: "+k.Namespace+"}"),
+		k.Object(fmt.Sprintf(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %[1]s},
+			roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s},
+			subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[1]s}]}`, k.Namespace)),
+	} {
+		k.Make(object)
+		k.Cleanup(func() { _ = k.Delete(context.Background(), object) })
 	}
 }
 
 // TestEndpointSliceRights works with the operator's rights.
 func TestEndpointSliceRights(t *testing.T) {
 	k := newKube(t, shared)
-	api, err := client.New(k.user(t), client.Options{Scheme: scheme()})
+	api, err := client.New(k.user(), client.Options{Scheme: k.Scheme()})
 	registrytest.NoError(t, err)
-	u := connectSlices(t, api, k.namespace)
+	u := connectSlices(t, api, k.Namespace)
 	registrytest.Check(t, "without rights", u.Ping(registrytest.Bounded(t)), registry.ErrPermanent, "forbidden")
-	k.grant(t)
+	k.grant()
 	registrytest.Eventually(t, "the rights", func() string {
 		err := u.Ping(registrytest.Bounded(t))
 		return registrytest.Unless(err == nil, fmt.Sprint(err))

@@ -3,15 +3,29 @@
 package registries_test
 
 import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/naming/endpoints"
+	"go.etcd.io/etcd/client/v3/naming/resolver"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
+	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/etcd"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 const prefix = "services"
@@ -44,4 +58,212 @@ func TestEtcdConformance(t *testing.T) {
 			Break: server.Kill, Mend: server.Restart,
 		}
 	})
+}
+
+// TestEtcdUsers logs in; errors say what is wrong with the credentials.
+func TestEtcdUsers(t *testing.T) {
+	server := clustertest.StartEtcd(t)
+	admin := raw(t, server)
+	ctx := registrytest.Bounded(t)
+	for _, step := range []func() error{
+		func() error { _, err := admin.UserAdd(ctx, "root", "root-password"); return err },
+		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := admin.UserAdd(ctx, "usher", "right"); return err },
+		func() error { _, err := admin.RoleAdd(ctx, "services"); return err },
+		func() error {
+			_, err := admin.RoleGrantPermission(ctx, "services", "services/", "services0",
+				clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := admin.UserGrantRole(ctx, "usher", "services"); return err },
+		func() error { _, err := admin.AuthEnable(ctx); return err },
+	} {
+		registrytest.NoError(t, step())
+	}
+	for name, test := range map[string]struct {
+		prefix, user, password string
+		want                   error
+	}{
+		"the right password":              {"services", "usher", "right", nil},
+		"the wrong password":              {"services", "usher", registrytest.Secret, registry.ErrPermanent},
+		"no user at all":                  {"services", "", "", registry.ErrPermanent},
+		"a prefix that is not the user's": {"others", "usher", "right", registry.ErrPermanent},
+	} {
+		r, err := etcd.New(etcd.Options{
+			Endpoints: []string{server.Endpoint()}, Prefix: test.prefix, Timeout: 5 * time.Second,
+			Secret: map[string][]byte{etcd.KeyUsername: []byte(test.user), etcd.KeyPassword: []byte(test.password)},
+		})
+		registrytest.NoError(t, err)
+		registrytest.Check(t, name+": ping", r.Ping(ctx), test.want)
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// startTLS starts an etcd that also listens with TLS, and returns its address. The port
+// without TLS serves to wait for the start.
+func startTLS(t *testing.T, args ...string) string {
+	t.Helper()
+	ports, err := run.FreePorts(t.Context(), 2)
+	registrytest.NoError(t, err)
+	plain, secure := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("https://127.0.0.1:%d", ports[1])
+	server, err := cluster.StartEtcd(registrytest.Bounded(t), t.TempDir(), cluster.EtcdOptions{
+		Port:      ports[0],
+		ExtraArgs: append(args, "--listen-client-urls="+plain+","+secure, "--advertise-client-urls="+plain),
+	})
+	registrytest.NoError(t, err)
+	t.Cleanup(func() {
+		if err := server.Kill(); err != nil {
+			t.Errorf("stop etcd: %v", err)
+		}
+	})
+	return secure
+}
+
+// TestEtcdTLS needs a client certificate, and verifies the server's.
+func TestEtcdTLS(t *testing.T) {
+	authority := registrytest.NewAuthority(t)
+	ca, certificate, key := authority.Files()
+	endpoint := startTLS(t, "--client-cert-auth", "--cert-file="+certificate, "--key-file="+key, "--trusted-ca-file="+ca)
+	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) *etcd.Registry {
+		return registrytest.Connect(t, etcd.New, etcd.Options{Endpoints: []string{endpoint}, Prefix: "services", Secret: secret})
+	})
+	mine, _ := authority.Pair()
+	_, other := authority.Pair()
+	registrytest.CheckOptions(t, etcd.New, map[string]etcd.Options{
+		"a bundle without a certificate": {Endpoints: []string{endpoint}, Secret: map[string][]byte{etcd.KeyCA: []byte("none")}},
+		"a key of another certificate": {Endpoints: []string{endpoint},
+			Secret: map[string][]byte{etcd.KeyCertificate: mine, etcd.KeyPrivateKey: other}},
+	})
+}
+
+// backend is a gRPC server that only reports that it is healthy.
+type backend struct {
+	grpc_health_v1.UnimplementedHealthServer
+}
+
+// Check implements grpc_health_v1.HealthServer.
+func (backend) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
+}
+
+// slow is the metadata of a slow call.
+const (
+	slow     = "slow"
+	callTime = 5 * time.Millisecond
+	slowTime = 400 * time.Millisecond
+)
+
+// serveGRPC starts a gRPC server for an instance. A call takes some time, so that some are
+// in flight when the server ends.
+func serveGRPC(i *registrytest.Instance, listener net.Listener) (kill func()) {
+	server := grpc.NewServer(grpc.UnaryInterceptor(
+		func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			takes := callTime
+			if len(metadata.ValueFromIncomingContext(ctx, slow)) > 0 {
+				takes = slowTime
+			}
+			select {
+			case <-time.After(takes):
+			case <-ctx.Done():
+			}
+			i.Served.Add(1)
+			return handler(ctx, request)
+		}))
+	grpc_health_v1.RegisterHealthServer(server, backend{})
+	go func() { _ = server.Serve(listener) }()
+	return server.Stop
+}
+
+// grpcClient is a user's gRPC client.
+type grpcClient struct {
+	grpc_health_v1.HealthClient
+}
+
+// call makes one call, and waits for an endpoint if asked.
+func (c *grpcClient) call(ctx context.Context, wait bool, options ...grpc.CallOption) error {
+	_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, append(options, grpc.WaitForReady(wait))...)
+	return err
+}
+
+// reaches waits until calls reach exactly these instances.
+func (c *grpcClient) reaches(t *testing.T, instances ...*registrytest.Instance) {
+	t.Helper()
+	want := map[string]bool{}
+	for _, i := range instances {
+		want[strings.Replace(address(i.Entry), entryNet, dialNet, 1)] = true
+	}
+	registrytest.Eventually(t, "calls", func() string {
+		have := map[string]bool{}
+		for range 4 * len(want) {
+			var to peer.Peer
+			if err := c.call(registrytest.Bounded(t), true, grpc.Peer(&to)); err != nil {
+				return err.Error()
+			}
+			have[to.Addr.String()] = true
+		}
+		return registrytest.Unless(maps.Equal(have, want), fmt.Sprintf("reach %v, want %v", have, want))
+	})
+}
+
+func address(e registry.Entry) string { return fmt.Sprintf("%s:%d", e.Address, e.Port) }
+
+func dialEtcd(t *testing.T, server *cluster.Etcd) *grpcClient {
+	t.Helper()
+	builder, err := resolver.NewBuilder(raw(t, server))
+	registrytest.NoError(t, err)
+	conn, err := grpc.NewClient("etcd:///"+prefix+"/web", grpc.WithResolvers(builder),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
+	registrytest.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
+}
+
+// TestGRPCResolver uses a gRPC client that finds what the connector wrote, and follows
+// changes.
+func TestGRPCResolver(t *testing.T) {
+	server := clustertest.StartEtcd(t)
+	connector := connect(t, server)
+	a, b := registrytest.StartOn(t, "a", "127.0.0.1:0", serveGRPC), registrytest.StartOn(t, "b", "127.0.0.1:0", serveGRPC)
+	registrytest.Put(t, connector, a.Entry, b.Entry)
+	client := dialEtcd(t, server)
+	client.reaches(t, a, b)
+
+	// Metadata changes while a client is connected.
+	a.Entry.Weight, a.Entry.Metadata = 20, map[string]string{"zone": "b"}
+	registrytest.Put(t, connector, a.Entry)
+	client.reaches(t, a, b)
+
+	registrytest.Remove(t, connector, a.Entry)
+	client.reaches(t, b)
+	registrytest.Put(t, connector, a.Entry)
+	client.reaches(t, a, b)
+}
+
+// TestEtcdManager uses etcd's own manager: it reads what the connector wrote, and the
+// connector reads what the manager wrote.
+func TestEtcdManager(t *testing.T) {
+	server := clustertest.StartEtcd(t)
+	connector := connect(t, server)
+	manager, err := endpoints.NewManager(raw(t, server), prefix+"/web")
+	registrytest.NoError(t, err)
+	registrytest.Put(t, connector, registrytest.Entry("mine"))
+	listed, err := manager.List(registrytest.Bounded(t))
+	endpoint := listed[prefix+"/web/mine"]
+	if err != nil || len(listed) != 1 || endpoint.Addr != "10.0.0.1:8080" {
+		t.Errorf("the manager lists %v, %v", listed, err)
+	}
+	metadata, _ := endpoint.Metadata.(map[string]any)
+	if metadata["weight"] != 10.0 || metadata["zone"] != "a" {
+		t.Errorf("metadata is %v", endpoint.Metadata)
+	}
+	err = manager.AddEndpoint(registrytest.Bounded(t), prefix+"/web/theirs",
+		endpoints.Endpoint{Addr: "192.0.2.1:1", Metadata: map[string]any{"weight": 3}})
+	registrytest.NoError(t, err)
+	want := registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 3}
+	if have := registrytest.Find(registrytest.List(t, connector), "theirs"); have == nil || !have.Same(want) {
+		t.Errorf("the manager's entry is %+v, want %+v", have, want)
+	}
 }

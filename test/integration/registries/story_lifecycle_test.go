@@ -3,7 +3,8 @@
 package registries_test
 
 import (
-	"strings"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,38 +16,10 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-// TestStoryLabelHooks takes one Pod through its whole life with label hooks.
-func TestStoryLabelHooks(t *testing.T) {
-	s := newStory(t)
-	name := s.serving("aaaaa", "10.0.0.1")
-	s.lists("10.0.0.1:80")
-	s.condition(usherv1alpha1.ConditionReady, "True", "")
-	s.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
-
-	began := time.Now()
-	s.gate(name, appsv1alpha1.StatePreparingUpdate, keyInPlace, "false")
-	if took := time.Since(began); took < time.Second {
-		t.Errorf("the hook was released after %s, before the propagation of 1s", took)
-	}
-	s.lists()
-
-	s.state(name, appsv1alpha1.StateUpdating)
-	s.kubelet(name, "10.0.0.1", false)
-	s.state(name, appsv1alpha1.StateUpdated)
-	s.kubelet(name, "10.0.0.1", true)
-	s.hasLabel(name, keyInPlace, "true")
-	s.lists("10.0.0.1:80")
-
-	s.state(name, appsv1alpha1.StateNormal)
-	s.gate(name, appsv1alpha1.StatePreparingDelete, keyDelete, "false")
-	s.lists()
-	s.delete(name)
-}
-
 // TestStoryPreNormal holds back a new Pod until callers find it.
 func TestStoryPreNormal(t *testing.T) {
-	s := newStoryOf(t, testdata(t, "prenormal.yaml"), hooks(usherv1alpha1.Hooks{PreNormal: keyPreNormal}))
-	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StatePreparingNormal).Name
+	s := newStoryOf(t, []string{"prenormal.yaml"}, "spec: {hooks: {created: null, inPlaceUpdate: null, preDelete: null, preNormal: "+keyPreNormal+"}}")
+	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StatePreparingNormal)
 	s.kubelet(name, "10.0.0.1", false)
 	s.keepsLabel(name, keyPreNormal, "false", time.Second)
 	s.lists()
@@ -58,21 +31,28 @@ func TestStoryPreNormal(t *testing.T) {
 // TestStoryFinalizerHooks does with finalizers what the seeds do with labels.
 func TestStoryFinalizerHooks(t *testing.T) {
 	const hook = "example.com/drained"
-	s := newStoryOf(t, strings.NewReplacer(
-		"labelsHandler:\n        example.com/unready-blocker-inplace: \"true\"", "finalizersHandler: ["+hook+"]",
-		"labelsHandler:\n        example.com/unready-blocker-delete: \"true\"", "finalizersHandler: ["+hook+"]",
-	).Replace(lifecycleDemo(t)), hooks(usherv1alpha1.Hooks{InPlaceUpdate: hook, PreDelete: hook}))
-	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal).Name
-	s.patch(s.pod(name), map[string]any{"metadata": map[string]any{"finalizers": []string{hook}}})
+	s := newStoryOf(t, []string{"lifecycle.yaml",
+		"labelsHandler:\n        example.com/unready-blocker-inplace: \"true\"", "finalizersHandler: [" + hook + "]",
+		"labelsHandler:\n        example.com/unready-blocker-delete: \"true\"", "finalizersHandler: [" + hook + "]",
+	}, "spec: {hooks: {created: null, inPlaceUpdate: "+hook+", preDelete: "+hook+"}}")
+	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal)
+	s.Change(s.Pod(name), "metadata: {finalizers: [%s]}", hook)
 	s.kubelet(name, "10.0.0.1", true)
 	s.lists("10.0.0.1:80")
-	s.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
+	s.condition(usherv1alpha1.ConditionHooksMatched, "True")
 
+	finalizer := func(has bool) {
+		t.Helper()
+		s.Until("the hook", func() string {
+			have := s.Pod(name).Finalizers
+			return registrytest.Unless(slices.Contains(have, hook) == has, fmt.Sprintf("the finalizers are %v", have))
+		})
+	}
 	s.state(name, appsv1alpha1.StatePreparingUpdate)
-	s.finalizer(name, hook, false)
+	finalizer(false)
 	s.lists()
 	s.state(name, appsv1alpha1.StateUpdated)
-	s.finalizer(name, hook, true)
+	finalizer(true)
 	s.lists("10.0.0.1:80")
 
 	// Somebody other than the CloneSet deletes it: the hook must not hold it forever.
@@ -83,18 +63,20 @@ func TestStoryFinalizerHooks(t *testing.T) {
 // TestStoryNamesakes answers hooks named after the Registration, which names none, and
 // stays registered during an in-place update.
 func TestStoryNamesakes(t *testing.T) {
-	s := newStoryOf(t, strings.NewReplacer("example.com/newly-create", "nginx.usher.dev/created",
-		"example.com/unready-blocker", "nginx.usher.dev/blocker").Replace(lifecycleDemo(t)),
-		hooks(usherv1alpha1.Hooks{}), func(r *usherv1alpha1.RegistrationSpec) { r.OnInPlaceUpdate = "Stay" })
+	s := newStoryOf(t, []string{"lifecycle.yaml", "example.com/newly-create", "nginx.usher.dev/created",
+		"example.com/unready-blocker", "nginx.usher.dev/blocker"}, "spec: {hooks: null, onInPlaceUpdate: Stay}")
 	name := s.ready("aaaaa", "10.0.0.1")
 	s.hasLabel(name, "nginx.usher.dev/created", "false")
 	s.lists("10.0.0.1:80")
-	s.condition(usherv1alpha1.ConditionHooksMatched, "True", "")
+	s.condition(usherv1alpha1.ConditionHooksMatched, "True")
 
 	s.gate(name, appsv1alpha1.StatePreparingUpdate, "nginx.usher.dev/blocker-inplace", "false")
 	s.state(name, appsv1alpha1.StateUpdating)
 	s.kubelet(name, "10.0.0.1", false)
-	s.staysListed(1)
+	s.Stays("the entries", time.Second, func() string {
+		have := s.addresses()
+		return registrytest.Unless(len(have) == 1, fmt.Sprintf("are %v, want one", have))
+	})
 	s.state(name, appsv1alpha1.StateUpdated)
 	s.kubelet(name, "10.0.0.1", true)
 	s.hasLabel(name, "nginx.usher.dev/blocker-inplace", "true")
@@ -113,10 +95,10 @@ func TestStoryTearDown(t *testing.T) {
 	s.remove(s.registry)
 	s.remove(s.registration)
 	for _, object := range []client.Object{s.registry, s.registration} {
-		s.vanishes(object)
+		s.Gone(object)
 	}
 	s.lists()
-	if finalizers := s.pod(name).Finalizers; len(finalizers) > 0 {
+	if finalizers := s.Pod(name).Finalizers; len(finalizers) > 0 {
 		t.Errorf("a Pod that nobody registers is held by %v", finalizers)
 	}
 }
@@ -126,12 +108,12 @@ func TestStoryTearDown(t *testing.T) {
 func TestStoryMove(t *testing.T) {
 	for name, move := range map[string]func(*story){
 		"another service": func(s *story) {
-			s.patch(s.registration, map[string]any{"spec": map[string]any{"instance": map[string]any{"service": "moved"}}})
+			s.Change(s.registration, "spec: {instance: {service: moved}}")
 			s.lists()
 			s.service = "moved"
 		},
 		"another prefix": func(s *story) {
-			s.patch(s.registry, map[string]any{"spec": map[string]any{"etcd": map[string]any{"prefix": "moved/here"}}})
+			s.Change(s.registry, "spec: {etcd: {prefix: moved/here}}")
 			s.lists()
 			s.prefix = "moved/here"
 		},
@@ -142,8 +124,9 @@ func TestStoryMove(t *testing.T) {
 			s.lists("10.0.0.1:80")
 			move(s)
 			s.lists("10.0.0.1:80")
-			s.eventually("the recorded targets", func() string {
-				targets := s.current().Status.Targets
+			s.Until("the recorded targets", func() string {
+				s.Read(s.registration)
+				targets := s.registration.Status.Targets
 				return registrytest.Unless(len(targets) == 1 && targets[0].Prefix == s.prefix, "are wrong")
 			})
 		})
@@ -152,8 +135,8 @@ func TestStoryMove(t *testing.T) {
 
 // TestStoryHooksThatDoNotMatch reports a hook that only one side names to both sides.
 func TestStoryHooksThatDoNotMatch(t *testing.T) {
-	s := newStory(t, func(r *usherv1alpha1.RegistrationSpec) { r.Hooks.PreDelete = "example.com/misspelt" })
-	s.condition(usherv1alpha1.ConditionHooksMatched, metav1.ConditionFalse, "", "example.com/misspelt", s.set.Name, keyDelete)
-	s.event(s.set, "HookUnanswered", keyDelete)
-	s.event(s.set, "HookUnused", "example.com/misspelt")
+	s := newStory(t, "spec: {hooks: {preDelete: example.com/misspelt}}")
+	s.condition(usherv1alpha1.ConditionHooksMatched, metav1.ConditionFalse, "example.com/misspelt", s.set.Name, keyDelete)
+	s.Event(s.set, "HookUnanswered", keyDelete)
+	s.Event(s.set, "HookUnused", "example.com/misspelt")
 }

@@ -3,12 +3,15 @@
 package registries_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -19,45 +22,42 @@ import (
 // keyWeight is the annotation that sets the weight.
 const keyWeight = "example.com/weight"
 
-// weigh writes that annotation; nil removes it.
-func (e *env) weigh(name string, value any) {
+// weigh writes that annotation; null removes it.
+func (e *env) weigh(name string, value string) {
 	e.Helper()
-	e.patch(e.pod(name), map[string]any{"metadata": map[string]any{"annotations": map[string]any{keyWeight: value}}})
+	e.Change(e.Pod(name), "metadata: {annotations: {%s: %s}}", keyWeight, value)
 }
 
 // TestStoryValuesOfPods takes weight, tags and metadata from a Pod, and follows changes.
 // Invalid values are reported, and the Registration's fixed value is used instead.
 func TestStoryValuesOfPods(t *testing.T) {
-	s := newStory(t)
-	from := func(path string) map[string]any { return map[string]any{"fieldPath": path} }
-	s.patch(s.registration, map[string]any{"spec": map[string]any{"instance": map[string]any{
-		"weight": 3, "weightFrom": map[string]any{"fieldRef": from("metadata.annotations['" + keyWeight + "']")},
-		"tags": []string{"v2"}, "tagsFrom": []any{map[string]any{"fieldRef": from("metadata.labels['app']")}},
-		"metadataFrom": []any{map[string]any{"key": "pod", "fieldRef": from("metadata.name")}},
-	}}})
-	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal).Name
-	s.weigh(name, "30")
+	s := newStory(t, `spec: {instance: {
+		weight: 3, weightFrom: {fieldRef: {fieldPath: "metadata.annotations['`+keyWeight+`']"}},
+		tags: [v2], tagsFrom: [{fieldRef: {fieldPath: "metadata.labels['app']"}}],
+		metadataFrom: [{key: pod, fieldRef: {fieldPath: metadata.name}}]}}`)
+	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal)
+	s.weigh(name, `"30"`)
 	s.kubelet(name, "10.0.0.1", true)
 	s.hasLabel(name, keyCreated, "false")
 	s.value(`"weight":30`, `"tags":"nginx,v2"`, `"pod":"`+name+`"`)
 
-	s.weigh(name, "40")
+	s.weigh(name, `"40"`)
 	s.value(`"weight":40`)
 	s.weigh(name, "heavy")
 	s.value(`"weight":3`)
-	s.event(s.pod(name), "InstanceInvalid", keyWeight, `"heavy"`)
-	s.condition(usherv1alpha1.ConditionInstancesValid, "False", "InstanceInvalid", name, keyWeight)
-	s.weigh(name, nil)
-	s.condition(usherv1alpha1.ConditionInstancesValid, "True", "")
-	s.registered(name, corev1.ConditionTrue, "Every registry lists the Pod.")
+	s.Event(s.Pod(name), "InstanceInvalid", keyWeight, `"heavy"`)
+	s.condition(usherv1alpha1.ConditionInstancesValid, "False", "InstanceInvalid: ", name, keyWeight)
+	s.weigh(name, "null")
+	s.condition(usherv1alpha1.ConditionInstancesValid, "True")
+	s.registered(name, metav1.ConditionTrue, "Every registry lists the Pod.")
 }
 
 // podsOf waits for the Pods that a Kubernetes controller creates.
 func (e *env) podsOf(app string, want int) []corev1.Pod {
 	e.Helper()
 	var list corev1.PodList
-	e.eventually("the Pods of "+app, func() string {
-		e.must(e.List(e.Context(), &list, client.InNamespace(e.namespace), client.MatchingLabels{"kind": app}))
+	e.Until("the Pods of "+app, func() string {
+		e.Must(e.List(e.Context(), &list, client.InNamespace(e.Namespace), client.MatchingLabels{"kind": app}))
 		return registrytest.Unless(len(list.Items) == want, fmt.Sprintf("are %d, want %d", len(list.Items), want))
 	})
 	return list.Items
@@ -65,40 +65,28 @@ func (e *env) podsOf(app string, want int) []corev1.Pod {
 
 // TestStoryOtherOwners registers Pods of a Deployment, of a StatefulSet and without an
 // owner, where no controller knows hooks: a deletion waits for the registry all the
-// sams.
+// same.
 func TestStoryOtherOwners(t *testing.T) {
-	s := newStory(t, hooks(usherv1alpha1.Hooks{}))
-	template := func(kind string) corev1.PodTemplateSpec {
-		return corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "nginx", "kind": kind}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx:latest"}}},
-		}
-	}
-	selector := func(kind string) *metav1.LabelSelector {
-		return &metav1.LabelSelector{MatchLabels: map[string]string{"kind": kind}}
-	}
-	s.create(
-		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "deployment"},
-			Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: selector("deployment"), Template: template("deployment")}},
-		&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "stateful"},
-			Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1)), Selector: selector("stateful"), Template: template("stateful")}},
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "bare", Labels: template("bare").Labels},
-			Spec: template("bare").Spec},
-	)
+	s := newStory(t, "spec: {hooks: null}")
+	const pod = `metadata: {labels: {app: nginx, kind: %[1]s}}, spec: {containers: [{name: main, image: "nginx:latest"}]}`
+	const owner = `{apiVersion: apps/v1, kind: %[2]s, metadata: {name: %[1]s}, spec: {selector: {matchLabels: {kind: %[1]s}}, template: {` + pod + `}}}`
+	deployment := s.Object(fmt.Sprintf(owner, "deployment", "Deployment"))
+	s.Make(deployment, s.Object(fmt.Sprintf(owner, "stateful", "StatefulSet")),
+		s.Object(fmt.Sprintf("{apiVersion: v1, kind: Pod, "+pod+"}", "bare"), "metadata: {name: bare}"))
 	for n, kind := range []string{"deployment", "stateful", "bare"} {
 		pod := s.podsOf(kind, 1)[0]
 		s.kubelet(pod.Name, fmt.Sprintf("10.0.0.%d", n+1), true)
-		s.registered(pod.Name, corev1.ConditionTrue, "")
+		s.registered(pod.Name, metav1.ConditionTrue, "")
 	}
 	s.lists("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")
 
-	// While the registry is down, a deleted Pod keeps its nams.
-	s.must(s.etcd.Kill())
+	// While the registry is down, a deleted Pod keeps its name.
+	s.Must(s.etcd.Kill())
 	old := s.podsOf("stateful", 1)[0]
 	s.remove(&old)
 	s.registered("stateful-0", "", "Waits at deletion for Registry discovery-")
-	s.must(s.etcd.Restart(s.Context()))
-	s.eventually("another stateful-0", func() string {
+	s.Must(s.etcd.Restart(s.Context()))
+	s.Until("another stateful-0", func() string {
 		var next corev1.Pod
 		err := s.Get(s.Context(), client.ObjectKeyFromObject(&old), &next)
 		return registrytest.Unless(err == nil && next.UID != old.UID, "does not exist")
@@ -107,9 +95,45 @@ func TestStoryOtherOwners(t *testing.T) {
 	s.kubelet("stateful-0", "10.0.0.4", true)
 	s.lists("10.0.0.1:80", "10.0.0.3:80", "10.0.0.4:80")
 
-	s.must(s.Delete(s.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "deployment"}},
-		client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	s.Must(s.Delete(s.Context(), deployment, client.PropagationPolicy(metav1.DeletePropagationBackground)))
 	s.delete("bare")
 	s.lists("10.0.0.4:80")
 	s.podsOf("deployment", 0)
+}
+
+// columns returns what kubectl get -o wide prints for the only Registration, without its
+// name, its age and what it waits for.
+func (e *env) columns() map[string]string {
+	e.Helper()
+	kube, err := kubernetes.NewForConfig(e.RESTConfig())
+	e.Must(err)
+	data, err := kube.RESTClient().Get().
+		AbsPath("/apis/usher.dev/v1alpha1/namespaces/"+e.Namespace+"/registrations").
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(e.Context())
+	e.Must(err)
+	var table metav1.Table
+	e.Must(json.Unmarshal(data, &table))
+	found := map[string]string{}
+	for i, column := range table.ColumnDefinitions {
+		if len(table.Rows) == 1 && !slices.Contains([]string{"Name", "AGE", "WAITING"}, column.Name) {
+			found[column.Name] = fmt.Sprint(table.Rows[0].Cells[i])
+		}
+	}
+	return found
+}
+
+// TestColumns prints a Registration with two registries, one of them unknown.
+func TestColumns(t *testing.T) {
+	s := newStory(t)
+	s.Change(s.registration, "spec: {registries: [%s, unknown]}", s.registry.Name)
+	s.ready("aaaaa", "10.0.0.1")
+	want := map[string]string{
+		"SERVICE": s.Namespace, "PODS": "1", "REGISTERED": "0", "DRAINING": "0", "READY": "False",
+		"REGISTRIES": `["` + s.registry.Name + `","unknown"]`,
+		"MESSAGE":    `there is no Registry "unknown": create it, or take it out of spec.registries`,
+	}
+	s.Until("the columns", func() string {
+		have := s.columns()
+		return registrytest.Unless(maps.Equal(have, want), fmt.Sprintf("are %v, want %v", have, want))
+	})
 }

@@ -3,16 +3,24 @@
 package registries_test
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	grpcxds "google.golang.org/grpc/xds"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
-	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
 
 // heed is how long clients may take to learn of a change.
@@ -128,8 +136,8 @@ func TestXDSRestart(t *testing.T) {
 		// Another server joins meanwhile.
 		joins := startMember(t, 20+len(all), 0, serveGRPC)
 		registrytest.NoError(t, registrytest.TryPut(t, m, joins.Entry))
-		m.replica = startXDS(t, shared.RESTConfig(), xds.ServerOptions{Address: m.address})
-		m.connect(t)
+		m.replica = startXDS(m.Scene, m.RESTConfig(), xds.ServerOptions{Address: m.address})
+		m.connect()
 		joins.AwaitMore(t, 1)
 		all = append(all, joins)
 		late.reaches(t, all...)
@@ -142,7 +150,7 @@ func TestXDSRestart(t *testing.T) {
 // TestXDSWithoutAPIServer keeps serving while the API server is down.
 func TestXDSWithoutAPIServer(t *testing.T) {
 	t.Parallel()
-	server := clustertest.Start(t)
+	server := newPlane(t)
 	m := newMesh(t, server)
 	c, all := m.three(t)
 	calls := c.talk(t)
@@ -159,7 +167,7 @@ func TestXDSReplicas(t *testing.T) {
 	m := newMesh(t, shared)
 	mine, all := m.three(t)
 	other := freePort(t)
-	startXDS(t, shared.RESTConfig(), xds.ServerOptions{Address: other})
+	startXDS(m.Scene, m.RESTConfig(), xds.ServerOptions{Address: other})
 	theirs := dialXDS(t, plainBootstrap(other), m.target())
 	theirs.reaches(t, all...)
 	registrytest.Remove(t, m, all[0].Entry, all[1].Entry)
@@ -198,9 +206,11 @@ func TestXDSByHand(t *testing.T) {
 		draining: {Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}},
 	} {
 		endpoint.Addresses = []string{i.Entry.Address}
-		m.seed(t, discoveryv1.EndpointSlice{
-			Endpoints: []discoveryv1.Endpoint{endpoint}, Ports: []discoveryv1.EndpointPort{{Port: &i.Entry.Port}},
-		}, i.Entry.ID, "web")
+		m.Make(&discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: i.Entry.ID, Labels: map[string]string{xds.LabelService: "web"}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{endpoint}, Ports: []discoveryv1.EndpointPort{{Port: &i.Entry.Port}},
+		})
 	}
 	c := m.dial(t)
 	c.reaches(t, ready)
@@ -235,8 +245,8 @@ func TestXDSCertificates(t *testing.T) {
 	authority := registrytest.NewAuthority(t)
 	ca, serverCert, serverKey := authority.Files()
 	_, userCert, userKey := authority.Files()
-	address := freePort(t)
-	m := meshOf(t, shared, startXDS(t, shared.RESTConfig(), xds.ServerOptions{Address: address,
+	address, s := freePort(t), shared.Begin(t)
+	m := meshOf(s, startXDS(s, s.RESTConfig(), xds.ServerOptions{Address: address,
 		TLS: xds.TLSFiles{Certificate: serverCert, Key: serverKey, ClientCA: ca}}), address)
 	i := startMember(t, 1, 0, serveGRPC)
 	registrytest.Put(t, m, i.Entry)
@@ -275,4 +285,65 @@ func TestXDSWeights(t *testing.T) {
 	if more := light.Served.Load() - heavy.Served.Load() - before; more < -2 || more > 2 {
 		t.Errorf("the one of less weight got %d more of 100 calls", more)
 	}
+}
+
+func plainBootstrap(address string) string { return bootstrap(address, `{"type":"insecure"}`) }
+
+// bootstrap is the configuration that GRPC_XDS_BOOTSTRAP would name.
+func bootstrap(address, credentials string) string {
+	return fmt.Sprintf(`{"xds_servers":[{"server_uri":"%s","channel_creds":[%s],"server_features":["xds_v3"]}],"node":{"id":"test"}}`,
+		address, credentials)
+}
+
+// dialXDS returns a client with gRPC's own xDS.
+func dialXDS(t *testing.T, bootstrap, target string) *grpcClient {
+	t.Helper()
+	builder, err := grpcxds.NewXDSResolverWithConfigForTesting([]byte(bootstrap))
+	registrytest.NoError(t, err)
+	conn, err := grpc.NewClient(target, grpc.WithResolvers(builder),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// It dials only endpoints, not the xDS server.
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialMember(ctx, "tcp", address)
+		}))
+	registrytest.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
+}
+
+// talk makes calls until they are stopped, from several goroutines, of which some make
+// slow calls. None waits for an endpoint, so a call that finds none is lost.
+func (c *grpcClient) talk(t *testing.T) calls {
+	t.Helper()
+	return calls{
+		registrytest.Call(t, 4, 0, func(ctx context.Context) error { return c.call(ctx, false) }),
+		registrytest.Call(t, 1, 0, func(ctx context.Context) error {
+			return c.call(metadata.AppendToOutgoingContext(ctx, slow, "yes"), false)
+		}),
+	}
+}
+
+// calls are fast and slow ones.
+type calls []*registrytest.Callers
+
+func (c calls) stop() {
+	for _, callers := range c {
+		callers.Stop()
+	}
+}
+
+// noneLost stops the calls and checks them.
+func (c calls) noneLost(t *testing.T) {
+	t.Helper()
+	c.stop()
+	for _, callers := range c {
+		callers.CheckNoneLost(t)
+	}
+}
+
+func (c calls) lost() (n int64) {
+	for _, callers := range c {
+		n += callers.Lost()
+	}
+	return n
 }

@@ -4,10 +4,8 @@ package consul_test
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
@@ -82,18 +80,9 @@ func catalog(node, service, id, status string) map[string]any {
 
 // passing are the addresses that a caller of the service gets.
 func (s *server) passing(ctx context.Context, service, index string) (addresses []string, next string, err error) {
-	var listed []struct {
-		Service struct {
-			Address string
-			Port    int
-		}
-	}
-	header, err := s.Do(ctx, http.MethodGet, "/v1/health/service/"+service+"?passing&wait=10s&index="+url.QueryEscape(index), nil, &listed)
-	if err != nil {
-		return nil, "", err
-	}
+	listed, next, err := run.Passing(ctx, s.HTTP, service, index)
 	for _, i := range listed {
-		addresses = append(addresses, fmt.Sprintf("%s:%d", i.Service.Address, i.Service.Port))
+		addresses = append(addresses, i.HostPort())
 	}
-	return addresses, header.Get("X-Consul-Index"), nil
+	return addresses, next, err
 }

@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/usher-dev/usher/test/fetch"
 )
@@ -59,7 +62,8 @@ func StartConsul(ctx context.Context, module, dir string, settings map[string]an
 		return nil, err
 	}
 	c.Process, err = Start(ctx, Spec{
-		Name: "consul", Path: program, Log: filepath.Join(dir, "consul.log"), Ready: c.ready,
+		Name: "consul", Path: program, Log: filepath.Join(dir, "consul.log"),
+		Ready: func(ctx context.Context) error { return ConsulReady(ctx, c.HTTP) },
 		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-bind=127.0.0.1", "-client=127.0.0.1",
 			"-data-dir=" + filepath.Join(dir, "data"), "-config-file=" + c.file},
 	})
@@ -80,10 +84,39 @@ func (c *Consul) Set(settings map[string]any) error {
 	return os.WriteFile(c.file, data, 0o600)
 }
 
-// ready returns nil once the server is the leader and has registered itself.
-func (c *Consul) ready(ctx context.Context) error {
+// Instance is an instance of a service in Consul.
+type Instance struct {
+	Node    struct{ Node string }
+	Service struct {
+		ID, Address string
+		Port        int
+		Meta        map[string]string
+		Weights     struct{ Passing int }
+		CreateIndex uint64
+	}
+}
+
+// HostPort is its address.
+func (i Instance) HostPort() string {
+	return net.JoinHostPort(i.Service.Address, strconv.Itoa(i.Service.Port))
+}
+
+// Passing lists the instances of a service that pass their checks, as callers without an agent
+// query a Consul. It waits some seconds for a list other than that of the index, and returns
+// the list's own.
+func Passing(ctx context.Context, consul HTTP, service, index string) (listed []Instance, next string, err error) {
+	header, err := consul.Do(ctx, http.MethodGet, fmt.Sprintf("/v1/health/service/%s?passing&wait=%s&index=%s",
+		url.PathEscape(service), readWait, url.QueryEscape(index)), nil, &listed)
+	return listed, header.Get("X-Consul-Index"), err
+}
+
+// readWait is how long Consul may delay an answer without a change.
+const readWait = "10s"
+
+// ConsulReady returns nil once a server is the leader and has registered itself.
+func ConsulReady(ctx context.Context, consul HTTP) error {
 	var nodes []any
-	_, err := c.Do(ctx, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &nodes)
+	_, err := consul.Do(ctx, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &nodes)
 	if err == nil && len(nodes) == 0 {
 		err = errors.New("it has no node yet")
 	}

@@ -68,6 +68,12 @@ func Unless(holds bool, wrong string) string {
 	return wrong
 }
 
+// Until is Eventually for a condition that has nothing to say.
+func Until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	Eventually(t, what, func() string { return Unless(holds(), "it is not so") })
+}
+
 // NoError ends the test if there is an error.
 func NoError(t *testing.T, err error) {
 	t.Helper()

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodes_test plays the lives of Pods on the node agent, on a real API server.
+package nodes_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/integration/scene"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+// story is an agent on a control plane of its own.
+type story struct {
+	*scene.Scene
+	writes *atomic.Int64 // the agent's Pod status writes
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+func begin(t *testing.T, runtime node.Runtime, failed error) *story {
+	t.Helper()
+	registrytest.NoError(t, failed)
+	p, err := scene.New(clustertest.Start(t))
+	registrytest.NoError(t, err)
+	s := &story{&scene.Scene{T: t, Plane: p, Namespace: metav1.NamespaceDefault}, &atomic.Int64{}}
+	config := p.RESTConfig()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodPatch && strings.HasSuffix(request.URL.Path, "/status") {
+				s.writes.Add(1)
+			}
+			return next.RoundTrip(request)
+		})
+	})
+	agent, err := node.Start(t.Context(), node.Options{RESTConfig: config, Runtime: runtime, Logger: testr.New(t)})
+	s.Must(err)
+	t.Cleanup(func() {
+		if err := agent.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// create creates a Pod of the web service with a readiness probe. patch changes it, more its
+// container.
+func (s *story) create(name, patch, more string) *corev1.Pod {
+	s.Helper()
+	s.Make(s.Object(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {containers: [{name: main,
+		image: "registry.example:5000/shop/web:v1", ports: [{name: http, containerPort: 8080}],
+		readinessProbe: {periodSeconds: 1, httpGet: {path: /readyz, port: http}}, %s}]}}`, name, more), cmp.Or(patch, "{}")))
+	return s.Pod(name)
+}
+
+// await waits until the Pod satisfies the condition.
+func (s *story) await(pod *corev1.Pod, what string, condition func(*corev1.Pod) bool) (current *corev1.Pod) {
+	s.Helper()
+	s.Until(pod.Name+": "+what, func() string {
+		current = s.Pod(pod.Name)
+		return registrytest.Unless(current.UID == pod.UID && condition(current), fmt.Sprintf("its status is %+v", current.Status))
+	})
+	return current
+}
+
+func (s *story) remove(pod *corev1.Pod, options ...client.DeleteOption) {
+	s.Helper()
+	s.Must(s.Delete(s.Context(), pod.DeepCopy(), options...))
+}
+
+// ask sends a GET to the Pod's own address; the answer is empty if there is none.
+func (s *story) ask(pod *corev1.Pod, path string) string {
+	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, "http://"+pod.Status.PodIP+":8080"+path, nil)
+	if err != nil {
+		s.Error(err)
+		return ""
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, _ := io.ReadAll(response.Body) // a broken connection is no answer
+	return string(body)
+}
+
+func main(pod *corev1.Pod) corev1.ContainerStatus {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return corev1.ContainerStatus{}
+	}
+	return pod.Status.ContainerStatuses[0]
+}
+
+// TestProcesses plays the lives of Pods whose containers are processes.
+func TestProcesses(t *testing.T) {
+	programs := t.TempDir()
+	web := checkout.Program{Module: scene.Root + "/test", Pkg: "./cmd/web", Out: filepath.Join(programs, "web")}
+	registrytest.NoError(t, web.Compile(t.Context(), nil))
+	runtime, err := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(programs, "v1", "v2"), LogDir: t.TempDir()})
+	s := begin(t, runtime, err)
+	for name, play := range map[string]func(*story){
+		"in-place update": inPlaceUpdate, "preStop": preStopSavesRequests, "finalizer": finalizerKeepsThePod, "replaced": replacedPod,
+	} {
+		t.Run(name, func(t *testing.T) { play(&story{&scene.Scene{T: t, Plane: s.Plane, Namespace: s.Namespace}, s.writes}) })
+	}
+}
+
+func inPlaceUpdate(s *story) {
+	pod := s.create("updated", `spec: {readinessGates: [{conditionType: usher.dev/test}]}`, "")
+	other := s.await(s.create("other", "", ""), "is ready", stage.Ready)
+	s.await(pod, "only the containers are ready", func(pod *corev1.Pod) bool {
+		return stage.IsTrue(pod, corev1.ContainersReady) && !stage.Ready(pod)
+	})
+	gate := client.RawPatch(types.StrategicMergePatchType, []byte(`{"status":{"conditions":[{"type":"usher.dev/test","status":"True"}]}}`))
+	s.Must(s.Status().Patch(s.Context(), pod, gate))
+	before := s.await(pod, "is ready", stage.Ready)
+	image := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","image":"registry.example:5000/shop/web:v2"}]}}`))
+	s.Must(s.Patch(s.Context(), pod, image))
+	after := s.await(pod, "is ready with the new image", func(pod *corev1.Pod) bool { return stage.Ready(pod) && main(pod).RestartCount == 1 })
+	if got := s.ask(after, "/"); !strings.Contains(got, `"v2"`) || !strings.Contains(got, after.Name) {
+		s.Errorf("the Pod answers %q, want version v2", got)
+	}
+	if after.Status.PodIP != before.Status.PodIP || after.Status.PodIP == other.Status.PodIP || after.Status.HostIP != "127.0.0.1" {
+		s.Errorf("address %s on %s after %s; another Pod has %s", after.Status.PodIP, after.Status.HostIP, before.Status.PodIP, other.Status.PodIP)
+	}
+}
+
+// preStopSavesRequests deletes a Pod while it handles a request. The web service cuts
+// requests on SIGTERM, so an answer shows that SIGTERM came after the hook.
+func preStopSavesRequests(s *story) {
+	ready := s.await(s.create("hooked", "", "lifecycle: {preStop: {sleep: {seconds: 2}}}"), "is ready", stage.Ready)
+	answer := make(chan string, 1)
+	go func() { answer <- s.ask(ready, "/slow?d=1s") }()
+	s.remove(ready)
+	s.await(ready, "is not ready while its hook runs", func(pod *corev1.Pod) bool { return !stage.Ready(pod) })
+	if got := <-answer; !strings.Contains(got, ready.Name) {
+		s.Errorf("the request in flight was answered %q", got)
+	}
+	s.Gone(ready.DeepCopy())
+	if s.ask(ready, "/") != "" {
+		s.Error("the Pod is gone and still answers")
+	}
+}
+
+func finalizerKeepsThePod(s *story) {
+	pod := s.create("kept", `{metadata: {finalizers: [usher.dev/test]}, spec: {terminationGracePeriodSeconds: 1}}`, `env: [{name: IGNORE_TERM, value: "yes"}]`)
+	ready := s.await(pod, "is ready", stage.Ready)
+	s.remove(ready)
+	s.await(pod, "ignores SIGTERM", func(pod *corev1.Pod) bool { return !stage.Ready(pod) && main(pod).State.Running != nil })
+	ended := s.await(pod, "is let go by the agent", func(pod *corev1.Pod) bool { return *pod.DeletionGracePeriodSeconds == 0 })
+	if end := main(ended).State.Terminated; end == nil || end.ExitCode != 137 || ended.Status.Phase != corev1.PodFailed || s.ask(ready, "/") != "" {
+		s.Errorf("end %+v in phase %s, want exit code 137 in a Pod that failed", end, ended.Status.Phase)
+	}
+	s.Change(ended, `metadata: {finalizers: []}`)
+	s.Gone(ended)
+}
+
+// replacedPod force-deletes a Pod and creates another of the same name, which must
+// neither get the first one's container nor keep it alive.
+func replacedPod(s *story) {
+	first := s.await(s.create("one", "", ""), "is ready", stage.Ready)
+	s.remove(first, client.GracePeriodSeconds(0))
+	second := s.await(s.create("one", "", ""), "is ready", stage.Ready)
+	if second.Status.PodIP == first.Status.PodIP || main(second).ContainerID == main(first).ContainerID {
+		s.Errorf("the second Pod has something of the first: %+v", second.Status)
+	}
+	registrytest.Until(s.T, "the first Pod's container ends", func() bool { return s.ask(first, "/") == "" })
+}
+
+func TestSimulatedPods(t *testing.T) {
+	const count = 40
+	runtime, err := node.NewSimulatedRuntime(node.SimulatedOptions{ReadyDelay: 100 * time.Millisecond})
+	s := begin(t, runtime, err)
+	var pods []*corev1.Pod
+	for i := range count {
+		pods = append(pods, s.create(fmt.Sprint("web-", i), fmt.Sprintf("spec: {nodeName: node-%d}", i%2+1), `resources: {requests: {cpu: "1"}, limits: {cpu: "1"}}`))
+	}
+	for _, pod := range pods {
+		s.await(pod, "is ready", stage.Ready)
+	}
+	if got := s.writes.Load(); got != count {
+		t.Errorf("%d status writes for %d Pods", got, count)
+	}
+	resize := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"2"},"requests":{"cpu":"2"}}}]}}`))
+	s.Must(s.SubResource("resize").Patch(t.Context(), pods[0].DeepCopy(), resize))
+	s.await(pods[0], "shows the resize", func(pod *corev1.Pod) bool {
+		return main(pod).Resources.Limits.Cpu().String() == "2" && main(pod).RestartCount == 0
+	})
+	for _, pod := range pods {
+		s.remove(pod)
+	}
+	for _, pod := range pods {
+		s.Gone(pod)
+	}
+}
