@@ -129,7 +129,7 @@ func controllers() []string {
 // uses its own service account, as in most real clusters, so that the audit log and
 // RBAC can distinguish them.
 func controllerManagerArgs(l layout, p ports, extra []string) []string {
-	return append([]string{
+	args := []string{
 		"--kubeconfig=" + l.config("kube-controller-manager.kubeconfig"),
 		"--authentication-kubeconfig=" + l.config("kube-controller-manager.kubeconfig"),
 		"--authorization-kubeconfig=" + l.config("kube-controller-manager.kubeconfig"),
@@ -143,11 +143,15 @@ func controllerManagerArgs(l layout, p ports, extra []string) []string {
 		"--root-ca-file=" + l.pki("ca.crt"),
 		"--cluster-signing-cert-file=" + l.pki("ca.crt"),
 		"--cluster-signing-key-file=" + l.pki("ca.key"),
-		"--controllers=" + strings.Join(controllers(), ","),
 		"--kube-api-qps=2000",
 		"--kube-api-burst=4000",
 		"--profiling=false",
-	}, extra...)
+	}
+	// Of this flag the values add up, and the first one about a controller counts.
+	if !slices.ContainsFunc(extra, func(arg string) bool { return strings.HasPrefix(arg, "--controllers=") }) {
+		args = append(args, "--controllers="+strings.Join(controllers(), ","))
+	}
+	return append(args, extra...)
 }
 
 // schedulerConfig sets the request rate, which has no flag; its default is 50 a second.

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // stage steps one Pod by hand, with a clock that stands still, and records the calls to
@@ -96,86 +98,56 @@ func (s *stage) step() {
 	}
 }
 
-// move is something that happens to a Pod.
-type move func(*stage)
-
 // pass advances the time, stepping the Pod whenever it asked for that.
-func pass(duration time.Duration) move {
-	return func(s *stage) {
-		s.Helper()
-		end := s.clock.Now().Add(duration)
-		for turn := 0; !s.next.IsZero() && !s.next.After(end); turn++ {
-			if turn > 1000 {
-				s.Fatalf("the Pod asks for step after step at %v", s.next)
-			}
-			s.clock.SetTime(later(s.next, s.clock.Now()))
-			s.step()
+func (s *stage) pass(duration time.Duration) {
+	s.Helper()
+	end := s.clock.Now().Add(duration)
+	for turn := 0; !s.next.IsZero() && !s.next.After(end); turn++ {
+		if turn > 1000 {
+			s.Fatalf("the Pod asks for step after step at %v", s.next)
 		}
-		s.clock.SetTime(end)
+		s.clock.SetTime(later(s.next, s.clock.Now()))
+		s.step()
 	}
+	s.clock.SetTime(end)
 }
 
 // edit changes the object as an API client would.
-func edit(change func(*corev1.Pod)) move {
-	return func(s *stage) {
-		s.Helper()
-		s.object = s.object.DeepCopy()
-		change(s.object)
-		s.object.Generation++
-		s.step()
-	}
-}
-
-// image sets the image of the Pod's first container.
-func image(name string) move {
-	return edit(func(object *corev1.Pod) { object.Spec.Containers[0].Image = name })
-}
-
-func cpus(amount string) move {
-	return edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu(amount) })
-}
-
-func condition(kind corev1.PodConditionType, status corev1.ConditionStatus) move {
-	return edit(func(object *corev1.Pod) {
-		setCondition(&object.Status, corev1.PodCondition{Type: kind, Status: status}, time.Time{})
-	})
-}
-
-// remove deletes the Pod with a grace period.
-func remove(seconds int64) move {
-	return edit(func(object *corev1.Pod) {
-		object.DeletionTimestamp, object.DeletionGracePeriodSeconds = &metav1.Time{}, &seconds
-	})
-}
-
-// crash ends the first container's instance.
-func crash(s *stage) {
+func (s *stage) edit(change func(*corev1.Pod)) {
 	s.Helper()
-	s.pod.containers[0].instance.(*scriptedInstance).end(3)
+	s.object = s.object.DeepCopy()
+	change(s.object)
+	s.object.Generation++
 	s.step()
 }
 
-// lose makes the Pod's object disappear.
-func lose(s *stage) {
+// image sets the image of the Pod's first container.
+func (s *stage) image(name string) {
 	s.Helper()
-	s.pod.down = s.pod.killAll(s.clock.Now())
+	s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Image = name })
 }
 
-// summary is the Pod's status in one line.
-func (s *stage) summary() string {
+// result is the Pod's status, whether it is down, and the calls since the last result.
+func (s *stage) result() string {
 	status := &s.object.Status
-	parts := []string{string(status.Phase)}
+	parts := []string{cmp.Or(string(status.Phase), "-")}
 	for _, c := range status.ContainerStatuses {
 		parts = append(parts, c.Name+"="+describe(&c))
 	}
 	for _, c := range status.Conditions {
-		switch {
-		case c.Status != corev1.ConditionTrue:
-		default:
+		if c.Status == corev1.ConditionTrue {
 			parts = append(parts, string(c.Type))
 		}
 	}
-	return strings.Join(parts, " ")
+	if s.pod.down {
+		parts = append(parts, "(down)")
+	}
+	text := strings.Join(parts, " ")
+	if len(s.calls) > 0 {
+		text += "; " + strings.Join(s.calls, ", ")
+	}
+	s.calls = nil
+	return text
 }
 
 func describe(c *corev1.ContainerStatus) string {
@@ -211,31 +183,11 @@ func buildPod(containers ...corev1.Container) *corev1.Pod {
 	}
 }
 
-func build(name string, changes ...func(*corev1.Container)) corev1.Container {
-	c := corev1.Container{Name: name, Image: "web:v1"}
-	for _, change := range changes {
-		change(&c)
-	}
-	return c
-}
-
-func preStop(handler corev1.LifecycleHandler) func(*corev1.Container) {
-	return func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PreStop: &handler} }
-}
-
-func sleep(seconds int64) corev1.LifecycleHandler {
-	return corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}
-}
+func build(name string) corev1.Container { return corev1.Container{Name: name, Image: "web:v1"} }
 
 func cpu(amount string) corev1.ResourceRequirements {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}
 	return corev1.ResourceRequirements{Requests: list, Limits: list}
-}
-
-func oneCPU(c *corev1.Container) { c.Resources = cpu("1") }
-
-func restartForCPU(c *corev1.Container) {
-	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
 }
 
 func gated(object *corev1.Pod) *corev1.Pod {
@@ -243,152 +195,81 @@ func gated(object *corev1.Pod) *corev1.Pod {
 	return object
 }
 
-const second = time.Second
-
-// events are what happens to a Pod, and what follows.
-type events []struct {
-	move   move
-	status string // as summary writes it
-	calls  string // to the runtime
+// moves are what happens to a Pod.
+var moves = map[string]func(s *stage, about string){
+	"step":  func(s *stage, _ string) { s.step() },
+	"pass":  func(s *stage, about string) { s.pass(scenariotest.Duration(about)) },
+	"crash": func(s *stage, _ string) { s.pod.containers[0].instance.(*scriptedInstance).end(3); s.step() },
+	"lose":  func(s *stage, _ string) { s.pod.down = s.pod.killAll(s.clock.Now()) },
+	"image": (*stage).image,
+	"cpu": func(s *stage, about string) {
+		s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Resources = cpu(about) })
+	},
+	"phase": func(s *stage, about string) {
+		s.edit(func(object *corev1.Pod) { object.Status.Phase = corev1.PodPhase(about) })
+	},
+	"condition": func(s *stage, about string) {
+		kind, status, _ := strings.Cut(about, " ")
+		s.edit(func(object *corev1.Pod) {
+			setCondition(&object.Status, corev1.PodCondition{Type: corev1.PodConditionType(kind), Status: corev1.ConditionStatus(status)}, time.Time{})
+		})
+	},
+	"delete": func(s *stage, about string) {
+		s.edit(func(object *corev1.Pod) {
+			object.DeletionTimestamp, object.DeletionGracePeriodSeconds = &metav1.Time{}, new(int64(scenariotest.Duration(about).Seconds()))
+		})
+	},
 }
 
-// TestPods plays what happens to Pods. The first move is the Pod's first step.
+// aboutNodes and aboutContainers are the words about nodes and containers.
+var (
+	aboutNodes = map[string]func(o *SimulatedOptions, value string){
+		"readyDelay":  func(o *SimulatedOptions, value string) { o.ReadyDelay = scenariotest.Duration(value) },
+		"updateDelay": func(o *SimulatedOptions, value string) { o.UpdateDelay = scenariotest.Duration(value) },
+		"deleteDelay": func(o *SimulatedOptions, value string) { o.DeleteDelay = scenariotest.Duration(value) },
+		"mostCPU":     func(o *SimulatedOptions, value string) { o.MostCPU = value },
+	}
+	aboutContainers = map[string]func(c *corev1.Container, value string){
+		"image": func(c *corev1.Container, value string) { c.Image = value },
+		"cpu":   func(c *corev1.Container, value string) { c.Resources = cpu(value) },
+		"restartForCPU": func(c *corev1.Container, _ string) {
+			c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+		},
+		"preStop": func(c *corev1.Container, value string) {
+			sleep := &corev1.SleepAction{Seconds: int64(scenariotest.Duration(value).Seconds())}
+			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: sleep}}
+		},
+	}
+)
+
+// TestPods plays the scenarios of testdata/pods.txt.
 func TestPods(t *testing.T) {
-	first := func(s *stage) { s.step() }
-	const ready = " ContainersReady Ready"
-	begun := func(then ...struct {
-		move          move
-		status, calls string
-	}) events {
-		return append(events{{first, "Running main=running!" + ready, "start main web:v1"}}, then...)
-	}
-	for name, test := range map[string]struct {
-		object  *corev1.Pod
-		options SimulatedOptions
-		events  events
-	}{
-		"a start after a delay": {buildPod(build("main"), build("log")), SimulatedOptions{ReadyDelay: 3 * second}, events{
-			{first, "", ""},
-			{pass(3 * second), "Running main=running! log=running!" + ready, "start main web:v1, start log web:v1"},
-		}},
-		"an image change restarts that container alone, after its hook": {
-			buildPod(build("main", preStop(sleep(5))), build("log")), SimulatedOptions{UpdateDelay: 2 * second}, events{
-				{first, "Running main=running! log=running!" + ready, "start main web:v1, start log web:v1"},
-				{image("web:v2"), "Running main=running! log=running!" + ready, ""},
-				{pass(4 * second), "Running main=running! log=running!" + ready, ""},
-				{pass(second), "Running main=Completed(0) log=running!", "term main"},
-				{pass(2 * second), "Running main=running×1! log=running!" + ready, "start main web:v2"},
-			}},
-		"a crash loop": {buildPod(), SimulatedOptions{}, begun(events{
-			{crash, "Running main=running×1!" + ready, "start main web:v1"},
-			{crash, "Running main=CrashLoopBackOff×1", ""},
-			{pass(9 * second), "Running main=CrashLoopBackOff×1", ""},
-			{pass(second), "Running main=running×2!" + ready, "start main web:v1"},
-			{crash, "Running main=CrashLoopBackOff×2", ""},
-			{pass(19 * second), "Running main=CrashLoopBackOff×2", ""},
-			// Another image resets the backoff.
-			{image("web:v2"), "Running main=running×3!" + ready, "start main web:v2"},
-			{crash, "Running main=running×4!" + ready, "start main web:v2"},
-			{pass(11 * time.Minute), "Running main=running×4!" + ready, ""},
-			{crash, "Running main=running×5!" + ready, "start main web:v2"},
-		}...)},
-		"a program that cannot be started": {buildPod(build("main", func(c *corev1.Container) { c.Image = "broken:v1" })), SimulatedOptions{}, events{
-			{first, "Running main=CrashLoopBackOff×1", "start main broken:v1, start main broken:v1"},
-		}},
-		"a missing image": {buildPod(build("main", func(c *corev1.Container) { c.Image = "missing:v1" })), SimulatedOptions{}, events{
-			{first, "Pending main=ImagePullBackOff", ""},
-			{pass(12 * second), "Pending main=ImagePullBackOff", ""},
-			{image("web:v1"), "Running main=running!" + ready, "start main web:v1"},
-		}},
-		"a change to a missing image": {buildPod(), SimulatedOptions{}, begun(events{
-			{image("missing:v1"), "Running main=ImagePullBackOff", "term main"},
-			{pass(time.Minute), "Running main=ImagePullBackOff", ""},
-			{image("web:v2"), "Running main=running×1!" + ready, "start main web:v2"},
-		}...)},
-		"readiness gates": {gated(buildPod()), SimulatedOptions{}, events{
-			{first, "Running main=running! ContainersReady", "start main web:v1"},
-			{condition("a", corev1.ConditionTrue), "Running main=running! ContainersReady a", ""},
-			{condition("b", corev1.ConditionTrue), "Running main=running! ContainersReady Ready a b", ""},
-			{condition("a", corev1.ConditionFalse), "Running main=running! ContainersReady b", ""},
-		}},
-		"a resize": {buildPod(build("main", oneCPU)), SimulatedOptions{MostCPU: "4"}, events{
-			{first, "Running main=running! 1cpu" + ready, "start main web:v1"},
-			{cpus("2"), "Running main=running! 2cpu" + ready, ""},
-			{cpus("5"), "Running main=running! 2cpu" + ready + " PodResizePending", ""},
-			{image("web:v2"), "Running main=running×1! 2cpu" + ready + " PodResizePending", "term main, start main web:v2"},
-			{cpus("3"), "Running main=running×1! 3cpu" + ready, ""},
-		}},
-		"a resize with a restart": {buildPod(build("main", oneCPU, restartForCPU, preStop(sleep(2)))), SimulatedOptions{MostCPU: "4"}, events{
-			{first, "Running main=running! 1cpu" + ready, "start main web:v1"},
-			{cpus("2"), "Running main=running! 1cpu" + ready + " PodResizeInProgress", ""},
-			{pass(2 * second), "Running main=running×1! 2cpu" + ready, "term main, start main web:v1"},
-			{cpus("5"), "Running main=running×1! 2cpu" + ready + " PodResizePending", ""},
-		}},
-		"a deletion runs each container's hook, then signals": {buildPod(build("slow", preStop(sleep(5))), build("quick")), SimulatedOptions{}, events{
-			{first, "Running slow=running! quick=running!" + ready, "start slow web:v1, start quick web:v1"},
-			{remove(30), "Running slow=running quick=Completed(0)", "term quick"},
-			{pass(4 * second), "Running slow=running quick=Completed(0)", ""},
-			{pass(second), "Succeeded slow=Completed(0) quick=Completed(0)", "term slow"},
-		}},
-		"a kill after the grace period": {buildPod(build("deaf")), SimulatedOptions{}, events{
-			{first, "Running deaf=running!" + ready, "start deaf web:v1"},
-			{remove(7), "Running deaf=running", "term deaf"},
-			{pass(6 * second), "Running deaf=running", ""},
-			{pass(second), "Failed deaf=Error(137)", "kill deaf"},
-		}},
-		"a hook that uses up the grace period": {buildPod(build("deaf", preStop(sleep(60)))), SimulatedOptions{}, events{
-			{first, "Running deaf=running!" + ready, "start deaf web:v1"},
-			{remove(10), "Running deaf=running", ""},
-			{pass(10 * second), "Running deaf=running", "term deaf"},
-			{pass(minimumGrace), "Failed deaf=Error(137)", "kill deaf"},
-		}},
-		"a second deletion with a shorter grace period": {buildPod(build("deaf")), SimulatedOptions{}, events{
-			{first, "Running deaf=running!" + ready, "start deaf web:v1"},
-			{remove(300), "Running deaf=running", "term deaf"},
-			{pass(5 * second), "Running deaf=running", ""},
-			{remove(3), "Running deaf=running", ""},
-			{pass(3 * second), "Failed deaf=Error(137)", "kill deaf"},
-		}},
-		"a deletion during an image change": {buildPod(build("main", preStop(sleep(20)))), SimulatedOptions{}, begun(events{
-			{image("web:v2"), "Running main=running!" + ready, ""},
-			{pass(second), "Running main=running!" + ready, ""},
-			{remove(5), "Running main=running", ""},
-			{pass(5 * second), "Succeeded main=Completed(0)", "term main"}, // and no start of the new image
-		}...)},
-		"a deletion of what does not run": {buildPod(), SimulatedOptions{}, begun(events{
-			{crash, "Running main=running×1!" + ready, "start main web:v1"},
-			{crash, "Running main=CrashLoopBackOff×1", ""},
-			{remove(30), "Failed main=Error(3)×1", ""},
-		}...)},
-		"a deletion with a delay": {buildPod(), SimulatedOptions{DeleteDelay: 4 * second}, begun(events{
-			{remove(30), "Running main=running", ""},
-			{pass(4*second - 1), "Running main=running", ""},
-			{pass(1), "Succeeded main=Completed(0)", "term main"},
-		}...)},
-		"an object that is gone": {buildPod(build("main", preStop(sleep(60)))), SimulatedOptions{}, begun(events{
-			{lose, "Running main=running!" + ready, "kill main"},
-		}...)},
-		"an end that somebody else declares": {buildPod(), SimulatedOptions{}, begun(events{
-			{edit(func(object *corev1.Pod) { object.Status.Phase = corev1.PodFailed }), "Failed main=Completed(0)", "term main"},
-		}...)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t, test.object, test.options)
-			for i, e := range test.events {
-				e.move(s)
-				if got := s.summary(); got != e.status {
-					t.Errorf("move %d: status\n  %s, want\n  %s", i, got, e.status)
+	scenariotest.Run(t, "testdata/pods.txt", func(t *testing.T, lines []string) (results []string) {
+		object, options := buildPod(), SimulatedOptions{}
+		object.Spec.Containers = nil
+		var s *stage
+		for _, line := range lines {
+			verb, about, _ := strings.Cut(line, " ")
+			switch verb {
+			case "Node:":
+				registrytest.NoError(t, scenariotest.Say(aboutNodes, &options, about))
+			case "Container":
+				name, words, _ := strings.Cut(about, ":")
+				c := build(name)
+				registrytest.NoError(t, scenariotest.Say(aboutContainers, &c, strings.TrimSpace(words)))
+				object.Spec.Containers = append(object.Spec.Containers, c)
+			case "Gates:":
+				gated(object)
+			default:
+				if s == nil {
+					s = newStage(t, object, options)
 				}
-				if got := strings.Join(s.calls, ", "); got != e.calls {
-					t.Errorf("move %d: calls %q, want %q", i, got, e.calls)
-				}
-				s.calls = nil
+				moves[verb](s, about)
+				results = append(results, s.result())
 			}
-			if down := s.object.DeletionTimestamp != nil || name == "an object that is gone"; s.pod.down != down {
-				t.Errorf("the Pod is down: %t, want %t", s.pod.down, down)
-			}
-		})
-	}
+		}
+		return results
+	})
 }
 
 // TestStatusOfAnInPlaceUpdate checks what the product reads of an update, and that each
@@ -398,7 +279,7 @@ func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 	s.step()
 	before := s.object.Status
 	s.clock.Step(time.Minute)
-	image("web:v2")(s)
+	s.image("web:v2")
 	s.step()
 	after := s.object.Status
 	was, is := before.ContainerStatuses[0], after.ContainerStatuses[0]
