@@ -44,19 +44,14 @@ func expressions(t *testing.T) map[string]string {
 	for name, rule := range alerts(t) {
 		all["alert "+name] = rule.Expr
 	}
-	text, err := os.ReadFile(filepath.Join(chartFolder, "files", "dashboard.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(chartFolder, "files", "dashboard.json")))(t)
 	var dashboard struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal(text, &dashboard))
 	for _, panel := range dashboard.Panels {
 		for i, target := range panel.Targets {
 			all[fmt.Sprintf("panel %s, %d", panel.Title, i)] = strings.ReplaceAll(target.Expr, "$namespace", ".*")
@@ -68,10 +63,7 @@ func expressions(t *testing.T) map[string]string {
 // TestExpressions: Prometheus can read every expression, and docs/metrics.md, which a test of
 // the program compares with what it exports, has every metric.
 func TestExpressions(t *testing.T) {
-	documented, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	documented := must(os.ReadFile(filepath.Join(root, "docs", "metrics.md")))(t)
 	others := []string{"up", "leader_election_master_status"}
 	for where, text := range expressions(t) {
 		parsed, err := parser.NewParser(parser.Options{}).ParseExpr(text)
@@ -93,10 +85,7 @@ func TestExpressions(t *testing.T) {
 
 // TestRunbooks: each alert has a section that says what to do, and each section an alert.
 func TestRunbooks(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "alerts.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(root, "docs", "alerts.md")))(t)
 	var sections []string
 	for _, found := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(text), -1) {
 		sections = append(sections, found[1])
@@ -159,10 +148,7 @@ func fires(t *testing.T, expression, series string) bool {
 	t.Helper()
 	storage := promqltest.LoadedStorage(t, "load 1m\n"+series)
 	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
-	query, err := engine.NewInstantQuery(t.Context(), storage, nil, expression, time.Unix(0, 0).Add(20*time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := must(engine.NewInstantQuery(t.Context(), storage, nil, expression, time.Unix(0, 0).Add(20*time.Minute)))(t)
 	defer query.Close()
 	result := query.Exec(t.Context())
 	if result.Err != nil {

@@ -3,12 +3,12 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -43,11 +43,7 @@ func cases(t *testing.T) map[string]map[string]any {
 
 func read(t *testing.T, file string) map[string]any {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parse[map[string]any](t, string(content))
+	return parse[map[string]any](t, string(must(os.ReadFile(file))(t)))
 }
 
 func parse[T any](t *testing.T, text string) (out T) {
@@ -60,11 +56,7 @@ func parse[T any](t *testing.T, text string) (out T) {
 
 func render(t *testing.T, values map[string]any) []Object {
 	t.Helper()
-	objects, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return objects
+	return must(Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, values))(t)
 }
 
 func TestLint(t *testing.T) {
@@ -77,8 +69,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestGolden covers the output for each set of values, without the CRDs' text. The
-// tests on a real API server read the same files.
+// TestGolden covers the output for each set of values; of the CRDs, which an uninstall keeps,
+// the metadata. The tests on a real API server read the same files.
 func TestGolden(t *testing.T) {
 	for name, values := range cases(t) {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +79,8 @@ func TestGolden(t *testing.T) {
 			var others []Object
 			for _, object := range render(t, values) {
 				if object.Kind == crdKind {
-					fmt.Fprintf(&text, "# CRD %s\n", metaOf(t, object).Name)
+					meta := metaOf(t, object)
+					fmt.Fprintf(&text, "# CRD %s, labels %v, annotations %v\n", meta.Name, meta.Labels, meta.Annotations)
 				} else {
 					others = append(others, object)
 				}
@@ -95,14 +88,9 @@ func TestGolden(t *testing.T) {
 			text.WriteString(Join(others))
 			file := filepath.Join("testdata", "golden", name+".yaml")
 			if *update {
-				if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, os.WriteFile(file, []byte(text.String()), 0o600))
 			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must(os.ReadFile(file))(t)
 			if diff := cmp.Diff(string(want), text.String()); diff != "" {
 				t.Errorf("the chart renders something else (go test -update, if it is right):\n%s", diff)
 			}
@@ -164,10 +152,7 @@ func TestNames(t *testing.T) {
 		{"drain", "{}", "drain-usher"},
 		{"drain", "fullnameOverride: other", "other"},
 	} {
-		objects, err := Render(chartFolder, Release{Name: test.release, Namespace: "x"}, parse[map[string]any](t, test.values))
-		if err != nil {
-			t.Fatal(err)
-		}
+		objects := must(Render(chartFolder, Release{Name: test.release, Namespace: "x"}, parse[map[string]any](t, test.values)))(t)
 		for _, object := range objects {
 			name := metaOf(t, object).Name
 			if object.Kind != crdKind && name != test.want && !strings.HasPrefix(name, test.want+"-") {
@@ -177,60 +162,27 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestCRDsAreKept: uninstalling keeps the CRDs.
-func TestCRDsAreKept(t *testing.T) {
-	var names []string
-	for _, object := range render(t, nil) {
-		if object.Kind != crdKind {
-			continue
-		}
-		meta := metaOf(t, object)
-		names = append(names, meta.Name)
-		if meta.Annotations["helm.sh/resource-policy"] != "keep" || meta.Labels["usher.dev/protected"] != "true" ||
-			!strings.Contains(meta.Annotations["argocd.argoproj.io/sync-options"], "Delete=false") {
-			t.Errorf("CRD %s: labels %v, annotations %v", meta.Name, meta.Labels, meta.Annotations)
-		}
-	}
-	if want := []string{"clonesets.apps.kruise.io", "registrations.usher.dev", "registries.usher.dev"}; !slices.Equal(names, want) {
-		t.Errorf("CRDs %v, want %v", names, want)
-	}
-}
-
 // checks are the Argo CD health checks in docs/install.md, by key.
 func checks(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(root, "docs", "install.md")))(t)
 	block := regexp.MustCompile("(?s)```yaml\n  # argocd-cm\n(.*?)\n  ```").FindSubmatch(text)
 	if block == nil {
 		t.Fatal("docs/install.md has no block for argocd-cm")
 	}
 	found := map[string]string{}
-	if err := yaml.Unmarshal(block[1], &found); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, yaml.Unmarshal(block[1], &found))
 	return found
 }
 
 // health runs a check as Argo CD does, with the same decoder: the object is the table obj.
-func health(t *testing.T, script, object string) (status, message string) {
+func health(t *testing.T, script string, object []byte) (status, message string) {
 	t.Helper()
 	state := lua.NewState()
 	defer state.Close()
-	content, err := yaml.YAMLToJSON([]byte(object))
-	if err != nil {
-		t.Fatal(err)
-	}
-	obj, err := luajson.Decode(state, content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	obj := must(luajson.Decode(state, object))(t)
 	state.SetGlobal("obj", obj)
-	if err := state.DoString(script); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, state.DoString(script))
 	table, ok := state.Get(-1).(*lua.LTable)
 	if !ok {
 		t.Fatalf("the check returns %s", state.Get(-1))
@@ -238,40 +190,38 @@ func health(t *testing.T, script, object string) (status, message string) {
 	return table.RawGetString("status").String(), table.RawGetString("message").String()
 }
 
+// TestHealthChecks judges the objects of testdata/health.yaml.
 func TestHealthChecks(t *testing.T) {
-	const (
-		set          = "resource.customizations.health.apps.kruise.io_CloneSet"
-		registration = "resource.customizations.health.usher.dev_Registration"
-	)
-	done := "metadata: {generation: 2}\nspec: {replicas: 3, updateStrategy: {partition: 0}}\n"
-	for name, test := range map[string]struct{ check, object, want string }{
-		"nothing seen yet": {set, "metadata: {generation: 1}\nspec: {}", "Progressing"},
-		"an older one seen": {set, done + "status: {observedGeneration: 1, replicas: 3, availableReplicas: 3, updatedAvailableReplicas: 3, expectedUpdatedReplicas: 3}",
-			"Progressing"},
-		"all there": {set, done + "status: {observedGeneration: 2, replicas: 3, availableReplicas: 3, updatedAvailableReplicas: 3, expectedUpdatedReplicas: 3}",
-			"Healthy"},
-		"one is updated": {set, done + "status: {observedGeneration: 2, replicas: 3, availableReplicas: 2, updatedAvailableReplicas: 1, expectedUpdatedReplicas: 3}",
-			"Progressing"},
-		"a partition is reached": {set, done + "status: {observedGeneration: 2, replicas: 3, availableReplicas: 3, updatedAvailableReplicas: 1, expectedUpdatedReplicas: 1}",
-			"Healthy"},
-		"one too many": {set, done + "status: {observedGeneration: 2, replicas: 4, availableReplicas: 4, updatedAvailableReplicas: 3, expectedUpdatedReplicas: 3}",
-			"Progressing"},
-		"paused": {set, "metadata: {generation: 2}\nspec: {updateStrategy: {paused: true}}\nstatus: {observedGeneration: 2}", "Suspended"},
-		"too late": {set, done + "status: {observedGeneration: 2, conditions: [{type: Progressing, status: 'False', reason: ProgressDeadlineExceeded, message: m}]}",
-			"Degraded"},
-		"a quota": {set, done + "status: {observedGeneration: 2, conditions: [{type: FailedScale, status: 'True', message: m}]}", "Degraded"},
-		"a quota that was": {set, done + "status: {observedGeneration: 2, replicas: 3, availableReplicas: 3, updatedAvailableReplicas: 3, expectedUpdatedReplicas: 3, conditions: [{type: FailedScale, status: 'False', message: m}]}",
-			"Healthy"},
-		"scaled to nothing":  {set, "metadata: {generation: 2}\nspec: {replicas: 0}\nstatus: {observedGeneration: 2}", "Healthy"},
-		"a new Registration": {registration, "metadata: {generation: 1}", "Progressing"},
-		"registries answer":  {registration, "metadata: {generation: 1}\nstatus: {observedGeneration: 1, conditions: [{type: Ready, status: 'True', message: m}]}", "Healthy"},
-		"a registry is away": {registration, "metadata: {generation: 1}\nstatus: {observedGeneration: 1, conditions: [{type: Ready, status: 'False', message: m}]}", "Degraded"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			status, message := health(t, checks(t)[test.check], test.object)
-			if status != test.want || message == "" || message == "nil" {
-				t.Errorf("%s, %q; want %s", status, message, test.want)
+	rows := parse[[]struct {
+		Name, Kind, Want string
+		Object           map[string]any
+	}](t, string(must(os.ReadFile("testdata/health.yaml"))(t)))
+	if len(rows) < 14 {
+		t.Errorf("%d rows", len(rows))
+	}
+	for _, row := range rows {
+		t.Run(row.Name, func(t *testing.T) {
+			status, message := health(t, checks(t)["resource.customizations.health."+row.Kind], must(json.Marshal(row.Object))(t))
+			if status != row.Want || message == "" || message == "nil" {
+				t.Errorf("%s, %q; want %s", status, message, row.Want)
 			}
 		})
+	}
+}
+
+// noError ends the test if there is an error.
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns a value, unless there is an error.
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		noError(t, err)
+		return value
 	}
 }

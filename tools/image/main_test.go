@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -32,37 +33,21 @@ import (
 func project(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	for name, content := range map[string]string{
-		"go.mod": "module example.com/usher\n\ngo 1.26.0\n", "LICENSE": "Free.\n",
-		"cmd/usher/main.go": "package main\n\nfunc main() { println(\"usher\") }\n",
-	} {
-		file := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	noError(t, os.CopyFS(root, fstest.MapFS{
+		"go.mod": {Data: []byte("module example.com/usher\n\ngo 1.26.0\n")}, "LICENSE": {Data: []byte("Free.\n")},
+		"cmd/usher/main.go": {Data: []byte("package main\n\nfunc main() { println(\"usher\") }\n")},
+	}))
 	return root
 }
 
 func build(t *testing.T, root string, platforms ...v1.Platform) *Result {
 	t.Helper()
-	result, err := Source{Root: root, Name: "example.com/usher", Version: "1.2.3", Platforms: platforms}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return result
+	return must(Source{Root: root, Name: "example.com/usher", Version: "1.2.3", Platforms: platforms}.Build(t.Context()))(t)
 }
 
 func digest(t *testing.T, result *Result) string {
 	t.Helper()
-	hash, err := result.Index.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return hash.String()
+	return must(result.Index.Digest())(t).String()
 }
 
 // TestUsherIsReproducible: building Usher itself twice gives the same image, which
@@ -73,10 +58,7 @@ func TestUsherIsReproducible(t *testing.T) {
 	if a, b := digest(t, first), digest(t, build(t, "../..", linux)); a != b {
 		t.Errorf("two builds make %s and %s", a, b)
 	}
-	list, err := spdxjson.Read(bytes.NewReader(first.Variants[0].SBOM))
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must(spdxjson.Read(bytes.NewReader(first.Variants[0].SBOM)))(t)
 	if err := spdxlib.ValidateDocument(list); err != nil {
 		t.Error(err)
 	}
@@ -110,23 +92,16 @@ func contents(t *testing.T, image v1.Image) string {
 	config, errConfig := image.ConfigFile()
 	manifest, errManifest := image.Manifest()
 	layers, errLayers := image.Layers()
-	if err := errors.Join(errConfig, errManifest, errLayers, validate.Image(image)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(errConfig, errManifest, errLayers, validate.Image(image)))
 	lines := []string{fmt.Sprintf("%s/%s user %s runs %v", config.OS, config.Architecture, config.Config.User, config.Config.Entrypoint)}
 	for _, key := range slices.Sorted(maps.Keys(manifest.Annotations)) {
 		lines = append(lines, key+"="+manifest.Annotations[key])
 	}
 	for _, layer := range layers {
-		content, err := layer.Uncompressed()
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must(layer.Uncompressed())(t)
 		reader := tar.NewReader(content)
 		for header, err := reader.Next(); !errors.Is(err, io.EOF); header, err = reader.Next() {
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			lines = append(lines, fmt.Sprintf("%s %d:%d %d %s", header.FileInfo().Mode(), header.Uid, header.Gid, header.ModTime.Unix(), header.Name))
 		}
 	}
@@ -163,10 +138,7 @@ func served(t *testing.T) (name.Tag, *httptest.Server) {
 	t.Helper()
 	server := httptest.NewServer(registry.New())
 	t.Cleanup(server.Close)
-	tag, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/usher:1.2.3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tag := must(name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/usher:1.2.3"))(t)
 	return tag, server
 }
 
@@ -178,9 +150,7 @@ func TestCommand(t *testing.T) {
 	ref, _ := served(t)
 	var said [2]strings.Builder
 	for i := range said {
-		if err := run(t.Context(), []string{"-root", project(t), "-version", "1.2.3", "-out", folder, "-push", ref.String()}, &said[i]); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, run(t.Context(), []string{"-root", project(t), "-version", "1.2.3", "-out", folder, "-push", ref.String()}, &said[i]))
 	}
 	tag := name.MustParseReference("ghcr.io/usher-dev/usher:1.2.3").(name.Tag)
 	digest := layoutDigest(t, filepath.Join(folder, "oci"), tag)
@@ -193,9 +163,7 @@ func TestCommand(t *testing.T) {
 	archived, errArchive := tarball.ImageFromPath(filepath.Join(folder, "usher-linux-arm64.tar"), &tag)
 	pulled, errPulled := remote.Image(ref, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: "arm64"}))
 	_, errList := os.Stat(filepath.Join(folder, "usher-linux-arm64.spdx.json"))
-	if err := errors.Join(errArchive, errPulled, errList, validate.Image(archived)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(errArchive, errPulled, errList, validate.Image(archived)))
 	if diff := cmp.Diff(armContents, contents(t, pulled)); diff != "" {
 		t.Errorf("the image (-want +got):\n%s", diff)
 	}
@@ -208,14 +176,9 @@ func TestCommand(t *testing.T) {
 // layoutDigest is the digest of the only image in a layout, which has the name.
 func layoutDigest(t *testing.T, folder string, tag name.Tag) v1.Hash {
 	t.Helper()
-	index, err := layout.ImageIndexFromPath(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	manifest, err := index.IndexManifest()
-	if err := errors.Join(err, validate.Index(index)); err != nil {
-		t.Fatal(err)
-	}
+	index := must(layout.ImageIndexFromPath(folder))(t)
+	manifest := must(index.IndexManifest())(t)
+	noError(t, validate.Index(index))
 	names := map[string]string{"org.opencontainers.image.ref.name": tag.TagStr(), "io.containerd.image.name": tag.String()}
 	if len(manifest.Manifests) != 1 || !maps.Equal(manifest.Manifests[0].Annotations, names) {
 		t.Fatalf("the layout lists %+v", manifest.Manifests)
@@ -231,5 +194,22 @@ func TestCommandFails(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("image %s: %v, want %q", flag, err, want)
 		}
+	}
+}
+
+// noError ends the test if there is an error.
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns a value, unless there is an error.
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		noError(t, err)
+		return value
 	}
 }
