@@ -172,14 +172,11 @@ func describe(c *corev1.ContainerStatus) string {
 	return text
 }
 
-// buildPod builds a Pod on node-1 with these containers, or with one named main.
-func buildPod(containers ...corev1.Container) *corev1.Pod {
-	if len(containers) == 0 {
-		containers = []corev1.Container{build("main")}
-	}
+// buildPod builds a Pod on node-1 with a container named main.
+func buildPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-0", Namespace: "shop", UID: "uid-1", Generation: 1},
-		Spec:       corev1.PodSpec{NodeName: "node-1", Containers: containers},
+		Spec:       corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{build("main")}},
 	}
 }
 

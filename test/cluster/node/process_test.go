@@ -11,16 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
-
-// patience limits how long a test waits.
-const patience = 20 * time.Second
 
 // shell is an image that consists of the machine's shell.
 func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_VERSION=v7"}, nil }
