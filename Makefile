@@ -106,6 +106,10 @@ plugin: ## Build the kubectl plugin, kubectl usher, into bin/ (docs/plugin.md).
 plugin-release: ## Build the plugin's archives for all platforms, their checksums and its krew manifest in bin/plugin.
 	@$(GO) run ./tools/plugin -root $(CURDIR) -out $(BIN)/plugin -version $(VERSION)
 
+.PHONY: docs
+docs: ## Build the documentation site in bin/docs, without network once modules are there (Hugo compiles for minutes the first time).
+	@$(GO) run ./tools/docs
+
 .PHONY: image
 image: ## Build Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).
 	@$(GO) -C tools/image run . -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
@@ -120,8 +124,9 @@ generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them and 
 	$(GO) -C tools/chart run . -root $(CURDIR)
 
 .PHONY: check
-check: ## Check that generated files, formatting and modules are up to date, and lint.
+check: ## Check that generated files, formatting, modules and links are up to date, and lint.
 	tools/check-generated
+	@$(MAKE) --no-print-directory docs
 	$(LINT) run ./...
 	cd test && $(LINT) run --config ../.golangci.yml ./...
 	cd tools/image && $(LINT) run --config ../../.golangci.yml ./...

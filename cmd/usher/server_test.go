@@ -95,7 +95,7 @@ func TestCheckServerWithoutAnAnswer(t *testing.T) {
 }
 
 // TestOldestKubernetes: the supported versions are those that the stories run on, the
-// chart accepts and the README names.
+// chart accepts and docs/install.md names.
 func TestOldestKubernetes(t *testing.T) {
 	tried, err := filepath.Glob(filepath.Join("..", "..", "test", "cluster", "controlplane", "v*.mod"))
 	if err != nil || len(tried) == 0 {
@@ -112,7 +112,7 @@ func TestOldestKubernetes(t *testing.T) {
 	if want := `kubeVersion: ">=` + oldestKubernetes + `.0-0"`; !strings.Contains(string(chart), want) {
 		t.Errorf("the chart lacks %s", want)
 	}
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +122,8 @@ func TestOldestKubernetes(t *testing.T) {
 			t.Fatal(err)
 		}
 		pinned := regexp.MustCompile(`k8s\.io/kubernetes v(\S+)`).FindSubmatch(pins)
-		if pinned == nil || !strings.Contains(string(readme), "| "+string(pinned[1])+",") {
-			t.Errorf("the README's table of Kubernetes versions lacks %s of %s: play the stories on it, and tell", pinned, file)
+		if pinned == nil || !strings.Contains(string(page), "| "+string(pinned[1])+",") {
+			t.Errorf("the table of Kubernetes versions in docs/install.md lacks %s of %s: play the stories on it, and tell", pinned, file)
 		}
 	}
 }

@@ -186,7 +186,7 @@ type HAProxyRegistry struct {
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }
 
-// WebhookRegistry is an HTTP service that stores the entries. docs/webhook.md describes
+// WebhookRegistry is an HTTP service that stores the entries. docs/registry/webhook.md describes
 // the protocol.
 type WebhookRegistry struct {
 	// URL is the base address; operations are paths below it. It must not contain

@@ -31,20 +31,20 @@ type guarded struct {
 	early, left []string
 }
 
-// follow runs a step of the page, with etcd's address and a propagation that fits a test.
-func (g *guarded) follow(name string) {
+// follow runs a step of a page, with etcd's address and a propagation that fits a test.
+func (g *guarded) follow(page, name string) {
 	g.Helper()
-	script, err := checkout.DocumentedStep(root, "deployments.md", name)
+	script, err := checkout.DocumentedStep(root, page, name)
 	g.Must(err)
 	script = strings.NewReplacer("http://etcd.example.com:2379", g.etcd.Endpoint(), "propagation: 5s", "propagation: 1s").Replace(script)
 	g.sh("%s", script)
 }
 
-// guardedStory installs Usher with the guard as the page says.
+// guardedStory installs Usher with the guard as README says.
 func guardedStory(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{story: begin(t), etcd: clustertest.StartEtcd(t), seen: map[types.UID]bool{}}
-	g.follow("install")
+	g.follow("first-deployment.md", "install")
 	g.run("usher")
 	g.until("API servers to trust the guard", func() bool {
 		return g.sh("kubectl get validatingwebhookconfiguration usher-guard -o jsonpath='{.webhooks[1].clientConfig.caBundle}'") != ""
@@ -105,14 +105,12 @@ func (g *guarded) inService(n int) {
 	g.until(fmt.Sprintf("%d entries in etcd", n), func() bool { return g.entries(g.etcd) == n })
 }
 
-// TestDeployments follows docs/deployments.md: whatever somebody does to a Deployment, each
-// Pod is deleted only when it is drained; and so with the Pods of other kinds, and of nobody.
+// TestDeployments follows README, and the pages that it is taken from, and then
+// docs/deployments.md: whatever somebody does to a Deployment or a CloneSet, each Pod is deleted
+// only when it is drained; and so with the Pods of other kinds, and of nobody.
 func TestDeployments(t *testing.T) {
 	g := guardedStory(t)
-	g.follow("service")
-	g.follow("service rollout")
-	g.sh("kubectl delete deployment cart")
-	g.deleted("a Deployment behind a Service is rolled out, scaled in and deleted", 6)
+	g.firstSteps()
 	for _, step := range []struct {
 		name             string
 		deleted, entries int
@@ -127,11 +125,47 @@ func TestDeployments(t *testing.T) {
 		{"events", 0, 2},
 		{"delete the Deployment", 2, 0},
 	} {
-		g.follow(step.name)
+		g.follow("deployments.md", step.name)
 		g.deleted(step.name, step.deleted)
 		g.inService(step.entries)
 	}
 	g.others()
+}
+
+// firstSteps are a Deployment's and a CloneSet's behind a Service. A Pod that is updated in
+// place restarts once and stays.
+func (g *guarded) firstSteps() {
+	g.Helper()
+	onNode := 0
+	for _, step := range []struct {
+		page, name string
+		deleted    int
+	}{
+		{"first-deployment.md", "service", 0},
+		{"first-deployment.md", "service delete", 1},
+		{"first-deployment.md", "service drain", -1},
+		{"first-deployment.md", "service rollout", 5},
+		{"first-deployment.md", "service events", 0},
+		{"first-cloneset.md", "cloneset", 0},
+		{"first-cloneset.md", "cloneset update", 0},
+		{"update-in-place.md", "canary", 0},
+		{"update-in-place.md", "broken version", 0},
+		{"first-cloneset.md", "cloneset delete", 3},
+	} {
+		g.follow(step.page, step.name)
+		if step.deleted < 0 {
+			step.deleted = onNode
+		}
+		g.deleted(step.name, step.deleted)
+		onNode = len(strings.Fields(g.sh(`kubectl get pods -l app=cart -o name --field-selector spec.nodeName="$(kubectl get pods -l app=cart -o jsonpath='{.items[0].spec.nodeName}')"`)))
+		if step.name == "cloneset update" {
+			if restarts := g.sh("kubectl get pods -l app=web -o jsonpath='{.items[*].status.containerStatuses[*].restartCount}'"); restarts != "1 1 1" {
+				g.Errorf("after an update in place the containers have restarted %s times", restarts)
+			}
+		}
+	}
+	g.sh("kubectl delete deployment cart")
+	g.deleted("the Deployment's last Pod", 1)
 }
 
 // others are a StatefulSet, a DaemonSet, a Job and a bare Pod, of two Pods each but for the

@@ -186,15 +186,14 @@ func specOf(t *testing.T) schema {
 	return crd.Spec.Versions[0].Schema.Root.Properties["spec"]
 }
 
-// TestDocuments checks that docs/registries.md has a row and an example for each kind
-// and README.md names it, that each example works, and that its connector holds entries
-// back exactly if the table says so.
+// TestDocuments checks that docs/registries.md has a row for each kind, docs/registry a page
+// with an example, and that README.md names it; that each example works, and that its
+// connector holds entries back exactly if the table says so.
 func TestDocuments(t *testing.T) {
 	text := read(t, "docs/registries.md")
 	_, list, _ := strings.Cut(read(t, "README.md"), "Registries so far:")
 	kube := fake.NewClientBuilder().Build()
 	connect := Connect(Cluster{Reader: kube, Writer: kube, XDS: xds.NewStore()})
-	examples := examplesIn(t, text)
 	for _, row := range table(Cluster{}) {
 		if !strings.Contains(strings.ToLower(list), strings.ToLower(row.Name)) {
 			t.Errorf("README.md does not name %s", row.Name)
@@ -203,9 +202,10 @@ func TestDocuments(t *testing.T) {
 		if len(cells) != 6 || cells[1] != secretCell(row.Keys) || (cells[4] == "no") == row.HoldsBack {
 			t.Errorf("the table of docs/registries.md has %q; its Secret is %q, and it holds back: %t", cells, secretCell(row.Keys), row.HoldsBack)
 		}
-		r := examples[row.Name]
+		page := "docs/registry/" + strings.ToLower(row.Name) + ".md"
+		r := exampleIn(t, read(t, page), row.Name)
 		if r == nil {
-			t.Errorf("docs/registries.md has no example of %s", row.Name)
+			t.Errorf("%s has no example", page)
 			continue
 		}
 		_, settings := Of(r, "demo")
@@ -223,10 +223,9 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// examplesIn returns the Registries in a document, by kind.
-func examplesIn(t *testing.T, text string) map[string]*usherv1alpha1.Registry {
+// exampleIn returns the first Registry of a kind in a document.
+func exampleIn(t *testing.T, text, name string) *usherv1alpha1.Registry {
 	t.Helper()
-	all := map[string]*usherv1alpha1.Registry{}
 	for _, part := range strings.Split(text, "```yaml\n")[1:] {
 		block, _, _ := strings.Cut(part, "```")
 		for document := range strings.SplitSeq(block, "---\n") {
@@ -237,16 +236,17 @@ func examplesIn(t *testing.T, text string) map[string]*usherv1alpha1.Registry {
 			if err := yaml.UnmarshalStrict([]byte(document), r); err != nil {
 				t.Errorf("%v in\n%s", err, document)
 			}
-			kind, _ := Of(r, "")
-			all[kind.Name] = r
+			if kind, _ := Of(r, ""); kind.Name == name {
+				return r
+			}
 		}
 	}
-	return all
+	return nil
 }
 
 // cellsOf returns the cells of a kind's row.
 func cellsOf(text, name string) []string {
-	_, row, _ := strings.Cut(text, "\n| `"+name+"` |")
+	_, row, _ := strings.Cut(text, "\n| [`"+name+"`](registry/"+strings.ToLower(name)+".md) |")
 	row, _, _ = strings.Cut(row, "|\n")
 	cells := []string{name}
 	for cell := range strings.SplitSeq(row, "|") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook keeps entries in the user's own HTTP service. docs/webhook.md
+// Package webhook keeps entries in the user's own HTTP service. docs/registry/webhook.md
 // describes the protocol for the authors of such a service.
 package webhook
 

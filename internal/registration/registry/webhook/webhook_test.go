@@ -28,7 +28,7 @@ const key = "a secret of the test"
 
 func now() time.Time { return time.Unix(1_800_000_000, 0) }
 
-// server is a receiver as in docs/webhook.md, backed by package memory.
+// server is a receiver as in docs/registry/webhook.md, backed by package memory.
 type server struct {
 	store *memory.Registry
 	down  atomic.Bool

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+func TestDeadLinks(t *testing.T) {
+	page := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	dead, err := deadLinks(fstest.MapFS{
+		"index.html": page(`<h1 id="top">A</h1><a href="#top">ok</a><a href="./in/b.html#x">ok</a><a href="#no">dead</a>
+<a class="c" href="in/gone.html">dead</a><a href="in/b.html#y">dead</a><script src="site.js"></script><a href="https://example.com">ok</a>`),
+		"in/b.html": page(`<p id="x"><a href="../index.html#top">ok</a><img src="../no.svg"><link rel="stylesheet" href="https://example.com/a.css">`),
+		"site.js":   page(""),
+	})
+	want := []string{
+		"in/b.html: ../no.svg", "in/b.html: https://example.com/a.css",
+		"index.html: #no", "index.html: in/b.html#y", "index.html: in/gone.html",
+	}
+	if err != nil || !slices.Equal(dead, want) {
+		t.Errorf("dead: %v, %v", strings.Join(dead, "\n"), err)
+	}
+}
+
+func TestFields(t *testing.T) {
+	text := func(s string) *apiextensionsv1.JSON { return &apiextensionsv1.JSON{Raw: []byte(s)} }
+	open := true
+	var page strings.Builder
+	fields(&page, "Toy", "spec", &schema{
+		Description: "ToySpec is\na toy.", Required: []string{"size"},
+		XValidations: apiextensionsv1.ValidationRules{{Message: "size must grow"}},
+		Properties: map[string]schema{
+			"size":  {Type: "integer", Description: "Size | in cm."},
+			"kind":  {Type: "string", Default: text(`"Bear"`), Enum: []apiextensionsv1.JSON{*text(`"Bear"`), *text(`"Cat"`)}},
+			"parts": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &schema{Type: "object", Properties: map[string]schema{"name": {Type: "string"}}}}},
+			"free":  {Type: "object", XPreserveUnknownFields: &open, Properties: map[string]schema{"name": {Type: "string"}}},
+		},
+	})
+	want := `### Toy spec {#toy-spec}
+
+ToySpec is a toy.
+
+| Field | Type | Meaning |
+|---|---|---|
+| ` + "`free`" + ` | object |  |
+| ` + "`kind`" + ` | string | Default: ` + "`\"Bear\"`" + `. One of ` + "`Bear`, `Cat`" + `. |
+| ` + "`parts`" + ` | [list of object](#toy-spec-parts) |  |
+| **` + "`size`" + `** | integer | Size \| in cm. |
+
+What is refused:
+
+- size must grow
+
+### Toy spec.parts {#toy-spec-parts}
+
+
+
+| Field | Type | Meaning |
+|---|---|---|
+| ` + "`name`" + ` | string |  |
+
+`
+	if page.String() != want {
+		t.Errorf("the page is\n%s", page.String())
+	}
+}

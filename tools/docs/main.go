@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command docs builds the documentation site: it generates the reference from the CRDs and
+// from what the programs' --help says, runs Hugo, and follows every link within the site.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "docs:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("docs", flag.ContinueOnError)
+	root := flags.String("root", ".", "`folder` of the project")
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	if err := writeReference(ctx, *root); err != nil {
+		return err
+	}
+	site := filepath.Join(*root, "bin", "docs")
+	hugo := command(ctx, *root, "go", "tool", "-modfile=tools/docs/hugo.mod", "hugo", "--config", "tools/docs/hugo.yaml",
+		"--cleanDestinationDir", "--panicOnWarning", "--noBuildLock", "--quiet")
+	if out, err := hugo.CombinedOutput(); err != nil {
+		return fmt.Errorf("hugo: %w\n%s", err, out)
+	}
+	dead, err := deadLinks(os.DirFS(site))
+	if err != nil {
+		return err
+	}
+	if len(dead) > 0 {
+		return fmt.Errorf("dead links, mend them in docs/:\n%s", strings.Join(dead, "\n"))
+	}
+	fmt.Println("The site is in bin/docs: open bin/docs/index.html.")
+	return nil
+}
+
+// command is a program that runs in the project's folder, each module by itself.
+func command(ctx context.Context, root, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	return cmd
+}
+
+// writeReference writes the pages that are generated, to bin/reference.
+func writeReference(ctx context.Context, root string) error {
+	folder := filepath.Join(root, "bin", "reference")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	for name, generate := range map[string]func(context.Context, string) (string, error){
+		"api.md": apiPage, "flags.md": flagsPage, "kubectl-usher.md": pluginPage,
+	} {
+		page, err := generate(ctx, root)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(page), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
