@@ -88,7 +88,6 @@ func method(m Method) option { return func(s *Snapshot) { s.Spec.Method = m } }
 func maxUnavailable(n int) option {
 	return func(s *Snapshot) { s.Spec.MaxUnavailable = Count{Value: n} }
 }
-func maxSurge(n int) option          { return func(s *Snapshot) { s.Spec.MaxSurge = Count{Value: n} } }
 func paused(s *Snapshot)             { s.Spec.Paused = true }
 func grace(d time.Duration) option   { return func(s *Snapshot) { s.Spec.Grace = d } }
 func hooks(h lifecycle.Hooks) option { return func(s *Snapshot) { s.Spec.Hooks = h } }

@@ -3,8 +3,6 @@
 package plan
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -61,54 +59,4 @@ func cordoned(nodes ...string) option {
 
 func tolerating(toleration corev1.Toleration) podOption {
 	return func(p *corev1.Pod) { p.Spec.Tolerations = append(p.Spec.Tolerations, toleration) }
-}
-
-// drainNode cordons the node of so many Pods of a set, plays it to the end, and returns how many
-// rounds that took and how few Pods served meanwhile.
-func drainNode(t *testing.T, pods int, options ...option) (s *Snapshot, rounds, fewest int) {
-	s = snap(pods, append([]option{hooks(preDelete()), cordoned("n1")}, options...)...)
-	for i := range pods {
-		with(pod(fmt.Sprintf("p%03d", i), 1, finalizers(keyDelete)))(s)
-	}
-	rounds, fewest = 0, pods
-	runRounds(t, s, func() {
-		rounds++
-		fewest = min(fewest, tally(s).Available)
-	})
-	return s, rounds, fewest
-}
-
-// left counts the Pods on the node n1.
-func left(s *Snapshot) int {
-	return len(slices.DeleteFunc(slices.Clone(s.Pods), func(p *corev1.Pod) bool { return p.Spec.NodeName != "n1" }))
-}
-
-// TestNodeDrains: a node with many Pods drains as fast as one with a single Pod, and with a
-// surge no Pod less serves meanwhile.
-func TestNodeDrains(t *testing.T) {
-	surge := []option{maxUnavailable(0), maxSurge(50), starts(64)}
-	_, alone, _ := drainNode(t, 1, surge...)
-	s, rounds, fewest := drainNode(t, 50, surge...)
-	if left(s) > 0 || len(s.Pods) != 50 || fewest < 50 || rounds != alone {
-		t.Errorf("%d of %d Pods left on the node, at least %d served, %d rounds, want those of one Pod: %d", left(s), len(s.Pods), fewest, rounds, alone)
-	}
-	if s, _, fewest := drainNode(t, 10, maxUnavailable(3)); left(s) > 0 || len(s.Pods) != 10 || fewest < 7 {
-		t.Errorf("without a surge %d Pods are left on the node, at least %d served", left(s), fewest)
-	}
-}
-
-// TestSingleNodeStays: without a place to go to, only as many Pods leave as the budget
-// allows; when the node is uncordoned, those that are left stay.
-func TestSingleNodeStays(t *testing.T) {
-	for name, options := range map[string][]option{"alone": {maxUnavailable(3)}, "with a surge": {maxUnavailable(3), maxSurge(2)}} {
-		s, _, fewest := drainNode(t, 10, append(options, cordoned("n1", "n2"))...)
-		if left(s) != 7 || fewest != 7 {
-			t.Errorf("%s: %d Pods are left on the node, at least %d served, want 7", name, left(s), fewest)
-		}
-		cordoned()(s)
-		runToEnd(t, s)
-		if got := tally(s); left(s) != 10 || got.Available != 10 {
-			t.Errorf("%s, uncordoned: %d Pods on the node, %+v", name, left(s), got)
-		}
-	}
 }
