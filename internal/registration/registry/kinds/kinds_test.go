@@ -25,59 +25,40 @@ import (
 
 // TestKinds checks that everything that must know each kind of registry knows it.
 func TestKinds(t *testing.T) {
-	secret := &usherv1alpha1.SecretReference{Namespace: "usher", Name: "credentials"}
 	kube := fake.NewClientBuilder().Build()
 	connect := Connect(Cluster{Reader: kube, Writer: kube, XDS: xds.NewStore()})
-	for name, test := range map[string]struct {
-		spec       usherv1alpha1.RegistrySpec
-		kind, root string
-		noSecret   bool
-	}{
-		"consul": {usherv1alpha1.RegistrySpec{Consul: &usherv1alpha1.ConsulRegistry{
-			Address: "http://localhost:8500", Datacenter: "east", CredentialsSecret: secret}}, "consul", "east", false},
-		"dns": {usherv1alpha1.RegistrySpec{DNS: &usherv1alpha1.DNSRegistry{
-			Server: "localhost:53", Zone: "svc.example.com", CredentialsSecret: secret}}, "dns", "svc.example.com", false},
-		"endpointSlice": {usherv1alpha1.RegistrySpec{EndpointSlice: &usherv1alpha1.EndpointSliceRegistry{}},
-			"endpointSlice", "demo", true},
-		"endpointSlice with a namespace": {usherv1alpha1.RegistrySpec{EndpointSlice: &usherv1alpha1.EndpointSliceRegistry{
-			Namespace: "edge"}}, "endpointSlice", "edge", true},
-		"etcd": {usherv1alpha1.RegistrySpec{Etcd: &usherv1alpha1.EtcdRegistry{
-			Endpoints: []string{"http://localhost:2379"}, Prefix: "mine", CredentialsSecret: secret}}, "etcd", "mine", false},
-		"eureka": {usherv1alpha1.RegistrySpec{Eureka: &usherv1alpha1.EurekaRegistry{
-			Address: "http://localhost:8761/eureka", CredentialsSecret: secret}}, "eureka", "", false},
-		"haproxy": {usherv1alpha1.RegistrySpec{HAProxy: &usherv1alpha1.HAProxyRegistry{
-			Addresses: []string{"unix:///run/haproxy.sock"}, CredentialsSecret: secret}}, "haproxy", "", false},
-		"nacos": {usherv1alpha1.RegistrySpec{Nacos: &usherv1alpha1.NacosRegistry{
-			Address: "http://localhost:8848", Group: "mine", CredentialsSecret: secret}}, "nacos", "public/mine/DEFAULT", false},
-		"service": {usherv1alpha1.RegistrySpec{Service: &usherv1alpha1.ServiceRegistry{}}, "service", "demo", true},
-		"webhook": {usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
-			URL: "http://localhost", CredentialsSecret: secret}}, "webhook", "", false},
-		"xds": {usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{}}, "xds", "demo", true},
-		"xds with a namespace": {usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{Namespace: "edge"}},
-			"xds", "edge", true},
-		"zookeeper": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
-			Servers: []string{"localhost:2181"}, CredentialsSecret: secret}}, "zookeeper", "services", false},
-		"zookeeper for dubbo": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
-			Servers: []string{"localhost:2181"}, Layout: usherv1alpha1.LayoutDubbo, CredentialsSecret: secret}}, "zookeeper", "dubbo", false},
-		"zookeeper with a path": {usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{
-			Servers: []string{"localhost:2181"}, Path: "a/b", CredentialsSecret: secret}}, "zookeeper", "a/b", false},
+	const secret = "credentialsSecret: {namespace: usher, name: credentials}"
+	for text, want := range map[string]string{
+		"consul: {address: http://localhost:8500, datacenter: east, " + secret + "}": "consul east",
+		"dns: {server: localhost:53, zone: svc.example.com, " + secret + "}":         "dns svc.example.com",
+		"endpointSlice: {}":                "endpointSlice demo",
+		"endpointSlice: {namespace: edge}": "endpointSlice edge",
+		"etcd: {endpoints: [http://localhost:2379], prefix: mine, " + secret + "}": "etcd mine",
+		"eureka: {address: http://localhost:8761/eureka, " + secret + "}":          "eureka ",
+		"haproxy: {addresses: [unix:///run/haproxy.sock], " + secret + "}":         "haproxy ",
+		"nacos: {address: http://localhost:8848, group: mine, " + secret + "}":     "nacos public/mine/DEFAULT",
+		"service: {}": "service demo",
+		"webhook: {url: http://localhost, " + secret + "}": "webhook ",
+		"xds: {}":                "xds demo",
+		"xds: {namespace: edge}": "xds edge",
+		"zookeeper: {servers: [localhost:2181], " + secret + "}":                "zookeeper services",
+		"zookeeper: {servers: [localhost:2181], layout: Dubbo, " + secret + "}": "zookeeper dubbo",
+		"zookeeper: {servers: [localhost:2181], path: a/b, " + secret + "}":     "zookeeper a/b",
 	} {
-		r := &usherv1alpha1.Registry{Spec: test.spec}
-		reference := secret
-		if test.noSecret {
-			reference = nil
-		}
+		r := &usherv1alpha1.Registry{}
+		registrytest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+text+"}"), r))
 		kind, settings := Of(r, "demo")
-		if kind.Name != test.kind || settings.Root != test.root || settings.Secret != reference {
-			t.Errorf("%s: kind %q, root %q, Secret %v", name, kind.Name, settings.Root, settings.Secret)
+		named := settings.Secret != nil && settings.Secret.Name == "credentials"
+		if have := kind.Name + " " + settings.Root; have != want || named != strings.Contains(text, secret) {
+			t.Errorf("%s is of %q with the Secret %v, want %q", text, have, settings.Secret, want)
 		}
 		connector, err := connect(r, settings.Root, nil)
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v", text, err)
 			continue
 		}
 		if err := connector.Close(); err != nil {
-			t.Errorf("%s: close: %v", name, err)
+			t.Errorf("%s: close: %v", text, err)
 		}
 	}
 }
