@@ -3,8 +3,21 @@
 package install
 
 import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
@@ -20,18 +33,18 @@ var takenOver = map[string]struct{ state, patch string }{
 	"being-updated":        {"Updating", "{}"},
 }
 
-// withoutNodes is a control plane that leaves Pods of missing nodes alone: the Pods
+// keepingPods is a control plane that leaves Pods of missing nodes alone: the Pods
 // that OpenKruise leaves are on a node without an agent.
-func withoutNodes() clustertest.Option {
+func keepingPods() clustertest.Option {
 	return clustertest.WithExtraArgs(cluster.ExtraArgs{
-		ControllerManager: []string{"--controllers=*,-node-lifecycle-controller,-pod-garbage-collector-controller"},
+		ControllerManager: []string{"--controllers=*,-pod-garbage-collector-controller"},
 	})
 }
 
 // underOpenKruise begins a story on a cluster where OpenKruise has been active.
 func underOpenKruise(t *testing.T) (*story, *manager) {
 	t.Helper()
-	s := begin(t, withoutNodes())
+	s := begin(t, keepingPods())
 	s.env = append(s.env, "BACKUP="+t.TempDir())
 	kruise := s.installOpenKruise()
 	for namespace, set := range takenOver {
@@ -164,4 +177,52 @@ func TestMigrationAndBack(t *testing.T) {
 	if files := s.sh(`ls "$BACKUP"`); files == "" {
 		t.Error("no copy was kept")
 	}
+}
+
+// manager stands in for OpenKruise's manager: it only answers webhooks, and a CloneSet's
+// life needs no more.
+type manager struct {
+	server *httptest.Server
+	// requests counts what its webhooks were asked.
+	requests atomic.Int64
+}
+
+// installOpenKruise installs a chart that stands in for OpenKruise's.
+func (s *story) installOpenKruise() *manager {
+	s.Helper()
+	m := &manager{}
+	mux := http.NewServeMux()
+	mux.Handle("/allow", &admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
+		m.requests.Add(1)
+		return admission.Allowed("")
+	})})
+	mux.HandleFunc("/convert", m.convert)
+	m.server = httptest.NewTLSServer(mux)
+	s.Cleanup(m.server.Close)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: m.server.Certificate().Raw})
+	s.sh("helm install kruise test/integration/install/testdata/kruise --namespace default --wait --set webhook.url=%s --set webhook.ca=%s",
+		m.server.URL, base64.StdEncoding.EncodeToString(authority))
+	return m
+}
+
+// convert changes the version of objects and nothing else.
+func (m *manager) convert(w http.ResponseWriter, r *http.Request) {
+	m.requests.Add(1)
+	var review apiextensionsv1.ConversionReview
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	response := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	for _, raw := range review.Request.Objects {
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(raw.Raw); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		object.SetAPIVersion(review.Request.DesiredAPIVersion)
+		response.ConvertedObjects = append(response.ConvertedObjects, runtime.RawExtension{Object: object})
+	}
+	review.Request, review.Response = nil, response
+	_ = json.NewEncoder(w).Encode(review) // A caller that is gone needs no answer.
 }
