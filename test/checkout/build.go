@@ -7,6 +7,10 @@ package checkout
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/progress"
@@ -44,4 +48,44 @@ func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
 	}
 	tell.Tell(progress.Event{Task: p.Name, State: progress.Done, Detail: "built"})
 	return nil
+}
+
+// LinkTools links helm and kubectl, which the documents' commands need, into a directory. They
+// are built from their Go modules, which takes minutes the first time.
+func LinkTools(ctx context.Context, root, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"helm", "kubectl"} {
+		path, err := fetch.Run(ctx, filepath.Join(root, "tools", "chart"), "go", "tool", "-n", name)
+		if err == nil {
+			err = os.Symlink(strings.TrimSpace(path), filepath.Join(dir, name))
+		}
+		if err != nil {
+			return fmt.Errorf("build %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// ToolEnv is the environment of the documents' commands: they find the tools of a directory
+// and a cluster, and nothing of the user's.
+func ToolEnv(tools, kubeconfig, home string) []string {
+	return append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"), "KUBECONFIG="+kubeconfig, "HOME="+home,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+}
+
+// DocumentedStep returns a command block of a document in docs/ of the checkout at
+// root: the one after <!-- story: NAME -->.
+func DocumentedStep(root, document, name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", document))
+	if err != nil {
+		return "", err
+	}
+	block := regexp.MustCompile("(?s)<!-- story: " + regexp.QuoteMeta(name) + " -->\n+ *```sh\n(.*?)\n *```")
+	found := block.FindSubmatch(text)
+	if found == nil {
+		return "", fmt.Errorf("%s has no commands for the step %q", document, name)
+	}
+	return string(found[1]), nil
 }

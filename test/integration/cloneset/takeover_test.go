@@ -3,15 +3,19 @@
 package cloneset
 
 import (
+	"bytes"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/integration/openkruise"
@@ -158,5 +162,162 @@ func (s *story) kept(pods map[string]types.UID, restarts int32) {
 	}
 	if image := pod.Spec.Containers[0].Image; image != "example.test/web:v2" {
 		s.Errorf("image %s", image)
+	}
+}
+
+// In every state, the CloneSet controller leaves behind only keys and formats that
+// OpenKruise documents, and those that the user asked for.
+func TestHandingBack(t *testing.T) {
+	s := withoutController(t)
+	s.options.KeepFieldManagers = true // they show what the controller has written
+	s.create("both-hooks")
+	after := func(what string, wanted func() bool) {
+		t.Helper()
+		stop := s.startController()
+		s.until(what, wanted)
+		s.observed()
+		stop()
+		s.documented(what)
+	}
+	in := func(want apps.LifecycleState) func() bool {
+		return func() bool { return len(s.in(want)) == 1 && len(s.pods()) == 1 }
+	}
+	gate := func(kind corev1.PodConditionType, want corev1.ConditionStatus) bool {
+		return conditionOf(&s.pods()[0], kind).Status == want
+	}
+	after("PreparingNormal", in(apps.StatePreparingNormal))
+	after("Normal", func() bool { s.operate(); return in(apps.StateNormal)() })
+	s.image("missing:v1")
+	after("PreparingUpdate", func() bool {
+		return in(apps.StatePreparingUpdate)() && gate(apps.ConditionPodReady, corev1.ConditionFalse)
+	})
+	s.operate()
+	after("the grace period", func() bool { return gate(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse) })
+	s.patch(`spec: {updateStrategy: {inPlaceUpdateStrategy: {gracePeriodSeconds: 0}}}`)
+	after("Updating", in(apps.StateUpdating))
+	s.image("web:v2")
+	after("Updated", in(apps.StateUpdated))
+	s.operate()
+	after("Normal again", in(apps.StateNormal))
+	s.label(s.pods()[0].Name, apps.LabelSpecifiedDelete, "true")
+	after("PreparingDelete", func() bool {
+		return in(apps.StatePreparingDelete)() && gate(apps.ConditionPodReady, corev1.ConditionFalse)
+	})
+}
+
+// written lists the paths of an object that the controller owns, such as
+// ".metadata.labels.app".
+func (s *story) written(object client.Object) (paths []string) {
+	s.Helper()
+	for _, entry := range object.GetManagedFields() {
+		if entry.Manager != manager {
+			continue
+		}
+		var fields fieldpath.Set
+		s.Must(fields.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())))
+		fields.Leaves().Iterate(func(path fieldpath.Path) { paths = append(paths, path.String()) })
+	}
+	if len(paths) == 0 {
+		s.Errorf("%s: nothing is managed by %q", object.GetName(), manager)
+	}
+	return paths
+}
+
+// documentedPaths are the paths that a CloneSet controller may write on a Pod, on a
+// revision, and on the set; * stands for the rest of a path. Further conditions of a set
+// are for people, and OpenKruise keeps them.
+var documentedPaths = []string{
+	".metadata.labels.apps.kruise.io/cloneset-instance-id", ".metadata.labels.apps.kruise.io/specified-delete",
+	".metadata.labels.controller-revision-hash", ".metadata.labels.pod-template-hash", ".metadata.labels.lifecycle.apps.kruise.io/state",
+	".metadata.annotations.lifecycle.apps.kruise.io/timestamp",
+	".metadata.annotations.apps.kruise.io/inplace-update-state", ".metadata.annotations.apps.kruise.io/inplace-update-grace",
+	`.status.conditions[type="InPlaceUpdateReady"].*`, `.status.conditions[type="KruisePodReady"].*`,
+	".metadata.ownerReferences[*", ".spec.*",
+	".metadata.labels.controller.kubernetes.io/hash", ".data", ".revision",
+	".status.availableReplicas", ".status.collisionCount", ".status.currentRevision", ".status.expectedUpdatedReplicas",
+	".status.labelSelector", ".status.observedGeneration", ".status.readyReplicas", ".status.replicas", ".status.updateRevision",
+	".status.updatedAvailableReplicas", ".status.updatedReadyReplicas", ".status.updatedReplicas",
+	`.status.conditions[type="FailedScale"].*`, `.status.conditions[type="FailedUpdate"].*`, `.status.conditions[type="Progressing"].*`,
+	`.status.conditions[type="Blocked"].*`,
+	// Usher's own, which docs/migrate.md takes off on the way back.
+	`.metadata.finalizers[="` + apps.FinalizerPreDelete + `"]`,
+	// From the template of the set.
+	".metadata.labels.app", ".metadata.annotations.note", ".metadata.labels." + inPlaceKey, `.metadata.finalizers[="` + registeredKey + `"]`,
+}
+
+// documented checks what the controller has written so far against OpenKruise's
+// documentation.
+func (s *story) documented(when string) {
+	s.Helper()
+	objects := []client.Object{s.set()}
+	for _, pod := range s.pods() {
+		objects = append(objects, &pod)
+		s.wellFormed(when, &pod)
+	}
+	for _, r := range s.revisions() {
+		objects = append(objects, &r)
+	}
+	for _, object := range objects {
+		for _, path := range s.written(object) {
+			known := slices.ContainsFunc(documentedPaths, func(documented string) bool {
+				prefix, open := strings.CutSuffix(documented, "*")
+				return path == documented || (open && strings.HasPrefix(path, prefix))
+			})
+			if !known {
+				s.Errorf("%s: %T %s carries %s, which OpenKruise does not document", when, object, object.GetName(), path)
+			}
+		}
+	}
+}
+
+// wellFormed checks the values that OpenKruise parses.
+func (s *story) wellFormed(when string, pod *corev1.Pod) {
+	s.Helper()
+	known := []apps.LifecycleState{
+		apps.StatePreparingNormal, apps.StateNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete,
+	}
+	if !slices.Contains(known, state(pod)) {
+		s.Errorf("%s: state %q", when, state(pod))
+	}
+	if _, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]); err != nil {
+		s.Errorf("%s: %v", when, err)
+	}
+	if long, short := pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]; long != "web-"+short {
+		s.Errorf("%s: revision labels %q and %q", when, long, short)
+	}
+	record := pod.Annotations[apps.AnnotationInPlaceUpdateState]
+	if record == "" {
+		return
+	}
+	var state struct {
+		Revision              string
+		UpdateTimestamp       time.Time
+		LastContainerStatuses map[string]struct{ ImageID string }
+	}
+	if err := json.Unmarshal([]byte(record), &state); err != nil || state.Revision == "" || state.UpdateTimestamp.IsZero() {
+		s.Errorf("%s: in-place record %s: %v", when, record, err)
+	}
+	for name, last := range state.LastContainerStatuses {
+		if name != "main" || last.ImageID == "" {
+			s.Errorf("%s: in-place record %s", when, record)
+		}
+	}
+}
+
+// OpenKruise can read the data of a revision: a patch that replaces the template.
+func TestRevisionsAreReadByOpenKruise(t *testing.T) {
+	s := running(t, "plain")
+	r := s.revisions()[0]
+	var data struct {
+		Spec struct{ Template map[string]json.RawMessage }
+	}
+	if err := json.Unmarshal(r.Data.Raw, &data); err != nil || !bytes.Equal(data.Spec.Template["$patch"], []byte(`"replace"`)) || data.Spec.Template["spec"] == nil {
+		t.Errorf("data %s: %v", r.Data.Raw, err)
+	}
+	if hash := r.Labels["controller.kubernetes.io/hash"]; r.Name != "web-"+hash || r.Labels["app"] != "web" {
+		t.Errorf("revision %s has the labels %v", r.Name, r.Labels)
+	}
+	if name := s.set().Status.UpdateRevision; name != r.Name {
+		t.Errorf("the status names %s, the revision is %s", name, r.Name)
 	}
 }
