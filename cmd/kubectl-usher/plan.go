@@ -343,7 +343,7 @@ var doings = []struct {
 	does forecast.Doing
 	text string
 }{
-	{forecast.InPlace, "in place"}, {forecast.Recreate, "recreated"}, {forecast.Relabel, "relabelled in service"},
+	{forecast.InPlace, "in place"}, {forecast.Recreate, "recreated"}, {forecast.Relabel, "relabelled"},
 	{forecast.ScaleIn, "removed"}, {forecast.Replace, "replaced"}, {forecast.CleanUp, "cleaned up"},
 }
 

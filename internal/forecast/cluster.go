@@ -222,7 +222,7 @@ func (p *player) take(s step, old *corev1.Pod) {
 // run makes a kubelet run the spec of a Pod.
 func (p *player) run(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" {
-		pod.Spec.NodeName = "somewhere"
+		pod.Spec.NodeName = "a node for " + pod.Name // schedulers spread Pods
 	}
 	pod.Status.Phase = corev1.PodRunning
 	if pod.Status.ObservedGeneration > 0 || len(pod.Status.ContainerStatuses) == 0 {

@@ -65,6 +65,8 @@ type Forecast struct {
 	// Lowest is how few Pods serve at some time, of Available that serve now.
 	Lowest    int `json:"lowest"`
 	Available int `json:"available"`
+	// Ends is what there is in the end.
+	Ends Count `json:"ends"`
 	// Hooks are those that are asked.
 	Hooks []Hook `json:"hooks,omitempty"`
 	// Stops are the reasons why Pods stay as they are.
@@ -72,6 +74,13 @@ type Forecast struct {
 	// Takes is how long it takes; nil if nothing shows that, as Unknown says.
 	Takes   *Duration `json:"takes,omitempty"`
 	Unknown string    `json:"unknown,omitempty"`
+}
+
+// Count is how many Pods there are, have the revision, and serve.
+type Count struct {
+	Pods      int `json:"pods"`
+	Updated   int `json:"updated"`
+	Available int `json:"available"`
 }
 
 // Duration is a duration that people can read in JSON too.
@@ -106,7 +115,8 @@ type Doing string
 const (
 	// InPlace: its containers are changed; it leaves service for that.
 	InPlace Doing = "InPlace"
-	// Relabel: its labels and annotations are changed; it stays in service.
+	// Relabel: its labels and annotations are changed, and no container. It leaves service
+	// only if it has to pass a hook.
 	Relabel Doing = "Relabel"
 	// Recreate: it is deleted, and one of the new revision created.
 	Recreate Doing = "Recreate"
@@ -119,6 +129,9 @@ const (
 	// Create: a new Pod.
 	Create Doing = "Create"
 )
+
+// stays reports whether it is still the same Pod.
+func (d Doing) stays() bool { return d == InPlace || d == Relabel }
 
 // Hook is a key that is asked about Pods.
 type Hook struct {
@@ -146,7 +159,7 @@ func Of(c Change) (Forecast, error) {
 	p := &player{
 		Snapshot: s, set: c.To, begun: c.Now, pace: paceOf(s.Pods), planner: c.Planner,
 		due: map[string]due{}, behind: map[string]bool{}, broken: map[string]bool{},
-		record: record{told: map[string]bool{}, gates: map[string]*gate{}, registrations: c.Registrations},
+		record: record{told: map[string]place{}, gates: map[string]*gate{}, registrations: c.Registrations},
 	}
 	if p.planner == nil {
 		p.planner = plan.Make
@@ -161,6 +174,8 @@ func Of(c Change) (Forecast, error) {
 	f := c.describe(s)
 	f.Available, f.Lowest = counts.Available, p.lowest
 	f.Waves, f.Hooks, f.Stops = p.waves, p.hooks(), p.stops(&last)
+	counts, _ = plan.Review(s)
+	f.Ends = Count{counts.Replicas, counts.Updated, counts.Available}
 	f.Changes = f.New || c.To.Generation != c.Set.Generation
 	p.time(&f)
 	return f, nil

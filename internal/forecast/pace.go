@@ -18,8 +18,8 @@ const (
 	unknownTakes = 10 * time.Second
 	// stopTakes is how long a Pod takes to end. Nothing waits for that but its claims.
 	stopTakes = time.Second
-	// joinTakes is how long a registry takes to list a Pod.
-	joinTakes = time.Second
+	// answerTakes is how long it takes to answer a hook, apart from propagation.
+	answerTakes = time.Second
 	// mostTakes is more than a Pod takes that nobody had to mend.
 	mostTakes = time.Hour
 )

@@ -29,15 +29,18 @@ type player struct {
 	behind map[string]bool
 	// broken are the Pods that will not get ready unless something of them changes.
 	broken map[string]bool
-	// made counts the Pods that were created.
-	made int
+	// made counts the Pods that were created, steps those that began.
+	made, steps int
 	record
 }
 
 // due is a step, and when it is taken.
 type due struct {
+	pod  string
 	step step
 	at   time.Time
+	// number orders steps by when they began.
+	number int
 }
 
 // mostPasses bounds a play per Pod. An update of one takes about ten.
@@ -67,11 +70,13 @@ func (p *player) play() (plan.Plan, error) {
 	return plan.Plan{}, errEndless
 }
 
-// wait lets the next thing happen; false if nothing will.
+// together is how many things that are due at once happen one by one. Of more, a controller
+// sees several in one pass.
+const together = 32
+
+// wait lets the next things happen that are due, in the order in which they began; false if
+// nothing will.
 func (p *player) wait(next time.Time) bool {
-	for _, pod := range p.Pods {
-		p.plan(pod)
-	}
 	for _, d := range p.due {
 		if next.IsZero() || d.at.Before(next) {
 			next = d.at
@@ -83,10 +88,17 @@ func (p *player) wait(next time.Time) bool {
 	if next.After(p.Now) {
 		p.Now = next
 	}
-	for _, pod := range slices.Clone(p.Pods) {
-		if d, ok := p.due[pod.Name]; ok && !d.at.After(p.Now) {
-			delete(p.due, pod.Name)
-			p.take(d.step, pod)
+	var now []due
+	for _, d := range p.due {
+		if !d.at.After(p.Now) {
+			now = append(now, d)
+		}
+	}
+	slices.SortFunc(now, func(a, b due) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.number, b.number)) })
+	for _, d := range now[:min(len(now), 1+len(now)/together)] {
+		delete(p.due, d.pod)
+		if at, ok := slices.BinarySearchFunc(p.Pods, d.pod, func(pod *corev1.Pod, name string) int { return cmp.Compare(pod.Name, name) }); ok {
+			p.take(d.step, p.Pods[at])
 		}
 	}
 	return true
@@ -106,17 +118,19 @@ func (p *player) meet() {
 		case !containersReady(pod):
 			p.broken[pod.Name] = true
 		}
+		p.expect(pod)
 	}
 }
 
-// plan notes what will happen to a Pod next. A step that stays due keeps its time.
-func (p *player) plan(pod *corev1.Pod) {
+// expect notes what will happen to a Pod next. A step that stays due keeps its time.
+func (p *player) expect(pod *corev1.Pod) {
 	next, after := p.next(pod)
 	switch known, ok := p.due[pod.Name]; {
 	case next == "":
 		delete(p.due, pod.Name)
 	case !ok || known.step != next:
-		p.due[pod.Name] = due{step: next, at: p.Now.Add(after)}
+		p.steps++
+		p.due[pod.Name] = due{pod: pod.Name, step: next, at: p.Now.Add(after), number: p.steps}
 	}
 }
 
@@ -131,10 +145,12 @@ func (p *player) replace(old, pod *corev1.Pod) {
 		return
 	}
 	p.Pods[at] = pod
+	p.expect(pod)
 }
 
 // add puts a new Pod among the others.
 func (p *player) add(pod *corev1.Pod) {
 	at, _ := slices.BinarySearchFunc(p.Pods, pod, byName)
 	p.Pods = slices.Insert(slices.Clone(p.Pods), at, pod)
+	p.expect(pod)
 }

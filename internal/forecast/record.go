@@ -14,6 +14,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -21,7 +22,7 @@ import (
 type record struct {
 	waves []Wave
 	// told are the Pods that a wave names.
-	told map[string]bool
+	told map[string]place
 	// returned reports whether a Pod came into service after the last one left.
 	returned bool
 	// lowest is how few Pods served, available how many do now.
@@ -42,7 +43,7 @@ type gate struct {
 	answered bool
 }
 
-// decided notes what a decision does to Pods for the first time.
+// decided notes what a decision begins to do to Pods.
 func (p *player) decided(d *plan.Plan) {
 	if len(d.Actions) > 0 {
 		p.ends = p.Now
@@ -50,40 +51,46 @@ func (p *player) decided(d *plan.Plan) {
 	for i := range d.Actions {
 		a := &d.Actions[i]
 		p.returned = p.returned || a.To == apps.StateNormal
-		does := doingOf(a)
-		if does == "" || a.Pod != nil && p.told[a.Pod.Name] {
-			continue
+		does := p.doing(a)
+		switch {
+		case does == "":
+		case does == Create:
+			p.wave(false).Created++
+		case !p.told[a.Pod.Name].begun():
+			w := p.wave(true)
+			w.Pods = append(w.Pods, Step{Pod: a.Pod.Name, Does: does})
+			p.told[a.Pod.Name] = place{len(p.waves), len(w.Pods) - 1}
+		case !does.stays(): // what began in place ends otherwise
+			at := p.told[a.Pod.Name]
+			p.waves[at.wave-1].Pods[at.index].Does = does
 		}
-		wave := p.wave(does)
-		if a.Pod == nil {
-			wave.Created++
-			continue
-		}
-		p.told[a.Pod.Name] = true
-		wave.Pods = append(wave.Pods, Step{Pod: a.Pod.Name, Does: does})
 	}
 }
 
+// place is where a Pod is told: in a wave, counted from 1.
+type place struct{ wave, index int }
+
+func (p place) begun() bool { return p.wave > 0 }
+
 // wave is the one that a Pod leaves with: a new one if another Pod has come into service
 // since the last.
-func (p *player) wave(does Doing) *Wave {
-	if len(p.waves) == 0 || p.returned && does != Create {
-		p.waves = append(p.waves, Wave{After: Duration(p.Now.Sub(p.begun))})
+func (p *player) wave(leaves bool) *Wave {
+	now := Duration(p.Now.Sub(p.begun))
+	if len(p.waves) == 0 || p.returned && leaves && now > p.waves[len(p.waves)-1].After {
+		p.waves = append(p.waves, Wave{After: now})
 		p.returned = false
 	}
 	return &p.waves[len(p.waves)-1]
 }
 
-// doingOf is what an action begins to do to a Pod; "" if it only goes on with something.
-func doingOf(a *plan.Action) Doing {
+// doing is what an action begins to do to a Pod; "" if it only goes on with something.
+func (p *player) doing(a *plan.Action) Doing {
 	switch a.Reason {
-	case plan.ReasonPrepareUpdate, plan.ReasonStartInPlace:
-		return InPlace
-	case plan.ReasonInPlace:
-		if a.Change.Drains() {
-			return InPlace
+	case plan.ReasonPrepareUpdate, plan.ReasonStartInPlace, plan.ReasonInPlace:
+		if change, err := p.Change(revision.Short(revisionOf(a.Pod))); err == nil && !change.Drains() {
+			return Relabel
 		}
-		return Relabel
+		return InPlace
 	case plan.ReasonRecreate:
 		return Recreate
 	case plan.ReasonScaleIn:
@@ -122,10 +129,7 @@ func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
 	if known := p.gates[name]; known != nil {
 		return known
 	}
-	g := &gate{answered: true}
-	if joins(pod) {
-		g.takes = joinTakes
-	}
+	g := &gate{answered: true, takes: answerTakes}
 	holds := regplan.Show(regplan.Snapshot{
 		Now: p.Now, Pods: []*corev1.Pod{pod}, Registrations: p.registrations, CloneSets: []*apps.CloneSet{p.set},
 	})[pod.Name].Holds
@@ -135,7 +139,7 @@ func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
 		switch {
 		case at >= 0:
 			h.Registrations, h.Registries = holds[at].Registrations, holds[at].Registries
-			g.takes = max(g.takes, holds[at].Propagation)
+			g.takes = max(g.takes, answerTakes+holds[at].Propagation)
 		case strings.Contains(key, usherv1alpha1.HookDomain):
 			h.Unanswered, g.answered = true, false
 		default:

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/view"
+	"github.com/usher-dev/usher/test/model"
+)
+
+// forecasts is how many sets and changes are foreseen.
+const forecasts = 200
+
+// TestForecast: what package forecast says of a change is what the controller then does, in
+// that order. Rarely milliseconds decide the order: whether two Pods go in one pass or in two
+// decides how large a surge is.
+func TestForecast(t *testing.T) {
+	changed, reordered := 0, 0
+	for seed := uint64(1); seed <= forecasts; seed++ {
+		foreseen, happened := foresee(seed, nil)
+		if len(happened) > 1 {
+			changed++
+		}
+		if !slices.Equal(foreseen, happened) {
+			t.Logf("seed %d: foreseen and happened:\n%s\n%s", seed, foreseen, happened)
+			reordered++
+		}
+		slices.Sort(foreseen)
+		slices.Sort(happened)
+		if !slices.Equal(foreseen, happened) {
+			t.Errorf("seed %d: that is not what was foreseen", seed)
+		}
+	}
+	t.Logf("%d of %d changes touch Pods, %d in another order", changed, forecasts, reordered)
+	if changed < forecasts/2 || reordered > forecasts/100 {
+		t.Error("too few changes touch a Pod, or too many in another order than foreseen")
+	}
+}
+
+// TestForecastMutants: a forecast with one bug is found out.
+func TestForecastMutants(t *testing.T) {
+	for name, mutate := range map[string]func(*plan.Snapshot){
+		"it ignores maxUnavailable":     func(s *plan.Snapshot) { s.Spec.MaxUnavailable = plan.Count{Value: 99} },
+		"it ignores maxSurge":           func(s *plan.Snapshot) { s.Spec.MaxSurge = plan.Count{} },
+		"it ignores the partition":      func(s *plan.Snapshot) { s.Spec.Partition = plan.Count{} },
+		"it recreates what is in place": func(s *plan.Snapshot) { s.Spec.Method = plan.Recreate },
+		"it goes on while paused":       func(s *plan.Snapshot) { s.Spec.Paused = false },
+		"it forgets revisions":          func(s *plan.Snapshot) { s.Revisions = nil },
+	} {
+		found := func(seed uint64) bool {
+			foreseen, happened := foresee(seed, func(s *plan.Snapshot) plan.Plan {
+				broken := *s
+				mutate(&broken)
+				return plan.Make(&broken)
+			})
+			return !slices.Equal(foreseen, happened)
+		}
+		seed := uint64(1)
+		for seed < forecasts && !found(seed) {
+			seed++
+		}
+		t.Logf("%s: seed %d", name, seed)
+		if seed == forecasts {
+			t.Errorf("%s, and no seed shows it", name)
+		}
+	}
+}
+
+// foresee draws a set, lets it settle, changes it, and describes what the forecast says and
+// what then happens.
+func foresee(seed uint64, planner func(*plan.Snapshot) plan.Plan) (foreseen, happened []string) {
+	w := newWorld(seed ^ 0xf0)
+	config := Calm()
+	config.Seed, config.Steady, config.Nodes.Nodes = seed, true, 100                  // so each Pod has its own
+	config.Process.Lag = Lag{Least: 5 * time.Millisecond, Most: 5 * time.Millisecond} // several edits arrive as one
+	// What no Pod shows takes as long as the forecast supposes.
+	config.Nodes.Start, config.Operator.Answer = 18*time.Second, 1700*time.Millisecond
+	set := randomSet(w)
+	n := 1 + int32(w.chance.IntN(9)) // less than 10
+	set.Spec.Replicas = &n
+	s := New(config, set)
+	s.nodes.Roomy = true
+	s.rest()
+	s.rank(w)
+	for range w.chance.IntN(3) {
+		s.foreseeable(w)
+		s.rest()
+	}
+	live := s.Set()
+	for range 1 + w.chance.IntN(3) {
+		s.foreseeable(w)
+	}
+	f, err := forecast.Of(forecast.Change{
+		Objects: view.Objects{
+			Now: s.World.now(), Set: live, Pods: s.Pods(), Revisions: owned[*appsv1.ControllerRevision](s),
+		},
+		To: s.Set(), Starts: config.Process.Starts, Planner: planner,
+	})
+	watched := s.watchPods()
+	s.rest()
+	if err != nil {
+		return []string{err.Error()}, watched.text(s)
+	}
+	return told(&f), watched.text(s)
+}
+
+// foreseeable lets the user change something that leaves no choice to chance.
+func (s *Simulation) foreseeable(w *World) {
+	pick(w, s.roll, s.roll, s.rollAll, s.rollAll, s.relabel, s.recreate, s.recreate, s.scale, s.scale, s.rollResources, s.rollResources,
+		s.pause, s.retype, s.exclude, func() { s.move("partition") }, func() { s.move("budget") }, s.listForDeletion)()
+}
+
+// rank gives Pods labels by which the set orders their update.
+func (s *Simulation) rank(w *World) {
+	for _, pod := range s.Pods() {
+		s.changePod(pod, func(pod *corev1.Pod) {
+			pod.Labels["rank"], pod.Labels["zone"] = fmt.Sprint(w.chance.IntN(3)), pick(w, "a", "b")
+		})
+	}
+	s.Edit("orders the update", func(set *apps.CloneSet) {
+		if w.roll(0.5) {
+			set.Spec.UpdateStrategy.PriorityStrategy = &apps.UpdatePriorityStrategy{OrderPriority: []apps.UpdatePriorityOrderTerm{{OrderedKey: "rank"}}}
+		}
+		if w.roll(0.5) {
+			set.Spec.UpdateStrategy.ScatterStrategy = []apps.UpdateScatterTerm{{Key: "zone", Value: "a"}}
+		}
+	})
+	s.rest()
+}
+
+// rest runs until nothing happens any more.
+func (s *Simulation) rest() {
+	for n := 0; !s.World.idle() && n < mostSteps; n++ {
+		s.World.step()
+	}
+}
+
+// watched is what happens to the Pods that there are.
+type watched struct {
+	before map[types.UID]*corev1.Pod
+	// touched are in the order in which the controller began with them.
+	touched []*corev1.Pod
+	created int
+	lowest  int
+}
+
+func (s *Simulation) watchPods() *watched {
+	w := &watched{before: map[types.UID]*corev1.Pod{}}
+	for _, pod := range s.Pods() {
+		w.before[pod.UID] = pod
+	}
+	w.lowest = s.serving()
+	s.Server.Observers = append(s.Server.Observers, func(c *model.Commit) {
+		old, pod := c.Pods()
+		w.lowest = min(w.lowest, s.serving())
+		switch {
+		case !isProcess(c.Actor) || c.Kind != model.Pods:
+		case old == nil:
+			w.created++
+		case w.before[old.UID] != nil && !slices.ContainsFunc(w.touched, func(p *corev1.Pod) bool { return p.UID == old.UID }):
+			w.touched = append(w.touched, cmp.Or(pod, old))
+		}
+	})
+	return w
+}
+
+// serving counts the available Pods.
+func (s *Simulation) serving() int {
+	set, n := s.Set(), 0
+	for _, pod := range s.Pods() {
+		if available(pod, set, s.World.now()) {
+			n++
+		}
+	}
+	return n
+}
+
+// text describes what happened, as told does what is foreseen.
+func (w *watched) text(s *Simulation) (out []string) {
+	now := map[types.UID]*corev1.Pod{}
+	updated := 0
+	update := s.updateRevision(s.Set())
+	for _, pod := range s.Pods() {
+		now[pod.UID] = pod
+		if of(pod, update) {
+			updated++
+		}
+	}
+	for _, pod := range w.touched {
+		before, after := w.before[pod.UID], now[pod.UID]
+		switch {
+		case after == nil:
+			out = append(out, fmt.Sprintf("Pod %s goes", pod.Name))
+		case imagesOf(before)+resourcesOf(before) != imagesOf(after)+resourcesOf(after):
+			out = append(out, fmt.Sprintf("Pod %s changes in place", pod.Name))
+		case before.Labels[apps.LabelRevision] != after.Labels[apps.LabelRevision]:
+			out = append(out, fmt.Sprintf("Pod %s is relabelled", pod.Name))
+		}
+	}
+	return append(out, fmt.Sprintf("%d are made; at least %d serve; in the end %d, %d updated, %d serve", w.created, w.lowest, len(now), updated, s.serving()))
+}
+
+// told describes a forecast.
+func told(f *forecast.Forecast) (out []string) {
+	created := 0
+	for _, wave := range f.Waves {
+		for _, step := range wave.Pods {
+			if strings.HasPrefix(step.Pod, "demo-new") {
+				continue // a surplus one goes again
+			}
+			does := "goes"
+			switch step.Does {
+			case forecast.InPlace:
+				does = "changes in place"
+			case forecast.Relabel:
+				does = "is relabelled"
+			}
+			out = append(out, fmt.Sprintf("Pod %s %s", step.Pod, does))
+		}
+		created += wave.Created
+	}
+	return append(out, fmt.Sprintf("%d are made; at least %d serve; in the end %d, %d updated, %d serve", created, f.Lowest, f.Ends.Pods, f.Ends.Updated, f.Ends.Available))
+}
