@@ -26,7 +26,7 @@ A workload is named as in kubectl: clone/web, deployment/web, sts/db, pod/web-x.
 	s.flags.AddFlags(root.PersistentFlags())
 	root.AddGroup(&cobra.Group{ID: "look", Title: "See and ask:"}, &cobra.Group{ID: "act", Title: "Take hold:"})
 	for _, command := range []*cobra.Command{
-		statusCommand(s), whyCommand(s), planCommand(s), historyCommand(s), diffCommand(s), registryCommand(s), doctorCommand(s),
+		statusCommand(s), whyCommand(s), planCommand(s), historyCommand(s), diffCommand(s), registryCommand(s), doctorCommand(s), dashboardCommand(s),
 	} {
 		command.GroupID = "look"
 		root.AddCommand(command)

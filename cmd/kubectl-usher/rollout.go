@@ -83,9 +83,9 @@ func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, to
 func done(w *view.Workload) bool { return w.Phase == view.PhaseDone || w.Phase == view.PhasePaused }
 
 func pauseCommand(s *session, pause bool) *cobra.Command {
-	name, told, short := "resume", "resumed", "Go on with a paused rollout"
+	name, short := "resume", "Go on with a paused rollout"
 	if pause {
-		name, told, short = "pause", "paused", "Stop a rollout: no further Pod is updated"
+		name, short = "pause", "Stop a rollout: no further Pod is updated"
 	}
 	var how change
 	return how.bind(&cobra.Command{
@@ -96,12 +96,20 @@ func pauseCommand(s *session, pause bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if set.Spec.UpdateStrategy.Paused == pause {
-				return fmt.Errorf("clone/%s is %s already", set.Name, told)
-			}
-			return s.merge(c.Context(), set, &how, told, strategy("paused", pause))
+			return s.pause(c.Context(), set, &how, pause)
 		},
 	})
+}
+
+func (s *session) pause(ctx context.Context, set *apps.CloneSet, how *change, pause bool) error {
+	told := "resumed"
+	if pause {
+		told = "paused"
+	}
+	if set.Spec.UpdateStrategy.Paused == pause {
+		return fmt.Errorf("clone/%s is %s already", set.Name, told)
+	}
+	return s.merge(ctx, set, how, told, strategy("paused", pause))
 }
 
 func strategy(field string, value any) map[string]any {
@@ -210,30 +218,35 @@ func undoCommand(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if set.Status.ObservedGeneration != set.Generation {
-				return fmt.Errorf("clone/%s: the controller has not seen the last change yet; run the command again", set.Name)
-			}
-			all, err := s.revisions(c.Context(), set)
-			if err != nil {
-				return err
-			}
-			chosen, err := find(set, all, to)
-			if err != nil {
-				return err
-			}
-			template, err := revision.Template(chosen.Data.Raw)
-			if err != nil {
-				return fmt.Errorf("revision %s: %w", chosen.Name, err)
-			}
-			if revision.Same(chosen.Name, set.Status.UpdateRevision) {
-				return fmt.Errorf("clone/%s has revision %d already", set.Name, chosen.Revision)
-			}
-			return s.replaceTemplate(c.Context(), set, &how, fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name), template)
+			return s.undo(c.Context(), set, &how, to)
 		},
 	})
 	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
 	completesFlag(command, "to-revision", s.revisionNumbers)
 	return command
+}
+
+// undo makes the template of a revision the present one again; "" is the one before.
+func (s *session) undo(ctx context.Context, set *apps.CloneSet, how *change, to string) error {
+	if set.Status.ObservedGeneration != set.Generation {
+		return fmt.Errorf("clone/%s: the controller has not seen the last change yet; run the command again", set.Name)
+	}
+	all, err := s.revisions(ctx, set)
+	if err != nil {
+		return err
+	}
+	chosen, err := find(set, all, to)
+	if err != nil {
+		return err
+	}
+	template, err := revision.Template(chosen.Data.Raw)
+	if err != nil {
+		return fmt.Errorf("revision %s: %w", chosen.Name, err)
+	}
+	if revision.Same(chosen.Name, set.Status.UpdateRevision) {
+		return fmt.Errorf("clone/%s has revision %d already", set.Name, chosen.Revision)
+	}
+	return s.replaceTemplate(ctx, set, how, fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name), template)
 }
 
 func diffCommand(s *session) *cobra.Command {

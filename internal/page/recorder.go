@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/usher-dev/usher/internal/view"
@@ -139,6 +140,9 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 
 // mark adds what happened to Pods to what is new of their lanes, which may have ended.
 func (s *Set) mark(news []Lane, marks map[string][]Mark) []Lane {
+	if len(marks) == 0 {
+		return news
+	}
 	for i := range news {
 		news[i].Marks = append(news[i].Marks, marks[news[i].Name]...)
 	}
@@ -281,4 +285,23 @@ func (r *Recorder) forget(run *Run) {
 			}
 		}
 	}
+}
+
+// Actions are what the page offers to somebody who may change a workload.
+func Actions(w *view.Workload) (out []Action) {
+	if w.Kind != "CloneSet" || w.Phase == view.PhaseDeleting {
+		return nil
+	}
+	switch w.Phase {
+	case view.PhasePaused:
+		out = append(out, Action{Name: "resume", Title: "Resume", Text: "The rollout goes on, within the budgets of the set."})
+	case view.PhaseUpdating, view.PhaseStalled:
+		out = append(out, Action{Name: "pause", Title: "Pause", Text: "No further Pod is updated. Those that are on their way finish."})
+	}
+	if p := w.Previous; p != nil {
+		out = append(out, Action{Name: "undo", Title: "Undo", To: p.Name, Text: fmt.Sprintf(
+			"Revision %d (%s) becomes the present one again: %s. Pods that have another one are updated, within the budgets of the set.",
+			p.Number, p.Name, strings.Join(p.Images, ", "))})
+	}
+	return out
 }

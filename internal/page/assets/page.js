@@ -217,7 +217,7 @@ class SetView {
     say(this.title, d.title ?? d.id);
     say(this.phase, d.phase ?? "");
     this.phase.className = "phase " + (d.phase ?? "").toLowerCase();
-    this.bar.hidden = !d.toUpdate;
+    this.bar.hidden = d.updated >= d.toUpdate;
     this.bar.max = Math.max(d.toUpdate, 1);
     this.bar.value = Math.min(d.updated, d.toUpdate);
     set(this.bar, "aria-label", `${d.updated} of ${d.toUpdate} updated`);

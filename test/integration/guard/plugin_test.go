@@ -98,6 +98,7 @@ func TestPlugin(t *testing.T) {
 	p.inService(2)
 	t.Run("looks", func(t *testing.T) { p.at(t).looks(set) })
 	t.Run("acts", func(t *testing.T) { p.at(t).acts(set) })
+	t.Run("shows a page", func(t *testing.T) { p.at(t).dashboard(set) })
 	t.Run("releases", func(t *testing.T) { p.at(t).releases(set) })
 	t.Run("drains", func(t *testing.T) { p.at(t).drains(set) })
 	t.Run("refuses", func(t *testing.T) { p.at(t).refusals() })
@@ -181,4 +182,5 @@ func (p *plugin) refusals() {
 	p.Must(err)
 	p.kubeconfig = stranger
 	p.refuses("status clone/web", "forbidden")
+	p.refuses("dashboard", "you may not list and watch Pods in namespace "+p.Namespace)
 }

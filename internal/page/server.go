@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// behind is how many deltas a reader may be late. One who is later gets everything anew.
+	behind = 64
+	// mostBody bounds what a reader may send, in bytes.
+	mostBody = 4096
+	// headerTimeout is how long a reader may take to ask.
+	headerTimeout = 10 * time.Second
+)
+
+// Do carries out an action that the page offered for a set. The reader sees its error.
+type Do func(ctx context.Context, set, action, to string) error
+
+// Server serves the page of what goes on to whoever has its token.
+//
+// It runs with its user's rights, on a machine where others may run programs and where the
+// user's browser shows pages of others. So it listens on loopback alone; it answers only if
+// it is addressed by its own name, whatever name a foreign page has made point here; what the
+// cluster says, and what changes it, needs the token, which goes with no request by itself; a
+// change has to come from the page itself; and no other page may embed or read it.
+type Server struct {
+	do    Do
+	token string
+
+	mu       sync.Mutex // guards what follows
+	recorder *Recorder
+	readers  map[chan []byte]bool
+}
+
+// NewServer serves what the recorder is shown.
+func NewServer(recorder *Recorder, do Do) *Server {
+	recorder.Live("")
+	return &Server{do: do, token: rand.Text(), recorder: recorder, readers: map[chan []byte]bool{}}
+}
+
+// Observe records the workloads as they are, and tells the readers. The note is what they
+// have to know of the whole.
+func (s *Server) Observe(now time.Time, note string, all []Seen) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	noted := s.recorder.Recording().Note != note
+	s.recorder.Live(note)
+	delta := s.recorder.Observe(now, all)
+	if len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
+		return nil
+	}
+	text, err := json.Marshal(delta)
+	if err != nil {
+		return fmt.Errorf("encode what is new: %w", err)
+	}
+	for reader := range s.readers {
+		select {
+		case reader <- text:
+		default:
+			delete(s.readers, reader)
+			close(reader)
+		}
+	}
+	return nil
+}
+
+// join returns everything so far, and a channel for what follows.
+func (s *Server) join() ([]byte, chan []byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	whole := *s.recorder.Recording()
+	whole.Reset = true
+	text, err := json.Marshal(whole)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the recording: %w", err)
+	}
+	reader := make(chan []byte, behind)
+	s.readers[reader] = true
+	return text, reader, nil
+}
+
+func (s *Server) leave(reader chan []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.readers, reader)
+}
+
+// Address is where a browser finds the page. The token comes after #, which no browser sends.
+func (s *Server) Address(listener net.Listener) string {
+	return "http://" + listener.Addr().String() + "/#" + s.token
+}
+
+// Serve serves the page until ctx ends.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: s.Handler(listener.Addr().String()), ReadHeaderTimeout: headerTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // what follows reports the end
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the page: %w", err)
+	}
+	return nil
+}
+
+// Handler answers requests that are addressed to host, such as 127.0.0.1:8080.
+func (s *Server) Handler(host string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.page)
+	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("POST /do", s.act)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range headers {
+			w.Header().Set(name, value)
+		}
+		if code, why := s.refuse(host, r); code != 0 {
+			http.Error(w, why, code)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+var headers = map[string]string{
+	"Content-Security-Policy":      policy() + "; frame-ancestors 'none'",
+	"Cross-Origin-Opener-Policy":   "same-origin",
+	"Cross-Origin-Resource-Policy": "same-origin",
+	"Referrer-Policy":              "no-referrer",
+	"X-Content-Type-Options":       "nosniff",
+	"X-Frame-Options":              "DENY",
+	"Cache-Control":                "no-store",
+}
+
+// refuse says why a request is not answered; 0 if it is.
+func (s *Server) refuse(host string, r *http.Request) (code int, why string) {
+	_, port, _ := net.SplitHostPort(host)
+	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+	switch {
+	case r.Host != host && r.Host != "localhost:"+port:
+		return http.StatusMisdirectedRequest, "this server is not " + r.Host
+	case r.URL.Path == "/":
+		return 0, "" // the page itself says nothing of the cluster
+	case site != "" && site != "same-origin", origin != "" && origin != "http://"+r.Host:
+		return http.StatusForbidden, "another page may not ask"
+	case subtle.ConstantTimeCompare([]byte(tokenOf(r)), []byte(s.token)) == 0:
+		return http.StatusUnauthorized, "the token is wrong: open the address that was printed at the start"
+	case r.Method != http.MethodPost:
+		return 0, ""
+	case origin == "" || r.Header.Get("Content-Type") != "application/json":
+		return http.StatusForbidden, "only the page itself may ask for a change"
+	}
+	return 0, ""
+}
+
+// tokenOf is the token of a request. Events can have it in the query alone.
+func tokenOf(r *http.Request) string {
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok || r.Method == http.MethodPost {
+		return token
+	}
+	return r.URL.Query().Get("token")
+}
+
+func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_ = WriteFile(w, nil) // a reader who has gone
+}
+
+// events sends everything, and then what is new, until either side ends it.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	whole, news, err := s.join()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer s.leave(news)
+	w.Header().Set("Content-Type", "text/event-stream")
+	send := func(text []byte) bool {
+		_, err := fmt.Fprintf(w, "data: %s\n\n", text)
+		return err == nil && http.NewResponseController(w).Flush() == nil
+	}
+	for text, open := whole, true; open && send(text); {
+		select {
+		case <-r.Context().Done():
+			return
+		case text, open = <-news:
+		}
+	}
+}
+
+// act carries out what the reader confirmed.
+func (s *Server) act(w http.ResponseWriter, r *http.Request) {
+	var wanted struct{ Set, Action, To string }
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&wanted); err != nil {
+		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	if !s.offers(wanted.Set, wanted.Action, wanted.To) {
+		http.Error(w, "this is not on offer any more: look again", http.StatusConflict)
+		return
+	}
+	if err := s.do(r.Context(), wanted.Set, wanted.Action, wanted.To); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// offers reports whether the page offers the action now.
+func (s *Server) offers(set, action, to string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.recorder.Recording().Runs[0].Sets {
+		for _, offer := range one.Actions {
+			if one.ID == set && offer.Name == action && offer.To == to {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/internal/view"
+)
+
+const host = "127.0.0.1:8080"
+
+// served is a server whose page offers to pause CloneSet shop/web.
+func served(t *testing.T, do Do) *Server {
+	t.Helper()
+	s := NewServer(NewRecorder(noon, "", 0), do)
+	seen := web(pod("a", "Normal", 0))
+	seen.Actions = Actions(&seen.Workload)
+	if err := s.Observe(noon, "", []Seen{seen}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestGuards: what a foreign page, a foreign name for this machine, or somebody else on it
+// may ask. Each row changes one thing of a request that is answered.
+func TestGuards(t *testing.T) {
+	did := 0
+	s := served(t, func(context.Context, string, string, string) error { did++; return nil })
+	const pause = `{"set": "CloneSet/shop/web", "action": "pause"}`
+	tests := map[string]struct {
+		change func(*http.Request)
+		want   int
+	}{
+		"as the page asks":      {func(*http.Request) {}, http.StatusNoContent},
+		"by the name localhost": {func(r *http.Request) { r.Host = "localhost:8080"; r.Header.Set("Origin", "http://localhost:8080") }, http.StatusNoContent},
+		"a name that was made to lead here": {func(r *http.Request) {
+			r.Host = "evil.example:8080"
+			r.Header.Set("Origin", "http://evil.example:8080")
+		}, http.StatusMisdirectedRequest},
+		"another port":                    {func(r *http.Request) { r.Host = "127.0.0.1:9090" }, http.StatusMisdirectedRequest},
+		"no host":                         {func(r *http.Request) { r.Host = "" }, http.StatusMisdirectedRequest},
+		"from another page":               {func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }, http.StatusForbidden},
+		"from another port":               {func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:9090") }, http.StatusForbidden},
+		"from a file":                     {func(r *http.Request) { r.Header.Set("Origin", "null") }, http.StatusForbidden},
+		"from nowhere":                    {func(r *http.Request) { r.Header.Del("Origin") }, http.StatusForbidden},
+		"as the browser says, cross-site": {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, http.StatusForbidden},
+		"as the browser says, same-site":  {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }, http.StatusForbidden},
+		"a form's content":                {func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, http.StatusForbidden},
+		"without the token":               {func(r *http.Request) { r.Header.Del("Authorization") }, http.StatusUnauthorized},
+		"with the token in the query":     {func(r *http.Request) { r.Header.Del("Authorization"); r.URL.RawQuery = "token=" + s.token }, http.StatusUnauthorized},
+		"with a wrong token":              {func(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }, http.StatusUnauthorized},
+		"by another method":               {func(r *http.Request) { r.Method = http.MethodPut }, http.StatusMethodNotAllowed},
+		"for something else":              {func(r *http.Request) { r.URL.Path = "/debug" }, http.StatusNotFound},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			did = 0
+			r := asked(t, s, pause)
+			test.change(r)
+			w := httptest.NewRecorder()
+			s.Handler(host).ServeHTTP(w, r)
+			if w.Code != test.want || (did == 1) != (test.want == http.StatusNoContent) {
+				t.Errorf("%d, done %d times: %s; want %d", w.Code, did, w.Body, test.want)
+			}
+			if w.Header().Get("X-Frame-Options") != "DENY" || w.Header().Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("headers %v", w.Header())
+			}
+		})
+	}
+}
+
+// asked is a request as the page sends it.
+func asked(t *testing.T, s *Server, body string) *http.Request {
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+host+"/do", strings.NewReader(body))
+	r.Header.Set("Origin", "http://"+host)
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+s.token)
+	return r
+}
+
+// TestDo: only what the page offers is done, and the reader learns why something was not.
+func TestDo(t *testing.T) {
+	s := served(t, func(context.Context, string, string, string) error { return errors.New("it has changed meanwhile") })
+	for body, want := range map[string]string{
+		`{"set": "CloneSet/shop/web", "action": "pause"}`:            "it has changed meanwhile",
+		`{"set": "CloneSet/shop/web", "action": "resume"}`:           "not on offer",
+		`{"set": "CloneSet/shop/other", "action": "pause"}`:          "not on offer",
+		`{"set": "CloneSet/shop/web", "action": "pause", "to": "x"}`: "not on offer",
+		`{"set": "` + strings.Repeat("x", mostBody) + `"}`:           "too large",
+	} {
+		w := httptest.NewRecorder()
+		s.Handler(host).ServeHTTP(w, asked(t, s, body))
+		if w.Code < 400 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%.60s: %d %s, want %q", body, w.Code, w.Body, want)
+		}
+	}
+}
+
+// TestActions: what is offered in each phase.
+func TestActions(t *testing.T) {
+	for phase, want := range map[view.Phase]string{
+		view.PhaseDone: "undo", view.PhaseUpdating: "pause undo", view.PhaseStalled: "pause undo", view.PhasePaused: "resume undo", view.PhaseDeleting: "",
+	} {
+		w := view.Workload{Summary: view.Summary{Kind: "CloneSet", Phase: phase}, Previous: &view.Revision{Name: "web-1", Number: 1}}
+		var got []string
+		for _, a := range Actions(&w) {
+			got = append(got, a.Name)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %v, want %q", phase, got, want)
+		}
+	}
+	if got := Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}); got != nil {
+		t.Errorf("Deployment: %v", got)
+	}
+}
+
+// TestEvents follows a server over a real connection: everything, then what is new, then the
+// end with the server.
+func TestEvents(t *testing.T) {
+	s := served(t, nil)
+	serving, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended, lines := follow(t, serving, s)
+	if whole := event(t, lines); !whole.Reset || len(whole.Runs[0].Sets[0].Lanes) != 1 {
+		t.Errorf("at first %+v", whole)
+	}
+	if err := s.Observe(at(1), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))}); err != nil {
+		t.Fatal(err)
+	}
+	if delta := event(t, lines); delta.Reset || len(delta.Runs[0].Sets[0].Lanes) != 1 || delta.Runs[0].Sets[0].Lanes[0].Name != "b" {
+		t.Errorf("then %+v", delta)
+	}
+	stop()
+	for lines.Scan() {
+		if lines.Text() != "" {
+			t.Errorf("after the end: %s", lines.Text())
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// follow serves the page, and follows it.
+func follow(t *testing.T, serving context.Context, s *Server) (ended <-chan error, lines *bufio.Scanner) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan error, 1)
+	go func() { end <- s.Serve(serving, listener) }()
+	address, token, _ := strings.Cut(s.Address(listener), "#")
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"events?token="+token, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = answer.Body.Close() })
+	return end, bufio.NewScanner(answer.Body)
+}
+
+func event(t *testing.T, lines *bufio.Scanner) (r Recording) {
+	t.Helper()
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			if err := json.Unmarshal([]byte(text), &r); err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+	}
+	t.Fatalf("no event: %v", lines.Err())
+	return r
+}
+
+// TestLateReader: a reader who does not keep up is let go, and holds up nobody.
+func TestLateReader(t *testing.T) {
+	s := served(t, nil)
+	_, news, err := s.join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range behind + 2 {
+		if err := s.Observe(at(i), "", []Seen{web(pod("a", "Normal", i))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := 0
+	for range news {
+		got++
+	}
+	if got != behind || len(s.readers) != 0 {
+		t.Errorf("%d deltas, %d readers", got, len(s.readers))
+	}
+}

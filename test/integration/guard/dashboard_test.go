@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard_test
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// dashboard shows a set that is paused in a page, which resumes it, and ends when it is
+// interrupted.
+func (p *plugin) dashboard(set *appsv1alpha1.CloneSet) {
+	p.Change(set, `{"spec":{"updateStrategy":{"paused":true},"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v3"}]}}}}`)
+	ctx, cancel := context.WithTimeout(p.Context(), time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, p.program, "-n", p.Namespace, "--kubeconfig", p.kubeconfig, "dashboard")
+	command.Env = append(os.Environ(), "HOME="+filepath.Dir(p.program))
+	out, err := command.StdoutPipe()
+	p.Must(err)
+	p.Must(command.Start())
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		p.Fatalf("kubectl usher dashboard prints nothing: %v", command.Wait())
+	}
+	address, token, _ := strings.Cut(lines.Text(), "#")
+	id := "CloneSet/" + p.Namespace + "/" + set.Name
+	events := bufio.NewScanner(p.ask(ctx, address, token, "events?token="+token, "").Body)
+	events.Buffer(nil, 1<<20)
+	p.hears(events, `"id":"`+id+`"`, `"phase":"Paused"`, `"name":"resume"`)
+	p.ask(ctx, address, token, "do", `{"set": "`+id+`", "action": "resume"}`)
+	p.hears(events, `"phase":"Done"`, `"name":"undo"`)
+	p.Must(command.Process.Signal(os.Interrupt))
+	p.Must(command.Wait())
+}
+
+// ask sends a request as the page does, which is answered: with a body, it changes something.
+func (p *plugin) ask(ctx context.Context, address, token, path, body string) *http.Response {
+	p.Helper()
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	r, err := http.NewRequestWithContext(ctx, method, address+path, strings.NewReader(body))
+	p.Must(err)
+	r.Header.Set("Origin", strings.TrimSuffix(address, "/"))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+token)
+	answer, err := http.DefaultClient.Do(r)
+	p.Must(err)
+	p.Cleanup(func() { _ = answer.Body.Close() })
+	if answer.StatusCode >= http.StatusMultipleChoices {
+		p.Fatalf("%s %s: %s", method, path, answer.Status)
+	}
+	return answer
+}
+
+// hears waits for an event with all of the texts.
+func (p *plugin) hears(events *bufio.Scanner, texts ...string) {
+	p.Helper()
+	for events.Scan() {
+		missing := ""
+		for _, text := range texts {
+			if !strings.Contains(events.Text(), text) {
+				missing = text
+			}
+		}
+		if missing == "" {
+			return
+		}
+	}
+	p.Fatalf("the page never says %q: %v", texts, events.Err())
+}
