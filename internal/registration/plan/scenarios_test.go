@@ -238,6 +238,7 @@ const inFlight = "it waits for 2 sessions on HAProxy 10.0.0.1:9999"
 // podWords are what can be said about a Pod.
 var podWords = map[string]func(b *podBuilder, value string){
 	"unready": func(b *podBuilder, _ string) { b.ready(false) },
+	"long":    func(b *podBuilder, _ string) { b.annotate(strings.Repeat("1", maxValue+1)) },
 	"ready":   func(b *podBuilder, _ string) { b.ready(true) },
 	"silent":  func(b *podBuilder, value string) { b.lost(scenariotest.Duration(value)) },
 	"label": func(b *podBuilder, value string) {
