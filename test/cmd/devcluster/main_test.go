@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
@@ -18,9 +17,6 @@ import (
 // programEnv makes this test binary act as the program itself, even when the program
 // runs itself again in the background.
 const programEnv = "DEVCLUSTER_TEST_PROGRAM"
-
-// bound limits how long a test waits.
-const bound = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	if os.Getenv(programEnv) != "" {
