@@ -89,6 +89,13 @@ type Duration time.Duration
 // MarshalText writes it as Go does.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
+// UnmarshalText reads it.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = Duration(parsed)
+	return err
+}
+
 // String is in whole seconds.
 func (d Duration) String() string { return time.Duration(d).Round(time.Second).String() }
 

@@ -4,16 +4,21 @@ package guard_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/forecast"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
@@ -40,6 +45,8 @@ spec:
 type plugin struct {
 	*story
 	program, kubeconfig string
+	// code is the exit code of the last run.
+	code int
 }
 
 // run returns what the plugin prints; fails means that its exit code is not 0.
@@ -50,6 +57,7 @@ func (p *plugin) run(args ...string) (printed string, fails bool) {
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
 	err := command.Run()
+	p.code = command.ProcessState.ExitCode()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		p.Fatal(err)
 	}
@@ -97,6 +105,7 @@ func TestPlugin(t *testing.T) {
 	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "web"}}
 	p.inService(2)
 	t.Run("looks", func(t *testing.T) { p.at(t).looks(set) })
+	t.Run("plans", func(t *testing.T) { p.at(t).plans(set) })
 	t.Run("acts", func(t *testing.T) { p.at(t).acts(set) })
 	t.Run("shows a page", func(t *testing.T) { p.at(t).dashboard(set) })
 	t.Run("releases", func(t *testing.T) { p.at(t).releases(set) })
@@ -106,7 +115,7 @@ func TestPlugin(t *testing.T) {
 
 // at lets a part of the story report to its own test.
 func (p *plugin) at(t *testing.T) *plugin {
-	return &plugin{&story{&scene.Scene{T: t, Plane: plane, Namespace: p.Namespace}}, p.program, p.kubeconfig}
+	return &plugin{story: &story{&scene.Scene{T: t, Plane: plane, Namespace: p.Namespace}}, program: p.program, kubeconfig: p.kubeconfig}
 }
 
 func (p *plugin) looks(set *appsv1alpha1.CloneSet) {
@@ -119,9 +128,73 @@ func (p *plugin) looks(set *appsv1alpha1.CloneSet) {
 	p.says("status clone/web", "Done", "example.test/web:v2")
 }
 
+// planned runs the plugin once, which ends with the code and prints all of the texts.
+func (p *plugin) planned(args string, code int, texts ...string) (printed string) {
+	p.Helper()
+	printed, _ = p.run(strings.Fields("plan " + args)...)
+	for _, text := range texts {
+		if p.code != code || !strings.Contains(printed, text) {
+			p.Errorf("kubectl usher plan %s ends with %d; want %d and %q in\n%s", args, p.code, code, text, printed)
+		}
+	}
+	return printed
+}
+
+// plans foresees a change, makes it, and compares what happens.
+func (p *plugin) plans(set *appsv1alpha1.CloneSet) {
+	p.planned("clone/web --replicas 2", 0, "would not change")
+	p.planned("clone/web --partition 1", 2, "would change, and no Pod with it")
+	p.planned("clone/web --image other=x", 1, "error: ", `there is no container "other"; there are main`)
+	p.planned("clone/none --replicas 1", 1, "there is no cloneset/none")
+	p.planned("clone/web", 1, "say what is to change")
+	p.planned("deployment/web --replicas 1", 1, "works for CloneSets")
+	p.planned("clone/web --image main=in:va:lid:", 2, "would change")
+	p.files(set)
+	p.planned("clone/web --image main=example.test/web:v3", 2, "at least 1 of 2 Pods, 2 now", "web.usher.dev/drained", "Registration web, when Registry memory confirms")
+	var f forecast.Forecast
+	p.Must(json.Unmarshal([]byte(p.planned("clone/web --image main=example.test/web:v3 -o json", 2, "waves")), &f))
+	p.Change(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v3"}]}}}}`)
+	p.says("status clone/web", "Done", "2 of 2 updated", "example.test/web:v3")
+	var foreseen, happened []string
+	for _, wave := range f.Waves {
+		foreseen = append(foreseen, fmt.Sprint(wave.Pods))
+	}
+	updates := p.Events(set, "SuccessfulUpdatePodInPlace")
+	slices.SortFunc(updates, func(a, b eventsv1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
+	for _, update := range updates[max(len(updates)-2, 0):] {
+		happened = append(happened, fmt.Sprint([]forecast.Step{{Pod: update.Related.Name, Does: forecast.InPlace}}))
+	}
+	if !slices.Equal(foreseen, happened) {
+		p.Errorf("foreseen %v, happened %v", foreseen, happened)
+	}
+}
+
+// files foresees what kubectl apply would do.
+func (p *plugin) files(set *appsv1alpha1.CloneSet) {
+	file := filepath.Join(p.TempDir(), "set.yaml")
+	for _, test := range []struct {
+		text  string
+		code  int
+		texts []string
+	}{
+		{hooked, 2, []string{"would change", "example.test/web:v1", "in place: " + p.Pods()[0].Name}},
+		{strings.ReplaceAll(hooked, "example.test/web:v1", "example.test/web:v2"), 0, []string{"would not change"}},
+		{strings.Replace(hooked, "name: web}", "name: new}", 1), 2, []string{"would be created", "2 new", "at least 0 of 2 Pods"}},
+		{strings.Replace(hooked, "InPlaceIfPossible", "InPlaceOnly, maxSurge: 1", 1), 1, []string{"does not accept the change", "maxSurge"}},
+		{strings.Replace(hooked, "replicas", "repliccas", 1), 1, []string{"repliccas"}},
+		{strings.Replace(hooked, "main, image", "main, imagePullPolicy: Sometimes, image", 1), 1, []string{"is refused", "Sometimes"}},
+		{strings.Replace(hooked, "CloneSet", "Deployment", 1), 1, []string{"holds no CloneSet (Deployment)"}},
+	} {
+		p.Must(os.WriteFile(file, []byte(test.text), 0o600))
+		p.planned("-f "+file, test.code, test.texts...)
+	}
+	p.planned("-f "+file+"x", 1, "no such file")
+	p.Read(set)
+}
+
 func (p *plugin) acts(set *appsv1alpha1.CloneSet) {
 	p.does("pause clone/web", "clone/web paused")
-	p.says("undo clone/web --dry-run", "rolled back to revision 1", "(dry run)")
+	p.says("undo clone/web --dry-run", "rolled back to revision 2", "(dry run)")
 	p.does("undo clone/web --to-revision 1", "rolled back to revision 1")
 	p.says("why clone/web", "is paused", "usher resume clone/web")
 	p.does("partition clone/web 1", "clone/web keeps 1 at the old revision")
@@ -183,4 +256,5 @@ func (p *plugin) refusals() {
 	p.kubeconfig = stranger
 	p.refuses("status clone/web", "forbidden")
 	p.refuses("dashboard", "you may not list and watch Pods in namespace "+p.Namespace)
+	p.refuses("plan clone/web --replicas 1", "forbidden")
 }
