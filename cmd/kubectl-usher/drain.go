@@ -17,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -33,12 +34,19 @@ const (
 	// askAgain is how often a Pod's deletion is asked for anew, so that Usher does not take
 	// the drain back, and an eviction that a budget refuses, as kubectl drain does.
 	askAgain = 5 * time.Second
-	// drainWithin bounds all of it: a drain whose deadline blocks may never end.
+	// drainWithin bounds a drain if nothing else is said: one whose deadline blocks may never end.
 	drainWithin = time.Hour
 )
 
+type drainOptions struct {
+	dryRun   bool
+	selector string
+	timeout  time.Duration
+}
+
 func drainCommand(s *session) *cobra.Command {
-	return &cobra.Command{
+	var o drainOptions
+	command := &cobra.Command{
 		Use: "drain pod/NAME | node/NAME", Args: takesTarget,
 		ValidArgsFunction: s.completesTarget(drainable),
 		Short:             "Take a Pod, or all Pods of a node, out of its registries and then away",
@@ -49,48 +57,74 @@ Any other Pod leaves its registries first and is deleted when callers have had t
 notice. A node is cordoned, and its Pods are evicted side by side, as many at a time as
 PodDisruptionBudgets allow; those of DaemonSets stay. A line says when each registry lets go.
 This needs no guard.`,
+		Example: `  kubectl usher drain pod/web-x7k2p
+  kubectl usher drain node/n1 --dry-run
+  kubectl usher drain node/n1 --pod-selector=app=web --timeout=10m`,
 		RunE: func(c *cobra.Command, args []string) error {
 			t, err := s.target(args, drainable...)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(c.Context(), drainWithin)
+			ctx, cancel := context.WithTimeout(c.Context(), o.timeout)
 			defer cancel()
 			if t.kind == kindNode {
-				return s.drainNode(ctx, t)
+				return s.drainNode(ctx, t, &o)
 			}
 			pod := &corev1.Pod{}
 			if err := s.get(ctx, t, pod); err != nil {
 				return err
 			}
+			if o.dryRun {
+				tell(s.Out, "%s drained (dry run)\n", t)
+				return nil
+			}
 			return s.drain(ctx, pod, false)
 		},
 	}
+	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "say which Pods would go, and change nothing")
+	command.Flags().StringVar(&o.selector, "pod-selector", "", "of a node, only Pods with these `labels`")
+	command.Flags().DurationVar(&o.timeout, "timeout", drainWithin, "how long to wait for the Pods to go")
+	return command
 }
 
-func (s *session) drainNode(ctx context.Context, t target) error {
+func (s *session) drainNode(ctx context.Context, t target, o *drainOptions) error {
+	selector, err := labels.Parse(o.selector)
+	if err != nil {
+		return fmt.Errorf("--pod-selector: %w", err)
+	}
 	node := &corev1.Node{}
 	if err := s.get(ctx, t, node); err != nil {
 		return err
 	}
-	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))); err != nil {
+	var dry []client.PatchOption
+	told := ""
+	if o.dryRun {
+		dry, told = append(dry, client.DryRunAll), " (dry run)"
+	}
+	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)), dry...); err != nil {
 		return failed(err, "cordon %s", t)
 	}
-	tell(s.Out, "%s cordoned\n", t)
+	tell(s.Out, "%s cordoned%s\n", t, told)
 	var pods corev1.PodList
-	if err := s.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.name}); err != nil {
+	err = s.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.name}, client.MatchingLabelsSelector{Selector: selector})
+	if err != nil {
 		return failed(err, "list the Pods of %s", t)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range pods.Items {
-		if pod := &pods.Items[i]; !stays(pod) {
+		pod := &pods.Items[i]
+		switch {
+		case stays(pod):
+		case o.dryRun:
+			tell(s.Out, "pod/%s drained, namespace %s%s\n", pod.Name, pod.Namespace, told)
+		default:
 			group.Go(func() error { return s.drain(ctx, pod, true) })
 		}
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	tell(s.Out, "%s drained\n", t)
+	tell(s.Out, "%s drained%s\n", t, told)
 	return nil
 }
 

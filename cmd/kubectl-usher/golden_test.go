@@ -171,7 +171,7 @@ func examined(t *testing.T, c *view.Cluster, document []byte) {
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
 // objects reads what belongs to one workload.
-func objects(t *testing.T, file string) view.Objects {
+func objects(t testing.TB, file string) view.Objects {
 	t.Helper()
 	o := view.Objects{Now: noon}
 	for _, document := range documents(t, file) {
@@ -180,7 +180,7 @@ func objects(t *testing.T, file string) view.Objects {
 	return o
 }
 
-func documents(t *testing.T, file string) (all [][]byte) {
+func documents(t testing.TB, file string) (all [][]byte) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -199,7 +199,7 @@ func documents(t *testing.T, file string) (all [][]byte) {
 	}
 }
 
-func kindOf(t *testing.T, document []byte) string {
+func kindOf(t testing.TB, document []byte) string {
 	t.Helper()
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(document, &kind); err != nil {
@@ -208,7 +208,7 @@ func kindOf(t *testing.T, document []byte) string {
 	return kind.Kind
 }
 
-func add(t *testing.T, o *view.Objects, document []byte) {
+func add(t testing.TB, o *view.Objects, document []byte) {
 	t.Helper()
 	switch kind := kindOf(t, document); kind {
 	case "CloneSet":
@@ -228,7 +228,7 @@ func add(t *testing.T, o *view.Objects, document []byte) {
 	}
 }
 
-func decode[T any](t *testing.T, document []byte) *T {
+func decode[T any](t testing.TB, document []byte) *T {
 	t.Helper()
 	var out T
 	if err := yaml.UnmarshalStrict(document, &out); err != nil {

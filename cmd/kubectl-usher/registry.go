@@ -177,8 +177,8 @@ func (s *session) readNamespace(ctx context.Context, n *view.Namespace, withPods
 	}
 	for _, what := range slices.Sorted(maps.Keys(lists)) {
 		err := s.client.List(ctx, lists[what], client.InNamespace(n.Name))
-		if err != nil && !(what == "CloneSets" && meta.IsNoMatchError(err)) {
-			return failed(err, "list "+what)
+		if without := what == "CloneSets" && meta.IsNoMatchError(err); err != nil && !without {
+			return failed(err, "list %s", what)
 		}
 	}
 	n.Registrations, n.CloneSets, n.Pods = pointers(registrations.Items), pointers(sets.Items), pointers(pods.Items)

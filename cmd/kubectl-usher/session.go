@@ -55,20 +55,28 @@ func (s *session) connect() error {
 	if s.mapper, err = s.flags.ToRESTMapper(); err != nil {
 		return fmt.Errorf("find the cluster: %w", err)
 	}
+	if err := s.makeClient(); err != nil {
+		return err
+	}
+	s.namespace, _, err = s.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return fmt.Errorf("find the namespace: %w", err)
+	}
+	return nil
+}
+
+func (s *session) makeClient() error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apps.AddToScheme, usherv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("register API types: %w", err)
 		}
 	}
-	if s.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: s.mapper}); err != nil {
+	made, err := client.NewWithWatch(s.config, client.Options{Scheme: scheme, Mapper: s.mapper})
+	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	s.reader = s.client
-	s.namespace, _, err = s.flags.ToRawKubeConfigLoader().Namespace()
-	if err != nil {
-		return fmt.Errorf("find the namespace: %w", err)
-	}
+	s.client, s.reader = made, made
 	return nil
 }
 

@@ -110,7 +110,10 @@ func TestPlugin(t *testing.T) {
 	t.Run("shows a page", func(t *testing.T) { p.at(t).dashboard(set) })
 	t.Run("releases", func(t *testing.T) { p.at(t).releases(set) })
 	t.Run("drains", func(t *testing.T) { p.at(t).drains(set) })
+	t.Run("drains a node", func(t *testing.T) { p.at(t).drainsNode() })
+	t.Run("completes", func(t *testing.T) { p.at(t).completes() })
 	t.Run("refuses", func(t *testing.T) { p.at(t).refusals() })
+	t.Run("rights", func(t *testing.T) { p.at(t).rights() })
 }
 
 // at lets a part of the story report to its own test.
@@ -200,8 +203,7 @@ func (p *plugin) acts(set *appsv1alpha1.CloneSet) {
 	p.does("partition clone/web 1", "clone/web keeps 1 at the old revision")
 	p.does("resume clone/web", "clone/web resumed")
 	p.says("status clone/web", "Done", "1 of 1 updated")
-	p.does("partition clone/web 0", "clone/web keeps 0")
-	p.says("status clone/web", "2 of 2 updated")
+	p.does("partition clone/web 0 -w", "clone/web keeps 0", "Updating", "Done", "2 of 2 updated")
 	p.Read(set)
 	if template, err := set.Spec.Template.Decode(); err != nil || template.Spec.Containers[0].Image != "example.test/web:v1" {
 		p.Errorf("undo leads to %v, %v", template, err)
@@ -240,21 +242,117 @@ func (p *plugin) drains(set *appsv1alpha1.CloneSet) {
 	p.inService(1)
 	p.says("registry", "memory", "yes")
 	p.says("registry memory", p.Namespace+"/web")
+	p.says("registry memory --diff", "Registration "+p.Namespace+"/web, service "+p.Namespace+": 1 entries should be listed, 1 are, 0 differ")
+	p.says("registry memory --diff -o wide", "SHOULD BE", p.Pods()[0].Name)
 	p.refuses("doctor", "no Deployment has the label")
 }
 
+// onNode is a Deployment with a budget.
+const onNode = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {tier: node}}
+  template:
+    metadata: {labels: {app: web, tier: node}}
+    spec: {containers: [{name: main, image: "example.test/shop:v1"}]}
+`
+
+// drainsNode takes the Pods of a Deployment off a node, as many at a time as a budget allows.
+func (p *plugin) drainsNode() {
+	p.cordon(secondNode, true)
+	p.Make(p.Object(onNode), p.Object(
+		"{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: shop}, spec: {maxUnavailable: 1, selector: {matchLabels: {tier: node}}}}"))
+	p.inService(3)
+	p.cordon(secondNode, false)
+	p.cordon(firstNode, false)
+	p.says("status deployment/shop", "Deployment "+p.Namespace+"/shop  Done", "2 of 2, 2 ready")
+	p.does("drain node/node-1 --pod-selector tier=node --dry-run", "node/node-1 cordoned (dry run)", "pod/shop-", "drained (dry run)")
+	p.does("drain node/node-1 --pod-selector tier=node --timeout 3m",
+		"node/node-1 cordoned", "leaves its registries", "has left memory", "is evicted", "is gone", "node/node-1 drained")
+	p.inService(3)
+	if left := p.on(firstNode); slices.ContainsFunc(left, func(name string) bool { return strings.HasPrefix(name, "shop-") }) {
+		p.Errorf("node-1 still has %v", left)
+	}
+}
+
+// completes offers the words that somebody may type next.
+func (p *plugin) completes() {
+	for typed, want := range map[string]string{
+		"status clo": "clone/", "status clone/w": "clone/web", "status clone we": "web", "drain no": "node/", "drain node/node-": "node/node-1",
+		"history clone/": "clone/web", "registry mem": "memory", "plan clone/web --image m": "main=example.test/web:", "status -n " + p.Namespace[:6]: p.Namespace, "status clone/web -o j": "json",
+		"partition clone/web 5": "50%", "pause deploy": ":4", "status clone/web x": ":4",
+	} {
+		printed, fails := p.run(append([]string{"__complete"}, strings.Fields(typed)...)...)
+		if lines := strings.Split(printed, "\n"); fails || !slices.Contains(lines, want) || want == ":4" && lines[0] != want {
+			p.Errorf("kubectl usher %s: want %q in %q", typed, want, printed)
+		}
+	}
+}
+
 func (p *plugin) refusals() {
-	p.refuses("status clone/none", "there is no cloneset/none in namespace "+p.Namespace)
-	p.refuses("status tank/web", `no resource type "tank"`)
-	p.refuses("pause deployment/web", "works for CloneSets")
-	p.refuses("drain pod/none", "there is no pod/none")
-	p.refuses("undo clone/web --to-revision 99", "has no revision")
-	p.refuses("partition clone/web some", "neither a number of Pods nor a percentage")
-	p.refuses("release pod/web", "--hook and --reason are needed")
-	stranger, err := plane.UserKubeconfig("stranger")
+	for args, text := range map[string]string{
+		"status clone/none":                 "there is no cloneset/none in namespace " + p.Namespace,
+		"status tank/web":                   `no resource type "tank"`,
+		"status clone/web -o table":         "none of json, yaml, wide, name",
+		"pause deployment/web":              "works for CloneSets",
+		"drain pod/none":                    "there is no pod/none",
+		"drain node/none":                   "there is no node/none; kubectl get nodes",
+		"undo clone/web --to-revision 99":   "has no revision",
+		"partition clone/web some":          "neither a number of Pods nor a percentage",
+		"release pod/web":                   "--hook and --reason are needed",
+		"registry none":                     "there is no registry/none; kubectl get registries",
+		"registry --diff":                   "--diff needs the name",
+		"why clone/none":                    "there is no cloneset/none",
+		"history clone/none":                "there is no cloneset/none",
+		"plan clone/none --image main=a:v1": "there is no cloneset/none",
+	} {
+		p.refuses(args, text)
+	}
+}
+
+// looking is what somebody needs to look at a CloneSet.
+const looking = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: look}
+rules:
+- {apiGroups: [apps.kruise.io, usher.dev], resources: ["*"], verbs: [get, list]}
+- {apiGroups: ["", apps], resources: [pods, controllerrevisions], verbs: [get, list]}
+`
+
+// rights are those of somebody who may look at a CloneSet once, and at nothing else.
+func (p *plugin) rights() {
+	p.Make(p.Object(looking), p.Object(`{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: look},
+		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: look},
+		subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: onlooker}]}`))
+	pods := p.Pods()
+	pod := pods[len(pods)-1].Name // one of the CloneSet
+	var err error
+	p.kubeconfig, err = plane.UserKubeconfig("onlooker")
 	p.Must(err)
-	p.kubeconfig = stranger
-	p.refuses("status clone/web", "forbidden")
+	p.says("status clone/web", "CloneSet")
+	for args, missing := range map[string]string{
+		"status clone/web -w":     "watch",
+		"status deployment/shop":  `get resource "deployments"`,
+		"pause clone/web":         `patch resource "clonesets"`,
+		"partition clone/web 50%": `patch resource "clonesets"`,
+		"restart clone/web":       `patch resource "pods"`,
+		"drain pod/" + pod:        `watch resource "pods"`,
+		"drain node/node-1":       `get resource "nodes"`,
+		"registry":                `list resource "registries"`,
+		"registry memory --diff":  `get resource "registries"`,
+		"release pod/" + pod + " --hook=web.usher.dev/drained --reason=test -y": `patch resource "pods"`,
+	} {
+		p.refuses(args, `User "onlooker" cannot `+missing)
+		p.refuses(args, "docs/plugin.md")
+	}
+	p.refuses("doctor", "not looked at: Registries (forbidden)")
+	p.kubeconfig, err = plane.UserKubeconfig("stranger")
+	p.Must(err)
+	p.refuses("status clone/web", `User "stranger" cannot list resource`)
 	p.refuses("dashboard", "you may not list and watch Pods in namespace "+p.Namespace)
 	p.refuses("plan clone/web --replicas 1", "forbidden")
 }
