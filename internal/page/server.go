@@ -58,7 +58,7 @@ func (s *Server) Observe(now time.Time, note string, all []Seen) error {
 	noted := s.recorder.Recording().Note != note
 	s.recorder.Live(note)
 	delta := s.recorder.Observe(now, all)
-	if len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
+	if len(s.readers) == 0 || len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
 		return nil
 	}
 	text, err := json.Marshal(delta)
@@ -74,6 +74,25 @@ func (s *Server) Observe(now time.Time, note string, all []Seen) error {
 		}
 	}
 	return nil
+}
+
+// Mark adds something that happened to the whole run, for the next observation.
+func (s *Server) Mark(mark Mark) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recorder.Mark(mark)
+}
+
+// Follow goes on with another recorder. Readers come back by themselves, and get all of it.
+func (s *Server) Follow(recorder *Recorder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	recorder.Live("")
+	s.recorder = recorder
+	for reader := range s.readers {
+		delete(s.readers, reader)
+		close(reader)
+	}
 }
 
 // join returns everything so far, and a channel for what follows.

@@ -126,6 +126,22 @@ func TestActions(t *testing.T) {
 	}
 }
 
+// TestFollow: readers of another recording come back.
+func TestFollow(t *testing.T) {
+	s := served(t, nil)
+	_, news, err := s.join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Follow(NewRecorder(at(3), "another", 0))
+	if _, open := <-news; open {
+		t.Error("a reader is told of two recordings")
+	}
+	if whole, _, err := s.join(); err != nil || !strings.Contains(string(whole), "another") {
+		t.Errorf("a new reader gets %s, %v", whole, err)
+	}
+}
+
 // TestEvents follows a server over a real connection: everything, then what is new, then the
 // end with the server.
 func TestEvents(t *testing.T) {
@@ -141,6 +157,13 @@ func TestEvents(t *testing.T) {
 	}
 	if delta := event(t, lines); delta.Reset || len(delta.Runs[0].Sets[0].Lanes) != 1 || delta.Runs[0].Sets[0].Lanes[0].Name != "b" {
 		t.Errorf("then %+v", delta)
+	}
+	s.Mark(Mark{At: 2000, Kind: MarkPhase})
+	if err := s.Observe(at(2), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))}); err != nil {
+		t.Fatal(err)
+	}
+	if delta := event(t, lines); len(delta.Runs[0].Marks) != 1 || len(delta.Runs[0].Sets) != 0 {
+		t.Errorf("with a mark %+v", delta)
 	}
 	stop()
 	for lines.Scan() {

@@ -45,7 +45,9 @@ type board struct {
 	logged    int // of the losses
 
 	recorder *page.Recorder
-	recorded int // of the losses
+	server   *page.Server // shows the recording while it is made
+	recorded int          // of the losses
+	ended    bool         // the recording
 }
 
 // pod is a Pod in the view, and what only its node knows.
@@ -80,12 +82,15 @@ const (
 	subjectWidth = 26
 )
 
-func newBoard(now func() time.Time, log func(...string)) *board {
+func newBoard(now func() time.Time, log func(...string), server *page.Server) *board {
 	started := now()
-	return &board{
-		now: now, started: started, log: log, recorder: page.NewRecorder(started, "", 0), objects: map[string]client.Object{}, entries: map[string]bool{},
+	b := &board{
+		now: now, started: started, log: log, recorder: page.NewRecorder(started, "Usher's demo", 0), server: server,
+		objects: map[string]client.Object{}, entries: map[string]bool{},
 		pods: map[string]*pod{}, lanes: map[string]*lane{}, told: map[string]string{},
 	}
+	server.Follow(b.recorder)
+	return b
 }
 
 // say logs a line with the time.
@@ -97,7 +102,7 @@ func (b *board) say(format string, args ...any) {
 func (b *board) begin(phase string) {
 	b.Change(func() {
 		b.phase = phase
-		b.recorder.Mark(page.Mark{At: b.recorder.Since(b.now()), Kind: page.MarkPhase, Text: phase[strings.Index(phase, " ")+1:]})
+		b.server.Mark(page.Mark{At: b.recorder.Since(b.now()), Kind: page.MarkPhase, Text: phase[strings.Index(phase, " ")+1:]})
 	})
 	b.say("━━ %s", phase)
 }

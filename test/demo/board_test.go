@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -59,7 +60,9 @@ func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
 	return set
 }
 
-func newQuietBoard() *board { return newBoard(time.Now, func(...string) {}) }
+func newQuietBoard() *board {
+	return newBoard(time.Now, func(...string) {}, page.NewServer(page.NewRecorder(time.Now(), "", 0), nil))
+}
 
 func (b *board) joins(joined bool) {
 	b.registryChanged(traffic.Change{Entry: traffic.Entry{Key: "a", Addr: addrA}, Joined: joined})

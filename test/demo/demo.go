@@ -15,10 +15,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -91,6 +93,7 @@ type demonstration struct {
 	registry  *stage.Etcd
 	usherArgs []string
 	screen    *screen
+	server    *page.Server
 }
 
 // Run takes the workloads through their life, with hooks and then without, shows it, and
@@ -100,7 +103,14 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	if o.pace == (pace{}) {
 		o.pace = usualPace
 	}
-	d := &demonstration{options: o, screen: newScreen(o.Out, o.Getenv)}
+	d := &demonstration{options: o, screen: newScreen(o.Out, o.Getenv), server: page.NewServer(page.NewRecorder(time.Now(), "Usher's demo", 0), nil)}
+	if o.Place == nil { // Nobody outside reaches the loopback of a sandbox.
+		end, err := d.serve(ctx)
+		if err != nil {
+			return result, err
+		}
+		defer end()
+	}
 	control := []stage.Step{startCluster, startNodes}
 	if o.Place != nil {
 		control = []stage.Step{d.startRealNode}
@@ -122,6 +132,23 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		err = nil // That is how a cluster that is kept is stopped.
 	}
 	return result, err
+}
+
+// serve serves the page of what goes on until end is called.
+func (d *demonstration) serve(ctx context.Context) (end func(), err error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen on loopback for the page: %w", err)
+	}
+	d.screen.log("Watch it in a browser: " + d.server.Address(listener))
+	var serving sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	serving.Go(func() {
+		if err := d.server.Serve(ctx, listener); err != nil {
+			d.screen.log("the page: " + err.Error())
+		}
+	})
+	return func() { cancel(); serving.Wait() }, nil
 }
 
 func startCluster(ctx context.Context, s *stage.Stage) error {

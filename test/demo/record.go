@@ -19,6 +19,9 @@ const markLength = 100
 
 // record records how everything is, and the requests that were lost since the last time.
 func (b *board) record() {
+	if b.ended {
+		return
+	}
 	marks := map[string]map[string][]page.Mark{} // by workload and Pod
 	for _, l := range b.losses[b.recorded:] {
 		pod, lane := b.at(l.Addr, l.At)
@@ -40,7 +43,9 @@ func (b *board) record() {
 	for _, name := range slices.Sorted(maps.Keys(b.workloads)) {
 		seen = append(seen, page.Seen{Workload: *b.workloads[name], Marks: marks[name]})
 	}
-	b.recorder.Observe(b.now(), seen)
+	if err := b.server.Observe(b.now(), "", seen); err != nil {
+		b.say("the page: %v", err)
+	}
 }
 
 // recordings are what happened in a run: where every hook is on, or none, and where not all
@@ -49,7 +54,7 @@ func (r *run) recordings() (all []page.Run) {
 	var whole page.Run
 	r.board.Change(func() {
 		r.board.record()
-		whole, r.board.recorder = r.board.recorder.Recording().Runs[0], page.NewRecorder(r.board.started, "", 0)
+		whole, r.board.ended = r.board.recorder.Recording().Runs[0], true
 	})
 	for _, joinsOnly := range []bool{false, true} {
 		part := whole

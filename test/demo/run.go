@@ -23,6 +23,8 @@ const (
 	drawEvery = 200 * time.Millisecond
 	// tellEvery is after how many of them the log tells what lasts, and what was lost.
 	tellEvery = 5
+	// inboxSize is how much callers can tell at once.
+	inboxSize = 10_000
 )
 
 // run is one run through all phases.
@@ -31,7 +33,8 @@ type run struct {
 	hooks  bool
 	board  *board
 	actors []*actor
-	waited []string // what was waited for during the registry's outage
+	inbox  chan func() // what callers tell the board; they do not wait for it
+	waited []string    // what was waited for during the registry's outage
 }
 
 // actor is a story that is played.
@@ -44,7 +47,7 @@ type actor struct {
 }
 
 func newRun(d *demonstration, hooks bool) (*run, error) {
-	r := &run{demonstration: d, hooks: hooks, board: newBoard(time.Now, d.screen.log)}
+	r := &run{demonstration: d, hooks: hooks, inbox: make(chan func(), inboxSize), board: newBoard(time.Now, d.screen.log, d.server)}
 	pace := d.options.pace
 	for _, story := range d.options.stories(hooks) {
 		a := &actor{story: story, ended: make(chan error, 1)}
@@ -55,7 +58,8 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 		a.client, err = traffic.New(traffic.Options{
 			Source: traffic.Etcd{Client: d.registry.Client, Prefix: prefix, Service: story.name},
 			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
-			OnChange: r.board.registryChanged, OnLost: func(l traffic.Loss) { r.board.lost(loss{l, story}) },
+			OnChange: func(c traffic.Change) { r.inbox <- func() { r.board.registryChanged(c) } },
+			OnLost:   func(l traffic.Loss) { r.inbox <- func() { r.board.lost(loss{l, story}) } },
 		})
 		if err != nil {
 			return nil, err
@@ -83,6 +87,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 		return nil, err
 	}
 	background.Go(func() { r.draw(ctx) })
+	background.Go(func() { r.listen(ctx) })
 	r.screen.log("\n━━ " + title(r.hooks))
 	for _, a := range r.actors {
 		r.screen.log(fmt.Sprintf("   %-16s %s", a.name, a.about))
@@ -94,6 +99,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 			return nil, fmt.Errorf("%s, phase %q: %w", title(r.hooks), name, err)
 		}
 		result.Took[name] = time.Since(began)
+		r.heard(ctx)
 		r.board.tell()
 		r.board.say("%s done in %s", name, seconds(result.Took[name]))
 	}
@@ -226,6 +232,28 @@ func (r *run) outcome(a *actor) Outcome {
 		}
 	})
 	return o
+}
+
+// listen takes what callers tell until ctx ends.
+func (r *run) listen(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case tell := <-r.inbox:
+			tell()
+		}
+	}
+}
+
+// heard returns when the board knows what callers have told so far.
+func (r *run) heard(ctx context.Context) {
+	told := make(chan struct{})
+	r.inbox <- func() { close(told) }
+	select {
+	case <-told:
+	case <-ctx.Done():
+	}
 }
 
 // draw shows the state until ctx ends.

@@ -600,7 +600,7 @@ function listen() {
   };
   events.onopen = () => link(true, "live");
   events.onerror = () => link(false, events.readyState === EventSource.CLOSED
-    ? "the server refuses: open the address that kubectl usher dashboard printed" : "the connection is lost; trying again");
+    ? "the server refuses: open the address that was printed at the start" : "the connection is lost; trying again");
   events.onmessage = event => { merge(JSON.parse(event.data)); update(); };
 }
 
