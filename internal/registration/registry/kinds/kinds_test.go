@@ -265,14 +265,17 @@ func refusesToHold(c registry.Connector) bool {
 	return errors.Is(err, registry.ErrPermanent) && strings.Contains(err.Error(), "weight 0")
 }
 
-// TestSuite checks that every kind that Usher writes to has a file called <kind>_test.go that
-// runs the connectors' common suite.
+// TestSuite checks that every kind that Usher writes to has a test, in a folder <kind> or a file
+// <kind>_test.go, that runs the connectors' common suite.
 func TestSuite(t *testing.T) {
 	run := map[string]bool{}
 	for _, folder := range []string{"test/registries", "test/integration/registries", "internal/registration/registry"} {
 		err := filepath.WalkDir(root+folder, func(path string, _ fs.DirEntry, err error) error {
 			if name, isTest := strings.CutSuffix(filepath.Base(path), "_test.go"); isTest && err == nil {
-				run[name] = run[name] || strings.Contains(read(t, strings.TrimPrefix(path, root)), "registrytest.Run(")
+				runs := strings.Contains(read(t, strings.TrimPrefix(path, root)), "registrytest.Run(")
+				for _, kind := range []string{name, filepath.Base(filepath.Dir(path))} {
+					run[kind] = run[kind] || runs
+				}
 			}
 			return err
 		})
@@ -280,7 +283,7 @@ func TestSuite(t *testing.T) {
 	}
 	for _, row := range table(Cluster{}) {
 		if name := strings.ToLower(row.Name); !run[name] && !row.Gated {
-			t.Errorf("no %s_test.go runs registrytest", name)
+			t.Errorf("no test of %s runs registrytest", name)
 		}
 	}
 }
