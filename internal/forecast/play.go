@@ -72,7 +72,7 @@ func (p *player) play() (plan.Plan, error) {
 
 // together is how many things that are due at once happen one by one. Of more, a controller
 // sees several in one pass.
-const together = 32
+const together = 10
 
 // wait lets the next things happen that are due, in the order in which they began; false if
 // nothing will.
@@ -143,6 +143,9 @@ func (p *player) replace(old, pod *corev1.Pod) {
 		p.Pods = slices.Delete(slices.Clone(p.Pods), at, at+1)
 		delete(p.due, old.Name)
 		return
+	}
+	if isTrue(pod, corev1.PodReady) && !ready(pod) {
+		setReady(pod, p.Now) // a kubelet sees at once that a gate was closed
 	}
 	p.Pods[at] = pod
 	p.expect(pod)

@@ -107,14 +107,12 @@ func (p *player) doing(a *plan.Action) Doing {
 
 // look counts who serves.
 func (p *player) look() {
-	counts, _ := plan.Review(p.Snapshot)
-	if counts.Available > p.available {
-		p.returned = true
+	serving := p.Serving()
+	p.returned = p.returned || serving > p.available
+	if serving != p.available {
+		p.available, p.ends = serving, p.Now
 	}
-	if counts.Available != p.available {
-		p.available, p.ends = counts.Available, p.Now
-	}
-	p.lowest = min(p.lowest, counts.Available)
+	p.lowest = min(p.lowest, serving)
 }
 
 // asked reports whether somebody answers the keys that hold a Pod, and after how long.

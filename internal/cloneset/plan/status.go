@@ -37,6 +37,18 @@ func Review(s *Snapshot) (Counts, []Blocked) {
 	return c, waiting
 }
 
+// Serving counts the available Pods, as Review does.
+func (s *Snapshot) Serving() int {
+	n := 0
+	for i := range s.Pods {
+		info := s.at(i)
+		if serves, _ := s.availability(info); serves && info.active() {
+			n++
+		}
+	}
+	return n
+}
+
 // PodStatus is what a set's status says of one Pod.
 type PodStatus struct {
 	Pod *corev1.Pod
