@@ -75,7 +75,7 @@ var folders = map[string]string{
 	"": "internal/cloneset/plan", "stories": "test/integration/cloneset", "usher": "cmd/usher", "sim": "test/sim",
 	"cloneset": "internal/cloneset", "registration": "internal/registration",
 	"guard": "test/integration/guard", "operator": "internal/registration/plan", "service": "internal/registration/registry/service",
-	"simulation": "test/sim/operator", "plugin": "cmd/kubectl-usher", "release": "tools/plugin",
+	"simulation": "test/sim/operator", "page": "internal/page", "browser": "test/browser", "plugin": "cmd/kubectl-usher", "release": "tools/plugin",
 }
 
 // TestCompatibilityNamesTestsThatExist: every row of the table of behaviours is

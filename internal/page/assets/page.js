@@ -10,7 +10,7 @@ const KINDS = {
   PreparingDelete: "go", Draining: "go", Terminating: "go", Succeeded: "go", Failed: "trouble", Unknown: "unknown",
 };
 const LEGEND = [
-  ["bar serve", "Normal"], ["bar join", "PreparingNormal, Updated: joins"], ["bar leave", "PreparingUpdate: leaves"],
+  ["bar serve", "Normal"], ["bar join", "PreparingNormal, Updated"], ["bar leave", "PreparingUpdate"],
   ["bar change", "Updating"], ["bar go", "PreparingDelete, Draining, Terminating"], ["bar hollow", "not ready"],
   ["listed", "a registry lists it"], ["restart", "restart"], ["lost", "lost request"],
 ];
@@ -497,6 +497,7 @@ function update() {
   $("note").hidden = !known.note;
   for (const id of ["window", "find"]) $(id).parentNode.hidden = !known.live;
   $("freeze").hidden = !known.live;
+  $("legend").lastChild.hidden = known.live;
   set($("runs"), "class", known.runs.length > 1 ? "several" : "");
   known.runs.forEach((run, i) => (views[i] ??= new RunView(run)).update());
   trouble();

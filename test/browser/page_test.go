@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package browser
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/usher-dev/usher/internal/page"
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// served is a page that is served on loopback.
+type served struct {
+	*tab
+	server  *page.Server
+	address string
+	done    chan string
+
+	mu       sync.Mutex
+	requests []string
+}
+
+// serve opens the page in a browser.
+func serve(t *testing.T) *served {
+	t.Helper()
+	s := &served{tab: open(t, 1280, 860), done: make(chan string, 1)}
+	s.server = page.NewServer(page.NewRecorder(time.Now(), "Usher: namespace shop", time.Hour), func(_ context.Context, set, action, to string) error {
+		s.done <- strings.Join([]string{set, action, to}, " ")
+		return nil
+	})
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.server.Serve(t.Context(), listener) }() // the browser finds out
+	if err := chromedp.Listen(s.ctx, s.hear); err != nil {
+		t.Fatal(err)
+	}
+	s.address = s.server.Address(listener)
+	if _, err := chromedp.Call(s.ctx, network.Enable, network.EnableParams{}); err != nil {
+		t.Fatal(err)
+	}
+	s.do(chromedp.Navigate(s.address))
+	return s
+}
+
+func (s *served) hear(event any) {
+	if sent, ok := event.(*network.EventRequestWillBeSent); ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.requests = append(s.requests, sent.Request.URL)
+	}
+}
+
+func (s *served) observe(all ...page.Seen) {
+	s.Helper()
+	if err := s.server.Observe(time.Now(), "", all); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// eventually waits until a script's condition holds.
+func (b *tab) eventually(what, condition string) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, bound)
+	defer cancel()
+	if _, err := chromedp.Run(ctx, chromedp.Poll[bool]("!!("+condition+")", chromedp.WithPollingInterval(50*time.Millisecond))); err != nil {
+		b.Fatalf("%s: %v; the page says:\n%s", what, err, get(b, chromedp.Evaluate[string]("document.body.innerText")))
+	}
+}
+
+// set is a CloneSet of Pods a, b, c …, of which the first has that state.
+func set(state string, phase view.Phase, pods int) page.Seen {
+	seen := page.Seen{Workload: view.Workload{
+		Summary:  view.Summary{Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: phase, Desired: pods, Available: pods, ToUpdate: pods},
+		Previous: &view.Revision{Name: "web-1", Number: 1, Images: []string{"main=web:v1"}},
+	}}
+	for i := range pods {
+		p := view.Pod{Name: fmt.Sprintf("web-%04d", i), State: "Normal", Ready: true, Available: true, Created: time.Now(), Changed: time.Now()}
+		p.Entries = []view.Entry{{Registry: "discovery", Listed: "True"}}
+		seen.Members = append(seen.Members, p)
+	}
+	seen.Members[0].State = state
+	seen.Actions = page.Actions(&seen.Workload)
+	return seen
+}
+
+const text = "document.body.innerText"
+
+// TestPage: lanes appear and change as the server tells, a wait that needs somebody is
+// announced, and the keyboard alone finds a Pod, pauses the rollout after a confirmation, and
+// gives up another one. Nothing is asked of anybody but the server.
+func TestPage(t *testing.T) {
+	s := serve(t)
+	s.observe(set("Normal", view.PhaseUpdating, 3))
+	s.eventually("lanes", text+`.includes("web-0002") && document.querySelector("#link").textContent === "live"`)
+	stuck := set("PreparingUpdate", view.PhaseUpdating, 3)
+	stuck.Members[0].Trouble, stuck.Members[0].Waits = true, []view.Wait{{What: "waits for a hook that nobody answers", Next: "kubectl usher release"}}
+	s.observe(stuck)
+	s.eventually("a change", `document.querySelector("tbody tr.bad .state")?.textContent === "PreparingUpdate"`)
+	s.eventually("trouble", `document.querySelector("#trouble[aria-live]")?.innerText.includes("nobody answers kubectl usher release")`)
+	s.named("grid Pods of CloneSet shop/web", "rowheader web-0001", "button Pause CloneSet shop/web", "progressbar 0 of 3 updated", "searchbox Find", "list Legend")
+
+	s.press("Pause CloneSet shop/web")
+	s.eventually("a question", `document.querySelector("#ask[open]") && document.activeElement.id === "ask-no"`)
+	s.named("dialog Pause CloneSet shop/web?")
+	s.do(chromedp.KeyEvent("\x1b"))
+	s.eventually("no question", `!document.querySelector("#ask[open]") && document.activeElement.textContent === "Pause"`)
+	s.do(chromedp.KeyEvent("\r"))
+	s.eventually("the question again", `document.querySelector("#ask[open]")`)
+	s.do(chromedp.KeyEvent("\t"), chromedp.KeyEvent("\r"))
+	select {
+	case got := <-s.done:
+		if got != "CloneSet/shop/web pause " {
+			t.Errorf("the page asks for %q", got)
+		}
+	case <-time.After(bound):
+		t.Fatal("nothing reaches the server")
+	}
+	s.observe(set("Normal", view.PhasePaused, 3))
+	s.eventually("what follows", `!document.querySelector("#ask[open]") && [...document.querySelectorAll(".actions button")].map(b => b.textContent).join() === "Undo,Resume"`)
+
+	s.do(chromedp.Focus(chromedp.CSS("table")), chromedp.KeyEvent(kb.ArrowDown))
+	s.eventually("the second row", `document.getElementById(document.activeElement.getAttribute("aria-activedescendant"))?.innerText.startsWith("web-0001")`)
+	s.do(chromedp.KeyEvent("\r"))
+	s.eventually("the Pod", `document.querySelector("#pod[open]")?.innerText.includes("web-0001")`)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own, _, _ := strings.Cut(s.address, "#")
+	for _, url := range s.requests {
+		if !strings.HasPrefix(url, own) {
+			t.Errorf("the page asks %s", url)
+		}
+	}
+	if len(s.requests) < 3 {
+		t.Errorf("only %q was heard", s.requests)
+	}
+}
+
+// press goes to a button with the tabulator key, and presses it.
+func (b *tab) press(name string) {
+	b.Helper()
+	for range 20 {
+		b.do(chromedp.KeyEvent("\t"))
+		if get(b, chromedp.Evaluate[string](`document.activeElement.getAttribute("aria-label") ?? ""`)) == name {
+			b.do(chromedp.KeyEvent("\r"))
+			return
+		}
+	}
+	b.Fatalf("the keyboard does not get to %q", name)
+}
+
+// named holds the accessibility tree to roles with names.
+func (b *tab) named(want ...string) {
+	b.Helper()
+	tree, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var got []string
+	for _, node := range tree.Nodes {
+		if node.Role != nil && node.Name != nil && !node.Ignored {
+			got = append(got, strings.Trim(string(node.Role.Value), `"`)+" "+strings.Trim(string(node.Name.Value), `"`))
+		}
+	}
+	for _, one := range want {
+		if !slices.Contains(got, one) {
+			b.Errorf("no %q in\n%s", one, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// frames scrolls through the page for 120 frames, and measures them.
+const frames = `new Promise(done => {
+  let n = 0, began = performance.now();
+  const step = () => {
+    scrollBy(0, 37);
+    if (++n < 120) return requestAnimationFrame(step);
+    done(n / (performance.now() - began) * 1000);
+  };
+  requestAnimationFrame(step);
+})`
+
+// TestFrames: with 2,000 Pods, of which some change four times a second, the page moves about
+// as it does with 40, since it draws what is on the screen. The numbers are in the log.
+func TestFrames(t *testing.T) {
+	rates := map[int]float64{}
+	for _, pods := range []int{40, 2000} {
+		s := serve(t)
+		s.observe(set("Normal", view.PhaseUpdating, pods))
+		s.eventually("lanes", text+`.includes("web-0001")`)
+		ctx, stop := context.WithCancel(t.Context())
+		changed := make(chan struct{})
+		go func() {
+			defer close(changed)
+			s.change(ctx, pods)
+		}()
+		rates[pods] = get(s.tab, chromedp.Evaluate[float64](frames, chromedp.EvalAwaitPromise))
+		stop()
+		<-changed
+		rows := get(s.tab, chromedp.Evaluate[int](`document.querySelectorAll("tbody tr").length`))
+		t.Logf("%d Pods: %.0f frames a second, %d rows in the document", pods, rates[pods], rows)
+		if rows > 80 {
+			t.Errorf("%d Pods: %d rows are in the document", pods, rows)
+		}
+	}
+	if rates[2000] < rates[40]/4 {
+		t.Errorf("2,000 Pods: %.0f frames a second; 40 Pods: %.0f", rates[2000], rates[40])
+	}
+}
+
+// change changes every fortieth Pod four times a second.
+func (s *served) change(ctx context.Context, pods int) {
+	clock := time.NewTicker(250 * time.Millisecond)
+	defer clock.Stop()
+	states := []string{"PreparingUpdate", "Updating", "Updated", "Normal"}
+	for turn := 0; ; turn++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-clock.C:
+		}
+		seen := set("Normal", view.PhaseUpdating, pods)
+		for i := turn % 40; i < pods; i += 40 {
+			seen.Members[i].State = states[turn%4]
+		}
+		s.observe(seen)
+	}
+}
