@@ -24,8 +24,8 @@ func SummaryOf(object metav1.Object) Summary {
 	case *appsv1.StatefulSet:
 		t := o.Status
 		count("StatefulSet", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
-		if u := o.Spec.UpdateStrategy.RollingUpdate; u != nil && u.Partition != nil {
-			s.ToUpdate = max(s.Desired-int(*u.Partition), 0)
+		if u := o.Spec.UpdateStrategy.RollingUpdate; u != nil {
+			s.ToUpdate = max(s.Desired-int(valueOr(u.Partition, 0)), 0)
 		}
 	case *appsv1.ReplicaSet:
 		t := o.Status
@@ -34,7 +34,7 @@ func SummaryOf(object metav1.Object) Summary {
 		t := o.Status
 		count("DaemonSet", t.ObservedGeneration, t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)
 	}
-	if seen && s.Available == s.Desired && s.Pods == s.Desired && s.Updated >= s.ToUpdate {
+	if seen && s.settled() {
 		s.Phase = PhaseDone
 	}
 	switch {
@@ -44,4 +44,9 @@ func SummaryOf(object metav1.Object) Summary {
 		s.Phase = PhasePaused
 	}
 	return s
+}
+
+// settled reports whether the counts are as they should be.
+func (s *Summary) settled() bool {
+	return s.Available == s.Desired && s.Pods == s.Desired && s.Updated >= s.ToUpdate
 }

@@ -112,18 +112,26 @@ func (ix *index) comparePods(r *registration, t Target, c *Comparison) {
 // differs is why a target does not list a Pod as it should; empty if it does.
 func (ix *index) differs(r *registration, t Target, p *pod) Reason {
 	found := ix.presence(r, t, p)
-	want := ix.desiredOf(r, p)
-	switch {
-	case want == present && found.current, want == unchanged:
+	switch want := ix.desiredOf(r, p); {
+	case want == unchanged:
 		return ""
-	case want == present && found.cause != nil:
-		return Waiting{}.failed(found.cause).Reason
-	case want == present && found.listed && found.reason == ReasonNotListed && !ix.gated(t):
-		return ReasonDifferent
 	case want == present:
-		return found.reason
+		return ix.misses(t, found)
 	case ix.gated(t) && !found.serving, !found.listed:
 		return ""
 	}
 	return Waiting{}.stillListed(found).Reason
+}
+
+// misses is why a target does not list a Pod that it should list.
+func (ix *index) misses(t Target, found presence) Reason {
+	switch {
+	case found.current:
+		return ""
+	case found.cause != nil:
+		return Waiting{}.failed(found.cause).Reason
+	case found.listed && found.reason == ReasonNotListed && !ix.gated(t):
+		return ReasonDifferent
+	}
+	return found.reason
 }
