@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -63,7 +64,7 @@ func (p *pod) listed() bool { return len(p.Entries) > 0 && p.Entries[0].Listed =
 // lane is what remains of a Pod.
 type lane struct {
 	set, address  string
-	seen, leaving time.Time // when it got the address, and when it was first seen being deleted
+	seen, leaving time.Time // when it got the address, and in which second it was deleted
 }
 
 // loss is a lost request to a workload.
@@ -126,12 +127,17 @@ func (b *board) watched() (all []stage.Follow) {
 
 func key(o client.Object) string { return fmt.Sprintf("%T %s", o, o.GetName()) }
 
-func (b *board) is(o client.Object)     { b.change(func() { b.objects[key(o)] = o }) }
-func (b *board) isGone(o client.Object) { b.change(func() { delete(b.objects, key(o)) }) }
+func (b *board) is(o client.Object) {
+	b.change(cmp.Or(ownerOf(o), o.GetName()), func() { b.objects[key(o)] = o })
+}
+
+func (b *board) isGone(o client.Object) {
+	b.change(cmp.Or(ownerOf(o), o.GetName()), func() { delete(b.objects, key(o)) })
+}
 
 // registryChanged receives registry changes from a traffic client.
 func (b *board) registryChanged(c traffic.Change) {
-	b.change(func() { b.entries[c.Addr] = c.Joined })
+	b.change("", func() { b.entries[c.Addr] = c.Joined })
 }
 
 // all are the objects of a type in name order.
@@ -144,12 +150,12 @@ func all[T client.Object](b *board) (found []T) {
 	return found
 }
 
-// change makes a change and logs what it did to Pods.
-func (b *board) change(change func()) {
+// change makes a change of a workload ("" is all) and logs what it did to Pods.
+func (b *board) change(set string, change func()) {
 	b.Change(func() {
 		before := b.pods
 		change()
-		b.look()
+		b.look(set)
 		b.record()
 		for _, name := range slices.Sorted(maps.Keys(before)) {
 			if b.pods[name] == nil {
@@ -162,8 +168,8 @@ func (b *board) change(change func()) {
 	})
 }
 
-// look views everything anew.
-func (b *board) look() {
+// byWorkload are all objects by the name of their workload.
+func (b *board) byWorkload() map[string]*view.Objects {
 	objects := map[string]*view.Objects{}
 	of := func(name string) *view.Objects {
 		if objects[name] == nil {
@@ -186,9 +192,21 @@ func (b *board) look() {
 		o := of(ownerOf(pod))
 		o.Pods = append(o.Pods, pod)
 	}
+	return objects
+}
+
+// look views a workload anew; "" is all.
+func (b *board) look(set string) {
 	pods, workloads := b.pods, b.workloads
 	b.pods, b.workloads = map[string]*pod{}, map[string]*view.Workload{}
-	for name, o := range objects {
+	for name, o := range b.byWorkload() {
+		if was := workloads[name]; set != "" && name != set && was != nil {
+			b.workloads[name] = was
+			for _, member := range was.Members {
+				b.pods[member.Name] = pods[member.Name]
+			}
+			continue
+		}
 		w := view.Of(*o)
 		b.workloads[name] = &w
 		for i, member := range w.Members {
@@ -233,7 +251,8 @@ func (b *board) pod(set string, member view.Pod, object *corev1.Pod, before *pod
 		b.lanes[p.Name] = &lane{set: set, address: p.address, seen: b.now()}
 	}
 	if l := b.lanes[p.Name]; p.State == terminating && l.leaving.IsZero() {
-		l.leaving = b.now()
+		// The Pod says it better than the time when the board learns of it, which may be late.
+		l.leaving = object.DeletionTimestamp.Add(-time.Duration(ptr.Deref(object.DeletionGracePeriodSeconds, 0)) * time.Second)
 	}
 	return p
 }
@@ -248,13 +267,9 @@ func (b *board) at(address string, at time.Time) (name string, found *lane) {
 	return name, found
 }
 
-// leaveSlack is how much later than the callers the board may learn of a Pod's
-// deletion.
-const leaveSlack = 500 * time.Millisecond
-
 // lost reports whether a request that was lost at a time was lost because the Pod left.
 func (l *lane) lost(at time.Time) bool {
-	return l != nil && !l.leaving.IsZero() && at.After(l.leaving.Add(-leaveSlack))
+	return l != nil && !l.leaving.IsZero() && !at.Before(l.leaving)
 }
 
 // lost receives lost requests.
@@ -322,7 +337,7 @@ func changes(before, after *pod, now time.Time) string {
 // tell logs what has kept Pods waiting for long, and requests that were lost.
 func (b *board) tell() {
 	b.Change(func() {
-		b.look()
+		b.look("")
 		b.record()
 		for _, name := range slices.Sorted(maps.Keys(b.pods)) {
 			w := b.pods[name].wait()

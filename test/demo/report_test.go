@@ -68,23 +68,6 @@ func TestLostRequests(t *testing.T) {
 	}
 }
 
-func TestLeaving(t *testing.T) {
-	left := time.Unix(100, 0)
-	for name, c := range map[string]struct {
-		at, left time.Time
-		want     bool
-	}{
-		"after its Pod's deletion":                 {time.Unix(101, 0), left, true},
-		"shortly before the board learned of that": {time.Unix(99, 700_000_000), left, true},
-		"long before":         {time.Unix(95, 0), left, false},
-		"at a Pod that stays": {time.Unix(101, 0), time.Time{}, false},
-	} {
-		if got := (&lane{leaving: c.left}).lost(c.at); got != c.want {
-			t.Errorf("lost %s: %t, want %t", name, got, c.want)
-		}
-	}
-}
-
 // The runs in a page.
 const runOn, runOff = "Hooks and guard on", "Hooks and guard off"
 
