@@ -146,9 +146,7 @@ func TestFollow(t *testing.T) {
 // end with the server.
 func TestEvents(t *testing.T) {
 	s := served(t, nil)
-	serving, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended, lines := follow(t, serving, s)
+	stop, ended, lines := follow(t, s)
 	if whole := event(t, lines); !whole.Reset || len(whole.Runs[0].Sets[0].Lanes) != 1 {
 		t.Errorf("at first %+v", whole)
 	}
@@ -166,18 +164,24 @@ func TestEvents(t *testing.T) {
 		t.Errorf("with a mark %+v", delta)
 	}
 	stop()
-	for lines.Scan() {
-		if lines.Text() != "" {
-			t.Errorf("after the end: %s", lines.Text())
-		}
-	}
+	silent(t, lines)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }
 
+// silent reads to the end, where no event is left.
+func silent(t *testing.T, lines *bufio.Scanner) {
+	t.Helper()
+	for lines.Scan() {
+		if lines.Text() != "" {
+			t.Errorf("after the end: %s", lines.Text())
+		}
+	}
+}
+
 // follow serves the page, and follows it.
-func follow(t *testing.T, serving context.Context, s *Server) (ended <-chan error, lines *bufio.Scanner) {
+func follow(t *testing.T, s *Server) (stop context.CancelFunc, ended <-chan error, lines *bufio.Scanner) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -185,6 +189,8 @@ func follow(t *testing.T, serving context.Context, s *Server) (ended <-chan erro
 	if err != nil {
 		t.Fatal(err)
 	}
+	serving, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
 	end := make(chan error, 1)
 	go func() { end <- s.Serve(serving, listener) }()
 	address, token, _ := strings.Cut(s.Address(listener), "#")
@@ -197,7 +203,7 @@ func follow(t *testing.T, serving context.Context, s *Server) (ended <-chan erro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = answer.Body.Close() })
-	return end, bufio.NewScanner(answer.Body)
+	return stop, end, bufio.NewScanner(answer.Body)
 }
 
 func event(t *testing.T, lines *bufio.Scanner) (r Recording) {
