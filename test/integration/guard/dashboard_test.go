@@ -5,6 +5,7 @@ package guard_test
 import (
 	"bufio"
 	"context"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -32,7 +33,7 @@ func (p *plugin) dashboard(set *appsv1alpha1.CloneSet) {
 	}
 	address, token, _ := strings.Cut(lines.Text(), "#")
 	id := "CloneSet/" + p.Namespace + "/" + set.Name
-	events := bufio.NewScanner(p.ask(ctx, address, token, "events?token="+token, "").Body)
+	events := bufio.NewScanner(p.ask(ctx, address, token, "events?token="+token, ""))
 	events.Buffer(nil, 1<<20)
 	p.hears(events, `"id":"`+id+`"`, `"phase":"Paused"`, `"name":"resume"`)
 	p.ask(ctx, address, token, "do", `{"set": "`+id+`", "action": "resume"}`)
@@ -41,8 +42,8 @@ func (p *plugin) dashboard(set *appsv1alpha1.CloneSet) {
 	p.Must(command.Wait())
 }
 
-// ask sends a request as the page does, which is answered: with a body, it changes something.
-func (p *plugin) ask(ctx context.Context, address, token, path, body string) *http.Response {
+// ask sends a request as the page does, and returns the answer: with a body, it changes something.
+func (p *plugin) ask(ctx context.Context, address, token, path, body string) io.Reader {
 	p.Helper()
 	method := http.MethodGet
 	if body != "" {
@@ -59,7 +60,7 @@ func (p *plugin) ask(ctx context.Context, address, token, path, body string) *ht
 	if answer.StatusCode >= http.StatusMultipleChoices {
 		p.Fatalf("%s %s: %s", method, path, answer.Status)
 	}
-	return answer
+	return answer.Body
 }
 
 // hears waits for an event with all of the texts.
