@@ -53,8 +53,8 @@ func (a Assets) plugins() string    { return filepath.Join(a.Packages, "usr/lib/
 // env is the environment in which containerd and the kubelet find the rest.
 func (a Assets) env() []string {
 	paths := []string{filepath.Dir(a.containerd()), filepath.Dir(a.runc()), os.Getenv("PATH")}
-	// Of two values of one variable, the first one counts.
-	return append([]string{"PATH=" + strings.Join(paths, ":"), fetch.LibraryPath(a.Packages)}, os.Environ()...)
+	// Of two values of one variable, the last one counts.
+	return append(os.Environ(), "PATH="+strings.Join(paths, ":"), fetch.LibraryPath(a.Packages))
 }
 
 // run runs one of the programs to completion.
