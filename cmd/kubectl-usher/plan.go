@@ -358,13 +358,19 @@ func (p *page) waves(waves []forecast.Wave) {
 	rows := make([]row, 0, len(waves))
 	for i := range waves {
 		if i == mostWaves && len(waves) > mostWaves+1 {
-			last := waves[len(waves)-1].After
-			rows = append(rows, row{cells: []string{"...", last.String(), fmt.Sprintf("%d more waves like these, the last one then", len(waves)-i)}})
+			rows = append(rows, row{cells: []string{"...", after(&waves[len(waves)-1]), fmt.Sprintf("%d more waves like these, the last one then", len(waves)-i)}})
 			break
 		}
-		rows = append(rows, row{cells: []string{strconv.Itoa(i + 1), waves[i].After.String(), waveText(&waves[i])}})
+		rows = append(rows, row{cells: []string{strconv.Itoa(i + 1), after(&waves[i]), waveText(&waves[i])}})
 	}
 	p.table([]string{"WAVE", "AFTER", "PODS"}, rows)
+}
+
+func after(w *forecast.Wave) string {
+	if w.After == nil {
+		return "-"
+	}
+	return w.After.String()
 }
 
 // waveText names the Pods by what happens to them, in their order.

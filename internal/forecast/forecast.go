@@ -101,8 +101,8 @@ func (d Duration) String() string { return time.Duration(d).Round(time.Second).S
 
 // Wave is a number of Pods that leave before one of them is back.
 type Wave struct {
-	// After is when it begins.
-	After Duration `json:"after"`
+	// After is when it begins, absent where Takes is.
+	After *Duration `json:"after,omitempty"`
 	// Pods are in the order in which they are touched.
 	Pods []Step `json:"pods,omitempty"`
 	// Created is how many Pods are created meanwhile.
@@ -294,6 +294,9 @@ func (p *player) time(f *Forecast) {
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		f.Unknown = "no Pod shows " + strings.Join(slices.Compact(missing), ", or ")
+		for i := range f.Waves {
+			f.Waves[i].After = nil
+		}
 		return
 	}
 	takes := Duration(p.ends.Sub(p.begun))

@@ -76,8 +76,8 @@ func (p place) begun() bool { return p.wave > 0 }
 // since the last.
 func (p *player) wave(leaves bool) *Wave {
 	now := Duration(p.Now.Sub(p.begun))
-	if len(p.waves) == 0 || p.returned && leaves && now > p.waves[len(p.waves)-1].After {
-		p.waves = append(p.waves, Wave{After: now})
+	if len(p.waves) == 0 || p.returned && leaves && now > *p.waves[len(p.waves)-1].After {
+		p.waves = append(p.waves, Wave{After: &now})
 		p.returned = false
 	}
 	return &p.waves[len(p.waves)-1]
