@@ -257,22 +257,28 @@ func TestPlan(t *testing.T) {
 	for _, test := range []struct {
 		name, file string
 		change     func(*apps.CloneSet)
+		// updated is when the Pods were last updated in place; all of them got ready at 11:58.
+		updated string
 	}{
-		{"nothing", "rollout", nil},
-		{"an image in place", "rollout", func(set *apps.CloneSet) { image(set, "main=web:v3") }},
+		{"nothing", "rollout", nil, ""},
+		{"an image in place", "rollout", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
 		{"an image by new Pods", "rollout", func(set *apps.CloneSet) {
 			image(set, "main=web:v3")
 			set.Spec.UpdateStrategy.Type = apps.UpdateReCreate
-		}},
-		{"fewer Pods", "rollout", func(set *apps.CloneSet) { set.Spec.Replicas = new(int32(3)) }},
-		{"a partition", "partition", func(set *apps.CloneSet) { image(set, "main=web:v3") }},
-		{"paused", "paused", func(set *apps.CloneSet) { image(set, "main=web:v3") }},
-		{"stuck", "stuck", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.MaxUnavailable = nil }},
-		{"many", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }},
+		}, ""},
+		{"fewer Pods", "rollout", func(set *apps.CloneSet) { set.Spec.Replicas = new(int32(3)) }, ""},
+		{"a partition", "partition", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
+		{"paused", "paused", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
+		{"stuck", "stuck", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.MaxUnavailable = nil }, ""},
+		{"many", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }, ""},
+		{"what earlier updates took", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }, "2026-11-23T11:57:40Z"},
 	} {
 		o := objects(t, "testdata/"+test.file+".yaml")
 		for _, pod := range o.Pods {
 			pod.UID = types.UID(pod.Name)
+			if test.updated != "" {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, apps.AnnotationInPlaceUpdateState, `{"updateTimestamp":"`+test.updated+`"}`)
+			}
 		}
 		to := o.Set.DeepCopy()
 		if test.change != nil {

@@ -53,7 +53,7 @@ type Forecast struct {
 	To   string   `json:"to"`
 	// Images are those of the containers of To, as "name=image".
 	Images []string `json:"images,omitempty"`
-	// Replicas are spec.replicas now and then.
+	// ReplicasNow and Replicas are spec.replicas before and after the change.
 	ReplicasNow int `json:"replicasNow"`
 	Replicas    int `json:"replicas"`
 	// Refused is why the API server refuses Pods of the template.
