@@ -194,11 +194,17 @@ func (s *session) playAndReport(ctx context.Context, o Options) error {
 		return err
 	}
 	style := stage.StyleOf(o.Out, o.Getenv)
-	lines := slices.Concat([]string{""}, played.Lines(style), failures(outcomes, style), []string{""}, footprint.Lines(style), []string{""})
+	// What failed comes last: the end of a log is read first, and kept longest.
+	lines := slices.Concat([]string{""}, played.Lines(style), []string{""}, footprint.Lines(style), failures(outcomes, style), []string{""})
 	_, _ = fmt.Fprintln(o.Out, strings.Join(lines, "\n"))
-	failed := slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.failure == "" })
+	var failed []string
+	for _, o := range outcomes {
+		if o.failure != "" {
+			failed = append(failed, o.Name)
+		}
+	}
 	if len(failed) > 0 {
-		return fmt.Errorf("%d of %d stories failed", len(failed), len(outcomes))
+		return fmt.Errorf("%d of %d stories failed: %s", len(failed), len(outcomes), strings.Join(failed, ", "))
 	}
 	return s.awaitEmpty(ctx)
 }
