@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -52,9 +53,10 @@ var podControllers = []string{
 	"system:serviceaccount:kube-system:statefulset-controller",
 }
 
-// perNode is the controller of DaemonSets. It chooses anew at each attempt, in no order, and
+// perNode is the controller of DaemonSets. It chooses anew at each attempt, at random, and
 // counts a Pod that drains as available: unless its Pods take turns, a rollout would drain
-// all of them side by side.
+// all of them side by side. And it hardly ever comes back for the Pod that has drained, the
+// less often the more nodes there are: the guard evicts that when it asks for another.
 const perNode = "system:serviceaccount:kube-system:daemon-set-controller"
 
 // inOrder is the controller of StatefulSets. It does not repeat a deletion while a Pod of the
@@ -70,8 +72,8 @@ type Request struct {
 	User string
 	// Eviction reports whether the request is an eviction.
 	Eviction bool
-	// After is the Pod whose turn it is before; empty if it is this one's.
-	After string
+	// After is the Pod whose turn it is before; nil if it is this one's.
+	After *corev1.Pod
 	// Now is the time of the request.
 	Now time.Time
 }
@@ -88,6 +90,9 @@ type Decision struct {
 	// Patch is a JSON merge patch of the Pod that asks for what has to happen first; nil
 	// if it has been asked for.
 	Patch []byte
+	// Evict is another Pod, to be evicted now: the same user asked for it before, and it has
+	// drained; nil if there is none.
+	Evict *corev1.Pod
 }
 
 // Decide answers a request. direct are the users whose deletions of a CloneSet's Pods
@@ -112,8 +117,12 @@ func Decide(r Request, direct []string) (Decision, error) {
 		d.RetryAfter = r.retryAfter(stored)
 	}
 	switch {
-	case r.After != "":
-		return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", pod.Name, r.After)}, nil
+	case r.After != nil:
+		d = Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", pod.Name, r.After.Name)}
+		if r.drained() {
+			d = Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s, which is out of them, is replaced", pod.Name, r.After.Name), Evict: r.After}
+		}
+		return d, nil
 	case r.asked(stored, named):
 		return d, nil
 	}
@@ -133,8 +142,8 @@ func (r Request) takesTurns() bool {
 const joinTime = 10 * time.Second
 
 // turn returns the Pod of the same owner that drains, or that is ready and not registered
-// yet; empty if there is none.
-func (r Request) turn(pods []corev1.Pod) string {
+// yet; nil if there is none.
+func (r Request) turn(pods []corev1.Pod) *corev1.Pod {
 	owner := metav1.GetControllerOf(r.Pod)
 	for i := range pods {
 		other := &pods[i]
@@ -143,10 +152,18 @@ func (r Request) turn(pods []corev1.Pod) string {
 		}
 		_, asked := other.Annotations[usherv1alpha1.AnnotationDeletionRequest]
 		if asked || r.joins(other) {
-			return other.Name
+			return other
 		}
 	}
-	return ""
+	return nil
+}
+
+// drained reports whether the Pod whose turn it is has drained, and is of the same revision as
+// this one: then the controller has no more use for it than for this one.
+func (r Request) drained() bool {
+	_, asked := r.After.Annotations[usherv1alpha1.AnnotationDeletionRequest]
+	const revision = appsv1.DefaultDaemonSetUniqueLabelKey
+	return asked && !slices.Contains(r.After.Finalizers, usherv1alpha1.Finalizer) && r.After.Labels[revision] == r.Pod.Labels[revision]
 }
 
 // joins reports whether a Pod is ready, and on its way into its registries.

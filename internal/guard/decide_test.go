@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -69,6 +70,9 @@ func decided(t *testing.T, r Request) []string {
 	if d.Patch != nil {
 		lines = append(lines, "patch "+string(d.Patch))
 	}
+	if d.Evict != nil {
+		lines = append(lines, "evict "+d.Evict.Name)
+	}
 	if d.Message != "" {
 		lines = append(lines, "says "+d.Message)
 	}
@@ -101,6 +105,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 			p.OwnerReferences[0].UID = "another"
 		}
 	},
+	"revision": func(p *corev1.Pod, value string) { p.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = value },
 	"gated": func(p *corev1.Pod, _ string) {
 		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: usherv1alpha1.ConditionRegistered}}
 	},

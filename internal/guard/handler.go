@@ -31,6 +31,8 @@ import (
 const (
 	// ReasonDeletionRequested: someone wants to delete the Pod; it leaves its registries first.
 	ReasonDeletionRequested = "DeletionRequested"
+	// ReasonEvicted: the Pod has drained for its DaemonSet, whose controller asks for another one.
+	ReasonEvicted = "Evicted"
 	// ReasonDrainSkipped: someone deleted the Pod without a drain, as its annotation allows.
 	ReasonDrainSkipped = "DrainSkipped"
 )
@@ -91,6 +93,9 @@ func (h *handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err := h.tryEviction(ctx, pod, eviction); err != nil {
 		return refused(err), nil
 	}
+	if d.Evict != nil {
+		h.evictDrained(ctx, &d)
+	}
 	return later(d), h.ask(ctx, pod, &d, request.UserInfo.Username)
 }
 
@@ -134,14 +139,29 @@ func (h *handler) tryEviction(ctx context.Context, pod *corev1.Pod, eviction *po
 		return nil
 	}
 	// Without the dry run among its own options as well, the guard would call itself.
-	attempt := &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
-	}
+	options := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 	if eviction.DeleteOptions != nil {
-		attempt.DeleteOptions.Preconditions = eviction.DeleteOptions.Preconditions
+		options.Preconditions = eviction.DeleteOptions.Preconditions
 	}
-	return client.IgnoreNotFound(h.writer.SubResource("eviction").Create(ctx, pod, attempt, client.DryRunAll))
+	return h.evict(ctx, pod, options, client.DryRunAll)
+}
+
+// evict creates an eviction. The Pod may be gone.
+func (h *handler) evict(ctx context.Context, pod *corev1.Pod, o metav1.DeleteOptions, options ...client.SubResourceCreateOption) error {
+	attempt := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &o}
+	return client.IgnoreNotFound(h.writer.SubResource("eviction").Create(ctx, pod, attempt, options...))
+}
+
+// evictDrained evicts the Pod that a decision names, as it was read: it may be registered again
+// meanwhile. If it stays, the message says why; the controller's next attempt tries again.
+func (h *handler) evictDrained(ctx context.Context, d *Decision) {
+	pod := d.Evict
+	err := h.evict(ctx, pod, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}})
+	if err != nil {
+		d.Message += ": " + err.Error()
+		return
+	}
+	h.recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonEvicted, "Evict", "The Pod has drained for its DaemonSet, which now asks for another one: %s", d.Message)
 }
 
 // ask writes the request for a drain on the Pod, unless it is there. The Pod may be gone.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // raw encodes an object of a request.
@@ -153,4 +155,50 @@ func asksForDrain(t *testing.T, api client.Client, p *corev1.Pod) bool {
 	}
 	_, asked := stored.Annotations[usherv1alpha1.AnnotationDeletionRequest]
 	return asked
+}
+
+// TestEvictDrained: the controller of DaemonSets asks for another Pod than before. The one that
+// has drained is evicted, unless it has changed; if it stays, the answer says why.
+func TestEvictDrained(t *testing.T) {
+	refusal := apierrors.NewTooManyRequests("no budget", 0)
+	for name, c := range map[string]struct {
+		refusal error
+		want    string
+	}{
+		"evicted": {want: "Pod web-1 leaves its registries when Pod web-2, which is out of them, is replaced"},
+		"refused": {refusal: refusal, want: "Pod web-1 leaves its registries when Pod web-2, which is out of them, is replaced: no budget"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, drained := pod(), pod()
+			drained.Name, drained.UID = "web-2", "uid-2"
+			for of, words := range map[*corev1.Pod][]string{p: {"owner DaemonSet"}, drained: {"owner DaemonSet", "nobodys", "requested 5s 5s"}} {
+				for _, word := range words {
+					if err := scenariotest.Say(podWords, of, word); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			var evicted []string
+			api := interceptor.NewClient(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(p, drained).Build(), interceptor.Funcs{
+				SubResourceCreate: func(_ context.Context, _ client.Client, _ string, of, body client.Object, _ ...client.SubResourceCreateOption) error {
+					o := body.(*policyv1.Eviction).DeleteOptions
+					evicted = append(evicted, fmt.Sprintf("%s %s %s %v", of.GetName(), *o.Preconditions.UID, *o.Preconditions.ResourceVersion, o.DryRun))
+					return c.refusal
+				},
+			})
+			recorder := events.NewFakeRecorder(10)
+			h := &handler{reader: api, writer: api, recorder: recorder, clock: clocktesting.NewFakePassiveClock(now)}
+			request := deletion(t, p)
+			request.UserInfo.Username = perNode
+			if got := h.Handle(t.Context(), request); got.Result.Message != c.want {
+				t.Errorf("%s, want %s", got.Result.Message, c.want)
+			}
+			if want := []string{"web-2 uid-2 999 []"}; !slices.Equal(evicted, want) {
+				t.Errorf("evicted %v, want %v", evicted, want)
+			}
+			if told := len(recorder.Events) == 1; told != (c.refusal == nil) {
+				t.Errorf("an event tells of the eviction: %t", told)
+			}
+		})
+	}
 }

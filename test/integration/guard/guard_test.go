@@ -158,6 +158,18 @@ func TestRollout(t *testing.T) {
 	s.inService(4)
 }
 
+// TestDaemonSet: its controller chooses one of eight Pods at random at each attempt. Those that
+// have drained go all the same, none is registered again, and the rollout comes to its end.
+func TestDaemonSet(t *testing.T) {
+	s := begin(t)
+	set := s.workload("DaemonSet", 0, `spec: {replicas: null, updateStrategy: {rollingUpdate: {maxUnavailable: 1}}}`)
+	s.inService(8)
+	s.rollOut(set)
+	s.inService(8)
+	s.left(8)
+	s.Event(nil, "Evicted", "has drained for its DaemonSet")
+}
+
 // TestOthersGoOn: while all workers of the ReplicaSet controller have a Pod to delete that
 // cannot be drained, other Deployments get their Pods.
 func TestOthersGoOn(t *testing.T) {

@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -57,7 +59,7 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if p.WithWatch, err = client.NewWithWatch(config, client.Options{Scheme: p.Scheme()}); err != nil {
 		return err
 	}
-	if err := scene.StartNodes(ctx, p.Cluster, 2, 0, node.SimulatedOptions{DeleteDelay: 20 * time.Millisecond}); err != nil {
+	if err := startNodes(ctx); err != nil {
 		return err
 	}
 	ports, err := run.FreePorts(ctx, 1)
@@ -78,6 +80,17 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 		return err
 	}
 	return callers.follow(ctx)
+}
+
+// startNodes starts two nodes, and others that only DaemonSets use: they are cordoned.
+func startNodes(ctx context.Context) error {
+	const nodes = 8
+	err := scene.StartNodes(ctx, plane.Cluster, nodes, 0, node.SimulatedOptions{DeleteDelay: 20 * time.Millisecond})
+	for i := 3; i <= nodes && err == nil; i++ {
+		other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
+		err = plane.Patch(ctx, other, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"unschedulable": true}}`)))
+	}
+	return err
 }
 
 // installPolicy creates the policy that the chart makes for the readiness gate.
