@@ -25,7 +25,7 @@ func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
 	}
 	var errs []error
 	for batch := range slices.Chunk(slices.Concat(c.Leaves, c.Orphans, c.Joins), maxBatch) {
-		err := conn.applyBatch(ctx, c.Target.Service, batch)
+		err := conn.Apply(ctx, c.Target.Service, batch)
 		errs = append(errs, err)
 		_, rest := registry.ChangeErrors(err)
 		if errors.Is(rest, registry.ErrTransient) {
@@ -36,10 +36,4 @@ func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (c *conn) applyBatch(ctx context.Context, service string, batch []registry.Change) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	return c.Apply(ctx, service, batch)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/usher-dev/usher/internal/announce"
@@ -123,7 +123,12 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return err
 	}
-	if err := mgr.Add(closer{r.pool}); err != nil {
+	closer := manager.RunnableFunc(func(ctx context.Context) error {
+		<-ctx.Done()
+		r.pool.close()
+		return nil
+	})
+	if err := mgr.Add(closer); err != nil {
 		return fmt.Errorf("close registries with the manager: %w", err)
 	}
 	if err := r.watchNamespaces(mgr); err != nil {
@@ -151,29 +156,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// closer closes connectors when the manager stops.
-type closer struct{ pool *pool }
-
-// Start implements manager.Runnable.
-func (c closer) Start(ctx context.Context) error {
-	<-ctx.Done()
-	c.pool.close()
-	return nil
-}
-
-func rateLimiter() workqueue.TypedRateLimiter[ctrl.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](retryMin, retryMax)
-}
-
 func controllerOptions(passes int) controller.Options {
-	// Controller names are unique in a process, but tests start several managers in one.
-	again := true
-	// controller-runtime's priority queue can block for ever when it is shut down
-	// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
-	priorities := false
 	return controller.Options{
-		MaxConcurrentReconciles: passes, RateLimiter: rateLimiter(), SkipNameValidation: &again,
-		UsePriorityQueue: &priorities,
+		MaxConcurrentReconciles: passes,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](retryMin, retryMax),
+		// Controller names are unique in a process, but tests start several managers in one.
+		SkipNameValidation: new(true),
+		// controller-runtime's priority queue can block for ever when it is shut down
+		// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
+		UsePriorityQueue: new(false),
 	}
 }
 
@@ -184,9 +175,8 @@ func (r *Reconciler) clusterID(ctx context.Context) (string, error) {
 	if r.cluster != "" {
 		return r.cluster, nil
 	}
-	namespace := metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := r.reader.Get(ctx, types.NamespacedName{Name: clusterNamespace}, &namespace); err != nil {
+	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := r.reader.Get(ctx, types.NamespacedName{Name: clusterNamespace}, namespace); err != nil {
 		return "", fmt.Errorf("read namespace %s, whose UID names the cluster: %w", clusterNamespace, err)
 	}
 	r.cluster = string(namespace.UID)

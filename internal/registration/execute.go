@@ -288,23 +288,17 @@ func (p *pass) noteSweeps(changes []plan.Changes) {
 
 // apply sends one batch to each target.
 func (p *pass) apply(ctx context.Context, changes []plan.Changes) {
-	failures, later := make([]error, len(changes)), make([]map[string]error, len(changes))
+	later := make([]map[string]error, len(changes))
 	for i, c := range changes { // before the first call: both touch the pass
 		changes[i], later[i] = p.inTurn(c)
 		p.notes.dirty[c.Target] = true
 	}
-	var group errgroup.Group
-	group.SetLimit(min(p.options.Workers, maxCalls))
-	for i, c := range changes {
-		if c.Empty() {
-			continue
-		}
-		group.Go(func() error {
-			failures[i] = p.applyOne(ctx, c)
+	failures := registry.Each(ctx, len(changes), min(p.options.Workers, maxCalls), func(i int) error {
+		if changes[i].Empty() {
 			return nil
-		})
-	}
-	_ = group.Wait() // Errors are in failures.
+		}
+		return p.applyOne(ctx, changes[i])
+	})
 	for i, c := range changes {
 		failed, rest := registry.ChangeErrors(failures[i])
 		p.countRefused(c.Target.Registry, failed, rest)

@@ -57,66 +57,63 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	return p, nil
 }
 
-func (p *pass) readObjects(ctx context.Context) error {
+func (p *pass) readObjects(ctx context.Context) (err error) {
 	var pods corev1.PodList
 	var sets appsv1alpha1.CloneSetList
-	var registrations usherv1alpha1.RegistrationList
+	var budgets policyv1.PodDisruptionBudgetList
 	here := client.InNamespace(p.snapshot.Namespace)
-	// A snapshot is never modified, so the cache's own objects suffice.
-	if err := p.client.List(ctx, &pods, here, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list Pods: %w", err)
-	}
-	if err := p.client.List(ctx, &sets, here, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list CloneSets: %w", err)
-	}
-	if err := p.client.List(ctx, &registrations, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list Registrations: %w", err)
-	}
-	if err := p.readBudgets(ctx); err != nil {
+	if p.snapshot.Pods, err = listed(ctx, p.client, "Pods", &pods, &pods.Items, here); err != nil {
 		return err
 	}
-	for i := range pods.Items {
-		p.snapshot.Pods = append(p.snapshot.Pods, &pods.Items[i])
+	if p.snapshot.CloneSets, err = listed(ctx, p.client, "CloneSets", &sets, &sets.Items, here); err != nil {
+		return err
 	}
-	for i := range sets.Items {
-		p.snapshot.CloneSets = append(p.snapshot.CloneSets, &sets.Items[i])
+	if p.snapshot.Budgets, err = listed(ctx, p.client, "PodDisruptionBudgets", &budgets, &budgets.Items, here); err != nil {
+		return err
 	}
-	for i := range registrations.Items {
-		r := &registrations.Items[i]
+	registrations, err := p.registrations(ctx)
+	for _, r := range registrations {
 		p.snapshot.Known[r.Namespace+"/"+r.Name] = true
 		if r.Namespace == p.snapshot.Namespace {
 			p.snapshot.Registrations = append(p.snapshot.Registrations, r)
 		}
 	}
-	slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
-	slices.SortFunc(p.snapshot.CloneSets, byName[*appsv1alpha1.CloneSet])
-	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
-	return nil
+	return err
 }
 
-// readBudgets reads the PodDisruptionBudgets.
-func (p *pass) readBudgets(ctx context.Context) error {
-	var budgets policyv1.PodDisruptionBudgetList
-	if err := p.client.List(ctx, &budgets, client.InNamespace(p.snapshot.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list PodDisruptionBudgets: %w", err)
+// listed returns the objects of a list, sorted by name. They are the cache's own: nobody
+// modifies them.
+func listed[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, c client.Reader, what string, list client.ObjectList, items *[]T, options ...client.ListOption) ([]P, error) {
+	if err := c.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil, fmt.Errorf("list %s: %w", what, err)
 	}
-	for i := range budgets.Items {
-		p.snapshot.Budgets = append(p.snapshot.Budgets, &budgets.Items[i])
+	var objects []P
+	for i := range *items {
+		objects = append(objects, &(*items)[i])
 	}
-	slices.SortFunc(p.snapshot.Budgets, byName[*policyv1.PodDisruptionBudget])
-	return nil
+	slices.SortFunc(objects, byName[P])
+	return objects, nil
+}
+
+func (r *Reconciler) registrations(ctx context.Context, options ...client.ListOption) ([]*usherv1alpha1.Registration, error) {
+	var list usherv1alpha1.RegistrationList
+	return listed(ctx, r.client, "Registrations", &list, &list.Items, options...)
+}
+
+func (r *Reconciler) registries(ctx context.Context) ([]*usherv1alpha1.Registry, error) {
+	var list usherv1alpha1.RegistryList
+	return listed(ctx, r.client, "Registries", &list, &list.Items)
 }
 
 func byName[T client.Object](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
 
 func (p *pass) readRegistries(ctx context.Context) error {
-	var list usherv1alpha1.RegistryList
-	if err := p.client.List(ctx, &list); err != nil {
-		return fmt.Errorf("list Registries: %w", err)
-	}
-	objects := make([]*usherv1alpha1.Registry, 0, len(list.Items))
-	for i := range list.Items {
-		objects = append(objects, &list.Items[i])
+	objects, err := p.registries(ctx)
+	if err != nil {
+		return err
 	}
 	p.notes.registries = p.notes.registries.cover(objects)
 	for _, r := range objects {
@@ -150,9 +147,8 @@ func (p *pass) allowed(ctx context.Context, r *usherv1alpha1.Registry) (bool, er
 	if err != nil {
 		return false, nil // The Registry's own condition says so.
 	}
-	namespace := metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	err = p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, &namespace)
+	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err = p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, namespace)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -217,9 +213,7 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, targ
 		p.registryFailed(ctx, object, err)
 		return plan.Listing{Err: err}
 	}
-	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	entries, err := c.List(callCtx, target.Service)
+	entries, err := c.List(ctx, target.Service)
 	if errors.Is(err, registry.ErrOneService) {
 		return p.unlistable(ctx, object.Name, target, err)
 	}

@@ -31,11 +31,12 @@ func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map
 	failed = map[string]bool{}
 	for _, o := range outcomes {
 		r := o.Registration
-		if !o.Protected || r.DeletionTimestamp != nil || p.prepared(o) {
+		if !o.Protected || r.DeletionTimestamp != nil {
 			continue
 		}
-		changed = true
+		before := p.written
 		err := p.prepareOne(ctx, r, o.Targets)
+		changed = changed || p.written > before
 		if err == nil {
 			continue
 		}
@@ -48,21 +49,11 @@ func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map
 	return failed, changed
 }
 
-// prepared checks everything that prepareOne writes: a failed attempt leaves only a part.
-func (p *pass) prepared(o plan.Outcome) bool {
-	for _, target := range o.Targets {
-		r := p.objects[target.Registry]
-		if r != nil && (r.DeletionTimestamp == nil && !hasFinalizer(r) || !recorded(r, o.Registration, target)) {
-			return false
-		}
-	}
-	return hasFinalizer(o.Registration) && sameTargets(o.Targets, o.Registration.Status.Targets)
-}
-
 func hasFinalizer(o client.Object) bool {
 	return controllerutil.ContainsFinalizer(o, usherv1alpha1.Finalizer)
 }
 
+// prepareOne writes what is not there yet: a failed attempt leaves only a part.
 func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
 	for _, target := range targets {
 		if err := p.holdRegistry(ctx, target.Registry); err != nil {
@@ -97,13 +88,11 @@ func sameTargets(a, b []plan.Target) bool {
 // holdRegistry keeps the Registry object until no Registration has entries there.
 func (p *pass) holdRegistry(ctx context.Context, name string) error {
 	r := p.objects[name]
-	if r == nil || r.DeletionTimestamp != nil {
+	if r == nil || r.DeletionTimestamp != nil || hasFinalizer(r) {
 		return nil
 	}
 	next := r.DeepCopy()
-	if !controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
-		return nil
-	}
+	controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer)
 	return p.write(ctx, "add the finalizer to Registry", r, next, false)
 }
 
@@ -119,6 +108,7 @@ func (p *pass) write(ctx context.Context, what string, old, next client.Object, 
 	if err := write(ctx, next, patch); err != nil {
 		return fmt.Errorf("%s %s: %w", what, old.GetName(), err)
 	}
+	p.written++
 	switch next := next.(type) {
 	case *usherv1alpha1.Registry:
 		p.notes.registries.wrote(next)

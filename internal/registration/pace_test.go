@@ -23,7 +23,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 )
 
 // A pass that listed and planned for long is followed by a longer pause, and

@@ -34,6 +34,8 @@ type pass struct {
 	vanished map[string]bool
 	// fresh are Pods that this pass has read from the API server, or written.
 	fresh map[types.UID]bool
+	// written counts the writes to Registrations and Registries.
+	written int
 	// errs fail the pass once it is over.
 	errs []error
 	// unpatched means that the patch of a Pod failed, so that its condition may wrongly say

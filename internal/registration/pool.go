@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -69,7 +70,8 @@ type pool struct {
 type registryState struct {
 	reachability
 	backOff
-	turns
+	// turns are the changes that it takes now; nil if it has no limit.
+	turns *rate.Limiter
 }
 
 // state returns what is known of a registry. The caller holds the lock.
@@ -81,12 +83,6 @@ func (p *pool) state(name string) *registryState {
 }
 
 type connKey struct{ name, prefix string }
-
-type conn struct {
-	registry.Connector
-	version connVersion
-	timeout time.Duration
-}
 
 // connVersion is what a connector was made from.
 type connVersion struct {
@@ -131,11 +127,14 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	if have != nil && have.version == version {
 		return have, nil
 	}
-	made, err := p.make(ctx, r, prefix, data)
+	next := &conn{version: version, timeout: timeoutOf(r), secrets: hiding(data)}
+	err := recovering(ctx, func(context.Context) (err error) {
+		next.Connector, err = p.connect(r, prefix, data)
+		return err
+	})
 	if err != nil {
-		return nil, cleaned(err, data)
+		return nil, cleaned(err, next.secrets)
 	}
-	next := &conn{Connector: made, version: version, timeout: timeoutOf(r)}
 	p.mu.Lock()
 	old := p.conns[key]
 	p.conns[key] = next
@@ -145,15 +144,6 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 		_ = old.Close()
 	}
 	return next, nil
-}
-
-// make makes a connector, which returns its panics as errors.
-func (p *pool) make(ctx context.Context, r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (made registry.Connector, err error) {
-	defer registry.Recover(ctx, &err)
-	if made, err = p.connect(r, prefix, secret); err != nil {
-		return nil, err
-	}
-	return scrub(registry.Recovering{Connector: made}, secret), nil
 }
 
 func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*corev1.Secret, error) {

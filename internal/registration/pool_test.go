@@ -18,7 +18,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 )
 
 func TestBackOff(t *testing.T) {
@@ -179,13 +179,13 @@ func TestSecretsAreHidden(t *testing.T) {
 	for _, said := range []string{
 		"p/ss word", "p/ss word\n", "p/ss word and more", "p%2Fss+word", "p%2Fss%20word", "cC9zcyB3b3Jk",
 	} {
-		c := scrub(chatterbox{said}, secret)
+		c := &conn{Connector: chatterbox{said}, timeout: time.Minute, secrets: hiding(secret)}
 		_, err := c.List(t.Context(), "web")
 		apply := c.Apply(t.Context(), "web", nil)
 		byID, rest := registry.ChangeErrors(apply)
 		for where, err := range map[string]error{
 			"list": err, "ping": c.Ping(t.Context()), "apply": apply, "a": byID["a"], "b": byID["b"], "rest": rest,
-			"connect": cleaned(errors.New("sent "+said), secret),
+			"connect": cleaned(errors.New("sent "+said), hiding(secret)),
 		} {
 			for _, format := range []string{"%v", "%+v"} {
 				if text := fmt.Sprintf(format, err); strings.Contains(text, said) || !strings.Contains(text, "sent "+hidden) {
@@ -197,7 +197,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestHiddenErrorsKeepTheirMarks(t *testing.T) {
-	c := scrub(chatterbox{"s3cret"}, map[string][]byte{"token": []byte("s3cret")})
+	c := &conn{Connector: chatterbox{"s3cret"}, timeout: time.Minute, secrets: hiding(map[string][]byte{"token": []byte("s3cret")})}
 	_, list := c.List(t.Context(), "web")
 	byID, rest := registry.ChangeErrors(c.Apply(t.Context(), "web", nil))
 	for _, test := range []struct {
@@ -211,9 +211,8 @@ func TestHiddenErrorsKeepTheirMarks(t *testing.T) {
 			t.Errorf("%v is %v: %t", test.err, test.mark, !test.want)
 		}
 	}
-	plain := chatterbox{"anything"}
-	if scrub(plain, nil) != registry.Connector(plain) || scrub(plain, map[string][]byte{"username": []byte("me")}) != registry.Connector(plain) {
-		t.Error("a connector without secrets is wrapped")
+	if hiding(nil) != nil || hiding(map[string][]byte{"username": []byte("me")}) != nil {
+		t.Error("errors of a connector without secrets are rewritten")
 	}
 }
 

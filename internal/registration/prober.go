@@ -69,14 +69,14 @@ func enqueueRegistry(to chan<- event.GenericEvent, object *usherv1alpha1.Registr
 
 // leavingRegistries are those that are being deleted, and may be without users now.
 func (r *Reconciler) leavingRegistries(ctx context.Context, _ client.Object) []ctrl.Request {
-	var list usherv1alpha1.RegistryList
-	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	objects, err := r.registries(ctx)
+	if err != nil {
 		return nil
 	}
 	var requests []ctrl.Request
-	for i := range list.Items {
-		if list.Items[i].DeletionTimestamp != nil {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	for _, object := range objects {
+		if object.DeletionTimestamp != nil {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 		}
 	}
 	return requests
@@ -143,9 +143,7 @@ func (r *Reconciler) ping(ctx context.Context, object *usherv1alpha1.Registry) e
 	if err != nil {
 		return err
 	}
-	callCtx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	err = c.Ping(callCtx)
+	err = c.Ping(ctx)
 	r.pool.noteCall(ctx, object.Name, err)
 	return err
 }
@@ -178,14 +176,14 @@ func (r *Reconciler) writeStatus(ctx context.Context, object *usherv1alpha1.Regi
 // free removes the finalizer of a Registry that is being deleted, unless a Registration has
 // entries there: nobody could remove them afterwards.
 func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (bool, error) {
-	var list usherv1alpha1.RegistrationList
-	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list Registrations: %w", err)
+	registrations, err := r.registrations(ctx)
+	if err != nil {
+		return false, err
 	}
 	var users []string
-	for i := range list.Items {
-		if recordedAt(&list.Items[i], object.Name) {
-			users = append(users, list.Items[i].Namespace+"/"+list.Items[i].Name)
+	for _, registration := range registrations {
+		if recordedAt(registration, object.Name) {
+			users = append(users, registration.Namespace+"/"+registration.Name)
 		}
 	}
 	for _, u := range object.Status.Users {

@@ -6,17 +6,12 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
-
-// turns is how many changes a Registry takes now.
-type turns struct {
-	of    usherv1alpha1.RateLimit
-	limit *rate.Limiter
-}
 
 // limiter returns the limiter of a Registry, nil if it has no limit. A changed limit starts
 // over.
@@ -25,18 +20,14 @@ func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
 	defer p.mu.Unlock()
 	s := p.state(r.Name)
 	if r.Spec.RateLimit == nil {
-		s.turns = turns{}
+		s.turns = nil
 		return nil
 	}
-	limit := usherv1alpha1.RateLimit{ChangesPerSecond: r.Spec.RateLimit.ChangesPerSecond}
-	burst := limit.ChangesPerSecond
-	if r.Spec.RateLimit.Burst != nil {
-		burst = *r.Spec.RateLimit.Burst
+	limit, burst := rate.Limit(r.Spec.RateLimit.ChangesPerSecond), int(ptr.Deref(r.Spec.RateLimit.Burst, r.Spec.RateLimit.ChangesPerSecond))
+	if s.turns == nil || s.turns.Limit() != limit || s.turns.Burst() != burst {
+		s.turns = rate.NewLimiter(limit, burst)
 	}
-	if s.limit == nil || s.of != limit || s.limit.Burst() != int(burst) {
-		s.turns = turns{of: limit, limit: rate.NewLimiter(rate.Limit(limit.ChangesPerSecond), int(burst))}
-	}
-	return s.limit
+	return s.turns
 }
 
 // inTurn keeps in a batch what the Registry takes now, and returns the rest by ID. Nobody

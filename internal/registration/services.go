@@ -45,7 +45,7 @@ func (r *Reconciler) services(mgr ctrl.Manager) ([]source.Source, error) {
 	}, nil
 }
 
-func metadataOf(kind schema.GroupVersionKind) client.Object {
+func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kind)
 	return object
@@ -77,15 +77,15 @@ func (r *Reconciler) ofService(name func(client.Object) string) handler.EventHan
 
 // follows reports whether a Registration of the namespace follows the Service.
 func (r *Reconciler) follows(ctx context.Context, namespace, service string) bool {
-	var list usherv1alpha1.RegistrationList
-	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+	registrations, err := r.registrations(ctx, client.InNamespace(namespace))
+	if err != nil {
 		return true // A pass too many is harmless.
 	}
-	for i := range list.Items {
-		if list.Items[i].Spec.Instance.Service != service {
+	for _, registration := range registrations {
+		if registration.Spec.Instance.Service != service {
 			continue
 		}
-		for _, name := range list.Items[i].Spec.Registries {
+		for _, name := range registration.Spec.Registries {
 			var object usherv1alpha1.Registry
 			if err := r.client.Get(ctx, types.NamespacedName{Name: name}, &object); err != nil {
 				continue // A Registry that appears causes a pass itself.
@@ -104,12 +104,12 @@ func (r *Reconciler) makeBuiltIn(ctx context.Context) error {
 	if r.builtIn {
 		return nil
 	}
-	var list usherv1alpha1.RegistryList
-	if err := r.client.List(ctx, &list); err != nil {
-		return fmt.Errorf("list Registries: %w", err)
+	objects, err := r.registries(ctx)
+	if err != nil {
+		return err
 	}
-	for i := range list.Items {
-		kind, _ := kinds.Of(&list.Items[i], "")
+	for _, object := range objects {
+		kind, _ := kinds.Of(object, "")
 		r.builtIn = r.builtIn || kind.Gated
 	}
 	if r.builtIn {
@@ -117,8 +117,7 @@ func (r *Reconciler) makeBuiltIn(ctx context.Context) error {
 	}
 	made := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: BuiltIn}}
 	made.Spec.Service = &usherv1alpha1.ServiceRegistry{}
-	err := r.client.Create(ctx, made)
-	switch {
+	switch err = r.client.Create(ctx, made); {
 	case apierrors.IsAlreadyExists(err):
 		log.FromContext(ctx).Info("A Registry of another kind has the name of the built-in one: make one of the kind service yourself", keyRegistry, BuiltIn)
 	case err != nil:

@@ -128,18 +128,14 @@ func (r *Reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Obj
 
 // matched reports whether a Registration selects the Pod.
 func (r *Reconciler) matched(ctx context.Context, pod client.Object) bool {
-	var list usherv1alpha1.RegistrationList
-	err := r.client.List(ctx, &list, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy)
+	registrations, err := r.registrations(ctx, client.InNamespace(pod.GetNamespace()))
 	if err != nil {
 		return true // A pass too many is harmless.
 	}
-	for i := range list.Items {
-		selector, err := metav1.LabelSelectorAsSelector(&list.Items[i].Spec.Selector)
-		if err == nil && selector.Matches(labels.Set(pod.GetLabels())) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(registrations, func(registration *usherv1alpha1.Registration) bool {
+		selector, err := metav1.LabelSelectorAsSelector(&registration.Spec.Selector)
+		return err == nil && selector.Matches(labels.Set(pod.GetLabels()))
+	})
 }
 
 // ofRegistries maps a Registry to the namespaces of Registrations that name it, have entries
@@ -179,14 +175,14 @@ func recordedAt(registration *usherv1alpha1.Registration, registry string) bool 
 func (r *Reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool, more func(client.Object, queue)) handler.EventHandler {
 	return each(func(ctx context.Context, object client.Object, q queue) {
 		more(object, q)
-		var list usherv1alpha1.RegistrationList
-		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		registrations, err := r.registrations(ctx)
+		if err != nil {
 			log.FromContext(ctx).Error(err, "Cannot list Registrations: their next repair follows")
 			return
 		}
-		for i := range list.Items {
-			if concerns(&list.Items[i], object) {
-				gather(q, list.Items[i].Namespace)
+		for _, registration := range registrations {
+			if concerns(registration, object) {
+				gather(q, registration.Namespace)
 			}
 		}
 	})

@@ -21,24 +21,3 @@ func Recover(ctx context.Context, err *error) {
 	*err = Permanent(fmt.Errorf("this is a bug in Usher, please report it with the stack from its log: %v", value))
 	logr.FromContextOrDiscard(ctx).Error(*err, "a connector panicked", "stack", string(debug.Stack()))
 }
-
-// Recovering is a connector that returns its panics as errors.
-type Recovering struct{ Connector }
-
-// List implements Connector.
-func (r Recovering) List(ctx context.Context, service string) (entries []Entry, err error) {
-	defer Recover(ctx, &err)
-	return r.Connector.List(ctx, service)
-}
-
-// Apply implements Connector.
-func (r Recovering) Apply(ctx context.Context, service string, changes []Change) (err error) {
-	defer Recover(ctx, &err)
-	return r.Connector.Apply(ctx, service, changes)
-}
-
-// Ping implements Connector.
-func (r Recovering) Ping(ctx context.Context) (err error) {
-	defer Recover(ctx, &err)
-	return r.Connector.Ping(ctx)
-}

@@ -24,8 +24,8 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 

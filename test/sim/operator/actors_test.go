@@ -17,7 +17,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/model"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 )
 
 // scrape compares the metrics with a text.

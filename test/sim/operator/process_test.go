@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/model"
 )
 

@@ -30,7 +30,7 @@ import (
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	registryservice "github.com/usher-dev/usher/internal/registration/registry/service"
 	"github.com/usher-dev/usher/test/model"
 )

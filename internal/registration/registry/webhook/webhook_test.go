@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/internal/registration/registry/webhook"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/memory"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 )
 
 func TestConformance(t *testing.T) {

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+const (
+	// hidden replaces what a Secret holds.
+	hidden = "<secret>"
+	// minSecret is the length in bytes from which a value is hidden: shorter ones occur in
+	// any text.
+	minSecret = 3
+)
+
+// conn is the connector of one Registry and prefix. Its calls end in time, and a panic is an
+// error. No error repeats what the Secret holds, even if the registry's answer does:
+// connectors hide credentials themselves, and this covers what they miss.
+type conn struct {
+	registry.Connector
+	version connVersion
+	timeout time.Duration
+	secrets *strings.Replacer
+}
+
+// List implements registry.Connector.
+func (c *conn) List(ctx context.Context, service string) (entries []registry.Entry, err error) {
+	err = c.call(ctx, func(ctx context.Context) (err error) {
+		entries, err = c.Connector.List(ctx, service)
+		return err
+	})
+	return entries, err
+}
+
+// Apply implements registry.Connector.
+func (c *conn) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	return c.call(ctx, func(ctx context.Context) error { return c.Connector.Apply(ctx, service, changes) })
+}
+
+// Ping implements registry.Connector.
+func (c *conn) Ping(ctx context.Context) error { return c.call(ctx, c.Connector.Ping) }
+
+func (c *conn) call(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	byID, rest := registry.ChangeErrors(recovering(ctx, do))
+	errs := []error{cleaned(rest, c.secrets)}
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		errs = append(errs, &registry.ChangeError{ID: id, Err: cleaned(byID[id], c.secrets)})
+	}
+	return errors.Join(errs...)
+}
+
+func recovering(ctx context.Context, do func(context.Context) error) (err error) {
+	defer registry.Recover(ctx, &err)
+	return do(ctx)
+}
+
+// hiding replaces the values of a Secret, as they are, trimmed, and encoded for a
+// URL or a header; nil if there are none.
+func hiding(secret map[string][]byte) *strings.Replacer {
+	values := map[string]bool{}
+	for _, raw := range secret {
+		trimmed := strings.TrimSpace(string(raw))
+		if len(trimmed) < minSecret {
+			continue
+		}
+		for _, value := range []string{
+			string(raw), trimmed, url.QueryEscape(trimmed), url.PathEscape(trimmed),
+			base64.StdEncoding.EncodeToString([]byte(trimmed)),
+		} {
+			values[value] = true
+		}
+	}
+	var pairs []string
+	// The longest first: one value may be a part of another.
+	for _, value := range slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), strings.Compare(a, b))
+	}) {
+		pairs = append(pairs, value, hidden)
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// cleaned returns an error without secrets, in which errors.Is finds the same errors.
+func cleaned(err error, secrets *strings.Replacer) error {
+	if err == nil || secrets == nil {
+		return err
+	}
+	return clean{text: secrets.Replace(err.Error()), marks: err}
+}
+
+// clean is an error with another text. The original is never printed.
+type clean struct {
+	text  string
+	marks error
+}
+
+// Error returns the text without secrets.
+func (c clean) Error() string { return c.text }
+
+// Is reports whether the original is the target.
+func (c clean) Is(target error) bool { return errors.Is(c.marks, target) }
