@@ -11,9 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
@@ -59,13 +62,22 @@ func TestSecretsAreFollowed(t *testing.T) {
 		}},
 	}
 	var seen []string
-	p := newPool(api, func(_ *usherv1alpha1.Registry, _ string, secret map[string][]byte) (registry.Connector, error) {
+	connect := func(_ *usherv1alpha1.Registry, _ string, secret map[string][]byte) (registry.Connector, error) {
 		seen = append(seen, string(secret["password"]))
 		return memory.New(), nil
-	}, clocktesting.NewFakePassiveClock(epoch))
-	if _, err := p.get(t.Context(), object, "", true); !errors.Is(err, registry.ErrPermanent) {
-		t.Errorf("without the Secret: %v, want a permanent error", err)
 	}
+	forbidden := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			return apierrors.NewForbidden(corev1.Resource("secrets"), key.Name, errors.New("no"))
+		},
+	})
+	for want, api := range map[string]client.Client{"there is no Secret": api, "rbac.secretNamespaces": forbidden} {
+		p := newPool(api, connect, clocktesting.NewFakePassiveClock(epoch))
+		if _, err := p.get(t.Context(), object, "", true); !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), want) {
+			t.Errorf("without the Secret: %v, want a permanent error with %q", err, want)
+		}
+	}
+	p := newPool(api, connect, clocktesting.NewFakePassiveClock(epoch))
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "rotated"},
 		Data: map[string][]byte{"password": []byte("old")}}
 	if err := api.Create(t.Context(), secret); err != nil {

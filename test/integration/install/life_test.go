@@ -149,11 +149,17 @@ func TestHalvesApart(t *testing.T) {
 	if leases := s.sh("kubectl -n usher-system get leases -o name"); len(strings.Fields(leases)) != 2 {
 		t.Errorf("leases %q, want one for each half", leases)
 	}
-	for account, may := range map[string]string{"usher-cloneset": "no", "usher-registration": "yes"} {
-		if got, _ := s.try("kubectl auth can-i get secrets -n default --as system:serviceaccount:usher-system:" + account); got != may {
-			t.Errorf("%s may read Secrets: %s, want %s", account, got, may)
+	for of, may := range map[string]string{
+		"usher-cloneset -n usher-system": "no", "usher-registration -n usher-system": "yes", "usher-registration -n default": "no",
+	} {
+		if got, _ := s.try("kubectl auth can-i get secrets --as system:serviceaccount:usher-system:" + of); got != may {
+			t.Errorf("%s: may read Secrets: %s, want %s", of, got, may)
 		}
 	}
+	s.apply(stranger)
+	s.until("the Registry to say why its Secret is not read", func() bool {
+		return strings.Contains(s.sh("kubectl get registry stranger -o jsonpath={.status.conditions}"), "rbac.secretNamespaces")
+	})
 	if got, _ := s.try("kubectl auth can-i create pods -n default --as system:serviceaccount:usher-system:usher-registration"); got != "no" {
 		t.Errorf("the hook operator may create Pods: %s", got)
 	}

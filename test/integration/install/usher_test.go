@@ -108,6 +108,14 @@ func (s *story) kubeconfigOf(account string) string {
 }
 
 // web is a CloneSet of three Pods.
+// stranger is a Registry with a Secret that Usher may not read.
+const stranger = `
+apiVersion: usher.dev/v1alpha1
+kind: Registry
+metadata: {name: stranger}
+spec: {etcd: {endpoints: ["http://127.0.0.1:1"], credentialsSecret: {namespace: default, name: etcd}}}
+`
+
 const web = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
