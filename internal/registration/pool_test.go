@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,37 +53,45 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// TestSecretsAreFollowed makes a new connector when the credentials change.
-func TestSecretsAreFollowed(t *testing.T) {
-	api := fake.NewClientBuilder().Build()
-	object := &usherv1alpha1.Registry{
+// secured is a Registry with a Secret, and a pool that notes the passwords it connects with.
+func secured() (object *usherv1alpha1.Registry, poolOf func(api client.Client) *pool, seen *[]string) {
+	object = &usherv1alpha1.Registry{
 		ObjectMeta: metav1.ObjectMeta{Name: "secured", UID: "secured"},
 		Spec: usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
 			CredentialsSecret: &usherv1alpha1.SecretReference{Namespace: namespace, Name: "rotated"},
 		}},
 	}
-	var seen []string
-	connect := func(_ *usherv1alpha1.Registry, _ string, secret map[string][]byte) (registry.Connector, error) {
-		seen = append(seen, string(secret["password"]))
-		return memory.New(), nil
-	}
+	seen = &[]string{}
+	return object, func(api client.Client) *pool {
+		return newPool(api, func(_ *usherv1alpha1.Registry, _ string, secret map[string][]byte) (registry.Connector, error) {
+			*seen = append(*seen, string(secret["password"]))
+			return memory.New(), nil
+		}, clocktesting.NewFakePassiveClock(epoch))
+	}, seen
+}
+
+// TestSecretsAreMissed: without its Secret a Registry is of no use until somebody acts.
+func TestSecretsAreMissed(t *testing.T) {
+	object, poolOf, _ := secured()
 	forbidden := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 			return apierrors.NewForbidden(corev1.Resource("secrets"), key.Name, errors.New("no"))
 		},
 	})
-	for want, api := range map[string]client.Client{"there is no Secret": api, "rbac.secretNamespaces": forbidden} {
-		p := newPool(api, connect, clocktesting.NewFakePassiveClock(epoch))
-		if _, err := p.get(t.Context(), object, "", true); !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), want) {
+	for want, api := range map[string]client.Client{"there is no Secret": fake.NewClientBuilder().Build(), "rbac.secretNamespaces": forbidden} {
+		if _, err := poolOf(api).get(t.Context(), object, "", true); !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), want) {
 			t.Errorf("without the Secret: %v, want a permanent error with %q", err, want)
 		}
 	}
-	p := newPool(api, connect, clocktesting.NewFakePassiveClock(epoch))
+}
+
+// TestSecretsAreFollowed makes a new connector when the credentials change.
+func TestSecretsAreFollowed(t *testing.T) {
+	object, poolOf, seen := secured()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "rotated"},
 		Data: map[string][]byte{"password": []byte("old")}}
-	if err := api.Create(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
+	api := fake.NewClientBuilder().WithObjects(secret).Build()
+	p := poolOf(api)
 	for range 3 {
 		if _, err := p.get(t.Context(), object, "", true); err != nil {
 			t.Fatal(err)
@@ -97,8 +106,8 @@ func TestSecretsAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(seen) != 2 || seen[0] != "old" || seen[1] != "new" {
-		t.Errorf("connectors were made with %v, want one with each password", seen)
+	if want := []string{"old", "new"}; !slices.Equal(*seen, want) {
+		t.Errorf("connectors were made with %v, want %v", *seen, want)
 	}
 }
 
