@@ -30,8 +30,9 @@ type World struct {
 	failure *Violation
 	// steps counts the events so far.
 	steps int
-	// steady removes randomness from durations.
+	// steady removes randomness from durations, but for deviations of up to jitter.
 	steady bool
+	jitter time.Duration
 }
 
 func newWorld(seed uint64) *World {
@@ -81,13 +82,14 @@ func (w *World) roll(probability float64) bool {
 
 // between draws a duration.
 func (w *World) between(low, high time.Duration) time.Duration {
-	if high <= low {
-		return low
-	}
 	if w.steady {
-		return low + (high-low)/2
+		middle := low + (high-low)/2
+		low, high = middle-w.jitter, middle+w.jitter
 	}
-	return low + time.Duration(w.chance.Int64N(int64(high-low)))
+	if high <= low {
+		return max(0, low)
+	}
+	return max(0, low+time.Duration(w.chance.Int64N(int64(high-low))))
 }
 
 // pick draws one of several values.
