@@ -16,7 +16,8 @@ const (
 	// LabelScalingExcludePreparingDelete, set to "true" on a CloneSet, excludes Pods in
 	// PreparingDelete from the replica count.
 	LabelScalingExcludePreparingDelete = "apps.kruise.io/cloneset-scaling-exclude-preparing-delete"
-	// LabelRevision holds a Pod's revision in long form, "<cloneset>-<hash>".
+	// LabelRevision holds a Pod's revision in long form, "<cloneset>-<hash>"; "<hash>" if that
+	// has more than 63 characters.
 	LabelRevision = "controller-revision-hash"
 	// LabelTemplateHash holds a Pod's revision in short form, "<hash>".
 	LabelTemplateHash = "pod-template-hash"

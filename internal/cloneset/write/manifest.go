@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -132,6 +133,12 @@ func stringsOf(metadata map[string]any, field string) map[string]string {
 	return out
 }
 
+// revisionLabels are a revision's labels. Where the set's name leaves no room for the hash in
+// a label's value, the hash alone is in both: nothing else of them is compared.
 func revisionLabels(r *revision.Revision) map[string]string {
-	return map[string]string{apps.LabelRevision: r.Name, apps.LabelTemplateHash: revision.Short(r.Name)}
+	long, short := r.Name, revision.Short(r.Name)
+	if len(long) > validation.LabelValueMaxLength {
+		long = short
+	}
+	return map[string]string{apps.LabelRevision: long, apps.LabelTemplateHash: short}
 }

@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,6 +103,18 @@ func TestABadTemplateCostsNoPod(t *testing.T) {
 	}
 	s.image("web:v2")
 	s.settled(3)
+}
+
+// A set's name may be longer than a label's value: its Pods are created, known and updated.
+func TestLongName(t *testing.T) {
+	s := begin(t)
+	s.name = strings.Repeat("web-", 20) + "web"
+	s.create("plain", "metadata: {name: "+s.name+"}")
+	s.settled(3)
+	before := s.identities()
+	s.image("web:v2")
+	s.settled(3)
+	s.samePods(before)
 }
 
 // A missing image stops the rollout at its first Pod. The set reports it although it has
