@@ -37,17 +37,16 @@ func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()
 
 // ClaimEvents returns the handler that maps claim events to their sets.
 func (r *Reconciler) ClaimEvents() handler.EventHandler {
-	sets := &podHandler{reader: r.Client, pods: r.pods}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { sets.enqueue(ctx, e.Object, q.Add) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueue(ctx, e.Object, q.Add) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			if claimChanged(e.ObjectOld, e.ObjectNew) {
-				sets.enqueue(ctx, e.ObjectNew, q.Add)
+				r.enqueue(ctx, e.ObjectNew, q.Add)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			r.claims.forget(e.Object.GetUID())
-			sets.enqueue(ctx, e.Object, q.Add)
+			r.enqueue(ctx, e.Object, q.Add)
 		},
 	}
 }

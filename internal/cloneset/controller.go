@@ -7,6 +7,7 @@ package cloneset
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -114,20 +115,13 @@ type Reconciler struct {
 
 	pods      *overlay[*corev1.Pod]
 	claims    *overlay[*corev1.PersistentVolumeClaim]
+	revisions *overlay[*appsv1.ControllerRevision]
 	deletions *instanceDeletions
 	sets      *setOverlay
-	// refusals and claimRefusals are those of Pod templates and of claim templates.
-	refusals, claimRefusals perSet[refusal]
-	metrics                 *metrics
-	// reported is the wait of each set's last event.
-	reported perSet[string]
-	rollouts perSet[rolloutLog]
-	// podInfos are what the last pass read of each set's Pods, as it left them, so that the
-	// next pass reads only Pods that have changed. An idle set has none.
-	podInfos perSet[[]*plan.PodInfo]
-	drains   *drains
-	// deferrals are the deletions that the API server has deferred.
-	deferrals perSet[deferrals]
+	metrics   *metrics
+	drains    *drains
+	// memories are those of the passes over each set, by name.
+	memories sync.Map
 }
 
 // New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
@@ -139,7 +133,8 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
-		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), deletions: newInstanceDeletions(),
+		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
+		revisions: newOverlay[*appsv1.ControllerRevision](), deletions: newInstanceDeletions(),
 		sets: newSetOverlay(), metrics: m, drains: newDrains(),
 	}
 }

@@ -3,10 +3,10 @@
 package cloneset
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,55 +109,40 @@ func (d deferrals) after(s *plan.Snapshot, outcomes []outcome, now time.Time) de
 // noteDeferrals keeps the deferrals of a pass for the next one, and adds them to what the
 // pass has left. It returns when the first of them ends; zero if there is none.
 func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, outcomes []outcome) (until time.Time) {
-	kept := r.deferrals.get(keyOf(set)).after(s, outcomes, r.Clock.Now())
-	if len(kept) == 0 {
-		left.Deferred = nil
-		r.deferrals.forget(keyOf(set))
-		return time.Time{}
-	}
-	r.deferrals.put(keyOf(set), kept)
-	left.Deferred = make(map[types.UID]plan.Deferral, len(kept))
-	for uid, known := range kept {
+	m := r.memory(keyOf(set))
+	m.deferrals = m.deferrals.after(s, outcomes, r.Clock.Now())
+	left.Deferred = make(map[types.UID]plan.Deferral, len(m.deferrals))
+	for uid, known := range m.deferrals {
 		left.Deferred[uid] = known.Deferral
 		until = earlier(until, known.Until)
 	}
 	return until
 }
 
-// podDeleter is a client that deletes Pods with another client.
-type podDeleter struct {
-	client.Client
-	pods client.Client
-}
-
-// withPromptDeletes returns the manager's client, except that a deletion of a Pod returns
-// with the API server's first answer. client-go would repeat a request that is to be tried
-// again later up to ten times, and a worker would wait that long for each Pod.
+// withPromptDeletes returns a client like the manager's, except that a deletion of a Pod
+// returns with the API server's first answer. client-go would repeat a request that is to be
+// tried again later up to ten times, and a worker would wait that long for each Pod.
 func withPromptDeletes(mgr ctrl.Manager) (client.Client, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withoutRetryAfter{next} })
-	pods, err := client.New(config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return promptDeletes{next} })
+	c, err := client.New(config, client.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), Cache: &client.CacheOptions{Reader: mgr.GetCache()},
+	})
 	if err != nil {
-		return nil, fmt.Errorf("make the client that deletes Pods: %w", err)
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return &podDeleter{Client: mgr.GetClient(), pods: pods}, nil
+	return c, nil
 }
 
-// Delete deletes an object.
-func (c *podDeleter) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
-	if _, ok := object.(*corev1.Pod); ok {
-		return c.pods.Delete(ctx, object, options...)
-	}
-	return c.Client.Delete(ctx, object, options...)
-}
-
-// withoutRetryAfter drops the header Retry-After; the answer's body has the time too.
-type withoutRetryAfter struct{ next http.RoundTripper }
+// promptDeletes drops the header Retry-After when a Pod is deleted; the answer's body has
+// the time too.
+type promptDeletes struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (t withoutRetryAfter) RoundTrip(request *http.Request) (*http.Response, error) {
+func (t promptDeletes) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := t.next.RoundTrip(request)
-	if err == nil && response.StatusCode == http.StatusTooManyRequests {
+	if err == nil && response.StatusCode == http.StatusTooManyRequests &&
+		request.Method == http.MethodDelete && path.Base(path.Dir(request.URL.Path)) == "pods" {
 		response.Header.Del("Retry-After")
 	}
 	return response, err

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -46,7 +45,7 @@ func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, no
 			MinReady: time.Duration(set.Spec.MinReadySeconds) * time.Second,
 		},
 		Current: known.current, Update: known.update,
-		Pods: pods, PodInfos: plan.ReadPods(pods, r.podInfos.get(keyOf(set))), Deferred: r.deferrals.get(keyOf(set)).observed(pods),
+		Pods: pods, PodInfos: plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), Deferred: r.memory(keyOf(set)).deferrals.observed(pods),
 		Starts: r.Options.Parallel,
 	}, known, nil
 }
@@ -77,13 +76,7 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 	if hold {
 		finalizers = append(finalizers, apps.FinalizerPreDelete)
 	}
-	data, err := encode(map[string]any{"metadata": map[string]any{
-		"uid": set.UID, "resourceVersion": set.ResourceVersion, "finalizers": finalizers,
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("encode finalizers: %w", err)
-	}
-	written, err := sendPatch(ctx, r.Client, "", set, types.MergePatchType, data)
+	written, err := mergeVersion(ctx, r.Client, "", set, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		r.sets.markStale(keyOf(set)) // the cache is behind
 	}

@@ -53,18 +53,17 @@ func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, sna
 // This also refuses fields that the API server does not know.
 func (r *Reconciler) tryTemplate(ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.PodInfo) refusal {
 	now := r.Clock.Now()
-	if last := r.refusals.get(keyOf(set)); last.holds(set, update.Name, now) {
-		return last
+	last := &r.memory(keyOf(set)).refusal
+	if last.holds(set, update.Name, now) {
+		return *last
 	}
-	found := refusal{set: set.UID, revision: update.Name}
+	*last = refusal{set: set.UID, revision: update.Name}
 	if slices.ContainsFunc(pods, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), update.Name) }) {
-		r.refusals.put(keyOf(set), found) // such Pods exist, so it accepts them
-		return found
+		return *last // such Pods exist, so it accepts them
 	}
 	err := r.Strict.Create(ctx, write.PodManifest(set, update, r.NewID(), now), client.DryRunAll)
-	found.message, found.until = refusalOf(err, "Pods of spec.template", now)
-	r.refusals.put(keyOf(set), found)
-	return found
+	last.message, last.until = refusalOf(err, "Pods of spec.template", now)
+	return *last
 }
 
 // refusalOf derives from the answer whether a template is refused, and until when.
@@ -105,10 +104,11 @@ func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal 
 	}
 	now := r.Clock.Now()
 	present := claimRevision(set)
-	if last := r.claimRefusals.get(keyOf(set)); last.holds(set, present, now) {
-		return last
+	last := &r.memory(keyOf(set)).claimRefusal
+	if last.holds(set, present, now) {
+		return *last
 	}
-	found := refusal{set: set.UID, revision: present}
+	*last = refusal{set: set.UID, revision: present}
 	for i := range set.Spec.VolumeClaimTemplates {
 		template := &set.Spec.VolumeClaimTemplates[i]
 		manifest, err := write.ClaimManifest(set, template, r.NewID())
@@ -116,10 +116,9 @@ func (r *Reconciler) tryClaims(ctx context.Context, set *apps.CloneSet) refusal 
 			err = r.Strict.Create(ctx, manifest, client.DryRunAll)
 		}
 		what := "the claim of spec.volumeClaimTemplates " + template.Metadata.Name
-		if found.message, found.until = refusalOf(err, what, now); found.message != "" {
+		if last.message, last.until = refusalOf(err, what, now); last.message != "" {
 			break
 		}
 	}
-	r.claimRefusals.put(keyOf(set), found)
-	return found
+	return *last
 }

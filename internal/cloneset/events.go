@@ -53,8 +53,8 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	} else if first.Deferral != nil {
 		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the API server's message changes with time
 	}
-	if r.reported.get(keyOf(set)) != wait {
-		r.reported.put(keyOf(set), wait)
+	if last := &r.memory(keyOf(set)).reported; *last != wait {
+		*last = wait
 		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(blocked).message)
 	}
 }

@@ -32,7 +32,7 @@ type rolloutLog struct {
 func (r *Reconciler) logPass(ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
 	logger := log.FromContext(ctx)
 	logOutcomes(logger, outcomes)
-	l := r.rollouts.get(keyOf(set))
+	l := &r.memory(keyOf(set)).rollout
 	rollout := set.DeletionTimestamp == nil
 	if rollout {
 		l.begin(logger, &set.Status, next, now)
@@ -41,7 +41,6 @@ func (r *Reconciler) logPass(ctx context.Context, set *apps.CloneSet, next *apps
 	if rollout {
 		l.end(logger, next, now)
 	}
-	r.rollouts.put(keyOf(set), l)
 }
 
 // logOutcomes logs each action with its reason, and each failure.

@@ -110,9 +110,8 @@ func (r *Reconciler) nodeChanged(ctx context.Context, before, after client.Objec
 		log.FromContext(ctx).Error(err, "list the Pods of a node", "node", is.Name)
 		return
 	}
-	handler := &podHandler{reader: r.Client}
 	for i := range pods.Items {
-		handler.enqueue(ctx, &pods.Items[i], q.Add)
+		r.enqueue(ctx, &pods.Items[i], q.Add)
 	}
 }
 

@@ -4,8 +4,11 @@ package cloneset
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,6 +40,21 @@ func sendPatch[T client.Object](ctx context.Context, c client.Client, subresourc
 		return answer, c.Patch(ctx, answer, client.RawPatch(kind, data))
 	}
 	return answer, c.SubResource(subresource).Patch(ctx, answer, client.RawPatch(kind, data))
+}
+
+// mergeVersion merges a change into an object, or a subresource of it, that is still what
+// was observed, and returns the API server's answer.
+func mergeVersion[T client.Object](ctx context.Context, c client.Client, subresource string, object T, change map[string]any) (T, error) {
+	metadata := map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()}
+	if more, ok := change["metadata"].(map[string]any); ok {
+		maps.Copy(metadata, more)
+	}
+	change["metadata"] = metadata
+	data, err := json.Marshal(change)
+	if err != nil {
+		return object, fmt.Errorf("encode: %w", err)
+	}
+	return sendPatch(ctx, c, subresource, object, types.MergePatchType, data)
 }
 
 // getLive reads an object from the API server. It returns false if the object is gone,
@@ -154,21 +172,35 @@ func relist[T client.Object](ctx context.Context, reader client.Reader, o *overl
 	return nil
 }
 
-// adopt makes the set the controller of an object that has none.
-func adopt[T client.Object](ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, object T) error {
-	patch, err := r.adoption(ctx, set, object)
-	if patch == nil || err != nil {
-		return err
+// adopt makes the set the controller of an object that has none, and returns the object as
+// it is then; nil if the set must not adopt it, or it is gone.
+func adopt[T client.Object](ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, object T) (adopted T, err error) {
+	// The cache may be old: a set that is being deleted, or that has been replaced by
+	// another of the same name, adopts nothing.
+	live, err := r.liveSet(ctx, set)
+	if err != nil || live.UID != set.UID || live.DeletionTimestamp != nil {
+		return adopted, err
 	}
-	adopted, err := sendPatch(ctx, r.Client, "", object, types.StrategicMergePatchType, patch)
+	owners := append(slices.Clone(object.GetOwnerReferences()), *metav1.NewControllerRef(set, apps.KindCloneSet))
+	answer, err := mergeVersion(ctx, r.Client, "", object, map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
 	if apierrors.IsNotFound(err) {
 		// It may have been adopted before, and the cache may lag behind that too.
 		o.noteDeleted(set, object, r.Clock.Now())
-		return nil
+		return adopted, nil
 	}
 	if err != nil {
-		return fmt.Errorf("adopt %s %s: %w", kindOf(object), object.GetName(), err)
+		return adopted, fmt.Errorf("adopt %s %s: %w", kindOf(object), object.GetName(), err)
 	}
-	o.noteCreated(set, adopted, r.Clock.Now())
-	return nil
+	o.noteCreated(set, answer, r.Clock.Now())
+	return answer, nil
+}
+
+// liveSet reads the set from the API server; it may be another one of the same name.
+func (r *Reconciler) liveSet(ctx context.Context, set *apps.CloneSet) (*apps.CloneSet, error) {
+	live := named(set)
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
+		return nil, fmt.Errorf("get CloneSet: %w", err)
+	}
+	r.sets.note(live)
+	return live, nil
 }

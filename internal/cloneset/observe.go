@@ -32,7 +32,7 @@ func ownerOf(object client.Object) []string {
 func (r *Reconciler) observe(
 	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
 ) (*plan.Snapshot, error) {
-	read := plan.ReadPods(own.pods, r.podInfos.get(keyOf(set)))
+	read := plan.ReadPods(own.pods, r.memory(keyOf(set)).podInfos)
 	for _, pod := range read {
 		if err := r.findRevision(ctx, set, known, pod.Revision()); err != nil {
 			return nil, err
@@ -55,7 +55,7 @@ func (r *Reconciler) observe(
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		Pods: own.pods, PodInfos: read, Nodes: nodes, GoingNodes: going, Deferred: r.deferrals.get(keyOf(set)).observed(own.pods),
+		Pods: own.pods, PodInfos: read, Nodes: nodes, GoingNodes: going, Deferred: r.memory(keyOf(set)).deferrals.observed(own.pods),
 		// What was read after the pass began counts from when it was read, not earlier.
 		Drained: r.drains.of(read, r.Clock.Now()),
 		Claims:  own.claims, DeletedInstances: r.deletions.of(set, own.pods, own.claims), ReleasedInstances: released,

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -88,7 +87,7 @@ func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
 // adoptPod adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
 // the time, and such a change does not trigger another pass.
 func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
-	err := adopt(ctx, r, r.pods, set, pod)
+	_, err := adopt(ctx, r, r.pods, set, pod)
 	if !apierrors.IsConflict(err) {
 		return err
 	}
@@ -96,26 +95,8 @@ func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector 
 	if err != nil || !exists || !adoptable(live, selector) {
 		return err // otherwise the watch reports the change, and triggers another pass
 	}
-	return adopt(ctx, r, r.pods, set, live)
-}
-
-// adoption returns the patch that makes the set an object's owner; nil if the set must
-// not adopt it.
-func (r *Reconciler) adoption(ctx context.Context, set *apps.CloneSet, object client.Object) ([]byte, error) {
-	// The cache may be old: a set that is being deleted, or that has been replaced by
-	// another of the same name, adopts nothing.
-	live := &apps.CloneSet{}
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
-		return nil, fmt.Errorf("get CloneSet before an adoption: %w", err)
-	}
-	r.sets.note(live)
-	if live.UID != set.UID || live.DeletionTimestamp != nil {
-		return nil, nil
-	}
-	return encode(map[string]any{"metadata": map[string]any{
-		"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(),
-		"ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
-	}})
+	_, err = adopt(ctx, r, r.pods, set, live)
+	return err
 }
 
 // releaseUnmatched releases the set's Pods that its selector no longer matches, and returns
@@ -185,8 +166,7 @@ func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) err
 	if err != nil {
 		return err
 	}
-	var list appsv1.ControllerRevisionList
-	orphans, err := listByOwner(ctx, r.Client, &list, &list.Items, set.Namespace, orphanKey)
+	orphans, err := r.listRevisions(ctx, set.Namespace, orphanKey)
 	if err != nil {
 		return err
 	}
@@ -205,19 +185,11 @@ func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) err
 // adoptRevision returns nil if the set is gone or terminating, or the revision has
 // changed since it was observed.
 func (r *Reconciler) adoptRevision(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
-	patch, err := r.adoption(ctx, set, object)
-	if err != nil || patch == nil {
-		return nil, err
-	}
-	adopted, err := sendPatch(ctx, r.Client, "", object, types.StrategicMergePatchType, patch)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	adopted, err := adopt(ctx, r, r.revisions, set, object)
+	if apierrors.IsConflict(err) {
 		return nil, nil // findRevision and the next pass look for it again
 	}
-	if err != nil {
-		return nil, fmt.Errorf("adopt revision %s: %w", object.Name, err)
-	}
-	r.sets.noteRevision(set, adopted)
-	return adopted, nil
+	return adopted, err
 }
 
 // adoptClaims adopts claims without a controller, but only those of the set's own Pods.
@@ -240,7 +212,7 @@ func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods [
 		if id == "" || claim.DeletionTimestamp != nil || !used || !matches(set, claim) {
 			continue
 		}
-		if err := adopt(ctx, r, r.claims, set, claim); err != nil {
+		if _, err := adopt(ctx, r, r.claims, set, claim); err != nil {
 			return err
 		}
 	}

@@ -65,14 +65,10 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	uid := r.sets.forget(set)
 	r.pods.drop(uid)
 	r.claims.drop(uid)
+	r.revisions.drop(uid)
 	r.deletions.drop(uid)
 	r.metrics.sets.forget(set)
-	r.reported.forget(set)
-	r.rollouts.forget(set)
-	r.podInfos.forget(set)
-	r.refusals.forget(set)
-	r.claimRefusals.forget(set)
-	r.deferrals.forget(set)
+	r.memories.Delete(set)
 }
 
 // terminating reports whether a write was refused because the namespace is terminating.
@@ -103,10 +99,9 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	left := afterwards(snapshot, outcomes)
 	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
 	counts, blocked := plan.Review(left)
+	r.memory(keyOf(set)).podInfos = left.PodInfos
 	if isIdle(counts, &decided, left) {
-		r.podInfos.forget(keyOf(set)) // they would retain Pod versions that the cache no longer holds
-	} else {
-		r.podInfos.put(keyOf(set), left.PodInfos)
+		r.memory(keyOf(set)).podInfos = nil // they would retain Pod versions that the cache no longer holds
 	}
 	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -100,20 +99,15 @@ func TestTerminatingNamespace(t *testing.T) {
 func TestForget(t *testing.T) {
 	set := web()
 	r, _ := reconcilerOn(server(t))
-	r.refusals.put(keyOf(set), refusal{})
-	r.deferrals.put(keyOf(set), nil)
-	r.claimRefusals.put(keyOf(set), refusal{})
-	r.reported.put(keyOf(set), "a wait")
-	r.podInfos.put(keyOf(set), nil)
+	r.memory(keyOf(set)).reported = "a wait"
+	r.revisions.noteCreated(set, revisionObject(set, "web-6f", `{}`), now)
 	r.deletions.note(set.UID, "x", nil)
 	r.sets.markStale(keyOf(set))
 	r.sets.noteUID(set)
 	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
 	r.forget(keyOf(set))
-	left := len(r.deletions.sets) + len(r.sets.sets) + len(r.pods.sets)
-	for _, values := range []*sync.Map{&r.refusals.values, &r.claimRefusals.values, &r.reported.values, &r.podInfos.values, &r.deferrals.values} {
-		values.Range(func(any, any) bool { left++; return true })
-	}
+	left := len(r.deletions.sets) + len(r.sets.sets) + len(r.pods.sets) + len(r.revisions.sets)
+	r.memories.Range(func(any, any) bool { left++; return true })
 	if left > 0 {
 		t.Errorf("%d things left: %+v", left, r)
 	}
@@ -162,7 +156,7 @@ func TestPodInfosOfAnIdleSet(t *testing.T) {
 		if _, err := r.pass(t.Context(), read(t, c, set)); err != nil {
 			t.Fatal(err)
 		}
-		if got := len(r.podInfos.get(keyOf(set))); got != want {
+		if got := len(r.memory(keyOf(set)).podInfos); got != want {
 			t.Errorf("after pass %d: %d Pods, want %d", pass+1, got, want)
 		}
 	}

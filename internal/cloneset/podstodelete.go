@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -28,14 +26,8 @@ func (r *Reconciler) prunePodsToDelete(ctx context.Context, set *apps.CloneSet, 
 	}
 	set = r.sets.newest(set)
 	left := slices.DeleteFunc(slices.Clone(set.Spec.ScaleStrategy.PodsToDelete), func(name string) bool { return slices.Contains(done, name) })
-	data, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": set.UID, "resourceVersion": set.ResourceVersion},
-		"spec":     map[string]any{"scaleStrategy": map[string]any{"podsToDelete": left}},
-	})
-	if err != nil {
-		return fmt.Errorf("encode podsToDelete: %w", err)
-	}
-	pruned, err := sendPatch(ctx, r.Client, "", set, types.MergePatchType, data)
+	change := map[string]any{"spec": map[string]any{"scaleStrategy": map[string]any{"podsToDelete": left}}}
+	pruned, err := mergeVersion(ctx, r.Client, "", set, change)
 	if err != nil {
 		return fmt.Errorf("prune podsToDelete: %w", err)
 	}

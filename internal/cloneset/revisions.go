@@ -39,8 +39,7 @@ const labelRevisionHash = "controller.kubernetes.io/hash"
 // syncRevisions reads the set's ControllerRevisions and ensures that one holds the
 // template.
 func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
-	var list appsv1.ControllerRevisionList
-	cached, err := listByOwner(ctx, r.Client, &list, &list.Items, set.Namespace, string(set.UID))
+	objects, err := listOwned(ctx, r.Reader, r.revisions, r.listRevisions, set, r.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +47,7 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	if set.Status.CollisionCount != nil {
 		out.collisions = *set.Status.CollisionCount
 	}
-	for _, object := range r.sets.revisions(set, cached) {
+	for _, object := range objects {
 		out.add(object)
 	}
 	template, err := rawTemplate(set)
@@ -66,6 +65,13 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 		out.current = out.update
 	}
 	return out, nil
+}
+
+// listRevisions lists ControllerRevisions by the UID of their controller, as r.ListPods
+// lists Pods.
+func (r *Reconciler) listRevisions(ctx context.Context, namespace, owner string) ([]*appsv1.ControllerRevision, error) {
+	var list appsv1.ControllerRevisionList
+	return listByOwner(ctx, r.Client, &list, &list.Items, namespace, owner)
 }
 
 // add reads a ControllerRevision.
@@ -111,11 +117,10 @@ func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *
 // for a template that only the cache still shows: two processes, one with an old
 // CloneSet, would renumber in turns.
 func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *appsv1.ControllerRevision, number int64) error {
-	live := &apps.CloneSet{}
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
-		return fmt.Errorf("get CloneSet: %w", err)
+	live, err := r.liveSet(ctx, set)
+	if err != nil {
+		return err
 	}
-	r.sets.note(live)
 	if live.UID != set.UID || live.Generation != set.Generation {
 		return apierrors.NewConflict(apps.GroupVersion.WithResource("clonesets").GroupResource(), set.Name, errChanged)
 	}
@@ -123,7 +128,7 @@ func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *a
 	if err != nil {
 		return err
 	}
-	r.sets.noteRevision(set, renumbered)
+	r.revisions.noteLive(set, renumbered, r.Clock.Now())
 	return nil
 }
 
@@ -143,7 +148,7 @@ func (r *Reconciler) findRevision(ctx context.Context, set *apps.CloneSet, known
 		return fmt.Errorf("get revision %s: %w", name, err)
 	}
 	if err == nil && metav1.IsControlledBy(object, set) {
-		r.sets.noteRevision(set, object)
+		r.revisions.noteCreated(set, object, r.Clock.Now())
 		known.add(object)
 		return nil
 	}
@@ -169,7 +174,7 @@ func (r *Reconciler) createRevision(ctx context.Context, set *apps.CloneSet, kno
 		if err != nil {
 			return err
 		}
-		r.sets.noteRevision(set, object)
+		r.revisions.noteCreated(set, object, r.Clock.Now())
 		known.update = known.add(object)
 		return nil
 	}

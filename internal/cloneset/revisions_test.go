@@ -380,7 +380,7 @@ func adoptedAndGone[T client.Object](t *testing.T, overlayOf func(*Reconciler) *
 			cached = read(t, c, orphan)
 		}
 		o.noteCreated(web(), orphan, now) // adopted before
-		if err := adopt(t.Context(), r, o, web(), cached); err != nil {
+		if _, err := adopt(t.Context(), r, o, web(), cached); err != nil {
 			t.Fatal(err)
 		}
 		if seen, _ := o.merge(web().UID, nil, now); len(seen) == 1 == gone {

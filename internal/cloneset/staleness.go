@@ -9,10 +9,8 @@ import (
 	"sync"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -21,9 +19,9 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// setOverlay overlays the cache with CloneSets and revisions as the API server last
-// returned them. It also knows the sets whose cache is stale: a request that timed out may
-// have created a Pod, or taken one out of service, and the cache may not show it yet.
+// setOverlay overlays the cache with CloneSets as the API server last returned them. It
+// also knows the sets whose cache is stale: a request that timed out may have created a
+// Pod, or taken one out of service, and the cache may not show it yet.
 type setOverlay struct {
 	mu   sync.Mutex
 	sets map[types.NamespacedName]*setEntry
@@ -37,8 +35,6 @@ type setEntry struct {
 	// gone is the UID of a set that the API server no longer has; "" once the cache has
 	// caught up.
 	gone types.UID
-	// revisions are those that the cache may not show yet.
-	revisions []*appsv1.ControllerRevision
 }
 
 func newSetOverlay() *setOverlay {
@@ -132,41 +128,6 @@ func (o *setOverlay) noteUID(set *apps.CloneSet) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.entry(keyOf(set)).uid = set.UID
-}
-
-// noteRevision keeps a revision as the API server returned it.
-func (o *setOverlay) noteRevision(set *apps.CloneSet, object *appsv1.ControllerRevision) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	known := o.entry(keyOf(set))
-	known.revisions = append(slices.DeleteFunc(known.revisions, sameName(object)), object)
-}
-
-func sameName(object *appsv1.ControllerRevision) func(*appsv1.ControllerRevision) bool {
-	return func(other *appsv1.ControllerRevision) bool { return other.Name == object.Name }
-}
-
-// revisions overlays the cache with the answers. It forgets an answer once the cache has
-// the same version or a later one.
-func (o *setOverlay) revisions(set *apps.CloneSet, cached []*appsv1.ControllerRevision) []*appsv1.ControllerRevision {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	out, known := slices.Clone(cached), o.entry(keyOf(set))
-	known.revisions = slices.DeleteFunc(known.revisions, func(answer *appsv1.ControllerRevision) bool {
-		i := slices.IndexFunc(out, sameName(answer))
-		switch {
-		case !metav1.IsControlledBy(answer, set):
-			return true
-		case i < 0:
-			out = append(out, answer)
-			return false
-		case !newer(answer, out[i]):
-			return true
-		}
-		out[i] = answer
-		return false
-	})
-	return out
 }
 
 // unanswered reports whether nobody knows if a request took effect: there is an error,

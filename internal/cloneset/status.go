@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -215,11 +213,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if equality.Semantic.DeepEqual(set.Status, next) {
 		return nil
 	}
-	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID, "resourceVersion": set.ResourceVersion}, "status": next})
-	if err != nil {
-		return fmt.Errorf("encode status: %w", err)
-	}
-	written, err := sendPatch(ctx, r.Client, "status", set, types.MergePatchType, data)
+	written, err := mergeVersion(ctx, r.Client, "status", set, map[string]any{"status": next})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// The set has changed or is gone, and its own events trigger another pass; until
 		// then, do not trust the cache.
@@ -234,5 +228,3 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	r.sets.note(written)
 	return nil
 }
-
-func encode(value any) ([]byte, error) { return json.Marshal(value) }

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -56,14 +55,8 @@ func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name stri
 
 func (r *Reconciler) markTakenOver(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
 	now := r.Clock.Now()
-	patch, err := encode(map[string]any{"metadata": map[string]any{
-		"uid": claim.UID, "resourceVersion": claim.ResourceVersion,
-		"annotations": map[string]string{annotationTakenOver: now.UTC().Format(time.RFC3339Nano)},
-	}})
-	if err != nil {
-		return err
-	}
-	taken, err := sendPatch(ctx, r.Client, "", claim, types.MergePatchType, patch)
+	mark := map[string]string{annotationTakenOver: now.UTC().Format(time.RFC3339Nano)}
+	taken, err := mergeVersion(ctx, r.Client, "", claim, map[string]any{"metadata": map[string]any{"annotations": mark}})
 	if err != nil {
 		return fmt.Errorf("take over claim %s: %w", claim.Name, err)
 	}

@@ -59,26 +59,14 @@ func readingOf(set *apps.CloneSet) setReading {
 	}
 }
 
-// podHandler maps Pod events to the sets that they concern.
-type podHandler struct {
-	reader client.Reader
-	pods   *overlay[*corev1.Pod]
-	drains *drains
-}
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // PodEvents returns the handler that maps Pod events to the sets that they concern.
 func (r *Reconciler) PodEvents() handler.EventHandler {
-	pods := &podHandler{reader: r.Client, pods: r.pods, drains: r.drains}
-	return pods.handler()
-}
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-func (h *podHandler) handler() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { h.enqueue(ctx, e.Object, q.Add) },
-		UpdateFunc: h.update,
-		DeleteFunc: h.gone,
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueue(ctx, e.Object, q.Add) },
+		UpdateFunc: r.podChanged,
+		DeleteFunc: r.podGone,
 	}
 }
 
@@ -87,19 +75,19 @@ func (h *podHandler) handler() handler.EventHandler {
 // began to terminate, and an exhausted quota and the revision history can wait this long.
 const deletionDelay = 100 * time.Millisecond
 
-// gone wakes the set of a deleted Pod.
-func (h *podHandler) gone(ctx context.Context, e event.DeleteEvent, q queue) {
-	h.pods.forget(e.Object.GetUID())
-	h.drains.forget(e.Object.GetUID())
+// podGone wakes the set of a deleted Pod.
+func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) {
+	r.pods.forget(e.Object.GetUID())
+	r.drains.forget(e.Object.GetUID())
 	pod, ok := e.Object.(*corev1.Pod)
 	if !ok {
 		return
 	}
 	if pod.DeletionTimestamp != nil && !keepsClaims(pod) {
-		h.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, deletionDelay) })
+		r.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, deletionDelay) })
 		return
 	}
-	h.enqueue(ctx, pod, q.Add)
+	r.enqueue(ctx, pod, q.Add)
 	enqueueFormerOwner(pod, q)
 }
 
@@ -118,8 +106,8 @@ func keepsClaims(pod *corev1.Pod) bool {
 	})
 }
 
-// update passes on changes that the planner reads.
-func (h *podHandler) update(ctx context.Context, e event.UpdateEvent, q queue) {
+// podChanged passes on changes that the planner reads.
+func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queue) {
 	before, okBefore := e.ObjectOld.(*corev1.Pod)
 	after, okAfter := e.ObjectNew.(*corev1.Pod)
 	if !okBefore || !okAfter {
@@ -127,21 +115,21 @@ func (h *podHandler) update(ctx context.Context, e event.UpdateEvent, q queue) {
 	}
 	ownerBefore, ownerAfter := metav1.GetControllerOf(before), metav1.GetControllerOf(after)
 	if ownerBefore != nil && (ownerAfter == nil || ownerAfter.UID != ownerBefore.UID) {
-		h.enqueue(ctx, before, q.Add)
+		r.enqueue(ctx, before, q.Add)
 	}
 	if ownerAfter != nil && ownerAfter.Kind != apps.KindCloneSet.Kind {
 		return
 	}
 	if plan.Digest(before) != plan.Digest(after) {
-		h.enqueue(ctx, after, q.Add)
+		r.enqueue(ctx, after, q.Add)
 	}
 }
 
-// enqueue adds the sets that a Pod concerns.
-func (h *podHandler) enqueue(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
+// enqueue adds the sets that a Pod or claim concerns.
+func (r *Reconciler) enqueue(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		h.enqueueAdopters(ctx, pod, add)
+		r.enqueueAdopters(ctx, pod, add)
 		return
 	}
 	if schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() == apps.KindCloneSet.GroupKind() {
@@ -150,9 +138,9 @@ func (h *podHandler) enqueue(ctx context.Context, pod client.Object, add func(re
 }
 
 // enqueueAdopters adds the sets whose selector an ownerless Pod matches.
-func (h *podHandler) enqueueAdopters(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
+func (r *Reconciler) enqueueAdopters(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
 	var sets apps.CloneSetList
-	if err := h.reader.List(ctx, &sets, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &sets, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "list CloneSets for an ownerless Pod", "pod", client.ObjectKeyFromObject(pod))
 		return
 	}
