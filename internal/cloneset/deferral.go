@@ -114,7 +114,7 @@ func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, o
 	left.Deferred = make(map[types.UID]plan.Deferral, len(m.deferrals))
 	for uid, known := range m.deferrals {
 		left.Deferred[uid] = known.Deferral
-		until = earlier(until, known.Until)
+		until = plan.Earlier(until, known.Until)
 	}
 	return until
 }

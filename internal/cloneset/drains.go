@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // maxFlight bounds how long a request can be in flight before it takes effect: the API
@@ -86,10 +86,9 @@ func (d *drains) forget(pod types.UID) {
 }
 
 func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {
-	i := write.IndexOf(pod, apps.ConditionInPlaceUpdateReady)
-	if i < 0 {
+	c := inplace.ConditionOf(pod, apps.ConditionInPlaceUpdateReady)
+	if c == nil {
 		return metav1.Time{}, false
 	}
-	c := &pod.Status.Conditions[i]
 	return c.LastTransitionTime, c.Status == corev1.ConditionFalse
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // overlay remembers the API server's answers to this controller's own writes until the
@@ -184,7 +185,7 @@ func (w *overlay[T]) verifyAt(set types.UID) time.Time {
 		if entry.deleted && entry.created {
 			continue // hidden, whatever the cache shows
 		}
-		first = earlier(first, entry.at.Add(verifyAfter))
+		first = plan.Earlier(first, entry.at.Add(verifyAfter))
 	}
 	return first
 }

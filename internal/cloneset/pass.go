@@ -111,9 +111,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	}
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
 	for _, at := range []time.Time{due, deferredUntil, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
-		if !at.IsZero() {
-			decided.RequeueAt = earlier(decided.RequeueAt, at)
-		}
+		decided.RequeueAt = plan.Earlier(decided.RequeueAt, at)
 	}
 	r.recordEvents(set, &decided, blocked, outcomes, now)
 	r.logPass(ctx, set, &next, blocked, outcomes, now)
@@ -196,7 +194,7 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 		}
 		// A condition and an event report it; only a change of something else fixes it. Whatever
 		// was not refused continues.
-		at = earlier(at, now.Add(refusedFor))
+		at = plan.Earlier(at, now.Add(refusedFor))
 	}
 	if again && len(failures) == 0 {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
@@ -205,12 +203,4 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
-}
-
-// earlier returns the earlier of two times; the first may be unset.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
 }

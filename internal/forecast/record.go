@@ -209,7 +209,7 @@ func (p *player) old(counts plan.Counts, told bool) []string {
 // stuck says which Pods hold the budget of an update.
 func (p *player) stuck(old, available int) string {
 	var down []string
-	for _, status := range plan.PodStatuses(p.Snapshot) {
+	for status := range plan.PodStatuses(p.Snapshot) {
 		if status.Active && !status.Available {
 			down = append(down, status.Pod.Name)
 		}

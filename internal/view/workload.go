@@ -77,7 +77,7 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 	if c := o.condition(apps.ConditionProgressing); c != nil && w.Phase == PhaseUpdating && spec.ProgressDeadline > 0 {
 		w.Deadline = c.LastUpdateTime.Add(spec.ProgressDeadline)
 	}
-	for _, status := range setplan.PodStatuses(s) {
+	for status := range setplan.PodStatuses(s) {
 		p := o.pod(status.Pod, shown[status.Pod.Name], status.Waits)
 		p.Updated, p.Ready, p.Available = status.Updated, status.Ready, status.Available
 		w.Members = append(w.Members, p)

@@ -39,23 +39,13 @@ func (w desired) has(name string) bool {
 }
 
 // names returns the sorted container names.
-func (w desired) names() []string {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(w.images)), maps.Keys(w.resources))
-	slices.Sort(names)
-	return slices.Compact(names)
-}
+func (w desired) names() []string { return namesIn(w.images, w.resources) }
 
-// of returns what is desired of some of the containers.
-func (w desired) of(names []string) desired {
-	out := desired{map[string]string{}, map[string]corev1.ResourceRequirements{}}
-	for _, name := range names {
-		if image, ok := w.images[name]; ok {
-			out.images[name] = image
-		}
-		if resources, ok := w.resources[name]; ok {
-			out.resources[name] = resources
-		}
-	}
+// only returns what is desired of some of the containers.
+func (w desired) only(of func(name string) bool) desired {
+	out := w.with(desired{})
+	maps.DeleteFunc(out.images, func(name string, _ string) bool { return !of(name) })
+	maps.DeleteFunc(out.resources, func(name string, _ corev1.ResourceRequirements) bool { return !of(name) })
 	return out
 }
 
@@ -181,7 +171,7 @@ func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now 
 		last.ImageID, last.ContainerID, last.Image = status.ImageID, status.ContainerID, status.Image
 	}
 	if _, unfinished := known[name]; unfinished || last.ImageID == "" {
-		last.Superseded = imageOf(pod, name)
+		last.Superseded = ImageOf(pod, name)
 	}
 	return last
 }
@@ -197,9 +187,8 @@ func nextBatch(pod *corev1.Pod, open desired, blocking []string) (first, rest de
 	if slices.ContainsFunc(blocking, func(name string) bool { return priorityOf(pod, name) > top }) {
 		return desired{}, open
 	}
-	waits := func(name string) bool { return priorityOf(pod, name) < top }
-	return open.of(slices.DeleteFunc(open.names(), waits)),
-		open.of(slices.DeleteFunc(open.names(), func(name string) bool { return !waits(name) }))
+	return open.only(func(name string) bool { return priorityOf(pod, name) >= top }),
+		open.only(func(name string) bool { return priorityOf(pod, name) < top })
 }
 
 // highest is the highest priority of some containers, at least one.
@@ -243,19 +232,14 @@ func unranked(to map[string]any, change *Change) string {
 	if len(all.names()) < 2 {
 		return ""
 	}
-	for _, field := range containerFields() {
-		for _, item := range members(to, field) {
-			c, _ := item.(map[string]any)
-			env, _ := c["env"].([]any)
-			for _, entry := range env {
-				variable, _ := entry.(map[string]any)
-				if variable["name"] != apps.EnvContainerPriority || !all.has(nameOf(c)) {
-					continue
-				}
-				text, _ := variable["value"].(string)
-				if _, ok := priority(text); !ok {
-					return nameOf(c)
-				}
+	for _, c := range containers(to) {
+		env, _ := c["env"].([]any)
+		for _, entry := range env {
+			variable, _ := entry.(map[string]any)
+			text, _ := variable["value"].(string)
+			_, ok := priority(text)
+			if variable["name"] == apps.EnvContainerPriority && all.has(nameOf(c)) && !ok {
+				return nameOf(c)
 			}
 		}
 	}
@@ -325,11 +309,7 @@ func (s State) BatchSince() time.Time {
 }
 
 // begun lists, in order, the containers that have been due.
-func (s State) begun() []string {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(s.LastContainerStatuses)), maps.Keys(s.Resources))
-	slices.Sort(names)
-	return slices.Compact(names)
-}
+func (s State) begun() []string { return namesIn(s.LastContainerStatuses, s.Resources) }
 
 // unready returns those of the containers that are not done, or not ready.
 func (s State) unready(pod *corev1.Pod, names []string, now time.Time) []string {

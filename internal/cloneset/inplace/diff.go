@@ -6,6 +6,7 @@ package inplace
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -90,46 +91,45 @@ func Diff(from, to map[string]any) (*Change, error) {
 // not on its labels: OpenKruise labels a Pod with the new revision before its grace
 // period, and changes its containers only after it.
 func Pending(pod *corev1.Pod, to map[string]any) *Change {
-	change := &Change{
-		Images: map[string]string{}, Resources: map[string]corev1.ResourceRequirements{},
-		Labels: map[string]*string{}, Annotations: map[string]*string{},
+	open := desired{images(to), wantedResources(to)}.open(pod)
+	return &Change{
+		Images: open.images, Resources: open.resources,
+		Labels: Values(stringMap(to, "labels")), Annotations: Values(stringMap(to, "annotations")),
 	}
-	for name, image := range images(to) {
-		if have := imageOf(pod, name); have != "" && have != image {
-			change.Images[name] = image
-		}
+}
+
+// Values are new values of labels or annotations, as Change has them.
+func Values(values map[string]string) map[string]*string {
+	out := make(map[string]*string, len(values))
+	for key, value := range values {
+		out[key] = &value
 	}
-	for name, want := range wantedResources(to) {
-		if c := containerOf(pod, name); c != nil && differs(c.Resources, want) {
-			change.Resources[name] = want
-		}
-	}
-	for key, value := range stringMap(to, "labels") {
-		change.Labels[key] = &value
-	}
-	for key, value := range stringMap(to, "annotations") {
-		change.Annotations[key] = &value
-	}
-	return change
+	return out
 }
 
 // images returns the image of each container that runs as long as its Pod.
 func images(template map[string]any) map[string]string {
 	out := map[string]string{}
-	for _, field := range containerFields() {
-		for _, item := range members(template, field) {
-			c, ok := item.(map[string]any)
-			if !ok || !runsOn(field, c) {
-				continue
-			}
-			name := nameOf(c)
-			image, _ := c["image"].(string)
-			if name != "" && image != "" {
-				out[name] = image
-			}
+	for field, c := range containers(template) {
+		image, _ := c["image"].(string)
+		if name := nameOf(c); runsOn(field, c) && name != "" && image != "" {
+			out[name] = image
 		}
 	}
 	return out
+}
+
+// containers yields the containers of a template, each with the field that lists it.
+func containers(template map[string]any) iter.Seq2[string, map[string]any] {
+	return func(yield func(string, map[string]any) bool) {
+		for _, field := range containerFields() {
+			for _, item := range members(template, field) {
+				if c, ok := item.(map[string]any); ok && !yield(field, c) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // containerFields are the fields of a Pod's spec that list containers.
@@ -249,7 +249,7 @@ func firstDifference(path string, a, b any) string {
 }
 
 func firstInMaps(path string, a, b map[string]any) string {
-	for _, key := range keysOf(a, b) {
+	for _, key := range namesIn(a, b) {
 		if found := firstDifference(path+"."+key, a[key], b[key]); found != "" {
 			return found
 		}
@@ -266,10 +266,11 @@ func firstInLists(path string, a, b []any) string {
 	return ""
 }
 
-func keysOf(a, b map[string]any) []string {
-	keys := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
-	slices.Sort(keys)
-	return slices.Compact(keys)
+// namesIn lists, in order, the names that either map has.
+func namesIn[A, B any](a map[string]A, b map[string]B) []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // element identifies a member of a list by its name, if it has one.

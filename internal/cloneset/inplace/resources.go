@@ -80,7 +80,8 @@ func resizes(from, to map[string]any) (map[string]corev1.ResourceRequirements, *
 	for _, field := range containerFields() {
 		old := members(from, field)
 		for i, item := range members(to, field) {
-			before, after := containerAt(old, i), containerOrNil(item)
+			before, _ := old[i].(map[string]any) // the lists are equally long
+			after, _ := item.(map[string]any)
 			if !runsOn(field, after) || nameOf(after) == "" {
 				continue
 			}
@@ -101,18 +102,6 @@ func resizes(from, to map[string]any) (map[string]corev1.ResourceRequirements, *
 		return nil, &Refusal{Field: first, Why: why}
 	}
 	return out, nil
-}
-
-func containerAt(list []any, i int) map[string]any {
-	if i >= len(list) {
-		return nil
-	}
-	return containerOrNil(list[i])
-}
-
-func containerOrNil(item any) map[string]any {
-	c, _ := item.(map[string]any)
-	return c
 }
 
 // removed names the first request or limit that no longer exists.
@@ -150,13 +139,10 @@ func unresizable(from, to map[string]any) string {
 // qos is the QoS class of a template's Pods, by the rules of the API server.
 func qos(template map[string]any) corev1.PodQOSClass {
 	requests, limits, limited := corev1.ResourceList{}, corev1.ResourceList{}, true
-	for _, field := range containerFields() {
-		for _, item := range members(template, field) {
-			c, _ := item.(map[string]any)
-			r := cpuMemory(c)
-			add(requests, r.Requests)
-			limited = add(limits, r.Limits) == len(resizable()) && limited
-		}
+	for _, c := range containers(template) {
+		r := cpuMemory(c)
+		add(requests, r.Requests)
+		limited = add(limits, r.Limits) == len(resizable()) && limited
 	}
 	switch {
 	case len(requests)+len(limits) == 0:
@@ -214,15 +200,9 @@ func withWanted(have, want corev1.ResourceRequirements) corev1.ResourceRequireme
 // runs as long as its Pod and has any.
 func wantedResources(template map[string]any) map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
-	for _, field := range containerFields() {
-		for _, item := range members(template, field) {
-			c, ok := item.(map[string]any)
-			if !ok || !runsOn(field, c) || nameOf(c) == "" {
-				continue
-			}
-			if r := cpuMemory(c); len(r.Requests)+len(r.Limits) > 0 {
-				out[nameOf(c)] = r
-			}
+	for field, c := range containers(template) {
+		if r := cpuMemory(c); runsOn(field, c) && nameOf(c) != "" && len(r.Requests)+len(r.Limits) > 0 {
+			out[nameOf(c)] = r
 		}
 	}
 	return out
@@ -275,13 +255,7 @@ func startedOrBlocked(status *corev1.ContainerStatus) bool {
 
 // resizing reports whether a resize of the Pod is unfinished, according to its kubelet.
 func resizing(pod *corev1.Pod) bool {
-	for i := range pod.Status.Conditions {
-		c := &pod.Status.Conditions[i]
-		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue {
-			return true
-		}
-	}
-	return false
+	return IsTrue(pod, corev1.PodResizePending) || IsTrue(pod, corev1.PodResizeInProgress)
 }
 
 // ResizeTrouble is the kubelet's objection to the resize of a Pod, reason and message; ""

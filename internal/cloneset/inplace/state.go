@@ -180,7 +180,7 @@ func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bo
 // runs reports whether one container is what the update asked for, or from when on this
 // will be proven.
 func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
-	rightName := ran(status) && SameImage(status.Image, imageOf(pod, status.Name))
+	rightName := ran(status) && SameImage(status.Image, ImageOf(pod, status.Name))
 	if status.ImageID != last.ImageID {
 		if last.Superseded == "" || rightName {
 			return true, time.Time{}
@@ -267,7 +267,25 @@ func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-func imageOf(pod *corev1.Pod, name string) string {
+// ConditionOf returns a condition of the Pod; nil if it lacks it.
+func ConditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+// IsTrue reports whether the Pod has a condition that is True.
+func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	c := ConditionOf(pod, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// ImageOf returns the image that the Pod's spec asks for in a container; "" if there is no
+// such container.
+func ImageOf(pod *corev1.Pod, name string) string {
 	if c := containerOf(pod, name); c != nil {
 		return c.Image
 	}

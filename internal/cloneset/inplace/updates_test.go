@@ -132,7 +132,7 @@ var updateWords = map[string]func(u *update, value string){
 	"ready": func(u *update, names string) {
 		u.see("")
 		for name := range strings.FieldsSeq(names) {
-			*statusOf(u.pod, name) = running(name, imageOf(u.pod, name), "2", time.Minute)
+			*statusOf(u.pod, name) = running(name, ImageOf(u.pod, name), "2", time.Minute)
 		}
 	},
 	"unready":     func(u *update, name string) { statusOf(u.pod, name).Ready = false },
@@ -178,7 +178,7 @@ var updateWords = map[string]func(u *update, value string){
 		to := fmt.Sprintf("spec: {containers: [{name: main, image: app:1, resources: %s}, {name: gone, resources: {requests: {cpu: 1}}}]}", resources)
 		u.noticed = append(u.noticed, render(Pending(u.pod, template(to)), nil)...)
 	},
-	"image": func(u *update, name string) { u.notice("%s", imageOf(u.pod, name)) },
+	"image": func(u *update, name string) { u.notice("%s", ImageOf(u.pod, name)) },
 	"resources": func(u *update, name string) {
 		u.notice("%s has %s", name, amounts(containerOf(u.pod, name).Resources))
 	},

@@ -37,7 +37,7 @@ type Plan struct {
 // Verb is the kind of an action.
 type Verb string
 
-// The verbs, in the order in which a pass executes them.
+// The verbs.
 const (
 	// Move changes a Pod's conditions, state, labels and finalizers.
 	Move Verb = "Move"
@@ -204,10 +204,7 @@ func (b Blocked) String() string {
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
 		what = "to set"
 	}
-	text := fmt.Sprintf("Pod %s is in %s and waits for the %s hook %s %s", b.Pod, b.State, b.Gate, what, strings.Join(b.Keys, ", "))
-	if !b.Since.IsZero() {
-		text += " since " + b.Since.UTC().Format(time.RFC3339)
-	}
+	text := fmt.Sprintf("Pod %s is in %s and waits for the %s hook %s %s%s", b.Pod, b.State, b.Gate, what, strings.Join(b.Keys, ", "), since("", b.Since))
 	if b.SetDeleted {
 		text += ", before the CloneSet is deleted (to delete both without waiting, remove spec.lifecycle.preDelete)"
 	}
@@ -215,12 +212,16 @@ func (b Blocked) String() string {
 }
 
 func (b *Batch) text(pod string, state apps.LifecycleState) string {
-	text := fmt.Sprintf("Pod %s is in %s and waits for its containers %s to be ready before it updates %s, which have a lower %s",
-		pod, state, strings.Join(b.Containers, ", "), strings.Join(b.Next, ", "), apps.EnvContainerPriority)
-	if !b.Since.IsZero() {
-		text += ", since " + b.Since.UTC().Format(time.RFC3339)
+	return fmt.Sprintf("Pod %s is in %s and waits for its containers %s to be ready before it updates %s, which have a lower %s%s",
+		pod, state, strings.Join(b.Containers, ", "), strings.Join(b.Next, ", "), apps.EnvContainerPriority, since(",", b.Since))
+}
+
+// since says since when something lasts; "" if nobody knows.
+func since(comma string, at time.Time) string {
+	if at.IsZero() {
+		return ""
 	}
-	return text
+	return comma + " since " + at.UTC().Format(time.RFC3339)
 }
 
 // Problem is something that the user has to change.

@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,8 +84,7 @@ func (p *pass) noteResize(v *podState) {
 	if len(v.record.Resources) == 0 || trouble == "" {
 		return
 	}
-	p.problem(ProblemResize, func() string {
-		return fmt.Sprintf("the kubelet of Pod %s does not resize its containers %s (%s): request resources in spec.template that the node has, restore the previous ones, or delete the Pod so that it is recreated on another node",
-			v.pod.Name, strings.Join(v.record.Resized(), ", "), trouble)
-	})
+	p.problem(ProblemResize,
+		"the kubelet of Pod %s does not resize its containers %s (%s): request resources in spec.template that the node has, restore the previous ones, or delete the Pod so that it is recreated on another node",
+		v.pod.Name, strings.Join(v.record.Resized(), ", "), trouble)
 }

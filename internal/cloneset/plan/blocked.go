@@ -48,7 +48,7 @@ func (p *podState) wait(keys []string, batch *Batch) []Blocked {
 	case stuck != nil:
 		return []Blocked{*stuck}
 	case len(keys) > 0:
-		return []Blocked{{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: since(p.pod)}}
+		return []Blocked{{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: reachedState(p.pod)}}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,21 +15,18 @@ type Count struct {
 	Percent bool
 }
 
-// maxDigits bounds a percentage's digits, so that no product overflows.
-const maxDigits = 4
+// mostPercent is more Pods than any set has to handle at once, and overflows in no product.
+const mostPercent = 9999
 
-// ParsePercent reads a text such as "20%". Anything else is an error: an illegal value
-// must never count as 0.
-func ParsePercent(text string) (Count, error) {
+// parsePercent reads a text such as "20%". Anything else is an error: an illegal value must
+// never count as 0. However many digits it has: more than all Pods is all of them.
+func parsePercent(text string) (Count, error) {
 	digits, ok := strings.CutSuffix(text, "%")
-	if !ok || digits == "" || len(digits) > maxDigits || strings.Trim(digits, "0123456789") != "" {
+	value, err := strconv.ParseUint(digits, 10, 64) // the largest one if it is out of range
+	if !ok || (err != nil && !errors.Is(err, strconv.ErrRange)) {
 		return Count{}, fmt.Errorf("%q is neither a number of Pods nor a percentage such as \"20%%\"", text)
 	}
-	value, err := strconv.Atoi(digits)
-	if err != nil {
-		return Count{}, fmt.Errorf("percentage %q: %w", text, err)
-	}
-	return Count{Value: value, Percent: true}, nil
+	return Count{Value: int(min(value, mostPercent)), Percent: true}, nil
 }
 
 // up computes the count of a whole, rounding percentages up.

@@ -3,9 +3,11 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
@@ -59,14 +61,10 @@ func (p *pass) restoreAction(v *podState) Action {
 	a := Action{
 		Verb: Move, Reason: ReasonScaleInCancelled, To: apps.StatePreparingNormal,
 		Conditions:       p.conditions(v, apps.StatePreparingNormal),
-		Labels:           map[string]*string{},
+		Labels:           inplace.Values(hooks.InPlaceUpdate.Labels),
 		RemoveFinalizers: hooks.PreNormal.Finalizers,
 	}
-	for _, hook := range []map[string]string{hooks.InPlaceUpdate.Labels, hooks.PreDelete.Labels} {
-		for key, value := range hook {
-			a.Labels[key] = &value
-		}
-	}
+	maps.Copy(a.Labels, inplace.Values(hooks.PreDelete.Labels))
 	for key := range hooks.PreNormal.Labels {
 		a.Labels[key] = p.templateLabel(v, key)
 	}

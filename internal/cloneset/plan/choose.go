@@ -4,7 +4,6 @@ package plan
 
 import (
 	"errors"
-	"fmt"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -17,11 +16,11 @@ import (
 func (p *pass) choose() {
 	p.tallyRevisions()
 	if p.ClaimsRefused != "" {
-		p.problem(ProblemClaims, func() string { return p.ClaimsRefused })
+		p.problem(ProblemClaims, "%s", p.ClaimsRefused)
 		p.wakeAt(p.ClaimsRefusedUntil)
 	}
 	if p.UpdateRefused != "" {
-		p.problem(ProblemTemplate, func() string { return p.UpdateRefused })
+		p.problem(ProblemTemplate, "%s", p.UpdateRefused)
 		p.wakeAt(p.RefusedUntil)
 		return
 	}
@@ -70,21 +69,17 @@ func (p *pass) updatable(v *podState) bool {
 		p.checkPriority(change)
 		return true
 	case errors.Is(err, errUnreadable):
-		p.problem(ProblemRevision, func() string {
-			return fmt.Sprintf("ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod so that it is recreated", v.revision, v.pod.Name)
-		})
+		p.problem(ProblemRevision, "ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod so that it is recreated",
+			v.revision, v.pod.Name)
 		return false
 	case p.Spec.Method == InPlaceIfPossible:
 		return true
 	case errors.As(err, &refusal):
-		p.problem(ProblemNotInPlace, func() string {
-			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", refusal)
-		})
+		p.problem(ProblemNotInPlace, "updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", refusal)
 	default:
-		p.problem(ProblemNotInPlace, func() string {
-			return fmt.Sprintf("updateStrategy.type is InPlaceOnly, but the ControllerRevision %q of Pod %s is gone: delete the Pod so that it is recreated",
-				v.revision, v.pod.Name)
-		})
+		p.problem(ProblemNotInPlace,
+			"updateStrategy.type is InPlaceOnly, but the ControllerRevision %q of Pod %s is gone: delete the Pod so that it is recreated",
+			v.revision, v.pod.Name)
 	}
 	return false
 }
@@ -92,13 +87,11 @@ func (p *pass) updatable(v *podState) bool {
 // checkPriority reports an unreadable launch priority. It delays nothing: fixing it takes
 // new Pods.
 func (p *pass) checkPriority(change *inplace.Change) {
-	if change.Unranked == "" {
-		return
-	}
-	p.problem(ProblemPriority, func() string {
-		return fmt.Sprintf("%s of container %s in spec.template is not a whole number and counts as 0: give it a value such as \"10\" with the next change that recreates the Pods",
+	if change.Unranked != "" {
+		p.problem(ProblemPriority,
+			"%s of container %s in spec.template is not a whole number and counts as 0: give it a value such as \"10\" with the next change that recreates the Pods",
 			apps.EnvContainerPriority, change.Unranked)
-	})
+	}
 }
 
 var (

@@ -157,7 +157,7 @@ func (p *podState) endsBy() (time.Time, bool) {
 	case !p.ended():
 		return time.Time{}, false
 	case p.preparesDelete():
-		return since(p.pod).Add(endTimeout), true
+		return reachedState(p.pod).Add(endTimeout), true
 	}
 	return time.Time{}, true
 }

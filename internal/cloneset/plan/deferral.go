@@ -30,6 +30,5 @@ func (s *Snapshot) deferred(v *podState) []Blocked {
 }
 
 func (d *Deferral) text(pod string) string {
-	return fmt.Sprintf("Pod %s is to be deleted, and the API server asks to wait since %s: %s",
-		pod, d.Since.UTC().Format(time.RFC3339), strings.TrimSuffix(d.Message, "."))
+	return fmt.Sprintf("Pod %s is to be deleted, and the API server asks to wait%s: %s", pod, since("", d.Since), strings.TrimSuffix(d.Message, "."))
 }

@@ -42,9 +42,7 @@ func (l *ledger) leave(since, now time.Time) {
 		return
 	}
 	l.draining++
-	if l.drainedUntil.IsZero() || end.Before(l.drainedUntil) {
-		l.drainedUntil = end
-	}
+	l.drainedUntil = Earlier(l.drainedUntil, end)
 }
 
 // start takes one of the pass's starts.

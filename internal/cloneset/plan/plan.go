@@ -4,11 +4,13 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
@@ -120,10 +122,14 @@ func (p *pass) counted(v *podState) bool {
 }
 
 // wakeAt asks for a pass at that time or earlier.
-func (p *pass) wakeAt(at time.Time) {
-	if !at.IsZero() && (p.plan.RequeueAt.IsZero() || at.Before(p.plan.RequeueAt)) {
-		p.plan.RequeueAt = at
+func (p *pass) wakeAt(at time.Time) { p.plan.RequeueAt = Earlier(p.plan.RequeueAt, at) }
+
+// Earlier returns the earlier of two times; one that is zero does not count.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
 	}
+	return a
 }
 
 // act records the Pod's one action of this pass. A finding of refresh yields to a
@@ -162,8 +168,7 @@ func (p *pass) remove(v *podState, reason string) {
 	}
 	if reason != ReasonScaleIn && reason != ReasonSetDeleted {
 		// Mark the Pod, so that taking back a scale-in does not cancelScaleIn it.
-		yes := "true"
-		a.Labels = map[string]*string{apps.LabelSpecifiedDelete: &yes}
+		a.Labels = inplace.Values(map[string]string{apps.LabelSpecifiedDelete: "true"})
 	}
 	if p.ExcludePreparingDelete {
 		p.ledger.drop(v)
@@ -185,30 +190,20 @@ func (p *pass) delete(v *podState, a Action) {
 }
 
 // problem records a problem once.
-func (p *pass) problem(reason string, message func() string) {
-	if slices.ContainsFunc(p.plan.Problems, func(known Problem) bool { return known.Reason == reason }) {
-		return
+func (p *pass) problem(reason, format string, args ...any) {
+	if !slices.ContainsFunc(p.plan.Problems, func(known Problem) bool { return known.Reason == reason }) {
+		p.plan.Problems = append(p.plan.Problems, Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
 	}
-	p.plan.Problems = append(p.plan.Problems, Problem{Reason: reason, Message: message()})
 }
 
 // finish sorts the plan: Pods that come back precede those that leave.
 func (p *pass) finish() Plan {
-	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
+	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank[a.Verb], rank[b.Verb]) })
 	return p.plan
 }
 
-func rank(verb Verb) int {
-	switch verb {
-	case Move, Continue:
-		return 0
-	case Create:
-		return 1
-	case Delete:
-		return 2
-	}
-	return 3
-}
+// rank is the order in which the verbs are executed.
+var rank = map[Verb]int{Move: 0, Continue: 0, Create: 1, Delete: 2, Update: 3, Discard: 3, Provide: 3}
 
 // refused reports whether the API server refuses Pods of the revision.
 func (p *pass) refused(r *revision.Revision) bool {

@@ -46,8 +46,8 @@ type podState struct {
 	deferred  bool // the API server has asked to wait before it is deleted
 }
 
-// since is when the Pod reached its state; zero if unknown.
-func since(pod *corev1.Pod) time.Time {
+// reachedState is when the Pod reached its state; zero if unknown.
+func reachedState(pod *corev1.Pod) time.Time {
 	at, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp])
 	if err != nil {
 		return time.Time{}

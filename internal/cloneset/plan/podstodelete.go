@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -31,9 +30,8 @@ func (p *pass) prunePodsToDelete() {
 		}
 	}
 	if len(unknown) > 0 {
-		p.problem(ProblemNoSuchPod, func() string {
-			return fmt.Sprintf("scaleStrategy.podsToDelete names %s, which is not a Pod of this CloneSet: remove or correct the name", strings.Join(unknown, ", "))
-		})
+		p.problem(ProblemNoSuchPod, "scaleStrategy.podsToDelete names %s, which is not a Pod of this CloneSet: remove or correct the name",
+			strings.Join(unknown, ", "))
 	}
 }
 

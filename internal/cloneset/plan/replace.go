@@ -33,7 +33,7 @@ func (p *pass) replace() {
 			continue
 		}
 		p.remove(v, v.replaceReason())
-		inFlight.took(v)
+		inFlight.oldest = Earlier(inFlight.oldest, v.created)
 		if v.leaving {
 			inFlight.taken++ // one that is deleted outright is missing from the surplus instead
 		}
@@ -61,12 +61,6 @@ type replacements struct {
 	oldest time.Time
 }
 
-func (m *replacements) took(v *podState) {
-	if m.oldest.IsZero() || v.created.Before(m.oldest) {
-		m.oldest = v.created
-	}
-}
-
 func (p *pass) countReplacements() *replacements {
 	m := &replacements{}
 	for _, v := range p.pods {
@@ -89,11 +83,7 @@ func (p *pass) countReplacements() *replacements {
 // roomFor reports whether one more unavailable Pod may be replaced. The room must also
 // suffice for those that this pass already replaces: their order of deletion is unknown.
 func (m *replacements) roomFor(v *podState, l *ledger) bool {
-	oldest := v.created
-	if !m.oldest.IsZero() && m.oldest.Before(oldest) {
-		oldest = m.oldest
-	}
-	return m.room(oldest, l)
+	return m.room(Earlier(m.oldest, v.created), l)
 }
 
 // roomBeside reports whether a Pod whose update has begun may be recreated in a pass that

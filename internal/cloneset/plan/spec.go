@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,30 +88,11 @@ func readCount(value *apps.Count, fallback Count) (Count, error) {
 	case value == nil:
 		return fallback, nil
 	case value.Type == intstr.String:
-		return ParsePercent(atMost(value.StrVal))
+		return parsePercent(value.StrVal)
 	case value.IntVal < 0:
 		return Count{}, fmt.Errorf("%d is negative", value.IntVal)
 	}
 	return Count{Value: int(value.IntVal)}, nil
-}
-
-// mostPercent is more Pods than any set has to handle at once.
-const mostPercent = "9999%"
-
-// atMost replaces a percentage too large for the planner with an equivalent one: more
-// than all Pods is all of them.
-func atMost(text string) string {
-	digits, ok := strings.CutSuffix(text, "%")
-	if !ok || len(text) <= len(mostPercent) || strings.Trim(digits, "0123456789") != "" {
-		return text
-	}
-	switch digits = strings.TrimLeft(digits, "0"); {
-	case digits == "":
-		return "0%"
-	case len(digits) >= len(mostPercent):
-		return mostPercent
-	}
-	return digits + "%"
 }
 
 func readPriority(in *apps.UpdatePriorityStrategy, spec *Spec) error {

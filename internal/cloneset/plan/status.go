@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"iter"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,12 +24,10 @@ type Counts struct {
 func Review(s *Snapshot) (Counts, []Blocked) {
 	var c Counts
 	var waiting []Blocked
-	for i := range s.Pods {
-		var v podState
-		s.read(&v, s.at(i))
-		waiting = append(waiting, s.blocked(&v)...)
-		if v.active() {
-			c.add(&v)
+	for status := range PodStatuses(s) {
+		waiting = append(waiting, status.Waits...)
+		if status.Active {
+			c.add(&status)
 		}
 	}
 	c.ExpectedUpdated = s.Spec.Replicas - s.Spec.partition()
@@ -61,17 +60,19 @@ type PodStatus struct {
 	Waits []Blocked
 }
 
-// PodStatuses returns what Review counts, Pod by Pod, in name order.
-func PodStatuses(s *Snapshot) []PodStatus {
-	out := make([]PodStatus, 0, len(s.Pods))
-	for i := range s.Pods {
-		var v podState
-		s.read(&v, s.at(i))
-		out = append(out, PodStatus{
-			Pod: v.pod, Active: v.active(), Updated: v.isUpdated, Ready: v.ready, Available: v.available, Waits: s.blocked(&v),
-		})
+// PodStatuses yields what Review counts, Pod by Pod, in name order.
+func PodStatuses(s *Snapshot) iter.Seq[PodStatus] {
+	return func(yield func(PodStatus) bool) {
+		for i := range s.Pods {
+			var v podState
+			s.read(&v, s.at(i))
+			if !yield(PodStatus{
+				Pod: v.pod, Active: v.active(), Updated: v.isUpdated, Ready: v.ready, Available: v.available, Waits: s.blocked(&v),
+			}) {
+				return
+			}
+		}
 	}
-	return out
 }
 
 // Budget is what an update may do to a set's Pods.
@@ -86,13 +87,13 @@ func (s *Spec) Budget() Budget {
 	return Budget{Partition: s.partition(), MaxUnavailable: s.maxUnavailable(), MaxSurge: s.maxSurge()}
 }
 
-func (c *Counts) add(v *podState) {
+func (c *Counts) add(p *PodStatus) {
 	c.Replicas++
-	c.Ready += one(v.ready)
-	c.Available += one(v.available)
-	c.Updated += one(v.isUpdated)
-	c.UpdatedReady += one(v.isUpdated && v.ready)
-	c.UpdatedAvailable += one(v.isUpdated && v.available)
+	c.Ready += one(p.Ready)
+	c.Available += one(p.Available)
+	c.Updated += one(p.Updated)
+	c.UpdatedReady += one(p.Updated && p.Ready)
+	c.UpdatedAvailable += one(p.Updated && p.Available)
 }
 
 func one(yes bool) int {

@@ -119,28 +119,15 @@ func (p *podState) stuck() *Blocked {
 	if leaves || !p.isUpdated || status == nil {
 		return nil
 	}
-	found := Stuck{Container: status.Name, Image: imageOf(p.pod, status.Name), Reason: stuckReason(p.pod, status)}
+	found := Stuck{Container: status.Name, Image: inplace.ImageOf(p.pod, status.Name), Reason: stuckReason(p.pod, status)}
 	return &Blocked{Pod: p.pod.Name, Gate: GateContainer, State: p.state, Keys: []string{found.Reason}, Since: notReadySince(p.pod), Stuck: &found}
-}
-
-func imageOf(pod *corev1.Pod, container string) string {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == container {
-				return list[i].Image
-			}
-		}
-	}
-	return ""
 }
 
 // notReadySince is since when the Pod is not ready; zero if unknown. The kubelet does not
 // report since when a container waits.
 func notReadySince(pod *corev1.Pod) time.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
+	if c := inplace.ConditionOf(pod, corev1.PodReady); c != nil && c.Status != corev1.ConditionTrue {
+		return c.LastTransitionTime.Time
 	}
 	return time.Time{}
 }
@@ -158,10 +145,6 @@ func (s *Stuck) Fault() string {
 }
 
 // text says what is wrong, and what to do.
-func (s *Stuck) text(pod string, since time.Time) string {
-	text := fmt.Sprintf("Pod %s is not ready: %s", pod, s.Fault())
-	if !since.IsZero() {
-		text += " since " + since.UTC().Format(time.RFC3339)
-	}
-	return text + "; fix the template or roll it back"
+func (s *Stuck) text(pod string, at time.Time) string {
+	return fmt.Sprintf("Pod %s is not ready: %s%s; fix the template or roll it back", pod, s.Fault(), since("", at))
 }

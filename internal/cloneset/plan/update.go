@@ -123,10 +123,7 @@ func (p *pass) prepareUpdate(v *podState) {
 	hook := p.Spec.Hooks.InPlaceUpdate
 	a := Action{Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate}
 	if v.state == apps.StateUpdated {
-		a.Labels = make(map[string]*string, len(hook.Labels))
-		for key, value := range hook.Labels {
-			a.Labels[key] = &value
-		}
+		a.Labels = inplace.Values(hook.Labels)
 		a.AddFinalizers = hook.Finalizers
 	}
 	a.Conditions = p.conditions(v, apps.StatePreparingUpdate)

@@ -267,9 +267,7 @@ func (p *Patch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	labels, annotations := state(a, now)
 	maps.Copy(labels, a.Change.Labels)
 	maps.Copy(annotations, a.Change.Annotations)
-	for key, value := range revisionLabels(a.Revision) {
-		labels[key] = &value
-	}
+	maps.Copy(labels, inplace.Values(revisionLabels(a.Revision)))
 	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or outdated
 	p.step(pod, a, inplace.Begin(pod, a.Change, a.Revision.Name, now), annotations)
 	p.metadata(pod, a, labels, annotations)

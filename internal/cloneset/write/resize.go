@@ -4,6 +4,7 @@ package write
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,12 +23,8 @@ func (p *Patch) continueUpdate(pod *corev1.Pod, a *plan.Action, now time.Time) {
 		p.metadata(pod, a, labels, annotations)
 		return
 	}
-	for key, value := range step.Labels {
-		labels[key] = &value
-	}
-	for key, value := range step.Annotations {
-		annotations[key] = &value
-	}
+	maps.Copy(labels, inplace.Values(step.Labels))
+	maps.Copy(annotations, inplace.Values(step.Annotations))
 	p.testContainersReady("containerStatuses", pod.Status.ContainerStatuses)
 	p.testContainersReady("initContainerStatuses", pod.Status.InitContainerStatuses)
 	p.step(pod, a, step, annotations)
