@@ -73,10 +73,10 @@ func runOne(t *testing.T, lines []string, play func(t *testing.T, lines []string
 
 // Say makes words about something true, such as "unready; cost 5". Each begins with its name.
 func Say[T any](words map[string]func(something T, value string), something T, about string) error {
-	if about == "" {
-		return nil
-	}
 	for word := range strings.SplitSeq(about, "; ") {
+		if word == "" {
+			continue
+		}
 		name, value, _ := strings.Cut(word, " ")
 		do, known := words[name]
 		if !known {

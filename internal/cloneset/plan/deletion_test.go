@@ -4,10 +4,8 @@ package plan
 
 import (
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -46,15 +44,5 @@ func TestDeletionOf(t *testing.T) {
 				t.Errorf("%q, holds %t; want %q, %t", how, hold, test.how, test.hold)
 			}
 		})
-	}
-}
-
-// deferred makes the API server defer the deletion of Pods for some time.
-func deferred(until time.Duration, names ...string) option {
-	return func(s *Snapshot) {
-		s.Deferred = map[types.UID]Deferral{}
-		for _, name := range names {
-			s.Deferred[types.UID("uid-"+name)] = Deferral{Since: now.Add(-time.Minute), Until: now.Add(until), Message: "it drains."}
-		}
 	}
 }

@@ -4,8 +4,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
 // dice turns fuzzed bytes into choices; when they run out it always takes the first one.
@@ -34,10 +31,11 @@ func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))]
 
 // anySnapshot builds a snapshot of anything that may occur in a cluster.
 func anySnapshot(d *dice) *Snapshot {
-	s := snap(d.roll(8))
-	toRevision(pick(d, rev(1), rev(2), rev(2, newEnv), rev(2, onlyLabel), rev(3), rev(2, withCPU("200m")), rev(2, withBase(2))))(s)
+	s := snap(fmt.Sprint("replicas ", d.roll(8)))
+	say := func(about ...string) { said(setWords, s, about...) }
+	say(pick(d, "r1", "r2", "r2 env", "r2 label", "r3", "r2 cpu 200m", "r2 base 2"))
 	if d.flip() {
-		s.Revisions["r2"] = rev(2)
+		say("exists r2")
 	}
 	if d.roll(8) == 7 {
 		s.Revisions["r1"].Template = nil
@@ -51,93 +49,87 @@ func anySnapshot(d *dice) *Snapshot {
 	s.Deletion = map[int]Deletion{14: LetGo, 15: Drain}[d.roll(16)]
 	spec.Grace = pick(d, 0, time.Minute)
 	spec.MinReady = pick(d, 0, time.Minute)
-	spec.Hooks = pick(d, lifecycle.Hooks{}, gates(false), gates(true), preDelete())
+	say(pick(d, "", "hooks all", "hooks all, marking", "hooks preDelete"))
 	s.Starts = pick(d, 0, 1, 2, 32)
 	if d.roll(4) == 3 {
 		spec.ScaleMaxUnavailable = &Count{Value: d.roll(4)}
 	}
 	if d.roll(8) == 7 {
-		refused(s)
+		say("refused")
 	}
 	for i := range d.roll(9) {
 		name := fmt.Sprintf("p%d", i)
-		with(anyPod(d, name))(s)
+		s.Pods = append(s.Pods, anyPod(d, name))
 		if d.roll(6) == 5 {
-			spec.PodsToDelete = append(spec.PodsToDelete, name)
+			say("named " + name)
 		}
 		if d.roll(8) == 7 {
-			deferred(time.Minute, name)(s)
+			say("deferred " + name)
 		}
 	}
-	anyClaims(d, s)
+	anyClaims(d, s, say)
 	if d.roll(3) == 2 {
-		cordoned(pick(d, "n1", "n2"))(s)
+		say(pick(d, "cordoned n1", "cordoned n2"))
 	}
-	return s
+	return counted(s)
 }
 
 // anyClaims gives the set claims with Pods, without, and with the wrong labels.
-func anyClaims(d *dice, s *Snapshot) {
+func anyClaims(d *dice, s *Snapshot, say func(...string)) {
 	if d.flip() {
-		templates("data", "log")(s)
+		say("templates data log")
 	}
 	s.Spec.DisableClaimReuse = d.roll(4) == 3
 	if d.roll(8) == 7 {
-		claimsRefused(s)
+		say("claimsRefused")
 	}
 	for i := range d.roll(5) {
 		id := fmt.Sprintf("i%d", i)
 		c := claim(pick(d, "data", "log", "other"), id)
 		if d.roll(4) == 3 {
-			going(c)
+			said(claimWords, c, "going")
 		}
 		if d.roll(5) == 4 {
-			c.Labels[apps.LabelInstanceID] = "i0"
+			said(claimWords, c, "of i0")
 		}
-		withClaims(c)(s)
+		s.Claims = append(s.Claims, c)
 		if d.roll(6) == 5 {
-			deletedInstance(id)(s)
+			say("deleted " + id)
 		}
 		if d.flip() {
-			p := anyPod(d, "web-"+id)
-			label(apps.LabelInstanceID, pick(d, id, id, "", "i0"))(p)
-			mounting("data", id)(p)
-			with(p)(s)
+			s.Pods = append(s.Pods, said(podWords, anyPod(d, "web-"+id), "instance "+pick(d, id, id, "", "i0"), "mounts data "+id))
 		}
 	}
-	slices.SortFunc(s.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func anyPod(d *dice, name string) *corev1.Pod {
 	p := pod(name, 1+d.roll(3))
-	none := func(*corev1.Pod) {}
-	pick(d, none, hasCPU("100m"), hasBase)(p)
+	say := func(about ...string) { said(podWords, p, about...) }
+	say(pick(d, "", "cpu 100m", "base"))
 	if len(p.Spec.Containers) > 1 && d.flip() {
-		inBatch(p)
+		say("inBatch")
 	} else {
-		pick(d, none, none, resizing(false), resizing(true))(p)
+		say(pick(d, "", "", "resizing", "resizing written"))
 	}
 	if d.roll(3) == 2 {
-		updating(1 + d.roll(3))(p)
+		say(fmt.Sprint("updating r", 1+d.roll(3)))
 	}
 	if d.flip() {
-		restarted(p)
+		say("restarted")
 	}
-	for _, o := range []podOption{
-		pick(d, none, unready, readyFor(time.Second), pending, fresh),
-		pick(d, none, state(pick(d, append(everyState, "Nonsense")...))),
-		pick(d, none, registered, finalizers(keyDelete), finalizers(keyUpdate), finalizers(keyNormal, "other/f")),
-		pick(d, none, none, label(apps.LabelSpecifiedDelete, pick(d, "true", "false"))),
-		pick(d, none, none, none, terminating, phase(corev1.PodFailed), phase(corev1.PodUnknown)),
-		pick(d, none, none, out(1+d.roll(3), pick(d, time.Second, time.Hour))),
-		pick(d, none, none, condition(apps.ConditionPodReady, corev1.ConditionFalse, pick(d, "", "[]", `[{"userAgent":"x"}]`))),
-		pick(d, none, none, none, annotation(apps.AnnotationInPlaceUpdateState, pick(d, "{", "{}", "null"))),
-		pick(d, none, none, annotation(corev1.PodDeletionCost, pick(d, "1", "-1", "x"))),
-		pick(d, none, none, on("n2"), tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})),
-		pick(d, none, none, label(apps.LabelRevision, pick(d, "", "r2", "gone"))),
-	} {
-		o(p)
-	}
+	say(
+		pick(d, "", "unready", "ready 1s", "pending", "fresh"),
+		pick(d, "", "state "+pick(d, "", "Normal", "PreparingNormal", "PreparingUpdate", "Updating", "Updated", "PreparingDelete", "Nonsense")),
+		pick(d, "", "registered", "holds delete", "holds update", "holds registered; finalizer other/f"),
+		pick(d, "", "", "label "+apps.LabelSpecifiedDelete+"="+pick(d, "true", "false")),
+		pick(d, "", "", "", "terminating", "failed", "phase Unknown"),
+		pick(d, "", "", fmt.Sprint("out r", 1+d.roll(3), " ", pick(d, time.Second, time.Hour))),
+		pick(d, "", "", "mark "+pick(d, "", "[]", `[{"userAgent":"x"}]`)),
+		pick(d, "", "", "", "record "+pick(d, "{", "{}", "null")),
+		pick(d, "", "", "cost "+pick(d, "1", "-1", "x")),
+		pick(d, "", "", "on n2", "tolerates"),
+		pick(d, "", "", "label "+apps.LabelRevision+"="+pick(d, "", "r2", "gone")),
+	)
 	return p
 }
 

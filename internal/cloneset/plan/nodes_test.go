@@ -46,17 +46,3 @@ func TestLeaveNodesTaints(t *testing.T) {
 		})
 	}
 }
-
-// cordoned is a snapshot in which Pods leave these nodes.
-func cordoned(nodes ...string) option {
-	return func(s *Snapshot) {
-		s.GoingNodes = map[string][]corev1.Taint{}
-		for _, name := range nodes {
-			s.GoingNodes[name] = LeaveCordoned.Taints(&corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}})
-		}
-	}
-}
-
-func tolerating(toleration corev1.Toleration) podOption {
-	return func(p *corev1.Pod) { p.Spec.Tolerations = append(p.Spec.Tolerations, toleration) }
-}

@@ -14,54 +14,52 @@ func TestAssess(t *testing.T) {
 		return Counts{Replicas: 10, Updated: updated, UpdatedReady: available, UpdatedAvailable: available, ExpectedUpdated: 10}
 	}
 	mark := func(revision string, updated, available int) Mark { return Mark{counts(updated, available), revision} }
-	deadline := func(s *Snapshot) { s.Spec.ProgressDeadline = time.Minute }
-	kept := func(s *Snapshot) { s.Spec.Partition = Count{Value: 5} }
 	moving := Progress{Reason: ProgressUpdated, Since: ago(30 * time.Second)}
 	for _, test := range []struct {
 		name          string
-		s             *Snapshot
+		set           string
 		last          Progress
 		before, after Mark
 		want          Progress
 	}{
-		{"not tracked", snap(10), moving, mark("r1", 0, 0), mark("r1", 0, 0), Progress{}},
-		{"first look", snap(10, deadline), Progress{}, Mark{}, mark("r1", 0, 0), Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"a Pod more", snap(10, deadline), moving, mark("r1", 1, 0), mark("r1", 2, 0), Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"an old Pod less", snap(10, deadline), moving, Mark{Counts{Replicas: 10, Updated: 2, ExpectedUpdated: 10}, "r1"}, Mark{Counts{Replicas: 9, Updated: 2, ExpectedUpdated: 10}, "r1"},
+		{"not tracked", "", moving, mark("r1", 0, 0), mark("r1", 0, 0), Progress{}},
+		{"first look", "deadline 1m", Progress{}, Mark{}, mark("r1", 0, 0), Progress{ProgressUpdated, now, now.Add(time.Minute)}},
+		{"a Pod more", "deadline 1m", moving, mark("r1", 1, 0), mark("r1", 2, 0), Progress{ProgressUpdated, now, now.Add(time.Minute)}},
+		{"an old Pod less", "deadline 1m", moving, Mark{Counts{Replicas: 10, Updated: 2, ExpectedUpdated: 10}, "r1"}, Mark{Counts{Replicas: 9, Updated: 2, ExpectedUpdated: 10}, "r1"},
 			Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"nothing moved", snap(10, deadline), moving, mark("r1", 1, 0), mark("r1", 1, 0), Progress{ProgressUpdated, moving.Since, now.Add(30 * time.Second)}},
-		{"too long", snap(10, deadline), Progress{Reason: ProgressUpdated, Since: ago(time.Minute)}, mark("r1", 1, 0), mark("r1", 1, 0),
+		{"nothing moved", "deadline 1m", moving, mark("r1", 1, 0), mark("r1", 1, 0), Progress{ProgressUpdated, moving.Since, now.Add(30 * time.Second)}},
+		{"too long", "deadline 1m", Progress{Reason: ProgressUpdated, Since: ago(time.Minute)}, mark("r1", 1, 0), mark("r1", 1, 0),
 			Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Minute)}},
-		{"still too long", snap(10, deadline), Progress{Reason: ProgressDeadlineExceeded, Since: now}, mark("r1", 1, 0), mark("r1", 1, 0),
+		{"still too long", "deadline 1m", Progress{Reason: ProgressDeadlineExceeded, Since: now}, mark("r1", 1, 0), mark("r1", 1, 0),
 			Progress{Reason: ProgressDeadlineExceeded, Since: now}},
-		{"moves after all, too late", snap(10, deadline), Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r1", 1, 1),
+		{"moves after all, too late", "deadline 1m", Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r1", 1, 1),
 			Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Hour)}},
-		{"done after all", snap(10, deadline), Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Hour)}, mark("r1", 10, 9), mark("r1", 10, 10),
+		{"done after all", "deadline 1m", Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Hour)}, mark("r1", 10, 9), mark("r1", 10, 10),
 			Progress{Reason: ProgressAvailable, Since: now}},
-		{"too long, and another rollout begins", snap(10, deadline), Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r2", 0, 0),
+		{"too long, and another rollout begins", "deadline 1m", Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r2", 0, 0),
 			Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"complete", snap(10, deadline), moving, mark("r1", 10, 9), mark("r1", 10, 10), Progress{Reason: ProgressAvailable, Since: now}},
-		{"still complete", snap(10, deadline), Progress{Reason: ProgressAvailable, Since: ago(time.Hour)}, mark("r1", 10, 10), mark("r1", 10, 10),
+		{"complete", "deadline 1m", moving, mark("r1", 10, 9), mark("r1", 10, 10), Progress{Reason: ProgressAvailable, Since: now}},
+		{"still complete", "deadline 1m", Progress{Reason: ProgressAvailable, Since: ago(time.Hour)}, mark("r1", 10, 10), mark("r1", 10, 10),
 			Progress{Reason: ProgressAvailable, Since: ago(time.Hour)}},
-		{"a Pod fails afterwards", snap(10, deadline), Progress{Reason: ProgressAvailable, Since: ago(time.Hour)}, mark("r1", 10, 10), mark("r1", 10, 9),
+		{"a Pod fails afterwards", "deadline 1m", Progress{Reason: ProgressAvailable, Since: ago(time.Hour)}, mark("r1", 10, 10), mark("r1", 10, 9),
 			Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"… for too long", snap(10, deadline), Progress{Reason: ProgressUpdated, Since: ago(time.Minute)}, mark("r1", 10, 9), mark("r1", 10, 9),
+		{"… for too long", "deadline 1m", Progress{Reason: ProgressUpdated, Since: ago(time.Minute)}, mark("r1", 10, 9), mark("r1", 10, 9),
 			Progress{Reason: ProgressDeadlineExceeded, Since: ago(time.Minute)}},
-		{"a Pod fails after the partition was reached", snap(10, deadline, kept), Progress{Reason: ProgressPartitionAvailable, Since: ago(time.Hour)},
+		{"a Pod fails after the partition was reached", "deadline 1m; partition 5", Progress{Reason: ProgressPartitionAvailable, Since: ago(time.Hour)},
 			Mark{Counts{Replicas: 10, Updated: 5, UpdatedAvailable: 5, ExpectedUpdated: 5}, "r1"}, Mark{Counts{Replicas: 10, Updated: 5, UpdatedAvailable: 4, ExpectedUpdated: 5}, "r1"},
 			Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"the next rollout", snap(10, deadline), Progress{Reason: ProgressAvailable, Since: ago(time.Hour)}, mark("r1", 10, 10), mark("r2", 0, 0),
+		{"the next rollout", "deadline 1m", Progress{Reason: ProgressAvailable, Since: ago(time.Hour)}, mark("r1", 10, 10), mark("r2", 0, 0),
 			Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"paused", snap(10, deadline, paused), moving, mark("r1", 1, 0), mark("r1", 1, 0), Progress{Reason: ProgressPaused, Since: now}},
-		{"paused for long: no clock runs", snap(10, deadline, paused), Progress{Reason: ProgressPaused, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r1", 1, 0),
+		{"paused", "deadline 1m; paused", moving, mark("r1", 1, 0), mark("r1", 1, 0), Progress{Reason: ProgressPaused, Since: now}},
+		{"paused for long: no clock runs", "deadline 1m; paused", Progress{Reason: ProgressPaused, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r1", 1, 0),
 			Progress{Reason: ProgressPaused, Since: ago(time.Hour)}},
-		{"resumed", snap(10, deadline), Progress{Reason: ProgressPaused, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r1", 1, 0),
+		{"resumed", "deadline 1m", Progress{Reason: ProgressPaused, Since: ago(time.Hour)}, mark("r1", 1, 0), mark("r1", 1, 0),
 			Progress{ProgressUpdated, now, now.Add(time.Minute)}},
-		{"the partition is reached", snap(10, deadline, kept), moving, Mark{Counts{Replicas: 10, Updated: 5, UpdatedAvailable: 4, ExpectedUpdated: 5}, "r1"},
+		{"the partition is reached", "deadline 1m; partition 5", moving, Mark{Counts{Replicas: 10, Updated: 5, UpdatedAvailable: 4, ExpectedUpdated: 5}, "r1"},
 			Mark{Counts{Replicas: 10, Updated: 5, UpdatedAvailable: 5, ExpectedUpdated: 5}, "r1"}, Progress{Reason: ProgressPartitionAvailable, Since: now}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := Assess(test.s, test.last, test.before, test.after); got != test.want {
+			if got := Assess(snap("replicas 10; "+test.set), test.last, test.before, test.after); got != test.want {
 				t.Errorf("Assess = %+v, want %+v", got, test.want)
 			}
 		})
