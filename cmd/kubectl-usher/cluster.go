@@ -98,13 +98,8 @@ func (s *session) observe(ctx context.Context) (*cluster, error) {
 		return nil, err
 	}
 	var err error
-	c.cache, err = cache.New(s.config, cache.Options{
-		Scheme: s.client.Scheme(), Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
-		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: new(true),
-		DefaultWatchErrorHandler: c.fail,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watch namespace %s: %w", s.namespace, err)
+	if c.cache, err = s.newCache(c.fail); err != nil {
+		return nil, err
 	}
 	for i, list := range new(snapshot).lists() {
 		if !c.readable[i] {

@@ -197,7 +197,7 @@ func (s *session) revisionNumbers(ctx context.Context, args []string, _ string) 
 	var out []string
 	for _, object := range slices.Backward(objects) {
 		if !revision.Same(object.Name, set.Status.UpdateRevision) {
-			out = append(out, strconv.FormatInt(object.Revision, 10)+"\t"+strings.Join(view.RevisionOf(object).Images, " "))
+			out = append(out, strconv.FormatInt(object.Revision, 10)+"\t"+strings.Join(view.RevisionOf(set, object).Images, " "))
 		}
 	}
 	return out

@@ -44,13 +44,8 @@ It looks at all namespaces that you may read. The exit code is 1 if something do
 				return err
 			}
 			found := view.Examine(cluster)
-			p := s.page()
-			done, err := p.encode(output, found)
-			if err != nil {
+			if err := s.answer(output, found, func(p *page) { p.findings(found, unread) }); err != nil {
 				return err
-			}
-			if !done {
-				p.findings(found, unread)
 			}
 			if slices.ContainsFunc(found, func(f view.Finding) bool { return f.Wrong }) {
 				return errors.New("something does not work")

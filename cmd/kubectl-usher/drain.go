@@ -96,12 +96,8 @@ func (s *session) drainNode(ctx context.Context, t target, o *drainOptions) erro
 	if err := s.get(ctx, t, node); err != nil {
 		return err
 	}
-	var dry []client.PatchOption
-	told := ""
-	if o.dryRun {
-		dry, told = append(dry, client.DryRunAll), " (dry run)"
-	}
-	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)), dry...); err != nil {
+	options, told := patchOptions(o.dryRun)
+	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)), options...); err != nil {
 		return failed(err, "cordon %s", t)
 	}
 	tell(s.Out, "%s cordoned%s\n", t, told)

@@ -16,29 +16,13 @@ import (
 // all by what they have in common.
 const mostPods = 40
 
-// serves is the rank of a Pod that waits for nothing.
-const serves = 3
-
-// rank orders Pods: trouble, then waits, then others that do not serve.
-func rank(p *view.Pod) int {
-	switch {
-	case p.Trouble:
-		return 0
-	case len(p.Waits) > 0:
-		return 1
-	case !p.Available:
-		return 2
-	}
-	return serves
-}
-
 // worstFirst returns the Pods by rank, and among equals by name.
 func worstFirst(pods []view.Pod) []*view.Pod {
 	sorted := make([]*view.Pod, len(pods))
 	for i := range pods {
 		sorted[i] = &pods[i]
 	}
-	slices.SortStableFunc(sorted, func(a, b *view.Pod) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(sorted, func(a, b *view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
 	return sorted
 }
 
@@ -48,18 +32,17 @@ func worst(pods []view.Pod, limit int) (shown, rest []*view.Pod) {
 	sorted := worstFirst(pods)
 	at := len(sorted)
 	if at > limit {
-		at = slices.IndexFunc(sorted, func(p *view.Pod) bool { return rank(p) == serves })
-		if at < 0 {
-			at = len(sorted)
+		at = limit
+		if serves := slices.IndexFunc(sorted, func(p *view.Pod) bool { return p.Rank() == view.RankServes }); serves >= 0 {
+			at = min(at, serves)
 		}
-		at = min(at, limit)
 	}
 	return sorted[:at], sorted[at:]
 }
 
 // group is Pods that have the same state, revision and wait.
 type group struct {
-	rank     int
+	rank     view.Rank
 	what     string
 	waits    string
 	since    time.Time
@@ -68,7 +51,7 @@ type group struct {
 }
 
 func groupOf(p *view.Pod) group {
-	g := group{rank: rank(p), what: cmp.Or(p.Revision, "-") + ", " + p.State}
+	g := group{rank: p.Rank(), what: cmp.Or(p.Revision, "-") + ", " + p.State}
 	if len(p.Waits) > 0 {
 		g.waits, g.since = p.Waits[0].What, p.Waits[0].Since
 	}
@@ -154,10 +137,10 @@ func (p *page) groups(all []*group, now time.Time) {
 }
 
 func (g *group) colour() string {
-	if g.rank == 0 {
+	switch g.rank {
+	case view.RankTrouble:
 		return red
-	}
-	if g.rank == serves {
+	case view.RankServes:
 		return dim
 	}
 	return plain

@@ -110,10 +110,7 @@ func (s *session) loadPod(ctx context.Context, t target, o *view.Objects) error 
 
 // loadOther reads a workload of Kubernetes' own kinds.
 func (s *session) loadOther(ctx context.Context, t target, o *view.Objects) error {
-	object := map[schema.GroupKind]client.Object{
-		kindDeployment: &appsv1.Deployment{}, kindStatefulSet: &appsv1.StatefulSet{},
-		kindReplicaSet: &appsv1.ReplicaSet{}, kindDaemonSet: &appsv1.DaemonSet{},
-	}[t.kind]
+	object := t.object()
 	if err := s.get(ctx, t, object); err != nil {
 		return err
 	}

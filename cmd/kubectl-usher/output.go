@@ -89,41 +89,39 @@ func (p *page) table(header []string, rows []row) {
 	}
 }
 
-// outputFlag is the flag --output of one command.
-type outputFlag struct {
-	value   *string
-	formats []string
-}
-
-func (o outputFlag) String() string {
-	if o.value == nil {
-		return ""
-	}
-	return *o.value
-}
-
-// Set takes a format that the command has.
-func (o outputFlag) Set(format string) error {
-	if !slices.Contains(o.formats, format) {
-		return fmt.Errorf("it is none of %s", strings.Join(o.formats, ", "))
-	}
-	*o.value = format
-	return nil
-}
-
-// Type is what the help calls the value.
-func (outputFlag) Type() string { return "format" }
-
 // outputs gives a command the flag --output.
 func outputs(command *cobra.Command, output *string, formats ...string) *cobra.Command {
-	command.Flags().VarP(outputFlag{output, formats}, "output", "o", strings.Join(formats, ", "))
+	all := strings.Join(formats, ", ")
+	command.Flags().FuncP("output", "o", "print in that `format`: "+all, func(format string) error {
+		if !slices.Contains(formats, format) {
+			return fmt.Errorf("it is none of %s", all)
+		}
+		*output = format
+		return nil
+	})
 	completesFlag(command, "output", func(context.Context, []string, string) []string { return formats })
 	return command
 }
 
-// encode prints a value for programs; false if the format is for people.
-func (p *page) encode(format string, value any) (bool, error) {
+// answer prints a value in the format that was asked for.
+func (s *session) answer(format string, value any, forPeople func(*page), names ...string) error {
+	p := s.page()
+	done, err := p.encode(format, value, names...)
+	if !done && err == nil {
+		forPeople(p)
+	}
+	return err
+}
+
+// encode prints a value for programs, which may want names alone; false if the format is for
+// people.
+func (p *page) encode(format string, value any, names ...string) (bool, error) {
 	switch format {
+	case "name":
+		for _, name := range names {
+			p.line(plain, "%s", name)
+		}
+		return true, nil
 	case "json":
 		e := json.NewEncoder(p.out)
 		e.SetIndent("", "  ")

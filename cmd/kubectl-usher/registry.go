@@ -71,33 +71,26 @@ func (s *session) allRegistries(ctx context.Context, o *registryOptions) error {
 	if err := s.client.List(ctx, &list); err != nil {
 		return failed(err, "list Registries")
 	}
-	var all []view.Registry
+	var (
+		all   []view.Registry
+		names []string
+		rows  []row
+	)
 	for i := range list.Items {
-		all = append(all, view.OfRegistry(time.Now(), &list.Items[i], nil))
-	}
-	p := s.page()
-	if o.output == "name" {
-		for i := range all {
-			p.line(plain, "registry/%s", all[i].Name)
-		}
-		return nil
-	}
-	if done, err := p.encode(o.output, all); done || err != nil {
-		return err
-	}
-	if len(all) == 0 {
-		tell(s.ErrOut, "There are no Registries; docs/registration.md shows how to make one.\n")
-		return nil
-	}
-	rows := make([]row, 0, len(all))
-	for i := range all {
-		state, colour := answers(&all[i])
+		r := view.OfRegistry(time.Now(), &list.Items[i], nil)
+		state, colour := answers(&r)
+		all, names = append(all, r), append(names, "registry/"+r.Name)
 		rows = append(rows, row{colour, []string{
-			all[i].Name, cmp.Or(all[i].Kind, "-"), state, strconv.Itoa(len(list.Items[i].Status.Users)), outage(&all[i], time.Now()),
+			r.Name, cmp.Or(r.Kind, "-"), state, strconv.Itoa(len(list.Items[i].Status.Users)), outage(&r, time.Now()),
 		}})
 	}
-	p.table([]string{"REGISTRY", "KIND", "ANSWERS", "SERVICES", "LAST OUTAGE"}, rows)
-	return nil
+	return s.answer(o.output, all, func(p *page) {
+		if len(all) == 0 {
+			tell(s.ErrOut, "There are no Registries; docs/registration.md shows how to make one.\n")
+			return
+		}
+		p.table([]string{"REGISTRY", "KIND", "ANSWERS", "SERVICES", "LAST OUTAGE"}, rows)
+	}, names...)
 }
 
 func answers(r *view.Registry) (state, colour string) {
@@ -131,16 +124,7 @@ func (s *session) registry(ctx context.Context, name string, o *registryOptions)
 		return err
 	}
 	v := view.OfRegistry(time.Now(), r, namespaces)
-	p := s.page()
-	if o.output == "name" {
-		p.line(plain, "registry/%s", v.Name)
-		return nil
-	}
-	if done, err := p.encode(o.output, v); done || err != nil {
-		return err
-	}
-	p.registry(&v, time.Now(), o.diff, o.output == "wide")
-	return nil
+	return s.answer(o.output, v, func(p *page) { p.registry(&v, time.Now(), o.diff, o.output == "wide") }, "registry/"+v.Name)
 }
 
 // users reads the namespaces that use a registry: all of them, or the one of --namespace.

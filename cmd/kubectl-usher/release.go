@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
 // reasonReleased is the reason of the event that a release by hand leaves behind.
@@ -137,34 +139,22 @@ func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (label 
 	if err := s.get(ctx, target{kindCloneSet, owner.Name}, set); err != nil {
 		return "", false, err
 	}
-	if set.Spec.Lifecycle == nil {
-		return "", false, nil
-	}
-	for _, hook := range []*apps.LifecycleHook{set.Spec.Lifecycle.PreNormal, set.Spec.Lifecycle.InPlaceUpdate, set.Spec.Lifecycle.PreDelete} {
-		if hook == nil {
-			continue
-		}
-		if value, there := hook.LabelsHandler[key]; there {
-			label = value
-		}
-		finalizer = finalizer || slices.Contains(hook.FinalizersHandler, key)
+	for _, hook := range lifecycle.FromSpec(set.Spec.Lifecycle).All() {
+		label = cmp.Or(hook.Labels[key], label)
+		finalizer = finalizer || slices.Contains(hook.Finalizers, key)
 	}
 	return label, finalizer, nil
 }
 
 func (s *session) release(ctx context.Context, pod *corev1.Pod, hook, reason string, patch []byte, dryRun bool) error {
-	options := []client.PatchOption{client.FieldOwner("kubectl-usher")}
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
+	options, dry := patchOptions(dryRun)
 	if err := s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), options...); err != nil {
 		return failed(err, "change pod/%s", pod.Name)
 	}
+	tell(s.Out, "pod/%s released from %s%s\n", pod.Name, hook, dry)
 	if dryRun {
-		tell(s.Out, "pod/%s released from %s (dry run)\n", pod.Name, hook)
 		return nil
 	}
-	tell(s.Out, "pod/%s released from %s\n", pod.Name, hook)
 	note := fmt.Sprintf("%s released the hook %s by hand: %s", s.whoAmI(ctx), hook, reason)
 	now := metav1.NewTime(time.Now())
 	event := &corev1.Event{
@@ -201,13 +191,7 @@ func restartCommand(s *session) *cobra.Command {
 Each Pod is named for deletion (apps.kruise.io/specified-delete): the set drains, deletes
 and replaces as many at a time as spec.updateStrategy.maxUnavailable and maxSurge allow.
 Kubernetes cannot restart the containers of a running Pod without changing them.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			set, err := s.cloneSet(c.Context(), args)
-			if err != nil {
-				return err
-			}
-			return s.restart(c.Context(), set, &how)
-		},
+		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error { return s.restart(ctx, set, &how) }),
 	})
 }
 
@@ -216,11 +200,7 @@ func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) 
 	if err != nil {
 		return err
 	}
-	options := []client.PatchOption{client.FieldOwner("kubectl-usher")}
-	told := ""
-	if how.dryRun {
-		options, told = append(options, client.DryRunAll), " (dry run)"
-	}
+	options, told := patchOptions(how.dryRun)
 	named := 0
 	for _, pod := range pods {
 		if pod.DeletionTimestamp != nil || pod.Labels[apps.LabelSpecifiedDelete] == "true" {
@@ -233,8 +213,5 @@ func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) 
 		named++
 	}
 	tell(s.Out, "clone/%s replaces %d Pods%s\n", set.Name, named, told)
-	if !how.watch || how.dryRun {
-		return nil
-	}
-	return s.watch(ctx, target{kindCloneSet, set.Name}, &statusOptions{until: done})
+	return s.after(ctx, set, how)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,10 +60,7 @@ func (s *session) replaceTemplate(ctx context.Context, set *apps.CloneSet, how *
 
 // patch sends a change, tells what it did, and shows what follows if it was asked to.
 func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, told string, patch client.Patch) error {
-	options := []client.PatchOption{client.FieldOwner("kubectl-usher")}
-	if how.dryRun {
-		options, told = append(options, client.DryRunAll), told+" (dry run)"
-	}
+	options, dry := patchOptions(how.dryRun)
 	err := s.client.Patch(ctx, set, patch, options...)
 	switch {
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):
@@ -72,7 +68,21 @@ func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, to
 	case err != nil:
 		return failed(err, "change clone/%s", set.Name)
 	}
-	tell(s.Out, "clone/%s %s\n", set.Name, told)
+	tell(s.Out, "clone/%s %s%s\n", set.Name, told, dry)
+	return s.after(ctx, set, how)
+}
+
+// patchOptions are those of every change, and what the user is told of a dry run.
+func patchOptions(dryRun bool) (options []client.PatchOption, told string) {
+	options = []client.PatchOption{client.FieldOwner("kubectl-usher")}
+	if dryRun {
+		return append(options, client.DryRunAll), " (dry run)"
+	}
+	return options, ""
+}
+
+// after shows what follows a change, if it was asked to.
+func (s *session) after(ctx context.Context, set *apps.CloneSet, how *change) error {
 	if !how.watch || how.dryRun {
 		return nil
 	}
@@ -91,13 +101,9 @@ func pauseCommand(s *session, pause bool) *cobra.Command {
 	return how.bind(&cobra.Command{
 		Use: name + " clone/NAME", Args: takesTarget, Short: short,
 		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		RunE: func(c *cobra.Command, args []string) error {
-			set, err := s.cloneSet(c.Context(), args)
-			if err != nil {
-				return err
-			}
-			return s.pause(c.Context(), set, &how, pause)
-		},
+		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error {
+			return s.pause(ctx, set, &how, pause)
+		}),
 	})
 }
 
@@ -144,28 +150,17 @@ func historyCommand(s *session) *cobra.Command {
 	command := &cobra.Command{
 		Use: "history clone/NAME", Args: takesTarget, Short: "The revisions of a CloneSet",
 		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		RunE: func(c *cobra.Command, args []string) error {
-			set, err := s.cloneSet(c.Context(), args)
-			if err != nil {
-				return err
-			}
-			objects, err := s.revisions(c.Context(), set)
+		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error {
+			objects, err := s.revisions(ctx, set)
 			if err != nil {
 				return err
 			}
 			var all []view.Revision
 			for _, object := range objects {
-				r := view.RevisionOf(object)
-				r.Current, r.Update = revision.Same(r.Name, set.Status.CurrentRevision), revision.Same(r.Name, set.Status.UpdateRevision)
-				all = append(all, r)
+				all = append(all, view.RevisionOf(set, object))
 			}
-			p := s.page()
-			if done, err := p.encode(output, all); done || err != nil {
-				return err
-			}
-			p.history(all, time.Now())
-			return nil
-		},
+			return s.answer(output, all, func(p *page) { p.history(all, time.Now()) })
+		}),
 	}
 	return outputs(command, &output, "json", "yaml")
 }
@@ -192,10 +187,8 @@ func (p *page) history(all []view.Revision, now time.Time) {
 // rollback leads to: the newest with another template than the present one.
 func find(set *apps.CloneSet, all []*appsv1.ControllerRevision, wanted string) (*appsv1.ControllerRevision, error) {
 	if wanted == "" {
-		for _, object := range slices.Backward(all) {
-			if !revision.Same(object.Name, set.Status.UpdateRevision) {
-				return object, nil
-			}
+		if previous := view.Previous(set, all); previous != nil {
+			return previous, nil
 		}
 		return nil, fmt.Errorf("clone/%s has no other revision than the present one", set.Name)
 	}
@@ -213,13 +206,9 @@ func undoCommand(s *session) *cobra.Command {
 	command := how.bind(&cobra.Command{
 		Use: "undo clone/NAME", Args: takesTarget, Short: "Roll back to the revision before, or to the one given",
 		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		RunE: func(c *cobra.Command, args []string) error {
-			set, err := s.cloneSet(c.Context(), args)
-			if err != nil {
-				return err
-			}
-			return s.undo(c.Context(), set, &how, to)
-		},
+		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error {
+			return s.undo(ctx, set, &how, to)
+		}),
 	})
 	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
 	completesFlag(command, "to-revision", s.revisionNumbers)

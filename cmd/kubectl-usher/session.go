@@ -67,10 +67,9 @@ func (s *session) connect() error {
 
 func (s *session) makeClient() error {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apps.AddToScheme, usherv1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return fmt.Errorf("register API types: %w", err)
-		}
+	types := runtime.SchemeBuilder{clientgoscheme.AddToScheme, apps.AddToScheme, usherv1alpha1.AddToScheme}
+	if err := types.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("register API types: %w", err)
 	}
 	made, err := client.NewWithWatch(s.config, client.Options{Scheme: scheme, Mapper: s.mapper})
 	if err != nil {
@@ -88,19 +87,10 @@ type target struct {
 
 // object is an empty object of the target's kind.
 func (t target) object() client.Object {
-	switch t.kind {
-	case kindCloneSet:
-		return &apps.CloneSet{}
-	case kindDeployment:
-		return &appsv1.Deployment{}
-	case kindStatefulSet:
-		return &appsv1.StatefulSet{}
-	case kindDaemonSet:
-		return &appsv1.DaemonSet{}
-	case kindReplicaSet:
-		return &appsv1.ReplicaSet{}
-	}
-	return &corev1.Pod{}
+	return map[schema.GroupKind]client.Object{
+		kindCloneSet: &apps.CloneSet{}, kindPod: &corev1.Pod{}, kindDeployment: &appsv1.Deployment{},
+		kindStatefulSet: &appsv1.StatefulSet{}, kindDaemonSet: &appsv1.DaemonSet{}, kindReplicaSet: &appsv1.ReplicaSet{},
+	}[t.kind]
 }
 
 func (t target) String() string { return strings.ToLower(t.kind.Kind) + "/" + t.name }
@@ -166,31 +156,14 @@ func list(kinds []schema.GroupKind) string {
 // get reads an object, and says what to do if it is not there.
 func (s *session) get(ctx context.Context, t target, object client.Object) error {
 	err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: t.name}, object)
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no %s%s; kubectl get %s shows those that exist", t, s.where(t.kind), plural(t.kind))
+	if !apierrors.IsNotFound(err) {
+		return failed(err, "read %s", t)
 	}
-	return failed(err, "read %s", t)
-}
-
-// where is the namespace of an object, in words.
-func (s *session) where(kind schema.GroupKind) string {
-	if clusterWide[kind] {
-		return ""
+	where, list := " in namespace "+s.namespace, strings.ToLower(t.kind.Kind)+"s -A"
+	if mapping, err := s.mapper.RESTMapping(t.kind); err == nil && mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		where, list = "", mapping.Resource.Resource
 	}
-	return " in namespace " + s.namespace
-}
-
-var clusterWide = map[schema.GroupKind]bool{kindNode: true, kindRegistry: true}
-
-// plural is how kubectl get lists all objects of a kind.
-func plural(kind schema.GroupKind) string {
-	switch {
-	case kind == kindRegistry:
-		return "registries"
-	case clusterWide[kind]:
-		return strings.ToLower(kind.Kind) + "s"
-	}
-	return strings.ToLower(kind.Kind) + "s -A"
+	return fmt.Errorf("there is no %s%s; kubectl get %s shows those that exist", t, where, list)
 }
 
 // failed says what an error means for the user, and what to do; nil for none.
@@ -212,6 +185,17 @@ func failed(err error, doing string, args ...any) error {
 		return fmt.Errorf("%s: %w: install Usher's CustomResourceDefinitions, or those of this version, as docs/install.md says", doing, err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// onCloneSet runs a command that is about one CloneSet.
+func (s *session) onCloneSet(do func(ctx context.Context, set *apps.CloneSet) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		set, err := s.cloneSet(c.Context(), args)
+		if err != nil {
+			return err
+		}
+		return do(c.Context(), set)
+	}
 }
 
 func (s *session) cloneSet(ctx context.Context, args []string) (*apps.CloneSet, error) {

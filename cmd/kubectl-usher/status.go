@@ -57,13 +57,11 @@ func (s *session) status(ctx context.Context, t target, o *statusOptions) error 
 
 // print prints a workload in the format that was asked for.
 func (p *page) print(w *view.Workload, o *statusOptions) error {
-	if o.output == "name" {
-		for i := range w.Members {
-			p.line(plain, "pod/%s", w.Members[i].Name)
-		}
-		return nil
+	var names []string
+	for i := range w.Members {
+		names = append(names, "pod/"+w.Members[i].Name)
 	}
-	if done, err := p.encode(o.output, w); done || err != nil {
+	if done, err := p.encode(o.output, w, names...); done || err != nil {
 		return err
 	}
 	p.status(w, time.Now(), o.output == "wide")

@@ -85,19 +85,15 @@ func pause(ctx context.Context, least time.Duration, changed <-chan struct{}) er
 // follow returns a session that reads what watches have brought, and tells of changes. It
 // ends ctx if the user may not watch.
 func (s *session) follow(ctx context.Context, end context.CancelCauseFunc, t *target) (*session, <-chan struct{}, error) {
-	objects, err := cache.New(s.config, cache.Options{
-		Scheme: s.client.Scheme(), Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
-		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: ptr.To(true),
-		DefaultWatchErrorHandler: func(ctx context.Context, r *toolscache.Reflector, err error) {
-			if apierrors.IsForbidden(err) {
-				end(failed(err, "watch %s", r.TypeDescription()))
-				return
-			}
-			toolscache.DefaultWatchErrorHandler(ctx, r, err)
-		},
+	objects, err := s.newCache(func(ctx context.Context, r *toolscache.Reflector, err error) {
+		if apierrors.IsForbidden(err) {
+			end(failed(err, "watch %s", r.TypeDescription()))
+			return
+		}
+		toolscache.DefaultWatchErrorHandler(ctx, r, err)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a cache: %w", err)
+		return nil, nil, err
 	}
 	changed := make(chan struct{}, 1)
 	for _, object := range []client.Object{&corev1.Pod{}, t.object()} {
@@ -117,6 +113,19 @@ func (s *session) follow(ctx context.Context, end context.CancelCauseFunc, t *ta
 	live := *s
 	live.reader = objects
 	return &live, changed, nil
+}
+
+// newCache is of what watches bring of the session's namespace.
+func (s *session) newCache(onError toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+	objects, err := cache.New(s.config, cache.Options{
+		Scheme: s.client.Scheme(), Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
+		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: ptr.To(true),
+		DefaultWatchErrorHandler: onError,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch namespace %s: %w", s.namespace, err)
+	}
+	return objects, nil
 }
 
 // telling tells of events, several of them as one.

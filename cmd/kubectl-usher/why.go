@@ -29,12 +29,7 @@ func whyCommand(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p := s.page()
-			if done, err := p.encode(output, w); done || err != nil {
-				return err
-			}
-			p.why(&w, t, time.Now())
-			return nil
+			return s.answer(output, w, func(p *page) { p.why(&w, t, time.Now()) })
 		},
 	}
 	return outputs(command, &output, "json", "yaml")

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -186,33 +187,22 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 func (s *settings) restConfig() (*rest.Config, error) {
-	path := s.kubeconfig
-	if path == "" {
-		if config, err := rest.InClusterConfig(); err == nil {
-			return s.tune(config), nil
-		}
-		path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+	config, err := rest.InClusterConfig()
+	if s.kubeconfig != "" || err != nil {
+		config, err = clientcmd.BuildConfigFromFlags("", cmp.Or(s.kubeconfig, os.Getenv(clientcmd.RecommendedConfigPathEnvVar)))
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or KUBECONFIG, or run in a Pod", err)
 	}
-	return s.tune(config), nil
-}
-
-func (s *settings) tune(config *rest.Config) *rest.Config {
 	config.QPS, config.Burst = float32(s.qps), int(2*s.qps)
-	return rest.AddUserAgent(config, "usher")
+	return rest.AddUserAgent(config, "usher"), nil
 }
 
 func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("register API types: %w", err)
-		}
+	types := runtime.SchemeBuilder{clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme}
+	if err := types.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register API types: %w", err)
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Logger: logger,
@@ -242,10 +232,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		}
 		return nil, fmt.Errorf("set up: %w", err)
 	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, fmt.Errorf("set up: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("set up: %w", err)
 	}
 	return mgr, nil

@@ -51,8 +51,6 @@ const (
 
 // Options tune the controller.
 type Options struct {
-	// Sets is how many CloneSets are reconciled at a time. Default: 8.
-	Sets int
 	// Parallel is how many Pods of one set are written at a time. One pass creates or
 	// removes that many, and updates half as many: the other half are Pods that return to
 	// service. Default: 32.
@@ -74,9 +72,6 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Sets == 0 {
-		o.Sets = 8
-	}
 	if o.Parallel == 0 {
 		o.Parallel = plan.DefaultStarts
 	}
@@ -167,7 +162,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
 		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
-		WithOptions(controllerOptions(r.Options.Sets)).
+		WithOptions(controllerOptions()).
 		WithLogConstructor(func(req *reconcile.Request) logr.Logger {
 			logger := mgr.GetLogger().WithName("cloneset")
 			if req != nil {
@@ -184,12 +179,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-func controllerOptions(sets int) controller.Options {
+// sets is how many CloneSets are reconciled at a time.
+const sets = 8
+
+func controllerOptions() controller.Options {
 	// controller-runtime's priority queue can block forever at shutdown
 	// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
-	priorities := false
 	return controller.Options{
-		MaxConcurrentReconciles: sets, UsePriorityQueue: &priorities,
+		MaxConcurrentReconciles: sets, UsePriorityQueue: new(false),
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 	}
 }

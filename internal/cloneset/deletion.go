@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -33,9 +34,7 @@ func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, no
 	r.claims.drop(set.UID) // no pass looks at them again
 	known := &revisions{
 		current: &revision.Revision{Name: set.Status.CurrentRevision}, update: &revision.Revision{Name: set.Status.UpdateRevision},
-	}
-	if set.Status.CollisionCount != nil {
-		known.collisions = *set.Status.CollisionCount
+		collisions: ptr.Deref(set.Status.CollisionCount, 0),
 	}
 	how, _ := plan.DeletionOf(set)
 	return &plan.Snapshot{

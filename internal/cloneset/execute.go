@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -76,21 +77,12 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []
 			done := r.inParallel(ctx, set, part[:size])
 			outcomes = append(outcomes, done...)
 			part = part[size:]
-			if failed(done) {
+			if slices.ContainsFunc(done, func(o outcome) bool { return o.err != nil }) {
 				break
 			}
 		}
 	}
 	return outcomes
-}
-
-func failed(outcomes []outcome) bool {
-	for _, o := range outcomes {
-		if o.err != nil {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {

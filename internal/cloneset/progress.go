@@ -40,10 +40,8 @@ func setProgress(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, next 
 // lastProgress reads the progress from the last status. The condition's update time is
 // when the rollout last moved.
 func lastProgress(status *apps.CloneSetStatus) plan.Progress {
-	for i := range status.Conditions {
-		if c := &status.Conditions[i]; c.Type == apps.ConditionProgressing {
-			return plan.Progress{Reason: c.Reason, Since: c.LastUpdateTime.Time}
-		}
+	if c := status.Condition(apps.ConditionProgressing); c != nil {
+		return plan.Progress{Reason: c.Reason, Since: c.LastUpdateTime.Time}
 	}
 	return plan.Progress{}
 }

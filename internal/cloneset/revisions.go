@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -43,9 +45,8 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	if err != nil {
 		return nil, err
 	}
-	out := &revisions{byHash: map[string]*revision.Revision{}, gone: map[string]bool{}}
-	if set.Status.CollisionCount != nil {
-		out.collisions = *set.Status.CollisionCount
+	out := &revisions{
+		byHash: map[string]*revision.Revision{}, gone: map[string]bool{}, collisions: ptr.Deref(set.Status.CollisionCount, 0),
 	}
 	for _, object := range objects {
 		out.add(object)
@@ -93,10 +94,7 @@ func rawTemplate(set *apps.CloneSet) (map[string]any, error) {
 
 func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *revisions, template map[string]any) error {
 	slices.SortFunc(known.objects, func(a, b *appsv1.ControllerRevision) int {
-		if a.Revision != b.Revision {
-			return int(a.Revision - b.Revision)
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), strings.Compare(a.Name, b.Name))
 	})
 	same, last := revision.Newest(known.byHash, template)
 	if same == nil {
@@ -283,10 +281,7 @@ func collides(existing, wanted *appsv1.ControllerRevision, collisions int32) boo
 
 // pruneRevisions deletes the oldest unused revisions beyond the limit.
 func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*corev1.Pod) error {
-	limit := 10
-	if set.Spec.RevisionHistoryLimit != nil {
-		limit = int(*set.Spec.RevisionHistoryLimit)
-	}
+	limit := int(ptr.Deref(set.Spec.RevisionHistoryLimit, 10))
 	if len(known.objects) <= limit {
 		return nil
 	}

@@ -142,8 +142,7 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 	if found.reason == "" {
 		value = corev1.ConditionFalse
 	}
-	there := slices.ContainsFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
-	if !there && value == corev1.ConditionFalse {
+	if status.Condition(kind) == nil && value == corev1.ConditionFalse {
 		return
 	}
 	c := conditionOf(status, kind)
@@ -158,23 +157,17 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 
 // holdsFinding reports whether a condition already says this.
 func holdsFinding(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found finding) bool {
-	return slices.ContainsFunc(status.Conditions, func(c apps.CloneSetCondition) bool {
-		return c.Type == kind && c.Reason == found.reason && c.Message == found.message
-	})
+	c := status.Condition(kind)
+	return c != nil && c.Reason == found.reason && c.Message == found.message
 }
 
 // conditionOf returns the condition to write to, new if there was none.
 func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *apps.CloneSetCondition {
-	find := func() int {
-		return slices.IndexFunc(status.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == kind })
-	}
-	i := find()
-	if i < 0 {
+	if status.Condition(kind) == nil {
 		status.Conditions = append(status.Conditions, apps.CloneSetCondition{Type: kind})
 		slices.SortFunc(status.Conditions, func(a, b apps.CloneSetCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
-		i = find()
 	}
-	return &status.Conditions[i]
+	return status.Condition(kind)
 }
 
 // countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share

@@ -190,7 +190,7 @@ func (r *Recorder) moment(at time.Time) *int64 {
 // lane returns what is new of a Pod.
 func (r *Recorder) lane(known *Lane, pod *view.Pod, first bool) (delta Lane, changed bool) {
 	next := Lane{
-		Name: pod.Name, State: pod.State, Revision: pod.Revision, Node: pod.Node, Images: pod.Images, Restarts: pod.Restarts, Rank: RankOf(pod),
+		Name: pod.Name, State: pod.State, Revision: pod.Revision, Node: pod.Node, Images: pod.Images, Restarts: pod.Restarts, Rank: pod.Rank(),
 	}
 	for i := range pod.Waits {
 		w := &pod.Waits[i]
@@ -235,19 +235,6 @@ func SegmentOf(at int64, pod *view.Pod) Segment {
 
 func (s *Segment) same(other *Segment) bool {
 	return s.State == other.State && s.Ready == other.Ready && slices.Equal(s.In, other.In)
-}
-
-// RankOf is how much a Pod asks for the reader's eye.
-func RankOf(pod *view.Pod) Rank {
-	switch {
-	case pod.Trouble:
-		return Trouble
-	case len(pod.Waits) > 0:
-		return Waits
-	case !pod.Available:
-		return Unavailable
-	}
-	return Serves
 }
 
 // text is what a view says of a workload besides its numbers.

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+
+	"github.com/usher-dev/usher/internal/view"
 )
 
 // Recording is what the page shows, and what it is told of changes; see the package.
@@ -84,28 +86,13 @@ type Lane struct {
 	Images   []string `json:"images,omitempty"`
 	Restarts int      `json:"restarts,omitempty"`
 	// Rank puts the worst first on a live page.
-	Rank  Rank   `json:"rank"`
-	Waits []Wait `json:"waits,omitempty"`
-	Gone  bool   `json:"gone,omitempty"`
+	Rank  view.Rank `json:"rank"`
+	Waits []Wait    `json:"waits,omitempty"`
+	Gone  bool      `json:"gone,omitempty"`
 	// Segments are in the order of time.
 	Segments []Segment `json:"segments,omitempty"`
 	Marks    []Mark    `json:"marks,omitempty"`
 }
-
-// Rank is how much a Pod asks for the reader's eye.
-type Rank int
-
-// The ranks.
-const (
-	// Trouble does not end by itself.
-	Trouble Rank = iota
-	// Waits for somebody.
-	Waits
-	// Unavailable Pods do not serve.
-	Unavailable
-	// Serves.
-	Serves
-)
 
 // Wait is one thing that a Pod waits for; see view.Wait.
 type Wait struct {

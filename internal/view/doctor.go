@@ -16,9 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
 // Cluster is what an examination looks at, in all namespaces that the caller may read.
@@ -129,7 +131,7 @@ func (c *Cluster) leases() (all []Finding) {
 		if l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
 			continue // nobody leads for the moment, as just after a leader has stopped
 		}
-		length := time.Duration(valueOr(l.Spec.LeaseDurationSeconds, 15)) * time.Second
+		length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
 		switch age := c.Now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
 			all = append(all, risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second)))
@@ -186,9 +188,6 @@ func (c *Cluster) registrations() (all []Finding) {
 // hooks checks that a key in Usher's domain has a Registration of its name.
 func (c *Cluster) hooks() (all []Finding) {
 	for _, set := range c.CloneSets {
-		if set.Spec.Lifecycle == nil {
-			continue
-		}
 		for _, key := range keysOf(set.Spec.Lifecycle) {
 			name, _, usher := strings.Cut(key, usherv1alpha1.HookDomain)
 			there := slices.ContainsFunc(c.Registrations, func(r *usherv1alpha1.Registration) bool {
@@ -206,14 +205,8 @@ func (c *Cluster) hooks() (all []Finding) {
 
 func keysOf(l *apps.Lifecycle) []string {
 	var keys []string
-	for _, hook := range []*apps.LifecycleHook{l.PreNormal, l.InPlaceUpdate, l.PreDelete} {
-		if hook == nil {
-			continue
-		}
-		for key := range hook.LabelsHandler {
-			keys = append(keys, key)
-		}
-		keys = append(keys, hook.FinalizersHandler...)
+	for _, hook := range lifecycle.FromSpec(l).All() {
+		keys = append(keys, hook.Missing(nil, nil)...)
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)

@@ -5,6 +5,7 @@ package view
 import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
@@ -19,17 +20,17 @@ func SummaryOf(object metav1.Object) Summary {
 	switch o := object.(type) {
 	case *appsv1.Deployment:
 		t := o.Status
-		count("Deployment", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
+		count("Deployment", t.ObservedGeneration, ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
 		paused = o.Spec.Paused
 	case *appsv1.StatefulSet:
 		t := o.Status
-		count("StatefulSet", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
+		count("StatefulSet", t.ObservedGeneration, ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
 		if u := o.Spec.UpdateStrategy.RollingUpdate; u != nil {
-			s.ToUpdate = max(s.Desired-int(valueOr(u.Partition, 0)), 0)
+			s.ToUpdate = max(s.Desired-int(ptr.Deref(u.Partition, 0)), 0)
 		}
 	case *appsv1.ReplicaSet:
 		t := o.Status
-		count("ReplicaSet", t.ObservedGeneration, valueOr(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.Replicas)
+		count("ReplicaSet", t.ObservedGeneration, ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.Replicas)
 	case *appsv1.DaemonSet:
 		t := o.Status
 		count("DaemonSet", t.ObservedGeneration, t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)

@@ -11,6 +11,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -20,7 +21,7 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod, shown.Holds), Created: pod.CreationTimestamp.Time,
 		Revision: cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]),
 	}
-	if c := conditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
+	if c := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
 		p.Registered = string(c.Status)
 	}
 	for _, one := range shown.Entries {
@@ -30,10 +31,8 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 	for i := range pod.Spec.Containers {
 		p.Images = append(p.Images, pod.Spec.Containers[i].Name+"="+pod.Spec.Containers[i].Image)
 	}
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			p.Restarts += int(list[i].RestartCount)
-		}
+	for _, c := range containerStatuses(pod) {
+		p.Restarts += int(c.RestartCount)
 	}
 	w := waiter{Objects: o, pod: pod, holds: shown.Holds}
 	p.Waits, p.Trouble = w.waits(waits)
@@ -51,7 +50,7 @@ func changed(pod *corev1.Pod) time.Time {
 		at = since
 	}
 	for _, kind := range []corev1.PodConditionType{corev1.PodReady, usherv1alpha1.ConditionRegistered} {
-		if c := conditionOf(pod, kind); c != nil && c.LastTransitionTime.After(at) {
+		if c := inplace.ConditionOf(pod, kind); c != nil && c.LastTransitionTime.After(at) {
 			at = c.LastTransitionTime.Time
 		}
 	}
@@ -60,7 +59,7 @@ func changed(pod *corev1.Pod) time.Time {
 
 // drainedFor is the deletion that a Pod has been drained for; nil if there is none.
 func drainedFor(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
-	c := conditionOf(pod, usherv1alpha1.ConditionRegistered)
+	c := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered)
 	request, err := usherv1alpha1.DeletionRequestOf(pod)
 	if err != nil || c == nil || c.Status != corev1.ConditionFalse || pod.DeletionTimestamp != nil || slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
 		return nil
@@ -82,15 +81,34 @@ func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {
 	return string(state)
 }
 
-func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
-	if at < 0 {
-		return nil
-	}
-	return &pod.Status.Conditions[at]
+func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	c := conditionOf(pod, kind)
-	return c != nil && c.Status == corev1.ConditionTrue
+// Rank is how much a Pod asks for the reader's eye.
+type Rank int
+
+// The ranks.
+const (
+	// RankTrouble: the wait does not end by itself.
+	RankTrouble Rank = iota
+	// RankWaits: it waits for somebody.
+	RankWaits
+	// RankUnavailable: it does not serve.
+	RankUnavailable
+	// RankServes: it waits for nothing.
+	RankServes
+)
+
+// Rank is that of the Pod.
+func (p *Pod) Rank() Rank {
+	switch {
+	case p.Trouble:
+		return RankTrouble
+	case len(p.Waits) > 0:
+		return RankWaits
+	case !p.Available:
+		return RankUnavailable
+	}
+	return RankServes
 }

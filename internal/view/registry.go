@@ -14,9 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -139,7 +141,7 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 	if u.Known = known.Entries != nil; !u.Known && u.Problem == "" {
 		u.Problem = "its entries have not been read back yet; a hook operator that is older than this plugin does not record them"
 	}
-	u.Listed, u.Differing = int(valueOr(known.Entries, 0)), int(known.Differing)
+	u.Listed, u.Differing = int(ptr.Deref(known.Entries, 0)), int(known.Differing)
 	u.Draining, u.Waiting = int(known.Draining), int(known.Waiting)
 	c := comparison{registry: registry.Name, registration: r, known: &known, pods: map[string]*corev1.Pod{}}
 	for _, pod := range n.Pods {
@@ -204,7 +206,7 @@ func (c *comparison) expected(e *regplan.Expected) {
 // confirmed reports whether the Pod's own condition says that it is listed here: everywhere,
 // or everywhere but in other registries.
 func (c *comparison) confirmed(pod string) bool {
-	if isTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
+	if inplace.IsTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
 		return true
 	}
 	for _, other := range c.registration.Status.Registries {
@@ -258,7 +260,7 @@ var reasons = map[regplan.Reason]string{
 // condition has it.
 func (c *comparison) why(d *usherv1alpha1.EntryDifference) string {
 	if pod := c.pods[d.Pod]; pod != nil {
-		condition := conditionOf(pod, usherv1alpha1.ConditionRegistered)
+		condition := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered)
 		if condition != nil && condition.Reason == d.Reason {
 			if _, detail, found := strings.Cut(condition.Message, fmt.Sprintf(": Registry %s: ", c.registry)); found {
 				return strings.ReplaceAll(detail, "\n", " ")

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -135,15 +136,15 @@ func (w *waiter) foreignFinalizers() {
 
 // notReady is why a Pod that waits for nobody outside is not ready.
 func (w *waiter) notReady() {
-	ready := conditionOf(w.pod, corev1.PodReady)
-	if ready != nil && ready.Status == corev1.ConditionTrue || w.pod.Status.Phase == corev1.PodSucceeded {
+	ready := inplace.ConditionOf(w.pod, corev1.PodReady)
+	if inplace.IsTrue(w.pod, corev1.PodReady) || w.pod.Status.Phase == corev1.PodSucceeded {
 		return
 	}
 	one := Wait{What: "is not ready yet", Next: w.command("describe pod %s", w.pod.Name)}
 	if ready != nil {
 		one.Since = ready.LastTransitionTime.Time
 	}
-	scheduled := conditionOf(w.pod, corev1.PodScheduled)
+	scheduled := inplace.ConditionOf(w.pod, corev1.PodScheduled)
 	switch container := waitingContainer(w.pod); {
 	case w.pod.Status.Phase == corev1.PodFailed:
 		one.What = strings.TrimSpace("has failed: " + w.pod.Status.Reason + " " + w.pod.Status.Message)
@@ -162,19 +163,16 @@ func (w *waiter) notReady() {
 }
 
 func waitingContainer(pod *corev1.Pod) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			if list[i].State.Waiting != nil {
-				return &list[i]
-			}
-		}
+	all := containerStatuses(pod)
+	if at := slices.IndexFunc(all, func(c corev1.ContainerStatus) bool { return c.State.Waiting != nil }); at >= 0 {
+		return &all[at]
 	}
 	return nil
 }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
 func (w *waiter) condition() {
-	c := conditionOf(w.pod, usherv1alpha1.ConditionRegistered)
+	c := inplace.ConditionOf(w.pod, usherv1alpha1.ConditionRegistered)
 	if c == nil || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered || c.Message == "" {
 		return
 	}

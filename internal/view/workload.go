@@ -9,8 +9,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
@@ -47,7 +49,7 @@ func (o *Objects) other(shown map[string]regplan.Shown) Workload {
 	w := Workload{Summary: o.Other}
 	for _, pod := range o.Pods {
 		p := o.pod(pod, shown[pod.Name], nil)
-		p.Ready = isTrue(pod, corev1.PodReady)
+		p.Ready = inplace.IsTrue(pod, corev1.PodReady)
 		p.Available = p.Ready && pod.DeletionTimestamp == nil
 		w.Members = append(w.Members, p)
 	}
@@ -58,7 +60,7 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 	set := o.Set
 	w := Workload{Summary: Summary{
 		Kind: apps.KindCloneSet.Kind, Namespace: set.Namespace, Name: set.Name,
-		Desired: int(valueOr(set.Spec.Replicas, 1)), Problems: o.problems(),
+		Desired: int(ptr.Deref(set.Spec.Replicas, 1)), Problems: o.problems(),
 	}}
 	spec, err := setplan.SpecOf(set)
 	if err != nil {
@@ -74,7 +76,7 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 		Unavailable: max(w.Desired-counts.Available, 0),
 	}
 	w.Phase = o.phase(&spec, counts)
-	if c := o.condition(apps.ConditionProgressing); c != nil && w.Phase == PhaseUpdating && spec.ProgressDeadline > 0 {
+	if c := o.Set.Status.Condition(apps.ConditionProgressing); c != nil && w.Phase == PhaseUpdating && spec.ProgressDeadline > 0 {
 		w.Deadline = c.LastUpdateTime.Add(spec.ProgressDeadline)
 	}
 	for status := range setplan.PodStatuses(s) {
@@ -83,30 +85,22 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 		w.Members = append(w.Members, p)
 	}
 	w.Revisions = o.revisions(w.Members)
-	w.Previous = o.previous()
+	if previous := Previous(set, o.Revisions); previous != nil {
+		r := RevisionOf(set, previous)
+		w.Previous = &r
+	}
 	return w
 }
 
-// previous is the newest revision with another template than the present one.
-func (o *Objects) previous() *Revision {
-	var newest *appsv1.ControllerRevision
-	for _, object := range o.Revisions {
-		if !revision.Same(object.Name, o.Set.Status.UpdateRevision) && (newest == nil || object.Revision > newest.Revision) {
+// Previous is the newest revision with another template than the present one; nil if there
+// is none.
+func Previous(set *apps.CloneSet, all []*appsv1.ControllerRevision) (newest *appsv1.ControllerRevision) {
+	for _, object := range all {
+		if !revision.Same(object.Name, set.Status.UpdateRevision) && (newest == nil || object.Revision > newest.Revision) {
 			newest = object
 		}
 	}
-	if newest == nil {
-		return nil
-	}
-	r := RevisionOf(newest)
-	return &r
-}
-
-func valueOr(value *int32, absent int32) int32 {
-	if value == nil {
-		return absent
-	}
-	return *value
+	return newest
 }
 
 // planner is what the CloneSet controller's planner reads.
@@ -132,18 +126,9 @@ func revisionOf(s *setplan.Snapshot, name string) *revision.Revision {
 	return &revision.Revision{Name: name}
 }
 
-func (o *Objects) condition(kind apps.CloneSetConditionType) *apps.CloneSetCondition {
-	for i := range o.Set.Status.Conditions {
-		if c := &o.Set.Status.Conditions[i]; c.Type == kind {
-			return c
-		}
-	}
-	return nil
-}
-
 func (o *Objects) phase(spec *setplan.Spec, counts setplan.Counts) Phase {
 	updated := counts.Replicas == spec.Replicas && counts.UpdatedAvailable >= counts.ExpectedUpdated && counts.Available == counts.Replicas
-	stalled := o.condition(apps.ConditionProgressing)
+	stalled := o.Set.Status.Condition(apps.ConditionProgressing)
 	switch {
 	case o.Set.DeletionTimestamp != nil:
 		return PhaseDeleting
@@ -179,10 +164,8 @@ func (o *Objects) revisions(pods []Pod) []Revision {
 	}
 	var out []Revision
 	for _, object := range o.Revisions {
-		r := RevisionOf(object)
+		r := RevisionOf(o.Set, object)
 		r.Pods = counts[revision.Short(object.Name)]
-		r.Current = revision.Same(object.Name, o.Set.Status.CurrentRevision)
-		r.Update = revision.Same(object.Name, o.Set.Status.UpdateRevision)
 		if r.Pods > 0 || r.Current || r.Update {
 			out = append(out, r)
 		}
@@ -192,10 +175,11 @@ func (o *Objects) revisions(pods []Pod) []Revision {
 }
 
 // RevisionOf reads a ControllerRevision of a CloneSet.
-func RevisionOf(object *appsv1.ControllerRevision) Revision {
+func RevisionOf(set *apps.CloneSet, object *appsv1.ControllerRevision) Revision {
 	r := Revision{
 		Name: object.Name, Number: object.Revision, Created: object.CreationTimestamp.Time,
-		Cause: object.Annotations[annotationCause],
+		Cause:   object.Annotations[annotationCause],
+		Current: revision.Same(object.Name, set.Status.CurrentRevision), Update: revision.Same(object.Name, set.Status.UpdateRevision),
 	}
 	if template, err := revision.Template(object.Data.Raw); err == nil {
 		r.Images = Images(template)

@@ -275,3 +275,13 @@ func rawOrEmpty(raw []byte) []byte {
 	}
 	return raw
 }
+
+// Condition returns a condition of the status; nil if it lacks it.
+func (s *CloneSetStatus) Condition(kind CloneSetConditionType) *CloneSetCondition {
+	for i := range s.Conditions {
+		if s.Conditions[i].Type == kind {
+			return &s.Conditions[i]
+		}
+	}
+	return nil
+}

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -220,10 +221,7 @@ func (s State) restarted(pod *corev1.Pod, status *corev1.ContainerStatus, last C
 	if running == nil || running.StartedAt.Time.Before(s.since(last).Truncate(time.Second)) {
 		return false, time.Time{}
 	}
-	stopping := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if pod.Spec.TerminationGracePeriodSeconds != nil {
-		stopping = *pod.Spec.TerminationGracePeriodSeconds
-	}
+	stopping := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	return true, running.StartedAt.Add(time.Duration(stopping)*time.Second + stableAfter)
 }
 

@@ -30,6 +30,9 @@ type Hooks struct {
 	PreNormal, InPlaceUpdate, PreDelete Hook
 }
 
+// All lists the hooks in the order of a Pod's life.
+func (h Hooks) All() []Hook { return []Hook{h.PreNormal, h.InPlaceUpdate, h.PreDelete} }
+
 // FromSpec reads the hooks of a CloneSet; nil means no hooks.
 func FromSpec(spec *apps.Lifecycle) Hooks {
 	if spec == nil {

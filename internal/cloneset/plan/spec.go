@@ -4,6 +4,7 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -23,24 +25,20 @@ import (
 func SpecOf(set *apps.CloneSet) (Spec, error) {
 	in := &set.Spec
 	spec := Spec{
-		Replicas:     1,
+		Replicas:     int(ptr.Deref(in.Replicas, 1)),
 		PodsToDelete: in.ScaleStrategy.PodsToDelete,
-		Method:       Method(in.UpdateStrategy.Type),
+		Method:       cmp.Or(Method(in.UpdateStrategy.Type), Recreate),
 		Paused:       in.UpdateStrategy.Paused,
 		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
 		Spread:       readSpread(&in.Template),
+
+		DisableClaimReuse: in.ScaleStrategy.DisablePVCReuse,
 	}
-	spec.DisableClaimReuse = in.ScaleStrategy.DisablePVCReuse
 	for i := range in.VolumeClaimTemplates {
 		spec.ClaimTemplates = append(spec.ClaimTemplates, in.VolumeClaimTemplates[i].Metadata.Name)
 	}
-	if in.Replicas != nil {
-		spec.Replicas = int(*in.Replicas)
-	}
-	if spec.Method == "" {
-		spec.Method = Recreate
-	}
+
 	if in.ProgressDeadlineSeconds != nil && *in.ProgressDeadlineSeconds != math.MaxInt32 { // as for a Deployment, this means none
 		spec.ProgressDeadline = time.Duration(*in.ProgressDeadlineSeconds) * time.Second
 	}
