@@ -56,8 +56,8 @@ type Options struct {
 	// service. Default: 32.
 	Parallel int
 	// KeepFieldManagers preserves metadata.managedFields of Pods. Default: the controller
-	// drops it from Pods that nobody applies to server-side, which halves the cost of
-	// each later write of the Pod.
+	// drops it from Pods that it has made and nobody applies to server-side, which halves
+	// the cost of each later write of the Pod.
 	KeepFieldManagers bool
 	// NoResize means that the API server has no subresource pods/resize. Pods whose cpu
 	// or memory changes are then recreated or, with InPlaceOnly, left alone.

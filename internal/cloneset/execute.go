@@ -152,7 +152,7 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 
 func (r *Reconciler) createNamed(ctx context.Context, set *apps.CloneSet, a plan.Action, id string) (*corev1.Pod, error) {
 	manifest := write.PodManifest(set, a.Revision, id, r.Clock.Now())
-	if err := r.Strict.Create(ctx, manifest); err != nil {
+	if err := r.Strict.Create(ctx, manifest, client.FieldOwner(write.Creator)); err != nil {
 		return nil, err
 	}
 	pod := &corev1.Pod{}

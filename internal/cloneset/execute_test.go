@@ -248,15 +248,22 @@ func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFie
 	var entries []metav1.ManagedFieldsEntry
 	for _, operation := range operations {
 		entries = append(entries, metav1.ManagedFieldsEntry{
-			Manager: "somebody", Operation: operation, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`),
+			Manager: "somebody", Operation: operation, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:restartPolicy":{}}}`),
 		})
 	}
 	return entries
 }
 
+// andHere is a record of somebody else's applies and updates, and of a field that Usher wrote.
+func andHere(field string, operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFieldsEntry {
+	return append(record(operations...), metav1.ManagedFieldsEntry{
+		Manager: write.Creator, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"` + field + `":{}}}`),
+	})
+}
+
 // TestRecordIsDropped: a patch that is sent anyway drops the field managers' record, from
 // the Pod as the cache keeps it and as the API server returns it. The record stays on a
-// Pod that someone applies to, and on every Pod if records are to be kept.
+// Pod that someone applies to or else has made, and on every Pod if records are to be kept.
 func TestRecordIsDropped(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
 	dropped := write.Patch{
@@ -271,11 +278,13 @@ func TestRecordIsDropped(t *testing.T) {
 		keep   bool
 		want   write.Patch
 	}{
-		{"written by updates", record(update, update), move, false, dropped},
-		{"somebody applies", record(apply, update), move, false, nil},
+		{"made here, written by others", andHere("f:restartPolicy", update), move, false, dropped},
+		{"somebody applies", andHere("f:restartPolicy", apply, update), move, false, nil},
+		{"somebody else has made it", record(update), move, false, nil},
+		{"somebody else has made it, written here", andHere("f:containers", update), move, false, nil},
 		{"there is none", nil, move, false, nil},
-		{"it is to be kept", record(update), move, true, nil},
-		{"nothing is sent", record(update), &plan.Action{Verb: plan.Move}, false, nil},
+		{"it is to be kept", andHere("f:restartPolicy"), move, true, nil},
+		{"nothing is sent", andHere("f:restartPolicy"), &plan.Action{Verb: plan.Move}, false, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			answered := podWithSecret("web-a")
@@ -319,13 +328,13 @@ func aboutRecord(t *testing.T, data []byte) write.Patch {
 // TestCacheKeepsNoRecord: the cache keeps only what a patch needs of a record, and Pods
 // share that.
 func TestCacheKeepsNoRecord(t *testing.T) {
-	pod := podWithSecret("web-a")
-	pod.ManagedFields = record(metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate)
-	if _, err := shortenRecord(pod); err != nil {
-		t.Fatal(err)
-	}
-	if len(pod.ManagedFields) != 1 || pod.ManagedFields[0].FieldsV1 != nil || !write.Applied(pod) {
-		t.Errorf("kept %v", pod.ManagedFields)
+	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
+	for want, record := range map[int][]metav1.ManagedFieldsEntry{0: record(apply, update), 1: andHere("f:restartPolicy", update)} {
+		pod := podWithSecret("web-a")
+		pod.ManagedFields = record
+		if _, err := shortenRecord(pod); err != nil || len(pod.ManagedFields) != want || want > 0 && &pod.ManagedFields[0] != &recordToDrop[0] {
+			t.Errorf("kept %v of %v: %v", pod.ManagedFields, record, err)
+		}
 	}
 	if other, err := shortenRecord("other"); err != nil || other != "other" {
 		t.Errorf("what is no Pod becomes %v, %v", other, err)

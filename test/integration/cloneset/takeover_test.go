@@ -160,6 +160,9 @@ func (s *story) kept(pods map[string]types.UID, restarts int32) {
 	if pod.Labels[inPlaceKey] != "true" || !slices.Contains(pod.Finalizers, registeredKey) {
 		s.Errorf("a hook is lost: labels %v, finalizers %v", pod.Labels, pod.Finalizers)
 	}
+	if len(pod.ManagedFields) == 0 {
+		s.Errorf("the record of who wrote %s is gone", pod.Name)
+	}
 	if image := pod.Spec.Containers[0].Image; image != "example.test/web:v2" {
 		s.Errorf("image %s", image)
 	}
