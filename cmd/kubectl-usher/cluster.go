@@ -199,12 +199,7 @@ func (c *cluster) workloads(ctx context.Context, now time.Time) ([]view.Workload
 
 // workloads makes views of CloneSets, and of others that nothing else controls.
 func (o *snapshot) workloads(now time.Time) (all []view.Workload) {
-	above := map[types.UID]types.UID{} // what controls a ReplicaSet
-	for uid, sets := range byOwner(pointers(o.replicaSets.Items), nil) {
-		for _, set := range sets {
-			above[set.UID] = uid
-		}
-	}
+	above := controllers(o.replicaSets.Items)
 	pods, revisions := byOwner(pointers(o.pods.Items), above), byOwner(pointers(o.revisions.Items), nil)
 	add := func(one view.Objects, uid types.UID) {
 		one.Now, one.Pods, one.Revisions, one.Registrations = now, pods[uid], revisions[uid], pointers(o.registrations.Items)
@@ -222,6 +217,17 @@ func (o *snapshot) workloads(now time.Time) (all []view.Workload) {
 		})
 	}
 	return all
+}
+
+// controllers are what controls ReplicaSets, by their UIDs.
+func controllers(sets []appsv1.ReplicaSet) map[types.UID]types.UID {
+	above := map[types.UID]types.UID{}
+	for i := range sets {
+		if owner := metav1.GetControllerOfNoCopy(&sets[i]); owner != nil {
+			above[sets[i].UID] = owner.UID
+		}
+	}
+	return above
 }
 
 // byOwner sorts objects by what controls them, or controls that.

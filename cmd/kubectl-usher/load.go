@@ -133,8 +133,5 @@ func (s *session) podsBelow(ctx context.Context, t target, object client.Object)
 	if err := s.reader.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
 		return nil, failed(err, "list Pods")
 	}
-	mine := owned(pointers(sets.Items), object)
-	return slices.DeleteFunc(pointers(pods.Items), func(pod *corev1.Pod) bool {
-		return !slices.ContainsFunc(mine, func(set *appsv1.ReplicaSet) bool { return metav1.IsControlledBy(pod, set) })
-	}), nil
+	return byOwner(pointers(pods.Items), controllers(sets.Items))[object.GetUID()], nil
 }

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -77,18 +76,14 @@ func (r *Reconciler) provideClaim(
 	if there, err := r.hasClaim(ctx, set, manifest.GetName(), what); there || err != nil {
 		return nil, err
 	}
-	err = r.Strict.Create(ctx, manifest)
+	claim := &corev1.PersistentVolumeClaim{}
+	err = create(ctx, r, r.claims, set, manifest, claim)
 	if apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("%w: %s exists", errClaimTaken, manifest.GetName())
+		err = fmt.Errorf("%w: %s exists", errClaimTaken, manifest.GetName())
 	}
 	if err != nil {
 		return nil, err
 	}
-	claim := &corev1.PersistentVolumeClaim{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, claim); err != nil {
-		return nil, fmt.Errorf("read the created claim %s: %w", manifest.GetName(), err)
-	}
-	r.claims.noteCreated(set, claim, r.Clock.Now())
 	return claim, nil
 }
 
@@ -238,8 +233,8 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 
 // matches reports whether a claim has the labels that the set gives its claims.
 func matches(set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) bool {
-	for _, key := range slices.Sorted(maps.Keys(set.Spec.Selector.MatchLabels)) {
-		if claim.Labels[key] != string(set.Spec.Selector.MatchLabels[key]) {
+	for key, value := range set.Spec.Selector.MatchLabels {
+		if claim.Labels[key] != string(value) {
 			return false
 		}
 	}

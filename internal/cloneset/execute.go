@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -130,10 +129,11 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 		if id == "" {
 			id, what = r.newID(a.Taken), forNew
 		}
-		var pod *corev1.Pod
+		pod := &corev1.Pod{}
 		made, failure := r.provide(ctx, set, id, what)
 		if err = failure; err == nil {
-			pod, err = r.createNamed(ctx, set, a, id)
+			err = create(ctx, r, r.pods, set, write.PodManifest(set, a.Revision, id, r.Clock.Now()), pod,
+				client.FieldOwner(write.Creator))
 		}
 		switch {
 		case err == nil:
@@ -148,19 +148,6 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 		id = "" // the holder may be a Pod that is still terminating: take another name
 	}
 	return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
-}
-
-func (r *Reconciler) createNamed(ctx context.Context, set *apps.CloneSet, a plan.Action, id string) (*corev1.Pod, error) {
-	manifest := write.PodManifest(set, a.Revision, id, r.Clock.Now())
-	if err := r.Strict.Create(ctx, manifest, client.FieldOwner(write.Creator)); err != nil {
-		return nil, err
-	}
-	pod := &corev1.Pod{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, pod); err != nil {
-		return nil, fmt.Errorf("read the created Pod %s: %w", manifest.GetName(), err)
-	}
-	r.pods.noteCreated(set, pod, r.Clock.Now())
-	return pod, nil
 }
 
 // openGates sets a new Pod's own readiness gates to True. If that fails, the next pass

@@ -13,6 +13,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,6 +71,21 @@ func getLive[T client.Object](ctx context.Context, reader client.Reader, object 
 		return live, false, fmt.Errorf("look up %s %s: %w", kindOf(object), object.GetName(), err)
 	}
 	return live, live.GetUID() == object.GetUID(), nil
+}
+
+// create creates what a manifest describes, and reads the API server's answer into an
+// object.
+func create[T client.Object](
+	ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, manifest *unstructured.Unstructured, object T, options ...client.CreateOption,
+) error {
+	if err := r.Strict.Create(ctx, manifest, options...); err != nil {
+		return err
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, object); err != nil {
+		return fmt.Errorf("read the created %s %s: %w", kindOf(object), manifest.GetName(), err)
+	}
+	o.noteCreated(set, object, r.Clock.Now())
+	return nil
 }
 
 // listByOwner lists the objects with that controller, or those without one, from the

@@ -28,7 +28,7 @@
 //
 // A delta has the same form and holds only what is new. The runs are in the same order. The
 // page finds sets by id and lanes by name, and appends segments and marks; all else of a run,
-// set or lane that a delta names replaces what was there. "gone": true removes a set or lane,
+// set or lane that a delta names replaces what was there. "gone": true removes a set,
 // "reset": true everything before. Lanes that ended longer than "keep" ago, and segments that
 // did, are forgotten on both sides.
 //

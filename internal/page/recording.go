@@ -88,7 +88,6 @@ type Lane struct {
 	// Rank puts the worst first on a live page.
 	Rank  view.Rank `json:"rank"`
 	Waits []Wait    `json:"waits,omitempty"`
-	Gone  bool      `json:"gone,omitempty"`
 	// Segments are in the order of time.
 	Segments []Segment `json:"segments,omitempty"`
 	Marks    []Mark    `json:"marks,omitempty"`

@@ -94,7 +94,7 @@ func Pending(pod *corev1.Pod, to map[string]any) *Change {
 	open := desired{images(to), wantedResources(to)}.open(pod)
 	return &Change{
 		Images: open.images, Resources: open.resources,
-		Labels: Values(stringMap(to, "labels")), Annotations: Values(stringMap(to, "annotations")),
+		Labels: Values(revision.Strings(to, "labels")), Annotations: Values(revision.Strings(to, "annotations")),
 	}
 }
 
@@ -198,7 +198,7 @@ func withoutChangeable(field string, list []any) []any {
 
 // changedKeys compares the string maps metadata.<field>.
 func changedKeys(from, to map[string]any, field string) map[string]*string {
-	was, is := stringMap(from, field), stringMap(to, field)
+	was, is := revision.Strings(from, field), revision.Strings(to, field)
 	out := map[string]*string{}
 	for key, value := range is {
 		if old, ok := was[key]; !ok || old != value {
@@ -208,18 +208,6 @@ func changedKeys(from, to map[string]any, field string) map[string]*string {
 	for key := range was {
 		if _, ok := is[key]; !ok {
 			out[key] = nil
-		}
-	}
-	return out
-}
-
-func stringMap(template map[string]any, field string) map[string]string {
-	metadata, _ := template["metadata"].(map[string]any)
-	values, _ := metadata[field].(map[string]any)
-	out := make(map[string]string, len(values))
-	for key, value := range values {
-		if text, ok := value.(string); ok { // null means absent: no new Pod gets it either
-			out[key] = text
 		}
 	}
 	return out

@@ -8,7 +8,6 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -36,21 +35,11 @@ func quantities(resources map[string]any, field string) corev1.ResourceList {
 	values, _ := resources[field].(map[string]any)
 	out := corev1.ResourceList{}
 	for _, name := range resizable() {
-		if q, ok := quantity(values[string(name)]); ok {
+		if q, ok := revision.Quantity(values[string(name)]); ok {
 			out[name] = q
 		}
 	}
 	return out
-}
-
-// quantity reads a quantity, which may be written as a number.
-func quantity(value any) (resource.Quantity, bool) {
-	switch value.(type) {
-	case string, int64, float64:
-		q, err := resource.ParseQuantity(fmt.Sprint(value))
-		return q, err == nil
-	}
-	return resource.Quantity{}, false
 }
 
 // withoutResizable is a container's resources without what can change in place.
@@ -64,7 +53,7 @@ func withoutResizable(resources map[string]any) map[string]any {
 		}
 		values = maps.Clone(values)
 		for _, name := range resizable() {
-			if _, ok := quantity(values[string(name)]); ok {
+			if _, ok := revision.Quantity(values[string(name)]); ok {
 				delete(values, string(name))
 			}
 		}

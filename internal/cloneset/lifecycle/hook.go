@@ -65,12 +65,7 @@ func (h Hook) Holds(labels map[string]string, finalizers []string) bool {
 			return true
 		}
 	}
-	for _, finalizer := range h.Finalizers {
-		if slices.Contains(finalizers, finalizer) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
 }
 
 // Complete reports whether every label and finalizer of the hook is on the Pod. A hook
@@ -81,12 +76,7 @@ func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
 			return false
 		}
 	}
-	for _, finalizer := range h.Finalizers {
-		if !slices.Contains(finalizers, finalizer) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(h.Finalizers, func(f string) bool { return !slices.Contains(finalizers, f) })
 }
 
 // Confirm puts everything that the hook names on a Pod, as whoever answers it does when the

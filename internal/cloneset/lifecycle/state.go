@@ -63,13 +63,10 @@ func Next(p Pod, hooks Hooks) (apps.LifecycleState, string) {
 }
 
 func nextOfPreparingNormal(p Pod, hook Hook) (apps.LifecycleState, string) {
-	if hook.Empty() {
-		if p.Scheduled {
-			return apps.StateNormal, ReasonScheduled
-		}
-		return p.State, ""
-	}
-	if hook.Complete(p.Labels, p.Finalizers) {
+	switch {
+	case hook.Empty() && p.Scheduled:
+		return apps.StateNormal, ReasonScheduled
+	case !hook.Empty() && hook.Complete(p.Labels, p.Finalizers):
 		return apps.StateNormal, ReasonPreNormalDone
 	}
 	return p.State, ""

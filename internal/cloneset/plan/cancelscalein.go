@@ -83,9 +83,7 @@ func (p *pass) templateLabel(v *podState, key string) *string {
 	if r == nil {
 		return nil
 	}
-	metadata, _ := r.Template["metadata"].(map[string]any)
-	labels, _ := metadata["labels"].(map[string]any)
-	if value, ok := labels[key].(string); ok {
+	if value, ok := revision.Strings(r.Template, "labels")[key]; ok {
 		return &value
 	}
 	return nil

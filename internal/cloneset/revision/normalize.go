@@ -31,7 +31,10 @@ func normalizeAs(value any, as reflect.Type) any {
 		as = as.Elem()
 	}
 	if as == reflect.TypeFor[resource.Quantity]() {
-		return quantity(value)
+		if q, ok := Quantity(value); ok {
+			return q.String()
+		}
+		return value // unreadable: it stays
 	}
 	switch v := value.(type) {
 	case map[string]any:
@@ -140,13 +143,12 @@ func isZero(value any, as reflect.Type) bool {
 	return value == false || value == "" || value == int64(0)
 }
 
-// quantity spells a quantity as Kubernetes does; an unreadable one stays.
-func quantity(value any) any {
+// Quantity reads a quantity, which may be written as a number.
+func Quantity(value any) (resource.Quantity, bool) {
 	switch value.(type) {
 	case string, int64, float64:
-		if q, err := resource.ParseQuantity(fmt.Sprint(value)); err == nil {
-			return q.String()
-		}
+		q, err := resource.ParseQuantity(fmt.Sprint(value))
+		return q, err == nil
 	}
-	return value
+	return resource.Quantity{}, false
 }

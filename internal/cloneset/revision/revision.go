@@ -93,6 +93,20 @@ func Decode(raw []byte) (map[string]any, error) {
 	return template, nil
 }
 
+// Strings returns the labels or annotations of a template. A null means absent: no Pod gets
+// it either.
+func Strings(template map[string]any, field string) map[string]string {
+	metadata, _ := template["metadata"].(map[string]any)
+	values, _ := metadata[field].(map[string]any)
+	out := make(map[string]string, len(values))
+	for key, value := range values {
+		if text, ok := value.(string); ok {
+			out[key] = text
+		}
+	}
+	return out
+}
+
 // Template decodes the data of a ControllerRevision.
 func Template(data []byte) (map[string]any, error) {
 	var patch struct {

@@ -52,17 +52,12 @@ func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 	spec["readinessGates"] = gates
 	MountClaims(spec, set, id)
 
-	pod := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": spec}}
-	labels, annotations := stringsOf(metadata, "labels"), stringsOf(metadata, "annotations")
+	labels, annotations := revision.Strings(template, "labels"), revision.Strings(template, "annotations")
 	maps.Copy(labels, revisionLabels(r))
 	labels[apps.LabelInstanceID] = id
 	labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal)
 	annotations[apps.AnnotationLifecycleTimestamp] = now.UTC().Format(time.RFC3339)
-	pod.SetNamespace(set.Namespace)
-	pod.SetName(set.Name + "-" + id)
-	pod.SetLabels(labels)
-	pod.SetAnnotations(annotations)
-	pod.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)})
+	pod := manifest(set, "Pod", plan.PodName(set.Name, id), spec, labels, annotations)
 	if finalizers, ok := metadata["finalizers"].([]any); ok {
 		for _, f := range finalizers {
 			pod.SetFinalizers(append(pod.GetFinalizers(), fmt.Sprint(f)))
@@ -78,24 +73,29 @@ func ClaimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) 
 	if err != nil {
 		return nil, err
 	}
-	metadata, _ := content["metadata"].(map[string]any)
-	labels, annotations := stringsOf(metadata, "labels"), stringsOf(metadata, "annotations")
+	labels := revision.Strings(content, "labels")
 	for key, value := range set.Spec.Selector.MatchLabels {
 		labels[key] = string(value)
 	}
 	labels[apps.LabelInstanceID] = id
-	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim"}}
-	if spec, ok := content["spec"]; ok {
-		claim.Object["spec"] = spec
+	name := plan.ClaimName(template.Metadata.Name, set.Name, id)
+	return manifest(set, "PersistentVolumeClaim", name, content["spec"], labels, revision.Strings(content, "annotations")), nil
+}
+
+// manifest is that of an object of the set.
+func manifest(set *apps.CloneSet, kind, name string, spec any, labels, annotations map[string]string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind}}
+	if spec != nil {
+		object.Object["spec"] = spec
 	}
-	claim.SetNamespace(set.Namespace)
-	claim.SetName(plan.ClaimName(template.Metadata.Name, set.Name, id))
-	claim.SetLabels(labels)
+	object.SetNamespace(set.Namespace)
+	object.SetName(name)
+	object.SetLabels(labels)
 	if len(annotations) > 0 {
-		claim.SetAnnotations(annotations)
+		object.SetAnnotations(annotations)
 	}
-	claim.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)})
-	return claim, nil
+	object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)})
+	return object
 }
 
 // MountClaims adds the volumes of a Pod's claims. They replace volumes of the same name
@@ -120,17 +120,6 @@ func MountClaims(spec map[string]any, set *apps.CloneSet, id string) {
 	if len(volumes) > 0 {
 		spec["volumes"] = volumes
 	}
-}
-
-func stringsOf(metadata map[string]any, field string) map[string]string {
-	out := map[string]string{}
-	values, _ := metadata[field].(map[string]any)
-	for key, value := range values {
-		if text, ok := value.(string); ok {
-			out[key] = text
-		}
-	}
-	return out
 }
 
 // revisionLabels are a revision's labels. Where the set's name leaves no room for the hash in

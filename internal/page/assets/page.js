@@ -74,7 +74,7 @@ function mergeSet(run, change) {
   run.sets.set(change.id, fold(one, change, "marks"));
   one.lost = lost + requests(change.marks);
   for (const lane of change.lanes ?? []) {
-    if (lane.gone) { one.lanes.delete(lane.name); continue; }
+
     one.lanes.set(lane.name, fold(one.lanes.get(lane.name) ?? {}, lane, "segments", "marks"));
     one.lost += requests(lane.marks);
   }
