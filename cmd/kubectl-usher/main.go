@@ -12,6 +12,8 @@ import (
 	"os/signal"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/log"
@@ -41,3 +43,37 @@ func main() {
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// newCommand returns kubectl usher with all that is below it.
+func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	s := &session{flags: genericclioptions.NewConfigFlags(true), IOStreams: streams}
+	root := &cobra.Command{
+		Use:   "kubectl-usher",
+		Short: "See what Usher is doing and why, and take hold of a rollout",
+		Long: `See what Usher is doing and why, and take hold of a rollout.
+
+A workload is named as in kubectl: clone/web, deployment/web, sts/db, pod/web-x.`,
+		SilenceUsage: true, SilenceErrors: true,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl usher"},
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	s.flags.AddFlags(root.PersistentFlags())
+	root.AddGroup(&cobra.Group{ID: "look", Title: "See and ask:"}, &cobra.Group{ID: "act", Title: "Take hold:"})
+	for _, command := range []*cobra.Command{
+		statusCommand(s), whyCommand(s), planCommand(s), historyCommand(s), diffCommand(s), registryCommand(s), doctorCommand(s), dashboardCommand(s),
+	} {
+		command.GroupID = "look"
+		root.AddCommand(command)
+	}
+	for _, command := range []*cobra.Command{
+		undoCommand(s), pauseCommand(s, true), pauseCommand(s, false), partitionCommand(s), restartCommand(s), drainCommand(s), releaseCommand(s),
+	} {
+		command.GroupID = "act"
+		root.AddCommand(command)
+	}
+	root.AddCommand(versionCommand(s))
+	s.completeFlags(root)
+	return root
+}

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -24,22 +23,6 @@ import (
 )
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
-
-// NodeCache is how the cache must keep nodes: without what nothing here reads, which is
-// nearly all of a node.
-func NodeCache() cache.ByObject {
-	return cache.ByObject{Transform: func(object any) (any, error) {
-		node, ok := object.(*corev1.Node)
-		if !ok {
-			return object, nil
-		}
-		return &corev1.Node{
-			TypeMeta:   node.TypeMeta,
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
-			Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
-		}, nil
-	}}
-}
 
 // indexGoing selects the nodes that Pods are to leave, indexNode the Pods of CloneSets by
 // node.

@@ -7,26 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
-
-// indexOwner indexes objects by the UID of their controller, and Pods without one under
-// orphanKey.
-const (
-	indexOwner = "usher.dev/owner"
-	orphanKey  = "orphan"
-)
-
-func ownerOf(object client.Object) []string {
-	if owner := metav1.GetControllerOf(object); owner != nil {
-		return []string{string(owner.UID)}
-	}
-	return []string{orphanKey}
-}
 
 // observe reads everything that a plan is made from. It writes nothing.
 func (r *Reconciler) observe(

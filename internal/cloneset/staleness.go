@@ -41,19 +41,24 @@ func newSetOverlay() *setOverlay {
 	return &setOverlay{sets: map[types.NamespacedName]*setEntry{}}
 }
 
-// entry returns the entry of a set, for a caller that holds the lock.
-func (o *setOverlay) entry(set types.NamespacedName) *setEntry {
+// entry reads or changes the entry of a set.
+func (o *setOverlay) entry(set types.NamespacedName, do func(*setEntry)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.sets[set] == nil {
 		o.sets[set] = &setEntry{}
 	}
-	return o.sets[set]
+	do(o.sets[set])
 }
 
 // note keeps an answer, which must not change any more.
 func (o *setOverlay) note(set *apps.CloneSet) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.entry(keyOf(set)).answer = set
+	o.entry(keyOf(set), func(e *setEntry) { e.answer = set })
+}
+
+// noteUID keeps the UID of a set.
+func (o *setOverlay) noteUID(set *apps.CloneSet) {
+	o.entry(keyOf(set), func(e *setEntry) { e.uid = set.UID })
 }
 
 // newest returns the later of the cached set and the answer. It keeps the answer until
@@ -76,58 +81,46 @@ func (o *setOverlay) newest(cached *apps.CloneSet) *apps.CloneSet {
 
 // markStale notes that the cache may lack the effect of a request; markFresh notes that the
 // API server has been asked.
-func (o *setOverlay) markStale(set types.NamespacedName) { o.setStale(set, true) }
-func (o *setOverlay) markFresh(set types.NamespacedName) { o.setStale(set, false) }
-
-func (o *setOverlay) setStale(set types.NamespacedName, stale bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.entry(set).stale = stale
+func (o *setOverlay) markStale(set types.NamespacedName) {
+	o.entry(set, func(e *setEntry) { e.stale = true })
 }
 
-func (o *setOverlay) isStale(set types.NamespacedName) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.sets[set] != nil && o.sets[set].stale
+func (o *setOverlay) markFresh(set types.NamespacedName) {
+	o.entry(set, func(e *setEntry) { e.stale = false })
+}
+
+func (o *setOverlay) isStale(set types.NamespacedName) (stale bool) {
+	o.entry(set, func(e *setEntry) { stale = e.stale })
+	return stale
 }
 
 // forget drops a set that is gone, and returns its UID. It remembers what the cache does
 // not show yet.
-func (o *setOverlay) forget(set types.NamespacedName) types.UID {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	known := o.entry(set)
-	delete(o.sets, set)
-	if known.gone != "" {
-		o.sets[set] = &setEntry{gone: known.gone}
-	}
-	return known.uid
+func (o *setOverlay) forget(set types.NamespacedName) (uid types.UID) {
+	o.entry(set, func(e *setEntry) {
+		delete(o.sets, set)
+		if e.gone != "" {
+			o.sets[set] = &setEntry{gone: e.gone}
+		}
+		uid = e.uid
+	})
+	return uid
 }
 
 // noteGone keeps that there is no set of that name: at the API server or, later, in the cache.
 func (o *setOverlay) noteGone(set types.NamespacedName, cached bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	known := o.entry(set)
-	known.gone = known.uid
-	if cached {
-		known.gone = ""
-	}
+	o.entry(set, func(e *setEntry) {
+		e.gone = e.uid
+		if cached {
+			e.gone = ""
+		}
+	})
 }
 
 // isGone reports whether the cache shows a set that the API server no longer has.
-func (o *setOverlay) isGone(cached *apps.CloneSet) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	known := o.sets[keyOf(cached)]
-	return known != nil && known.gone == cached.UID
-}
-
-// noteUID keeps the UID of a set.
-func (o *setOverlay) noteUID(set *apps.CloneSet) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.entry(keyOf(set)).uid = set.UID
+func (o *setOverlay) isGone(cached *apps.CloneSet) (gone bool) {
+	o.entry(keyOf(cached), func(e *setEntry) { gone = e.gone != "" && e.gone == cached.UID })
+	return gone
 }
 
 // unanswered reports whether nobody knows if a request took effect: there is an error,

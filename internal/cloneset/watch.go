@@ -151,3 +151,33 @@ func (r *Reconciler) enqueueAdopters(ctx context.Context, pod client.Object, add
 		}
 	}
 }
+
+// ClaimEvents returns the handler that maps claim events to their sets.
+func (r *Reconciler) ClaimEvents() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueue(ctx, e.Object, q.Add) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if claimChanged(e.ObjectOld, e.ObjectNew) {
+				r.enqueue(ctx, e.ObjectNew, q.Add)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			r.claims.forget(e.Object.GetUID())
+			r.enqueue(ctx, e.Object, q.Add)
+		},
+	}
+}
+
+// claimChanged reports whether something changed that the planner reads. It does not read
+// whether a claim is bound, or to what.
+func claimChanged(before, after client.Object) bool {
+	owner := func(o client.Object) types.UID {
+		if ref := metav1.GetControllerOf(o); ref != nil {
+			return ref.UID
+		}
+		return ""
+	}
+	return before.GetUID() != after.GetUID() || owner(before) != owner(after) ||
+		(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
+		before.GetLabels()[apps.LabelInstanceID] != after.GetLabels()[apps.LabelInstanceID]
+}

@@ -39,14 +39,7 @@ func (p *pass) cancelScaleIn() {
 // bestOf returns that many of the Pods, those that would be removed last: new ones before
 // old ones.
 func (p *pass) bestOf(planned []*podState, count int) []*podState {
-	var old, updated []*podState
-	for _, v := range planned {
-		if v.isUpdated {
-			updated = append(updated, v)
-		} else {
-			old = append(old, v)
-		}
-	}
+	old, updated := byRevision(planned)
 	counts := p.countDomains(func(v *podState) bool { return !v.specified })
 	order := append(counts.pick(old, len(old)), counts.pick(updated, len(updated))...)
 	return order[len(order)-count:]

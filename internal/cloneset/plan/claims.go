@@ -82,13 +82,7 @@ func (p *pass) readInstances() {
 
 // staying returns the claims that are not terminating.
 func (i *instance) staying() []*corev1.PersistentVolumeClaim {
-	var out []*corev1.PersistentVolumeClaim
-	for _, claim := range i.claims {
-		if claim.DeletionTimestamp == nil {
-			out = append(out, claim)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(i.claims), func(c *corev1.PersistentVolumeClaim) bool { return c.DeletionTimestamp != nil })
 }
 
 // claimsOf returns the claims to delete with a Pod that the controller deletes.
@@ -189,8 +183,9 @@ func (p *pass) complete(i *instance) bool {
 	})
 }
 
+// has reports whether an instance, which may be nil, has a claim of that name.
 func (i *instance) has(name string) bool {
-	return slices.ContainsFunc(i.claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
+	return i != nil && slices.ContainsFunc(i.claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
 }
 
 // taken returns the ids that no new instance may get; nil if there are none.
@@ -245,16 +240,9 @@ func (p *pass) unwanted(i *instance) bool {
 // the Pod was scheduled. Later the claim's own protection keeps it.
 func (p *pass) lacksClaim(v *podState) bool {
 	id := InstanceOf(p.Set, v.pod)
-	if id == "" {
-		return false
-	}
-	var there instance
-	if i := p.byID[id]; i != nil {
-		there = *i
-	}
-	return slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
+	return id != "" && slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
 		name := ClaimName(template, p.Set, id)
-		return mounts(v.pod, name) && !there.has(name)
+		return mounts(v.pod, name) && !p.byID[id].has(name)
 	})
 }
 

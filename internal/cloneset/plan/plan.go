@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -33,7 +35,7 @@ type pass struct {
 	// replacing counts the Pods for replace; nil if no Pod waits to be replaced.
 	replacing *replacements
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
-	named map[string]bool
+	named sets.Set[string]
 	// instances are those that have claims, in the order of their ids.
 	instances []*instance
 	byID      map[string]*instance
@@ -84,16 +86,13 @@ func (p *pass) giveBack() {
 }
 
 func newPass(s *Snapshot) *pass {
-	p := &pass{Snapshot: s, named: make(map[string]bool, len(s.Spec.PodsToDelete)), changes: map[string]diff{}}
-	for _, name := range s.Spec.PodsToDelete {
-		p.named[name] = true
-	}
+	p := &pass{Snapshot: s, named: sets.New(s.Spec.PodsToDelete...), changes: map[string]diff{}}
 	p.states = statesOf(len(s.Pods))
 	p.pods = make([]*podState, 0, len(s.Pods))
 	for i := range s.Pods {
 		v := &p.states[i]
 		s.read(v, s.at(i))
-		v.specified = v.specified || (len(p.named) > 0 && p.named[v.pod.Name])
+		v.specified = v.specified || (len(p.named) > 0 && p.named.Has(v.pod.Name))
 		switch {
 		case v.terminate:
 		case v.ended():

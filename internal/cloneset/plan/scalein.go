@@ -36,17 +36,9 @@ func (p *pass) scaleIn() {
 // victims picks the Pods to remove: old ones that the partition does not keep, then new
 // ones, then the rest; in each group the least useful first.
 func (p *pass) victims(count int) []*podState {
-	old, updated := make([]*podState, 0, p.old), make([]*podState, 0, p.updated)
-	for _, v := range p.pods {
-		switch {
-		case v.toBeDeleted() || v.leaving:
-		case v.isUpdated:
-			updated = append(updated, v)
-		default:
-			old = append(old, v)
-		}
-	}
-	counts := p.countDomains(func(v *podState) bool { return !v.toBeDeleted() && !v.leaving })
+	stays := func(v *podState) bool { return !v.toBeDeleted() && !v.leaving }
+	old, updated := byRevision(slices.DeleteFunc(slices.Clone(p.pods), func(v *podState) bool { return !stays(v) }))
+	counts := p.countDomains(stays)
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
 	out := counts.pick(old, surplusOld)
 	out = append(out, counts.pick(updated, count-len(out))...)
@@ -56,4 +48,16 @@ func (p *pass) victims(count int) []*podState {
 	}
 	kept := slices.DeleteFunc(old, func(v *podState) bool { return gone[v] })
 	return append(out, counts.pick(kept, count-len(out))...)
+}
+
+// byRevision separates the Pods that have the update revision from the others.
+func byRevision(pods []*podState) (old, updated []*podState) {
+	for _, v := range pods {
+		if v.isUpdated {
+			updated = append(updated, v)
+		} else {
+			old = append(old, v)
+		}
+	}
+	return old, updated
 }

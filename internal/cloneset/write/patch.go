@@ -317,3 +317,84 @@ func (p *Patch) images(field string, containers []corev1.Container, images map[s
 		}
 	}
 }
+
+// Creator is the field manager that creates Pods.
+const Creator = "usher"
+
+// KeepsRecord reports whether a Pod's field managers' record is to stay: someone applies to
+// the Pod, who needs it to remove fields that are no longer applied, or someone else has made
+// the Pod, and may rely on it.
+func KeepsRecord(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Operation == metav1.ManagedFieldsOperationApply
+	}) || !slices.ContainsFunc(pod.ManagedFields, created)
+}
+
+// created reports whether an entry is that of the creation: nobody can change restartPolicy
+// later.
+func created(e metav1.ManagedFieldsEntry) bool {
+	return e.Manager == Creator && e.FieldsV1 != nil && strings.Contains(e.FieldsV1.GetRawString(), `"f:restartPolicy"`)
+}
+
+// dropRecord removes the field managers' record of a Pod, unless it is to stay; the patch
+// tests that nobody has begun to apply to the Pod, which the API server would list first.
+func (p *Patch) dropRecord(pod *corev1.Pod) {
+	if KeepsRecord(pod) {
+		return
+	}
+	p.test("/metadata/managedFields/0/operation", metav1.ManagedFieldsOperationUpdate)
+	// One empty entry means no record; an empty list would leave the record unchanged.
+	p.replace("/metadata/managedFields", []metav1.ManagedFieldsEntry{{}})
+}
+
+// continueUpdate adds the next step of an update to a patch, if it is due for the Pod as it is. The
+// patch depends on the previous containers being ready.
+func (p *Patch) continueUpdate(pod *corev1.Pod, a *plan.Action, now time.Time) {
+	labels, annotations := state(a, now)
+	step, ok := inplace.Next(pod, now)
+	if !ok {
+		p.metadata(pod, a, labels, annotations)
+		return
+	}
+	maps.Copy(labels, inplace.Values(step.Labels))
+	maps.Copy(annotations, inplace.Values(step.Annotations))
+	p.testContainersReady("containerStatuses", pod.Status.ContainerStatuses)
+	p.testContainersReady("initContainerStatuses", pod.Status.InitContainerStatuses)
+	p.step(pod, a, step, annotations)
+	p.metadata(pod, a, labels, annotations)
+}
+
+// testContainersReady tests that the containers that were observed ready still are.
+func (p *Patch) testContainersReady(field string, statuses []corev1.ContainerStatus) {
+	for i := range statuses {
+		if statuses[i].Ready {
+			p.test(fmt.Sprintf("/status/%s/%d/name", field, i), statuses[i].Name)
+			p.test(fmt.Sprintf("/status/%s/%d/ready", field, i), true)
+		}
+	}
+}
+
+// Resize returns the patch of a Pod's subresource resize; nil if its containers have
+// the cpu and memory that the update's record asks for. The patch depends on that record,
+// and on the Pod being out of service.
+func Resize(pod *corev1.Pod, a *plan.Action) ([]byte, error) {
+	wanted := inplace.Resizes(pod)
+	if len(wanted) == 0 || apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
+		return nil, nil
+	}
+	p := Basis(pod)
+	p.testDrained(pod, a)
+	p.testSpec(pod)
+	p.resources("containers", pod.Spec.Containers, wanted)
+	p.resources("initContainers", pod.Spec.InitContainers, wanted)
+	return p.Encode()
+}
+
+func (p *Patch) resources(field string, containers []corev1.Container, wanted map[string]corev1.ResourceRequirements) {
+	for i := range containers {
+		if resources, ok := wanted[containers[i].Name]; ok {
+			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
+			p.add(fmt.Sprintf("/spec/%s/%d/resources", field, i), resources)
+		}
+	}
+}

@@ -10,60 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
-
-// instanceClaims selects the claims of instances.
-func instanceClaims() labels.Selector {
-	exists, err := labels.NewRequirement(apps.LabelInstanceID, selection.Exists, nil)
-	if err != nil { // the key is a constant
-		return labels.Nothing()
-	}
-	return labels.NewSelector().Add(*exists)
-}
-
-// ClaimCache configures a manager's cache for PersistentVolumeClaims: it holds only those
-// that a CloneSet created, whatever else the cluster stores.
-func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()} }
-
-// ClaimEvents returns the handler that maps claim events to their sets.
-func (r *Reconciler) ClaimEvents() handler.EventHandler {
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueue(ctx, e.Object, q.Add) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			if claimChanged(e.ObjectOld, e.ObjectNew) {
-				r.enqueue(ctx, e.ObjectNew, q.Add)
-			}
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			r.claims.forget(e.Object.GetUID())
-			r.enqueue(ctx, e.Object, q.Add)
-		},
-	}
-}
-
-// claimChanged reports whether something changed that the planner reads. It does not read
-// whether a claim is bound, or to what.
-func claimChanged(before, after client.Object) bool {
-	owner := func(o client.Object) types.UID {
-		if ref := metav1.GetControllerOf(o); ref != nil {
-			return ref.UID
-		}
-		return ""
-	}
-	return before.GetUID() != after.GetUID() || owner(before) != owner(after) ||
-		(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
-		before.GetLabels()[apps.LabelInstanceID] != after.GetLabels()[apps.LabelInstanceID]
-}
 
 // listClaims lists claims by the UID of their controller, as r.ListPods lists Pods.
 func (r *Reconciler) listClaims(ctx context.Context, namespace, owner string) ([]*corev1.PersistentVolumeClaim, error) {
