@@ -12,26 +12,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Compare checks the changes against the listed entries. needed are the changes still
-// to make; refused are the ChangeErrors of those that must not be made.
-func Compare(listed []Entry, changes []Change) (needed []Change, refused []error) {
+// Decide compares the changes with the listed entries, and calls do for those that are
+// left to make. It returns the ChangeErrors of changes that must not be made, and of those
+// for which do returns an error.
+func Decide(listed []Entry, changes []Change, do func(Change) error) (refused []error) {
 	current := make(map[string]*Entry, len(listed))
 	for i := range listed {
 		current[listed[i].ID] = &listed[i]
 	}
 	for _, change := range changes {
-		apply, err := change.Check(current[change.Entry.ID])
+		needed, err := change.Check(current[change.Entry.ID])
+		if err == nil && needed {
+			err = do(change)
+		}
 		if err != nil {
 			refused = append(refused, &ChangeError{ID: change.Entry.ID, Err: err})
-		} else if apply {
-			needed = append(needed, change)
 		}
 	}
-	return needed, refused
+	return refused
 }
 
-// MaxRounds limits how many rounds Rounds runs.
-const MaxRounds = 4
+// MaxRounds limits how many rounds Rounds runs. Entries that share what is written as a
+// whole, such as an EndpointSlice, conflict more often.
+const MaxRounds = 8
 
 // Rounds makes changes, and retries those that conflicted with other writers: each
 // round returns them as again. After the last round, any change left is a conflict.

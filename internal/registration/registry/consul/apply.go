@@ -59,7 +59,6 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err := registry.ValidateHolding(service, changes); err != nil {
 		return err
 	}
-	defer r.memory.wrote(service, changes)
 	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
 		instances, err := r.read(ctx, service)
 		if err != nil {
@@ -77,20 +76,18 @@ func (r *Registry) steps(name string, changes []registry.Change, instances []ins
 	for _, i := range instances {
 		current[i.entry(name).ID] = i
 	}
-	needed, refused := registry.Compare(entries(name, instances), changes)
-	for _, change := range needed {
+	refused = registry.Decide(entries(name, instances), changes, func(change registry.Change) error {
 		ops, err := r.operations(name, change, current[change.Entry.ID])
 		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-			continue
+			return err
 		}
 		data, err := json.Marshal(ops)
 		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: registry.Permanent(err)})
-			continue
+			return registry.Permanent(err)
 		}
 		steps = append(steps, step{change: change, ops: ops, bytes: len(data)})
-	}
+		return nil
+	})
 	return steps, refused
 }
 
@@ -175,9 +172,9 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 		return nil, nil, nil
 	}
 	if answer.Code != http.StatusConflict {
-		return nil, nil, r.failure(answer)
+		return nil, nil, answer.Refusal()
 	}
-	reasons, err := r.reasons(answer, owner)
+	reasons, err := reasonsOf(answer, owner)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -191,9 +188,9 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 	return again, refused, nil
 }
 
-// reasons returns why steps can never be made, by step. A step that was outdated, or
+// reasonsOf returns why steps can never be made, by step. A step that was outdated, or
 // that failed only with the others, has none.
-func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
+func reasonsOf(a *rest.Answer, owner []int) (map[int]error, error) {
 	var said struct {
 		Errors []struct {
 			OpIndex int
@@ -209,7 +206,7 @@ func (r *Registry) reasons(a *rest.Answer, owner []int) (map[int]error, error) {
 			continue
 		}
 		if step := owner[e.OpIndex]; reasons[step] == nil {
-			reasons[step] = registry.Permanent(fmt.Errorf("refused by Consul: %s", registry.Excerpt(e.What, r.token)))
+			reasons[step] = registry.Permanent(fmt.Errorf("refused by Consul: %s", a.Excerpt(e.What)))
 		}
 	}
 	return reasons, nil

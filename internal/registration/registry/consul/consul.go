@@ -61,7 +61,6 @@ type Registry struct {
 	datacenter string
 	token      string
 	client     *rest.Client
-	memory     memory
 }
 
 var _ registry.Connector = (*Registry)(nil)
@@ -74,8 +73,13 @@ func New(options Options) (*Registry, error) {
 		return nil, registry.Permanent(fmt.Errorf(
 			"the credentials Secret's %s contains characters that no token has: put the token's secret id there", KeyToken))
 	}
+	header := http.Header{}
+	if token != "" {
+		header.Set(headerToken, token)
+	}
 	client, err := rest.New(rest.Options{
 		Field: "consul.address", Example: "http://host:8500", Address: options.Address, Secret: options.Secret,
+		Header: header, Hint: "the key " + KeyToken + " of the credentials Secret", Hidden: []string{token},
 	})
 	if err != nil {
 		return nil, err
@@ -83,14 +87,8 @@ func New(options Options) (*Registry, error) {
 	return &Registry{client: client, datacenter: options.Datacenter, token: token}, nil
 }
 
-// Ping implements registry.Connector. Like List it needs a leader, and without a token
-// it asks each time whether Consul has ACLs.
+// Ping implements registry.Connector. Like List it needs a leader.
 func (r *Registry) Ping(ctx context.Context) error {
-	if r.token == "" {
-		if err := r.mayBeFiltered(ctx); err != nil {
-			return err
-		}
-	}
 	_, err := r.read(ctx, pingService)
 	return err
 }
@@ -121,7 +119,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 		return nil, err
 	}
 	if answer.Code != http.StatusOK {
-		return nil, r.failure(answer)
+		return nil, answer.Refusal()
 	}
 	if answer.Header.Get(headerFiltered) == "true" {
 		return nil, registry.Permanent(fmt.Errorf("the ACL token may not read every node and instance of service %s: "+
@@ -136,27 +134,35 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 		// Consul writes [] for none; null comes from another kind of server.
 		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: check that consul.address is Consul's", answer.Where))
 	}
-	if err := r.whole(ctx, service, instances); err != nil {
-		return nil, err
+	return instances, r.unfiltered(ctx)
+}
+
+// unfiltered returns an error if there is no token and Consul has ACLs: then they hide
+// entries silently. It is asked after every list, because ACLs may be enabled at any time.
+func (r *Registry) unfiltered(ctx context.Context) error {
+	if r.token != "" {
+		return nil
 	}
-	return instances, nil
+	answer, err := r.call(ctx, http.MethodGet, "/v1/acl/token/self", "", nil)
+	switch {
+	case err != nil:
+		return err
+	case answer.Code == http.StatusUnauthorized && strings.Contains(string(answer.Body), "ACL support disabled"):
+		return nil
+	case answer.Code == http.StatusOK, answer.Code == http.StatusForbidden:
+		return registry.Permanent(fmt.Errorf(
+			"ACLs hide entries: put a token into the key %s of the credentials Secret", KeyToken))
+	}
+	return answer.Refusal()
 }
 
 func (r *Registry) call(ctx context.Context, method, path, flag string, question any) (*rest.Answer, error) {
-	q := rest.Question{Method: method, Path: path, Query: url.Values{}, Header: http.Header{}, JSON: question}
+	q := rest.Question{Method: method, Path: path, Query: url.Values{}, JSON: question}
 	if r.datacenter != "" {
 		q.Query.Set("dc", r.datacenter)
 	}
 	if flag != "" {
 		q.Query.Set(flag, "")
 	}
-	if r.token != "" {
-		q.Header.Set(headerToken, r.token)
-	}
 	return r.client.Send(ctx, q)
-}
-
-// failure types an unusable answer.
-func (r *Registry) failure(a *rest.Answer) error {
-	return a.Refusal("the key "+KeyToken+" of the credentials Secret", r.token)
 }

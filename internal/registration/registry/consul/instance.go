@@ -111,33 +111,16 @@ func (i instance) entry(name string) registry.Entry {
 	if !i.serves() {
 		e.Weight = 0
 	}
-	e.Metadata = i.Service.metadata()
+	e.SetMarkedMetadata(i.Service.Meta, func(key string) bool { return key == metaTags })
+	if len(i.Service.Tags) > 0 {
+		e.SetMetadata(metaTags, strings.Join(slices.Sorted(slices.Values(i.Service.Tags)), ","))
+	}
 	if i.Node.Node != NodeName(name, i.Service.ID) {
 		e.ID = i.Service.ID + "@" + i.Node.Node
 		return e
 	}
 	e.Owner = registry.MarkedOwner(i.Service.Meta)
 	return e
-}
-
-// metadata returns the service's metadata for callers, nil if there is none.
-func (s service) metadata() map[string]string {
-	var metadata map[string]string
-	set := func(key, value string) {
-		if metadata == nil {
-			metadata = map[string]string{}
-		}
-		metadata[key] = value
-	}
-	for key, value := range s.Meta {
-		if !strings.HasPrefix(key, registry.MetaPrefix) && key != metaTags {
-			set(key, value)
-		}
-	}
-	if len(s.Tags) > 0 {
-		set(metaTags, strings.Join(slices.Sorted(slices.Values(s.Tags)), ","))
-	}
-	return metadata
 }
 
 // serves reports whether callers that ask for passing instances get it.
@@ -156,19 +139,16 @@ func (i instance) version() string {
 
 // encode converts an entry to a service. Errors are permanent.
 func encode(name string, e registry.Entry) (service, error) {
-	meta := make(map[string]string, len(e.Metadata)+5)
 	var tags []string
-	for _, key := range slices.Sorted(maps.Keys(e.Metadata)) {
-		if key == metaTags {
-			tags = strings.Split(e.Metadata[key], ",")
-			continue
-		}
-		if err := checkMeta(key, e.Metadata[key]); err != nil {
-			return service{}, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
-		}
-		meta[key] = e.Metadata[key]
+	if text, ok := e.Metadata[metaTags]; ok {
+		tags = strings.Split(text, ",")
 	}
-	e.Owner.Mark(meta)
+	e.Metadata = maps.Clone(e.Metadata)
+	delete(e.Metadata, metaTags)
+	meta, err := e.MarkedMetadata(checkMeta)
+	if err != nil {
+		return service{}, err
+	}
 	if len(meta) > maxMeta {
 		return service{}, registry.Permanent(fmt.Errorf("instance.metadata has %d keys: remove some, Consul stores only %d beside Usher's own",
 			len(e.Metadata), maxMeta-5))
@@ -184,8 +164,6 @@ func encode(name string, e registry.Entry) (service, error) {
 
 func checkMeta(key, value string) error {
 	switch {
-	case strings.HasPrefix(key, registry.MetaPrefix):
-		return fmt.Errorf("the key %q begins as Usher's own do: use another", key)
 	case !metaKey.MatchString(key) || len(key) > maxMetaKey || strings.HasPrefix(key, "consul-"):
 		return fmt.Errorf("the key %q is none that Consul takes: use up to %d letters, digits, dashes and underscores, "+
 			"not beginning with consul-", key, maxMetaKey)
@@ -193,4 +171,14 @@ func checkMeta(key, value string) error {
 		return fmt.Errorf("the value of %q has %s bytes: Consul takes %d", key, strconv.Itoa(len(value)), maxMetaValue)
 	}
 	return nil
+}
+
+// entries returns the entries of a service's instances, sorted by ID.
+func entries(service string, instances []instance) []registry.Entry {
+	all := make([]registry.Entry, 0, len(instances))
+	for _, i := range instances {
+		all = append(all, i.entry(service))
+	}
+	registry.Sort(all)
+	return all
 }

@@ -52,86 +52,76 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 
 // round reads, checks and sends changes. It returns those to retry.
 func (r *Registry) round(ctx context.Context, n names, changes []registry.Change) (again []registry.Change, refused []error, err error) {
-	pending, refused := r.operations(n, changes)
-	if len(pending) == 0 {
-		return nil, refused, nil
-	}
 	srvs, err := r.srvs(ctx, n)
 	if err != nil {
-		return nil, refused, err
+		return nil, nil, err
 	}
-	hosts := make([]string, 0, len(pending))
-	for _, op := range pending {
-		hosts = append(hosts, op.host)
+	hosts := make([]string, 0, len(changes))
+	for _, change := range changes {
+		hosts = append(hosts, n.host(change.Entry.ID))
 	}
 	instances, err := r.read(ctx, n, hosts, srvs)
 	if err != nil {
-		return nil, refused, err
+		return nil, nil, err
 	}
-	size := 0
-	for _, srv := range srvs {
-		size += sizeOf(srv)
-	}
-	var ready []*operation
-	for at, op := range pending {
-		op.have = instances[at]
-		needed, err := op.check(&size)
-		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: op.change.Entry.ID, Err: err})
-		} else if needed {
-			ready = append(ready, op)
-		}
-	}
+	ready, refused := r.operations(n, changes, instances, srvs)
 	if len(ready) > 0 {
 		again, err = r.update(ctx, ready)
 	}
 	return again, refused, err
 }
 
-// operations converts the changes to operations for the server.
-func (r *Registry) operations(n names, changes []registry.Change) (pending []*operation, refused []error) {
-	for _, change := range changes {
-		var err error
-		op := &operation{change: change, host: n.host(change.Entry.ID)}
-		if change.Op == registry.Put {
-			op.srv, op.others, err = r.wanted(n, change.Entry)
-		}
-		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-			continue
-		}
-		pending = append(pending, op)
+// operations converts the changes that are left to make to operations for the server.
+func (r *Registry) operations(n names, changes []registry.Change, instances []*instance, srvs []*dns.SRV) (ready []*operation, refused []error) {
+	size := 0
+	for _, srv := range srvs {
+		size += sizeOf(srv)
 	}
-	return pending, refused
+	there := map[string]*instance{}
+	var listed []registry.Entry
+	for at, i := range instances {
+		id := changes[at].Entry.ID
+		there[id] = i
+		if i.listed() {
+			e := i.entry
+			e.ID = id // That of another writer's is the name.
+			listed = append(listed, e)
+		}
+	}
+	refused = registry.Decide(listed, changes, func(change registry.Change) (err error) {
+		op := &operation{change: change, host: n.host(change.Entry.ID), have: there[change.Entry.ID]}
+		if change.Op == registry.Put {
+			if op.srv, op.others, err = r.wanted(n, change.Entry); err == nil {
+				err = op.fits(&size)
+			}
+		}
+		if err == nil {
+			ready = append(ready, op)
+		}
+		return err
+	})
+	return ready, refused
 }
 
 // sizeOf returns the size of an SRV record in an answer, in bytes. The name is written
 // once for all records; targets are not compressed.
 func sizeOf(srv *dns.SRV) int { return 2 + 10 + 6 + len(srv.Target) + 1 }
 
-// check compares the change with what was read. size is the size of the SRV records so
-// far.
-func (op *operation) check(size *int) (needed bool, err error) {
-	var current *registry.Entry
-	if op.have.listed() {
-		current = &op.have.entry
-	}
-	needed, err = op.change.Check(current)
-	if err != nil || !needed || op.change.Op == registry.Remove {
-		return needed, err
-	}
+// fits refuses a new instance whose name is another writer's, or that does not fit. size
+// is the size of the SRV records so far.
+func (op *operation) fits(size *int) error {
 	lost := op.have.lost && op.have.entry.Owner.Cluster != op.change.Entry.Owner.Cluster
-	if current == nil && (op.have.foreign || lost) {
-		return false, fmt.Errorf("%s has records of another writer: %w", op.host, registry.ErrForeign)
+	switch {
+	case op.have.listed():
+		return nil
+	case op.have.foreign || lost:
+		return fmt.Errorf("%s has records of another writer: %w", op.host, registry.ErrForeign)
+	case *size+sizeOf(op.srv) > maxSet:
+		return registry.Permanent(errors.New("the SRV records of the service would not fit into one answer: " +
+			"spread the instances over several services"))
 	}
-	if current == nil {
-		if *size+sizeOf(op.srv) > maxSet {
-			return false, registry.Permanent(errors.New("the SRV records of the service would not fit into one answer: " +
-				"spread the instances over several services"))
-		}
-		*size += sizeOf(op.srv)
-	}
-	return true, nil
+	*size += sizeOf(op.srv)
+	return nil
 }
 
 // update packs the operations into as few messages as possible. It returns the changes
@@ -173,22 +163,16 @@ func (op *operation) add(m *dns.Msg) {
 	// The library takes the class of the prerequisites from the question.
 	m.Question = []dns.Question{{Qclass: dns.ClassINET}}
 	defer func() { m.Question = nil }()
-	sets := []struct {
-		kind uint16
-		have []dns.RR
-	}{
-		{dns.TypeTXT, general(op.have.txts)}, {dns.TypeA, general(op.have.a)}, {dns.TypeAAAA, general(op.have.aaaa)},
-	}
-	for _, set := range sets {
-		name := []dns.RR{&dns.ANY{Hdr: dns.RR_Header{Name: op.host, Rrtype: set.kind}}}
-		if len(set.have) == 0 {
+	for n, kind := range kinds {
+		have, name := general(op.have.sets[n]), []dns.RR{&dns.ANY{Hdr: dns.RR_Header{Name: op.host, Rrtype: kind}}}
+		if len(have) == 0 {
 			m.RRsetNotUsed(name)
 			continue
 		}
-		for _, rr := range set.have {
+		for _, rr := range have {
 			rr.Header().Ttl = 0
 		}
-		m.Used(set.have)
+		m.Used(have)
 		m.RemoveRRset(name)
 	}
 	m.Remove(general(op.have.srvs))

@@ -95,7 +95,7 @@ func TestForeignTexts(t *testing.T) {
 	} {
 		i := &instance{
 			host: "a.web.z.", srvs: []*dns.SRV{{Hdr: dns.RR_Header{Name: n.srv}, Target: "a.web.z.", Port: 80}},
-			txts: []*dns.TXT{{Hdr: dns.RR_Header{Name: "a.web.z."}, Txt: escape([]byte(text))}},
+			sets: [len(kinds)][]dns.RR{{&dns.TXT{Hdr: dns.RR_Header{Name: "a.web.z."}, Txt: escape([]byte(text))}}},
 		}
 		i.understand(n)
 		if i.entry.Owner != (registry.Owner{}) || i.entry.ID != "a" || !i.foreign {

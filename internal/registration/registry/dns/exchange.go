@@ -190,7 +190,7 @@ func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Ms
 func records[T dns.RR](answer *dns.Msg) []T {
 	var found []T
 	for _, rr := range answer.Answer {
-		if record, ok := rr.(T); ok && dns.CanonicalName(rr.Header().Name) == dns.CanonicalName(answer.Question[0].Name) {
+		if record, ok := rr.(T); ok && rr.Header().Rrtype == answer.Question[0].Qtype && dns.CanonicalName(rr.Header().Name) == dns.CanonicalName(answer.Question[0].Name) {
 			found = append(found, record)
 		}
 	}

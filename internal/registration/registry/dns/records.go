@@ -4,8 +4,6 @@ package dns
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -27,14 +25,16 @@ type stored struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
+// kinds are the types of an instance's records, beside SRV.
+var kinds = [...]uint16{dns.TypeTXT, dns.TypeA, dns.TypeAAAA}
+
 // instance is what the zone holds for an instance.
 type instance struct {
 	host  string
 	entry registry.Entry
 	srvs  []*dns.SRV
-	a     []*dns.A
-	aaaa  []*dns.AAAA
-	txts  []*dns.TXT
+	// sets are the TXT, A and AAAA records, in the order of kinds.
+	sets [len(kinds)][]dns.RR
 	// lost means that the records are ours but no SRV record points to them.
 	lost bool
 	// foreign means that another writer has records of that name.
@@ -67,7 +67,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 			continue
 		}
 		outside := registry.Entry{ID: target, Address: target, Port: int32(srv.Port), Weight: int32(srv.Weight)}
-		outside.Version = version([]*dns.SRV{srv})
+		outside.Version = version([]dns.RR{srv})
 		entries = append(entries, outside)
 	}
 	slices.Sort(hosts)
@@ -98,7 +98,7 @@ func (r *Registry) srvs(ctx context.Context, n names) ([]*dns.SRV, error) {
 func (r *Registry) read(ctx context.Context, n names, hosts []string, srvs []*dns.SRV) ([]*instance, error) {
 	var questions []dns.Question
 	for _, host := range hosts {
-		for _, kind := range []uint16{dns.TypeTXT, dns.TypeA, dns.TypeAAAA} {
+		for _, kind := range kinds {
 			questions = append(questions, dns.Question{Name: host, Qtype: kind, Qclass: dns.ClassINET})
 		}
 	}
@@ -113,9 +113,9 @@ func (r *Registry) read(ctx context.Context, n names, hosts []string, srvs []*dn
 	}
 	instances := make([]*instance, 0, len(hosts))
 	for at, host := range hosts {
-		i := &instance{
-			host: host, srvs: byTarget[host], txts: records[*dns.TXT](answers[3*at]),
-			a: records[*dns.A](answers[3*at+1]), aaaa: records[*dns.AAAA](answers[3*at+2]),
+		i := &instance{host: host, srvs: byTarget[host]}
+		for n := range kinds {
+			i.sets[n] = records[dns.RR](answers[at*len(kinds)+n])
 		}
 		i.understand(n)
 		instances = append(instances, i)
@@ -130,13 +130,13 @@ func (i *instance) understand(n names) {
 	if ours {
 		i.entry.ID, i.entry.Owner, i.entry.Metadata = said.ID, said.Owner, said.Metadata
 	}
-	i.foreign = !ours && len(i.txts)+len(i.a)+len(i.aaaa) > 0
+	i.foreign = !ours && len(slices.Concat(i.sets[:]...)) > 0
 	i.lost = ours && !i.listed()
 	if !i.listed() {
 		return
 	}
 	i.entry.Port, i.entry.Weight = int32(i.srvs[0].Port), int32(i.srvs[0].Weight)
-	i.entry.Version = version(i.srvs, i.a, i.aaaa, i.txts)
+	i.entry.Version = version(general(i.srvs), slices.Concat(i.sets[:]...))
 	if ours && len(i.srvs) > 1 {
 		i.entry.Unsettled = fmt.Sprintf("%d SRV records lead to it", len(i.srvs))
 	}
@@ -144,7 +144,7 @@ func (i *instance) understand(n names) {
 
 func (i *instance) stored(n names) (stored, bool) {
 	var said stored
-	if len(i.txts) != 1 || json.Unmarshal(unescape(i.txts[0].Txt), &said) != nil {
+	if txts := i.sets[0]; len(txts) != 1 || json.Unmarshal(unescape(txts[0].(*dns.TXT).Txt), &said) != nil {
 		return said, false
 	}
 	return said, said.Owner.Cluster != "" && said.Owner.PodUID != "" && n.host(said.ID) == i.host
@@ -152,42 +152,25 @@ func (i *instance) stored(n names) (stored, bool) {
 
 func (i *instance) addresses() []string {
 	var all []string
-	for _, record := range i.a {
-		all = append(all, record.A.String())
-	}
-	for _, record := range i.aaaa {
-		all = append(all, record.AAAA.String())
+	for _, rr := range slices.Concat(i.sets[1:]...) {
+		switch record := rr.(type) {
+		case *dns.A:
+			all = append(all, record.A.String())
+		case *dns.AAAA:
+			all = append(all, record.AAAA.String())
+		}
 	}
 	return all
 }
 
 // version is a digest of records without their TTL.
-func version(sets ...any) string {
+func version(sets ...[]dns.RR) string {
 	var text strings.Builder
-	for _, set := range sets {
-		for _, rr := range anyRecords(set) {
-			rr = dns.Copy(rr)
-			rr.Header().Ttl = 0
-			text.WriteString(rr.String() + "\n")
-		}
+	for _, rr := range general(slices.Concat(sets...)) {
+		rr.Header().Ttl = 0
+		text.WriteString(rr.String() + "\n")
 	}
-	digest := sha256.Sum256([]byte(text.String()))
-	return hex.EncodeToString(digest[:8])
-}
-
-// anyRecords converts a set of one type to dns.RR.
-func anyRecords(set any) []dns.RR {
-	switch set := set.(type) {
-	case []*dns.SRV:
-		return general(set)
-	case []*dns.A:
-		return general(set)
-	case []*dns.AAAA:
-		return general(set)
-	case []*dns.TXT:
-		return general(set)
-	}
-	return nil
+	return registry.Digest([]byte(text.String()))
 }
 
 // general copies records, because the DNS library modifies those that it is given.

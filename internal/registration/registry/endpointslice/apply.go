@@ -14,10 +14,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxRounds limits how often changes are retried because of other writes to the same
-// slice.
-const maxRounds = 8
-
 // Apply implements registry.Connector. It compares the changes with slices that it
 // reads first. It writes each changed slice as a whole, with the version it read as a
 // precondition, so that all changes to a slice go into one write.
@@ -29,28 +25,23 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err := validate(service, changes); err != nil {
 		return err
 	}
-	var refused []error
-	for range maxRounds {
+	return registry.Rounds(changes, func(changes []registry.Change) (again []registry.Change, refused []error, err error) {
 		list, err := r.slices(ctx, service)
 		if err != nil {
-			return errors.Join(append(refused, err)...)
+			return nil, nil, err
 		}
 		l := r.layout(service, list)
-		// The changes of the previous round are done by now.
 		outdated := l.change(changes)
-		no, stale, err := r.write(ctx, l.writes())
-		refused = append(refused, no...)
+		refused, stale, err := r.write(ctx, l.writes())
+		refused = append(refused, outdated...)
 		if err != nil || !stale {
-			return errors.Join(slices.Concat(refused, outdated, []error{err})...)
+			return nil, refused, err
 		}
+		// What was written is done, as the next round finds.
 		byID, _ := registry.ChangeErrors(errors.Join(refused...))
-		changes = slices.DeleteFunc(slices.Clone(changes), func(c registry.Change) bool { return byID[c.Entry.ID] != nil })
-	}
-	for _, c := range changes {
-		err := fmt.Errorf("others write to its slice all the time: %w", registry.ErrConflict)
-		refused = append(refused, &registry.ChangeError{ID: c.Entry.ID, Err: err})
-	}
-	return errors.Join(refused...)
+		again = slices.DeleteFunc(slices.Clone(changes), func(c registry.Change) bool { return byID[c.Entry.ID] != nil })
+		return again, refused, nil
+	})
 }
 
 // write writes the slices, and reports whether one of them had changed since it was

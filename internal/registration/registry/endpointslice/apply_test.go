@@ -146,7 +146,7 @@ func TestSliceChangedMeanwhile(t *testing.T) {
 	f.put(entry(1, ""))
 	tries := 0
 	f.fault = func(string, string) error {
-		if tries++; tries < maxRounds {
+		if tries++; tries < registry.MaxRounds {
 			return conflict()
 		}
 		return nil

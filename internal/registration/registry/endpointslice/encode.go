@@ -3,8 +3,6 @@
 package endpointslice
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -132,15 +131,8 @@ func groupOf(s *discoveryv1.EndpointSlice) group {
 		return g
 	}
 	p := s.Ports[0]
-	if p.Port == nil || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
-		return g
-	}
-	g.port = *p.Port
-	if p.Name != nil {
-		g.portName = *p.Name
-	}
-	if p.AppProtocol != nil {
-		g.appProtocol = *p.AppProtocol
+	if ptr.Deref(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP && p.Port != nil {
+		g.port, g.portName, g.appProtocol = *p.Port, ptr.Deref(p.Name, ""), ptr.Deref(p.AppProtocol, "")
 	}
 	return g
 }
@@ -169,19 +161,14 @@ func decode(i item, g group, name string) registry.Entry {
 		e.Owner = i.record.Owner
 	}
 	for key, value := range map[string]string{MetaPortName: g.portName, MetaAppProtocol: g.appProtocol} {
-		if value == "" {
-			continue
+		if value != "" {
+			e.SetMetadata(key, value)
 		}
-		if e.Metadata == nil {
-			e.Metadata = map[string]string{}
-		}
-		e.Metadata[key] = value
 	}
 	if len(e.Metadata) == 0 {
 		e.Metadata = nil
 	}
-	// Absent means true.
-	if ready := i.endpoint.Conditions.Ready; ready != nil && !*ready {
+	if !ptr.Deref(i.endpoint.Conditions.Ready, true) {
 		e.Weight = 0
 	}
 	e.Version = fingerprint(i, g)
@@ -220,8 +207,7 @@ func fingerprint(i item, g group) string {
 	if err != nil {
 		return err.Error() // A record has only strings and numbers: this cannot happen.
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:8])
+	return registry.Digest(data)
 }
 
 // itemsOf splits a slice into items.

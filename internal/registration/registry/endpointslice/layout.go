@@ -86,31 +86,20 @@ func (l *layout) entries() []registry.Entry {
 
 // change makes the changes, and returns the errors of those it does not make.
 func (l *layout) change(changes []registry.Change) (refused []error) {
-	current := map[string]*registry.Entry{}
-	listed := l.entries()
-	for n := range listed {
-		current[listed[n].ID] = &listed[n]
-	}
 	var puts []placement
 	// Removals make room first.
-	for _, c := range changes {
-		needed, err := c.Check(current[c.Entry.ID])
+	refused = registry.Decide(l.entries(), changes, func(c registry.Change) (err error) {
+		if c.Op == registry.Remove {
+			l.take(c.Entry.ID)
+			return nil
+		}
 		var p placement
-		if err == nil && needed && c.Op == registry.Put {
-			p.item, p.group, err = encode(c.Entry)
-		}
-		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: c.Entry.ID, Err: err})
-			continue
-		}
-		if !needed {
-			continue
-		}
-		p.before = l.take(c.Entry.ID)
-		if c.Op == registry.Put {
+		if p.item, p.group, err = encode(c.Entry); err == nil {
+			p.before = l.take(c.Entry.ID)
 			puts = append(puts, p)
 		}
-	}
+		return err
+	})
 	for _, p := range puts {
 		l.put(p)
 	}

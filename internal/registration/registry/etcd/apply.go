@@ -70,7 +70,10 @@ func (r *Registry) round(
 	if err != nil || applied {
 		return nil, refused, err
 	}
-	again, no := registry.Compare(current, sent)
+	no := registry.Decide(current, sent, func(change registry.Change) error {
+		again = append(again, change)
+		return nil
+	})
 	return again, append(refused, no...), nil
 }
 

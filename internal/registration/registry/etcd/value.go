@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 
@@ -43,7 +42,7 @@ func encode(entry registry.Entry) (string, error) {
 		Op       int
 		Addr     string
 		Metadata map[string]any
-	}{Addr: net.JoinHostPort(entry.Address, strconv.Itoa(int(entry.Port))), Metadata: metadata})
+	}{Addr: entry.HostPort(), Metadata: metadata})
 	if err != nil {
 		return "", registry.Permanent(fmt.Errorf("encode: %w", err))
 	}
@@ -59,12 +58,7 @@ func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
 		entry.Address = string(kv.Value)
 		return entry
 	}
-	entry.Address = stored.Addr
-	if host, port, err := net.SplitHostPort(stored.Addr); err == nil {
-		if number, err := strconv.ParseInt(port, 10, 32); err == nil {
-			entry.Address, entry.Port = host, int32(number)
-		}
-	}
+	entry.SetHostPort(stored.Addr)
 	for key, raw := range stored.Metadata {
 		entry = decodeMetadata(entry, key, raw)
 	}
@@ -84,10 +78,7 @@ func decodeMetadata(entry registry.Entry, key string, raw json.RawMessage) regis
 	default:
 		text := ""
 		if err = json.Unmarshal(raw, &text); err == nil {
-			if entry.Metadata == nil {
-				entry.Metadata = map[string]string{}
-			}
-			entry.Metadata[key] = text
+			entry.SetMetadata(key, text)
 		}
 	}
 	if err != nil && key == metaOwner {

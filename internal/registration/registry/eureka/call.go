@@ -33,7 +33,7 @@ func (r *Registry) get(ctx context.Context, path string, into any) (found bool, 
 	case answer.Code == http.StatusNotFound:
 		return false, nil
 	case answer.Code != http.StatusOK:
-		return false, r.failure(answer)
+		return false, answer.Refusal()
 	}
 	err = answer.Decode("Eureka", into)
 	return err == nil, err
@@ -50,19 +50,10 @@ func (r *Registry) write(ctx context.Context, method, path string, body any) err
 	case answer.Code == http.StatusNotFound && method != http.MethodPost:
 		return nil
 	}
-	return r.failure(answer)
+	return answer.Refusal()
 }
 
 // send makes one request.
 func (r *Registry) send(ctx context.Context, method, path string, question any) (*rest.Answer, error) {
-	request := http.Request{Header: http.Header{"Accept": {"application/json"}}}
-	if r.username != "" || r.password != "" {
-		request.SetBasicAuth(r.username, r.password)
-	}
-	return r.client.Send(ctx, rest.Question{Method: method, Path: path, Header: request.Header, JSON: question})
-}
-
-// failure types an unusable answer.
-func (r *Registry) failure(answer *rest.Answer) error {
-	return answer.Refusal("the keys "+KeyUsername+" and "+KeyPassword+" of the credentials Secret", r.password)
+	return r.client.Send(ctx, rest.Question{Method: method, Path: path, JSON: question})
 }

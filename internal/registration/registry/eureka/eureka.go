@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -87,14 +88,12 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 
 // Registry implements registry.Connector.
 type Registry struct {
-	username string
-	password string
-	lease    time.Duration
-	fresh    time.Time // From then on, lists contain everything written before us.
-	clock    clock.WithTicker
-	client   *rest.Client
-	stop     context.CancelFunc
-	stopped  chan struct{}
+	lease   time.Duration
+	fresh   time.Time // From then on, lists contain everything written before us.
+	clock   clock.WithTicker
+	client  *rest.Client
+	stop    context.CancelFunc
+	stopped chan struct{}
 
 	mu sync.Mutex
 	// written holds the instances, by application, that the cache may not show
@@ -108,8 +107,14 @@ var _ registry.Connector = (*Registry)(nil)
 // New checks the options but does not connect. It starts to renew what will be listed,
 // until Close. Errors are permanent and name the field or the Secret's key.
 func New(options Options) (*Registry, error) {
+	username, password := credentials.Login(options.Secret, KeyUsername, KeyPassword)
+	request := http.Request{Header: http.Header{"Accept": {"application/json"}}}
+	if username != "" || password != "" {
+		request.SetBasicAuth(username, password)
+	}
 	client, err := rest.New(rest.Options{
 		Field: "eureka.address", Example: "http://host:8761/eureka", Address: options.Address, Secret: options.Secret, Idle: parallel,
+		Header: request.Header, Hint: "the keys " + KeyUsername + " and " + KeyPassword + " of the credentials Secret", Hidden: []string{password},
 	})
 	if err != nil {
 		return nil, err
@@ -118,14 +123,12 @@ func New(options Options) (*Registry, error) {
 		options.Clock = clock.RealClock{}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	username, password := credentials.Login(options.Secret, KeyUsername, KeyPassword)
 	r := &Registry{
-		client:   client,
-		username: username, password: password,
-		lease: cmp.Or(options.Lease, DefaultLease),
-		fresh: options.Clock.Now().Add(options.ResponseCache),
-		clock: options.Clock,
-		stop:  stop, stopped: make(chan struct{}),
+		client: client,
+		lease:  cmp.Or(options.Lease, DefaultLease),
+		fresh:  options.Clock.Now().Add(options.ResponseCache),
+		clock:  options.Clock,
+		stop:   stop, stopped: make(chan struct{}),
 		written: map[string]map[string]bool{}, renewed: map[string]renewal{},
 	}
 	ticker := r.clock.NewTicker(RenewInterval)

@@ -4,13 +4,9 @@ package eureka
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,15 +109,7 @@ func (i instance) entry() registry.Entry {
 		e.Port = int32(i.SecurePort.Number)
 	}
 	ours := i.Metadata[metaID] == i.id() && registry.MarkedOwner(i.Metadata).PodUID != ""
-	for key, value := range i.Metadata {
-		if strings.HasPrefix(key, registry.MetaPrefix) || strings.HasPrefix(key, "@") || ours && key == metaWeight {
-			continue
-		}
-		if e.Metadata == nil {
-			e.Metadata = map[string]string{}
-		}
-		e.Metadata[key] = value
-	}
+	e.SetMarkedMetadata(i.Metadata, func(key string) bool { return strings.HasPrefix(key, "@") || ours && key == metaWeight })
 	if ours {
 		e.Owner, e.Weight = registry.MarkedOwner(i.Metadata), weight(i.Metadata)
 	}
@@ -143,31 +131,26 @@ func weight(meta map[string]string) int32 {
 
 // version changes with every registration, status and metadata, but not with renewals.
 func (i instance) version() string {
-	sum := sha256.New()
-	_, _ = fmt.Fprintf(sum, "%d %q %q %d %d", i.LastDirtyTimestamp, i.Status, i.IPAddr, i.Port.Number, i.SecurePort.Number)
-	for _, key := range slices.Sorted(maps.Keys(i.Metadata)) {
-		_, _ = fmt.Fprintf(sum, " %q=%q", key, i.Metadata[key])
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:8])
+	// Maps are printed in the order of their keys.
+	return registry.Digest(fmt.Appendf(nil, "%d %q %q %d %d %q",
+		i.LastDirtyTimestamp, i.Status, i.IPAddr, i.Port.Number, i.SecurePort.Number, i.Metadata))
 }
 
 // encode converts an entry to an instance. Errors are permanent.
 func encode(service string, e registry.Entry, lease time.Duration, dirty int64) (instance, error) {
-	meta := make(map[string]string, len(e.Metadata)+7)
-	for key, value := range e.Metadata {
+	meta, err := e.MarkedMetadata(func(key, _ string) error {
 		switch {
-		case strings.HasPrefix(key, registry.MetaPrefix):
-			return instance{}, registry.Permanent(fmt.Errorf("instance.metadata: the key %q begins like Usher's own: use another", key))
 		case key == metaWeight:
-			return instance{}, registry.Permanent(fmt.Errorf("instance.metadata: the key %q is instance.weight: set that", key))
+			return fmt.Errorf("the key %q is instance.weight: set that", key)
 		case !metaKey.MatchString(key):
-			return instance{}, registry.Permanent(fmt.Errorf(
-				"instance.metadata: the key %q is not a name in XML: use letters, digits, dots, dashes and underscores", key))
+			return fmt.Errorf("the key %q is not a name in XML: use letters, digits, dots, dashes and underscores", key)
 		}
-		meta[key] = value
+		return nil
+	})
+	if err != nil {
+		return instance{}, err
 	}
 	meta[metaID], meta[metaWeight] = e.ID, strconv.Itoa(int(max(e.Weight, 1)))
-	e.Owner.Mark(meta)
 	return instance{
 		InstanceID: e.ID, App: application(service), HostName: e.Address, IPAddr: e.Address, VIPAddress: service,
 		Status: up, OverriddenStatus: unknown,

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,49 +55,43 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err != nil {
 		return err
 	}
-	refused := &refusals{byID: map[string][]error{}}
-	jobs := r.jobs(views, changes, refused)
+	said := &refusals{byID: map[string][]error{}}
+	jobs, refused := r.jobs(views, changes)
 	if len(jobs) > 0 {
 		err = r.each(ctx, func(at int) error {
 			return r.targets[at].with(ctx, func(s *session) error {
 				return (&worker{session: s, target: r.targets[at], at: at, service: service, options: r.options,
-					refused: refused}).work(jobs)
+					refused: said}).work(jobs)
 			})
 		})
 	}
-	return errors.Join(append(refused.errors(changes), err)...)
+	return errors.Join(append(slices.Concat(refused, said.errors(changes)), err)...)
 }
 
 // jobs checks the changes against the current servers.
-func (r *Registry) jobs(views []view, changes []registry.Change, refused *refusals) []job {
+func (r *Registry) jobs(views []view, changes []registry.Change) (jobs []job, refused []error) {
 	byID := make(map[string]view, len(views))
 	for _, v := range views {
 		byID[v.entry.ID] = v
 	}
-	var jobs []job
-	for _, change := range changes {
-		var current *registry.Entry
+	refused = registry.Decide(entries(views), changes, func(change registry.Change) (err error) {
 		v, exists := byID[change.Entry.ID]
-		if exists {
-			current = &v.entry
-		} else {
+		if !exists {
 			v.servers = make([][]server, len(r.targets))
 		}
-		name, err := nameOf(change.Entry)
-		if err == nil && change.Op == registry.Put && change.Entry.Weight > maxWeight {
-			err = registry.Permanent(fmt.Errorf("weight %d is above HAProxy's limit of %d: set a smaller one", change.Entry.Weight, maxWeight))
+		j := job{change: change, servers: v.servers}
+		if change.Op == registry.Put {
+			if change.Entry.Weight > maxWeight {
+				return registry.Permanent(fmt.Errorf("weight %d is above HAProxy's limit of %d: set a smaller one", change.Entry.Weight, maxWeight))
+			}
+			j.name, err = nameOf(change.Entry)
 		}
-		needed := false
 		if err == nil {
-			needed, err = change.Check(current)
+			jobs = append(jobs, j)
 		}
-		if err != nil {
-			refused.add(change.Entry.ID, err)
-		} else if needed {
-			jobs = append(jobs, job{change: change, name: name, servers: v.servers})
-		}
-	}
-	return jobs
+		return err
+	})
+	return jobs, refused
 }
 
 // maxWeight is HAProxy's limit.
@@ -146,8 +139,7 @@ func (w *worker) put(j job) []command {
 	}
 	at := slices.IndexFunc(j.servers[w.at], func(s server) bool { return s.name == j.name })
 	if at < 0 {
-		address := net.JoinHostPort(e.Address, strconv.Itoa(int(e.Port)))
-		words := []string{"add server", full, address, "weight", strconv.Itoa(int(e.Weight))}
+		words := []string{"add server", full, e.HostPort(), "weight", strconv.Itoa(int(e.Weight))}
 		commands := []command{do(isAdded, append(words, strings.Fields(w.options)...)...)}
 		if slices.Contains(strings.Fields(w.options), "check") {
 			commands = append(commands, do(silent, "enable health", full))

@@ -163,11 +163,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	entries := make([]registry.Entry, 0, len(views))
-	for _, v := range views {
-		entries = append(entries, v.entry)
-	}
-	return entries, nil
+	return entries(views), nil
 }
 
 // Close implements registry.Connector. There is nothing to free.

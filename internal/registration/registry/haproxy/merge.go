@@ -3,8 +3,6 @@
 package haproxy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,8 +65,7 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 			}
 		}
 	}
-	digest := sha256.Sum256([]byte(all.String()))
-	entry.Version = hex.EncodeToString(digest[:8])
+	entry.Version = registry.Digest([]byte(all.String()))
 	if slices.ContainsFunc(processes, hasForeign) {
 		// Foreign entries need no reasons.
 		return entry
@@ -112,4 +109,12 @@ func (s server) wait(t target) string {
 		return fmt.Sprintf("it waits for 1 session on %s", t)
 	}
 	return fmt.Sprintf("it waits for %d sessions on %s", s.sessions, t)
+}
+
+func entries(views []view) []registry.Entry {
+	all := make([]registry.Entry, 0, len(views))
+	for _, v := range views {
+		all = append(all, v.entry)
+	}
+	return all
 }

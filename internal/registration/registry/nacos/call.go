@@ -64,7 +64,7 @@ func (r *Registry) call(ctx context.Context, method, path string, form url.Value
 
 // send makes one request.
 func (r *Registry) send(ctx context.Context, method, path string, form url.Values, token string) (*rest.Answer, error) {
-	q := rest.Question{Method: method, Path: path, Header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}}
+	q := rest.Question{Method: method, Path: path, Header: http.Header{}}
 	if method == http.MethodPost || method == http.MethodPut {
 		q.Body = []byte(form.Encode())
 	} else {
@@ -99,8 +99,7 @@ func (r *Registry) decode(answer *rest.Answer, into any) error {
 
 // failure types an unusable answer.
 func (r *Registry) failure(answer *rest.Answer) error {
-	err := answer.Refusal("the keys "+KeyUsername+" and "+KeyPassword+" of the credentials Secret, and that the user is an admin",
-		r.secrets()...)
+	err := answer.Refusal(r.currentToken())
 	if answer.Code == http.StatusGone || answer.Code == http.StatusNotFound {
 		err = fmt.Errorf("%w; Nacos 3.0 or newer is needed", err)
 	}
@@ -155,14 +154,14 @@ func (r *Registry) forget(token string) {
 	}
 }
 
-// excerpt returns what an error repeats of an answer.
-func (r *Registry) excerpt(answer *rest.Answer) string {
-	return registry.Excerpt(string(answer.Body), r.secrets()...)
-}
-
-// secrets returns the values that Nacos may repeat but an error must not.
-func (r *Registry) secrets() []string {
+// currentToken is what Nacos may repeat but an error must not.
+func (r *Registry) currentToken() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return []string{r.password, r.login.token}
+	return r.login.token
+}
+
+// excerpt returns what an error repeats of an answer.
+func (r *Registry) excerpt(answer *rest.Answer) string {
+	return answer.Excerpt(string(answer.Body), r.currentToken())
 }

@@ -3,8 +3,6 @@
 package nacos
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -72,15 +70,7 @@ func (i instance) entry() registry.Entry {
 	if !i.Enabled || !i.Healthy {
 		e.Weight = 0
 	}
-	for key, value := range i.Metadata {
-		if strings.HasPrefix(key, registry.MetaPrefix) {
-			continue
-		}
-		if e.Metadata == nil {
-			e.Metadata = map[string]string{}
-		}
-		e.Metadata[key] = value
-	}
+	e.SetMarkedMetadata(i.Metadata, func(string) bool { return false })
 	if !i.claims() {
 		return e
 	}
@@ -100,8 +90,7 @@ func (i instance) version() string {
 		// Only a weight that is no number fails, and JSON cannot contain one.
 		return "unknown"
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:8])
+	return registry.Digest(data)
 }
 
 // shows reports whether a listed instance is what was written, regardless of Nacos's
@@ -114,19 +103,14 @@ func (i instance) shows(want instance) bool {
 // encode converts an entry to an instance. Errors are permanent.
 func encode(e registry.Entry) (instance, error) {
 	i := instance{IP: e.Address, Port: e.Port, Weight: float64(max(e.Weight, 1)), Healthy: true, Enabled: e.Weight > 0}
-	meta := make(map[string]string, len(e.Metadata)+7)
-	for key, value := range e.Metadata {
-		if strings.HasPrefix(key, registry.MetaPrefix) {
-			return instance{}, registry.Permanent(fmt.Errorf(
-				"instance.metadata: the key %q begins like Usher's own: use another", key))
-		}
-		meta[key] = value
+	meta, err := e.MarkedMetadata(func(string, string) error { return nil })
+	if err != nil {
+		return instance{}, err
 	}
 	if e.Weight > maxWeight {
 		return instance{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Nacos's limit of %d: set a smaller one", e.Weight, maxWeight))
 	}
 	meta[metaID], meta[metaAddress] = e.ID, i.at()
-	e.Owner.Mark(meta)
 	i.Metadata = meta
 	return i, nil
 }

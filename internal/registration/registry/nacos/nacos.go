@@ -119,7 +119,9 @@ func New(options Options) (*Registry, error) {
 	}
 	client, err := rest.New(rest.Options{
 		Field: "nacos.address", Example: "http://host:8848", Address: options.Address,
-		Secret: options.Secret, Idle: parallel,
+		Secret: options.Secret, Idle: parallel, Hidden: []string{password},
+		Header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}},
+		Hint:   "the keys " + KeyUsername + " and " + KeyPassword + " of the credentials Secret, and that the user is an admin",
 	})
 	if err != nil {
 		return nil, err

@@ -5,6 +5,8 @@ package nacos
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -15,6 +17,7 @@ var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos re
 
 // plan compares changes with a list.
 type plan struct {
+	listed  []registry.Entry
 	current map[string]listed
 	// taken maps each address to the ID of its entry.
 	taken   map[string]string
@@ -25,6 +28,7 @@ type plan struct {
 func newPlan(instances []instance) *plan {
 	p := &plan{current: map[string]listed{}, taken: map[string]string{}}
 	for _, l := range identify(instances) {
+		p.listed = append(p.listed, l.entry)
 		p.current[l.entry.ID] = l
 		p.taken[l.instance.at()] = l.entry.ID
 	}
@@ -34,32 +38,17 @@ func newPlan(instances []instance) *plan {
 // add plans removals before puts, because an address may pass from one entry to
 // another.
 func (p *plan) add(changes []registry.Change) {
-	for _, op := range []registry.Op{registry.Remove, registry.Put} {
-		for _, c := range changes {
-			if c.Op != op {
-				continue
-			}
-			if err := p.one(c); err != nil {
-				p.refuse(c.Entry.ID, err)
-			}
-		}
-	}
+	removals := func(a, b registry.Change) int { return strings.Compare(string(b.Op), string(a.Op)) }
+	p.refused = registry.Decide(p.listed, slices.SortedStableFunc(slices.Values(changes), removals), p.one)
 }
 
 func (p *plan) refuse(id string, err error) {
 	p.refused = append(p.refused, &registry.ChangeError{ID: id, Err: err})
 }
 
+// one plans a change that is left to make.
 func (p *plan) one(c registry.Change) error {
 	there, found := p.current[c.Entry.ID]
-	var have *registry.Entry
-	if found {
-		have = &there.entry
-	}
-	needed, err := c.Check(have)
-	if err != nil || !needed {
-		return err
-	}
 	if c.Op == registry.Remove {
 		delete(p.taken, there.instance.at())
 		p.steps = append(p.steps, step{id: c.Entry.ID, gone: []instance{there.instance}})

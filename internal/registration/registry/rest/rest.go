@@ -42,6 +42,12 @@ type Options struct {
 	// Secret holds credentials.KeyCA, KeyCertificate and KeyPrivateKey for https. Each
 	// is optional, and Secret may be nil.
 	Secret map[string][]byte
+	// Header is sent with every request.
+	Header http.Header
+	// Hint says what to check if the server wants other credentials. Errors leave the
+	// Hidden texts out.
+	Hint   string
+	Hidden []string
 	// Idle is the number of idle connections to keep open. Default: 4.
 	Idle int
 	// MaxAnswer limits how much of an answer is read, in bytes. Default: 64 MiB.
@@ -50,9 +56,8 @@ type Options struct {
 
 // Client talks to one server. It is safe for concurrent use.
 type Client struct {
-	field, base string
-	maxAnswer   int64
-	http        *http.Client
+	Options
+	http *http.Client
 }
 
 // New checks the options but does not connect. Errors are permanent and name the field
@@ -70,9 +75,10 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, registry.Permanent(err)
 	}
+	options.Address = strings.TrimRight(options.Address, "/")
+	options.MaxAnswer = cmp.Or(options.MaxAnswer, defaultMaxAnswer)
 	return &Client{
-		field: options.Field, base: strings.TrimRight(options.Address, "/"),
-		maxAnswer: cmp.Or(options.MaxAnswer, defaultMaxAnswer),
+		Options: options,
 		http: &http.Client{
 			Transport: &http.Transport{
 				Proxy:               http.ProxyFromEnvironment,
@@ -91,7 +97,7 @@ func New(options Options) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // URL returns the address of a path, for messages.
-func (c *Client) URL(path string) string { return c.base + path }
+func (c *Client) URL(path string) string { return c.Address + path }
 
 // Question is a request.
 type Question struct {
@@ -112,6 +118,7 @@ type Answer struct {
 	Code   int
 	Header http.Header
 	Body   []byte
+	client *Client
 }
 
 // Send makes one request. It returns no error for any status code. Errors are
@@ -135,8 +142,9 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	}
 	request, err := http.NewRequestWithContext(ctx, q.Method, target, body)
 	if err != nil {
-		return nil, registry.Permanent(fmt.Errorf("%s: %w", c.field, err))
+		return nil, registry.Permanent(fmt.Errorf("%s: %w", c.Field, err))
 	}
+	maps.Copy(request.Header, c.Header)
 	maps.Copy(request.Header, q.Header)
 	if q.JSON != nil {
 		request.Header.Set("Content-Type", "application/json")
@@ -146,14 +154,14 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		return nil, registry.Transient(withoutQuery(err, where))
 	}
 	defer func() { _ = response.Body.Close() }() // The body was read or is not needed.
-	data, err := io.ReadAll(io.LimitReader(response.Body, c.maxAnswer+1))
+	data, err := io.ReadAll(io.LimitReader(response.Body, c.MaxAnswer+1))
 	if err != nil {
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
 	}
-	if int64(len(data)) > c.maxAnswer {
-		return nil, registry.Permanent(fmt.Errorf("%s answered with more than %d bytes: spread the instances over several services", where, c.maxAnswer))
+	if int64(len(data)) > c.MaxAnswer {
+		return nil, registry.Permanent(fmt.Errorf("%s answered with more than %d bytes: spread the instances over several services", where, c.MaxAnswer))
 	}
-	return &Answer{Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
+	return &Answer{client: c, Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
 }
 
 // withoutQuery keeps net/http's reason for a failed request but shows only the address:
@@ -166,23 +174,27 @@ func withoutQuery(err error, where string) error {
 	return err
 }
 
+// Excerpt is what an error may repeat of the answer, or of a text in it.
+func (a *Answer) Excerpt(text string, hidden ...string) string {
+	return registry.Excerpt(text, append(hidden, a.client.Hidden...)...)
+}
+
 // Failure describes an unusable answer, without the hidden texts.
 func (a *Answer) Failure(hidden ...string) error {
-	return fmt.Errorf("%s answered %d %s: %s", a.Where, a.Code, http.StatusText(a.Code), registry.Excerpt(string(a.Body), hidden...))
+	return fmt.Errorf("%s answered %d %s: %s", a.Where, a.Code, http.StatusText(a.Code), a.Excerpt(string(a.Body), hidden...))
 }
 
 // ErrDenied marks an answer about the credentials, which applies to every change.
 var ErrDenied = errors.New("access denied")
 
-// Refusal is Failure as the error of a connector: transient, or permanent. hint says what
-// to check if the server wants other credentials.
-func (a *Answer) Refusal(hint string, hidden ...string) error {
+// Refusal is Failure as the error of a connector: transient, or permanent.
+func (a *Answer) Refusal(hidden ...string) error {
 	err := a.Failure(hidden...)
 	switch {
 	case a.Temporary():
 		return registry.Transient(err)
 	case a.Denied():
-		return registry.Permanent(fmt.Errorf("%w; check %s: %w", err, hint, ErrDenied))
+		return registry.Permanent(fmt.Errorf("%w; check %s: %w", err, a.client.Hint, ErrDenied))
 	}
 	return registry.Permanent(err)
 }

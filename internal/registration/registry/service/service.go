@@ -12,13 +12,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -104,7 +103,7 @@ func entries(list []discoveryv1.EndpointSlice) []registry.Entry {
 			all = append(all, entry(&list[i], n))
 		}
 	}
-	slices.SortFunc(all, func(a, b registry.Entry) int { return strings.Compare(a.ID, b.ID) })
+	registry.Sort(all)
 	return all
 }
 
@@ -112,7 +111,7 @@ func entries(list []discoveryv1.EndpointSlice) []registry.Entry {
 func entry(s *discoveryv1.EndpointSlice, n int) registry.Entry {
 	endpoint := &s.Endpoints[n]
 	e := registry.Entry{ID: fmt.Sprintf("%s.%d", s.Name, n), NoMetadata: true, Version: "not ready"}
-	if ready := endpoint.Conditions.Ready; ready == nil || *ready {
+	if ptr.Deref(endpoint.Conditions.Ready, true) {
 		e.Weight, e.Version = 1, "ready"
 	}
 	if len(endpoint.Addresses) > 0 {

@@ -3,8 +3,6 @@
 package xds
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -19,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -52,8 +51,7 @@ func encode(message proto.Message) (resource, error) {
 	if err := anypb.MarshalFrom(data, message, proto.MarshalOptions{Deterministic: true}); err != nil {
 		return resource{}, fmt.Errorf("encode %s: %w", message.ProtoReflect().Descriptor().Name(), err)
 	}
-	sum := sha256.Sum256(data.Value)
-	return resource{data: data, version: hex.EncodeToString(sum[:8])}, nil
+	return resource{data: data, version: registry.Digest(data.Value)}, nil
 }
 
 // fixed makes a resource of any type except endpoints. It follows from the name alone,
@@ -126,16 +124,10 @@ type endpoint struct {
 // healthOf converts conditions. An absent condition is true, except for terminating. An
 // endpoint that is neither in service nor terminating is not served.
 func healthOf(c discoveryv1.EndpointConditions) (health corev3.HealthStatus, served bool) {
-	is := func(condition *bool, absent bool) bool {
-		if condition == nil {
-			return absent
-		}
-		return *condition
-	}
 	switch {
-	case is(c.Ready, true):
+	case ptr.Deref(c.Ready, true):
 		return corev3.HealthStatus_HEALTHY, true
-	case is(c.Serving, true) && is(c.Terminating, false):
+	case ptr.Deref(c.Serving, true) && ptr.Deref(c.Terminating, false):
 		return corev3.HealthStatus_DRAINING, true
 	}
 	return corev3.HealthStatus_UNKNOWN, false

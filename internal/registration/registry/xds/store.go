@@ -3,6 +3,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -228,14 +229,7 @@ func later(a, b string) (bool, error) {
 }
 
 func compareEndpoints(a, b endpoint) int {
-	if order := strings.Compare(a.Address, b.Address); order != 0 {
-		return order
-	}
-	if a.Port != b.Port {
-		return int(a.Port - b.Port)
-	}
-	if a.health != b.health {
-		return int(a.health - b.health) // HEALTHY sorts before DRAINING.
-	}
-	return strings.Compare(a.ID, b.ID)
+	return cmp.Or(strings.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port),
+		cmp.Compare(a.health, b.health), // HEALTHY sorts before DRAINING.
+		strings.Compare(a.ID, b.ID))
 }

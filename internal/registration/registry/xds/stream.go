@@ -3,10 +3,9 @@
 package xds
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -158,7 +157,7 @@ func (s *stream) push(typeURL string) error {
 		return nil
 	}
 	response := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, ControlPlane: &corev3.ControlPlane{Identifier: "usher"}}
-	digest := sha256.New()
+	var versions strings.Builder
 	changed := false
 	for _, name := range w.names {
 		r, err := s.resource(typeURL, name)
@@ -167,7 +166,7 @@ func (s *stream) push(typeURL string) error {
 		}
 		changed = changed || w.sent[name] != r.version
 		w.sent[name] = r.version
-		digest.Write([]byte(name + "\x00" + r.version + "\x00"))
+		versions.WriteString(name + "\x00" + r.version + "\x00")
 		response.Resources = append(response.Resources, r.data)
 	}
 	if !changed {
@@ -175,7 +174,7 @@ func (s *stream) push(typeURL string) error {
 	}
 	s.nonces++
 	w.nonce = strconv.Itoa(s.nonces)
-	response.Nonce, response.VersionInfo = w.nonce, hex.EncodeToString(digest.Sum(nil)[:8])
+	response.Nonce, response.VersionInfo = w.nonce, registry.Digest([]byte(versions.String()))
 	s.metrics.responses.Inc()
 	return s.send(response)
 }

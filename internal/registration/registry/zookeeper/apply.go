@@ -85,26 +85,19 @@ func (r *Registry) steps(service string, changes []registry.Change, nodes []node
 	for i := range nodes {
 		byID[nodes[i].entry.ID] = &nodes[i]
 	}
-	needed, refused := registry.Compare(entries(nodes), changes)
-	for _, change := range needed {
-		s, err := r.step(service, change, byID[change.Entry.ID])
-		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-			continue
+	refused = registry.Decide(entries(nodes), changes, func(change registry.Change) (err error) {
+		s := step{change: change, there: byID[change.Entry.ID]}
+		if change.Op == registry.Put {
+			s.name, s.data, err = r.layout.encode(service, change.Entry)
+		} else {
+			s.name = s.there.name
 		}
-		steps = append(steps, s)
-	}
+		if err == nil {
+			steps = append(steps, s)
+		}
+		return err
+	})
 	return steps, refused
-}
-
-func (r *Registry) step(service string, change registry.Change, there *node) (s step, err error) {
-	s = step{change: change, there: there}
-	if change.Op == registry.Remove {
-		s.name = there.name
-		return s, nil
-	}
-	s.name, s.data, err = r.layout.encode(service, change.Entry)
-	return s, err
 }
 
 func (s step) make(conn *zk.Conn, folder string, acl []zk.ACL) error {

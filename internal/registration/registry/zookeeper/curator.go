@@ -76,10 +76,7 @@ func (curator) decode(name string, data []byte) registry.Entry {
 	if json.Unmarshal(i.Payload, &payload) == nil {
 		for key, value := range payload {
 			if text, ok := value.(string); ok {
-				if e.Metadata == nil {
-					e.Metadata = map[string]string{}
-				}
-				e.Metadata[key] = text
+				e.SetMetadata(key, text)
 			}
 		}
 	}

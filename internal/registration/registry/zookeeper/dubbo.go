@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -69,12 +68,11 @@ func (dubbo) encode(service string, e registry.Entry) (string, []byte, error) {
 	for _, key := range slices.Sorted(maps.Keys(params)) {
 		pairs = append(pairs, key+"="+params[key])
 	}
-	host := net.JoinHostPort(e.Address, strconv.Itoa(int(e.Port)))
 	data, err := json.Marshal(stored{Usher: &mark{Owner: e.Owner}})
 	if err != nil {
 		return "", nil, registry.Permanent(fmt.Errorf("encode: %w", err))
 	}
-	return url.QueryEscape(scheme + "://" + host + "/" + service + "?" + strings.Join(pairs, "&")), data, nil
+	return url.QueryEscape(scheme + "://" + e.HostPort() + "/" + service + "?" + strings.Join(pairs, "&")), data, nil
 }
 
 func checkParam(key, value string) error {
@@ -103,12 +101,7 @@ func (dubbo) decode(name string, data []byte) registry.Entry {
 	address, query, _ := strings.Cut(text, "?")
 	_, address, _ = strings.Cut(address, "://")
 	address, _, _ = strings.Cut(address, "/")
-	e.Address = address
-	if host, port, err := net.SplitHostPort(address); err == nil {
-		if number, err := strconv.ParseInt(port, 10, 32); err == nil {
-			e.Address, e.Port = host, int32(number)
-		}
-	}
+	e.SetHostPort(address)
 	e = decodeParams(e, query)
 	var content stored
 	if json.Unmarshal(data, &content) == nil && content.Usher != nil {
@@ -129,10 +122,7 @@ func decodeParams(e registry.Entry, query string) registry.Entry {
 				e.Weight = int32(number)
 			}
 		default:
-			if e.Metadata == nil {
-				e.Metadata = map[string]string{}
-			}
-			e.Metadata[key] = value
+			e.SetMetadata(key, value)
 		}
 	}
 	return e

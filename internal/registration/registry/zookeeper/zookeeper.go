@@ -19,7 +19,6 @@ import (
 	"strings"
 
 	"github.com/go-zookeeper/zk"
-	"golang.org/x/sync/errgroup"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -192,23 +191,18 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 		return nil, fmt.Errorf("list %s: %w", folder, err)
 	}
 	found := make([]*node, len(names))
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	for i, name := range names {
-		group.Go(func() (err error) {
-			defer registry.Recover(ctx, &err)
-			data, stat, err := conn.Get(folder + "/" + name)
-			if errors.Is(err, zk.ErrNoNode) {
-				return nil // It was removed in the meantime.
-			}
-			if err != nil {
-				return fmt.Errorf("read an entry of %s: %w", folder, err)
-			}
-			found[i] = &node{name: name, stat: stat, entry: r.layout.decode(name, data)}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
+	errs := registry.Each(ctx, len(names), parallel, func(i int) error {
+		data, stat, err := conn.Get(folder + "/" + names[i])
+		if errors.Is(err, zk.ErrNoNode) {
+			return nil // It was removed in the meantime.
+		}
+		if err != nil {
+			return fmt.Errorf("read an entry of %s: %w", folder, err)
+		}
+		found[i] = &node{name: names[i], stat: stat, entry: r.layout.decode(names[i], data)}
+		return nil
+	})
+	if err := cmp.Or(errs...); err != nil { // One stands for all.
 		return nil, err
 	}
 	return distinct(found), nil
