@@ -194,8 +194,7 @@ func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (
 	case !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer):
 		return true, nil
 	case len(users) > 0:
-		slices.Sort(users)
-		users = slices.Compact(users)
+		users = slices.Compact(slices.Sorted(slices.Values(users)))
 		r.announcer.warn(object, reasonInUse, "Delete", fmt.Sprintf(
 			"Registrations still have entries there: %s. Delete them, or take the Registry out of their spec.registries.",
 			strings.Join(users, ", ")))

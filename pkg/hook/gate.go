@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -86,11 +87,8 @@ func (o *Operator) pass(pod *corev1.Pod, h hook) {
 // since is when the Pod reached its gate; zero if unknown.
 func since(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp != nil {
-		grace := time.Duration(0)
-		if pod.DeletionGracePeriodSeconds != nil {
-			grace = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
-		}
-		return pod.DeletionTimestamp.Add(-grace)
+		grace := ptr.Deref(pod.DeletionGracePeriodSeconds, 0)
+		return pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
 	}
 	at, err := time.Parse(time.RFC3339, pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp])
 	if err != nil {

@@ -3,6 +3,7 @@
 package hook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,24 +200,17 @@ func (o *Operator) SetupWithManager(mgr ctrl.Manager) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	if o.Timeout == 0 {
-		o.Timeout = defaultTimeout
-	}
-	if o.Workers == 0 {
-		o.Workers = defaultWorkers
-	}
+	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
+	o.Timeout, o.Workers = cmp.Or(o.Timeout, defaultTimeout), cmp.Or(o.Workers, defaultWorkers)
 	r := &reconciler{Operator: o, client: mgr.GetClient(), events: mgr.GetEventRecorder(o.name)}
-	// controller-runtime's priority queue can block forever at shutdown
-	// (kubernetes-sigs/controller-runtime#3538).
-	priorities := false
 	err := ctrl.NewControllerManagedBy(mgr).Named(o.name).
 		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(o.concerns))).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: o.Workers, UsePriorityQueue: &priorities,
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
+			MaxConcurrentReconciles: o.Workers,
+			// controller-runtime's priority queue can block forever at shutdown
+			// (kubernetes-sigs/controller-runtime#3538).
+			UsePriorityQueue: new(false),
+			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 		}).Complete(r)
 	if err != nil {
 		return fmt.Errorf("hook operator %q: %w", o.name, err)

@@ -117,19 +117,7 @@ func (ix *index) summarize(waiting []Waiting) (_ summary, any bool) {
 	if first == nil {
 		return summary{}, false
 	}
-	head := "Waits at " + string(first.Gate)
-	if first.Key != "" {
-		head += " (" + first.Key + ")"
-	}
-	if first.Registry != "" {
-		head += " for Registry " + first.Registry
-	}
-	if !first.Since.IsZero() {
-		head += " since " + first.Since.UTC().Format(time.RFC3339)
-	}
-	if first.Overdue {
-		head += ", past its deadline"
-	}
+	head := "Waits " + first.head(true)
 	if more > 0 {
 		head += fmt.Sprintf(", and for %d more", more)
 	}

@@ -154,9 +154,7 @@ func keysOf(hook *appsv1alpha1.LifecycleHook) []string {
 	if hook == nil {
 		return nil
 	}
-	keys := slices.Concat(slices.Sorted(maps.Keys(hook.LabelsHandler)), hook.FinalizersHandler)
-	slices.Sort(keys)
-	return slices.Compact(keys)
+	return distinct(slices.AppendSeq(slices.Clone(hook.FinalizersHandler), maps.Keys(hook.LabelsHandler)))
 }
 
 func (ix *index) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {

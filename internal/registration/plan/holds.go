@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -68,8 +67,7 @@ func (p *pod) entries() (out []Shows) {
 	for _, r := range p.selectedBy {
 		names = append(names, r.Spec.Registries...)
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
+	names = distinct(names)
 	for _, name := range names {
 		one := Shows{name, status}
 		switch {
@@ -122,8 +120,7 @@ func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
 			}
 		}
 	}
-	slices.Sort(h.Registries)
-	h.Registries = slices.Compact(h.Registries)
+	h.Registries = distinct(h.Registries)
 	if record := ReadRecord(p.Pod); record != nil && record.Gate == gate {
 		h.Until = record.End()
 	}
@@ -142,9 +139,5 @@ func (p *pod) waitsSince(gate Gate) time.Time {
 	case gate.leaves():
 		return p.stateSince()
 	}
-	since := p.stateSince()
-	if at := readySince(p.Pod); at.After(since) {
-		since = at
-	}
-	return since
+	return later(p.stateSince(), readySince(p.Pod))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // Defaults of spec.nodeFailure.
@@ -47,10 +48,7 @@ type kept struct {
 func (ix *index) keepSilent(r *registration) {
 	grace, percent := DefaultNodeGrace, int32(DefaultNodePercent)
 	if f := r.Spec.NodeFailure; f != nil {
-		grace = durationOf(f.Grace, grace)
-		if f.MaxPercent != nil {
-			percent = *f.MaxPercent
-		}
+		grace, percent = durationOf(f.Grace, grace), ptr.Deref(f.MaxPercent, percent)
 	}
 	r.kept = map[*pod]*kept{}
 	var lost []*pod

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
@@ -59,18 +60,12 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 }
 
 func conditionStatus(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
-	if c := condition(pod, kind); c != nil {
-		return c.Status
-	}
-	return corev1.ConditionUnknown
+	return ptr.Deref(condition(pod, kind), corev1.PodCondition{Status: corev1.ConditionUnknown}).Status
 }
 
 // readySince is when the Pod's containers became ready, zero if it is not known.
 func readySince(pod *corev1.Pod) time.Time {
-	if c := condition(pod, corev1.ContainersReady); c != nil {
-		return c.LastTransitionTime.Time
-	}
-	return time.Time{}
+	return ptr.Deref(condition(pod, corev1.ContainersReady), corev1.PodCondition{}).LastTransitionTime.Time
 }
 
 // portOf resolves the name of a container port; 0 if there is none.

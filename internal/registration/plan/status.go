@@ -155,19 +155,26 @@ func (r Reason) onItsWay() bool {
 
 // String describes the wait for people.
 func (w Waiting) String() string {
-	var out strings.Builder
-	fmt.Fprintf(&out, "%s at %s", cmp.Or(w.Pod, "the Registration"), w.Gate)
+	return fmt.Sprintf("%s %s: %s", cmp.Or(w.Pod, "the Registration"), w.head(false), w.Message)
+}
+
+// head is what stays the same while the message may change with every attempt. Messages
+// name the registry themselves.
+func (w Waiting) head(registry bool) string {
+	head := "at " + string(w.Gate)
 	if w.Key != "" {
-		fmt.Fprintf(&out, " (%s)", w.Key)
+		head += " (" + w.Key + ")"
+	}
+	if registry && w.Registry != "" {
+		head += " for Registry " + w.Registry
 	}
 	if !w.Since.IsZero() {
-		fmt.Fprintf(&out, " since %s", w.Since.UTC().Format(time.RFC3339))
+		head += " since " + w.Since.UTC().Format(time.RFC3339)
 	}
 	if w.Overdue {
-		out.WriteString(", past its deadline")
+		head += ", past its deadline"
 	}
-	fmt.Fprintf(&out, ": %s", w.Message)
-	return out.String()
+	return head
 }
 
 func matchedCondition(o Outcome, p Plan) metav1.Condition {

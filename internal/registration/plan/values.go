@@ -89,8 +89,7 @@ func (v *values) readTags(i *usherv1alpha1.Instance, pod *corev1.Pod) []string {
 			}
 		}
 	}
-	slices.Sort(tags)
-	return slices.Compact(tags)
+	return distinct(tags)
 }
 
 // read returns a field of the Pod; false if the Pod does not have it, or it cannot be
@@ -138,6 +137,12 @@ func podField(pod *corev1.Pod, path string) (value string, ok bool) {
 		value = pod.Status.HostIP
 	}
 	return value, value != ""
+}
+
+// distinct sorts names, and removes duplicates.
+func distinct(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // readsPods reports whether entries depend on more of a Pod than its address.

@@ -3,16 +3,15 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -160,30 +159,23 @@ func (r *Registry) code(request, answer *dns.Msg) error {
 // exist has an answer without records.
 func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Msg, error) {
 	answers := make([]*dns.Msg, len(questions))
-	conns := min(maxConns, (len(questions)+perConn-1)/perConn)
-	var next atomic.Int64
-	group, ctx := errgroup.WithContext(ctx)
-	for range conns {
-		group.Go(func() (err error) {
-			defer registry.Recover(ctx, &err)
-			return r.connect(ctx, func(send exchange) error {
-				for {
-					at := int(next.Add(1)) - 1
-					if at >= len(questions) {
-						return nil
-					}
-					request := &dns.Msg{Question: []dns.Question{questions[at]}}
-					request.Id = dns.Id()
-					answer, err := send(request)
-					if err != nil {
-						return err
-					}
-					answers[at] = answer
+	share := max(perConn, (len(questions)+maxConns-1)/maxConns)
+	shares := slices.Collect(slices.Chunk(questions, share))
+	errs := registry.Each(ctx, len(shares), maxConns, func(n int) error {
+		return r.connect(ctx, func(send exchange) error {
+			for i, question := range shares[n] {
+				request := &dns.Msg{Question: []dns.Question{question}}
+				request.Id = dns.Id()
+				answer, err := send(request)
+				if err != nil {
+					return err
 				}
-			})
+				answers[n*share+i] = answer
+			}
+			return nil
 		})
-	}
-	return answers, group.Wait()
+	})
+	return answers, cmp.Or(errs...) // One stands for all.
 }
 
 // records returns the records of an answer with the requested name and type.

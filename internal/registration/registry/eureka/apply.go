@@ -37,7 +37,7 @@ func (r *Registry) one(ctx context.Context, service string, c registry.Change) e
 	app := application(service)
 	// Also if nothing is left to do or the change is refused: it may have been computed
 	// from an old list.
-	r.writes(app, c.Entry.ID)
+	r.behind(app, c.Entry.ID, true)
 	there, err := r.actual(ctx, app, c.Entry.ID)
 	if err != nil {
 		return err

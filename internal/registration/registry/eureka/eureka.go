@@ -96,9 +96,9 @@ type Registry struct {
 	stopped chan struct{}
 
 	mu sync.Mutex
-	// written holds the instances, by application, that the cache may not show
+	// written holds the applications and IDs of instances that the cache may not show
 	// correctly.
-	written map[string]map[string]bool
+	written map[[2]string]bool
 	renewed map[string]renewal
 }
 
@@ -129,7 +129,7 @@ func New(options Options) (*Registry, error) {
 		fresh:  options.Clock.Now().Add(options.ResponseCache),
 		clock:  options.Clock,
 		stop:   stop, stopped: make(chan struct{}),
-		written: map[string]map[string]bool{}, renewed: map[string]renewal{},
+		written: map[[2]string]bool{}, renewed: map[string]renewal{},
 	}
 	ticker := r.clock.NewTicker(RenewInterval)
 	go r.renewUntil(ctx, ticker)
@@ -227,7 +227,7 @@ func (r *Registry) correct(ctx context.Context, app string, instances map[string
 		case errs[n] != nil:
 			return nil, errs[n]
 		case actual[n] == nil && !found, actual[n] != nil && found && actual[n].version() == listed.version():
-			r.agrees(app, id)
+			r.behind(app, id, false)
 		case actual[n] == nil:
 			delete(instances, id)
 		default:
@@ -274,25 +274,22 @@ func (r *Registry) writtenTo(app string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ids []string
-	for id := range r.written[app] {
-		ids = append(ids, id)
+	for key := range r.written {
+		if key[0] == app {
+			ids = append(ids, key[1])
+		}
 	}
 	slices.Sort(ids)
 	return ids
 }
 
-// writes remembers that the cache may be behind.
-func (r *Registry) writes(app, id string) {
+// behind notes whether the cache may be behind.
+func (r *Registry) behind(app, id string, yes bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.written[app] == nil {
-		r.written[app] = map[string]bool{}
+	if yes {
+		r.written[[2]string{app, id}] = true
+	} else {
+		delete(r.written, [2]string{app, id})
 	}
-	r.written[app][id] = true
-}
-
-func (r *Registry) agrees(app, id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.written[app], id)
 }
