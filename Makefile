@@ -33,7 +33,7 @@ e2e: ## Play stories with real containers on a real node; needs root on Debian (
 # Test binaries are linked each time; without symbols that takes a third less.
 RACE := CGO_ENABLED=1 $(GO) test -race -timeout 20m -ldflags='-s -w'
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
-	@$(GO) -C test run ./cmd/devcluster build
+	@$(GO) -C test run ./cmd/devcluster -build
 	@$(MAKE) --no-print-directory -j2 test-stories test-units test-sim test-tools
 	@$(MAKE) --no-print-directory test-demo
 test-units:
@@ -139,10 +139,6 @@ check: ## Check that generated files, formatting, modules and links are up to da
 	cd test/browser && $(LINT) run --config ../../.golangci.yml ./...
 	cd $(CONFORMANCE) && $(LINT) run --config ../../.golangci.yml ./...
 
-.PHONY: up down status
-up: ## Start a development cluster in the background.
-	@$(GO) -C test run ./cmd/devcluster up $(ARGS)
-down: ## Stop it.
-	@$(GO) -C test run ./cmd/devcluster down $(ARGS)
-status: ## Show what runs.
-	@$(GO) -C test run ./cmd/devcluster status $(ARGS)
+.PHONY: up
+up: ## Run a development cluster until Ctrl-C.
+	@$(GO) -C test run ./cmd/devcluster $(ARGS)

@@ -194,10 +194,8 @@ func (r *Report) grids() []grid {
 	})
 }
 
-// lines shows the report on a terminal. They are not cut: a cut table says less than a
-// wrapped one.
+// lines shows the report on a terminal.
 func (r *Report) lines(style stage.Style) []string {
-	style.Width = 0
 	lines := []string{}
 	for _, g := range r.grids() {
 		lines = append(lines, "", style.Paint(stage.Bold, g.title))

@@ -14,35 +14,6 @@ import (
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
-func TestFindAndRead(t *testing.T) {
-	root, err := Find(os.Getenv)
-	registrytest.NoError(t, err)
-	for folder, kind := range map[string]string{"crd": "CustomResourceDefinition", "rbac": "ClusterRole"} {
-		objects, err := readFolder(filepath.Join(root, "config", folder), kind)
-		if err != nil || len(objects) < 2 {
-			t.Errorf("%s: %d objects of kind %s, %v", folder, len(objects), kind, err)
-		}
-	}
-	if _, err := readFolder(filepath.Join(root, "config", "crd"), "Teapot"); err == nil || !strings.Contains(err.Error(), "Teapot") {
-		t.Errorf("a kind that is not there: %v", err)
-	}
-	if _, err := readFolder(filepath.Join(root, "no-such-folder"), "ClusterRole"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a folder that is not there: %v", err)
-	}
-}
-
-func TestReadObjects(t *testing.T) {
-	objects, err := ReadObjects(strings.NewReader("# a comment\n---\napiVersion: v1\nkind: A\n---\n---\napiVersion: v1\nkind: B\n"))
-	if err != nil || len(objects) != 2 || objects[0].GetKind() != "A" || objects[1].GetKind() != "B" {
-		t.Errorf("got %v, %v", objects, err)
-	}
-	for _, text := range []string{"kind: [", "apiVersion: v1\n"} {
-		if objects, err := ReadObjects(strings.NewReader(text)); err == nil {
-			t.Errorf("%q is read as %v", text, objects)
-		}
-	}
-}
-
 func TestCompile(t *testing.T) {
 	module := t.TempDir()
 	write := func(name, text string) {

@@ -25,11 +25,11 @@ import (
 // controller manager and the scheduler are healthy. ctx bounds the build and the start,
 // not the cluster's life; Stop ends that.
 //
-// Errors: *InUseError if a cluster already runs in Options.Dir, *process.ExitError if a
-// component ended, for instance because Options.Port is taken.
+// Errors: *process.ExitError if a component ended, for instance because Options.Port is
+// taken.
 func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	// First what fails before a build that takes minutes.
-	if err := ClaimDir(opts.Dir); err != nil {
+	if err := claimDir(opts.Dir); err != nil {
 		return nil, err
 	}
 	dir, err := filepath.Abs(opts.Dir)

@@ -413,6 +413,16 @@ func (b *board) waitingFor() (lines []string) {
 	return lines
 }
 
+// state is how every Pod is.
+func (b *board) state() (lines []string) {
+	b.Read(func() {
+		for _, p := range b.podsOf("") {
+			lines = append(lines, p.Name+" is "+p.State+"; "+strings.Join(p.facts(), "; "))
+		}
+	})
+	return lines
+}
+
 // fingerprint lists everything about the Pods that an update or a deletion would
 // change.
 func (b *board) fingerprint() (lines []string) {

@@ -6,14 +6,12 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/page"
-	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -133,31 +131,5 @@ func TestAnAddressThatIsUsedAgain(t *testing.T) {
 	b.is(aPod("web-b"))
 	if name, lane := b.at(addrA, now); name != "web-b" || lane.lost(now) {
 		t.Error("the address has a new Pod, but it has left")
-	}
-}
-
-// Lines that wrap would make the screen clear too few.
-func TestPanelFitsEveryTerminal(t *testing.T) {
-	b := newQuietBoard()
-	b.is(aSet())
-	for _, name := range []string{"web-a", "web-b", "web-c"} {
-		b.is(aPod(name, draining))
-	}
-	p := &panel{title: "hooks on  ·  2/6 in-place update  ·  123,456 requests, 0 lost, none at all"}
-	for _, pod := range b.podsOf("web") {
-		p.rows = append(p.rows, pod.cells(500, time.Now()))
-	}
-	for columns := 50; columns <= 140; columns++ {
-		for _, rows := range []int{4, 5, 40} {
-			lines := p.render(stage.Style{Width: columns, Height: rows})
-			if text := strings.Join(lines, "\n"); len(lines) > rows || !strings.Contains(text, "WAITS FOR") {
-				t.Fatalf("%dx%d: %d lines\n%s", columns, rows, len(lines), text)
-			}
-			for _, line := range lines {
-				if utf8.RuneCountInString(line) > columns {
-					t.Fatalf("%dx%d: too long: %s", columns, rows, line)
-				}
-			}
-		}
 	}
 }

@@ -6,8 +6,8 @@
 //
 // run.go drives the phases, disturb.go disturbs them; story.go defines what happens to
 // which workload; board.go is what is known of the cluster, and where conditions are
-// awaited; screen.go is what a terminal shows of it; report.go is the outcome. What a Pod
-// waits for comes from package view, the numbers from package traffic.
+// awaited; report.go is the outcome. What a Pod waits for comes from package view, the
+// numbers from package traffic.
 package demo
 
 import (
@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +31,6 @@ import (
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/images"
-	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/realnode"
@@ -92,7 +90,6 @@ type demonstration struct {
 	*stage.Stage
 	registry  *stage.Etcd
 	usherArgs []string
-	screen    *screen
 	server    *page.Server
 }
 
@@ -103,7 +100,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	if o.pace == (pace{}) {
 		o.pace = usualPace
 	}
-	d := &demonstration{options: o, screen: newScreen(o.Out, o.Getenv), server: page.NewServer(page.NewRecorder(time.Now(), "Usher's demo", 0), nil)}
+	d := &demonstration{options: o, server: page.NewServer(page.NewRecorder(time.Now(), "Usher's demo", 0), nil)}
 	if o.Place == nil { // Nobody outside reaches the loopback of a sandbox.
 		end, err := d.serve(ctx)
 		if err != nil {
@@ -120,7 +117,6 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		Name: "usher-demo", Out: o.Out, Getenv: o.Getenv, Setup: append(control, d.install),
 		Play: func(ctx context.Context, s *stage.Stage) (err error) {
 			d.Stage = s
-			defer d.screen.show(nil)
 			result, err = d.play(ctx)
 			if err == nil && o.Keep {
 				kept, err = true, d.keep(ctx)
@@ -134,36 +130,34 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	return result, err
 }
 
+// log writes lines, each call in one piece.
+func (d *demonstration) log(lines ...string) {
+	_, _ = d.options.Out.WriteString(strings.Join(lines, "\n") + "\n") // There is nobody to report a failed write to.
+}
+
 // serve serves the page of what goes on until end is called.
 func (d *demonstration) serve(ctx context.Context) (end func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen on loopback for the page: %w", err)
 	}
-	d.screen.log("Watch it in a browser: " + d.server.Address(listener))
+	d.log("Watch it in a browser: " + d.server.Address(listener))
 	var serving sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
 	serving.Go(func() {
 		if err := d.server.Serve(ctx, listener); err != nil {
-			d.screen.log("the page: " + err.Error())
+			d.log("the page: " + err.Error())
 		}
 	})
 	return func() { cancel(); serving.Wait() }, nil
 }
 
 func startCluster(ctx context.Context, s *stage.Stage) error {
-	web := checkout.Program{Name: "build web", Module: filepath.Join(s.Root, "test"), Pkg: "./cmd/web", Out: s.Path("images", "web")}
-	return s.StartCluster(ctx, "", s.Usher(), web)
+	return s.StartCluster(ctx, "", s.Usher(), s.Web())
 }
 
 func startNodes(ctx context.Context, s *stage.Stage) error {
-	runtime, err := node.NewProcessRuntime(node.ProcessOptions{
-		Images: node.ProgramDir(s.Path("images"), "v1", "v2"), LogDir: s.Path("containers"),
-	})
-	if err != nil {
-		return err
-	}
-	return s.StartNodes(ctx, runtime, nodes, 0)
+	return s.StartWebNodes(ctx, nodes, "v1", "v2")
 }
 
 // RunReal reruns the demo inside a sandbox, where it starts a real node for its
@@ -272,8 +266,7 @@ func (d *demonstration) play(ctx context.Context) (result Result, err error) {
 		result.Runs = append(result.Runs, played)
 		runs = append(runs, r.recordings()...)
 	}
-	d.screen.show(nil)
-	d.screen.log(result.write(d.screen.style())...)
+	d.log(result.write(stage.StyleOf(d.options.Out, d.options.Getenv))...)
 	if d.options.Page == "" {
 		return result, nil
 	}
@@ -285,7 +278,7 @@ func (d *demonstration) play(ctx context.Context) (result Result, err error) {
 	if err := write(d.options.Page, recording); err != nil {
 		return result, err
 	}
-	d.screen.log("", "The whole run as a page: "+d.options.Page)
+	d.log("", "The whole run as a page: "+d.options.Page)
 	return result, nil
 }
 
@@ -296,7 +289,7 @@ func (d *demonstration) diagnosis(r *run) string {
 		title string
 		lines []string
 	}{
-		{"The last state:", r.panel(time.Now()).render(stage.Style{})},
+		{"The last state:", r.board.state()},
 		{"What the objects say:", r.board.waitingFor()},
 		{"The end of Usher's log (" + d.UsherLog() + "):", process.TailFile(d.UsherLog(), usherLogLines)},
 	} {
@@ -319,7 +312,7 @@ func (d *demonstration) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.screen.log(fmt.Sprintf(`
+	d.log(fmt.Sprintf(`
 The cluster stays up, with CloneSet %[1]s/%[2]s and its Registration:
 
     export KUBECONFIG=%[3]s

@@ -119,8 +119,8 @@ func lostCell(lost, charged int) stage.Cell {
 func (r Result) requests() stage.Table {
 	table := stage.Table{Columns: []stage.Column{
 		{Title: "WORKLOAD"}, {Title: "REQUESTS", Right: true}, {Title: "LOST", Right: true},
-		{Title: "P50", Right: true, Expendable: 2}, {Title: "P99", Right: true}, {Title: "SLOW P50", Right: true, Expendable: 3},
-		{Title: "SLOW P99", Right: true, Expendable: 1}, {Title: "DRAINED", Right: true, Expendable: 4},
+		{Title: "P50", Right: true}, {Title: "P99", Right: true}, {Title: "SLOW P50", Right: true},
+		{Title: "SLOW P99", Right: true}, {Title: "DRAINED", Right: true},
 	}}
 	for _, run := range r.Runs {
 		last := ""

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/usher-dev/usher/internal/page"
-	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -47,7 +46,7 @@ func TestLostRequests(t *testing.T) {
 		},
 	}
 	result := Result{Runs: []*RunResult{on, off}}
-	shown := strings.Join(result.write(stage.Style{}), "\n")
+	shown := strings.Join(result.write(false), "\n")
 	for _, want := range []string{
 		"where 0 requests were lost, and nothing\ncovers how they leave, where 678 were",
 		"Lost with hooks and guard off: 1,303 × connection reset, 50 × connection refused.",

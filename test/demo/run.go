@@ -19,10 +19,8 @@ import (
 )
 
 const (
-	// drawEvery is how often the panel is drawn.
-	drawEvery = 200 * time.Millisecond
-	// tellEvery is after how many of them the log tells what lasts, and what was lost.
-	tellEvery = 5
+	// tellEvery is how often the log tells what lasts, and what was lost.
+	tellEvery = time.Second
 	// inboxSize is how much callers can tell at once.
 	inboxSize = 10_000
 )
@@ -47,7 +45,7 @@ type actor struct {
 }
 
 func newRun(d *demonstration, hooks bool) (*run, error) {
-	r := &run{demonstration: d, hooks: hooks, inbox: make(chan func(), inboxSize), board: newBoard(time.Now, d.screen.log, d.server)}
+	r := &run{demonstration: d, hooks: hooks, inbox: make(chan func(), inboxSize), board: newBoard(time.Now, d.log, d.server)}
 	pace := d.options.pace
 	for _, story := range d.options.stories(hooks) {
 		a := &actor{story: story, ended: make(chan error, 1)}
@@ -86,11 +84,11 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 	if _, err := stage.Watch(ctx, r.Cluster.RESTConfig(), r.Kube, namespace, r.board.watched()...); err != nil {
 		return nil, err
 	}
-	background.Go(func() { r.draw(ctx) })
+	background.Go(func() { r.tell(ctx) })
 	background.Go(func() { r.listen(ctx) })
-	r.screen.log("\n━━ " + title(r.hooks))
+	r.log("\n━━ " + title(r.hooks))
 	for _, a := range r.actors {
-		r.screen.log(fmt.Sprintf("   %-16s %s", a.name, a.about))
+		r.log(fmt.Sprintf("   %-16s %s", a.name, a.about))
 	}
 	result := &RunResult{Hooks: r.hooks, Took: map[phase]time.Duration{}}
 	for i, name := range r.options.phases() {
@@ -256,34 +254,9 @@ func (r *run) heard(ctx context.Context) {
 	}
 }
 
-// draw shows the state until ctx ends.
-func (r *run) draw(ctx context.Context) {
-	for n := 1; stage.Pause(ctx, drawEvery) == nil; n++ {
-		if n%tellEvery == 0 {
-			r.board.tell()
-		}
-		r.screen.show(r.panel(time.Now()))
+// tell tells what lasts until ctx ends.
+func (r *run) tell(ctx context.Context) {
+	for stage.Pause(ctx, tellEvery) == nil {
+		r.board.tell()
 	}
-}
-
-// panel is what the screen shows now.
-func (r *run) panel(now time.Time) *panel {
-	p, sent, lost := &panel{}, 0, 0
-	for _, a := range r.actors {
-		stats, requests := a.client.Stats(now), map[string]int{}
-		for _, i := range stats.Instances {
-			requests[i.Addr] = i.PerSecond
-		}
-		sent, lost = sent+stats.Sent, lost+stats.Lost
-		r.board.Read(func() {
-			for _, pod := range r.board.podsOf(a.name) {
-				p.rows = append(p.rows, pod.cells(requests[pod.address], now))
-			}
-		})
-	}
-	r.board.Read(func() {
-		p.title = fmt.Sprintf("%s  %s  ·  %s  ·  %s requests, %s lost", now.Sub(r.board.started).Round(time.Second), title(r.hooks), r.board.phase,
-			stage.Thousands(sent), stage.Thousands(lost))
-	})
-	return p
 }

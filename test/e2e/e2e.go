@@ -188,7 +188,7 @@ func (s *session) playAndReport(ctx context.Context, o Options) error {
 		return err
 	}
 	played, footprint := storyTable(outcomes), stage.Table{
-		Columns: []stage.Column{{Title: "What"}, {Title: "Found", Right: true}, {Title: "How", Expendable: 1}}, Rows: s.footprint,
+		Columns: []stage.Column{{Title: "What"}, {Title: "Found", Right: true}, {Title: "How"}}, Rows: s.footprint,
 	}
 	if err := stage.Save(reports{played.Markdown(), footprint.Markdown()}, s.Dir, reportsFile); err != nil {
 		return err

@@ -68,8 +68,8 @@ func (o outcome) p99() string { return stage.Milliseconds(o.total.Fast.Percentil
 // storyTable is what the run reports on the stories.
 func storyTable(outcomes []outcome) stage.Table {
 	t := stage.Table{Columns: []stage.Column{
-		{Title: "Story"}, {Title: "Registry", Expendable: 1}, {Title: "Requests", Right: true}, {Title: "Lost", Right: true},
-		{Title: "p99", Right: true}, {Title: "Time", Right: true}, {Title: "What happens", Expendable: 2},
+		{Title: "Story"}, {Title: "Registry"}, {Title: "Requests", Right: true}, {Title: "Lost", Right: true},
+		{Title: "p99", Right: true}, {Title: "Time", Right: true}, {Title: "What happens"},
 	}}
 	for _, o := range outcomes {
 		row := stage.Cells(o.Name, o.registries(), stage.Thousands(o.total.Sent), stage.Thousands(o.total.Lost), o.p99(), stage.Seconds(o.took), o.About)

@@ -3,7 +3,6 @@
 package servers
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,108 +12,10 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/servers/run"
 )
 
 const wait = 30 * time.Second
-
-// watched starts a watch and returns what it reports.
-func watched(t *testing.T, s Server) <-chan Sighting {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	sightings, done := make(chan Sighting, 100), make(chan error, 1)
-	go func() { done <- s.Watch(ctx, func(one Sighting) { sightings <- one }) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the watch ended with %v", err)
-		}
-	})
-	return sightings
-}
-
-func expect(t *testing.T, sightings <-chan Sighting, uid string, in bool) {
-	t.Helper()
-	select {
-	case got := <-sightings:
-		if got.UID != uid || got.In != in || got.Since.IsZero() || got.Since.After(time.Now()) {
-			t.Errorf("reported %+v, want %s, in: %t", got, uid, in)
-		}
-	case <-time.After(wait):
-		t.Fatalf("nothing is reported about %s", uid)
-	}
-}
-
-func endpoint(uid string, weight int) string {
-	return fmt.Sprintf(`{"Op":0,"Addr":"127.0.0.1:1","Metadata":{"weight":%d,"usher":{"uid":%q}}}`, weight, uid)
-}
-
-func TestEtcd(t *testing.T) {
-	server, err := Start(t.Context(), kindEtcd, Where{Dir: t.TempDir()})
-	registrytest.NoError(t, err)
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	client := server.(*etcd).client
-	put := func(id, value string) {
-		t.Helper()
-		if _, err := client.Put(t.Context(), root+id, value); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("a", endpoint("one", 1))
-	sightings := watched(t, server)
-	expect(t, sightings, "one", true)
-	put("a", endpoint("one", 7)) // No change: it is as available as before.
-	put("b", endpoint("two", 1))
-	expect(t, sightings, "two", true)
-	put("b", endpoint("two", 0))
-	expect(t, sightings, "two", false)
-	put("a", endpoint("three", 1))
-	expect(t, sightings, "one", false)
-	expect(t, sightings, "three", true)
-	registrytest.NoError(t, server.Evict(t.Context(), "three"))
-	expect(t, sightings, "three", false)
-	if err := server.Evict(t.Context(), "nobody"); !errors.Is(err, errNotWatched) {
-		t.Errorf("evict nobody: %v", err)
-	}
-	if !strings.HasPrefix(server.Name(), "etcd 3.") || server.PID() == 0 || server.Spec().Etcd == nil {
-		t.Errorf("it is %s, process %d, %+v", server.Name(), server.PID(), server.Spec())
-	}
-	counts(t, server, client)
-}
-
-// counts sends various requests, and compares them with the server's counts.
-func counts(t *testing.T, server Server, client *clientv3.Client) {
-	t.Helper()
-	before, err := server.Calls(t.Context())
-	registrytest.NoError(t, err)
-	_, getErr := client.Get(t.Context(), root)
-	registrytest.NoError(t, errors.Join(server.Put(t.Context(), "x"), server.Remove(t.Context(), "x"), getErr))
-	after, err := server.Calls(t.Context())
-	registrytest.NoError(t, err)
-	got := after.Since(before)
-	if !maps.Equal(got, Calls{"Put": 1, "DeleteRange": 1, rangeCall: 1}) || got.Writes() != 2 {
-		t.Errorf("counted %v, %d of them writes", got, got.Writes())
-	}
-}
-
-// A watch that may have missed something reports it.
-func TestEtcdEnds(t *testing.T) {
-	server, err := Start(t.Context(), kindEtcd, Where{Dir: t.TempDir()})
-	registrytest.NoError(t, err)
-	if err := server.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := server.Watch(t.Context(), func(Sighting) {}); err == nil {
-		t.Error("the watch of a server that is gone ended well")
-	}
-}
 
 // fakeConsul answers reads with one list after another, then with an error.
 func fakeConsul(t *testing.T, answers ...string) *consul {
@@ -178,11 +79,5 @@ consul_api_http_count{method="PUT",path="v1_txn"} 2
 	calls, err := c.Calls(t.Context())
 	if err != nil || !maps.Equal(calls, Calls{readCall: 7, "PUT v1_txn": 2}) || calls.Writes() != 2 {
 		t.Errorf("counted %v, %d of them writes, %v", calls, calls.Writes(), err)
-	}
-}
-
-func TestUnknownKind(t *testing.T) {
-	if _, err := Start(t.Context(), "disk", Where{}); err == nil || !strings.Contains(err.Error(), `"disk" is none of`) {
-		t.Errorf("got %v", err)
 	}
 }

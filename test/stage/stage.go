@@ -177,6 +177,21 @@ func (s *Stage) StartCluster(ctx context.Context, auditLog string, programs ...c
 	return both.Wait()
 }
 
+// Web is the web service to compile, for StartWebNodes.
+func (s *Stage) Web() checkout.Program {
+	return checkout.Program{Name: "build web", Module: filepath.Join(s.Root, "test"), Pkg: "./cmd/web", Out: s.Path("images", "web")}
+}
+
+// StartWebNodes starts nodes whose containers are processes of the web service, in these
+// versions, or in any if none is named.
+func (s *Stage) StartWebNodes(ctx context.Context, nodes int, versions ...string) error {
+	runtime, err := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(s.Path("images"), versions...), LogDir: s.Path("containers")})
+	if err != nil {
+		return err
+	}
+	return s.StartNodes(ctx, runtime, nodes, 0)
+}
+
 // StartNodes starts nodes that run Pods in a runtime.
 func (s *Stage) StartNodes(ctx context.Context, runtime node.Runtime, nodes, podsPerNode int) error {
 	// They live until the end, not only during the setup.

@@ -28,48 +28,22 @@ const (
 	Red    Paint = "1;31"
 	Green  Paint = "32"
 	Yellow Paint = "33"
-	Cyan   Paint = "36"
 )
 
-// Style is what the output can show. The zero value is a file.
-type Style struct {
-	// Width and Height are the numbers of cells of a line and of lines; 0 means any.
-	Width, Height int
-	// Color reports whether escape sequences are understood.
-	Color bool
-}
+// Style is whether escape sequences are understood.
+type Style bool
 
-// StyleOf returns what an open file can show; a file that is no terminal, or one that
-// cannot move its cursor, has no width.
+// StyleOf returns what an open file can show.
 func StyleOf(out *os.File, getenv func(string) string) Style {
-	if !term.IsTerminal(int(out.Fd())) || getenv("TERM") == "dumb" {
-		return Style{}
-	}
-	width, height, err := term.GetSize(int(out.Fd()))
-	if err != nil {
-		return Style{}
-	}
-	return Style{Width: width, Height: height, Color: getenv("NO_COLOR") == ""}
+	return Style(term.IsTerminal(int(out.Fd())) && getenv("TERM") != "dumb" && getenv("NO_COLOR") == "")
 }
 
 // Paint applies a style to a text, if colours are supported.
 func (s Style) Paint(p Paint, text string) string {
-	if !s.Color || p == Plain || text == "" {
+	if !s || p == Plain || text == "" {
 		return text
 	}
 	return "\x1b[" + string(p) + "m" + text + "\x1b[0m"
-}
-
-// Cut shortens a text to a number of cells and marks the cut with an ellipsis.
-func Cut(text string, cells int) string {
-	runes := []rune(text)
-	switch {
-	case cells <= 0:
-		return ""
-	case len(runes) <= cells:
-		return text
-	}
-	return string(runes[:cells-1]) + "…"
 }
 
 // Thousands formats a number with commas between groups of three digits.
@@ -102,15 +76,11 @@ func Counts(counts map[string]int) string {
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
-// Column is one column of a table.
+// Column is one column of a table: its heading, and whether it is aligned to the right, for
+// numbers.
 type Column struct {
-	// Title is its heading.
 	Title string
-	// Right aligns it to the right, for numbers.
 	Right bool
-	// Expendable columns are dropped from a table that is too wide, the highest number
-	// first; 0 never is.
-	Expendable int
 }
 
 // Cell is one field of a table.
@@ -128,16 +98,8 @@ func Cells(texts ...string) []Cell {
 	return row
 }
 
-const (
-	// Gap separates two columns.
-	Gap = "  "
-	// lastColumn is the minimum width of the last column: it is cut before another
-	// column is dropped.
-	lastColumn = 14
-)
-
 // Table is a table for people: on a terminal, in a file, or in a document. An empty row
-// is an empty line.
+// is an empty line. Nothing is cut: a cut table says less than a wrapped one.
 type Table struct {
 	Columns []Column
 	Rows    [][]Cell
@@ -145,7 +107,7 @@ type Table struct {
 
 // Lines lays out the table for a terminal or a file. text/tabwriter would not do: it
 // aligns all columns alike and counts escape sequences.
-func (t Table) Lines(style Style) []string {
+func (t Table) Lines(style Style) (lines []string) {
 	widths := make([]int, len(t.Columns))
 	heading := make([]Cell, len(t.Columns))
 	for i, column := range t.Columns {
@@ -157,61 +119,18 @@ func (t Table) Lines(style Style) []string {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell.Text))
 		}
 	}
-	shown := t.shown(widths, style.Width)
-	lines := []string{}
 	for _, row := range rows {
-		lines = append(lines, t.line(row, widths, shown, style))
+		cells := []string{}
+		for i, cell := range row {
+			text, padding := style.Paint(cell.Paint, cell.Text), strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell.Text))
+			if t.Columns[i].Right {
+				text, padding = padding, text
+			}
+			cells = append(cells, text+padding)
+		}
+		lines = append(lines, strings.TrimRight(strings.Join(cells, "  "), " "))
 	}
 	return lines
-}
-
-// shown drops expendable columns until the table fits.
-func (t Table) shown(widths []int, limit int) []int {
-	shown, total := []int{}, -len(Gap)
-	for i := range t.Columns {
-		shown, total = append(shown, i), total+widths[i]+len(Gap)
-	}
-	last := widths[len(widths)-1]
-	total -= last - min(last, lastColumn)
-	for limit > 0 && total > limit {
-		worst := 0
-		for at, i := range shown {
-			if t.Columns[i].Expendable > t.Columns[shown[worst]].Expendable {
-				worst = at
-			}
-		}
-		if t.Columns[shown[worst]].Expendable == 0 {
-			break
-		}
-		total -= widths[shown[worst]] + len(Gap)
-		shown = append(shown[:worst], shown[worst+1:]...)
-	}
-	return shown
-}
-
-func (t Table) line(row []Cell, widths, shown []int, style Style) string {
-	line, used := strings.Builder{}, 0
-	for n, i := range shown {
-		if i >= len(row) {
-			break
-		}
-		if n > 0 {
-			line.WriteString(Gap)
-			used += len(Gap)
-		}
-		text := row[i].Text
-		if style.Width > 0 {
-			text = Cut(text, style.Width-used)
-		}
-		padding := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(text)))
-		if t.Columns[i].Right {
-			line.WriteString(padding + style.Paint(row[i].Paint, text))
-		} else {
-			line.WriteString(style.Paint(row[i].Paint, text) + padding)
-		}
-		used += widths[i]
-	}
-	return strings.TrimRight(line.String(), " ")
 }
 
 // Markdown writes the table for a document.

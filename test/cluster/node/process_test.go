@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -81,34 +80,10 @@ func TestProcessEnds(t *testing.T) {
 	}
 }
 
-func TestProcessEnvironment(t *testing.T) {
-	r := newTestRuntime(t)
-	_, log := startProcess(t, r, `echo $POD_NAME $POD_NAMESPACE $POD_IP $NODE_NAME $PORT $APP_VERSION $SET; echo ready; sleep 600`)
-	if got, want := process.TailFile(log, 2)[0], "web-0 shop 127.77.0.1 node-1 8080 v7 by spec"; got != want {
-		t.Errorf("the environment is %q, want %q", got, want)
-	}
-	_, err := r.Start(ContainerConfig{Pod: buildPod(), Container: &corev1.Container{Command: []string{"no-such-program"}}})
-	if err == nil || !strings.Contains(err.Error(), "no-such-program") {
-		t.Errorf("error %v, want one that names the program", err)
-	}
-}
-
 func TestNothingOutlivesItsContainer(t *testing.T) {
 	_, log := startProcess(t, newTestRuntime(t), `sleep 600 & echo $! ready`)
 	child, _, _ := strings.Cut(process.TailFile(log, 1)[0], " ")
 	registrytest.Until(t, "the container's child ends", func() bool { return !alive(child) })
-}
-
-func TestCloseEndsEverything(t *testing.T) {
-	r := newTestRuntime(t)
-	i, _ := startProcess(t, r, "sleep 600")
-	registrytest.NoError(t, r.Close(t.Context()))
-	if exit := i.Exit(); exit == nil || exit.Code != 137 {
-		t.Errorf("exit %+v, want code 137", exit)
-	}
-	if _, err := r.Start(ContainerConfig{Pod: buildPod(), Container: &corev1.Container{}}); !errors.Is(err, process.ErrClosed) {
-		t.Errorf("start after the end: error %v, want %v", err, process.ErrClosed)
-	}
 }
 
 // agentEnv makes this test binary act as an agent that runs a container.
@@ -172,19 +147,5 @@ func TestAddressesAreEachPodsOwn(t *testing.T) {
 		}
 		seen[ip] = true
 		defer pool.release("uid")
-	}
-}
-
-func TestImageID(t *testing.T) {
-	ids := map[string]string{}
-	for _, image := range []string{"web", "web:v1", "web:v2", "reg:5000/web:v1"} {
-		id, err := imageID(image)
-		if other, found := ids[id]; found || err != nil || !strings.Contains(id, "web@sha256:") {
-			t.Errorf("image %s has the ID %s, %v, as %s", image, id, err, other)
-		}
-		ids[id] = image
-	}
-	if _, err := imageID("Not An Image"); err == nil {
-		t.Error("an invalid name has an ID")
 	}
 }

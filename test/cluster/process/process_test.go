@@ -3,12 +3,10 @@
 package process
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -64,20 +62,6 @@ func start(t *testing.T, role string, env ...string) *Process {
 	return p
 }
 
-func TestUnexpectedEndIsReported(t *testing.T) {
-	p := start(t, "talker")
-	<-p.Done()
-	exit := p.ExitError()
-	if exit == nil || p.Asked() || exit.Status != "exit status 3" || len(exit.Tail) != tailLines || exit.Tail[tailLines-1] != "line 29" {
-		t.Fatalf("exit %+v, asked %t; want status 3 with the last lines", exit, p.Asked())
-	}
-	for _, part := range []string{"talker ended (exit status 3)", "line 29", "whole log: " + p.Log()} {
-		if !strings.Contains(exit.Error(), part) {
-			t.Errorf("the message lacks %q:\n%s", part, exit.Error())
-		}
-	}
-}
-
 func TestStop(t *testing.T) {
 	for role, want := range map[string]string{"waiter": "exit status 0", "stubborn": "signal: killed"} {
 		t.Run(role, func(t *testing.T) {
@@ -94,33 +78,5 @@ func TestStop(t *testing.T) {
 				t.Errorf("asked %t, %v; want %s", p.Asked(), p.ExitError(), want)
 			}
 		})
-	}
-}
-
-func TestStartFails(t *testing.T) {
-	s := NewSpawner()
-	spec := Spec{Name: "ghost", Path: "/nonexistent/ghost", Log: filepath.Join(t.TempDir(), "log")}
-	if _, err := s.Start(spec); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "start ghost") {
-		t.Errorf("error is %v; want one that names the program", err)
-	}
-	s.Close()
-	if _, err := s.Start(spec); !errors.Is(err, ErrClosed) {
-		t.Errorf("error after Close is %v; want ErrClosed", err)
-	}
-}
-
-func TestUsageOfThisProcess(t *testing.T) {
-	table, pid := Table{}, os.Getpid()
-	rss, rssErr := table.RSS(pid)
-	peak, peakErr := table.PeakRSS(pid)
-	_, cpuErr := table.CPU(pid)
-	age, ageErr := table.Age(pid)
-	machine, machineErr := table.MachineCPU()
-	registrytest.NoError(t, errors.Join(rssErr, peakErr, cpuErr, ageErr, machineErr))
-	if rss < 1<<20 || peak < rss || age <= 0 || age > time.Hour || machine <= 0 {
-		t.Errorf("memory %d, peak %d, age %s, machine %s", rss, peak, age, machine)
-	}
-	if _, err := table.CPU(1 << 30); err == nil {
-		t.Error("a process that does not exist has a CPU time")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,24 +24,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	os.Exit(m.Run())
-}
-
-func TestRoutes(t *testing.T) {
-	handler := routes(answer{Version: "v1", Pod: "web-0", PID: 42})
-	who := `{"version":"v1","pod":"web-0","pid":42}` + "\n"
-	for path, want := range map[string]struct {
-		code int
-		body string // empty: any
-	}{
-		"/": {200, who}, "/slow?d=1ms": {200, who}, "/readyz": {200, ""},
-		"/slow": {400, ""}, "/slow?d=2m": {400, ""}, "/slow?d=-1s": {400, ""}, "/other": {404, ""},
-	} {
-		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
-		if recorder.Code != want.code || want.body != "" && recorder.Body.String() != want.body {
-			t.Errorf("GET %s: %d %q, want %d %q", path, recorder.Code, recorder.Body, want.code, want.body)
-		}
-	}
 }
 
 // TestTermination sends SIGTERM while a request is in flight: the demo counts lost
@@ -90,21 +71,4 @@ func get(t *testing.T, url string) string {
 	defer func() { _ = response.Body.Close() }()
 	body, _ := io.ReadAll(response.Body) // a broken connection is no answer
 	return string(body)
-}
-
-func TestCommands(t *testing.T) {
-	for _, test := range []struct {
-		args []string
-		want string // in the error; empty: none
-	}{
-		{[]string{"sleep", "0.01"}, ""}, {[]string{"sleep", "long"}, "duration"}, {[]string{"nonsense"}, "sleep SECONDS"},
-	} {
-		if err := run(test.args); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("web %q: error %v, want %q", test.args, err, test.want)
-		}
-	}
-	t.Setenv("BROKEN", "1")
-	if err := run(nil); err == nil {
-		t.Error("a broken version serves")
-	}
 }
