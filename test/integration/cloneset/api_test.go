@@ -123,27 +123,6 @@ func (f field) check(t *testing.T, path string) {
 	}
 }
 
-// Events report what is done to Pods, with a limited number of names.
-func TestEvents(t *testing.T) {
-	s := running(t, "plain", `spec: {replicas: 1}`)
-	s.image("web:v2")
-	s.settled(1)
-	s.patch(`spec: {updateStrategy: {type: ReCreate}}`)
-	s.image("web:v3")
-	s.settled(1)
-	s.patch(`spec: {replicas: 0}`)
-	s.settled(0)
-	for _, reason := range []string{"SuccessfulCreate", "SuccessfulUpdatePodInPlace", "SuccessfulUpdatePodReCreate", "SuccessfulDelete"} {
-		e := s.Event(s.set(), reason)
-		if e.Type != corev1.EventTypeNormal || e.Related == nil || e.Related.Kind != "Pod" || !strings.Contains(e.Note, "Pod "+e.Related.Name) {
-			t.Errorf("%s: type %s, related %v, note %q", reason, e.Type, e.Related, e.Note)
-		}
-		if len(e.Note) > 200 || strings.Contains(e.Note, "example.test") {
-			t.Errorf("%s carries more than a name: %q", reason, e.Note)
-		}
-	}
-}
-
 // A quota stops creation at the first refusal; the set reports this until the quota is
 // lifted.
 func TestQuota(t *testing.T) {

@@ -6,90 +6,50 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset"
 )
 
 // Each gate holds until somebody confirms, and a controller that crashes at a gate
 // continues where it was.
 func TestHooksHoldEachGate(t *testing.T) {
-	for name, crashes := range map[string]bool{"one controller": false, "a crash at each gate": true} {
-		t.Run(name, func(t *testing.T) {
-			s := withoutController(t)
-			stop := s.startController()
-			restart := func() {
-				if crashes {
-					stop()
-					stop = s.startController()
-				}
-			}
-			s.create("hooked")
-			s.settled(2)
-			before := s.identities()
-			s.image("web:v2")
-			for range 2 {
-				pod := s.one(apps.StatePreparingUpdate)
-				s.isTrue(apps.ConditionBlocked, pod.Name, inPlaceKey)
-				if image := pod.Spec.Containers[0].Image; image != "example.test/web:v1" {
-					t.Errorf("the Pod at the gate has %s already", image)
-				}
-				restart()
-				s.label(pod.Name, inPlaceKey, "false")
-				if updated := s.one(apps.StateUpdated); updated.Name != pod.Name || updated.Spec.Containers[0].Image != "example.test/web:v2" {
-					t.Errorf("updated %s to %s", updated.Name, updated.Spec.Containers[0].Image)
-				}
-				restart()
-				s.label(pod.Name, inPlaceKey, "true")
-			}
-			s.settled(2)
-			s.isFalse(apps.ConditionBlocked)
-			s.samePods(before)
-
-			s.patch(`spec: {replicas: 1}`)
-			pod := s.one(apps.StatePreparingDelete)
-			restart()
-			s.label(pod.Name, deleteKey, "false")
-			s.settled(1)
-		})
+	s := withoutController(t)
+	stop := s.startController()
+	restart := func() {
+		stop()
+		stop = s.startController()
 	}
-}
-
-// preNormal adds a preNormal hook to a set, which new Pods do not meet yet.
-const preNormal = `spec:
-  lifecycle: {preNormal: {labelsHandler: {example.com/traffic-online: "true"}}}
-  template: {metadata: {labels: {example.com/traffic-online: "false"}}}`
-
-func TestPreNormalKeepsNewPodsUnavailable(t *testing.T) {
-	s := begin(t)
-	s.create("plain", preNormal, `spec: {updateStrategy: {type: ReCreate, maxSurge: 1, maxUnavailable: 0}}`)
-	online := func() {
-		for _, pod := range s.in(apps.StatePreparingNormal) {
-			s.label(pod.Name, preNormalKey, "true")
-		}
-	}
-	s.until("three Pods before their first gate", func() bool { return len(s.in(apps.StatePreparingNormal)) == 3 })
-	online()
-	s.settled(3)
-	old := s.identities()
+	s.create("hooked")
+	s.settled(2)
+	before := s.identities()
 	s.image("web:v2")
-	s.one(apps.StatePreparingNormal)
-	now := s.identities()
-	for name := range old {
-		if now[name] == "" {
-			t.Errorf("Pod %s went before its successor was available", name)
+	for range 2 {
+		pod := s.one(apps.StatePreparingUpdate)
+		s.isTrue(apps.ConditionBlocked, pod.Name, inPlaceKey)
+		if image := pod.Spec.Containers[0].Image; image != "example.test/web:v1" {
+			t.Errorf("the Pod at the gate has %s already", image)
 		}
+		restart()
+		s.label(pod.Name, inPlaceKey, "false")
+		if updated := s.one(apps.StateUpdated); updated.Name != pod.Name || updated.Spec.Containers[0].Image != "example.test/web:v2" {
+			t.Errorf("updated %s to %s", updated.Name, updated.Spec.Containers[0].Image)
+		}
+		restart()
+		s.label(pod.Name, inPlaceKey, "true")
 	}
-	s.until("all three to be replaced", func() bool {
-		online()
-		status := s.set().Status
-		return status.UpdatedAvailableReplicas == 3 && status.Replicas == 3
-	})
+	s.settled(2)
+	s.isFalse(apps.ConditionBlocked)
+	s.samePods(before)
+
+	s.patch(`spec: {replicas: 1}`)
+	pod := s.one(apps.StatePreparingDelete)
+	restart()
+	s.label(pod.Name, deleteKey, "false")
+	s.settled(1)
 }
 
 func TestABadTemplateCostsNoPod(t *testing.T) {
@@ -115,25 +75,6 @@ func TestLongName(t *testing.T) {
 	s.image("web:v2")
 	s.settled(3)
 	s.samePods(before)
-}
-
-// A missing image stops the rollout at its first Pod. The set reports it although it has
-// no progressDeadlineSeconds; with a good image the rollout continues.
-func TestMissingImage(t *testing.T) {
-	for _, kind := range []string{"InPlaceIfPossible", "ReCreate"} {
-		t.Run(kind, func(t *testing.T) {
-			s := running(t, "plain", `spec: {updateStrategy: {type: `+kind+`}}`)
-			s.image("missing:v1")
-			s.isTrue(apps.ConditionBlocked, cloneset.ReasonContainerStuck+": ",
-				"its container main with image example.test/missing:v1 cannot be started (ImagePullBackOff) since ")
-			s.untilStatus("the update to have begun with one Pod alone", func(status *apps.CloneSetStatus) bool {
-				return status.ReadyReplicas == 2 && status.UpdatedReplicas == 1 && status.AvailableReplicas == 2
-			})
-			s.image("web:v2")
-			s.settled(3)
-			s.isFalse(apps.ConditionBlocked)
-		})
-	}
 }
 
 func TestOrphansAreAdoptedAndForeignPodsAreNot(t *testing.T) {
@@ -270,34 +211,4 @@ func TestHooksByFinalizer(t *testing.T) {
 		t.Errorf("finalizers of others are %v", first.Finalizers)
 	}
 	s.finalizers(&first)
-}
-
-// The grace period lies between leaving the endpoints and the change: a Pod in service
-// never has an image that its container does not run.
-func TestDrainComesFirst(t *testing.T) {
-	s := running(t, "plain", `spec: {replicas: 1, updateStrategy: {inPlaceUpdateStrategy: {gracePeriodSeconds: 2}}}`)
-	next := s.watchPods()
-	s.image("web:v2")
-	out := func(pod *corev1.Pod) bool {
-		return conditionOf(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
-	}
-	changed := func(pod *corev1.Pod) bool { return pod.Spec.Containers[0].Image == "example.test/web:v2" }
-	left := next(func(pod *corev1.Pod) bool { return out(pod) || changed(pod) })
-	if changed(left) {
-		t.Fatal("changed before it left its endpoints")
-	}
-	drained := conditionOf(left, apps.ConditionInPlaceUpdateReady).LastTransitionTime.Time
-	second := next(func(pod *corev1.Pod) bool { return changed(pod) || !out(pod) })
-	if !out(second) {
-		t.Fatal("in service again before it is changed")
-	}
-	at, err := time.Parse(time.RFC3339, second.Annotations[apps.AnnotationLifecycleTimestamp])
-	if err != nil || at.Sub(drained) < 2*time.Second {
-		t.Errorf("left at %v, changed at %v: %v", drained, at, err)
-	}
-	back := next(func(pod *corev1.Pod) bool { return !out(pod) })
-	if running := back.Status.ContainerStatuses[0]; running.Image != "example.test/web:v2" || running.RestartCount != 1 {
-		t.Errorf("in service again with %s, %d restarts", running.Image, running.RestartCount)
-	}
-	s.settled(1)
 }

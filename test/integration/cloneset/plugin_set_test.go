@@ -4,8 +4,6 @@ package cloneset
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -126,34 +123,6 @@ func TestScaleSubresource(t *testing.T) {
 	s.settled(4)
 	if now := s.scale(s.set()); now.Status.Replicas != 4 || now.Status.Selector != "app=web" || s.restarts() != "0+0 0+0 0+0 0+0" {
 		t.Errorf("scale %+v, restarts %s", now.Status, s.restarts())
-	}
-}
-
-// `expose` creates a Service from the selector's labels and the first container's
-// ports.
-func TestPluginExpose(t *testing.T) {
-	s := running(t, "tooled")
-	selector := s.typed().Spec.Selector
-	if len(selector.MatchExpressions) > 0 {
-		t.Fatalf("a Service cannot select by %v", selector.MatchExpressions)
-	}
-	port := s.template().Spec.Containers[0].Ports[0]
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "web"},
-		Spec: corev1.ServiceSpec{Selector: selector.MatchLabels, ClusterIP: corev1.ClusterIPNone,
-			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString(port.Name)}}},
-	}
-	s.Make(service)
-	var selected corev1.PodList
-	s.Must(s.List(t.Context(), &selected, client.InNamespace(s.Namespace), client.MatchingLabels(service.Spec.Selector)))
-	found := map[string]types.UID{}
-	for _, pod := range selected.Items {
-		if got := pod.Spec.Containers[0].Ports; slices.ContainsFunc(got, func(p corev1.ContainerPort) bool { return p.Name == port.Name }) {
-			found[pod.Name] = pod.UID
-		}
-	}
-	if !maps.Equal(found, s.identities()) || len(found) != 3 {
-		t.Errorf("the Service finds %v of %v", found, s.identities())
 	}
 }
 

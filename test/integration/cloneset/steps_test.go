@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -19,20 +18,16 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // The keys of the hooks in testdata/sets.
 const (
 	inPlaceKey    = "example.com/unready-blocker-inplace"
 	deleteKey     = "example.com/unready-blocker-delete"
-	preNormalKey  = "example.com/traffic-online"
 	registeredKey = "example.com/registered"
 )
 
@@ -282,26 +277,4 @@ func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) (found corev1.Po
 		}
 	}
 	return found
-}
-
-// watchPods follows the story's Pods; each call of next returns the first further
-// version that is wanted.
-func (s *story) watchPods() (next func(wanted func(pod *corev1.Pod) bool) *corev1.Pod) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), scene.Patience)
-	s.Cleanup(cancel)
-	watcher, err := s.Watch(ctx, &corev1.PodList{}, client.InNamespace(s.Namespace))
-	s.Must(err)
-	s.Cleanup(watcher.Stop)
-	return func(wanted func(pod *corev1.Pod) bool) *corev1.Pod {
-		s.Helper()
-		var event watch.Event
-		for event = range watcher.ResultChan() {
-			if pod, ok := event.Object.(*corev1.Pod); ok && wanted(pod) {
-				return pod
-			}
-		}
-		s.Fatalf("the watch has ended with %v", event.Object)
-		return nil
-	}
 }

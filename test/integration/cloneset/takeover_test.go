@@ -306,21 +306,3 @@ func (s *story) wellFormed(when string, pod *corev1.Pod) {
 		}
 	}
 }
-
-// OpenKruise can read the data of a revision: a patch that replaces the template.
-func TestRevisionsAreReadByOpenKruise(t *testing.T) {
-	s := running(t, "plain")
-	r := s.revisions()[0]
-	var data struct {
-		Spec struct{ Template map[string]json.RawMessage }
-	}
-	if err := json.Unmarshal(r.Data.Raw, &data); err != nil || !bytes.Equal(data.Spec.Template["$patch"], []byte(`"replace"`)) || data.Spec.Template["spec"] == nil {
-		t.Errorf("data %s: %v", r.Data.Raw, err)
-	}
-	if hash := r.Labels["controller.kubernetes.io/hash"]; r.Name != "web-"+hash || r.Labels["app"] != "web" {
-		t.Errorf("revision %s has the labels %v", r.Name, r.Labels)
-	}
-	if name := s.set().Status.UpdateRevision; name != r.Name {
-		t.Errorf("the status names %s, the revision is %s", name, r.Name)
-	}
-}

@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -160,61 +159,4 @@ func TestResizeWithoutTheSubresource(t *testing.T) {
 		t.Errorf("%d Pods are available", n)
 	}
 	s.samePods(after)
-}
-
-// TestInPlaceOnly: a change that is impossible in place touches no Pod, and the set names
-// the field until the change is taken back.
-func TestInPlaceOnly(t *testing.T) {
-	for _, test := range []struct {
-		name, set, change, back string
-		says                    []string
-	}{
-		{"a field of the Pod", "plain", `spec: {template: {spec: {terminationGracePeriodSeconds: 7}}}`,
-			`spec: {template: {spec: {terminationGracePeriodSeconds: null}}}`, []string{"spec.template.spec.terminationGracePeriodSeconds differs"}},
-		{"a field of a container", "plain", `spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v1", env: [{name: A, value: b}]}]}}}`,
-			`spec: {template: {spec: {containers: [{name: main, image: "example.test/web:v1"}]}}}`, []string{"spec.template.spec.containers[main].env differs"}},
-		{"resources", "sized", resized("v1", `{requests: {cpu: 300m, memory: 64Mi}, limits: {cpu: 300m, memory: 64Mi}}`),
-			resized("v1", `{requests: {cpu: 300m, memory: 64Mi}}`),
-			[]string{"spec.template.spec.containers[main].resources", "QoS class would change from Burstable to Guaranteed"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := running(t, test.set, `spec: {updateStrategy: {type: InPlaceOnly}}`)
-			pods := s.identities()
-			s.patch("%s", test.back) // what is possible in place is done
-			s.settled(s.replicas())
-			s.samePods(pods)
-			s.carryTemplate()
-			before := s.podVersions()
-			s.patch("%s", test.change)
-			s.isTrue(apps.ConditionFailedUpdate, test.says...)
-			if after := s.podVersions(); !maps.Equal(before, after) {
-				t.Errorf("Pods were written: %v, then %v", before, after)
-			}
-			s.patch("%s", test.back)
-			s.isFalse(apps.ConditionFailedUpdate)
-		})
-	}
-}
-
-// both changes the images of the two containers of sets/ordered.yaml.
-func (s *story) both(main, base string) {
-	s.Helper()
-	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/%s"}, {name: base, image: "example.test/%s", `+
-		`env: [{name: KRUISE_CONTAINER_PRIORITY, value: "10"}]}]}}}`, main, base)
-}
-
-// TestPriorityHoldsAndRollsBack: while a first container never comes up, the others
-// stay unchanged, the set reports this, and a rollback is possible.
-func TestPriorityHoldsAndRollsBack(t *testing.T) {
-	s := running(t, "ordered")
-	before := s.identities()
-	s.both("web:v2", "missing:v1")
-	s.isTrue(apps.ConditionBlocked, "WaitingForContainer: ", "waits for its containers base to be ready before it updates main")
-	if image := s.one(apps.StateUpdating).Spec.Containers[0].Image; image != "example.test/web:v1" {
-		t.Errorf("main has %s already", image)
-	}
-	s.both("web:v1", "base:v1")
-	s.settled(1)
-	s.isFalse(apps.ConditionBlocked)
-	s.samePods(before)
 }

@@ -40,10 +40,9 @@ import (
 
 // Keys of the hooks that the stories use.
 const (
-	keyCreated   = "example.com/newly-create"
-	keyInPlace   = "example.com/unready-blocker-inplace"
-	keyDelete    = "example.com/unready-blocker-delete"
-	keyPreNormal = "example.com/traffic-online"
+	keyCreated = "example.com/newly-create"
+	keyInPlace = "example.com/unready-blocker-inplace"
+	keyDelete  = "example.com/unready-blocker-delete"
 )
 
 // shared is the control plane of all stories of this package.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,18 +14,6 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
-
-// TestStoryPreNormal holds back a new Pod until callers find it.
-func TestStoryPreNormal(t *testing.T) {
-	s := newStoryOf(t, []string{"prenormal.yaml"}, "spec: {hooks: {created: null, inPlaceUpdate: null, preDelete: null, preNormal: "+keyPreNormal+"}}")
-	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StatePreparingNormal)
-	s.kubelet(name, "10.0.0.1", false)
-	s.keepsLabel(name, keyPreNormal, "false", time.Second)
-	s.lists()
-	s.kubelet(name, "10.0.0.1", true)
-	s.hasLabel(name, keyPreNormal, "true")
-	s.lists("10.0.0.1:80")
-}
 
 // TestStoryFinalizerHooks does with finalizers what the seeds do with labels.
 func TestStoryFinalizerHooks(t *testing.T) {
@@ -57,31 +44,6 @@ func TestStoryFinalizerHooks(t *testing.T) {
 
 	// Somebody other than the CloneSet deletes it: the hook must not hold it forever.
 	s.delete(name)
-	s.lists()
-}
-
-// TestStoryNamesakes answers hooks named after the Registration, which names none, and
-// stays registered during an in-place update.
-func TestStoryNamesakes(t *testing.T) {
-	s := newStoryOf(t, []string{"lifecycle.yaml", "example.com/newly-create", "nginx.usher.dev/created",
-		"example.com/unready-blocker", "nginx.usher.dev/blocker"}, "spec: {hooks: null, onInPlaceUpdate: Stay}")
-	name := s.ready("aaaaa", "10.0.0.1")
-	s.hasLabel(name, "nginx.usher.dev/created", "false")
-	s.lists("10.0.0.1:80")
-	s.condition(usherv1alpha1.ConditionHooksMatched, "True")
-
-	s.gate(name, appsv1alpha1.StatePreparingUpdate, "nginx.usher.dev/blocker-inplace", "false")
-	s.state(name, appsv1alpha1.StateUpdating)
-	s.kubelet(name, "10.0.0.1", false)
-	s.Stays("the entries", time.Second, func() string {
-		have := s.addresses()
-		return registrytest.Unless(len(have) == 1, fmt.Sprintf("are %v, want one", have))
-	})
-	s.state(name, appsv1alpha1.StateUpdated)
-	s.kubelet(name, "10.0.0.1", true)
-	s.hasLabel(name, "nginx.usher.dev/blocker-inplace", "true")
-
-	s.gate(name, appsv1alpha1.StatePreparingDelete, "nginx.usher.dev/blocker-delete", "false")
 	s.lists()
 }
 
