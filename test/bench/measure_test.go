@@ -63,16 +63,6 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestGuard: the API server looks at what is deleted with the guard, and not without it.
-func TestGuard(t *testing.T) {
-	o := options(t)
-	o.Guard = true
-	report := measure(t, o)
-	if len(report.results) != 2 || len(report.goals) != 1 || len(report.results[0].latency) != fewPods {
-		t.Errorf("%d results, the goals %v", len(report.results), report.goals)
-	}
-}
-
 // measure measures successfully, and checks what every measurement has.
 func measure(t *testing.T, o Options) *Report {
 	t.Helper()

@@ -21,9 +21,6 @@ import (
 // machine runs, all of them keep their data intact on SIGKILL.
 const stopGrace = 2 * time.Second
 
-// ErrStopped is returned by methods that need a running cluster.
-var ErrStopped = errors.New("the cluster was stopped")
-
 // Cluster is a running control plane, created by Start. Its methods are safe for
 // concurrent use.
 type Cluster struct {
@@ -123,12 +120,9 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
 	c.mu.Lock()
-	stopped, running := c.stopped, c.running[build.APIServer] != nil
+	running := c.running[build.APIServer] != nil
 	c.mu.Unlock()
-	switch {
-	case stopped:
-		return ErrStopped
-	case running:
+	if running {
 		return nil
 	}
 	return c.startStage(ctx, build.APIServer)

@@ -30,11 +30,7 @@ import (
 	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
-	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
-	"github.com/usher-dev/usher/test/cluster/realnode"
-	"github.com/usher-dev/usher/test/cluster/sandbox"
 	servers "github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -49,15 +45,9 @@ type Options struct {
 	KillUsher bool
 	// StopRegistry stops the registry for a while in mid-rollout.
 	StopRegistry bool
-	// Keep leaves the cluster running at the end, until ctx ends.
-	Keep bool
 	// Page is the file that the whole run is written to in the end, as one page; empty for
 	// none.
-	Page string
-	// Place is the sandbox that the demo runs in; the demo then starts a real node
-	// there. nil means the development cluster, whose nodes run processes.
-	Place *sandbox.Place
-
+	Page      string
 	hooksOnly bool // without the run that has no hooks
 	pace      pace
 }
@@ -81,7 +71,6 @@ var usualPace = pace{
 const (
 	nodes         = 2
 	usherLogLines = 15
-	assetsFile    = "assets.json"
 )
 
 // demonstration is a demo on its stage.
@@ -95,38 +84,25 @@ type demonstration struct {
 
 // Run takes the workloads through their life, with hooks and then without, shows it, and
 // ends with a table. When it returns, no process is left, and no file except the logs of
-// a failed run. Lost requests are not an error: see Result.Failed.
+// a failed run. Lost requests are not an error: see Result.Lost.
 func Run(ctx context.Context, o Options) (result Result, err error) {
 	if o.pace == (pace{}) {
 		o.pace = usualPace
 	}
 	d := &demonstration{options: o, server: page.NewServer(page.NewRecorder(time.Now(), "Usher's demo", 0), nil)}
-	if o.Place == nil { // Nobody outside reaches the loopback of a sandbox.
-		end, err := d.serve(ctx)
-		if err != nil {
-			return result, err
-		}
-		defer end()
+	end, err := d.serve(ctx)
+	if err != nil {
+		return result, err
 	}
-	control := []stage.Step{startCluster, startNodes}
-	if o.Place != nil {
-		control = []stage.Step{d.startRealNode}
-	}
-	kept := false
+	defer end()
 	err = stage.Run{
-		Name: "usher-demo", Out: o.Out, Getenv: o.Getenv, Setup: append(control, d.install),
+		Name: "usher-demo", Out: o.Out, Getenv: o.Getenv, Setup: []stage.Step{startCluster, startNodes, d.install},
 		Play: func(ctx context.Context, s *stage.Stage) (err error) {
 			d.Stage = s
 			result, err = d.play(ctx)
-			if err == nil && o.Keep {
-				kept, err = true, d.keep(ctx)
-			}
 			return err
 		},
 	}.Run(ctx)
-	if kept && ctx.Err() != nil {
-		err = nil // That is how a cluster that is kept is stopped.
-	}
 	return result, err
 }
 
@@ -158,40 +134,6 @@ func startCluster(ctx context.Context, s *stage.Stage) error {
 
 func startNodes(ctx context.Context, s *stage.Stage) error {
 	return s.StartWebNodes(ctx, nodes, "v1", "v2")
-}
-
-// RunReal reruns the demo inside a sandbox, where it starts a real node for its
-// containers. args are the arguments of this program. Its error is sandbox.ErrFailed if
-// the demo inside has already reported what is wrong.
-func RunReal(ctx context.Context, o Options, args []string) error {
-	return sandbox.Session{
-		Prefix: "usher-real-demo-", Args: args, Out: o.Out, Logs: []string{"node/logs"},
-		Prepare: func(ctx context.Context, dir string) error {
-			tell, end := progress.Show(o.Out)
-			defer end()
-			assets, err := realnode.GetAssets(ctx, tell)
-			if err != nil {
-				return err
-			}
-			return stage.Save(assets, dir, assetsFile)
-		},
-	}.Run(ctx)
-}
-
-func (d *demonstration) startRealNode(ctx context.Context, s *stage.Stage) error {
-	var assets realnode.Assets
-	if err := stage.Load(&assets, d.options.Place.Dir, assetsFile); err != nil {
-		return err
-	}
-	if err := s.Usher().Compile(ctx, s.Tell); err != nil {
-		return err
-	}
-	archive, err := images.Pack(ctx, s.Root, s.Dir, s.Tell)
-	if err != nil {
-		return err
-	}
-	_, err = s.StartRealNode(ctx, d.options.Place, realnode.Options{Assets: assets, Images: []string{archive}})
-	return err
 }
 
 // install starts the registry and Usher.
@@ -296,32 +238,4 @@ func (d *demonstration) diagnosis(r *run) string {
 		text += "\n\n" + section.title + "\n    " + strings.Join(section.lines, "\n    ")
 	}
 	return text
-}
-
-// keep brings the first CloneSet back and leaves everything running until ctx ends.
-func (d *demonstration) keep(ctx context.Context) error {
-	web := cloneSets(true)[0]
-	set, registration, err := web.objects(true, d.options)
-	if err != nil {
-		return err
-	}
-	_, err = stage.Apply(ctx, d.Kube, registration)
-	if err == nil {
-		_, err = stage.Apply(ctx, d.Kube, set)
-	}
-	if err != nil {
-		return err
-	}
-	d.log(fmt.Sprintf(`
-The cluster stays up, with CloneSet %[1]s/%[2]s and its Registration:
-
-    export KUBECONFIG=%[3]s
-    kubectl -n %[1]s get cloneset,registration,pods
-    etcdctl --endpoints %[4]s get --prefix %[5]s/
-
-Usher's log:  %[6]s
-Stop it:      Ctrl-C here, or kill %[7]d`,
-		namespace, web.name, d.Cluster.Kubeconfig(), d.registry.Endpoint(), prefix, d.UsherLog(), os.Getpid()))
-	<-ctx.Done()
-	return context.Cause(ctx)
 }

@@ -3,7 +3,6 @@
 package demo
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -117,36 +116,6 @@ func TestMissedBound(t *testing.T) {
 	}
 	if left := children(t, dir); len(left) > 0 {
 		t.Errorf("child processes were left behind: %v", left)
-	}
-}
-
-// An interruption ends everything and leaves no file.
-func TestInterruptionLeavesNothing(t *testing.T) {
-	options := short(t)
-	dir := options.within(t)
-	why := errors.New("Ctrl-C")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	go func() {
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			if text, err := os.ReadFile(options.Out.Name()); err == nil && strings.Contains(string(text), "callers may still use it") {
-				cancel(why)
-			}
-		}
-	}()
-	if _, err := Run(ctx, options); !errors.Is(err, why) {
-		t.Errorf("Run: %v, want %v", err, why)
-	}
-	left, err := os.ReadDir(dir)
-	if processes := children(t, dir); err != nil || len(left) > 0 || len(processes) > 0 {
-		t.Errorf("left behind are files %v (%v) and processes %v", left, err, processes)
 	}
 }
 

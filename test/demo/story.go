@@ -15,7 +15,6 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/demo/manifests"
-	"github.com/usher-dev/usher/test/stage"
 )
 
 const (
@@ -113,9 +112,6 @@ func (o Options) stories(hooks bool) []story {
 	if !hooks {
 		shop.about = "the same without the guard"
 	}
-	if o.Place != nil {
-		delete(shop.steps, phaseDrain) // There is one node.
-	}
 	return append(cloneSets(hooks), shop)
 }
 
@@ -160,14 +156,6 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 	}
 	if registration, err = readManifest(s.file + "-registration.yaml"); err != nil {
 		return nil, nil, err
-	}
-	if o.Place != nil {
-		// On a real node, a Pod without a probe is ready as soon as its container has
-		// started, even if it does not listen yet.
-		const probe = `spec: {template: {spec: {containers: [{name: main, readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`
-		if set, err = stage.Merge(set, stage.CloneSet{}, probe); err != nil {
-			return nil, nil, err
-		}
 	}
 	if !hooks {
 		unstructured.RemoveNestedField(set.Object, "spec", "lifecycle")

@@ -15,8 +15,6 @@ import (
 	"github.com/usher-dev/usher/test/servers/run"
 )
 
-const wait = 30 * time.Second
-
 // fakeConsul answers reads with one list after another, then with an error.
 func fakeConsul(t *testing.T, answers ...string) *consul {
 	t.Helper()

@@ -9,34 +9,23 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strconv"
 
-	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/demo"
 	"github.com/usher-dev/usher/test/stage"
 )
 
 func main() {
-	place := sandbox.Enter()
-	stage.Main("demo", place != nil, func(ctx context.Context) error {
-		return run(ctx, demo.Options{Out: os.Stdout, Getenv: os.Getenv, Place: place}, os.Args[1:])
-	})
+	stage.Main("demo", false, func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
 }
 
-func run(ctx context.Context, o demo.Options, args []string) error {
+func run(ctx context.Context, args []string) error {
+	o := demo.Options{Out: os.Stdout, Getenv: os.Getenv}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.BoolVar(&o.KillUsher, "kill-usher", false, "kill Usher (SIGKILL) in the middle of every phase and start it again")
 	flags.BoolVar(&o.StopRegistry, "stop-registry", false, "stop the registry for 20 s in the middle of the in-place update")
 	flags.StringVar(&o.Page, "page", "demo.html", "write the whole run to this `file` as one page")
 	if err := stage.Parse(flags, args); err != nil {
 		return err
-	}
-	o.Keep, _ = strconv.ParseBool(o.Getenv("KEEP"))
-	switch node := o.Getenv("NODE"); {
-	case node != "" && node != "real":
-		return fmt.Errorf("%w: NODE=%s: give real, a node with a kubelet and containerd, or nothing for processes", stage.ErrUsage, node)
-	case node == "real" && o.Place == nil:
-		return demo.RunReal(ctx, o, args)
 	}
 	result, err := demo.Run(ctx, o)
 	if err == nil && result.Lost() > 0 {

@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -19,10 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/util/retry"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // The stories in plugin*_test.go send what OpenKruise's kubectl plugin sends, according
@@ -204,25 +201,11 @@ func rollout(set *apps.CloneSet) (says string, over bool) {
 }
 
 // rolloutStatus is `rollout status`: it follows the set until the output is final.
-func (s *story) rolloutStatus() string {
+func (s *story) rolloutStatus() (says string) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), scene.Patience)
-	defer cancel()
-	var list apps.CloneSetList
-	s.All(&list)
-	versions, err := s.Watch(ctx, &apps.CloneSetList{}, client.InNamespace(s.Namespace),
-		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
-	s.Must(err)
-	defer versions.Stop()
-	for set := &list.Items[0]; ; {
-		says, over := rollout(set)
-		if over {
-			return says
-		}
-		next, ok := (<-versions.ResultChan()).Object.(*apps.CloneSet)
-		if !ok {
-			s.Fatalf("rollout status ended with: %s\n%s", says, s.Picture())
-		}
-		set = next
-	}
+	s.until("the rollout to be over", func() (over bool) {
+		says, over = rollout(s.set())
+		return over
+	})
+	return says
 }

@@ -11,14 +11,11 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -30,39 +27,7 @@ import (
 )
 
 // story is an agent on a control plane of its own.
-type story struct {
-	*scene.Scene
-	writes *atomic.Int64 // the agent's Pod status writes
-}
-
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
-
-func begin(t *testing.T, runtime node.Runtime, failed error) *story {
-	t.Helper()
-	registrytest.NoError(t, failed)
-	p, err := scene.New(clustertest.Start(t))
-	registrytest.NoError(t, err)
-	s := &story{&scene.Scene{T: t, Plane: p, Namespace: metav1.NamespaceDefault}, &atomic.Int64{}}
-	config := p.RESTConfig()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTrip(func(request *http.Request) (*http.Response, error) {
-			if request.Method == http.MethodPatch && strings.HasSuffix(request.URL.Path, "/status") {
-				s.writes.Add(1)
-			}
-			return next.RoundTrip(request)
-		})
-	})
-	agent, err := node.Start(t.Context(), node.Options{RESTConfig: config, Runtime: runtime, Logger: testr.New(t)})
-	s.Must(err)
-	t.Cleanup(func() {
-		if err := agent.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
+type story struct{ *scene.Scene }
 
 // create creates a Pod of the web service with a readiness probe. patch changes it, more its
 // container.
@@ -119,31 +84,18 @@ func TestProcesses(t *testing.T) {
 	web := checkout.Program{Module: scene.Root + "/test", Pkg: "./cmd/web", Out: filepath.Join(programs, "web")}
 	registrytest.NoError(t, web.Compile(t.Context(), nil))
 	runtime, err := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(programs, "v1", "v2"), LogDir: t.TempDir()})
-	s := begin(t, runtime, err)
-	for name, play := range map[string]func(*story){
-		"in-place update": inPlaceUpdate, "preStop": preStopSavesRequests, "finalizer": finalizerKeepsThePod, "replaced": replacedPod,
-	} {
-		t.Run(name, func(t *testing.T) { play(&story{&scene.Scene{T: t, Plane: s.Plane, Namespace: s.Namespace}, s.writes}) })
-	}
-}
-
-func inPlaceUpdate(s *story) {
-	pod := s.create("updated", `spec: {readinessGates: [{conditionType: usher.dev/test}]}`, "")
-	other := s.await(s.create("other", "", ""), "is ready", stage.Ready)
-	s.await(pod, "only the containers are ready", func(pod *corev1.Pod) bool {
-		return stage.IsTrue(pod, corev1.ContainersReady) && !stage.Ready(pod)
+	registrytest.NoError(t, err)
+	p, err := scene.New(clustertest.Start(t))
+	registrytest.NoError(t, err)
+	agent, err := node.Start(t.Context(), node.Options{RESTConfig: p.RESTConfig(), Runtime: runtime, Logger: testr.New(t)})
+	registrytest.NoError(t, err)
+	t.Cleanup(func() {
+		if err := agent.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
 	})
-	gate := client.RawPatch(types.StrategicMergePatchType, []byte(`{"status":{"conditions":[{"type":"usher.dev/test","status":"True"}]}}`))
-	s.Must(s.Status().Patch(s.Context(), pod, gate))
-	before := s.await(pod, "is ready", stage.Ready)
-	image := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","image":"registry.example:5000/shop/web:v2"}]}}`))
-	s.Must(s.Patch(s.Context(), pod, image))
-	after := s.await(pod, "is ready with the new image", func(pod *corev1.Pod) bool { return stage.Ready(pod) && main(pod).RestartCount == 1 })
-	if got := s.ask(after, "/"); !strings.Contains(got, `"v2"`) || !strings.Contains(got, after.Name) {
-		s.Errorf("the Pod answers %q, want version v2", got)
-	}
-	if after.Status.PodIP != before.Status.PodIP || after.Status.PodIP == other.Status.PodIP || after.Status.HostIP != "127.0.0.1" {
-		s.Errorf("address %s on %s after %s; another Pod has %s", after.Status.PodIP, after.Status.HostIP, before.Status.PodIP, other.Status.PodIP)
+	for name, play := range map[string]func(*story){"preStop": preStopSavesRequests, "finalizer": finalizerKeepsThePod, "replaced": replacedPod} {
+		t.Run(name, func(t *testing.T) { play(&story{&scene.Scene{T: t, Plane: p, Namespace: metav1.NamespaceDefault}}) })
 	}
 }
 
@@ -187,31 +139,4 @@ func replacedPod(s *story) {
 		s.Errorf("the second Pod has something of the first: %+v", second.Status)
 	}
 	registrytest.Until(s.T, "the first Pod's container ends", func() bool { return s.ask(first, "/") == "" })
-}
-
-func TestSimulatedPods(t *testing.T) {
-	const count = 40
-	runtime, err := node.NewSimulatedRuntime(node.SimulatedOptions{ReadyDelay: 100 * time.Millisecond})
-	s := begin(t, runtime, err)
-	var pods []*corev1.Pod
-	for i := range count {
-		pods = append(pods, s.create(fmt.Sprint("web-", i), fmt.Sprintf("spec: {nodeName: node-%d}", i%2+1), `resources: {requests: {cpu: "1"}, limits: {cpu: "1"}}`))
-	}
-	for _, pod := range pods {
-		s.await(pod, "is ready", stage.Ready)
-	}
-	if got := s.writes.Load(); got != count {
-		t.Errorf("%d status writes for %d Pods", got, count)
-	}
-	resize := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"2"},"requests":{"cpu":"2"}}}]}}`))
-	s.Must(s.SubResource("resize").Patch(t.Context(), pods[0].DeepCopy(), resize))
-	s.await(pods[0], "shows the resize", func(pod *corev1.Pod) bool {
-		return main(pod).Resources.Limits.Cpu().String() == "2" && main(pod).RestartCount == 0
-	})
-	for _, pod := range pods {
-		s.remove(pod)
-	}
-	for _, pod := range pods {
-		s.Gone(pod)
-	}
 }

@@ -254,10 +254,3 @@ func TestEndpointSliceRefusals(t *testing.T) {
 	err := k.Apply(registrytest.Bounded(t), "Greeter.v1", []registry.Change{{Op: registry.Put, Entry: member(1)}})
 	registrytest.Check(t, "a name that no Service can have", err, registry.ErrPermanent)
 }
-
-// TestEndpointSliceThousands writes and lists many entries at once.
-func TestEndpointSliceThousands(t *testing.T) {
-	if entries := registrytest.Put(t, newKube(t, shared), members(3000)...); len(entries) != 3000 {
-		t.Errorf("%d entries are listed", len(entries))
-	}
-}

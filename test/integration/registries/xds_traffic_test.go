@@ -16,8 +16,6 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	grpcxds "google.golang.org/grpc/xds"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -193,32 +191,6 @@ func TestXDSEmpty(t *testing.T) {
 		registrytest.Eventually(t, "the end of the last one", func() string {
 			return registrytest.Unless(c.call(registrytest.Bounded(t), false) != nil, "calls still reach it")
 		})
-	}
-}
-
-// TestXDSByHand respects slices that others write, and their conditions.
-func TestXDSByHand(t *testing.T) {
-	m := newMesh(t, shared)
-	ready, draining := startMember(t, 1, 0, serveGRPC), startMember(t, 2, 0, serveGRPC)
-	yes, no := true, false
-	for i, endpoint := range map[*registrytest.Instance]discoveryv1.Endpoint{
-		ready:    {},
-		draining: {Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}},
-	} {
-		endpoint.Addresses = []string{i.Entry.Address}
-		m.Make(&discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Name: i.Entry.ID, Labels: map[string]string{xds.LabelService: "web"}},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Endpoints:   []discoveryv1.Endpoint{endpoint}, Ports: []discoveryv1.EndpointPort{{Port: &i.Entry.Port}},
-		})
-	}
-	c := m.dial(t)
-	c.reaches(t, ready)
-	for range 100 {
-		registrytest.NoError(t, c.call(registrytest.Bounded(t), false))
-	}
-	if n := draining.Served.Load(); n > 0 {
-		t.Errorf("%d calls reached one that drains", n)
 	}
 }
 
