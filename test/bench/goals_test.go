@@ -145,22 +145,6 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Half of the rounds of a smaller size come before the largest.
-func TestSchedule(t *testing.T) {
-	order := []string{}
-	for _, turn := range schedule([]int{500, 2_000, 1_500, 1}) {
-		if turn.size > 1 {
-			order = append(order, fmt.Sprintf("%d(%d/%d)", turn.size, turn.round, turn.of))
-		}
-	}
-	if got, want := strings.Join(order, " "), "500(0/4) 500(1/4) 1500(0/1) 2000(0/1) 500(2/4) 500(3/4)"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if n := len(schedule([]int{1, 20_000})); n != maxRounds+1 {
-		t.Errorf("%d rounds, want %d and one", n, maxRounds)
-	}
-}
-
 // Each column shows what its title says.
 func TestReport(t *testing.T) {
 	for _, c := range []struct {

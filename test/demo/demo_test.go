@@ -3,7 +3,6 @@
 package demo
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,61 +94,4 @@ func TestTroubleLosesNothing(t *testing.T) {
 			t.Errorf("during the outage the objects do not say %q; they say:\n%s", want, waited)
 		}
 	}
-}
-
-// If a phase takes too long, the error shows where everything stands.
-func TestMissedBound(t *testing.T) {
-	options := short(t)
-	dir := options.within(t)
-	options.pace.propagation, options.pace.bound = time.Minute, 5*time.Second
-	_, err := Run(t.Context(), options)
-	if !errors.Is(err, errLate) {
-		t.Fatalf("Run: %v, want errLate", err)
-	}
-	for _, want := range []string{
-		`phase "in-place update"`, "CloneSet web to have 2 Pods, all updated", "within 5.0s", "PreparingUpdate",
-		"has left discovery; callers may still use it (inPlaceUpdate ", `"level":`, "All logs are kept in " + dir,
-	} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not say %q but\n%s", want, err)
-		}
-	}
-	if left := children(t, dir); len(left) > 0 {
-		t.Errorf("child processes were left behind: %v", left)
-	}
-}
-
-// within makes a demo keep its files in a directory of its own, and returns that.
-func (o *Options) within(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	o.Getenv = func(name string) string {
-		if name == "TMPDIR" {
-			return dir
-		}
-		return os.Getenv(name)
-	}
-	return dir
-}
-
-// children lists the processes that this one has started for a directory and that still run.
-func children(t *testing.T, dir string) []string {
-	t.Helper()
-	lists, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil || len(lists) == 0 {
-		t.Fatalf("cannot list child processes: %v", err)
-	}
-	found := []string{}
-	for _, list := range lists {
-		pids, err := os.ReadFile(list)
-		if err != nil {
-			continue // the thread has ended
-		}
-		for pid := range strings.FieldsSeq(string(pids)) {
-			if command, err := os.ReadFile("/proc/" + pid + "/cmdline"); err == nil && strings.Contains(string(command), dir) {
-				found = append(found, pid+" "+strings.ReplaceAll(string(command), "\x00", " "))
-			}
-		}
-	}
-	return found
 }

@@ -55,11 +55,16 @@ func Pack(ctx context.Context, root, dir string, tell progress.Sink) (archive st
 		}
 	}
 	packed := map[string]v1.Image{}
-	if packed[realnode.PauseImage], err = oci.FromBinary(pause); err != nil {
+	if packed[realnode.PauseImage], err = imageOf(pause); err != nil {
 		return "", err
 	}
 	for _, version := range []string{"v1", "v2", "v3", Broken} {
-		if packed[Web+":"+version], err = webImage(web, version); err != nil {
+		// By default it would listen on loopback, as in the development cluster.
+		env := []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"}
+		if version == Broken {
+			env = append(env, "BROKEN=1")
+		}
+		if packed[Web+":"+version], err = imageOf(web, env...); err != nil {
 			return "", err
 		}
 	}
@@ -67,15 +72,11 @@ func Pack(ctx context.Context, root, dir string, tell progress.Sink) (archive st
 	return archive, oci.WriteTar(archive, packed)
 }
 
-func webImage(program, version string) (v1.Image, error) {
+// imageOf is an image that runs one static program from this machine.
+func imageOf(program string, env ...string) (v1.Image, error) {
 	layer, inside, err := oci.Binary(program)
 	if err != nil {
 		return nil, err
-	}
-	// By default it would listen on loopback, as in the development cluster.
-	env := []string{"APP_VERSION=" + version, "POD_IP=0.0.0.0"}
-	if version == Broken {
-		env = append(env, "BROKEN=1")
 	}
 	return oci.New(oci.Spec{Layers: []oci.Layer{oci.Base(), layer}, Entrypoint: []string{inside}, Env: env})
 }

@@ -77,10 +77,7 @@ func TestAdmissionRefuses(t *testing.T) {
 
 // TestAdmissionAccepts: unusual but valid manifests are accepted, and they run.
 func TestAdmissionAccepts(t *testing.T) {
-	goals := map[string]func(*story){
-		"": rolledOut, "settled": func(s *story) { s.settled(s.replicas()) },
-		"partitioned": partitioned, "limited": limited, "ready": ready, "finalizer": finalizer,
-	}
+	goals := map[string]func(*story){"": rolledOut, "settled": func(s *story) { s.settled(s.replicas()) }, "observed": (*story).observed}
 	for _, m := range rows(t, "accepted.yaml") {
 		t.Run(m.Name, func(t *testing.T) {
 			s := begin(t)
@@ -109,54 +106,6 @@ func (s *story) newImage() {
 	s.Helper()
 	patch := []byte(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.test/web:v2"}]`)
 	s.Must(s.Patch(s.Context(), s.key(), client.RawPatch(types.JSONPatchType, patch)))
-}
-
-// partitioned: a partition stops the whole update.
-func partitioned(s *story) {
-	s.settled(3)
-	s.newImage()
-	s.untilStatus("the update to be seen", func(status *apps.CloneSetStatus) bool { return status.CurrentRevision != status.UpdateRevision })
-	if status := s.set().Status; status.UpdatedReplicas != 0 || status.ExpectedUpdatedReplicas != 0 || status.AvailableReplicas != 3 {
-		s.Errorf("updated %d, expected %d, available %d", status.UpdatedReplicas, status.ExpectedUpdatedReplicas, status.AvailableReplicas)
-	}
-}
-
-// limited: no Pod may be added, and an event reports it.
-func limited(s *story) {
-	s.Event(s.set(), "ScaleUpLimited")
-	if len(s.pods()) > 0 {
-		s.Errorf("there are Pods: %s", s.Picture())
-	}
-}
-
-// ready: all Pods are ready, and none is available.
-func ready(s *story) {
-	s.until("three ready Pods", func() bool { return s.set().Status.ReadyReplicas == 3 })
-	if status := s.set().Status; status.AvailableReplicas != 0 {
-		s.Errorf("%d Pods are available at once", status.AvailableReplicas)
-	}
-}
-
-// finalizer: a finalizer that the hook lists twice is on the Pod once, and stops it at
-// both gates.
-func finalizer(s *story) {
-	s.settled(1)
-	s.newImage()
-	for _, gate := range []struct {
-		state      apps.LifecycleState
-		finalizers []string
-	}{{apps.StatePreparingUpdate, nil}, {apps.StateUpdated, []string{"a.b/c"}}} {
-		pod := s.one(gate.state)
-		s.isTrue(apps.ConditionBlocked, pod.Name, "a.b/c")
-		if message := s.condition(apps.ConditionBlocked).Message; strings.Count(message, "a.b/c") != 1 {
-			s.Errorf("Blocked says %q", message)
-		}
-		s.withFinalizers(gate.finalizers...)
-	}
-	s.settled(1)
-	if pod := s.pods()[0]; !slices.Equal(pod.Finalizers, []string{"a.b/c"}) {
-		s.Errorf("finalizers %v", pod.Finalizers)
-	}
 }
 
 // refusedLater: no Pod is created, and a condition quotes the API server.

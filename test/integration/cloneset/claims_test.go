@@ -143,14 +143,12 @@ func TestDeletingASet(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name, patch string
-		how         metav1.DeletionPropagation
+		name string
+		how  metav1.DeletionPropagation
 		// then lets the Pods go; nil if the set waits for none of them.
 		then func(*story)
 	}{
 		{name: "in background", how: metav1.DeletePropagationBackground, then: answer},
-		{name: "paused, with a partition", how: metav1.DeletePropagationBackground, then: answer,
-			patch: `spec: {updateStrategy: {paused: true, partition: 2, type: OnDelete}}`},
 		{name: "the hook is removed in mid-deletion", how: metav1.DeletePropagationBackground,
 			then: func(s *story) { s.patch(`spec: {lifecycle: {preDelete: null}}`) }},
 		{name: "in foreground", how: metav1.DeletePropagationForeground},
@@ -160,9 +158,6 @@ func TestDeletingASet(t *testing.T) {
 			stop := s.startController()
 			s.create("hooked")
 			s.settled(2)
-			if test.patch != "" {
-				s.patch("%s", test.patch)
-			}
 			s.Must(s.Delete(t.Context(), s.key(), client.PropagationPolicy(test.how)))
 			if test.then != nil {
 				s.atTheGate()

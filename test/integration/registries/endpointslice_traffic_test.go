@@ -207,9 +207,9 @@ func TestStoryServiceMoves(t *testing.T) {
 	set := e.cloneSet("lifecycle.yaml")
 	service := e.Object(`{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: None, selector: {app: nginx}, ports: [{port: 80}]}}`)
 	e.Make(service)
-	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal)
+	name := e.podOf(set, "aaaaa")
 	e.bind(name)
-	e.kubelet(name, "10.0.0.1", true)
+	e.kubelet(name, "10.0.0.1")
 	k := &kube{Scene: e.Scene}
 	k.managers(theirs)
 	e.newServices()

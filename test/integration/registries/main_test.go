@@ -112,13 +112,12 @@ func (e *env) state(name string, state appsv1alpha1.LifecycleState) {
 		appsv1alpha1.AnnotationLifecycleTimestamp, time.Now().UTC().Format(time.RFC3339))
 }
 
-// kubelet reports a Pod as ready or not.
-func (e *env) kubelet(name, ip string, ready bool) {
+// kubelet reports a Pod as ready.
+func (e *env) kubelet(name, ip string) {
 	e.Helper()
-	status := map[bool]string{true: "True", false: "False"}[ready]
 	patch, err := yaml.YAMLToJSON(fmt.Appendf(nil, `status: {phase: Running, podIP: %[1]s, podIPs: [{ip: %[1]s}],
-		conditions: [{type: ContainersReady, status: %[2]q}, {type: Ready, status: %[2]q, lastTransitionTime: %[3]q}]}`,
-		ip, status, time.Now().UTC().Format(time.RFC3339)))
+		conditions: [{type: ContainersReady, status: "True"}, {type: Ready, status: "True", lastTransitionTime: %[2]q}]}`,
+		ip, time.Now().UTC().Format(time.RFC3339)))
 	e.Must(err)
 	e.Must(e.Status().Patch(e.Context(), e.Pod(name), client.RawPatch(types.StrategicMergePatchType, patch)))
 }
@@ -135,10 +134,10 @@ func (e *env) cloneSet(file string, replace ...string) *appsv1alpha1.CloneSet {
 	return set
 }
 
-// podOf creates a Pod as the CloneSet controller would.
-func (e *env) podOf(set *appsv1alpha1.CloneSet, id string, state appsv1alpha1.LifecycleState) (name string) {
+// podOf creates a Pod in service as the CloneSet controller would.
+func (e *env) podOf(set *appsv1alpha1.CloneSet, id string) (name string) {
 	e.Helper()
-	labels := map[string]string{appsv1alpha1.LabelLifecycleState: string(state)}
+	labels := map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal)}
 	for key, value := range set.Spec.Template.Metadata.Labels {
 		labels[key] = string(value)
 	}
@@ -191,15 +190,6 @@ func (e *env) hasLabel(name, key, value string) {
 	})
 }
 
-// keepsLabel checks for some time that a hook is not released.
-func (e *env) keepsLabel(name, key, value string, during time.Duration) {
-	e.Helper()
-	e.Stays("label "+key+" of "+name, during, func() string {
-		have := e.Pod(name).Labels[key]
-		return registrytest.Unless(have == value, fmt.Sprintf("is %q, want it to stay %q", have, value))
-	})
-}
-
 // gate puts a Pod into a state and waits until its hook is released.
 func (e *env) gate(name string, state appsv1alpha1.LifecycleState, key, value string) {
 	e.Helper()
@@ -249,8 +239,8 @@ func newStoryOf(t *testing.T, set []string, patches ...string) *story {
 // ready creates a Pod of the story's CloneSet and reports it as ready.
 func (s *story) ready(id, ip string) (name string) {
 	s.Helper()
-	name = s.podOf(s.set, id, appsv1alpha1.StateNormal)
-	s.kubelet(name, ip, true)
+	name = s.podOf(s.set, id)
+	s.kubelet(name, ip)
 	return name
 }
 

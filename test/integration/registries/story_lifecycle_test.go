@@ -22,9 +22,9 @@ func TestStoryFinalizerHooks(t *testing.T) {
 		"labelsHandler:\n        example.com/unready-blocker-inplace: \"true\"", "finalizersHandler: [" + hook + "]",
 		"labelsHandler:\n        example.com/unready-blocker-delete: \"true\"", "finalizersHandler: [" + hook + "]",
 	}, "spec: {hooks: {created: null, inPlaceUpdate: "+hook+", preDelete: "+hook+"}}")
-	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal)
+	name := s.podOf(s.set, "aaaaa")
 	s.Change(s.Pod(name), "metadata: {finalizers: [%s]}", hook)
-	s.kubelet(name, "10.0.0.1", true)
+	s.kubelet(name, "10.0.0.1")
 	s.lists("10.0.0.1:80")
 	s.condition(usherv1alpha1.ConditionHooksMatched, "True")
 

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -35,9 +34,9 @@ func TestStoryValuesOfPods(t *testing.T) {
 		weight: 3, weightFrom: {fieldRef: {fieldPath: "metadata.annotations['`+keyWeight+`']"}},
 		tags: [v2], tagsFrom: [{fieldRef: {fieldPath: "metadata.labels['app']"}}],
 		metadataFrom: [{key: pod, fieldRef: {fieldPath: metadata.name}}]}}`)
-	name := s.podOf(s.set, "aaaaa", appsv1alpha1.StateNormal)
+	name := s.podOf(s.set, "aaaaa")
 	s.weigh(name, `"30"`)
-	s.kubelet(name, "10.0.0.1", true)
+	s.kubelet(name, "10.0.0.1")
 	s.hasLabel(name, keyCreated, "false")
 	s.value(`"weight":30`, `"tags":"nginx,v2"`, `"pod":"`+name+`"`)
 
@@ -75,7 +74,7 @@ func TestStoryOtherOwners(t *testing.T) {
 		s.Object(fmt.Sprintf("{apiVersion: v1, kind: Pod, "+pod+"}", "bare"), "metadata: {name: bare}"))
 	for n, kind := range []string{"deployment", "stateful", "bare"} {
 		pod := s.podsOf(kind, 1)[0]
-		s.kubelet(pod.Name, fmt.Sprintf("10.0.0.%d", n+1), true)
+		s.kubelet(pod.Name, fmt.Sprintf("10.0.0.%d", n+1))
 		s.registered(pod.Name, metav1.ConditionTrue, "")
 	}
 	s.lists("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")
@@ -92,7 +91,7 @@ func TestStoryOtherOwners(t *testing.T) {
 		return registrytest.Unless(err == nil && next.UID != old.UID, "does not exist")
 	})
 	s.lists("10.0.0.1:80", "10.0.0.3:80")
-	s.kubelet("stateful-0", "10.0.0.4", true)
+	s.kubelet("stateful-0", "10.0.0.4")
 	s.lists("10.0.0.1:80", "10.0.0.3:80", "10.0.0.4:80")
 
 	s.Must(s.Delete(s.Context(), deployment, client.PropagationPolicy(metav1.DeletePropagationBackground)))

@@ -171,8 +171,8 @@ func newMeshEnv(t *testing.T, port int32) (*env, *appsv1alpha1.CloneSet) {
 func TestStoryXDS(t *testing.T) {
 	i := startMember(t, 9, 0, serveGRPC)
 	e, set := newMeshEnv(t, i.Entry.Port)
-	name := e.podOf(set, "aaaaa", appsv1alpha1.StateNormal)
-	e.kubelet(name, i.Entry.Address, true)
+	name := e.podOf(set, "aaaaa")
+	e.kubelet(name, i.Entry.Address)
 	e.hasLabel(name, keyCreated, "false")
 	c := dialXDS(t, plainBootstrap(e.xds), "xds:///web."+e.Namespace)
 	c.reaches(t, i)

@@ -129,16 +129,6 @@ func Index(images []v1.Image, labels map[string]string) (v1.ImageIndex, error) {
 	return mutate.Annotations(index, annotationsOf(labels)).(v1.ImageIndex), nil
 }
 
-// FromBinary is an image that runs one static Linux program from this machine, as
-// /usr/local/bin/<its name>.
-func FromBinary(file string) (v1.Image, error) {
-	layer, inside, err := Binary(file)
-	if err != nil {
-		return nil, err
-	}
-	return New(Spec{Layers: []Layer{Base(), layer}, Entrypoint: []string{inside}})
-}
-
 // File is a file of a layer. It belongs to root, so that the image's process cannot
 // change it.
 type File struct {
