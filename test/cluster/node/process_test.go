@@ -32,58 +32,22 @@ func newTestRuntime(t *testing.T) *processRuntime {
 	return r.(*processRuntime)
 }
 
-// startProcess starts a container that runs a script, and waits until it writes that it
-// is ready if the script says so.
-func startProcess(t *testing.T, r *processRuntime, script string) (i *processInstance, log string) {
-	t.Helper()
-	instance, err := r.Start(ContainerConfig{
-		Pod: buildPod(), IP: "127.77.0.1", Exited: func() {},
-		Container: &corev1.Container{Name: "main", Image: "shop/sh:v7", Args: []string{"-c", script}, Env: []corev1.EnvVar{{Name: "SET", Value: "by spec"}}},
-	})
-	registrytest.NoError(t, err)
-	log = filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "0.log")
-	if strings.Contains(script, "ready") {
-		registrytest.Until(t, "the container is ready", func() bool { return len(process.TailFile(log, 1)) > 0 })
-	}
-	return instance.(*processInstance), log
-}
-
 // alive reports whether a process runs; a zombie does not.
 func alive(pid string) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestProcessEnds ends containers in each way.
-func TestProcessEnds(t *testing.T) {
-	r := newTestRuntime(t)
-	for name, test := range map[string]struct {
-		script string
-		end    func(Instance)
-		code   int32
-	}{
-		"on its own":       {"exit 3", func(Instance) {}, 3},
-		"SIGTERM":          {"echo ready; sleep 600 & wait", Instance.Terminate, 143},
-		"SIGTERM, handled": {"trap 'exit 0' TERM; echo ready; sleep 600 & wait", Instance.Terminate, 0},
-		"SIGKILL":          {"trap '' TERM; echo ready; while :; do sleep 1; done", func(i Instance) { i.Terminate(); i.Kill() }, 137},
-	} {
-		t.Run(name, func(t *testing.T) {
-			i, _ := startProcess(t, r, test.script)
-			test.end(i)
-			registrytest.Until(t, "the container ends", func() bool { return i.Exit() != nil })
-			if exit := i.Exit(); exit.Code != test.code || exit.At.IsZero() {
-				t.Errorf("exit %+v, want code %d", exit, test.code)
-			}
-			i.Terminate() // of no consequence
-			i.Kill()
-		})
-	}
-}
-
 func TestNothingOutlivesItsContainer(t *testing.T) {
-	_, log := startProcess(t, newTestRuntime(t), `sleep 600 & echo $! ready`)
-	child, _, _ := strings.Cut(process.TailFile(log, 1)[0], " ")
-	registrytest.Until(t, "the container's child ends", func() bool { return !alive(child) })
+	r := newTestRuntime(t)
+	_, err := r.Start(ContainerConfig{
+		Pod: buildPod(), IP: "127.77.0.1", Exited: func() {},
+		Container: &corev1.Container{Name: "main", Image: "shop/sh:v7", Args: []string{"-c", "sleep 600 & echo $!"}},
+	})
+	registrytest.NoError(t, err)
+	log := filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "0.log")
+	registrytest.Until(t, "the container has a child", func() bool { return len(process.TailFile(log, 1)) > 0 })
+	registrytest.Until(t, "the container's child ends", func() bool { return !alive(process.TailFile(log, 1)[0]) })
 }
 
 // agentEnv makes this test binary act as an agent that runs a container.

@@ -3,79 +3,36 @@
 package process
 
 import (
-	"fmt"
-	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-const (
-	// roleEnv makes this test binary act as a process of a test.
-	roleEnv = "PROCESS_TEST_ROLE"
-	// bound limits how long a test waits.
-	bound = 20 * time.Second
-)
-
-func TestMain(m *testing.M) {
-	switch os.Getenv(roleEnv) {
-	case "":
-		os.Exit(m.Run())
-	case "talker": // writes something and exits
-		for i := range 30 {
-			fmt.Println("line", i)
-		}
-		os.Exit(3)
-	case "waiter": // ends on SIGTERM
-		stop := make(chan os.Signal, 1)
-		signal.Notify(stop, syscall.SIGTERM)
-		fmt.Println("waiting")
-		<-stop
-		os.Exit(0)
-	case "stubborn": // ends on SIGKILL only
-		signal.Ignore(syscall.SIGTERM)
-		fmt.Println("waiting")
-		hang()
-	}
-}
-
-func hang() {
-	for {
-		_ = unix.Pause()
-	}
-}
-
-func start(t *testing.T, role string, env ...string) *Process {
-	t.Helper()
-	s := NewSpawner()
-	t.Cleanup(s.Close)
-	log := filepath.Join(t.TempDir(), "logs", role)
-	p, err := s.Start(Spec{Name: role, Path: os.Args[0], Log: log, Env: append(append(os.Environ(), env...), roleEnv+"="+role)})
-	registrytest.NoError(t, err)
-	t.Cleanup(func() { _ = p.Kill() })
-	return p
-}
-
+// A process that ignores SIGTERM is killed, one that does not ends by itself.
 func TestStop(t *testing.T) {
-	for role, want := range map[string]string{"waiter": "exit status 0", "stubborn": "signal: killed"} {
-		t.Run(role, func(t *testing.T) {
-			p := start(t, role)
+	for name, test := range map[string]struct {
+		script, status string
+		grace          time.Duration
+	}{
+		"waiter":   {"echo ready; exec sleep 600", "signal: terminated", 20 * time.Second},
+		"stubborn": {"trap '' TERM; echo ready; while :; do sleep 1; done", "signal: killed", time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewSpawner()
+			t.Cleanup(s.Close)
+			p, err := s.Start(Spec{Name: name, Path: "/bin/sh", Args: []string{"-c", test.script}, Log: filepath.Join(t.TempDir(), "logs", name)})
+			registrytest.NoError(t, err)
 			registrytest.Until(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
 			if p.ExitError() != nil {
 				t.Fatal("a running process has an exit error")
 			}
-			grace := map[string]time.Duration{"waiter": bound, "stubborn": time.Millisecond}[role]
 			for range 2 { // the second finds it ended
-				registrytest.NoError(t, p.Stop(t.Context(), grace))
+				registrytest.NoError(t, p.Stop(t.Context(), test.grace))
 			}
-			if !p.Asked() || p.ExitError().Status != want {
-				t.Errorf("asked %t, %v; want %s", p.Asked(), p.ExitError(), want)
+			if !p.Asked() || p.ExitError().Status != test.status {
+				t.Errorf("asked %t, %v; want %s", p.Asked(), p.ExitError(), test.status)
 			}
 		})
 	}

@@ -100,10 +100,17 @@ func TestProcesses(t *testing.T) {
 }
 
 // preStopSavesRequests deletes a Pod while it handles a request. The web service cuts
-// requests on SIGTERM, so an answer shows that SIGTERM came after the hook.
+// requests on SIGTERM, as that of a Pod without a hook shows, so an answer shows that SIGTERM
+// came after the hook.
 func preStopSavesRequests(s *story) {
-	ready := s.await(s.create("hooked", "", "lifecycle: {preStop: {sleep: {seconds: 2}}}"), "is ready", stage.Ready)
 	answer := make(chan string, 1)
+	hasty := s.await(s.create("hasty", "", ""), "is ready", stage.Ready)
+	go func() { answer <- s.ask(hasty, "/slow?d=20s") }()
+	s.remove(hasty)
+	if got := <-answer; got != "" {
+		s.Errorf("without a hook, the request in flight was answered %q", got)
+	}
+	ready := s.await(s.create("hooked", "", "lifecycle: {preStop: {sleep: {seconds: 2}}}"), "is ready", stage.Ready)
 	go func() { answer <- s.ask(ready, "/slow?d=1s") }()
 	s.remove(ready)
 	s.await(ready, "is not ready while its hook runs", func(pod *corev1.Pod) bool { return !stage.Ready(pod) })

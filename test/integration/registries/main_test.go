@@ -214,8 +214,8 @@ func (e *env) delete(name string) {
 // story is an env with an etcd as the registry, and a CloneSet with its Registration.
 type story struct {
 	*env
-	*store
 	etcd     *cluster.Etcd
+	content  *clientv3.Client // of the etcd
 	set      *appsv1alpha1.CloneSet
 	registry *usherv1alpha1.Registry
 }
@@ -231,7 +231,7 @@ func newStoryOf(t *testing.T, set []string, patches ...string) *story {
 	t.Helper()
 	e := newEnv(t)
 	etcd := clustertest.StartEtcd(t)
-	s := &story{env: e, etcd: etcd, store: e.newStore(etcd), set: e.cloneSet(set[0], set[1:]...), registry: e.etcdRegistry(etcd)}
+	s := &story{env: e, etcd: etcd, content: raw(t, etcd), set: e.cloneSet(set[0], set[1:]...), registry: e.etcdRegistry(etcd)}
 	s.register(s.registry.Name, patches...)
 	return s
 }
@@ -252,35 +252,13 @@ func (s *story) serving(id, ip string) (name string) {
 	return name
 }
 
-// store reads the actual content of an etcd.
-type store struct {
-	env    *env
-	client *clientv3.Client
-	// prefix and service are what values reads.
-	prefix, service string
-}
-
-func (e *env) newStore(etcd *cluster.Etcd) *store {
-	e.Helper()
-	return &store{env: e, client: raw(e.T, etcd), prefix: prefix, service: e.Namespace}
-}
-
-// values lists the service's entries.
-func (s *store) values() (values []string) {
-	s.env.Helper()
-	answer, err := s.client.Get(registrytest.Bounded(s.env.T), s.prefix+"/"+s.service+"/", clientv3.WithPrefix())
-	s.env.Must(err)
+// addresses lists what etcd itself has of the service, sorted.
+func (s *story) addresses() (found []string) {
+	s.Helper()
+	answer, err := s.content.Get(registrytest.Bounded(s.T), prefix+"/"+s.Namespace+"/", clientv3.WithPrefix())
+	s.Must(err)
 	for _, kv := range answer.Kvs {
-		values = append(values, string(kv.Value))
-	}
-	return values
-}
-
-// addresses lists the service's addresses, sorted.
-func (s *store) addresses() (found []string) {
-	s.env.Helper()
-	for _, value := range s.values() {
-		_, rest, _ := strings.Cut(value, `"Addr":"`)
+		_, rest, _ := strings.Cut(string(kv.Value), `"Addr":"`)
 		address, _, _ := strings.Cut(rest, `"`)
 		found = append(found, address)
 	}
@@ -289,19 +267,10 @@ func (s *store) addresses() (found []string) {
 }
 
 // lists waits until the service has exactly these addresses.
-func (s *store) lists(addresses ...string) {
-	s.env.Helper()
-	s.env.Until("entries in etcd", func() string {
+func (s *story) lists(addresses ...string) {
+	s.Helper()
+	s.Until("entries in etcd", func() string {
 		have := s.addresses()
 		return registrytest.Unless(slices.Equal(have, addresses), fmt.Sprintf("are %v, want %v", have, addresses))
-	})
-}
-
-// value waits until the service's only entry has all the parts.
-func (s *store) value(parts ...string) {
-	s.env.Helper()
-	s.env.Until("the entry in etcd", func() string {
-		have := s.values()
-		return registrytest.Unless(len(have) == 1 && scene.Contains(have[0], parts), fmt.Sprintf("is %v, want one with %v", have, parts))
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -45,54 +44,6 @@ func TestStoryFinalizerHooks(t *testing.T) {
 	// Somebody other than the CloneSet deletes it: the hook must not hold it forever.
 	s.delete(name)
 	s.lists()
-}
-
-// TestStoryTearDown deletes everything at once; nothing is left behind.
-func TestStoryTearDown(t *testing.T) {
-	s := newStory(t)
-	name := s.serving("aaaa0", "10.0.0.1")
-	s.serving("aaaa1", "10.0.0.2")
-	s.serving("aaaa2", "10.0.0.3")
-	s.lists("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")
-	s.remove(s.registry)
-	s.remove(s.registration)
-	for _, object := range []client.Object{s.registry, s.registration} {
-		s.Gone(object)
-	}
-	s.lists()
-	if finalizers := s.Pod(name).Finalizers; len(finalizers) > 0 {
-		t.Errorf("a Pod that nobody registers is held by %v", finalizers)
-	}
-}
-
-// TestStoryMove changes where Pods are registered: they leave the old place and join the
-// new one.
-func TestStoryMove(t *testing.T) {
-	for name, move := range map[string]func(*story){
-		"another service": func(s *story) {
-			s.Change(s.registration, "spec: {instance: {service: moved}}")
-			s.lists()
-			s.service = "moved"
-		},
-		"another prefix": func(s *story) {
-			s.Change(s.registry, "spec: {etcd: {prefix: moved/here}}")
-			s.lists()
-			s.prefix = "moved/here"
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStory(t)
-			s.serving("aaaaa", "10.0.0.1")
-			s.lists("10.0.0.1:80")
-			move(s)
-			s.lists("10.0.0.1:80")
-			s.Until("the recorded targets", func() string {
-				s.Read(s.registration)
-				targets := s.registration.Status.Targets
-				return registrytest.Unless(len(targets) == 1 && targets[0].Prefix == s.prefix, "are wrong")
-			})
-		})
-	}
 }
 
 // TestStoryHooksThatDoNotMatch reports a hook that only one side names to both sides.

@@ -14,42 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
-
-// keyWeight is the annotation that sets the weight.
-const keyWeight = "example.com/weight"
-
-// weigh writes that annotation; null removes it.
-func (e *env) weigh(name string, value string) {
-	e.Helper()
-	e.Change(e.Pod(name), "metadata: {annotations: {%s: %s}}", keyWeight, value)
-}
-
-// TestStoryValuesOfPods takes weight, tags and metadata from a Pod, and follows changes.
-// Invalid values are reported, and the Registration's fixed value is used instead.
-func TestStoryValuesOfPods(t *testing.T) {
-	s := newStory(t, `spec: {instance: {
-		weight: 3, weightFrom: {fieldRef: {fieldPath: "metadata.annotations['`+keyWeight+`']"}},
-		tags: [v2], tagsFrom: [{fieldRef: {fieldPath: "metadata.labels['app']"}}],
-		metadataFrom: [{key: pod, fieldRef: {fieldPath: metadata.name}}]}}`)
-	name := s.podOf(s.set, "aaaaa")
-	s.weigh(name, `"30"`)
-	s.kubelet(name, "10.0.0.1")
-	s.hasLabel(name, keyCreated, "false")
-	s.value(`"weight":30`, `"tags":"nginx,v2"`, `"pod":"`+name+`"`)
-
-	s.weigh(name, `"40"`)
-	s.value(`"weight":40`)
-	s.weigh(name, "heavy")
-	s.value(`"weight":3`)
-	s.Event(s.Pod(name), "InstanceInvalid", keyWeight, `"heavy"`)
-	s.condition(usherv1alpha1.ConditionInstancesValid, "False", "InstanceInvalid: ", name, keyWeight)
-	s.weigh(name, "null")
-	s.condition(usherv1alpha1.ConditionInstancesValid, "True")
-	s.registered(name, metav1.ConditionTrue, "Every registry lists the Pod.")
-}
 
 // podsOf waits for the Pods that a Kubernetes controller creates.
 func (e *env) podsOf(app string, want int) []corev1.Pod {
