@@ -29,6 +29,8 @@ const (
 	// under that load.
 	warmAtLeast = time.Second
 	warmSpread  = 4 * time.Second
+	// warmSize is the smallest size for which that is done.
+	warmSize = 50
 )
 
 // requestImage is the name that a goal refers to.
@@ -211,9 +213,10 @@ func sendAll(ctx context.Context, a request, n int) (traffic.Latencies, error) {
 // begins at once afterwards. A garbage collection takes a second of CPU, as much as a
 // step of a hundred Pods. After a pause, no collection would be in progress when a step
 // begins, unlike in the middle of a long step; and identical rounds would meet them in
-// the same steps. With a registry there are no rounds to compare.
+// the same steps. With a registry there are no rounds to compare, and a few Pods show nothing
+// either way.
 func (m *measurement) warmUp(ctx context.Context) error {
-	if m.server != nil {
+	if m.server != nil || m.turn.size < warmSize {
 		return nil
 	}
 	end := time.Now().Add(warmAtLeast + warmSpread*time.Duration(m.turn.round)/time.Duration(m.turn.of))
