@@ -13,12 +13,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -248,12 +246,6 @@ func (s *story) one(want apps.LifecycleState) (pod corev1.Pod) {
 func (s *story) gone(pod string) {
 	s.Helper()
 	s.until("Pod "+pod+" to go", func() bool { return s.identities()[pod] == "" })
-}
-
-// condition is a condition of the set.
-func (s *story) condition(kind apps.CloneSetConditionType) metav1.Condition {
-	s.Helper()
-	return ptr.Deref(apimeta.FindStatusCondition(s.Conditions(s.key()), string(kind)), metav1.Condition{})
 }
 
 // isTrue waits until a condition of the set is True with these texts in "reason:
