@@ -26,6 +26,43 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// Scenario is one scenario of a file.
+type Scenario struct {
+	Name string
+	// Given are its lines, Want those that are to come of it.
+	Given, Want []string
+}
+
+// Read reads the scenarios of a file.
+func Read(t testing.TB, file string) []Scenario {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []Scenario
+	var always []string
+	for scenario := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
+		lines := slices.DeleteFunc(strings.Split(scenario, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
+		switch {
+		case len(lines) == 0:
+		case lines[0] == "always":
+			always = lines[1:]
+		default:
+			s := Scenario{Name: lines[0]}
+			for _, line := range slices.Concat(always, lines[1:]) {
+				if result, ok := strings.CutPrefix(line, "  = "); ok {
+					s.Want = append(s.Want, result)
+				} else {
+					s.Given = append(s.Given, strings.TrimPrefix(line, "  "))
+				}
+			}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // Run runs the scenarios of the files that match a pattern. play gets the lines of a
 // scenario, and returns what comes of it.
 func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) []string) {
@@ -35,39 +72,15 @@ func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) [
 		t.Fatalf("no scenarios in %s: %v", pattern, err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runFile(t, string(text), play) })
-	}
-}
-
-func runFile(t *testing.T, text string, play func(t *testing.T, lines []string) []string) {
-	var always []string
-	for scenario := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
-		lines := slices.DeleteFunc(strings.Split(scenario, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
-		switch {
-		case len(lines) == 0:
-		case lines[0] == "always":
-			always = lines[1:]
-		default:
-			t.Run(lines[0], func(t *testing.T) { runOne(t, slices.Concat(always, lines[1:]), play) })
-		}
-	}
-}
-
-func runOne(t *testing.T, lines []string, play func(t *testing.T, lines []string) []string) {
-	var given, want []string
-	for _, line := range lines {
-		if result, ok := strings.CutPrefix(line, "  = "); ok {
-			want = append(want, result)
-		} else {
-			given = append(given, strings.TrimPrefix(line, "  "))
-		}
-	}
-	if diff := cmp.Diff(want, play(t, given)); diff != "" {
-		t.Errorf("what comes of it differs (-want +got):\n%s", diff)
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			for _, s := range Read(t, file) {
+				t.Run(s.Name, func(t *testing.T) {
+					if diff := cmp.Diff(s.Want, play(t, s.Given)); diff != "" {
+						t.Errorf("what comes of it differs (-want +got):\n%s", diff)
+					}
+				})
+			}
+		})
 	}
 }
 

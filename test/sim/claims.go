@@ -99,12 +99,6 @@ func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
 	return owned[*corev1.PersistentVolumeClaim](s)
 }
 
-// Claims gives the set a claim template for each name.
-func (b *Builder) Claims(names ...string) *Builder {
-	b.set.Spec.VolumeClaimTemplates = claimTemplates(names...)
-	return b
-}
-
 func claimTemplates(names ...string) []apps.ClaimTemplate {
 	var out []apps.ClaimTemplate
 	for _, name := range names {

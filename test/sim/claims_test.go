@@ -75,12 +75,10 @@ func held(s *plan.Snapshot, pod string) []*corev1.PersistentVolumeClaim {
 // deletes its claims; if not, the Pods of the next scale-out take them over. Either way
 // none is left over in the end.
 func TestCrashBetweenAPodAndItsClaims(t *testing.T) {
-	hook := &apps.Lifecycle{PreDelete: LabelHooks().PreDelete}
+	in, out := step{time.Minute, "scales", "replicas 1"}, step{time.Minute, "scales", "replicas 3"}
 	for name, c := range map[string]scenario{
-		"its state shows it": {set: func() *apps.CloneSet { return Demo(3).Claims("data", "log").Hooks(hook).Build() },
-			steps: []step{{time.Minute, scaleTo(1)}}},
-		"nothing shows it": {set: func() *apps.CloneSet { return Demo(3).Claims("data", "log").Build() },
-			steps: []step{{time.Minute, scaleTo(1)}, {time.Minute, scaleTo(3)}}},
+		"its state shows it": {set: "replicas 3; claims data log; hooks preDelete", steps: []step{in}},
+		"nothing shows it":   {set: "replicas 3; claims data log", steps: []step{in, out}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

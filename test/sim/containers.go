@@ -9,71 +9,27 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/test/model"
 )
 
-// Ordered gives the set a second container, which is updated before the first
-// one.
-func (b *Builder) Ordered() *Builder {
-	b.template.Spec.Containers = append(b.template.Spec.Containers, corev1.Container{
-		Name: "base", Image: "app:1", Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},
-	})
-	return b
-}
-
-// CPU gives the first container a CPU and memory request; with restart, the container
-// has to restart to change it.
-func (b *Builder) CPU(cpu string, restart bool) *Builder {
-	c := &b.template.Spec.Containers[0]
-	requestCPU(c, cpu)
-	c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("64Mi")
-	if restart {
-		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
-	}
-	return b
-}
-
-func requestCPU(c *corev1.Container, cpu string) {
-	if c.Resources.Requests == nil {
-		c.Resources.Requests = corev1.ResourceList{}
-	}
-	c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
-}
-
-// Resize requests other resources for the first container.
-func Resize(cpu string) func(*apps.CloneSet) {
-	return Retemplate(func(t *corev1.PodTemplateSpec) { requestCPU(&t.Spec.Containers[0], cpu) })
-}
-
-// Images gives all containers another image.
-func Images(image string) func(*apps.CloneSet) {
-	return Retemplate(func(t *corev1.PodTemplateSpec) {
-		for i := range t.Spec.Containers {
-			t.Spec.Containers[i].Image = image
-		}
-	})
-}
-
 // rollResources requests other resources, which the nodes may not have, and sometimes
 // another image too.
 func (s *Simulation) rollResources() {
 	cpu := pick(s.World, "100m", "200m", "300m", "700m", "950m")
 	image := pick(s.World, "", "", "app:1", "app:3")
-	s.Edit("asks for cpu "+cpu+" "+image, func(set *apps.CloneSet) {
-		Resize(cpu)(set)
-		if image != "" {
-			Images(image)(set)
-		}
-	})
+	about := "cpu " + cpu
+	if image != "" {
+		about += "; images " + image
+	}
+	s.Edit("asks for cpu "+cpu+" "+image, to(about))
 }
 
 func (s *Simulation) rollAll() {
 	image := pick(s.World, "app:1", "app:2", "app:3", "app:4")
-	s.Edit("rolls out "+image+" in all containers", Images(image))
+	s.Edit("rolls out "+image+" in all containers", to("images "+image))
 }
 
 // forbidResizes makes the API server refuse resizes for some time.

@@ -7,21 +7,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
 )
 
 // cordoned lets Pods of a set come into service and cordons one of the nodes. It returns when
 // the last Pod left that node, and how few Pods were available since, within two minutes.
-func cordoned(nodes int, set *apps.CloneSet) (s *Simulation, last time.Duration, fewest int) {
+func cordoned(nodes int, about string) (s *Simulation, last time.Duration, fewest int) {
 	config := steady()
 	config.Nodes.Nodes = nodes
-	s = New(config, set)
+	s = New(config, NewSet(about))
 	begin := epoch.Add(2 * time.Minute)
 	s.World.runUntil(begin)
-	fewest = replicas(set)
+	fewest = replicas(s.Set())
 	s.Server.Observers = append(s.Server.Observers, func(c *model.Commit) {
 		old, pod := c.Pods()
 		if old != nil && pod == nil && old.Spec.NodeName == nodeName(0) {
@@ -42,16 +40,14 @@ func (s *Simulation) available() int {
 // TestNodeDrains: a node with many Pods drains about as fast as one with a single Pod, and
 // with a surge no Pod less serves meanwhile.
 func TestNodeDrains(t *testing.T) {
-	surging := func(pods int32) *apps.CloneSet {
-		return Demo(pods).Unavailable(zero).Surge(intstr.FromInt32(50)).Hooks(preDelete()).Build()
-	}
-	_, alone, _ := cordoned(2, surging(2))
-	s, last, fewest := cordoned(2, surging(50))
+	const surging = "unavailable 0; surge 50; hooks preDelete; replicas "
+	_, alone, _ := cordoned(2, surging+"2")
+	s, last, fewest := cordoned(2, surging+"50")
 	t.Logf("%s, and %s for one Pod", last, alone)
 	if left := len(s.nodes.on(nodeName(0))); left > 0 || len(s.Pods()) != 50 || fewest < 50 || last > alone+time.Second {
 		t.Errorf("%d of %d Pods are left on the node, at least %d served, and it took %s, want about as long as one Pod: %s", left, len(s.Pods()), fewest, last, alone)
 	}
-	s, _, fewest = cordoned(2, Demo(10).Unavailable(intstr.FromInt32(3)).Hooks(preDelete()).Build())
+	s, _, fewest = cordoned(2, "replicas 10; unavailable 3; hooks preDelete")
 	if left := len(s.nodes.on(nodeName(0))); left > 0 || fewest < 7 {
 		t.Errorf("without a surge %d Pods are left on the node, at least %d served", left, fewest)
 	}
@@ -60,8 +56,8 @@ func TestNodeDrains(t *testing.T) {
 // TestSingleNodeStays: without a place to go to, only as many Pods leave as the budget allows;
 // when the node is uncordoned, those that are left stay.
 func TestSingleNodeStays(t *testing.T) {
-	for name, surge := range map[string]int32{"alone": 0, "with a surge": 2} {
-		s, _, fewest := cordoned(1, Demo(10).Unavailable(intstr.FromInt32(3)).Surge(intstr.FromInt32(surge)).Hooks(preDelete()).Build())
+	for name, surge := range map[string]string{"alone": "0", "with a surge": "2"} {
+		s, _, fewest := cordoned(1, "replicas 10; unavailable 3; hooks preDelete; surge "+surge)
 		stay := s.nodes.on(nodeName(0))
 		if len(stay) != 7 || fewest != 7 {
 			t.Errorf("%s: %d Pods are left on the node, at least %d served, want 7", name, len(stay), fewest)

@@ -43,7 +43,7 @@ func TestLostAnswerAnywhere(t *testing.T) {
 
 // eachScenario tests with each scenario and its run without faults.
 func eachScenario(t *testing.T, test func(*testing.T, scenario, *Simulation)) {
-	for _, c := range scenarios() {
+	for _, c := range scenarios(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s, v := c.play(steady())
@@ -97,7 +97,7 @@ func (s *Simulation) end() string {
 // TestPodThatNoWatchShows: a Pod that is created and removed while the watch is
 // interrupted produces no event; its absence is noticed all the same.
 func TestPodThatNoWatchShows(t *testing.T) {
-	s := New(steady(), Demo(1).Build())
+	s := New(steady(), NewSet(""))
 	watch := s.processes[0].caches[model.Pods]
 	watch.stopped = true
 	s.World.runUntil(epoch.Add(time.Second))

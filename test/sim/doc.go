@@ -14,5 +14,6 @@
 //   - kubelet.go, operator.go, user.go, claims.go: everybody else who writes;
 //   - known.go, invariants.go, moves.go, claimrules.go, goal.go: what must hold;
 //   - explore*.go: all schedules of a small cluster instead of random ones;
-//   - world.go, setup.go, story.go: time, randomness, and the story of a run.
+//   - world.go, setup.go, words.go, story.go: time, randomness, sets in words, and the story of
+//     a run.
 package sim

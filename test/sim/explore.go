@@ -21,11 +21,12 @@ import (
 // Model is a small world; an exploration visits all its states.
 type Model struct {
 	Name string
-	Set  func() *apps.CloneSet
+	// Set says what the set is like.
+	Set string
 	// Fresh starts with the CloneSet alone; otherwise its Pods are already in service.
 	Fresh bool
 	// Edits are made in their order, at any time.
-	Edits []Edit
+	Edits []string
 	// Faults happen once each, in any order, at any time.
 	Faults []Fault
 	// Interfere limits how much others do during one pass; below 0 is no limit.
@@ -45,6 +46,8 @@ type Model struct {
 	// Reverse reverses the actions of a pass: the real controller runs them in
 	// parallel.
 	Reverse bool
+	// Finds names mutants that this model finds.
+	Finds []string
 	// Change alters the controller.
 	Change func(*Config)
 }
@@ -121,7 +124,7 @@ type explorer struct {
 }
 
 func newExplorer(m Model) *explorer {
-	set := m.Set()
+	set := NewSet(m.Set)
 	w := newWorld(0)
 	x := &explorer{
 		interner: newInterner(), model: m, config: Calm(), server: model.NewServer(w.now), index: map[string]int32{},
@@ -244,8 +247,8 @@ func Explore(m Model, most int) Exploration {
 	complete := x.visit(most)
 	out := Exploration{States: len(x.nodes), Transitions: len(x.edges), Complete: complete}
 	for i := range x.nodes {
-		out.Idle += count(x.nodes[i].idle)
-		out.Goals += count(x.nodes[i].goal)
+		out.Idle += oneIf(x.nodes[i].idle)
+		out.Goals += oneIf(x.nodes[i].goal)
 	}
 	if x.found == nil && complete {
 		x.checkGraph()
@@ -256,7 +259,7 @@ func Explore(m Model, most int) Exploration {
 	return out
 }
 
-func count(yes bool) int {
+func oneIf(yes bool) int {
 	if yes {
 		return 1
 	}
@@ -266,7 +269,7 @@ func count(yes bool) int {
 // start is the first state of the exploration.
 func (x *explorer) start() (*cluster, *Violation) {
 	x.server.UIDs = 9000
-	made, err := x.server.Create("user", x.model.Set(), false)
+	made, err := x.server.Create("user", NewSet(x.model.Set), false)
 	if err != nil {
 		return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
 	}

@@ -13,43 +13,24 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
 
-// Edit is something that the user does. Exactly one of its functions is set.
-type Edit struct {
-	What string
-	// Set changes the CloneSet.
-	Set func(*apps.CloneSet)
-	// Named changes the CloneSet with respect to any one of its Pods.
-	Named func(*apps.CloneSet, string)
-	// Pod changes any one of the Pods.
-	Pod func(*corev1.Pod)
-	// Do is anything else.
-	Do func(*Simulation)
-}
-
 // Fault happens to any one of the Pods, at most once.
 type Fault struct {
-	What string
-	do   func(*explorer, *corev1.Pod)
+	Name, What string
+	do         func(*explorer, *corev1.Pod)
 }
 
 // The faults.
-var (
-	// Restarts: the container ends, and the kubelet starts it again.
-	Restarts = Fault{"the container of a Pod ends", (*explorer).restarts}
-	// Evicted: the kubelet fails the Pod.
-	Evicted = Fault{"a Pod is evicted", (*explorer).evicted}
-	// DeletedByHand: somebody other than the controller deletes the Pod.
-	DeletedByHand = Fault{"somebody deletes a Pod", (*explorer).deletedByHand}
-	// Orphaned: somebody removes the Pod from its CloneSet.
-	Orphaned = Fault{"somebody takes a Pod from its set", (*explorer).orphaned}
-	// Touched: somebody writes an unrelated annotation.
-	Touched = Fault{"somebody annotates a Pod", (*explorer).touched}
-)
+var faults = []Fault{
+	{"Restarts", "the container of a Pod ends", (*explorer).restarts}, // and the kubelet starts it again
+	{"Evicted", "a Pod is evicted", (*explorer).evicted},
+	{"DeletedByHand", "somebody deletes a Pod", (*explorer).deletedByHand},
+	{"Orphaned", "somebody takes a Pod from its set", (*explorer).orphaned},
+	{"Touched", "somebody annotates a Pod", (*explorer).touched}, // about something else
+}
 
 // actor is who makes a transition.
 type actor uint8
@@ -291,30 +272,16 @@ func (x *explorer) editActions() []action {
 	if int(x.edits) >= len(x.model.Edits) {
 		return nil
 	}
-	edit := &x.model.Edits[x.edits]
-	if edit.Set != nil {
-		return []action{{byUser, func() { x.edit(edit.Set) }}}
-	}
-	if edit.Do != nil {
-		return []action{{byUser, func() { x.edits++; edit.Do(x.sim) }}}
+	edit := x.model.Edits[x.edits]
+	do := podDeeds[edit]
+	if do == nil {
+		return []action{{byUser, func() { x.edits++; x.sim.happen("", edit) }}}
 	}
 	var out []action
 	for _, pod := range x.sim.Pods() {
-		out = append(out, action{byUser, func() {
-			if edit.Named != nil {
-				x.edit(func(set *apps.CloneSet) { edit.Named(set, pod.Name) })
-				return
-			}
-			x.edits++
-			x.sim.nodes.write("user", client.ObjectKeyFromObject(pod), "", edit.Pod)
-		}})
+		out = append(out, action{byUser, func() { x.edits++; do(x.sim, pod) }})
 	}
 	return out
-}
-
-func (x *explorer) edit(change func(*apps.CloneSet)) {
-	x.edits++
-	x.sim.Edit("", change)
 }
 
 func (x *explorer) faultActions() []action {

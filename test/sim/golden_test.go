@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -12,15 +13,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -28,7 +25,7 @@ var update = flag.Bool("update", false, "rewrite the golden stories; read every 
 
 // TestGolden plays the classic rollouts and compares their stories with reviewed ones.
 func TestGolden(t *testing.T) {
-	for _, c := range scenarios() {
+	for _, c := range scenarios(t) {
 		t.Run(c.name, func(t *testing.T) {
 			s, v := c.play(steady())
 			story := s.goldenStory()
@@ -53,7 +50,7 @@ func golden(t *testing.T, name, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
+	if diff := gocmp.Diff(string(want), text); diff != "" {
 		t.Errorf("the text has changed (-want +got); if it is right, rewrite it with -update:\n%s", diff)
 	}
 }
@@ -64,7 +61,7 @@ func TestLogOfARollout(t *testing.T) {
 	var lines strings.Builder
 	config := steady()
 	config.Process.Logger = funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{})
-	for _, c := range scenarios() {
+	for _, c := range scenarios(t) {
 		if c.name != "update in place with hooks" {
 			continue
 		}
@@ -102,7 +99,7 @@ func (s *Simulation) goldenStory() string {
 // TestFrugal counts the cost of a rollout without faults: no write is refused, every
 // write changes something, and each Pod costs no more writes than it has to.
 func TestFrugal(t *testing.T) {
-	for _, c := range scenarios() {
+	for _, c := range scenarios(t) {
 		if c.mostWrites == 0 {
 			continue
 		}
@@ -130,7 +127,7 @@ func TestFrugal(t *testing.T) {
 // scenario is a classic rollout: a set, what its user does, and when.
 type scenario struct {
 	name string
-	set  func() *apps.CloneSet
+	set  string
 	// steps happen in a cluster without faults.
 	steps []step
 	// mostWrites limits the controller's writes per Pod from the first step on; 0 is
@@ -141,93 +138,30 @@ type scenario struct {
 type step struct {
 	// after is the time since the previous step.
 	after time.Duration
-	do    func(*Simulation)
+	// what happens, in words, and about what a change of the set is.
+	what, about string
 }
 
-func edit(what string, change func(*apps.CloneSet)) func(*Simulation) {
-	return func(s *Simulation) { s.Edit(what, change) }
-}
-
-func scaleTo(n int32) func(*Simulation) { return edit("scales", Replicas(n)) }
-
-func partitionAt(n int) func(*Simulation) { return edit("moves the partition", Partition(n)) }
-
-func deletion(how metav1.DeletionPropagation) func(*Simulation) {
-	return func(s *Simulation) { s.DeleteSet(how) }
-}
-
-// crash ends the controller process; another one takes over.
-func crash(s *Simulation) { s.processes[0].crash() }
-
-// removeByHand deletes the first Pod as kubectl does.
-func removeByHand(s *Simulation) {
-	pod := s.Pods()[0]
-	s.World.say("user", "deletes Pod %s", pod.Name)
-	_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
-}
-
-func evictOne(s *Simulation) { s.nodes.evict(s.Pods()[0]) }
-
-func inPlace(replicas int32) *Builder {
-	return Demo(replicas).Type(apps.UpdateInPlaceIfPossible).Unavailable(intstr.FromInt32(1))
-}
-
-var one = intstr.FromInt32(1)
-
-func scenarios() []scenario {
-	hooked := func() *apps.CloneSet { return inPlace(3).Hooks(LabelHooks()).Build() }
-	claimed := func() *apps.CloneSet { return Demo(2).Unavailable(one).Claims("data").Build() }
-	marked := LabelHooks()
-	marked.InPlaceUpdate.MarkPodNotReady, marked.PreDelete.MarkPodNotReady = true, true
-	return []scenario{
-		{name: "create with a preNormal hook", set: hooked},
-		{name: "update in place with hooks", set: hooked, mostWrites: 5,
-			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
-		{name: "update in place without hooks", set: func() *apps.CloneSet { return inPlace(3).Build() }, mostWrites: 3,
-			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
-		{name: "update in place with a grace period", set: func() *apps.CloneSet { return inPlace(2).Grace(5).Build() }, mostWrites: 3,
-			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
-		{name: "update in place with hooks that mark not ready", set: func() *apps.CloneSet { return inPlace(2).Hooks(marked).Build() },
-			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
-		{name: "resize in place", set: func() *apps.CloneSet { return inPlace(2).CPU("100m", false).Build() }, mostWrites: 4,
-			steps: []step{{time.Minute, edit("asks for cpu 200m", Resize("200m"))}}},
-		{name: "resize with a restart and another image", set: func() *apps.CloneSet { return inPlace(2).CPU("100m", true).Build() }, mostWrites: 4,
-			steps: []step{{time.Minute, edit("asks for cpu 200m and app:2", func(set *apps.CloneSet) { Resize("200m")(set); Image("app:2")(set) })}}},
-		{name: "resize that the node cannot do and back", set: func() *apps.CloneSet { return inPlace(2).CPU("100m", false).Build() },
-			steps: []step{{time.Minute, edit("asks for cpu 950m", Resize("950m"))}, {time.Minute, edit("asks for cpu 100m again", Resize("100m"))}}},
-		{name: "update by launch priority", set: func() *apps.CloneSet { return inPlace(2).Ordered().Build() }, mostWrites: 4,
-			steps: []step{{time.Minute, edit("rolls out app:2 in both", Images("app:2"))}}},
-		{name: "roll back between two containers", set: func() *apps.CloneSet { return inPlace(2).Ordered().Build() },
-			steps: []step{{time.Minute, edit("rolls out app:2 in both", Images("app:2"))}, {time.Second, edit("rolls back to app:1", Images("app:1"))}}},
-		{name: "recreate with surge", set: func() *apps.CloneSet { return Demo(3).Unavailable(zero).Surge(one).Build() }, mostWrites: 5,
-			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
-		{name: "recreate with a preDelete hook", set: func() *apps.CloneSet { return Demo(2).Unavailable(one).Hooks(LabelHooks()).Build() },
-			steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
-		{name: "scale in with a preDelete hook", set: hooked, steps: []step{{time.Minute, scaleTo(1)}}},
-		{name: "scale in and take it back", set: hooked, steps: []step{{time.Minute, scaleTo(1)}, {200 * time.Millisecond, scaleTo(3)}}},
-		{name: "roll back in mid-update", set: hooked, steps: []step{
-			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {2 * time.Second, edit("rolls back to app:1", Image("app:1"))}}},
-		{name: "roll back while a Pod waits at its gate", set: hooked, steps: []step{
-			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {200 * time.Millisecond, edit("rolls back to app:1", Image("app:1"))}}},
-		{name: "canary by partition", set: func() *apps.CloneSet { return inPlace(3).Build() }, steps: []step{
-			{time.Minute, edit("rolls out app:2 to one Pod", func(set *apps.CloneSet) { Image("app:2")(set); Partition(2)(set) })},
-			{time.Minute, scaleTo(4)}, {time.Minute, partitionAt(0)}}},
-		{name: "cordon a node", mostWrites: 5, set: func() *apps.CloneSet {
-			return Demo(4).Unavailable(zero).Surge(two).Hooks(LabelHooks()).Build()
-		}, steps: []step{{time.Minute, func(s *Simulation) { s.nodes.cordon(1, true) }}}},
-		{name: "take a Pod out by its labels", set: hooked, steps: []step{{time.Minute, func(s *Simulation) {
-			s.changePod(s.Pods()[0], func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })
-		}}}},
-		{name: "claims that are reused and claims that go", set: claimed, steps: []step{
-			{time.Minute, removeByHand}, {time.Minute, scaleTo(1)}, {time.Minute, scaleTo(2)}, {time.Minute, evictOne}}},
-		{name: "claims and a recreate", set: claimed, steps: []step{{time.Minute, edit("rolls out app:2", Image("app:2"))}}},
-		{name: "delete the set with a preDelete hook", set: hooked, steps: []step{
-			{time.Minute, deletion(metav1.DeletePropagationBackground)}, {300 * time.Millisecond, crash}}},
-		{name: "delete the set without its Pods after all", set: hooked, steps: []step{
-			{time.Minute, deletion(metav1.DeletePropagationBackground)}, {200 * time.Millisecond, deletion(metav1.DeletePropagationOrphan)}}},
-		{name: "crash in mid-update", set: hooked, steps: []step{
-			{time.Minute, edit("rolls out app:2", Image("app:2"))}, {1300 * time.Millisecond, crash}}},
+// scenarios are those of testdata/scenarios.txt.
+func scenarios(t testing.TB) []scenario {
+	var out []scenario
+	for _, sc := range scenariotest.Read(t, "testdata/scenarios.txt") {
+		c := scenario{name: sc.Name}
+		for _, line := range sc.Given {
+			kind, about, _ := strings.Cut(line, " ")
+			switch kind {
+			case "Set:":
+				c.set = about
+			case "Writes:":
+				c.mostWrites = scenariotest.Number(about)
+			default:
+				what, change, _ := strings.Cut(about, ": ")
+				c.steps = append(c.steps, step{scenariotest.Duration(kind), what, cmp.Or(change, what)})
+			}
+		}
+		out = append(out, c)
 	}
+	return out
 }
 
 // steady is a cluster without faults in which everything always takes the same time, so
@@ -240,13 +174,13 @@ func steady() Config {
 
 // play runs a scenario to its end.
 func (c scenario) play(config Config) (*Simulation, *Violation) {
-	s := New(config, c.set())
+	s := New(config, NewSet(c.set))
 	at := epoch
 	for _, step := range c.steps {
 		at = at.Add(step.after)
 		s.World.runUntil(at)
 		if s.World.failure == nil {
-			step.do(s)
+			s.happen(step.what, step.about)
 		}
 	}
 	return s, s.Settle()

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -67,18 +68,21 @@ func randomConfig(w *World) Config {
 }
 
 func randomSet(w *World) *apps.CloneSet {
-	b := Demo(1 + int32(w.chance.IntN(5))). // at most 5
-						Type(pick(w, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)).
-						Hooks(someHooks(w)).
-						Grace(pick(w, int32(0), 0, 5)).
-						MinReady(pick(w, int32(0), 0, 10))
+	about := fmt.Sprint("replicas ", 1+w.chance.IntN(5))
+	about += "; type " + pick(w, "ReCreate", "InPlaceIfPossible", "InPlaceIfPossible", "InPlaceOnly", "OnDelete")
+	hooks := someHooks(w)
+	about += fmt.Sprint("; grace ", pick(w, 0, 0, 5), "; minReady ", pick(w, 0, 0, 10))
 	if w.roll(0.5) {
-		b.CPU(pick(w, "100m", "200m"), w.roll(0.3))
+		about += "; cpu " + pick(w, "100m", "200m") + "; memory 64Mi"
+		if w.roll(0.3) {
+			about += "; restarting"
+		}
 	}
 	if w.roll(0.4) {
-		b.Ordered()
+		about += "; ordered"
 	}
-	set := b.Build()
+	set := NewSet(about)
+	hook(set, hooks)
 	budgets(w, set)
 	return set
 }

@@ -14,8 +14,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -204,71 +202,6 @@ func owned[T client.Object](s *Simulation) []T {
 	})
 }
 
-// Builder builds a CloneSet.
-type Builder struct {
-	set      apps.CloneSet
-	template corev1.PodTemplateSpec
-}
-
-// Demo is a CloneSet of that many replicas with one container.
-func Demo(replicas int32) *Builder {
-	b := &Builder{}
-	b.set.Namespace, b.set.Name = "sim", "demo"
-	b.set.Spec.Replicas = &replicas
-	b.set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "demo"}
-	b.template.Labels = map[string]string{"app": "demo"}
-	b.template.Spec.Containers = []corev1.Container{{Name: "main", Image: "app:1"}}
-	b.set.Spec.UpdateStrategy.Type = apps.UpdateReCreate
-	b.Unavailable(intstr.FromString("20%"))
-	return b
-}
-
-// Type sets the update strategy's type.
-func (b *Builder) Type(kind apps.UpdateStrategyType) *Builder {
-	b.set.Spec.UpdateStrategy.Type = kind
-	return b
-}
-
-// Unavailable sets maxUnavailable.
-func (b *Builder) Unavailable(count intstr.IntOrString) *Builder {
-	b.set.Spec.UpdateStrategy.MaxUnavailable = (*apps.Count)(&count)
-	return b
-}
-
-// Surge sets maxSurge.
-func (b *Builder) Surge(count intstr.IntOrString) *Builder {
-	b.set.Spec.UpdateStrategy.MaxSurge = (*apps.Count)(&count)
-	return b
-}
-
-// Partition sets the partition.
-func (b *Builder) Partition(count intstr.IntOrString) *Builder {
-	b.set.Spec.UpdateStrategy.Partition = (*apps.Count)(&count)
-	return b
-}
-
-// Grace sets the grace period of in-place updates.
-func (b *Builder) Grace(seconds int32) *Builder {
-	b.set.Spec.UpdateStrategy.InPlaceUpdateStrategy = &apps.InPlaceUpdateStrategy{GracePeriodSeconds: seconds}
-	return b
-}
-
-// MinReady sets minReadySeconds.
-func (b *Builder) MinReady(seconds int32) *Builder {
-	b.set.Spec.MinReadySeconds = seconds
-	return b
-}
-
-// Hooks sets the lifecycle and prepares the template for the hooks: what holds a Pod is
-// present, what lets it pass is not.
-func (b *Builder) Hooks(hooks *apps.Lifecycle) *Builder {
-	b.set.Spec.Lifecycle = hooks
-	if hooks != nil {
-		addHooks(&b.template, hooks)
-	}
-	return b
-}
-
 func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
 	for _, h := range []*apps.LifecycleHook{hooks.InPlaceUpdate, hooks.PreDelete} {
 		if h == nil {
@@ -288,13 +221,6 @@ func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
 			template.Labels[key] = "false"
 		}
 	}
-}
-
-// Build returns the CloneSet.
-func (b *Builder) Build() *apps.CloneSet {
-	set := b.set.DeepCopy()
-	set.Spec.Template = rawTemplate(b.template)
-	return set
 }
 
 // rawTemplate encodes a template with sorted keys, so that a patch of the CloneSet
@@ -328,21 +254,6 @@ func Retemplate(change func(*corev1.PodTemplateSpec)) func(*apps.CloneSet) {
 	}
 }
 
-// Image changes the image of the set's container.
-func Image(image string) func(*apps.CloneSet) {
-	return Retemplate(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = image })
-}
-
-// Replicas scales a CloneSet.
-func Replicas(n int32) func(*apps.CloneSet) {
-	return func(set *apps.CloneSet) { set.Spec.Replicas = &n }
-}
-
-// Partition sets the partition of a CloneSet.
-func Partition(n int) func(*apps.CloneSet) {
-	return func(set *apps.CloneSet) { set.Spec.UpdateStrategy.Partition = (*apps.Count)(ptr.To(intstr.FromInt(n))) }
-}
-
 // Undo merges the data of a revision into the CloneSet, including its directive.
 func Undo(data []byte) func(*apps.CloneSet) {
 	return func(set *apps.CloneSet) {
@@ -372,13 +283,4 @@ func revisionData(object client.Object) []byte {
 		return r.Data.Raw
 	}
 	return nil
-}
-
-// LabelHooks are the three hooks, each with a label, as most operators use them.
-func LabelHooks() *apps.Lifecycle {
-	return &apps.Lifecycle{
-		PreNormal:     &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/online": "true"}},
-		InPlaceUpdate: &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/block-update": "true"}},
-		PreDelete:     &apps.LifecycleHook{LabelsHandler: map[string]string{"hook/block-delete": "true"}},
-	}
 }

@@ -3,12 +3,10 @@
 package sim
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -18,20 +16,20 @@ import (
 func TestStatusOncePerStep(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		set  *apps.CloneSet
+		set  string
 		// most is how many statuses a Pod may cost.
 		most int
 	}{
 		// Out of service; not ready; ready, with the next one out.
-		{"without hooks", inPlace(10).Build(), 3},
+		{"without hooks", "replicas 10; inPlace", 3},
 		// Held; out of service; not ready; back and held; ready; released.
-		{"with hooks", inPlace(10).Hooks(LabelHooks()).Build(), 6},
+		{"with hooks", "replicas 10; inPlace; hooks label", 6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := New(steady(), test.set)
+			s := New(steady(), NewSet(test.set))
 			s.World.runUntil(epoch.Add(time.Minute))
 			before := len(s.statuses(t))
-			s.Edit("rolls out app:2", Image("app:2"))
+			s.Edit("rolls out app:2", to("image app:2"))
 			if v := s.Settle(); v != nil {
 				t.Fatalf("%v\n%s", v, s.World.Story())
 			}
@@ -49,9 +47,9 @@ func TestStatusOncePerStep(t *testing.T) {
 func TestStatusOfALargeSet(t *testing.T) {
 	// A status after each pass that changed it would cost 146 writes.
 	const pods, most = 150, 120
-	s := New(steady(), inPlace(pods).Unavailable(intstr.FromString("20%")).Build())
+	s := New(steady(), NewSet(fmt.Sprintf("replicas %d; inPlace; unavailable 20%%", pods)))
 	s.World.runUntil(epoch.Add(10 * time.Minute))
-	s.Edit("rolls out app:2", Image("app:2"))
+	s.Edit("rolls out app:2", to("image app:2"))
 	edited := s.Server.Version
 	if v := s.Settle(); v != nil {
 		t.Fatalf("%v\n%s", v, s.World.Story())

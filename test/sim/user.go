@@ -79,7 +79,7 @@ func (s *Simulation) act() {
 
 func (s *Simulation) roll() {
 	image := pick(s.World, "app:1", "app:2", "app:2-alias", "app:3", "app:4")
-	s.Edit("rolls out "+image, Image(image))
+	s.Edit("rolls out "+image, to("image "+image))
 }
 
 // thinkAgain does something, and soon something else.
@@ -94,8 +94,8 @@ func (s *Simulation) thinkAgain(first, then func()) {
 
 // scaleBack scales to the present number of Pods, or to a few more.
 func (s *Simulation) scaleBack() {
-	n := int32(min(len(s.Pods()), 6)) // at most 6
-	s.Edit(fmt.Sprintf("scales back to %d", n), Replicas(n))
+	n := min(len(s.Pods()), 6)
+	s.Edit(fmt.Sprintf("scales back to %d", n), to(fmt.Sprint("replicas ", n)))
 }
 
 func (s *Simulation) breakImage() {
@@ -125,20 +125,18 @@ func (s *Simulation) undo() {
 
 func (s *Simulation) relabel() {
 	tier := pick(s.World, "a", "b")
-	s.Edit("changes a label of the template", Retemplate(func(t *corev1.PodTemplateSpec) { t.Labels["tier"] = tier }))
+	s.Edit("changes a label of the template", to("tier "+tier))
 }
 
 // recreate changes what cannot change in place.
 func (s *Simulation) recreate() {
 	value := pick(s.World, "x", "y")
-	s.Edit("changes the environment of the container", Retemplate(func(t *corev1.PodTemplateSpec) {
-		t.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "VALUE", Value: value}}
-	}))
+	s.Edit("changes the environment of the container", to("env "+value))
 }
 
 func (s *Simulation) scale() {
-	n := int32(s.World.chance.IntN(6)) // less than 6
-	s.Edit(fmt.Sprintf("scales to %d", n), Replicas(n))
+	n := s.World.chance.IntN(6)
+	s.Edit(fmt.Sprintf("scales to %d", n), to(fmt.Sprint("replicas ", n)))
 }
 
 func (s *Simulation) move(what string) {
@@ -188,10 +186,7 @@ func (s *Simulation) rehook() {
 	s.unprotected = true
 	if s.World.roll(0.3) {
 		s.Edit("changes the hooks and the template's labels for them", func(set *apps.CloneSet) {
-			set.Spec.Lifecycle = hooks
-			if hooks != nil {
-				Retemplate(func(t *corev1.PodTemplateSpec) { addHooks(t, hooks) })(set)
-			}
+			hook(set, hooks)
 		})
 		return
 	}
@@ -280,10 +275,6 @@ func (s *Simulation) orphanByHand() {
 
 // someHooks draws a lifecycle.
 func someHooks(w *World) *apps.Lifecycle {
-	labels := func(key string) *apps.LifecycleHook {
-		return &apps.LifecycleHook{LabelsHandler: map[string]string{key: "true"}}
-	}
-	finalizer := func(key string) *apps.LifecycleHook { return &apps.LifecycleHook{FinalizersHandler: []string{key}} }
 	mark := func(h *apps.LifecycleHook) *apps.LifecycleHook {
 		h.MarkPodNotReady = w.roll(0.4)
 		return h
@@ -292,21 +283,21 @@ func someHooks(w *World) *apps.Lifecycle {
 	case 0:
 		return nil
 	case 1:
-		return &apps.Lifecycle{PreDelete: mark(labels("hook/block-delete"))}
+		return &apps.Lifecycle{PreDelete: mark(labelHook("hook/block-delete"))}
 	case 2:
-		return &apps.Lifecycle{InPlaceUpdate: mark(labels("hook/block-update"))}
+		return &apps.Lifecycle{InPlaceUpdate: mark(labelHook("hook/block-update"))}
 	case 3: // one finalizer for both ways out of service
-		return &apps.Lifecycle{InPlaceUpdate: mark(finalizer("hook/registered")), PreDelete: mark(finalizer("hook/registered"))}
+		return &apps.Lifecycle{InPlaceUpdate: mark(registeredHook()), PreDelete: mark(registeredHook())}
 	case 4: // one label for being in service
 		return &apps.Lifecycle{
-			PreNormal: labels("hook/online"), InPlaceUpdate: mark(labels("hook/online")), PreDelete: mark(labels("hook/online")),
+			PreNormal: labelHook("hook/online"), InPlaceUpdate: mark(labelHook("hook/online")), PreDelete: mark(labelHook("hook/online")),
 		}
 	case 5:
-		both := labels("hook/block-delete")
+		both := labelHook("hook/block-delete")
 		both.FinalizersHandler = []string{"hook/registered"}
-		return &apps.Lifecycle{PreNormal: labels("hook/online"), PreDelete: mark(both)}
+		return &apps.Lifecycle{PreNormal: labelHook("hook/online"), PreDelete: mark(both)}
 	}
-	hooks := LabelHooks()
+	hooks := hooksNamed("label")
 	hooks.InPlaceUpdate, hooks.PreDelete = mark(hooks.InPlaceUpdate), mark(hooks.PreDelete)
 	return hooks
 }
